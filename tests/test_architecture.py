@@ -21,12 +21,11 @@ import traceprof as tp
 import traceprof.formats
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
-from traceprof import errors, formats, measures
-from traceprof.analysis.advice import findings
-from traceprof.analysis.advice.findings import Finding, Rule
-from traceprof.analysis.advice.findings.claims import Kind
-from traceprof.analysis.advice.findings.context import Context
+from traceprof import errors, findings, formats, measures
 from traceprof.cli import app, commands
+from traceprof.findings import Finding, Rule
+from traceprof.findings.claims import Kind
+from traceprof.findings.context import Context
 from traceprof.formats import FORMATS, TraceFormat, open_trace
 from traceprof.formats.contract import Candidate, ReadOptions
 from traceprof.formats.nsys.writer import write_nsys

@@ -14,9 +14,9 @@ import pytest
 
 from tests.render.timeline.tasks import two_ranks
 from tests.requirements import ROOT
-from traceprof.analysis.advice.findings import RULES
 from traceprof.cli import reading
 from traceprof.cli.reading import Reading, end_reading, told_while_reading
+from traceprof.findings import RULES
 from traceprof.model.ranks import Ranks
 from traceprof.processes import PROGRESS
 from traceprof.session.run import run_of

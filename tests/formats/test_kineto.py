@@ -14,8 +14,8 @@ from tests.builders import plain
 from tests.formats.kineto_file import HOST, THREAD, as_json, complete, kernel, on_device, write
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError
-from traceprof.facts.collectives.work import find_collectives
 from traceprof.formats import open_trace
+from traceprof.measures.collectives.operations import find_collectives
 from traceprof.model.tables import ABSENT
 
 BASE = 1_700_000_000_000_000_000

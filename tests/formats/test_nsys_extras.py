@@ -16,9 +16,9 @@ from tests.builders import TraceBuilder, plain
 from tests.reading import records
 from tests.requirements import TRACES, require
 from tests.running import run
-from traceprof.facts.collectives.work import find_collectives
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures.collectives.operations import find_collectives
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 

@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.collectives.members import Member
-from traceprof.facts.ranks.blame import find_blame
-from traceprof.facts.ranks.pairs import value_in
-from traceprof.facts.ranks.waits import find_waits
+from traceprof.measures.collectives.blame import find_blame
+from traceprof.measures.collectives.matches import find_matches
+from traceprof.measures.collectives.members import Member
+from traceprof.measures.collectives.waits import find_waits, value_in
 from traceprof.measures.device.times import (
     device_time,
     devices_of_processes,

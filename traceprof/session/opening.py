@@ -66,7 +66,7 @@ def _with_steps(ranks: Ranks, opening: Opening) -> Ranks:
 
 def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
     # Of one file there is nothing to align, and what aligns takes long to import.
-    from traceprof.facts.ranks.alignment import align_clocks, find_alignment
+    from traceprof.measures.collectives.clocks import align_clocks, find_alignment
 
     alignment = find_alignment(ranks)
     if len(alignment.corrections) < 2:

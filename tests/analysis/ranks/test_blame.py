@@ -12,8 +12,8 @@ from tests.analysis.ranks.planted_run import MS, Job, cost_of_planted, make_job
 from tests.builders import TraceBuilder
 from tests.reading import rows, said
 from tests.running import run
-from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.ranks.blame import find_blame
+from traceprof.measures.collectives.blame import find_blame
+from traceprof.measures.collectives.matches import find_matches
 from traceprof.model.ranks import Ranks
 
 

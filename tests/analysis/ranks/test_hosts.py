@@ -12,7 +12,7 @@ from tests.builders import TraceBuilder, plain
 from tests.reading import rows, said
 from tests.running import run
 from traceprof.errors import NotRecordedError
-from traceprof.facts.ranks.alignment import align_clocks
+from traceprof.measures.collectives.clocks import align_clocks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
 from traceprof.model.timing import TimeWindow

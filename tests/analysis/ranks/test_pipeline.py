@@ -9,7 +9,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.reading import rows, said
 from tests.running import run
-from traceprof.facts.ranks.stages import Stage, find_stages
+from traceprof.measures.ranks.pipeline import Stage, find_stages
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 

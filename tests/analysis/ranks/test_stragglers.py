@@ -13,8 +13,8 @@ from tests.analysis.ranks.two_ranks import real_run
 from tests.builders import plain
 from tests.reading import rows, said
 from tests.running import run
-from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.ranks.alignment import align_clocks, find_alignment
+from traceprof.measures.collectives.clocks import align_clocks, find_alignment
+from traceprof.measures.collectives.matches import find_matches
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])

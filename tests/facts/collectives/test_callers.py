@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tests.analysis.collectives.loop import loop
-from traceprof.facts.collectives.callers import (
+from traceprof.measures.collectives.callers import (
     callers_of_collectives,
     phases_of_collectives,
     steps_of_collectives,
 )
-from traceprof.facts.collectives.work import find_collectives
+from traceprof.measures.collectives.operations import find_collectives
 from traceprof.model.timing import TimeWindow
 
 

@@ -11,8 +11,8 @@ from tests.analysis.generated_run import MS, Clock, Plan, make_ranks_of
 from tests.analysis.ranks.two_ranks import two_ranks
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.collectives.sequences import find_shift
+from traceprof.measures.collectives.communicators import find_shift
+from traceprof.measures.collectives.matches import find_matches
 from traceprof.model.placement import retime
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import ClockCorrection, TimeWindow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.builders import TraceBuilder, plain
 from tests.facts.collectives.exchanges import SEND_RECV, add, exchange, ranks
-from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.collectives.point_to_point import find_messages
-from traceprof.facts.collectives.work import find_collectives
+from traceprof.measures.collectives.matches import find_matches
+from traceprof.measures.collectives.messages import find_messages
+from traceprof.measures.collectives.operations import find_collectives
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace

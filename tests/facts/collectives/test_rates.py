@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceprof.facts.collectives.rates import busbw_factor
+from traceprof.measures.collectives.rates import busbw_factor
 
 
 @pytest.mark.parametrize(("n", "factor"), [(2, 1.0), (4, 1.5), (8, 1.75), (16, 1.875)])

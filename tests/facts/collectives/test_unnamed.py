@@ -12,8 +12,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.running import run
-from traceprof.facts.collectives.matches import Matches, find_matches
 from traceprof.formats import open_trace
+from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.model.ranks import Ranks
 from traceprof.render.formatting import sentences
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.builders import TraceBuilder, plain
-from traceprof.facts.collectives.work import find_collectives
+from traceprof.measures.collectives.operations import find_collectives
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 

@@ -10,9 +10,8 @@ import pytest
 
 from tests.analysis.generated_run import MS, Clock, Plan, make_ranks_of
 from tests.builders import TraceBuilder
-from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.ranks.alignment import align_clocks, find_alignment
-from traceprof.facts.ranks.robust_line import fit_line
+from traceprof.measures.collectives.clocks import align_clocks, find_alignment, fit_line
+from traceprof.measures.collectives.matches import find_matches
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.trace import TraceInfo

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.facts.ranks import others
-from traceprof.facts.ranks.others import beyond_others, pieces_of
+from traceprof.measures.collectives import blame
+from traceprof.measures.collectives.blame import beyond_others, pieces_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=12), st.integers(1, 13))
@@ -18,7 +18,7 @@ def test_beyond_the_others_is_what_one_counts_by_hand(
 ) -> None:
     keys, values = ([row[i] for row in rows] for i in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(others, "_AT_ONCE", n_at_once)
+        patch.setattr(blame, "_AT_ONCE", n_at_once)
         found = beyond_others(pd.Series(values, dtype=np.int64), pd.Series(keys, dtype=np.int64))
     for i, (key, value) in enumerate(rows):
         theirs = [v for j, (k, v) in enumerate(rows) if k == key and j != i]
@@ -35,7 +35,7 @@ def test_beyond_the_others_is_exact_on_any_clock() -> None:
 @given(st.lists(st.integers(-2, 3), max_size=20), st.integers(1, 21))
 def test_rows_of_one_key_are_in_one_piece(keys: list[int], n_at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(others, "_AT_ONCE", n_at_once)
+        patch.setattr(blame, "_AT_ONCE", n_at_once)
         pieces = [rows.tolist() for rows in pieces_of(np.array(keys, np.int64))]
     assert sorted(row for rows in pieces for row in rows) == [*range(len(keys))]
     held = [{keys[row] for row in rows} for rows in pieces]

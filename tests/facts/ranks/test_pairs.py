@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.facts.ranks import pairs
-from traceprof.facts.ranks.pairs import value_in, where_in
+from traceprof.measures.collectives import waits
+from traceprof.measures.collectives.waits import value_in, where_in
 from traceprof.model.compact import CompactTable
 
 rows = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 3)), max_size=12)
@@ -23,7 +23,7 @@ def test_rows_are_found_by_match_and_member(
 ) -> None:
     table, asked = table_of(there), table_of(wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "_AT_ONCE", 5)
+        patch.setattr(waits, "_AT_ONCE", 5)
         pieces = where_in(table, asked).tolist()
     known = [pair if min(pair) >= 0 else None for pair in there]
     expected = [known.index(pair) if pair in known else -1 for pair in wanted]

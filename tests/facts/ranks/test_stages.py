@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceprof.facts.ranks.stages import find_chains
+from traceprof.measures.ranks.pipeline import find_chains
 
 
 def test_chains_are_told_by_who_sends_first() -> None:

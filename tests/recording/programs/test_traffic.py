@@ -7,9 +7,9 @@ import pytest
 from tests.reading import records
 from tests.recording.programs.test_training import PARAMETER_BYTES
 from tests.running import run
-from traceprof.facts.collectives.callers import steps_of_collectives
-from traceprof.facts.collectives.matches import find_matches
-from traceprof.facts.collectives.point_to_point import find_messages
+from traceprof.measures.collectives.callers import steps_of_collectives
+from traceprof.measures.collectives.matches import find_matches
+from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.ranks import Ranks
 

@@ -17,7 +17,6 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.transfers.speeds import copy_speeds
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.times import (
     device_time,
@@ -34,6 +33,7 @@ from traceprof.measures.steps.measured import (
     typical_step_ns,
     typical_time,
 )
+from traceprof.measures.traffic.copies import copy_speeds
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import NotRecordedError
-from traceprof.facts.ranks.blame import find_blame
+from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.composition import (
     DeviceSpans,
     HostSpans,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from traceprof.facts.ranks.blame import find_blame
+from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.composition import WAITING, composition_of_devices
 from traceprof.measures.device.times import used_devices
 from traceprof.model.ranks import Ranks

@@ -11,7 +11,7 @@ import pandas as pd
 
 from traceprof.comparison.sides import STEP, series_of
 from traceprof.comparison.statistics import interval_of_mean, interval_of_median
-from traceprof.facts.collectives.members import find_members
+from traceprof.measures.collectives.members import find_members
 from traceprof.measures.steps.find import pattern_of_ranks
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.facts.collectives.members import find_members
-from traceprof.facts.ranks.steps import find_rank_steps
+from traceprof.measures.collectives.members import find_members
+from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.activity import PARTS

@@ -8,10 +8,10 @@ import pytest
 
 from tests.real_traces import ALL
 from tests.requirements import require
-from traceprof.analysis.advice.findings import ANALYSIS, RULES
-from traceprof.analysis.advice.findings.claims import Claim, Ground, Kind, Ledger
-from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.judging import Judged, judge
+from traceprof.findings import FINDINGS, RULES
+from traceprof.findings.claims import Claim, Ground, Kind, Ledger
+from traceprof.findings.context import Context
+from traceprof.findings.rules import SettledFinding, judge
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts
 from traceprof.measures.idle.losses import idle_times
 from traceprof.model.intervals import Intervals
@@ -41,12 +41,12 @@ def test_grounds_are_apart() -> None:
 
 @cache
 def ranks_of(name: str) -> Ranks:
-    wanted = frozenset({*ANALYSIS.needs, *ANALYSIS.uses})
+    wanted = frozenset({*FINDINGS.needs, *FINDINGS.uses})
     return open_run([Path(require("traces")) / name]).of_ranks(wanted)
 
 
 @cache
-def judged(name: str) -> tuple[Context, tuple[Judged, ...]]:
+def judged(name: str) -> tuple[Context, tuple[SettledFinding, ...]]:
     context = Context(ranks_of(name))
     return context, tuple(judge(context, RULES)[0])
 

@@ -4,8 +4,8 @@ import pytest
 
 from tests.analysis.advice.findings.found import findings_of
 from tests.builders import TraceBuilder, plain
-from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.named_gaps import names_of_gaps
+from traceprof.findings.context import Context
+from traceprof.findings.gaps import names_of_gaps
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace

@@ -15,12 +15,14 @@ import pandas as pd
 import pytest
 
 from tests.requirements import require
-from traceprof.analysis.advice.findings.blocking_copies import blocking_copies_of
-from traceprof.analysis.advice.findings.blocking_memsets import blocking_memsets_of
-from traceprof.analysis.advice.findings.context import Context
-from traceprof.analysis.advice.findings.copy_rows import copies_with_calls
-from traceprof.analysis.advice.findings.gpu_gaps import long_gaps
-from traceprof.analysis.advice.findings.pageable_copies import asynchronous, of_pageable_memory
+from traceprof.findings.context import Context, copies_with_calls
+from traceprof.findings.copies import (
+    asynchronous,
+    blocking_copies_of,
+    blocking_memsets_of,
+    of_pageable_memory,
+)
+from traceprof.findings.gaps import long_gaps
 from traceprof.formats import open_trace
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.model.ranks import Ranks

@@ -8,8 +8,8 @@ from tests.analysis.advice.findings.found import Found, findings_of
 from tests.analysis.generated_run import Plan, make_ranks_of
 from tests.builders import TraceBuilder
 from tests.running import run
-from traceprof.analysis.advice import findings
-from traceprof.analysis.advice.findings import RULES, Rule
+from traceprof import findings
+from traceprof.findings import RULES, Rule
 from traceprof.model.activity import Activity
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES

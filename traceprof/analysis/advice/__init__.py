@@ -1,1 +1,0 @@
-"""What to make of it all: findings, critical path, what-if, quality."""

@@ -1,1 +1,0 @@
-"""What the devices did: the parts of their time, kernels, streams, memory."""

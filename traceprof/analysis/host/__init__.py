@@ -1,1 +1,0 @@
-"""What the host did: ranges, operators, launches, synchronisation."""

@@ -1,1 +1,0 @@
-"""Devices without work: why, and when."""

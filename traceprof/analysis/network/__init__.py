@@ -1,1 +1,0 @@
-"""Traffic over links by their counters, beside the collectives that caused it."""

@@ -1,1 +1,0 @@
-"""Ranks against one another: waiting, clocks, pipelines."""

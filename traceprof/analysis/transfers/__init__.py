@@ -1,1 +1,0 @@
-"""Copies between host and devices and between devices: bytes, rates, and the links' peaks."""

@@ -1,1 +1,0 @@
-"""Collectives: what the host asked for, its kernels, who shares it, whose code called it."""

@@ -1,1 +1,0 @@
-"""What devices did: their times and parts, their work with its launches."""

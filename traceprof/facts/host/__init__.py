@@ -1,1 +1,0 @@
-"""The host: phases, layers, names, and what it was doing."""

@@ -1,1 +1,0 @@
-"""What the host was in while devices had nothing to do."""

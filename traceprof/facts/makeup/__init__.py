@@ -1,1 +1,0 @@
-"""What the time of devices and hosts is made of, down to kernels, copies, waits and causes."""

@@ -1,1 +1,0 @@
-"""What moved over links, by their counters."""

@@ -1,1 +1,0 @@
-"""The critical path: what decided how long a window took."""

@@ -1,1 +1,0 @@
-"""What is known of ranks only when they are held against each other."""

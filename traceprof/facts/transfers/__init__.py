@@ -1,1 +1,0 @@
-"""Copies between host and devices: routes, peaks, speeds."""

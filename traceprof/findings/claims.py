@@ -1,0 +1,75 @@
+"""Which finding claims which time of which device: every nanosecond goes to one at most.
+
+Three grounds share the time that is judged, device by device: what is not compute, compute, and
+the slow steps whole. A rule asks what of some time nobody has claimed yet; what its finding
+claims is taken off the ground. So savings never add up to more than there is to save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import StrEnum
+
+from traceprof.model.intervals import Intervals
+from traceprof.values import dataclass
+
+Times = Mapping[int, Intervals]
+"""When, by device."""
+
+
+class Ground(StrEnum):
+    """Where a claim lies."""
+
+    LOST = "lost"  # not compute: exposed communication and copies, idle
+    COMPUTE = "compute"
+    SLOW = "slow steps"
+
+
+class Kind(StrEnum):
+    """How sure a saving is."""
+
+    MEASURED = "measured"  # the time is there and would be gone
+    BOUNDED = "bounded"  # at most this much
+    ESTIMATED = "estimated"  # a model says so
+    ONCE = "once"  # a cost that occurs once, whatever the number of steps
+    NONE = "none"  # nothing is known to be saved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """Time that a finding claims, and how much of it (0 to 1) could be saved."""
+
+    times: Times
+    ground: Ground = Ground.LOST
+    saved_ratio: float = 1.0
+
+    @property
+    def total_ns(self) -> int:
+        """The ns of all devices together."""
+        return sum(time.total_ns for time in self.times.values())
+
+
+class Ledger:
+    """What of each ground nobody has claimed yet."""
+
+    def __init__(self, free: Mapping[Ground, Times]) -> None:
+        self._free = {ground: dict(times) for ground, times in free.items()}
+
+    def left(self, claim: Claim) -> Claim:
+        """Return what of ``claim`` is free."""
+        free = self._free.get(claim.ground, {})
+        known = [(device, time) for device, time in claim.times.items() if device in free]
+        found = {device: free[device] & time for device, time in known}
+        return replace(claim, times={device: time for device, time in found.items() if len(time)})
+
+    def take(self, claims: Iterable[Claim]) -> tuple[Claim, ...]:
+        """Take what is free of ``claims``, and return it."""
+        taken = []
+        for claim in claims:
+            own = self.left(claim)
+            free = self._free[claim.ground]
+            for device, time in own.times.items():
+                free[device] = free[device] - time
+            taken.append(own)
+        return tuple(taken)

@@ -1,0 +1,405 @@
+"""What the rules look at: measured once, shared by all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.findings.claims import Claim, Ground, Ledger, Times
+from traceprof.findings.kernel_times import KernelTimes, kernel_times, time_of_kernels
+from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
+from traceprof.measures.device.times import device_times, used_devices
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.idle.gaps import find_gaps
+from traceprof.measures.idle.losses import idle_times, lost_in_gaps
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.measured import (
+    judged_times,
+    measured_steps,
+    named_steps,
+    typical_time,
+)
+from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
+from traceprof.model.activity import DeviceTime
+from traceprof.model.grouping import rows_by_value
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.timing import Steps
+from traceprof.model.trace import Trace
+from traceprof.names.ranges import PROFILER
+
+Choose: TypeAlias = Callable[[pd.DataFrame], pd.DataFrame]
+"""Takes those of some copies that a rule is about: a function of a module."""
+
+
+def copies_in(ranks: Ranks, judged: Intervals, choose: Choose) -> pd.DataFrame:
+    """Return what ``choose`` takes of the copies that start in ``judged``.
+
+    As `copies_with_calls`; where they lie, since most copies are inside a device and of no rule.
+    """
+    found = ranks.each(_copies_in, judged, choose)
+    return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+
+
+def count_copies_in(ranks: Ranks, judged: Intervals) -> int:
+    """Return how many copies start in ``judged``."""
+    return sum(ranks.each(_count, judged))
+
+
+def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> pd.DataFrame:
+    copies = copies_with_calls(part)
+    return choose(copies[_are_in(copies, judged)])
+
+
+def _count(part: Trace, judged: Intervals) -> int:
+    return int(_are_in(part.copies, judged).sum())
+
+
+def _are_in(copies: pd.DataFrame, judged: Intervals) -> npt.NDArray[np.bool_]:
+    starts = copies["start_ns"].to_numpy()
+    return judged.covered_ns(starts, starts + 1) > 0
+
+
+def copies_with_calls(part: Trace) -> pd.DataFrame:
+    """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
+    copies, launches = part.copies, launches_of(part, "copies")
+    is_known = launches.is_known
+    api = np.full(len(copies), "", object)
+    api[is_known] = part.whole.api_calls["name"].iloc[launches.call[is_known]].to_numpy(object)
+    call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
+    return copies.assign(api=api, call_ns=call_ns)
+
+
+class Context:
+    """The ranks of a run in a window, and what several rules measure of them.
+
+    Times are judged in the typical part of the window: the steady steps without the outliers
+    (warm-up and slow steps have rules of their own, evaluation and the like are one-off costs), or
+    all of it where steps are not known.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+
+    @cached_property
+    def software(self) -> Software:
+        """What ran."""
+        return software_of(self.ranks)
+
+    @cached_property
+    def kind(self) -> str:
+        """What the run does, one of `WORKLOADS`."""
+        return workload(self.ranks.whole).kind
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a backward pass or an optimizer was seen: else no advice on gradients fits."""
+        return self.kind == TRAINING
+
+    @cached_property
+    def devices(self) -> list[int]:
+        """The devices that worked anywhere in the recording."""
+        return [device for part in self.ranks for device in used_devices(part)]
+
+    @cached_property
+    def places(self) -> list[int]:
+        """Whose time is judged: the devices, or the host of each rank (-1, -2 …) without any."""
+        return self.devices or [-1 - i for i in range(len(self.ranks))]
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps that lie wholly inside the window, if somebody named them.
+
+        Steps that were inferred may be layers or micro-batches: advice does not rest on them.
+        """
+        return named_steps(steps_of_ranks(self.ranks))
+
+    @cached_property
+    def all_steps(self) -> Steps:
+        """The named steps of the whole recording."""
+        return named_steps(steps_of_ranks(self.ranks.whole))
+
+    @cached_property
+    def is_warmup(self) -> npt.NDArray[np.bool_]:
+        """Which of `steps` are warm-up, as seen in the whole recording."""
+        return self.steps.warmup()
+
+    @cached_property
+    def step_outliers(self) -> npt.NDArray[np.int64]:
+        """1 for each slow one of `steps`, -1 for each fast one; 0 for the others and warm-up."""
+        if not len(self.steps):
+            return np.zeros(0, np.int64)
+        excess_ns = measured_steps(self.ranks).table["excess_ns"].to_numpy(np.float64)
+        return np.asarray(np.sign(np.nan_to_num(excess_ns)), np.int64)
+
+    @cached_property
+    def is_occasional(self) -> npt.NDArray[np.bool_]:
+        """Which of `steps` evaluation, a checkpoint or compiling made longer: one-off costs."""
+        if not len(self.steps):
+            return np.zeros(0, np.bool_)
+        return (measured_steps(self.ranks).table["excess_cause"] != "").to_numpy(np.bool_)
+
+    @cached_property
+    def slow_steps(self) -> npt.NDArray[np.int64]:
+        """The rows of `steps` that are slow, but for what the profiler or an occasion explains."""
+        slow = np.flatnonzero((self.step_outliers > 0) & ~self.is_occasional)
+        if not len(slow):
+            return slow
+        grown = measured_steps(self.ranks).table["grown_phase"].to_numpy(object)
+        return np.asarray(slow[grown[slow] != PROFILER], np.int64)
+
+    @cached_property
+    def slow_excess_ns(self) -> int:
+        """How much longer than typical the slow steps are, all together."""
+        return int((self.steps.durations_ns[self.slow_steps] - self.step_ns).sum())
+
+    @cached_property
+    def slow_ratio(self) -> float:
+        """That, as a share of the steady steps."""
+        judged = ~self.is_warmup & ~self.is_occasional
+        return self.slow_excess_ns / max(1, int(self.steps.durations_ns[judged].sum()))
+
+    @cached_property
+    def typical(self) -> Intervals:
+        """The time that the rules judge."""
+        return typical_time(self.ranks)
+
+    @property
+    def typical_ns(self) -> int:
+        """The length of `typical`; at least 1."""
+        return max(1, self.typical.total_ns)
+
+    @cached_property
+    def judged(self) -> Times:
+        """When each of `places` is judged: in `typical`, as far as its rank was recorded."""
+        return {**dict.fromkeys(self.places, self.typical), **judged_times(self.ranks)}
+
+    @cached_property
+    def judged_ns(self) -> int:
+        """That of all places together; at least 1."""
+        return max(1, sum(time.total_ns for time in self.judged.values()))
+
+    @property
+    def window_ns(self) -> int:
+        """The length of the window; at least 1."""
+        return max(1, self.ranks.span.duration_ns)
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The median length of a typical step; the window where steps are not known."""
+        kept = ~self.is_warmup & (self.step_outliers <= 0)
+        if not kept.any():
+            return float(self.ranks.span.duration_ns)
+        return float(np.median(self.steps.durations_ns[kept]))
+
+    @property
+    def n_steps(self) -> float:
+        """How many typical steps a process has, the mean (1 where steps are not known)."""
+        kept = ~self.is_warmup & (self.step_outliers <= 0)
+        if not kept.any():
+            return 1.0
+        return float(self.steps.table["process"][kept].value_counts().mean())
+
+    @cached_property
+    def times(self) -> dict[int, DeviceTime]:
+        """What each of `places` did when, inside the window."""
+        known = {device: time for part in self.ranks for device, time in device_times(part).items()}
+        return {place: known.get(place) or DeviceTime.nothing() for place in self.places}
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What of the judged time no finding has claimed."""
+        table = self.steps.table.iloc[self.slow_steps]
+        slow = Intervals.union_of(table["start_ns"], table["end_ns"]) - self.typical
+        return Ledger(
+            {
+                Ground.LOST: {i: self.judged[i] - time.compute for i, time in self.times.items()},
+                Ground.COMPUTE: {i: self.typical & time.compute for i, time in self.times.items()},
+                Ground.SLOW: dict.fromkeys(self.places, slow),
+            }
+        )
+
+    def left(self, times: Times, ground: Ground = Ground.LOST, saved_ratio: float = 1.0) -> Claim:
+        """Return the claim on what of ``times`` no finding has claimed yet."""
+        return self.ledger.left(Claim(times, ground, saved_ratio))
+
+    def share(self, claim: Claim) -> float:
+        """Return the share that ``claim`` covers of the judged time of all devices."""
+        return claim.total_ns / self.judged_ns
+
+    def claimed_ratio(self, claim: Claim) -> float:
+        """Return the share of all that is judged, the slow steps with it."""
+        if claim.ground is Ground.SLOW:
+            return self.slow_ratio
+        return self.share(claim) * (1 - self.slow_ratio)
+
+    def saving_ratio(self, claim: Claim) -> float:
+        """Return how much of all that is judged ``claim`` could save."""
+        return self.claimed_ratio(claim) * claim.saved_ratio
+
+    def saving_ns(self, claims: Iterable[Claim]) -> int:
+        """Return what ``claims`` could save per step, in ns (of the window without steps).
+
+        Of a typical step; what slow ones take more is spread over all of them.
+        """
+        judged_count = max(1, int((~self.is_warmup & ~self.is_occasional).sum()))
+        return round(
+            sum(
+                self.slow_excess_ns / judged_count * claim.saved_ratio
+                if claim.ground is Ground.SLOW
+                else self.share(claim) * claim.saved_ratio * self.step_ns
+                for claim in claims
+            )
+        )
+
+    def idle_for(self, *causes: str) -> Claim:
+        """Return the claim on the idle time that ``causes`` account for."""
+        times: dict[int, Intervals] = {}
+        for cause in causes:
+            for device, time in idle_times(self.ranks)[cause].items():
+                times[device] = times[device] | time if device in times else time
+        return self.left(times)
+
+    def longest_gap(self, *causes: str) -> str:
+        """Return the window of the typical gap with most of ``causes``, as people type it."""
+        found = [one for one in self.ranks.each(_longest_gap, self.typical, causes) if one]
+        longest = max(found, key=lambda one: one[0], default=None)
+        return "" if longest is None else self.window_text(*longest[1:])
+
+    def copies(self, choose: Choose) -> pd.DataFrame:
+        """Return what ``choose`` takes of the copies that start in the typical time.
+
+        With the call that made each: ``api`` ("" unknown) and its ``call_ns``.
+        """
+        return copies_in(self.ranks, self.typical, choose)
+
+    @property
+    def n_copies(self) -> int:
+        """How many copies and memsets start in the typical time."""
+        return count_copies_in(self.ranks, self.typical)
+
+    def exposed(self, rows: pd.DataFrame) -> Times:
+        """Return when ``rows`` (copies) ran on each device and no kernel did."""
+        starts, ends = rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
+        rows_of = rows_by_value(rows["device"])
+        none = np.empty(0, np.int64)
+        found = {}
+        for device, time in self.times.items():
+            own = rows_of.get(device, none)
+            found[device] = Intervals.union_of(starts[own], ends[own]) - time.kernel
+        return found
+
+    @cached_property
+    def matches(self) -> Matches:
+        """The collectives of the window that several ranks share."""
+        return find_matches(self.ranks)
+
+    @cached_property
+    def kernels(self) -> KernelTimes:
+        """The kernels that start in the typical time, summed up by their names."""
+        return kernel_times(self.ranks, self.typical)
+
+    def kernel_claim(self, rows: pd.DataFrame, saved_ratio: float = 1.0) -> Claim:
+        """Return the claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
+        times = time_of_kernels(self.ranks, set(rows["name"]))
+        return self.left(times, Ground.COMPUTE, saved_ratio)
+
+    def ncu(self, names: pd.Series) -> str:
+        """Return what profiles a launch of the kernel with the most of ``names``, times by name.
+
+        Of the typical time the longest. "" without any, and where Nsight Compute cannot.
+        """
+        if names.empty or self.software.vendor is Vendor.AMD:
+            return ""
+        found = self.ranks.each(longest_launch, str(names.idxmax()), self.typical)
+        launches = [one for one in found if one is not None]
+        if not launches:
+            return ""
+        longest = max(launches, key=lambda one: one.duration_ns)
+        program = recorded_program(self.ranks.table("environment"))
+        return ncu_command(longest.function, longest.skip, program)
+
+    def longest_row(self, rows: pd.DataFrame) -> str:
+        """Return the window of the longest of ``rows`` (there is one), as people type it."""
+        starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+        place = int((ends - starts).argmax())
+        return self.window_text(int(starts[place]), int(ends[place]))
+
+    def window_text(self, start_ns: int, end_ns: int) -> str:
+        """Return a window as ``--window`` takes it, relative to the start of the run."""
+        zero = self.ranks.whole.span.start_ns
+        return f"{(start_ns - zero) / 1e3:.3f}us..{(end_ns - zero) / 1e3:.3f}us"
+
+    def counted(
+        self, count: int, words: str, more: str = "", *, is_of_host: bool = False, **values: Any
+    ) -> Note:
+        """Return how many there are: where steps are known the mean, per step and device.
+
+        ``words`` follow the number and ``more`` comes last; both may name ``values``, as notes do.
+        The host is ahead of the devices: of what ``is_of_host`` one step's may lie before them all.
+        """
+        if not len(self.steps):
+            return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
+        places = max(1, len(self.devices))
+        each = count / self.n_steps / places
+        lengths = (self.n_steps, self.n_steps - 1) if is_of_host else (self.n_steps,)
+        is_same = count in (round(each) * places * n for n in lengths)
+        of = "per step" + (" and device" if places > 1 else "")
+        if each < 1 and not (is_same and round(each)):
+            text = f"{{n:count}} {words} in {{steps:count}} steps{more}"
+            return Note.of(text, n=count, steps=round(self.n_steps), **values)
+        about = "" if is_same else "about "
+        text = f"{about}{{n:count}} {words} {of}{more}"
+        return Note.of(text, n=round(each), **values)
+
+    def timed(self, total_ns: float, before: str = "", after: str = "", **values: Any) -> Note:
+        """Return a time with words around it, per step and device where steps are known."""
+        if not len(self.steps):
+            return Note.of(f"{before}{{each:ns}}{after}", each=total_ns, **values)
+        places = max(1, len(self.devices))
+        per = " per step and device" if places > 1 else " per step"
+        each = total_ns / self.n_steps / places
+        return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
+
+    def advice(self, *, pytorch: str, other: str) -> str:
+        """Return the advice for PyTorch where it ran, else the other; `worded`."""
+        return self.worded(pytorch if self.software.has_pytorch else other)
+
+    def worded(self, text: str) -> str:
+        """Return ``text`` with the names that things have at the vendor of the devices."""
+        if self.software.vendor is not Vendor.AMD:
+            return text
+        for nvidia, amd in _AMD_WORDS:
+            text = text.replace(nvidia, amd)
+        return text
+
+
+_AMD_WORDS: Final = (
+    ("cudaMem", "hipMem"),
+    ("cudaMalloc", "hipMalloc"),
+    ("cudaFree", "hipFree"),
+    ("cudaHost", "hipHost"),
+    ("CUDA graph", "HIP graph"),
+    ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
+)
+
+
+def _longest_gap(
+    part: Trace, typical: Intervals, causes: Sequence[str]
+) -> tuple[int, int, int] | None:
+    """Return the gap of the typical time with most of ``causes``: how much, start and end in ns."""
+    gaps = find_gaps(part)
+    starts, ends = (gaps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    own = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
+    if not len(own):
+        return None
+    lost_ns = lost_in_gaps(part, *causes)
+    place = int(own[lost_ns[own].argmax()])
+    return int(lost_ns[place]), int(starts[place]), int(ends[place])

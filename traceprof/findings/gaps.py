@@ -1,0 +1,320 @@
+"""Idle time that no other rule explains, and what the host was in meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.findings.claims import Claim, Kind
+from traceprof.findings.context import Context
+from traceprof.findings.rules import Finding, Rule
+from traceprof.measures.device.times import used_devices
+from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charges, time_by_name
+from traceprof.measures.idle.gaps import find_gaps
+from traceprof.measures.idle.losses import lost_in_gaps
+from traceprof.model.intervals import Intervals, overlapping_pairs
+from traceprof.model.results import Note
+from traceprof.model.trace import Trace
+
+_SHOWN: Final = 3
+_MOST: Final = 0.5
+_LEAST_NAMED: Final = 0.05
+"""Names below this share of the time are no evidence."""
+
+_IN_WORDS: Final = {
+    "launching": " in {name}{mostly}",
+    "other": " in {name}{mostly}, on another thread than the one that launches",
+    "": " in which the host recorded nothing",
+}
+
+
+def notes_on_names(
+    context: Context, times: Mapping[int, Intervals]
+) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+    """Return sentences on what the host was in during the idle ``times`` of devices, and names.
+
+    At most three of what they are charged to, the most first, and what other threads ran. Names are
+    of the outermost operators; the innermost follows in parentheses where it has most of that.
+    """
+    charged, beside = names_of_gaps(context, times)
+    if charged.empty:
+        return (), ()
+    least = _LEAST_NAMED * charged["ns"].sum()
+    ranked = _outermost(charged)
+    ranked = ranked[ranked["ns"] >= least].head(_SHOWN)
+    notes = [
+        context.timed(int(ns), after=_IN_WORDS[str(by)], name=str(name), mostly=str(mostly))
+        for name, by, ns, mostly in ranked.itertuples(index=False)
+    ]
+    told = {*charged["name"].astype(str), *charged["operator"].astype(str)}
+    notes += [
+        context.timed(ns, before="other threads meanwhile: ", after=" in {name}", name=name)
+        for name, ns in list(beside.items())[:1]
+        if ns >= least and name not in told
+    ]
+    return tuple(notes), tuple(name for name in ranked["operator"].astype(str) if name != NOTHING)
+
+
+def _outermost(charged: pd.DataFrame) -> pd.DataFrame:
+    """Return operator, by, ns, and the words for the innermost name that has most of it, or ""."""
+    keys = ["operator", "by"]
+    most = charged.sort_values("ns", ascending=False, kind="stable").drop_duplicates(keys)
+    sums = charged.groupby(keys, sort=True)["ns"].sum().rename("whole").reset_index()
+    both = sums.merge(most, on=keys)
+    is_told = (both["ns"] > _MOST * both["whole"]) & (both["name"] != both["operator"])
+    mostly = np.where(is_told, " (mostly " + both["name"].astype(object) + ")", "")
+    found = both[keys].assign(ns=both["whole"], mostly=mostly)
+    return found.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def names_of_gaps(
+    context: Context, times: Mapping[int, Intervals]
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Return what the idle ``times`` of devices are charged to, and what else ran meanwhile.
+
+    The first has name, operator, by and ns, the most first: ns add up to what of ``times`` the
+    host held devices up. The second, by name, is what threads ran other than those that launch.
+    """
+    charged, running = [], []
+    for part in context.ranks:
+        charged.append(_within(charged_by_host(part), times))
+        others = find_charges(part).running
+        running.append(_within(others[others["by"] == "other"], times))
+    table = pd.concat(
+        [
+            own[["name", "operator", "by"]]
+            .astype(object)
+            .assign(ns=own["end_ns"] - own["start_ns"])
+            for own in charged
+        ],
+        ignore_index=True,
+    )
+    sums = table.groupby(["name", "operator", "by"], sort=True)["ns"].sum().reset_index()
+    beside: dict[str, int] = {}
+    for own in running:
+        for name, ns in time_by_name(own).items():
+            beside[name] = beside.get(name, 0) + ns
+    ranked = sums.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
+    return ranked, dict(sorted(beside.items(), key=lambda item: -item[1]))
+
+
+def _within(rows: pd.DataFrame, times: Mapping[int, Intervals]) -> pd.DataFrame:
+    """Return what of ``rows`` lies in the ``times`` of their device."""
+    device = rows["device"].to_numpy(np.int64)
+    starts, ends = rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
+    found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
+    for number, time in times.items():
+        own = np.flatnonzero(device == number)
+        row, place = overlapping_pairs(starts[own], ends[own], time.starts, time.ends)
+        row = own[row]
+        first, last = (
+            np.maximum(starts[row], time.starts[place]),
+            np.minimum(ends[row], time.ends[place]),
+        )
+        found.append(np.stack((row, first, last)))
+    row, first, last = np.concatenate(found, axis=1)
+    return rows.take(row).assign(start_ns=first, end_ns=last)
+
+
+_LONG_NS: Final = 500_000_000
+_LEAST_GPU_GAPS: Final = 0.01
+
+
+def long_gaps(context: Context) -> pd.DataFrame:
+    """Return the gaps between work that last half a second, the profiler's time not counted."""
+    found = context.ranks.each(_long_gaps_of_one)
+    return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+
+
+def _long_gaps_of_one(part: Trace) -> pd.DataFrame:
+    gaps = find_gaps(part)
+    lengths = gaps["end_ns"] - gaps["start_ns"] - lost_in_gaps(part, "profiler")
+    is_long = (lengths > _LONG_NS).to_numpy(np.bool_) & (lost_in_gaps(part, "edge") == 0)
+    return gaps.take(np.flatnonzero(is_long))
+
+
+def _check_gpu_gaps(context: Context) -> Iterator[Finding]:
+    gaps = long_gaps(context)
+    free = _claim_on(context, gaps).times
+    is_free = [
+        free[device].covered_ns([start], [end])[0] > (end - start) / 2 if device in free else False
+        for device, start, end in gaps[["device", "start_ns", "end_ns"]].to_numpy().tolist()
+    ]
+    # What others have left over of a gap is no gap without a cause.
+    own = gaps[np.array(is_free, np.bool_)]
+    claim = _claim_on(context, own)
+    share = context.share(claim)
+    if share < _LEAST_GPU_GAPS:
+        return
+    worst = own.iloc[int((own["end_ns"] - own["start_ns"]).to_numpy().argmax())]
+    named, names = notes_on_names(context, claim.times)
+    yield Finding(
+        title=Note.of(
+            ("one gap" if len(own) == 1 else "{n:count} gaps")
+            + " of more than {least:ns} without a cause that was recorded: {share:ratio} of the "
+            "time",
+            n=len(own),
+            least=_LONG_NS,
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            Note.of(
+                "the longest: device {device}, {longest:ns}",
+                device=int(worst["device"]),
+                longest=int(worst["end_ns"] - worst["start_ns"]),
+            ),
+            *named,
+        ),
+        action="see what the host does there: `traceprof show gaps`, `traceprof timeline`",
+        caveat="loading a model or a checkpoint takes its time once",
+        window=context.window_text(int(worst["start_ns"]), int(worst["end_ns"])),
+        ranges=names,
+    )
+
+
+def _claim_on(context: Context, gaps: pd.DataFrame) -> Claim:
+    return context.left(
+        {
+            int(str(device)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
+            for device, rows in gaps.groupby("device")
+        }
+    )
+
+
+GPU_GAPS = Rule(
+    name="gpu_gaps",
+    subject="idle time",
+    summary="gaps of half a second and more that nothing explains",
+    needs=("kernels", "copies", "api_calls"),
+    show="gaps",
+    check=_check_gpu_gaps,
+)
+
+
+_LEAST_LOW_UTILISATION: Final = 0.1
+_TELLING: Final = ("kernels", "copies", "api_calls", "ranges")
+_WORDS: Final = {
+    "queued": "work had been launched and waited for another stream, or for the pause between two "
+    "kernels",
+    "peer": "work that another device takes part in",
+    "edge": "before the first or after the last work of the device",
+    "unknown": "which call launched the next work was not recorded",
+}
+_TITLES: Final = {
+    "queued": "idle while launched work waits",
+    "peer": "idle while another device does what this one takes part in",
+    "edge": "no work before the first or after the last kernel",
+    "unknown": "idle, and the recording does not tell why",
+}
+_ACTIONS: Final = {
+    "edge": "see when each device works (`traceprof timeline`): give it work from the beginning, "
+    "or judge the time in which all of them work (--window)",
+    "unknown": "record the calls that launch the work (nsys: --trace=cuda, and openacc or openmp "
+    "where the program uses them)",
+}
+
+
+def _check_low_utilisation(context: Context) -> Iterator[Finding]:
+    rest = context.left(
+        {
+            device: recorded - context.times[device].busy
+            for part, recorded in zip(context.ranks, context.ranks.each(_recorded), strict=True)
+            for device in used_devices(part)
+        }
+    )
+    least_ns = _LEAST_LOW_UTILISATION * context.typical_ns
+    low = {device: time for device, time in rest.times.items() if time.total_ns >= least_ns}
+    claim = Claim(low)
+    if not low:
+        return
+    busy = {d: 1 - time.total_ns / context.typical_ns for d, time in low.items()}
+    worst = min(busy, key=lambda device: busy[device])
+    causes = _causes(context, claim)
+    most = causes[0][1] if causes and causes[0][0] > _MOST else ""
+    yield Finding(
+        title=Note.of(
+            f"{_TITLES.get(most, 'idle for several reasons')}: {{who}}, {{share:ratio}} of the "
+            "time",
+            who=_listed(list(low), len(context.devices)),
+            share=claim.total_ns / context.typical_ns / len(low),
+        ),
+        claims=(claim,),
+        kind=Kind.NONE if most == "edge" else Kind.BOUNDED,
+        evidence=_first_works(context, claim)
+        if most == "edge"
+        else tuple(
+            Note.of("{share:ratio} of it: {words}", share=own, words=_WORDS[cause])
+            for own, cause in causes
+        ),
+        action=_ACTIONS.get(most, "see what runs there: `traceprof show gaps`"),
+        caveat="start-up and shut-down count, too: choose a window inside the loop (--window)",
+        window=_longest(context, worst, claim),
+    )
+
+
+def _recorded(part: Trace) -> Intervals:
+    """Return when the recording of a rank was on, as far as its rows tell."""
+    tables = [part.table(name) for name in _TELLING]
+    filled = [table for table in tables if len(table)]
+    starts = [int(table["start_ns"].iloc[0]) for table in filled]
+    ends = [int(table["end_ns"].max()) for table in filled]
+    return Intervals.single(min(starts), max(ends)) if filled else Intervals.empty()
+
+
+def _listed(devices: list[int], n_all: int) -> str:
+    if len(devices) == n_all and n_all > 1:
+        return f"all {n_all} devices"
+    numbers = ", ".join(map(str, devices))
+    return f"device {numbers}" if len(devices) == 1 else f"devices {numbers}"
+
+
+def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
+    """Return when the devices begin to work after the window does, and stop before its end."""
+    notes = []
+    for device in claim.times:
+        busy, span = context.times[device].busy, context.ranks.span
+        if not len(busy):
+            notes.append(Note.of("device {device} does nothing in it", device=device))
+            continue
+        late_ns = int(busy.starts[0]) - span.start_ns
+        early_ns = span.end_ns - int(busy.ends[-1])
+        begins = "begins {late:ns} after the start of the window" if late_ns else ""
+        stops = "stops {early:ns} before its end" if early_ns and late_ns else ""
+        stops = stops or ("stops {early:ns} before the end of the window" if early_ns else "")
+        both = " and ".join(filter(None, (begins, stops)))
+        if both:
+            text = f"device {{device}} {both}"
+            notes.append(Note.of(text, device=device, late=late_ns, early=early_ns))
+    return tuple(notes[:3])
+
+
+def _causes(context: Context, claim: Claim) -> list[tuple[float, str]]:
+    """Return the share of each cause that is left to say, the largest first."""
+    found = []
+    for cause in _WORDS:
+        own = context.idle_for(cause).times
+        total = sum((own[d] & time).total_ns for d, time in claim.times.items() if d in own)
+        found.append((total / max(1, claim.total_ns), cause))
+    return [own for own in sorted(found, reverse=True) if own[0] >= _LEAST_LOW_UTILISATION]
+
+
+def _longest(context: Context, device: int, claim: Claim) -> str:
+    time = claim.times[device]
+    place = int((time.ends - time.starts).argmax())
+    return context.window_text(int(time.starts[place]), int(time.ends[place]))
+
+
+LOW_UTILISATION = Rule(
+    name="low_utilisation",
+    subject="idle time",
+    summary="idle devices where nothing says why",
+    needs=("kernels", "copies"),
+    show="idle",
+    check=_check_low_utilisation,
+)

@@ -1,0 +1,315 @@
+"""The host waits for the device or runs other code, while devices have nothing to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.findings.claims import Claim, Kind, Times
+from traceprof.findings.context import Context
+from traceprof.findings.gaps import names_of_gaps, notes_on_names
+from traceprof.findings.rules import Finding, Rule
+from traceprof.measures.device.times import devices_of_processes
+from traceprof.measures.host.states import before_forward
+from traceprof.measures.idle.charges import NOTHING
+from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
+from traceprof.measures.idle.losses import DRAINED, lost_in_gaps
+from traceprof.measures.idle.waits import find_waits
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.model.trace import Trace
+from traceprof.values import dataclass
+
+_MOST: Final = 0.5
+_LAUNCHING, _DRIVER, _FILES, _OPERATORS = "launching", "driver", "files", "operators"
+_KINDS: Final = (
+    (_LAUNCHING, re.compile(r"^(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")),
+    (_DRIVER, re.compile(r"^(cuda|cu|hip|nv|nccl|rccl|cublas|cudnn|miopen|rocblas)[A-Z_]\w*$")),
+    (
+        _FILES,
+        re.compile(
+            r"^(p?(read|write)v?(64)?|f(read|write|open|close|sync|getc|puts?)|open(64)?"
+            r"|send\w*|recv\w*|mmap(64)?|munmap|MPI_\w+)$"
+        ),
+    ),
+    (_OPERATORS, re.compile(r"^[a-z_]\w*::\w+$")),
+)
+"""What names are, by their look; the first that fits counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """What the host mostly does in some gaps ("" where nothing is most of it), and what helps."""
+
+    what: str
+    action: str
+
+
+def main_work(context: Context, times: Times) -> HostWork:
+    """Return what the host mostly does in the idle ``times`` of devices."""
+    charged, _ = names_of_gaps(context, times)
+    kinds = charged["name"].map(_kind_of)
+    sums = charged["ns"].groupby(kinds).sum()
+    whole = int(charged["ns"].sum())
+    most = next((str(kind) for kind, ns in sums.items() if ns > _MOST * whole), "")
+    return HostWork(_WORDS.get(most, ""), _action(context, most))
+
+
+def _kind_of(name: object) -> str:
+    if name == NOTHING:
+        return NOTHING
+    return next((kind for kind, pattern in _KINDS if pattern.search(str(name))), "")
+
+
+_WORDS: Final = {
+    _LAUNCHING: "in launching calls that take long",
+    _DRIVER: "in calls of the driver and its libraries",
+    _FILES: "reading, writing and sending",
+    _OPERATORS: "in operators",
+    NOTHING: "not recorded",
+}
+
+
+def _action(context: Context, kind: str) -> str:
+    python = "Python code" if context.software.has_python else "code of the host"
+    if kind == _LAUNCHING:
+        return context.worded(
+            "the first launch of a kernel loads its code: run all once before measuring, or set "
+            "CUDA_MODULE_LOADING=EAGER; where later ones are slow, too: locks, WSL, other jobs"
+        )
+    if kind == _DRIVER:
+        return "create contexts, streams, communicators and handles once, before the loop"
+    if kind == _FILES:
+        return "read, write and send in another thread while the device works"
+    if kind == _OPERATORS and context.software.has_pytorch:
+        return (
+            "have the host do less for each kernel: torch.compile, fewer and larger operators, no "
+            "loops over views and slices"
+        )
+    if kind == NOTHING:
+        return (
+            f"record what the host does there ({_how_to_see(context)}), then move that {python} "
+            "out of the loop or to another thread"
+        )
+    examples = (
+        "logging, checkpoints, metrics, building batches, allocation, files"
+        if context.is_training
+        else "logging, files, allocation, preparing input"
+    )
+    return (
+        f"find the {python} in these gaps ({examples}) and move it out of the loop or to another "
+        "thread"
+    )
+
+
+def _how_to_see(context: Context) -> str:
+    if context.software.recorder == "nsys":
+        return "NVTX ranges, or nsys profile --sample=process-tree --trace=cuda,nvtx,osrt"
+    if context.software.recorder == "kineto":
+        return "record_function() around its parts, or profile(with_stack=True)"
+    return "mark its parts by ranges (traceprof.range)"
+
+
+_LEAST_HOST_CODE: Final = 0.03
+_NOTABLE: Final = 0.3
+_DOMINANT: Final = 0.5
+"""A gap that is more than this of all of them does not recur: nothing is saved by each step."""
+
+
+def _check_host_code(context: Context) -> Iterator[Finding]:
+    whole = context.idle_for("host")
+    if context.share(whole) < _LEAST_HOST_CODE:
+        return
+    alone = _gap_alone(context, whole)
+    for claim, kind in ((_without(whole, alone), Kind.MEASURED), (alone, Kind.ONCE)):
+        if context.share(claim) >= _LEAST_HOST_CODE:
+            yield _finding(context, claim, kind)
+
+
+def _gap_alone(context: Context, whole: Claim) -> Claim:
+    """Return the claim on the one gap of each device that is most of ``whole``.
+
+    Nothing where steps are named: what is slow in one of them is a matter of slow steps.
+    """
+    found: dict[int, Intervals] = {}
+    if not len(context.steps):
+        least_ns = {d: _DOMINANT * time.total_ns for d, time in whole.times.items()}
+        gaps = pd.concat(context.ranks.each(_gaps_longer_than, least_ns), ignore_index=True)
+        for device, time in whole.times.items():
+            own = gaps[gaps["device"] == device]
+            starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+            ns = time.covered_ns(starts, ends)
+            if len(ns) and ns.max() > least_ns[device]:
+                place = int(ns.argmax())
+                found[device] = time.clip(int(starts[place]), int(ends[place]))
+    return Claim(found)
+
+
+def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> pd.DataFrame:
+    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
+    least = gaps["device"].map(dict(least_ns)).fillna(np.inf)
+    return gaps[gaps["end_ns"] - gaps["start_ns"] > least]
+
+
+def _without(whole: Claim, part: Claim) -> Claim:
+    nothing = Intervals.empty()
+    return Claim({d: time - part.times.get(d, nothing) for d, time in whole.times.items()})
+
+
+def _finding(context: Context, claim: Claim, kind: Kind) -> Finding:
+    work = main_work(context, claim.times)
+    share = context.share(claim)
+    named, names = notes_on_names(context, claim.times)
+    what = f", mostly {work.what}" if work.what else ""
+    own = _gaps_of(context, claim)
+    return Finding(
+        title=Note.of(
+            ("one long gap" if kind is Kind.ONCE else "host code between launches")
+            + f"{what}: devices are idle {{share:ratio}} of the time",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=kind,
+        once_ns=round(claim.total_ns / max(1, len(context.places))) if kind is Kind.ONCE else None,
+        evidence=(
+            *(_long_ones(context, own) if kind is not Kind.ONCE else ()),
+            *_before_forward(context, claim),
+            *named,
+        ),
+        action=work.action,
+        caveat="gaps of a host that merely launches very slowly look the same",
+        window=context.longest_row(own) if len(own) else "",
+        ranges=names,
+    )
+
+
+def _gaps_of(context: Context, claim: Claim) -> pd.DataFrame:
+    """Return the gaps of the typical time that ``claim`` has a part of."""
+    found = context.ranks.each(_busy_gaps, context.typical)
+    gaps = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+    chosen = np.zeros(len(gaps), np.bool_)
+    for device, time in claim.times.items():
+        rows = np.flatnonzero((gaps["device"] == device).to_numpy())
+        own = gaps.iloc[rows]
+        chosen[rows] = time.covered_ns(own["start_ns"], own["end_ns"]) > 0
+    return gaps[chosen]
+
+
+def _busy_gaps(part: Trace, typical: Intervals) -> pd.DataFrame:
+    """Return the gaps of the typical time in which the host ran code: device, start_ns, end_ns."""
+    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
+    is_typical = typical.covered_ns(gaps["start_ns"], gaps["end_ns"]) > 0
+    return gaps[(lost_in_gaps(part, "host") > 0) & is_typical]
+
+
+def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
+    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
+    lengths = lengths[lengths > LAUNCH_BOUND_NS]
+    if len(lengths):
+        yield context.counted(
+            len(lengths),
+            "gap(s) longer than {least:ns}",
+            " (median {median:ns})" if len(lengths) > 1 else " ({median:ns})",
+            least=LAUNCH_BOUND_NS,
+            median=float(np.median(lengths)),
+        )
+
+
+def _before_forward(context: Context, claim: Claim) -> Iterator[Note]:
+    """Tell how much of ``claim`` lies before forward passes: a batch is fetched or made there."""
+    before_ns = 0
+    for part in context.ranks:
+        times = before_forward(part)
+        for process, devices in devices_of_processes(part).items():
+            time = times.get(process, Intervals.empty())
+            before_ns += sum((claim.times[d] & time).total_ns for d in devices if d in claim.times)
+    if before_ns > _NOTABLE * claim.total_ns:
+        yield Note.of(
+            "{share:ratio} of it before a forward pass begins: is a batch fetched or made there?",
+            share=before_ns / claim.total_ns,
+        )
+
+
+HOST_CODE = Rule(
+    name="host_code",
+    subject="host code",
+    summary="long gaps in which the host neither launches nor waits",
+    needs=("kernels", "api_calls"),
+    show="gaps",
+    check=_check_host_code,
+)
+
+
+_LEAST_HOST_SYNC: Final = 0.02
+_WORTH_A_WORD: Final = 0.001
+
+
+def _check_host_sync(context: Context) -> Iterator[Finding]:
+    claim = context.idle_for("synchronising", DRAINED)
+    share = context.share(claim)
+    if share < _LEAST_HOST_SYNC:
+        return
+    found = [find_waits(part) for part in context.ranks]
+    waits = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+    starts = waits["start_ns"].to_numpy()
+    waits = waits[context.typical.covered_ns(starts, starts + 1) > 0]
+    kinds = waits["name"].astype(str) + " (" + waits["pattern"].astype(str) + ")"
+    names = waits["host_range"].astype(object)
+    places = names[names != ""].value_counts().head(3)
+    inside = context.share(context.idle_for("synchronising"))
+    named, _ = notes_on_names(context, claim.times)
+    yield Finding(
+        title=Note.of(
+            "the host waits for the device: devices are idle {share:ratio} of the time",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            _when(inside, share - inside),
+            *(
+                context.counted(int(count), "call(s) of {call}", is_of_host=True, call=call)
+                for call, count in kinds.value_counts().head(3).items()
+            ),
+            *named,
+        ),
+        action=context.advice(
+            pytorch="do not read values back in every step (.item(), .cpu(), print(loss), `if "
+            "tensor:`): accumulate on the device and read every N steps; remove "
+            "torch.cuda.synchronize()",
+            other="launch the next work before waiting for the last: wait for events of what is "
+            "needed instead of the whole device, and read results back less often",
+        ),
+        caveat=(
+            "if the wait is there to measure time, or hides launching that is too slow anyway, "
+            "less is gained"
+        ),
+        window=context.longest_gap("synchronising", DRAINED),
+        ranges=tuple(str(place) for place in places.index),
+    )
+
+
+def _when(inside: float, after: float) -> Note:
+    """Return when devices are idle, for whichever of the two is worth a word."""
+    until = "{inside:ratio} of the time until the waiting calls return"
+    then = "work is launched again"
+    if after < _WORTH_A_WORD:
+        return Note.of(until, inside=inside)
+    if inside < _WORTH_A_WORD:
+        return Note.of(f"from the return of the waiting calls until {then}")
+    text = f"{until}, {{after:ratio}} from there until {then}"
+    return Note.of(text, inside=inside, after=after)
+
+
+HOST_SYNC = Rule(
+    name="host_sync",
+    subject="synchronisation",
+    summary="synchronising calls in the loop leave devices without work",
+    needs=("kernels", "api_calls"),
+    show="sync",
+    check=_check_host_sync,
+)

@@ -1,0 +1,136 @@
+"""Devices wait while the host fetches data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from traceprof.errors import NotRecordedError
+from traceprof.findings.claims import Claim, Kind, Times
+from traceprof.findings.context import Context
+from traceprof.findings.rules import Finding, Rule
+from traceprof.measures.host.states import before_forward, find_host_phases
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.trace import Trace
+
+_LEAST_INPUT_BOUND: Final = 0.02
+_LEAST_ON_HOST: Final = 0.1
+"""Without devices the host computes, and fetching is never free: only much of it is a finding."""
+
+
+def _check_input_bound(context: Context) -> Iterator[Finding]:
+    phases = [host for part in context.ranks for host in find_host_phases(part)]
+    if not any("data" in host.times for host in phases):
+        yield from _before_forward(context)
+        return
+    fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
+    host_ratio = sum(time.total_ns for time in fetching) / len(fetching) / context.typical_ns
+    claim = context.idle_for("data") if context.devices else _of_hosts(context)
+    share = context.share(claim)
+    if share < (_LEAST_INPUT_BOUND if context.devices else _LEAST_ON_HOST):
+        return
+    who = "devices are idle" if context.devices else "training waits"
+    yield Finding(
+        title=Note.of(
+            f"input-bound: {who} {{share:ratio}} of the time while data is fetched", share=share
+        ),
+        claims=(claim,),
+        kind=Kind.MEASURED,
+        evidence=(
+            Note.of(
+                "the main thread is in data loading {share:ratio} of the time ({data:ns} of "
+                "{step:ns})",
+                share=host_ratio,
+                data=host_ratio * context.step_ns,
+                step=context.step_ns,
+            ),
+        ),
+        action=context.advice(
+            pytorch="give the DataLoader more workers (num_workers), prefetch (prefetch_factor, "
+            "persistent_workers=True), move decoding and augmentation off the main process or to "
+            "the device, or store the data ready to use",
+            other="fetch the next batch in other threads or processes while the device works, and "
+            "store the data ready to use",
+        ),
+        caveat="the first fetch of an epoch starts workers and is slower than the others",
+        window=context.longest_gap("data") if context.devices else "",
+        ranges=("data",),
+    )
+
+
+def _before_forward(context: Context) -> Iterator[Finding]:
+    """Look at what lies before forward passes, where no range says when data is fetched.
+
+    Where devices are known, what they wait for is a matter of other rules.
+    """
+    claim = context.left(_of_places(context, before_forward)) if not context.devices else Claim({})
+    share = context.share(claim)
+    if share < _LEAST_ON_HOST:
+        raise NotRecordedError(f"no range says when data is fetched: {_how_to_say(context)}")
+    yield Finding(
+        title=Note.of(
+            "{share:ratio} of the time lies before a forward pass, in no phase: is the batch "
+            "fetched or made there?",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            context.timed(claim.total_ns),
+            Note.of(
+                "no DataLoader was used, and no range says what is done"
+                if _has_hooks(context)
+                else "no range says when data is fetched"
+            ),
+        ),
+        action='name what is done there, with traceprof.range("data") where data is fetched; then '
+        "fetch the next batch in another thread or process meanwhile, or use a DataLoader with "
+        "workers",
+        caveat="it may be anything that the program does between two steps",
+    )
+
+
+def _how_to_say(context: Context) -> str:
+    """Return how one gets such ranges; of what was recorded with the hooks only the program can."""
+    if _has_hooks(context):
+        return (
+            "no DataLoader was used; what fetches lies between steps and outside any phase, until "
+            'the program names it: with traceprof.range("data")'
+        )
+    return "use `traceprof record`" if context.software.has_python else "mark it by NVTX ranges"
+
+
+def _has_hooks(context: Context) -> bool:
+    """Return whether `traceprof record` put the ranges in, which see every DataLoader."""
+    return any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks)
+
+
+def _of_hosts(context: Context) -> Claim:
+    """Return the claim on what each host fetches, where no device is known."""
+    return context.left(_of_places(context, _fetching))
+
+
+def _fetching(part: Trace) -> dict[int, Intervals]:
+    nothing = Intervals.empty()
+    return {host.process: host.times.get("data", nothing) for host in find_host_phases(part)}
+
+
+def _of_places(context: Context, times_of: Callable[[Trace], Mapping[int, Intervals]]) -> Times:
+    """Return the ``times_of`` a process, of the one with the most in each rank without devices."""
+    found = {}
+    for place, part in zip(context.places, context.ranks, strict=True):
+        times = times_of(part).values()
+        found[place] = max(times, key=lambda time: time.total_ns, default=Intervals.empty())
+    return found
+
+
+INPUT_BOUND = Rule(
+    name="input_bound",
+    subject="input",
+    summary="devices wait while the host fetches data",
+    needs=("ranges",),
+    show="steps",
+    check=_check_input_bound,
+)

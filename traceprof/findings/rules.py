@@ -1,0 +1,157 @@
+"""What rules and findings are: asked in their order, settled who claims what, shown by loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from traceprof.errors import NotRecordedError
+from traceprof.findings.claims import Claim, Ground, Kind
+from traceprof.findings.context import Context
+from traceprof.measures.idle.losses import DRAINED, LOSSES, Times, find_losses, idle_times, within
+from traceprof.model.results import Note
+from traceprof.processes import PROGRESS
+from traceprof.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One piece of advice.
+
+    ``claims`` is the time that it is about: what of it was not claimed before is its own, and its
+    saving. ``kind`` says how sure that saving is, ``model`` what an estimate rests on, and
+    ``once_ns`` what is lost once where it is not per step. ``window`` can be given to ``--window``
+    to look at the worst place, and ``ncu`` profiles a kernel that the finding names.
+    """
+
+    title: Note
+    claims: tuple[Claim, ...]
+    kind: Kind
+    evidence: tuple[Note, ...]
+    action: str
+    caveat: str
+    model: Note | None = None
+    once_ns: int | None = None
+    window: str = ""
+    ranges: tuple[str, ...] = ()
+    ncu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. To add one: a module that defines ``RULE``, and its place in `RULES`.
+
+    The order of `RULES` is that in which they claim: the more specific first. ``needs`` names the
+    tables without which it cannot judge, ``show`` the analysis that tells more. ``check`` yields
+    its findings and raises NotRecordedError, with the reason, where the trace does not let it
+    judge.
+    """
+
+    name: str
+    subject: str
+    summary: str
+    needs: tuple[str, ...]
+    show: str
+    check: Callable[[Context], Iterable[Finding]]
+
+
+_MINOR: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SettledFinding:
+    """A finding, the ``number``-th of its rule, with what it was granted.
+
+    ``claimed_ratio`` is the share of the time that it is about, ``saving_ratio`` the share of it
+    that could be saved, ``saving_ns`` the same per step (of the window without steps).
+    """
+
+    rule: Rule
+    number: int
+    finding: Finding
+    claims: tuple[Claim, ...]
+    claimed_ratio: float
+    saving_ratio: float
+    saving_ns: int
+
+    @property
+    def weight(self) -> float:
+        """What it is ranked by: its saving, or the time it is about where nothing is saved."""
+        if self.finding.kind in (Kind.NONE, Kind.ONCE):
+            return self.claimed_ratio
+        return self.saving_ratio
+
+    @property
+    def is_minor(self) -> bool:
+        """Whether it is too small for a page."""
+        return self.finding.kind is not Kind.ONCE and self.weight < _MINOR
+
+
+def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding], dict[str, str]]:
+    """Return the findings, the most important first, and why which rules could not judge."""
+    found: list[SettledFinding] = []
+    abstained: dict[str, str] = {}
+    for rule in rules:
+        try:
+            context.ranks.require(*rule.needs)
+            for number, finding in enumerate(rule.check(context), 1):
+                found.append(_settled(context, rule, number, finding))
+        except NotRecordedError as error:
+            abstained[rule.name] = str(error)
+        PROGRESS.advance()
+    found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
+    return found, abstained
+
+
+def _settled(context: Context, rule: Rule, number: int, finding: Finding) -> SettledFinding:
+    claims = context.ledger.take(finding.claims)
+    saves = finding.kind not in (Kind.NONE, Kind.ONCE)
+    ratio = sum(map(context.saving_ratio, claims)) if saves else 0.0
+    return SettledFinding(
+        rule=rule,
+        number=number,
+        finding=finding,
+        claims=claims,
+        claimed_ratio=sum(map(context.claimed_ratio, claims)),
+        saving_ratio=ratio,
+        saving_ns=context.saving_ns(claims) if saves else 0,
+    )
+
+
+def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[dict[str, object]]:
+    """Return the rows of the table ``losses``: one per loss that there is, the largest first."""
+    judged = {device: context.judged[device] for device in context.devices}
+    losses, after_wait = find_losses(context.ranks), idle_times(context.ranks)[DRAINED]
+    claims = [
+        (own.rule.name, claim.times)
+        for own in found
+        for claim in own.claims
+        if claim.ground is Ground.LOST
+    ]
+    rows: list[dict[str, object]] = []
+    for loss in LOSSES:
+        times = within(losses[loss], judged)
+        total_ns = _ns(times)
+        if not total_ns:
+            continue
+        by_rule: dict[str, int] = {}
+        for rule, claimed in claims:
+            by_rule[rule] = by_rule.get(rule, 0) + _ns(within(times, claimed))
+        rules = sorted(
+            (rule for rule, ns in by_rule.items() if ns), key=lambda rule: -by_rule[rule]
+        )
+        rows.append(
+            {
+                "loss": loss,
+                "total_ns": total_ns,
+                "share_ratio": total_ns / context.judged_ns,
+                "after_wait_ns": _ns(within(times, after_wait)),
+                "claimed_ns": sum(by_rule.values()),
+                "rules": ", ".join(rules),
+            }
+        )
+    return sorted(rows, key=lambda row: -int(str(row["total_ns"])))
+
+
+def _ns(times: Times) -> int:
+    return sum(time.total_ns for time in times.values())

@@ -1,0 +1,240 @@
+"""A rank, host or rack comes late to the collectives, and all others wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from traceprof.errors import NotRecordedError
+from traceprof.findings.claims import Claim, Ground, Kind, Times
+from traceprof.findings.context import Context
+from traceprof.findings.rules import Finding, Rule
+from traceprof.measures.collectives.blame import find_blame, why_withheld
+from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
+from traceprof.measures.ranks.costs import cost_of, tails_after
+from traceprof.measures.ranks.groups import find_late_whole
+from traceprof.measures.ranks.stragglers import (
+    RankLateness,
+    describe_stage,
+    find_late_stage,
+    lateness_of_ranks,
+)
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.values import dataclass
+
+
+def waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tuple[Claim, ...]:
+    """Return the claims on the time in which devices wait for the members at ``places``.
+
+    Were these faster, every rank would be done ``cost_ns`` earlier: the others wait that much less
+    and they do that much less while the others wait. Where more is waited than that, it belongs to
+    others, or would be waited all the same.
+    """
+    device_of = _devices(context)
+    waiting = waiting_of_members(context.ranks.whole)
+    tails = tails_after(context.ranks, tuple(places))
+    others: dict[int, Intervals] = {}
+    for place, device in device_of.items():
+        if place not in places:
+            others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
+    together = Intervals.empty()
+    for time in others.values():
+        together |= time.here()  # of several ranks: no process of a crew has all of them
+    slow = {device_of[place] for place in places if place in device_of}
+    computing = {device: context.times[device].compute & together for device in slow}
+    resting = {device: together - context.times[device].compute for device in slow}
+    span = context.ranks.span
+    waited_ns = sum(time.clip(span.start_ns, span.end_ns).total_ns for time in others.values())
+    typical_ns = sum((time & context.typical).total_ns for time in others.values())
+    due_ns = cost_ns * typical_ns / waited_ns if waited_ns else 0.0
+    waits = context.left(_exposed(context, others))
+    more = context.left(computing, Ground.COMPUTE), context.left(resting)
+    return (
+        _shared((waits,), due_ns * len(others))[0],
+        *_shared(more, due_ns * len(slow)),
+    )
+
+
+def _devices(context: Context) -> dict[int, int]:
+    """Return the device on which each rank communicates, by place in `find_members`."""
+    rows = context.matches.rows[["member", "device"]]
+    known = rows[rows["device"].isin(context.places) & (rows["member"] >= 0)]
+    return {int(str(place)): int(own.iloc[0]) for place, own in known.groupby("member")["device"]}
+
+
+def _exposed(context: Context, waiting: Times) -> Times:
+    return {device: time & context.times[device].communication for device, time in waiting.items()}
+
+
+def _shared(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
+    """Return the claims such that of all their time ``due_ns`` are saved, if they have as much."""
+    whole = sum(claim.total_ns for claim in claims)
+    ratio = min(1.0, due_ns / whole) if whole else 0.0
+    return tuple(Claim(claim.times, claim.ground, ratio) for claim in claims)
+
+
+_LEAST_SLOW_HOST: Final = 0.03
+
+
+def _check_slow_host(context: Context) -> Iterator[Finding]:
+    if not context.matches.is_shared:
+        raise NotRecordedError("no collective is shared by several ranks")
+    why_not = why_withheld(context.ranks)
+    if why_not:
+        raise NotRecordedError(why_not)
+    hosts = {member.host for member in context.matches.members if member.host}
+    if len(hosts) < 2:
+        raise NotRecordedError(
+            "all ranks are on one host, or their hosts are not known (--cluster FILE)"
+        )
+    found = find_late_whole(context.ranks)
+    if found is None:
+        return
+    where, group = found
+    cost_ns = cost_of(context.ranks, group.late_members)
+    ratio = cost_ns / context.window_ns
+    if ratio < _LEAST_SLOW_HOST:
+        return
+    claims = waiting_for(context, group.late_members, cost_ns)
+    kind = where.value
+    table = matches_in_step(context.ranks).table
+    names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
+    own = table[[name == group.name for name in names]]
+    worst = own.iloc[int(own["waited_ns"].to_numpy().argmax())]
+    phase = (Note.of("they take longer in {phase}", phase=group.phase),) if group.phase else ()
+    yield Finding(
+        title=Note.of(
+            f"slow {kind}: the others wait for {{name}}, {{share:ratio}} of the window",
+            name=group.name,
+            share=ratio,
+        ),
+        claims=claims,
+        kind=Kind.BOUNDED,
+        evidence=(
+            Note.of(
+                f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} come late; it is "
+                "last to {last:ratio} of the collectives that it shares with others and holds them "
+                "up {cost:ns} in all",
+                late=group.late_ranks,
+                ranks=group.ranks,
+                name=group.name,
+                last=group.last_ratio,
+                cost=group.cost_ns,
+            ),
+            *phase,
+        ),
+        action=_ACTIONS[kind].format(name=group.name),
+        caveat="with clocks that are not aligned (--align) a whole host seems late",
+        window=context.window_text(int(worst["first_start_ns"]), int(worst["end_ns"])),
+    )
+
+
+_ACTIONS: Final = {
+    "host": (
+        "look at what the ranks of {name} share (`traceprof show hosts`): its processors and their "
+        "clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it out"
+    ),
+    "rack": (
+        "look at what the hosts of {name} share (`traceprof show racks`): cooling and power "
+        "limits, storage, the switch; or leave it out"
+    ),
+}
+
+SLOW_HOST = Rule(
+    name="slow_host",
+    subject="ranks in step",
+    summary="a whole host or rack is late at the collectives",
+    needs=("kernels",),
+    show="hosts",
+    check=_check_slow_host,
+)
+
+
+_LEAST_STRAGGLER: Final = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """Who the others wait for, and how long: all of them together, and one on average."""
+
+    label: str
+    places: tuple[int, ...]
+    charged_ns: int
+    cost_ns: int
+    evidence: Note
+
+
+def _slow(context: Context) -> _Slow | None:
+    stage = find_late_stage(context.ranks)
+    if stage is not None:
+        label = f"stage {stage.name} of the pipeline"
+        note = describe_stage(stage)
+        return _Slow(label, stage.late_members, stage.waited_ns, stage.cost_ns, note)
+    ranks = [rank for rank in lateness_of_ranks(context.ranks) if rank.is_straggler]
+    if not ranks:
+        return None
+    slow = ranks[0]
+    return _Slow(slow.label, (slow.member,), slow.charged_ns, slow.cost_ns, _on_rank(slow))
+
+
+def _on_rank(slow: RankLateness) -> Note:
+    cause = ": {cause}" if slow.cause else ""
+    factor = " ({factor:factor})" if slow.factor is not None else ""
+    return Note.of(
+        f"{{slow}} waits for nobody when the delays arise{cause}{factor}; it costs every other "
+        "rank {cost:ns} in this window",
+        slow=slow.label,
+        cause=slow.cause,
+        factor=slow.factor,
+        cost=slow.cost_ns,
+    )
+
+
+def _check_straggler(context: Context) -> Iterator[Finding]:
+    if len(context.devices) < 2:
+        raise NotRecordedError("the trace has one device: give the traces of all ranks")
+    if not context.matches.is_shared:
+        raise NotRecordedError("no collective is shared by several ranks")
+    why_not = find_blame(context.ranks).why_not
+    if why_not:
+        raise NotRecordedError(why_not)
+    slow = _slow(context)
+    if slow is None or find_late_whole(context.ranks) is not None:
+        return
+    ratio = slow.cost_ns / context.window_ns
+    if ratio < _LEAST_STRAGGLER:
+        return
+    claims = waiting_for(context, slow.places, slow.cost_ns)
+    origins = find_blame(context.ranks).origins
+    own = origins[origins["member"].isin(slow.places)]
+    at_ns = int(own["at_ns"].iloc[int(own["charged_ns"].to_numpy().argmax())])
+    waits = find_waits(context.ranks)
+    begin_ns = int(waits.array("start_ns")[waits.array("last_start_ns") == at_ns].min())
+    yield Finding(
+        title=Note.of(
+            "straggler: the others wait for {slow}, {share:ratio} of the window",
+            slow=slow.label,
+            share=ratio,
+        ),
+        claims=claims,
+        kind=Kind.BOUNDED,
+        evidence=(slow.evidence,),
+        action=(
+            f"find out why {slow.label} is late (`traceprof show stragglers`): more work (uneven "
+            "batches or layers), a slower or throttled GPU, a busier host, slower storage"
+        ),
+        caveat="its delay is traced back along the waiting of the ranks; what they waited before "
+        "they first were in step is left out",
+        window=context.window_text(begin_ns, at_ns),
+    )
+
+
+STRAGGLER = Rule(
+    name="straggler",
+    subject="ranks in step",
+    summary="one rank is late at the collectives",
+    needs=("kernels",),
+    show="stragglers",
+    check=_check_straggler,
+)

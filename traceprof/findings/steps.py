@@ -1,0 +1,218 @@
+"""Steps that are unlike the rest, and the time that the profiler itself takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.errors import NotRecordedError
+from traceprof.findings.claims import Ground, Kind
+from traceprof.findings.context import Context
+from traceprof.findings.rules import Finding, Rule
+from traceprof.measures.steps.measured import measured_steps
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.model.trace import Trace
+
+_LEAST_WARMUP: Final = 0.05
+_FEWEST: Final = 2
+
+
+def _check_warmup(context: Context) -> Iterator[Finding]:
+    steps = context.all_steps
+    if not len(steps):
+        raise NotRecordedError("no steps are named")
+    leading = steps.warmup()
+    if leading.all() or not leading.any():
+        return
+    first = steps.table["process"] == steps.table["process"].iloc[0]
+    count = int((leading & first).sum())
+    usual = float(np.median(steps.durations_ns[~leading]))
+    excess_ns = float((steps.durations_ns[leading] - usual).clip(min=0).sum())
+    whole_ratio = excess_ns / float(steps.durations_ns.sum())
+    inside = int(context.is_warmup.sum())
+    if whole_ratio < _LEAST_WARMUP or (count < _FEWEST and not inside):
+        return
+    numbers = steps.table.loc[leading & first, "step"]
+    where = "inside the window" if inside else "outside the window"
+    words = f"step {{first}} is {where}" if count == 1 else f"steps {{first}}..{{last}} are {where}"
+    yield Finding(
+        title=Note.of(
+            (
+                "warm-up: the first step costs"
+                if count == 1
+                else "warm-up: the first {n:count} steps cost"
+            )
+            + " {excess:ns} more than usual, {share:ratio} of the time of all that was recorded",
+            excess=_of_a_process(context, leading, usual),
+            n=count,
+            share=whole_ratio,
+        ),
+        claims=(),
+        kind=Kind.ONCE,
+        once_ns=round(_of_a_process(context, leading, usual)),
+        evidence=(
+            Note.of(
+                f"{words}; {{mean:ns}} on average, the others {{usual:ns}}",
+                first=int(numbers.iloc[0]),
+                last=int(numbers.iloc[-1]),
+                mean=float(steps.durations_ns[leading & first].mean()),
+                usual=usual,
+            ),
+        ),
+        action=context.advice(
+            pytorch="measure without them (--window steady); in short jobs cache compiled kernels, "
+            "limit cudnn.benchmark to fixed shapes, start the workers of the DataLoader earlier",
+            other="measure without them (--window steady); in short jobs cache compiled kernels",
+        ),
+        caveat="a learning-rate or batch-size schedule changes the first steps on purpose",
+        window=f"step:{numbers.iloc[0]}..{numbers.iloc[-1]}",
+    )
+
+
+def _of_a_process(context: Context, leading: npt.NDArray[np.bool_], usual: float) -> float:
+    """Return how much longer than ``usual`` the ``leading`` steps of a process are, the mean."""
+    excess = (context.all_steps.durations_ns[leading] - usual).clip(min=0).sum()
+    return float(excess) / int(context.all_steps.table["process"].nunique())
+
+
+WARMUP = Rule(
+    name="warmup",
+    subject="warm-up",
+    summary="leading steps that are unlike the rest",
+    needs=(),
+    show="steps",
+    check=_check_warmup,
+)
+
+
+_LEAST_SLOW_STEPS: Final = 0.01
+_LOWER: Final = 0.97
+"""Clocks go up and down by some steps of 15 MHz without any reason."""
+_COUNTED: Final = {
+    "alloc_retries_count": "ran out of memory, freed what it kept and tried again",
+    "device_alloc_count": "asked the device for memory",
+}
+
+
+def _check_slow_steps(context: Context) -> Iterator[Finding]:
+    if len(context.steps) < 4:
+        raise NotRecordedError("too few steps are named to call one slow")
+    table = measured_steps(context.ranks).table
+    slow = context.slow_steps
+    if not len(slow) or context.slow_ratio < _LEAST_SLOW_STEPS:
+        return
+    durations = context.steps.durations_ns
+    spans = context.steps.table.iloc[slow]
+    time = Intervals.union_of(spans["start_ns"], spans["end_ns"])
+    worst = slow[np.argsort(-durations[slow], kind="stable")]
+    yield Finding(
+        title=Note.of(
+            (
+                "one slow step of {of:count} takes {excess:ns} more than usual"
+                if len(slow) == 1
+                else "{n:count} slow steps of {of:count} take {excess:ns} more than usual in all"
+            )
+            + ", {share:ratio} of the time of the steps",
+            n=len(slow),
+            of=int((~context.is_warmup & ~context.is_occasional).sum()),
+            excess=context.slow_excess_ns,
+            share=context.slow_ratio,
+        ),
+        claims=(context.left(dict.fromkeys(context.places, time), Ground.SLOW),),
+        kind=Kind.MEASURED,
+        evidence=(
+            *(_why(table.iloc[i]) for i in worst[:3].tolist()),
+            *_machine(table, slow, ~context.is_warmup & (context.step_outliers == 0)),
+        ),
+        action=(
+            "see what is longer in them (`traceprof explain TRACE slowest`): logging, garbage "
+            "collection, a slow file, other jobs on the machine"
+        ),
+        caveat="evaluation or saving that no range names is often meant to be there",
+        window=f"step:{table['step'].iloc[worst[0]]}",
+    )
+
+
+def _why(step: Any) -> Note:
+    """Return by how much a step is slow, and which part of it grew."""
+    text = "step {step}: slow by {excess:ns}"
+    values: dict[str, Any] = {}
+    for name in ("grown_part", "grown_phase"):
+        if step[name]:
+            text += f", {{{name}}} +{{{name}_ns:ns}}"
+            values |= {name: step[name].replace("_", " "), f"{name}_ns": step[f"{name}_ns"]}
+    return Note.of(text, step=int(step["step"]), excess=float(step["excess_ns"]), **values)
+
+
+def _machine(
+    table: pd.DataFrame, slow: npt.NDArray[np.int64], usual: npt.NDArray[np.bool_]
+) -> Iterator[Note]:
+    """Yield what was different of the machine in the slow steps."""
+    own, others = table.iloc[slow], table[usual]
+    if "sm_clock_mhz" in table:
+        clock, typical = (float(rows["sm_clock_mhz"].median()) for rows in (own, others))
+        if clock < _LOWER * typical:
+            text = "the clock of the device was at {clock:count} MHz instead of {typical:count}"
+            held = float(own["throttled_ratio"].mean()) if "throttled_ratio" in own else 0.0
+            text += ": power or heat held it down {held:ratio} of the time" if held > 0 else ""
+            yield Note.of(text, clock=round(clock), typical=round(typical), held=held)
+    for name, words in _COUNTED.items():
+        if name in table and float(own[name].mean()) > float(np.nan_to_num(others[name].mean())):
+            count = int(own[name].sum())
+            yield Note.of(f"in them torch {words} {{n:count}} time(s)", n=count)
+
+
+SLOW_STEPS = Rule(
+    name="slow_steps",
+    subject="even steps",
+    summary="single steps far slower than the others",
+    needs=(),
+    show="steps",
+    check=_check_slow_steps,
+)
+
+
+_LEAST_PROFILER_OVERHEAD: Final = 0.02
+
+
+def _check_profiler_overhead(context: Context) -> Iterator[Finding]:
+    claim = context.idle_for("profiler")
+    share = context.share(claim)
+    if share < _LEAST_PROFILER_OVERHEAD:
+        return
+    ns = pd.concat(context.ranks.each(_by_name)).groupby(level=0).sum().nlargest(2)
+    yield Finding(
+        title=Note.of(
+            "the profiler itself: devices are idle {share:ratio} of the time", share=share
+        ),
+        claims=(claim,),
+        kind=Kind.MEASURED,
+        evidence=tuple(
+            context.timed(int(own), after=" of {name}", name=str(name))
+            for name, own in ns.items()
+            if own
+        ),
+        action="trace fewer kinds of events or fewer steps, and trust the shares less",
+        caveat="without the profiler this time is not lost",
+        window=context.longest_gap("profiler"),
+    )
+
+
+def _by_name(trace: Trace) -> pd.Series:
+    rows = trace.overheads
+    return (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).sum()
+
+
+PROFILER_OVERHEAD = Rule(
+    name="profiler_overhead",
+    subject="profiler",
+    summary="devices wait for the profiler",
+    needs=("kernels", "overheads"),
+    show="idle",
+    check=_check_profiler_overhead,
+)

@@ -1,0 +1,384 @@
+"""Whom the waiting of all ranks goes back to: the rank that itself waited for nobody.
+
+A rank that comes last has done more itself since all were in step, or it has waited longer for
+others than those who now wait for it. The first is its own; the second goes on to whom it waited
+for, and so on, until somebody waited for nobody. Each ns of waiting is charged once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.collectives.clocks import find_alignment
+from traceprof.measures.collectives.matches import find_matches
+from traceprof.measures.collectives.members import find_members
+from traceprof.measures.collectives.waits import find_waits
+from traceprof.measures.facts import of_window
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import groups_of, rows_by_value
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
+
+_AT_ONCE: Final = 200_000
+
+
+def beyond_others(values: pd.Series, key: pd.Series) -> npt.NDArray[np.float64]:
+    """Return each value less the median of the other values with the same key.
+
+    The value itself is left out: of two ranks, one that comes 10 ms late is 10 ms late and not
+    5 ms. NaN where a key has one value only. The values are integers; differences are taken
+    before anything is rounded to float, so that they are exact whatever the clock.
+    """
+    numbers, keys = values.to_numpy(), key.to_numpy()
+    found = np.empty(len(numbers), np.float64)
+    for some in pieces_of(keys):
+        rows = some[np.lexsort((numbers[some], keys[some]))]
+        found[rows] = _beyond(numbers[rows], _are_first(keys[rows]))
+    return found
+
+
+def pieces_of(keys: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int32]]:
+    """Yield the rows of some keys after those of others, all of one key together.
+
+    What is laid out for every row takes ten times its memory.
+    """
+    order = np.argsort(keys, kind="stable").astype(np.int32)
+    firsts = np.flatnonzero(_are_first(keys[order]))
+    cuts = np.unique(np.searchsorted(firsts, np.arange(0, len(order), _AT_ONCE)))
+    begins = firsts[cuts[cuts < len(firsts)]].tolist()
+    for begin, end in pairwise([*begins, len(order)]):
+        yield order[begin:end]
+
+
+def _are_first(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which of some keys, which are in order, differ from the one before."""
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return is_first
+
+
+def _beyond(ordered: npt.NDArray[Any], is_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Return the same of values in the order of key and value."""
+    firsts = np.flatnonzero(is_first)
+    group = np.cumsum(is_first) - 1
+    size, first = np.diff(np.append(firsts, len(ordered)))[group], firsts[group]
+    place = np.arange(len(ordered)) - first
+    middle = np.zeros(len(ordered), np.float64)
+    for rank in ((size - 2) // 2, (size - 1) // 2):
+        # Element `rank` of the others: one further on where the value itself comes before.
+        there = np.clip(first + rank + (place <= rank), 0, len(ordered) - 1)
+        middle += (ordered - ordered[there]) / 2
+    return np.where(size > 1, middle, np.nan)
+
+
+_Int64Array = npt.NDArray[np.int64]
+_Float64Array = npt.NDArray[np.float64]
+_NONE: Final = np.empty(0, np.int64)
+
+_MOST_ALONE: Final = 0.5
+_OWN: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blame:
+    """Whose the waiting of all ranks is; arrays are by place in `find_members`.
+
+    ``waited_ns`` is what each rank waited in step and did not compute: ``whole_ns`` in all.
+    ``charged_ns`` is what of it goes back to each rank: that of all others together.
+    ``shared_ns`` goes back to nobody who does more than the others (a pipeline fills, and empties),
+    ``unclear_ns`` is below ``residual_ns``, by which the clocks may be off: the three add up to the
+    whole. ``skew_ns`` was before the ranks were in step, and is not in it. ``busy_ns`` is what each
+    rank did itself between its first and last collective, ``excess_ns`` that beyond the median of
+    the others, ``cost_ns`` what each costs another rank on average: no more than its excess.
+    ``origins`` says where delays arise: member, at_ns (when the others waited), charged_ns.
+    ``origin_of_match`` is, by the number of a match, the member that most of the waiting there goes
+    back to: the one that came last, or whom that itself had waited for.
+    ``why_not`` says why nothing of this can be relied on; "" where it can.
+    """
+
+    waited_ns: _Int64Array
+    charged_ns: _Int64Array
+    shared_ns: int
+    unclear_ns: int
+    skew_ns: int
+    residual_ns: int
+    busy_ns: _Int64Array
+    excess_ns: _Int64Array
+    cost_ns: _Int64Array
+    origins: pd.DataFrame
+    origin_of_match: pd.Series
+    why_not: str = ""
+
+    @property
+    def whole_ns(self) -> int:
+        """What all ranks waited."""
+        return int(self.waited_ns.sum())
+
+
+@of_window
+def find_blame(ranks: Ranks) -> Blame:
+    """Return whose the waiting in collectives and for messages is, of those in the window."""
+    waits = find_waits(ranks)
+    why_not = _why_not(ranks, waits)  # before the chain is there, which is as large
+    n = len(find_members(ranks))
+    waited = _sum_by(waits.array("member"), waits.array("exposed_ns"), n)
+    residual_ns = _residual_ns(ranks)
+    is_unclear = waits.array("wait_ns") <= residual_ns
+    exposed = waits.array("exposed_ns").astype(np.float64)
+    busy, spans = _busy(waits, waited, n)
+    more = _more_than_others(busy, spans)
+    chain = _Chain(waits, more, n)
+    origins = chain.charge(np.where(is_unclear, 0.0, exposed))
+    whom, charged_ns = (origins[name].to_numpy(np.int64) for name in ("member", "charged_ns"))
+    charged = _sum_by(whom, charged_ns, n)
+    unclear_ns = int(exposed[is_unclear].sum())
+    excess = np.rint(more * busy).astype(np.int64)
+    others = max(int(np.count_nonzero(spans)) - 1, 1)
+    return Blame(
+        waited_ns=waited,
+        charged_ns=charged,
+        shared_ns=int(waited.sum() - charged.sum()) - unclear_ns,
+        unclear_ns=unclear_ns,
+        skew_ns=int(waits.array("skew_ns").sum()),
+        residual_ns=residual_ns,
+        busy_ns=busy,
+        excess_ns=excess,
+        cost_ns=np.minimum(charged // others, excess),
+        origins=origins,
+        origin_of_match=chain.origin_of_match(),
+        why_not=why_not,
+    )
+
+
+def why_withheld(ranks: Ranks) -> str:
+    """Return why nothing can be said of who waits for whom in the window; "" where it can."""
+    return find_blame(ranks).why_not
+
+
+def _sum_by(member: _Int64Array, values: _Int64Array, n: int) -> _Int64Array:
+    sums = np.zeros(n, np.int64)
+    np.add.at(sums, member, values)
+    return sums
+
+
+def _residual_ns(ranks: Ranks) -> int:
+    """Return by how much the clocks of the ranks may be off where they were tied."""
+    known = [clock.residual_ns for clock in find_alignment(ranks).clocks]
+    return int(max((ns for ns in known if ns is not None), default=0))
+
+
+def _busy(waits: CompactTable, waited: _Int64Array, n: int) -> tuple[_Int64Array, _Int64Array]:
+    """Return what each rank did itself between the first and last time it was in step, and that."""
+    in_step = waits.where(waits.array("sync_ns") != ABSENT)
+    members = in_step.array("member")
+    first, last = np.full(n, np.iinfo(np.int64).max), np.zeros(n, np.int64)
+    np.minimum.at(first, members, in_step.array("sync_ns"))
+    np.maximum.at(last, members, in_step.array("last_start_ns"))
+    spans = np.clip(last - first, 0, None)  # of who never was in step the first is after the last
+    return np.clip(spans - waited, 0, None), spans
+
+
+def _more_than_others(busy: _Int64Array, spans: _Int64Array) -> _Float64Array:
+    """Return what share of what each rank does itself the median other does not do."""
+    more = np.zeros(len(busy), np.float64)
+    known = np.flatnonzero((spans > 0) & (busy > 0))
+    if len(known) < 2:
+        return more
+    # Shares of the span, in millionths of millionths: spans differ a little at their ends.
+    share = pd.Series(np.rint(busy[known] / spans[known] * 1e12).astype(np.int64))
+    beyond = beyond_others(share, pd.Series(np.zeros(len(known), np.int64)))
+    more[known] = np.clip(beyond / share.to_numpy(), 0.0, 1.0)
+    return more
+
+
+def _why_not(ranks: Ranks, waits: CompactTable) -> str:
+    """Return why the matches cannot be right, "" where they can.
+
+    A collective does not end on one rank before the last has begun, and ranks of one communicator
+    carry out the same collectives.
+    """
+    is_together = ~waits.array("is_message")
+    waited, contradicted = (waits.array(f"{n}_ns")[is_together] for n in ("wait", "contradicted"))
+    if contradicted.sum() > waited.sum():
+        return (
+            "ranks end collectives before others begin them: these were matched wrongly, or the "
+            "clocks differ (--align collectives)"
+        )
+    rows = find_matches(ranks).collectives.rows
+    rows = rows.where(rows.array("is_timed").astype(np.bool_) & (rows.array("member") >= 0))
+    by_class = groups_of(*(rows.codes(name) for name in ("group", "group_size", "op")))
+    of_members = groups_of(by_class.number, rows.array("member")).keys
+    several = np.bincount([place for place, _ in of_members], minlength=len(by_class.keys)) > 1
+    alone_count = by_class.reduced(np.add, (rows.array("match") < 0).astype(np.int64))
+    if int(alone_count[several].sum()) > _MOST_ALONE * int(by_class.counts[several].sum()):
+        return "most collectives of the same communicators have no partner: counts of ranks differ"
+    return ""
+
+
+class _Chain:
+    """The waits of a run in the order of time, and how each goes on to earlier ones.
+
+    Of what a rank waits, ``o`` is the last rank's own: it did as much more itself; ``p`` is what
+    that had waited longer for others. ``x``, of ``o``, is more than its peers do: all of it where
+    the ranks play the same part (a collective), else as much as it does more on the whole. What is
+    ``x``, here or along the chain, is ``grown``.
+    """
+
+    def __init__(self, waits: CompactTable, more: _Float64Array, n_members: int) -> None:
+        match = waits.array("match")
+        self.begins = np.flatnonzero(np.r_[True, match[1:] != match[:-1]]) if len(match) else _NONE
+        self.ends = np.append(self.begins, len(match))[1:]
+        self.place = np.repeat(np.arange(len(self.begins), dtype=np.int32), self.ends - self.begins)
+        # By match. All others have a value for each row: of a thousand ranks these are large.
+        heads = waits.where(self.begins)
+        names = ("match", "last_member", "last_start_ns", "sync_ns")
+        self.match, self.last, self.at_ns, self.sync_ns = (
+            heads.array(name).astype(np.int64) for name in names
+        )
+        self.is_message = heads.array("is_message").astype(np.bool_)
+        self.member = waits.array("member").astype(np.int64)
+        self.wait = waits.array("wait_ns").astype(np.float64)
+        self.weight_of = waits.array("exposed_ns").astype(np.float64)
+        own = waits.array("own_ns").astype(np.float64)
+        own_of_last = self._of_last(own)
+        is_known = (self.wait > 0) & (self.sync_ns != ABSENT)[self.place]
+        self.own_share = np.zeros(len(own), np.float64)
+        more_own = np.clip(own_of_last - own, 0, self.wait)
+        np.divide(more_own, self.wait, self.own_share, where=is_known)
+        del own, more_own
+        self.passed_share = np.where(is_known, 1 - self.own_share, 0.0)
+        self.grown_here = self.own_share
+        rows = np.flatnonzero(self.is_message[self.place])
+        if len(rows):
+            beyond = own_of_last[rows] * more[self.last[self.place[rows]]]
+            beyond /= np.maximum(self.wait[rows], 1)
+            self.grown_here = self.own_share.copy()
+            self.grown_here[rows] = np.minimum(self.own_share[rows], beyond)
+        self.rows_of = [_NONE] * n_members
+        for member, of_member in rows_by_value(self.member).items():
+            self.rows_of[member] = of_member
+
+    def _of_last(self, values: _Float64Array) -> _Float64Array:
+        """Return, for each row, the value of the rank that came last to its match."""
+        is_last = np.flatnonzero(self.member == self.last[self.place])
+        by_match = np.zeros(len(self.begins), np.float64)
+        by_match[self.place[is_last]] = values[is_last]
+        return by_match[self.place]
+
+    def charge(self, waited: _Float64Array) -> pd.DataFrame:
+        """Return to whom ``waited`` ns of each row go back, and when these held the others up."""
+        stretches = self._stretches()
+        grown = self._grown(stretches)
+        member, at_ns, charged = self._back(stretches, grown, waited)
+        exact = _whole_numbers(charged)
+        frame = pd.DataFrame({"member": member, "at_ns": at_ns, "charged_ns": exact})
+        return frame[frame["charged_ns"] > 0].reset_index(drop=True)
+
+    def origin_of_match(self) -> pd.Series:
+        """Return, by match, whom most of the waiting goes back to: one way along the chain.
+
+        To the last rank where at least half of its delay is its own, else to whom it had waited
+        for the longest since all were in step.
+        """
+        found = self.last.copy()
+        stretches = self._stretches()
+        for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
+            wait = self.wait[begin:end]
+            if float(self.own_share[begin:end] @ wait) >= _OWN * wait.sum():
+                continue
+            first, until = stretches[place]
+            before = self.rows_of[found[place]][first:until]
+            weight = self.weight_of[before]
+            if weight.any():
+                found[place] = found[self.place[before[weight.argmax()]]]
+        return pd.Series(found, index=self.match)
+
+    def _stretches(self) -> list[tuple[int, int]]:
+        """Return, by match, which waits of its last rank lie since all were in step.
+
+        As places among the rows of that rank, the end left out.
+        """
+        found = np.zeros((len(self.begins), 2), np.int64)
+        sync = self.sync_ns
+        for member, matches in rows_by_value(self.last).items():
+            rows = self.rows_of[member]
+            found[matches, 1] = np.searchsorted(rows, self.begins[matches])
+            after = np.searchsorted(self.at_ns[self.place[rows]], sync[matches], side="right")
+            found[matches, 0] = np.minimum(after, found[matches, 1])
+            found[matches[sync[matches] == ABSENT], 0] = found[matches[sync[matches] == ABSENT], 1]
+        return [(int(a), int(b)) for a, b in found]
+
+    def _grown(self, stretches: list[tuple[int, int]]) -> _Float64Array:
+        """Return the share of each wait that is of ranks that do more than their peers."""
+        grown = np.zeros(len(self.member), np.float64)
+        # Sums over the rows of each rank so far, the first 0.
+        waited = [np.zeros(len(rows) + 1) for rows in self.rows_of]
+        due = [np.zeros(len(rows) + 1) for rows in self.rows_of]
+        filled = [0] * len(self.rows_of)
+        for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
+            last = self.last[place]
+            first, until = stretches[place]
+            whole = waited[last][until] - waited[last][first]
+            due_here = due[last][until] - due[last][first]
+            rows = slice(begin, end)
+            passed = self.passed_share[rows]
+            if self.is_message[place]:
+                share = due_here / whole if whole > 0 else 0.0
+                grown[rows] = self.grown_here[rows] + passed * share
+            else:
+                passed_ns = passed * self.wait[rows]
+                share = np.minimum(due_here / np.maximum(passed_ns, 1), 1)
+                grown[rows] = self.grown_here[rows] + passed * share
+            for row in range(begin, end):
+                who = self.member[row]
+                n = filled[who]
+                weight = self.weight_of[row]
+                waited[who][n + 1] = waited[who][n] + weight
+                due[who][n + 1] = due[who][n] + weight * grown[row]
+                filled[who] = n + 1
+        self.due = due
+        return grown
+
+    def _back(
+        self, stretches: list[tuple[int, int]], grown: _Float64Array, waited: _Float64Array
+    ) -> tuple[_Int64Array, _Int64Array, _Float64Array]:
+        """Charge from the last match to the first: by match, the member, when, and how much."""
+        here = np.zeros(len(self.member), np.float64)
+        np.divide(self.grown_here, grown, here, where=grown > 0)
+        # What each ns of a wait is charged with from later ones, as changes along the rows.
+        changes = [np.zeros(len(rows) + 1) for rows in self.rows_of]
+        rates = [0.0] * len(self.rows_of)
+        left = [len(rows) for rows in self.rows_of]
+        charged = np.zeros(len(self.begins), np.float64)
+        due_of_row = self.weight_of * grown
+        own = waited * grown
+        for place in range(len(self.begins) - 1, -1, -1):
+            begin, end = self.begins[place], self.ends[place]
+            last = self.last[place]
+            first, until = stretches[place]
+            passed = 0.0
+            for row in range(begin, end):
+                who = self.member[row]
+                left[who] -= 1
+                rates[who] += changes[who][left[who] + 1]
+                whole = own[row] + due_of_row[row] * rates[who]
+                charged[place] += whole * here[row]
+                passed += whole * (1 - here[row])
+            if passed > 0:
+                weight = self.due[last][until] - self.due[last][first]
+                if weight > 0:
+                    changes[last][until] += passed / weight
+                    changes[last][first] -= passed / weight
+        return self.last, self.at_ns, charged
+
+
+def _whole_numbers(values: _Float64Array) -> _Int64Array:
+    """Return whole numbers that add up to the sum, rounded down: what is left goes on."""
+    return np.diff(np.floor(np.cumsum(values) + 1e-6), prepend=0.0).astype(np.int64)

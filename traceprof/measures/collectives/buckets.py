@@ -1,0 +1,174 @@
+"""The collectives of a step in their order: the buckets of DDP, the shards of FSDP."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.callers import (
+    of_rows,
+    phases_of_collectives,
+    steps_of_collectives,
+)
+from traceprof.measures.collectives.operations import find_collectives, require_collectives
+from traceprof.measures.collectives.rates import with_sizes
+from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_ranks
+from traceprof.model.compact import CompactTable
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
+from traceprof.model.trace import Trace
+from traceprof.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepTraffic:
+    """The collectives of an average step of one process.
+
+    ``size_bytes`` is what the rank hands in, None where a size is not known;
+    ``all_reduce_ratio`` the share of the steps in which an all-reduce ran.
+    """
+
+    n_steps: int
+    count: float
+    size_bytes: float | None
+    all_reduce_ratio: float
+
+
+def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
+    """Return whether each collective of the whole recording was called in a step of the window."""
+    known = np.zeros(len(find_steps(trace.whole)) + 1, np.bool_)
+    known[rows_of_steps(trace)] = True
+    return np.asarray(known[steps_of_collectives(trace)], np.bool_)
+
+
+def find_step_traffic(ranks: Ranks, work: CompactTable) -> StepTraffic | None:
+    """Return what the collectives ``work`` add up to per step of the window; None without steps.
+
+    ``work`` has the columns of `collectives_of_ranks`.
+    """
+    steps = steps_of_ranks(ranks)
+    in_step = work.where(of_rows(work, ranks.each(are_in_steps)))
+    if in_step.empty:
+        return None
+    sizes = in_step.array("n_bytes")
+    spans = Intervals.union_of(steps.table["device_start_ns"], steps.table["device_end_ns"])
+    is_reducing = in_step.isin("op", ("all_reduce",)) & in_step.array("is_timed").astype(np.bool_)
+    reducing = in_step.where(is_reducing)
+    reduced = Intervals.union_of(reducing["start_ns"], reducing["end_ns"]) & spans
+    return StepTraffic(
+        n_steps=len(steps),
+        count=len(in_step) / len(steps),
+        size_bytes=None if (sizes < 0).any() else float(sizes.sum()) / len(steps),
+        all_reduce_ratio=reduced.total_ns / (spans.total_ns or 1),
+    )
+
+
+_KEYS: Final = ["process", "place", "op", "phase", "size_bytes"]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "buckets",
+            "one row per process and place in the step; steps with another operation or size at a"
+            " place have rows of their own",
+            (
+                key("process", "the process", Unit.NUMBER),
+                key("place", "1 is the first collective of a step", Unit.NUMBER),
+                key("op", "the operation"),
+                key("phase", "the phase whose code called it"),
+                key("size_bytes", "what the rank hands in", Unit.BYTES),
+                total("count", Unit.COUNT, "in how many steps"),
+                same("after_ns", Unit.NS, "the median time from the start of the step to its own"),
+                same("duration_ns", Unit.NS, "the median of how long it takes"),
+                same("exposed_ns", Unit.NS, "the median of what compute does not hide"),
+                same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
+                same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
+            ),
+        ),
+        TableSpec(
+            "steps",
+            "one row per step of the window",
+            (
+                key("step", "the number of the step", Unit.NUMBER),
+                total("count", Unit.COUNT, "its collectives, of all ranks"),
+            ),
+        ),
+    ),
+    scalars=(same("step_source", Unit.TEXT, "what the steps are known by"),),
+)
+
+
+def measure_buckets(trace: Trace) -> Result:
+    """Return the collectives of the steps in the window by their place in the step.
+
+    Raises:
+        NotRecordedError: neither collectives nor kernels were recorded.
+    """
+    require_collectives(trace)
+    steps = find_steps(trace)
+    # What a step called may run after the end of the window.
+    inside = np.flatnonzero(are_in_steps(trace))
+    step = steps_of_collectives(trace)[inside]
+    whole_steps = find_steps(trace.whole).table
+    work = find_collectives(trace.whole).iloc[inside]
+    work = work.assign(step=step, phase=phases_of_collectives(trace)[inside])
+    count = pd.Series(whole_steps["step"].to_numpy()[step]).value_counts()
+    numbers = np.unique(steps.table["step"].to_numpy(np.int64))
+    counted = pd.DataFrame({"step": numbers, "count": count.reindex(numbers, fill_value=0).array})
+    tables = {"buckets": SPEC.table("buckets").frame(), "steps": counted}
+    if len(work):
+        starts = whole_steps["start_ns"].to_numpy()[step]
+        tables["buckets"] = SPEC.table("buckets").frame(_summed(with_sizes(work), starts))
+    return Result("buckets", SPEC, tables, {"step_source": steps.source})
+
+
+def _summed(work: pd.DataFrame, starts: np.ndarray) -> pd.DataFrame:
+    """Return the buckets of ``work``; ``starts`` are those of the steps."""
+    timed = work["is_timed"]
+    duration = (work["end_ns"] - work["start_ns"]).where(timed)
+    work = work.assign(
+        after_ns=work["start_ns"] - starts,
+        duration_ns=duration,
+        size_bytes=work["n_bytes"].where(work["n_bytes"] >= 0).astype(np.float64),
+        total_ns=duration,
+        operation_bytes=work["operation_bytes"].where(timed),
+        bus_bytes=work["bus_bytes"].where(timed),
+    ).sort_values(["step", "call_ns", "start_ns"], kind="stable")
+    work = work.assign(place=work.groupby("step").cumcount() + 1)
+    groups = work.groupby(_KEYS, dropna=False, sort=True)
+    table = groups[["after_ns", "duration_ns", "exposed_ns"]].median()
+    sums = groups[["total_ns", "operation_bytes", "bus_bytes"]].sum(min_count=1)
+    seconds = sums["total_ns"].where(sums["total_ns"] > 0) / 1e9
+    return table.assign(
+        count=groups.size(),
+        algbw_bytes_per_s=sums["operation_bytes"] / seconds,
+        busbw_bytes_per_s=sums["bus_bytes"] / seconds,
+    ).reset_index()
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    if table.empty:
+        return result.with_notes(Note("no step in this window has collectives"))
+    note = Note.of(
+        "medians over {n:count} steps ({source})",
+        n=len(result.tables["steps"]),
+        source=result.scalars["step_source"],
+    )
+    return result.with_table(table.sort_values(_KEYS, ignore_index=True)).with_notes(note)
+
+
+BUCKETS = Analysis(
+    name="buckets",
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges"),
+    whole=("collectives", "kernels", "ranges"),
+    of_steps=True,
+    of_rank=measure_buckets,
+    finish=_finish,
+)

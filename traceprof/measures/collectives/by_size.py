@@ -1,0 +1,406 @@
+"""Collectives by operation, group and message size: time, bandwidth, and what compute hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.blame import why_withheld
+from traceprof.measures.collectives.buckets import find_step_traffic
+from traceprof.measures.collectives.callers import of_rows, phases_of_collectives
+from traceprof.measures.collectives.matches import find_matches
+from traceprof.measures.collectives.operations import require_collectives
+from traceprof.measures.collectives.rates import devices_beside, peak_of_group
+from traceprof.measures.collectives.waits import find_waits, value_in
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import groups_of, numbered
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    median,
+    same,
+    total,
+)
+from traceprof.model.tables import ABSENT
+from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
+from traceprof.names.ranges import UNCLAIMED
+
+_KEYS: Final = ["op", "group", "group_size", "sizes"]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "classes",
+            "one row per operation, group and class of message sizes, by total time over all ranks."
+            " Bandwidths are as nccl-tests define them, sizes over times of all together: of"
+            " collectives that ranks share the shortest time of the ranks, which holds no waiting,"
+            " else the time as it is; none where sizes, times or the number of ranks are not known",
+            (
+                key("op", "the operation"),
+                key("sizes", "the class of what a rank hands in (K and M are binary)"),
+                total("count", Unit.COUNT, "how many, of all ranks"),
+                total("size_bytes", Unit.BYTES, "what the ranks hand in, none if one is not known"),
+                total("total_ns", Unit.NS, "their times added up"),
+                derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
+                derived("peak_ratio", Unit.RATIO, "busbw of the link's peak; not cut off at 1"),
+                total("exposed_ns", Unit.NS, "what compute on the same device does not hide"),
+                total("waited_ns", Unit.NS, "of that, for the last rank, in step: no compute ran"),
+                derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
+                median("median_ns", Unit.NS, "the median time"),
+                key("group", "the communicator, empty where it has no name"),
+                key("group_size", "how many ranks it has", Unit.COUNT),
+                same("algorithm", Unit.TEXT, "algorithms and protocols, by the kernels' names"),
+                same("dtype", Unit.TEXT, "the types of the elements"),
+                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
+            ),
+        ),
+        TableSpec(
+            "phases",
+            "one row per phase whose code called collectives, the most exposed first",
+            (
+                key("phase", "the phase of the training loop"),
+                total("count", Unit.COUNT, "how many"),
+                total("exposed_ns", Unit.NS, "what compute does not hide of them"),
+            ),
+        ),
+        TableSpec(
+            "peaks",
+            "one row per size of groups: the link that bandwidths are held against",
+            (
+                key("group_size", "how many ranks", Unit.COUNT),
+                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
+                same("link", Unit.TEXT, "which link that is"),
+                same("source", Unit.TEXT, "who says so"),
+                same("is_wider", Unit.FLAG, "more ranks than a machine of this run has GPUs"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("count", Unit.COUNT, "collectives in the window, of all ranks"),
+        total("shared_count", Unit.COUNT, "of these, shared by several ranks of the run"),
+        total("unsized_count", Unit.COUNT, "of these, of unknown size"),
+        total("uncalled_count", Unit.COUNT, "of these, kernels whose launch is not known"),
+        total("untimed_count", Unit.COUNT, "of these, calls whose kernel is not known"),
+        total("ranks_count", Unit.COUNT, "ranks that take part"),
+        derived("collectives_per_s", Unit.PER_S, "collectives of a rank per second"),
+        derived("per_step_count", Unit.NUMBER, "collectives per step of a rank"),
+        derived("per_step_bytes", Unit.BYTES, "what a rank hands in per step"),
+        derived("all_reduce_ratio", Unit.RATIO, "share of the steps in which all-reduces run"),
+    ),
+)
+
+
+def measure_collectives(ranks: Ranks) -> Result:
+    """Return the collectives of the window by operation, group and size.
+
+    Raises:
+        NotRecordedError: neither collectives nor kernels were recorded.
+    """
+    require_collectives(ranks)
+    matches = find_matches(ranks)
+    work = matches.rows
+    if work.empty:
+        tables = {table.name: table.frame() for table in SPEC.tables}
+        return Result("collectives", SPEC, tables, {"count": 0})
+    classes = _with_peaks(ranks, _summed(_Classes(work), _waits(ranks, work), matches.table))
+    tables = {
+        "classes": SPEC.table("classes").frame(_in_order(classes)),
+        "phases": SPEC.table("phases").frame(_by_phase(ranks, work)),
+        "peaks": SPEC.table("peaks").frame(_peaks(ranks, classes, work)),
+    }
+    return Result("collectives", SPEC, tables, _scalars(ranks, work))
+
+
+class _Classes:
+    """The class of each row: 0, 1, … in the order in which they occur; ``first`` rows of each.
+
+    Columns are looked at one by one: of a thousand ranks all together are large.
+    """
+
+    def __init__(self, work: CompactTable) -> None:
+        sizes = places_of_sizes(work.array("n_bytes"))
+        self.work = work
+        self.number, self.first = numbered(*(work.codes(name) for name in _KEYS[:-1]), sizes)
+        self.keys = {name: work.where(self.first)[name] for name in _KEYS[:-1]}
+        self.keys["sizes"] = pd.Series(labels_of_sizes(sizes[self.first]), dtype=object)
+        self._groups = groups_of(self.number)
+
+    @property
+    def count(self) -> npt.NDArray[np.int64]:
+        """How many rows each has."""
+        return self._groups.counts
+
+    def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
+        return self._groups.reduced(reduce, values)
+
+    def total(self, values: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> pd.Series:
+        """Return the sum of each over the rows that count and are known; NaN without such a row."""
+        counts = counts & ~np.isnan(values)
+        has_any = self.reduced(np.logical_or, counts)
+        return pd.Series(self.reduced(np.add, np.where(counts, values, 0))).where(has_any)
+
+    def rows(self) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the rows of each."""
+        yield from np.split(self._groups.order, self._groups.first[1:])
+
+    def texts(self, *columns: str) -> pd.Series:
+        """Return the distinct texts of each class, sorted, as one text."""
+        _, rows = numbered(self.number, *(self.work.codes(name) for name in columns))
+        text = self.work.where(rows)[list(columns)].agg(" ".join, axis=1).str.strip()
+        pairs = pd.DataFrame({"number": self.number[rows], "text": text.astype(object)})
+        pairs = pairs[pairs["text"] != ""].drop_duplicates().sort_values(["number", "text"])
+        joined = pairs.groupby("number")["text"].agg(", ".join)
+        return joined.reindex(range(len(self.first)), fill_value="")
+
+
+def _summed(
+    classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: pd.DataFrame
+) -> pd.DataFrame:
+    """Return one row per class in the order in which they occur, with device, the largest."""
+    work = classes.work
+    is_timed = work.array("is_timed").astype(np.bool_)
+    times = work.array("end_ns") - work.array("start_ns")
+    n_bytes = work.array("n_bytes")
+    is_sized = classes.reduced(np.minimum, n_bytes) >= 0
+    moved = _without_waiting(classes, is_timed, shared)
+    return pd.DataFrame(
+        {
+            **classes.keys,
+            "count": classes.count,
+            "size_bytes": pd.Series(classes.reduced(np.add, n_bytes)).where(is_sized),
+            "device": classes.reduced(np.maximum, work.array("device")),
+            "total_ns": classes.total(times, is_timed),
+            "exposed_ns": classes.total(work.array("exposed_ns"), is_timed),
+            "median_ns": [_median(times[rows[is_timed[rows]]]) for rows in classes.rows()],
+            "waited_ns": classes.total(wait_ns, is_timed & (work.array("match") >= 0)),
+            "algorithm": classes.texts("algorithm", "protocol"),
+            "dtype": classes.texts("dtype"),
+            "algbw_bytes_per_s": _rate(moved, "operation_bytes"),
+            "busbw_bytes_per_s": _rate(moved, "bus_bytes"),
+        },
+        index=pd.RangeIndex(len(classes.first)),
+    )
+
+
+def _median(values: npt.NDArray[Any]) -> float:
+    return float(np.median(values)) if len(values) else np.nan
+
+
+def _without_waiting(
+    classes: _Classes, is_timed: npt.NDArray[np.bool_], shared: pd.DataFrame
+) -> pd.DataFrame:
+    """Return what moved in each class: what ranks share, in their shortest time; else all."""
+    work = classes.work
+    columns = ["duration_ns", "operation_bytes", "bus_bytes"]
+    match = work.array("match")
+    moved = []
+    for number, rows in enumerate(classes.rows()):
+        timed = rows[is_timed[rows]]
+        matches = np.unique(match[timed])
+        if matches.max(initial=ABSENT) >= 0:
+            own = shared.loc[matches[matches >= 0], columns]
+        else:
+            alone = work.where(timed)[["start_ns", "end_ns", *columns[1:]]]
+            own = alone.assign(duration_ns=alone["end_ns"] - alone["start_ns"])
+        moved.append(own[columns].assign(number=number))
+    return pd.concat(moved)
+
+
+def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
+    known = moved[moved[column].notna()].groupby("number")
+    total_ns = known["duration_ns"].sum()
+    return known[column].sum() / total_ns.where(total_ns > 0) * 1e9
+
+
+def _waits(ranks: Ranks, work: CompactTable) -> npt.NDArray[np.float64]:
+    """Return how long each rank waited in each row and did not compute, once all were in step.
+
+    NaN where the matches cannot be right.
+    """
+    if why_withheld(ranks):
+        return np.full(len(work), np.nan)
+    return value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
+
+
+def _with_peaks(ranks: Ranks, classes: pd.DataFrame) -> pd.DataFrame:
+    ends = zip(classes["device"].tolist(), classes["group_size"].tolist(), strict=True)
+    peaks = [peak_of_group(ranks, device, size) for device, size in ends]
+    rates = np.array([np.nan if peak is None else peak.bytes_per_s for peak in peaks], np.float64)
+    return classes.assign(
+        peak=pd.Series(peaks, classes.index, dtype=object),
+        peak_bytes_per_s=rates,
+        peak_ratio=classes["busbw_bytes_per_s"] / rates,
+    )
+
+
+def _in_order(classes: pd.DataFrame) -> pd.DataFrame:
+    order = classes.assign(
+        longest=-classes["total_ns"].fillna(0), place=classes["sizes"].map(order_of_size)
+    ).sort_values(["longest", "op", "place"], kind="stable", ignore_index=True)
+    return order.assign(group_size=order["group_size"].where(order["group_size"] != ABSENT))
+
+
+def _by_phase(ranks: Ranks, work: CompactTable) -> pd.DataFrame:
+    phases = of_rows(work, ranks.each(phases_of_collectives))
+    exposed = work["exposed_ns"].groupby(phases)
+    table = pd.DataFrame({"count": exposed.size(), "exposed_ns": exposed.sum(min_count=1)})
+    table = table.rename_axis("phase").reset_index()
+    return table.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
+
+
+def _peaks(ranks: Ranks, classes: pd.DataFrame, work: CompactTable) -> pd.DataFrame:
+    """Return what bandwidths are held against, and what groups have nothing of the kind."""
+    is_sized = ~np.isnan(work.array("bus_bytes")) & (work.array("device") >= 0)
+    pairs = groups_of(work.array("device")[is_sized], work.array("group_size")[is_sized]).keys
+    wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
+    judged = classes[classes["busbw_bytes_per_s"].notna() & classes["peak"].notna()]
+    peaks = dict(zip(judged["group_size"].tolist(), judged["peak"].tolist(), strict=True))
+    sizes = [*peaks, *sorted(wider - set(peaks))]
+    rows = [
+        {
+            "group_size": size,
+            "peak_bytes_per_s": peaks[size].bytes_per_s if size in peaks else np.nan,
+            "link": peaks[size].what if size in peaks else "",
+            "source": peaks[size].source if size in peaks else "",
+            "is_wider": size in wider,
+        }
+        for size in sizes
+    ]
+    return SPEC.table("peaks").frame(rows)
+
+
+def _scalars(ranks: Ranks, work: CompactTable) -> dict[str, float | None]:
+    n_ranks = len(groups_of(work.array("process"), work.array("member")).keys)
+    seconds = ranks.span.duration_ns / 1e9
+    scalars: dict[str, float | None] = {
+        "count": len(work),
+        "shared_count": int((work.array("match") >= 0).sum()),
+        "unsized_count": int((work.array("n_bytes") < 0).sum()),
+        "uncalled_count": int((work.array("call_ns") < 0).sum()),
+        "untimed_count": int((~work.array("is_timed").astype(np.bool_)).sum()),
+        "ranks_count": n_ranks,
+        "collectives_per_s": len(work) / n_ranks / seconds if seconds else None,
+    }
+    traffic = find_step_traffic(ranks, work)
+    if traffic is not None:
+        scalars["per_step_count"] = traffic.count
+        scalars["per_step_bytes"] = traffic.size_bytes
+        scalars["all_reduce_ratio"] = traffic.all_reduce_ratio
+    return scalars
+
+
+def _with_notes(result: Result) -> Result:
+    """Return the collectives with remarks on them and the peaks that they are judged by."""
+    if not result.scalars["count"]:
+        return result.with_notes(Note("no collective starts in this window"))
+    return result.with_notes(
+        _on_waiting(result),
+        *_on_pace(result),
+        *_on_phases(result),
+        *_on_what_is_missing(result),
+        *_on_peaks(result),
+    )
+
+
+def _on_waiting(result: Result) -> Note:
+    shared, count = result.scalars["shared_count"], result.scalars["count"]
+    if not shared:
+        return Note(
+            "no collective is shared by several ranks of the trace: times include waiting for "
+            "the others, bandwidths are lower bounds"
+        )
+    return Note.of(
+        "{shared:count} of {count:count} are shared by several ranks of the trace: bandwidths are "
+        "by the shortest time of the ranks, which holds no waiting",
+        shared=shared,
+        count=count,
+    )
+
+
+def _on_pace(result: Result) -> Iterator[Note]:
+    said = {
+        "pace": ("{pace:number} collectives per second", result.scalars.get("collectives_per_s")),
+        "count": ("{count:number} per step", result.scalars.get("per_step_count")),
+        "size": ("{size:bytes} per step", result.scalars.get("per_step_bytes")),
+        "share": (
+            "all-reduce runs in {share:ratio} of the step",
+            result.scalars.get("all_reduce_ratio"),
+        ),
+    }
+    known = {name: value for name, (_, value) in said.items() if value is not None}
+    if known:
+        yield Note(", ".join(said[name][0] for name in known), known)
+
+
+def _on_phases(result: Result) -> Iterator[Note]:
+    """Yield which phases called the collectives whose time compute does not hide."""
+    phases = result.tables["phases"]
+    exposed = phases[phases["exposed_ns"] > 0]
+    if exposed.empty or exposed["phase"].tolist() == [UNCLAIMED]:
+        return
+    values: dict[str, Any] = {}
+    parts = []
+    pairs = zip(exposed["phase"], exposed["exposed_ns"], strict=True)
+    for i, (phase, exposed_ns) in enumerate(pairs):
+        values |= {f"phase{i}": phase, f"exposed{i}": exposed_ns}
+        parts.append(f"{{phase{i}}} {{exposed{i}:ns}}")
+    yield Note(f"exposed by the phase that called them: {', '.join(parts)}", values)
+
+
+def _on_what_is_missing(result: Result) -> Iterator[Note]:
+    texts = {
+        "unsized_count": "the size of {n:count} of {count:count} was not recorded: no bandwidth is "
+        "claimed for them",
+        "uncalled_count": "{n:count} of {count:count} are kernels whose launch is not in the trace",
+        "untimed_count": "{n:count} of {count:count} are calls whose kernel is not in the trace: "
+        "how long they took is not known",
+    }
+    for name, text in texts.items():
+        if result.scalars[name]:
+            yield Note.of(text, n=result.scalars[name], count=result.scalars["count"])
+
+
+def _on_peaks(result: Result) -> Iterator[Note]:
+    peaks = result.tables["peaks"]
+    known = peaks[peaks["peak_bytes_per_s"].notna()]
+    for row in known.to_dict("records"):
+        text = "peak for groups of {n:count} ranks: {peak:bytes/s} ({link}; {source})"
+        if not row["is_wider"]:
+            text += "; assumed is that they share a machine"
+        yield Note.of(
+            text,
+            n=row["group_size"],
+            peak=row["peak_bytes_per_s"],
+            link=row["link"],
+            source=row["source"],
+        )
+    unknown = peaks.loc[peaks["peak_bytes_per_s"].isna(), "group_size"]
+    if len(unknown):
+        yield Note.of(
+            "groups of {sizes} ranks have more ranks than a machine of this trace has GPUs: give "
+            "the network of a GPU by --link nic=400Gb/s",
+            sizes=", ".join(map(str, unknown.tolist())),
+        )
+
+
+COLLECTIVES = Analysis(
+    name="collectives",
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges", "processes", "devices", "environment"),
+    whole=("collectives", "kernels", "ranges"),
+    of_steps=True,
+    of_ranks=measure_collectives,
+    finish=_with_notes,
+)

@@ -1,0 +1,221 @@
+"""Whose code called a collective: its phase, its layer, its step; and what compute hides of it.
+
+What is found for every collective of the whole recording once, by its row there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.operations import find_collectives, require_collectives
+from traceprof.measures.facts import fact
+from traceprof.measures.host.launches import Launches
+from traceprof.measures.host.phases import adopting_range_of_launches, phases_of_all_ranges
+from traceprof.measures.steps.find import find_steps
+from traceprof.model.compact import CompactTable
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, UNCLAIMED, codes_containing
+
+_IS_COLLECTIVE: Final = re.compile(
+    r"comm:|comm\.async:|[nr]ccl|gloo:|record_param_comms", re.IGNORECASE
+)
+_WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
+"""One of them is in every name that `_IS_COLLECTIVE` matches."""
+
+_Names = npt.NDArray[np.object_]
+
+
+@fact
+def phases_of_collectives(trace: Trace) -> _Names:
+    """Return the phase whose code called each collective of the whole recording, by its row.
+
+    The ranges of the collectives themselves do not count.
+    """
+    ranges = trace.ranges
+    phases = phases_of_all_ranges(trace)
+    kept = (phases >= 0) & (phases != PHASES.index("communication"))
+    kept &= (ranges["kind"] == "push_pop").to_numpy()
+    names = np.array([*PHASES, UNCLAIMED], object)
+    return _called_in(trace, kept, phases, names, UNCLAIMED)
+
+
+@fact
+def callers_of_collectives(trace: Trace) -> _Names:
+    """Return the innermost range (a layer, a module, a user's own) around each call; "" for none.
+
+    Of the collectives of the whole recording, by row. The ranges of the collectives themselves and
+    NCCL's own do not count.
+    """
+    ranges = trace.ranges
+    codes = np.asarray(ranges["name"].cat.codes, np.int64)
+    names = ranges["name"].cat.categories
+    texts = np.append(names.to_numpy(object), "")
+    own = np.zeros(len(texts), np.bool_)
+    for code in codes_containing(names, _WORDS).tolist():
+        own[code] = _IS_COLLECTIVE.match(str(names[code])) is not None
+    kept = ~own[codes] & (ranges["kind"] == "push_pop").to_numpy()
+    return _called_in(trace, kept, codes, texts, "")
+
+
+def _called_in(
+    trace: Trace,
+    kept: npt.NDArray[np.bool_],
+    codes: npt.NDArray[np.int64],
+    names: _Names,
+    nothing: str,
+) -> _Names:
+    """Return the name of the innermost of the ``kept`` ranges around the call of each collective.
+
+    ``codes`` are the places of the ranges in ``names``.
+    """
+    work = find_collectives(trace)
+    rows = np.flatnonzero(kept)
+    found = adopting_range_of_launches(trace, trace.ranges.iloc[rows], _calls(work))
+    if not len(rows):
+        return np.full(len(work), nothing, object)
+    code = codes[rows[np.maximum(found, 0)]]
+    return np.asarray(np.where(found >= 0, names[code], nothing), object)
+
+
+def _calls(work: pd.DataFrame) -> Launches:
+    """Return the calls of the collectives as launches."""
+    calls = work[["call_ns", "call_end_ns", "thread"]].set_axis(_OF_CALLS, axis=1)
+    call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
+    return Launches(call, work["process"].to_numpy(np.int64), calls)
+
+
+_OF_CALLS: Final = ["start_ns", "end_ns", "thread"]
+
+
+@fact
+def steps_of_collectives(trace: Trace) -> npt.NDArray[np.int64]:
+    """Return the row of the whole recording's steps that each collective was called in, by its row.
+
+    `ABSENT` for none. A collective whose call is not known belongs to the step in which it started.
+    """
+    work, table = find_collectives(trace), find_steps(trace).table
+    found = np.full(len(work), ABSENT, np.int64)
+    called = work["call_ns"].to_numpy(np.int64)
+    instants = np.where(called != ABSENT, called, work["start_ns"].to_numpy(np.int64))
+    by_process = work.groupby("process").indices
+    begins, finishes = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+    for process, rows in table.groupby("process").indices.items():
+        mine = by_process.get(process)
+        if mine is None:
+            continue
+        place = np.searchsorted(begins[rows], instants[mine], side="right") - 1
+        step = rows[np.maximum(place, 0)]
+        inside = (place >= 0) & (instants[mine] < finishes[step])
+        found[mine] = np.where(inside, step, ABSENT)
+    return found
+
+
+def of_rows(
+    rows: pd.DataFrame | CompactTable, facts: Sequence[npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
+    """Return the element of each of ``rows`` (with part and row), of ``facts`` of every part."""
+    offsets = np.cumsum([0, *map(len, facts)])
+    together = facts[0] if len(facts) == 1 else np.concatenate(facts)
+    found: npt.NDArray[Any] = together[offsets[rows["part"].to_numpy()] + rows["row"].to_numpy()]
+    return found
+
+
+_KEYS: Final = ["phase", "caller", "op"]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "callers",
+            "one row per phase, caller and operation, the most exposed first",
+            (
+                key("phase", "the phase whose code called"),
+                key("caller", "the innermost range around the call, empty outside any"),
+                key("op", "the operation"),
+                total("count", Unit.COUNT, "how many, of all ranks"),
+                total("size_bytes", Unit.BYTES, "what ranks handed in, none if one is not known"),
+                total("total_ns", Unit.NS, "their times added up"),
+                total("exposed_ns", Unit.NS, "what compute does not hide, none if not all known"),
+                derived("hidden_ns", Unit.NS, "the rest of total_ns"),
+                derived("exposed_ratio", Unit.RATIO, "exposed_ns of total_ns"),
+                total("unsized_count", Unit.COUNT, "of these, of unknown size"),
+                total("unplaced_count", Unit.COUNT, "of these, timed but not on a device"),
+            ),
+        ),
+    )
+)
+
+
+def measure_callers(trace: Trace) -> Result:
+    """Return the collectives that start in the window by the code that called them.
+
+    Raises:
+        NotRecordedError: neither collectives nor kernels were recorded.
+    """
+    require_collectives(trace)
+    work = find_collectives(trace)
+    rows = work["row"].to_numpy()
+    timed = work["is_timed"]
+    work = pd.DataFrame(
+        {
+            "phase": phases_of_collectives(trace)[rows],
+            "caller": callers_of_collectives(trace)[rows],
+            "op": work["op"],
+            "size_bytes": work["n_bytes"].clip(lower=0),
+            "is_unsized": work["n_bytes"] < 0,
+            "total_ns": (work["end_ns"] - work["start_ns"]).where(timed),
+            "exposed_ns": work["exposed_ns"].where(timed),
+            "is_unplaced": timed & work["exposed_ns"].isna(),
+        }
+    )
+    groups = work.groupby(_KEYS, sort=False)
+    table = groups.agg(
+        count=("op", "size"),
+        unsized_count=("is_unsized", "sum"),
+        unplaced_count=("is_unplaced", "sum"),
+        size_bytes=("size_bytes", "sum"),
+    )
+    sums = groups[["total_ns", "exposed_ns"]].sum(min_count=1)
+    frame = SPEC.tables[0].frame(table.join(sums).reset_index())
+    return Result("callers", SPEC, {"callers": frame})
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    if table.empty:
+        return result.with_table(SPEC.tables[0].frame()).with_notes(
+            Note("no collective starts in this window")
+        )
+    exposed = table["exposed_ns"].where(table["unplaced_count"] == 0)
+    total_ns = table["total_ns"]
+    table = table.assign(
+        size_bytes=table["size_bytes"].where(table["unsized_count"] == 0),
+        exposed_ns=exposed,
+        hidden_ns=total_ns - exposed,
+        exposed_ratio=exposed / total_ns.where(total_ns > 0),
+        longest=-total_ns.fillna(0),
+        most=-exposed.fillna(0),
+    )
+    order = table.sort_values(
+        ["most", "longest", "caller", "op", "phase"], kind="stable", ignore_index=True
+    )
+    return result.with_table(order)
+
+
+CALLERS = Analysis(
+    name="callers",
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges"),
+    whole=("ranges",),
+    of_steps=True,
+    of_rank=measure_callers,
+    finish=_finish,
+)

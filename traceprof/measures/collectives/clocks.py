@@ -1,0 +1,366 @@
+"""Clocks of ranks, held against each other by the ends of the collectives that they share.
+
+A collective ends on all its ranks at once, so that a difference of its ends is a difference of
+clocks: their median is the offset, a robust line through them over time the drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.collectives.members import Member
+from traceprof.measures.facts import fact
+from traceprof.model.placement import UNTIED_CLOCKS, retime
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
+from traceprof.model.tables import ABSENT
+from traceprof.model.timing import ClockCorrection, TimeWindow
+from traceprof.model.trace import Trace
+from traceprof.values import dataclass
+from traceprof.workers.remote import change_each
+
+_FloatArray = npt.NDArray[np.float64]
+
+_FEWEST_POINTS: Final = 8
+_MOST_POINTS: Final = 400
+_SIGNIFICANT: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """``level + slope · x``."""
+
+    level: float
+    slope: float = 0.0
+
+    def at(self, x: _FloatArray) -> _FloatArray:
+        """Return its height at each ``x``."""
+        return np.asarray(self.level + self.slope * x, np.float64)
+
+
+def fit_line(x: _FloatArray, y: _FloatArray) -> Trend:
+    """Return the line of the median slope between all pairs of points (Theil and Sen).
+
+    Up to 29 % of the points may lie anywhere. The slope is 0 where there are fewer than 8
+    points, or where over all ``x`` it amounts to less than three times the uncertainty of a
+    median: then it cannot be told from the scatter.
+    """
+    flat = Trend(float(np.median(y)))
+    if len(x) < _FEWEST_POINTS:
+        return flat
+    kept = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(np.int64))
+    left, right = np.triu_indices(len(kept), 1)
+    run = (x[kept][right] - x[kept][left]).astype(np.float64)
+    rise = y[kept][right] - y[kept][left]
+    if not run.any():
+        return flat
+    slope = float(np.median(rise[run != 0] / run[run != 0]))
+    level = float(np.median(y - slope * x))
+    scatter = float(np.median(np.abs(y - level - slope * x)))
+    uncertainty = 1.4826 * scatter * 2 / np.sqrt(len(x))
+    if abs(slope) * float(np.ptp(x)) <= _SIGNIFICANT * uncertainty:
+        return flat
+    return Trend(level, slope)
+
+
+ENDS_TOGETHER: Final = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_v",
+    "barrier",
+    "send_recv",
+)
+"""The operations that end on all their ranks at once."""
+
+_CLEARLY: Final = 2.0
+
+
+def spread_of_ends_ns(table: pd.DataFrame) -> int:
+    """Return how far the ends of collectives are apart, the earliest to the latest, added up.
+
+    ``table`` is that of `Matches`, or part of it. On one clock that is a few microseconds each;
+    beyond that the clocks differ.
+    """
+    return int(table.loc[table["op"].isin(ENDS_TOGETHER), "spread_ns"].sum())
+
+
+def is_beyond_clocks(late_ns: float, ends_ns: float) -> bool:
+    """Return whether lateness cannot come from clocks that differ as much as the ends."""
+    return late_ns > _CLEARLY * ends_ns
+
+
+def describe_clocks(who: str, late_ns: float, ends_ns: float) -> Note:
+    """Return a note on lateness that the clocks may account for."""
+    return Note.of(
+        "{who} seems {late:ns} late in all, but the ends of the same collectives differ by "
+        "{ends:ns}: align the clocks (--align collectives)",
+        who=who,
+        late=late_ns,
+        ends=ends_ns,
+    )
+
+
+_MIXED_NOTE_NS: Final = 1_000_000
+_LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
+_ROWS_AT_ONCE: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class RankClock:
+    """The clock of a rank against that of the first rank.
+
+    ``offset_ns`` is how much it is ahead in the middle of the shared collectives, ``drift_ppm``
+    how fast that grows (0 where it cannot be told from the jitter), ``residual_ns`` the median
+    distance of the ends from that line, over ``collectives_count`` collectives. None where the
+    rank shares none with the others. ``device`` tells the ranks of one process apart, else None.
+    """
+
+    rank: int | None
+    offset_ns: float | None
+    drift_ppm: float | None
+    residual_ns: float | None
+    collectives_count: int
+    host: str
+    process: int
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """The clocks of all ranks, and the correction of each process that is tied to the first."""
+
+    clocks: tuple[RankClock, ...]
+    corrections: dict[int, ClockCorrection]
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tie:
+    """How one clock stands to the first, and on how much that rests."""
+
+    correction: ClockCorrection
+    residual_ns: float
+    count: int
+
+
+@fact
+def find_alignment(ranks: Ranks) -> Alignment:
+    """Return how the clocks of the ranks stand to each other, over the whole recording.
+
+    Of ranks that were aligned: as they stood before, by what they were corrected by.
+    """
+    matches = find_matches(ranks)
+    members = matches.members
+    clock_of = _clocks(members)
+    ends = _ends(matches, clock_of)
+    ties = _tie(ends)
+    clocks = tuple(
+        _describe(member, ties.get(clock), ranks.clocks.get(member.process, ClockCorrection()))
+        for member, clock in zip(members, clock_of, strict=True)
+    )
+    corrections = {
+        member.process: ties[clock].correction
+        for member, clock in zip(members, clock_of, strict=True)
+        if clock in ties
+    }
+    return Alignment(clocks, corrections, _notes(clocks, ties))
+
+
+def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
+    """Return the whole recording with all ranks on the clock of the first.
+
+    ``alignment`` is that of `find_alignment`, if it is known already. Ranks that share no
+    collective with the others stay on their own clock; a warning says which.
+    """
+    alignment = alignment or find_alignment(ranks)
+    whole = ranks.whole.parts
+    moved = change_each(whole, retime, [(_own(part, alignment.corrections),) for part in whole])
+    first = min(part.span.start_ns for part in moved)
+    last = max(part.span.end_ns for part in moved)
+    span = TimeWindow(first, last)
+    parts = tuple(change_each(moved, _over, [(span,)] * len(moved)))
+    # What was said of clocks that nothing tied holds no longer; which still are not is said anew.
+    kept = tuple(text for text in ranks.info.warnings if text != UNTIED_CLOCKS)
+    info = replace(ranks.info, warnings=kept) if len(alignment.corrections) > 1 else ranks.info
+    aligned = replace(ranks.whole, parts=parts, info=info, clocks=alignment.corrections)
+    return aligned.with_warnings(*map(_untied_text, _untied(alignment.clocks)))
+
+
+def _own(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Mapping[int, ClockCorrection]:
+    """Return the corrections of the processes of a trace, as far as it knows which these are."""
+    own = trace.recordings or corrections
+    return {process: correction for process, correction in corrections.items() if process in own}
+
+
+def _over(trace: Trace, span: TimeWindow) -> Trace:
+    return replace(trace, span=span)
+
+
+def _clocks(members: tuple[Member, ...]) -> list[str]:
+    """Return the clock of each member: that of its host, if all say theirs, else its own."""
+    if all(member.host for member in members):
+        return [member.host for member in members]
+    return [f"process {member.process}" for member in members]
+
+
+def _ends(matches: Matches, clock_of: list[str]) -> pd.DataFrame:
+    """Return the median end by match and clock (columns: clocks in the order of the ranks)."""
+    shared = matches.shared
+    rows = shared.where(shared.isin("op", ENDS_TOGETHER))[["match", "member", "end_ns"]]
+    clocks = np.array(clock_of, object)[rows["member"].to_numpy()] if len(rows) else []
+    ends = rows.assign(clock=clocks).groupby(["match", "clock"])["end_ns"].median()
+    table = ends.unstack("clock") if len(rows) else pd.DataFrame()
+    return table.reindex(columns=list(dict.fromkeys(clock_of)))
+
+
+def _tie(ends: pd.DataFrame) -> dict[str, _Tie]:
+    """Return the tie of each clock to the first, directly or over others that it shares more with.
+
+    Each clock is tied to the tied one that it shares the most collectives with (Prim's way to a
+    spanning tree), to the earlier one of equals.
+    """
+    clocks = [str(clock) for clock in ends.columns]
+    if not clocks:
+        return {}
+    instants = ends.to_numpy(np.float64)
+    is_known = ~np.isnan(instants)
+    # Only these can be tied: of thousands of processes without collectives there are no pairs.
+    members = np.flatnonzero(is_known.any(axis=0))
+    ties = {clocks[0]: _Tie(ClockCorrection(), 0.0, int(is_known[:, 0].sum()))}
+    if not len(members) or members[0] != 0:
+        return ties
+    counts = _shared(is_known[:, members])
+    corrected = instants[:, members]
+    most, nearest = counts[0].copy(), np.zeros(len(members), np.int64)
+    is_open = np.arange(len(members)) > 0
+    while True:
+        most[~is_open] = 0
+        there, here = _closest(most, nearest)
+        if not most[here]:
+            return ties
+        own = instants[:, members[here]]
+        both = is_known[:, members[there]] & is_known[:, members[here]]
+        tie = _fit(own[both], own[both] - corrected[both, there])
+        ties[clocks[members[here]]] = tie
+        corrected[:, here] = own - _error(tie.correction, own)
+        is_open[here] = False
+        is_nearer = (counts[here] > most) | ((counts[here] == most) & (here < nearest))
+        most[is_nearer], nearest[is_nearer] = counts[here][is_nearer], here
+
+
+def _shared(is_known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Return how many rows each pair of columns has in common: whole numbers, multiplied fast."""
+    n_rows, n_columns = is_known.shape
+    counts = np.zeros((n_columns, n_columns))
+    for first in range(0, n_rows, _ROWS_AT_ONCE):
+        rows = is_known[first : first + _ROWS_AT_ONCE].astype(np.float64)
+        counts += rows.T @ rows
+    return counts
+
+
+def _closest(most: npt.NDArray[np.float64], nearest: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Return the tied column and the open one that share the most; of equals the first pair."""
+    candidates = np.flatnonzero(most == most.max())
+    here = candidates[np.argmin(nearest[candidates])]
+    return int(nearest[here]), int(here)
+
+
+def _error(
+    correction: ClockCorrection, instants: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    return correction.offset_ns + correction.drift_ratio * (instants - correction.at_ns)
+
+
+def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _Tie:
+    at_ns = int(np.median(instants))
+    is_long = float(np.ptp(instants)) >= _LEAST_SPAN_NS
+    line = fit_line(instants - at_ns, ahead) if is_long else Trend(float(np.median(ahead)))
+    residual = float(np.median(np.abs(ahead - line.at(instants - at_ns))))
+    return _Tie(ClockCorrection(line.level, line.slope, at_ns), residual, len(instants))
+
+
+def _describe(member: Member, tie: _Tie | None, before: ClockCorrection) -> RankClock:
+    rank = None if member.rank == ABSENT else member.rank
+    device = None if member.device == ABSENT else member.device
+    if tie is None:
+        return RankClock(rank, None, None, None, 0, member.host, member.process, device)
+    return RankClock(
+        rank,
+        offset_ns=tie.correction.offset_ns + before.offset_ns,
+        drift_ppm=(tie.correction.drift_ratio + before.drift_ratio) * 1e6,
+        residual_ns=tie.residual_ns,
+        collectives_count=tie.count,
+        host=member.host,
+        process=member.process,
+        device=device,
+    )
+
+
+def _notes(clocks: tuple[RankClock, ...], ties: dict[str, _Tie]) -> tuple[Note, ...]:
+    if len(clocks) < 2:
+        return (Note("there is only one rank: nothing to align"),)
+    notes = [Note(_untied_text(names)) for names in _untied(clocks)]
+    residuals = [tie.residual_ns for tie in list(ties.values())[1:]]
+    if residuals:
+        worst = max(residuals)
+        text = "residual: the ends of shared collectives agree to {residual:ns}"
+        notes.append(Note.of(text, residual=worst))
+        if worst > _MIXED_NOTE_NS:
+            notes.append(Note("a residual above 1 ms means that some were matched wrongly"))
+    return tuple(notes)
+
+
+def _untied(clocks: tuple[RankClock, ...]) -> list[str]:
+    """Return the names of the ranks that are not tied, as one text; nothing where all are."""
+    untied = [clock for clock in clocks if clock.offset_ns is None]
+    named = [str(clock.process if clock.rank is None else clock.rank) for clock in untied]
+    return [", ".join(named)] if named else []
+
+
+def _untied_text(names: str) -> str:
+    return f"the clocks of {names} are not tied to the others by any collective"
+
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "clocks",
+            "one row per rank: its clock against that of the first rank",
+            (
+                same("rank", Unit.NUMBER, "the rank"),
+                same("offset_ns", Unit.NS, "how much the clock is ahead, in the middle"),
+                same("drift_ppm", Unit.NUMBER, "how fast that grows, in parts per million"),
+                same("residual_ns", Unit.NS, "the median distance of the ends from that line"),
+                same("collectives_count", Unit.COUNT, "over how many shared collectives"),
+                same("host", Unit.TEXT, "the host of the rank"),
+                key("process", "the process of the rank", Unit.NUMBER),
+                key("device", "its device, where a process drives several", Unit.NUMBER),
+            ),
+        ),
+    )
+)
+
+
+def measure_alignment(ranks: Ranks) -> Result:
+    """Return how the clocks stand to each other, over the whole recording."""
+    alignment = find_alignment(ranks)
+    table = SPEC.tables[0].frame([asdict(clock) for clock in alignment.clocks])
+    return Result("alignment", SPEC, {"clocks": table}, notes=alignment.notes)
+
+
+ALIGNMENT = Analysis(
+    name="alignment",
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges", "processes"),
+    of_ranks=measure_alignment,
+)

@@ -1,0 +1,266 @@
+"""Which unnamed collectives belong to one communicator, as far as launches and times tell.
+
+Old traces hold kernels and no names. On each device NCCL runs a communicator in one stream, so
+that streams are put together:
+
+* streams whose kernels one call launched (a process that drives several devices);
+* else streams with the same sequence of operations whose kernels run side by side and end
+  together, since no rank leaves a collective before all have come.
+
+Sequences that ranks recorded from different beginnings are lined up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import groups_of
+from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
+
+_Int64Array = npt.NDArray[np.int64]
+
+_FARTHEST: Final = 64
+_LEAST_OVERLAP: Final = 0.5
+_WEIGHT_OF_OFFSET: Final = 0.01
+_TIED_NS: Final = 1_000_000_000
+_ABOUT: Final = 2.0
+_CLEAR_NS: Final = 1000
+
+
+class LinedUp(NamedTuple):
+    """A shift, and whether no other does about as well."""
+
+    shift: int
+    is_clear: bool
+
+
+def find_shift(
+    reference: tuple[_Int64Array, _Int64Array],
+    other: tuple[_Int64Array, _Int64Array],
+    one_clock: bool = False,
+) -> int:
+    """Return the shift of `line_up`."""
+    return line_up(reference, other, one_clock).shift
+
+
+def line_up(
+    reference: tuple[_Int64Array, _Int64Array],
+    other: tuple[_Int64Array, _Int64Array],
+    one_clock: bool = False,
+) -> LinedUp:
+    """Return k such that element i of ``other`` is element i + k of ``reference``.
+
+    Both are (ends in ns, sizes). What is the same has the same size and ends at the same time,
+    up to a difference of clocks that stays the same: the shift with the fewest unequal sizes
+    wins, then the one with the steadiest difference of ends. A hundredth of the difference counts
+    as unsteadiness, too, unless the clocks have nothing to do with each other (more than a second
+    apart at every shift); then the smallest shift wins that is about as steady as any. With
+    ``one_clock`` there is no difference of clocks: the whole of it counts.
+    """
+    n_reference, n_other = len(reference[0]), len(other[0])
+    least = max(1, int(_LEAST_OVERLAP * min(n_reference, n_other)))
+    lowest = max(-_FARTHEST, least - n_other)
+    highest = min(_FARTHEST + max(0, n_reference - n_other), n_reference - least)
+    shifts = sorted(range(lowest, highest + 1), key=abs)
+    costs = {shift: _cost(reference, other, shift) for shift in shifts}
+    fewest = min(cost[0] for cost in costs.values())
+    likely = [shift for shift in shifts if costs[shift][0] == fewest]
+    if one_clock or min(costs[shift][2] for shift in likely) <= _TIED_NS:
+        weight = 1.0 if one_clock else _WEIGHT_OF_OFFSET
+        total = {s: costs[s][1] + weight * costs[s][2] for s in likely}
+        best = min(likely, key=lambda s: total[s])
+    else:
+        total = {s: costs[s][1] for s in likely}
+        limit = _ABOUT * min(total.values())
+        best = next(s for s in likely if total[s] <= limit)
+    rivals = [cost for s, cost in total.items() if s != best]
+    limit = _ABOUT * total[best] + (0 if one_clock else _CLEAR_NS)
+    return LinedUp(best, not rivals or min(rivals) > limit)
+
+
+def overlap_of(n_reference: int, n_other: int, shift: int) -> tuple[slice, slice]:
+    """Return which elements of two sequences belong together at this shift."""
+    first = max(0, shift)
+    last = max(first, min(n_reference, n_other + shift))
+    return slice(first, last), slice(first - shift, last - shift)
+
+
+def _cost(
+    reference: tuple[_Int64Array, _Int64Array],
+    other: tuple[_Int64Array, _Int64Array],
+    shift: int,
+) -> tuple[float, float, float]:
+    """Return the share of unequal sizes, the unsteadiness and the size of the difference (ns)."""
+    there, here = overlap_of(len(reference[0]), len(other[0]), shift)
+    unequal = float(np.mean(reference[1][there] != other[1][here]))
+    difference = (other[0][here] - reference[0][there]).astype(np.float64)
+    median = _median(difference)
+    return unequal, _median(np.abs(difference - median)), abs(median)
+
+
+def _median(values: npt.NDArray[np.float64]) -> float:
+    """Return the median of at least one value, as np.median, which takes longer to begin."""
+    half, is_odd = divmod(len(values), 2)
+    if is_odd:
+        return float(np.partition(values, half)[half])
+    middle = np.partition(values, (half - 1, half))
+    return float((middle[half - 1] + middle[half]) / 2)
+
+
+_MOST_UNEQUAL: Final = 0.05
+_LEAST_SIDE_BY_SIDE: Final = 0.5
+_TOGETHER_RATIO: Final = 0.5
+_TOGETHER_NS: Final = 20_000
+_LANE: Final = ["member", "stream"]
+_KIND: Final = ["op", "algorithm", "protocol", "n_bytes"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lane:
+    """The collectives of one member and stream, in order; ``clock`` is that of its process."""
+
+    member: int
+    clock: int
+    rows: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Communicator:
+    lanes: list[_Lane] = field(default_factory=list)
+    is_certain: bool = True
+
+
+def launch_of_rows(rows: pd.DataFrame | CompactTable) -> npt.NDArray[np.int64]:
+    """Return a number for rows whose kernels one call launched on several members, else -1."""
+    members = groups_of(rows["process"].to_numpy(), rows["member"].to_numpy()).keys
+    if len({process for process, _ in members}) == len(members):
+        return np.full(len(rows), ABSENT, np.int64)
+    seen = rows[["process", "thread", "call_ns", "member"]]
+    called = seen[seen["call_ns"] != ABSENT]
+    together = called.groupby(["process", "thread", "call_ns"])["member"]
+    number = together.ngroup()
+    shared = together.transform("nunique") > 1
+    # A member twice in one call: several collectives in a group, which nothing tells apart.
+    shared &= ~called.assign(number=number).duplicated(["number", "member"], keep=False)
+    shared &= shared.groupby(number).transform("all")
+    found = pd.Series(ABSENT, seen.index, dtype=np.int64)
+    found[shared.index[shared]] = number[shared]
+    return np.asarray(found, np.int64)
+
+
+def tell_communicators(
+    rows: pd.DataFrame | CompactTable,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the number of the communicator of each row, and whether that is certain.
+
+    ``rows`` have the columns of `find_collectives`, and member. Where each member has a single
+    stream there is a single communicator.
+    """
+    found = np.zeros(len(rows), np.int64)
+    certain = np.ones(len(rows), np.bool_)
+    streams = groups_of(*(rows[name].to_numpy() for name in _LANE)).keys
+    if len({member for member, _ in streams}) == len(streams):
+        return found, certain
+    lanes = _lanes(rows[[*_LANE, *_KIND, "process", "start_ns", "end_ns"]])
+    for number, communicator in enumerate(_put_together(lanes, launch_of_rows(rows))):
+        for lane in communicator.lanes:
+            found[lane.rows] = number
+            certain[lane.rows] = communicator.is_certain
+    return found, certain
+
+
+def _lanes(rows: pd.DataFrame) -> list[_Lane]:
+    placed = rows.assign(
+        place=np.arange(len(rows)),
+        kind=rows.groupby(_KIND).ngroup(),
+    )
+    return [
+        _Lane(
+            member=int(own["member"].iloc[0]),
+            clock=int(own["process"].iloc[0]),
+            rows=own["place"].to_numpy(np.int64),
+            starts=own["start_ns"].to_numpy(np.int64),
+            ends=own["end_ns"].to_numpy(np.int64),
+            kinds=own["kind"].to_numpy(np.int64),
+        )
+        for _, own in placed.sort_values("start_ns", kind="stable").groupby(_LANE)
+    ]
+
+
+def _put_together(lanes: list[_Lane], launch: npt.NDArray[np.int64]) -> list[_Communicator]:
+    """Return the communicators, those with the most collectives first."""
+    communicators: list[_Communicator] = []
+    for own in _by_launch(lanes, launch):
+        if len(own) > 1:
+            communicators.append(_Communicator(own))
+            continue
+        (lane,) = own
+        scores = {
+            i: score
+            for i, communicator in enumerate(communicators)
+            if lane.member not in {other.member for other in communicator.lanes}
+            and (score := _distance(communicator.lanes[0], lane)) is not None
+        }
+        if not scores:
+            communicators.append(_Communicator([lane]))
+            continue
+        best = min(scores, key=lambda i: scores[i])
+        rivals = [score for i, score in scores.items() if i != best]
+        communicators[best].lanes.append(lane)
+        if rivals and min(rivals) <= _ABOUT * scores[best]:
+            communicators[best].is_certain = False
+    return communicators
+
+
+def _by_launch(lanes: list[_Lane], launch: npt.NDArray[np.int64]) -> list[list[_Lane]]:
+    """Return the lanes, those together whose kernels one call launched; the longest first."""
+    group = list(range(len(lanes)))
+    lane_of: dict[int, int] = {}
+    for i, lane in enumerate(lanes):
+        for number in np.unique(launch[lane.rows]).tolist():
+            if number == ABSENT:
+                continue
+            old, new = group[i], group[lane_of.setdefault(number, i)]
+            if old != new:
+                group = [new if own == old else own for own in group]
+    together: dict[int, list[_Lane]] = {}
+    for number, lane in zip(group, lanes, strict=True):
+        together.setdefault(number, []).append(lane)
+    return sorted(together.values(), key=lambda own: (-len(own), -max(len(x.rows) for x in own)))
+
+
+def _distance(one: _Lane, other: _Lane) -> float | None:
+    """Return how far apart the ends of two lanes are (ns); None if they are not one communicator.
+
+    Clocks of different processes may differ by any constant.
+    """
+    one_clock = one.clock == other.clock
+    shift = find_shift((one.ends, one.kinds), (other.ends, other.kinds), one_clock)
+    there, here = overlap_of(len(one.ends), len(other.ends), shift)
+    if not len(one.ends[there]) or np.mean(one.kinds[there] != other.kinds[here]) > _MOST_UNEQUAL:
+        return None
+    apart = (other.ends[here] - one.ends[there]).astype(np.float64)
+    ahead = 0.0 if one_clock else float(np.median(apart))
+    begun = np.maximum(one.starts[there], other.starts[here] - ahead)
+    side_by_side = begun < np.minimum(one.ends[there], other.ends[here] - ahead)
+    if float(np.mean(side_by_side)) < _LEAST_SIDE_BY_SIDE:
+        return None
+    distance = np.abs(apart - ahead)
+    shorter = np.minimum(_durations(one, there), _durations(other, here))
+    together = distance <= np.maximum(_TOGETHER_NS, _TOGETHER_RATIO * shorter)
+    return float(np.median(distance)) if together.mean() >= _LEAST_SIDE_BY_SIDE else None
+
+
+def _durations(lane: _Lane, rows: slice) -> npt.NDArray[np.int64]:
+    durations: npt.NDArray[np.int64] = lane.ends[rows] - lane.starts[rows]
+    return durations

@@ -1,0 +1,132 @@
+"""Every collective of the window by itself, in the order of its start."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.callers import (
+    callers_of_collectives,
+    of_rows,
+    phases_of_collectives,
+    steps_of_collectives,
+)
+from traceprof.measures.collectives.members import find_members
+from traceprof.measures.collectives.messages import peers_of_collectives
+from traceprof.measures.collectives.operations import (
+    are_in_window,
+    collectives_of_ranks,
+    require_collectives,
+)
+from traceprof.measures.collectives.rates import with_sizes
+from traceprof.measures.steps.find import find_steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, same
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "events",
+            "one row per collective, in the order of time",
+            (
+                same("at_ns", Unit.AT_NS, "its start"),
+                same("op", Unit.TEXT, "the operation"),
+                same("phase", Unit.TEXT, "the phase whose code called it"),
+                same("caller", Unit.TEXT, "the innermost range around the call: a layer, a module"),
+                same("step", Unit.NUMBER, "the step that called it"),
+                same("size_bytes", Unit.BYTES, "what this rank handed in"),
+                same("dtype", Unit.TEXT, "the type of the elements"),
+                same("peer", Unit.TEXT, "whom a send goes to or a receive comes from"),
+                same("group", Unit.TEXT, "the communicator, empty where it has no name"),
+                same("group_size", Unit.COUNT, "how many ranks it has"),
+                same("sequence", Unit.NUMBER, "its number in the communicator"),
+                key("process", "the process", Unit.NUMBER),
+                same("device", Unit.NUMBER, "the device"),
+                same("stream", Unit.NUMBER, "the stream"),
+                same("duration_ns", Unit.NS, "how long it took, waiting for others included"),
+                same("exposed_ns", Unit.NS, "what compute does not hide"),
+                same("delay_ns", Unit.NS, "from the call to the start of the kernel"),
+                same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
+                same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
+                same("algorithm", Unit.TEXT, "the algorithm that the kernel names"),
+                same("protocol", Unit.TEXT, "the protocol that the kernel names"),
+                same("kernels_count", Unit.COUNT, "how many kernels carried it out"),
+                key("number", "its place in the recording of the process, from 0", Unit.NUMBER),
+            ),
+        ),
+    )
+)
+_WORDS: Final = {"send": "to", "recv": "from"}
+
+
+def measure_collective_events(ranks: Ranks) -> Result:
+    """Return every collective that starts in the window.
+
+    Raises:
+        NotRecordedError: neither collectives nor kernels were recorded.
+    """
+    require_collectives(ranks)
+    work = with_sizes(collectives_of_ranks(ranks).frame())
+    duration = (work["end_ns"] - work["start_ns"]).where(work["is_timed"])
+    seconds = duration.where(duration > 0) / 1e9
+    delay = work["start_ns"] - work["call_ns"]
+    has_delay = (work["call_ns"] != ABSENT) & (work["kernels"] > 0)
+    table = work.assign(
+        at_ns=work["start_ns"] - ranks.whole.span.start_ns,
+        phase=of_rows(work, ranks.each(phases_of_collectives)),
+        caller=of_rows(work, ranks.each(callers_of_collectives)),
+        step=of_rows(work, ranks.each(_step_numbers)),
+        size_bytes=_known(work["n_bytes"]),
+        peer=_peers(ranks, work),
+        **{name: _known(work[name]) for name in ("group_size", "sequence", "device", "stream")},
+        duration_ns=duration,
+        delay_ns=delay.where(has_delay),
+        algbw_bytes_per_s=work["operation_bytes"] / seconds,
+        busbw_bytes_per_s=work["bus_bytes"] / seconds,
+        kernels_count=work["kernels"],
+    )
+    return Result("collective-events", SPEC, {"events": SPEC.tables[0].frame(table)})
+
+
+def _known(values: pd.Series) -> pd.Series:
+    return values.where(values >= 0)
+
+
+def _step_numbers(part: Trace) -> npt.NDArray[np.float64]:
+    """Return the number of the step of each collective of the whole recording."""
+    numbers = find_steps(part.whole).table["step"].to_numpy(np.float64)
+    return np.asarray(np.append(numbers, np.nan)[steps_of_collectives(part)], np.float64)
+
+
+def _peers(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """Return the other end of each send and receive; of several in one kernel, who takes part."""
+    found = np.where(work["exchange"] != "", "{" + work["exchange"] + "}", "").astype(object)
+    single = np.flatnonzero(work["op"].isin(_WORDS))
+    if not len(single):
+        return found
+    members = find_members(ranks)
+    places = peers_of_collectives(ranks)[are_in_window(ranks)][single]
+    calls = work.iloc[single]
+    labels = np.array([*(member.label for member in members), ""], object)
+    ranks_of = calls["peer_rank"].to_numpy(np.int64)
+    told = np.where(ranks_of >= 0, "rank " + calls["peer_rank"].astype(str), "")
+    others = np.where(places >= 0, labels[places], told)
+    named = calls["op"].map(_WORDS).to_numpy(object) + " " + others.astype(object)
+    found[single] = np.where(others != "", named, found[single])
+    return found
+
+
+COLLECTIVE_EVENTS = Analysis(
+    name="collective-events",
+    spec=SPEC,
+    uses=("collectives", "kernels", "api_calls", "ranges", "processes", "devices"),
+    whole=("collectives", "kernels", "ranges"),
+    of_steps=True,
+    of_ranks=measure_collective_events,
+)

@@ -1,0 +1,141 @@
+"""Bandwidth of collectives, as NVIDIA's nccl-tests define it.
+
+``algbw = S / t`` with S the size of the operation, ``busbw = algbw · factor``: what each link
+must carry, whatever the number of ranks n, so that it can be held against the link's peak.
+
+==============  ==============================  ===========
+operation       S from what one rank hands in   factor
+==============  ==============================  ===========
+all_reduce      n_bytes                         2(n-1)/n
+reduce_scatter  n_bytes (the whole input)       (n-1)/n
+all_gather      n_bytes · n                     (n-1)/n
+all_to_all      n_bytes (the whole input)       (n-1)/n
+gather          n_bytes · n                     (n-1)/n
+scatter         n_bytes · n                     (n-1)/n
+broadcast       n_bytes                         1
+reduce          n_bytes                         1
+send, recv      n_bytes                         1
+==============  ==============================  ===========
+
+With one rank nothing moves over a link: there is no bandwidth. Without bytes there is none either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.hardware.catalogue import Link, Peak
+from traceprof.measures.device.peaks import peak_of
+from traceprof.measures.device.times import part_of_device
+from traceprof.measures.facts import fact
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import numbered
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+
+_ONE: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
+_SHARED: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
+_FROM_SHARD: Final = ("all_gather", "gather", "scatter")
+_UNKNOWN: Final = (float("nan"), float("nan"))
+_KIND: Final = ["op", "n_bytes", "group_size"]
+
+
+def operation_bytes(op: str, n_bytes: int, n_ranks: int) -> int | None:
+    """Return S of one operation in which each rank hands in ``n_bytes``; None if not known."""
+    if n_bytes < 0 or op in ("barrier", "other"):
+        return None
+    if op not in _FROM_SHARD:
+        return n_bytes
+    return n_bytes * n_ranks if n_ranks > 0 else None
+
+
+def busbw_factor(op: str, n_ranks: int) -> float | None:
+    """Return busbw / algbw; None where it is not defined (one rank, uneven all-to-all)."""
+    if op in _ONE and n_ranks != 1:
+        return 1.0
+    if n_ranks < 2:
+        return None
+    if op == "all_reduce":
+        return 2 * (n_ranks - 1) / n_ranks
+    return (n_ranks - 1) / n_ranks if op in _SHARED else None
+
+
+def with_sizes(operations: pd.DataFrame) -> pd.DataFrame:
+    """Return the operations with operation_bytes and bus_bytes (S · factor); NaN: not known."""
+    return operations.assign(**sizes_of(CompactTable.of_frame(operations[_KIND])))
+
+
+def sizes_of(operations: CompactTable) -> dict[str, npt.NDArray[np.float64]]:
+    """Return operation_bytes and bus_bytes of each of the operations; NaN: not known."""
+    number, first = numbered(*(operations.codes(name) for name in _KIND))
+    distinct = operations.where(first)[_KIND].itertuples(index=False, name=None)
+    known: npt.NDArray[np.float64] = np.array([*(_sizes(*one) for one in distinct), _UNKNOWN])
+    return {name: known[number, i] for i, name in enumerate(("operation_bytes", "bus_bytes"))}
+
+
+def _sizes(op: str, n_bytes: int, n_ranks: int) -> tuple[float, float]:
+    size, factor = operation_bytes(op, n_bytes, n_ranks), busbw_factor(op, n_ranks)
+    if size is None or n_ranks == 1:
+        return _UNKNOWN
+    return float(size), float("nan") if factor is None else size * factor
+
+
+def devices_beside(ranks: Ranks, device: int) -> int:
+    """Return how many devices the machine of ``device`` has, itself included."""
+    beside = _devices_by_machine(ranks)
+    if beside is None:
+        return len(_listed_devices(ranks))
+    return beside.get(device, 0)
+
+
+@fact
+def _listed_devices(ranks: Ranks) -> frozenset[int]:
+    return frozenset(int(device) for part in ranks for device in part.devices["device"])
+
+
+@fact
+def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
+    """Return the number of devices on the hosts of each device; None where there is one host."""
+    host_of: dict[int, str] = {}
+    used = [lane for lanes in ranks.each(_used_lanes) for lane in lanes]
+    for part in ranks:
+        processes = part.processes
+        host_of.update(zip(processes["process"], processes["host"], strict=True))
+    if len({host for host in host_of.values() if host}) < 2:
+        return None
+    hosts_of: dict[int, set[str]] = {}
+    devices_of: dict[str, set[int]] = {}
+    for process, device in used:
+        host = host_of.get(process, "")
+        hosts_of.setdefault(device, set()).add(host)
+        devices_of.setdefault(host, set()).add(device)
+    return {
+        device: len(set[int]().union(*(devices_of[host] for host in hosts)))
+        for device, hosts in hosts_of.items()
+    }
+
+
+def _used_lanes(trace: Trace) -> list[tuple[int, int]]:
+    """Return which process used which device."""
+    lanes = trace.kernels[["process", "device"]].drop_duplicates()
+    return list(lanes.itertuples(index=False, name=None))
+
+
+@fact
+def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
+    """Return the peak of the link that a group uses: within the machine as far as it fits there.
+
+    None where the size of the group is not known, or where it spans machines whose network the
+    user has not described (``--link nic=400Gb/s``).
+    """
+    if group_size < 2 or device < 0:
+        return None
+    part = part_of_device(ranks, device)
+    if group_size > devices_beside(ranks, device):
+        return peak_of(part, device, Link.NIC)
+    return peak_of(part, device, Link.NVLINK) or peak_of(part, device, Link.PCIE)

@@ -1,0 +1,279 @@
+"""Who waits for whom, when, and what of it is but the skew with which the recordings began.
+
+A rank waits in a collective, or for a message, from its own start to that of the last rank. Ranks
+are in step once a collective of all of them has released them: before, nobody knows who was late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.measures.collectives.clocks import ENDS_TOGETHER
+from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.device.times import device_times
+from traceprof.measures.facts import fact, of_window
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
+
+_Int64Array = npt.NDArray[np.int64]
+
+_MESSAGE: Final = "send"
+_PAIR: Final = 2
+
+
+@of_window
+def find_waits(ranks: Ranks) -> CompactTable:
+    """Return one row per rank and shared collective or message, by the start of the last rank.
+
+    Columns: match, member, last_member (places in `find_members`), is_message (of two ranks, that
+    play different parts), device, start_ns, last_start_ns, wait_ns (until the last rank came, in
+    step), exposed_ns (of that, when the rank did not compute; each ns of a rank in one row alone),
+    skew_ns (the same before the ranks were in step: it belongs to nobody), is_in_step (whether they
+    were when the first of them came), sync_ns (when all these ranks were last released together
+    before; `ABSENT`: never), own_ns (since then until its start, without exposed waiting),
+    contradicted_ns (how much earlier it ended than the last one started).
+    """
+    found = _waits_of_whole(ranks)
+    if ranks.uncut is None:
+        return found
+    return found.where(ranks.span.holds(found.array("last_start_ns")))
+
+
+def matches_in_step(ranks: Ranks) -> Matches:
+    """Return the matches whose ranks were in step before the first of them came.
+
+    In the others who came late is not known: the recordings, and the set-up, began at different
+    times. Without messages.
+    """
+    matches = find_matches(ranks).collectives
+    table = matches.table[matches.table.index.isin(_in_step(ranks))]
+    rows = matches.rows.where(matches.among(table.index.to_numpy(np.int64)))
+    return Matches(matches.members, rows, table)
+
+
+@of_window
+def _in_step(ranks: Ranks) -> _Int64Array:
+    waits = find_waits(ranks)
+    found: _Int64Array = np.unique(waits.array("match")[waits.array("is_in_step")])
+    return found
+
+
+@fact
+def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
+    """Return when each rank waited for others and did not compute, by place in `find_members`."""
+    matches = find_matches(ranks)
+    waiting = [Intervals.empty() for _ in matches.members]
+    computing = _computing(ranks)
+    rows = _shared(matches)
+    starts, releases = rows.array("start_ns"), _releases(matches, rows)
+    lanes = rows_by_values(rows.array("member"), rows.array("device"))
+    for (place, device), own in lanes.items():
+        held = Intervals.union_of(starts[own], releases[own])
+        waiting[place] |= held - computing.get(device, Intervals.empty())
+    return tuple(waiting)
+
+
+def _shared(matches: Matches) -> CompactTable:
+    rows = matches.shared
+    return rows.where(rows.array("member") >= 0)
+
+
+@fact
+def _waits_of_whole(ranks: Ranks) -> CompactTable:
+    matches = find_matches(ranks)
+    rows = _shared(matches)
+    last_ns = _of_match(matches, rows, "last_start_ns")
+    order = np.lexsort((rows.array("member"), rows.array("match"), last_ns))
+    rows, last_ns = rows.where(order), last_ns[order]
+    del order
+    ends_together = matches.table["op"].isin(ENDS_TOGETHER).to_numpy(np.bool_)
+    known = CompactTable.of(
+        {
+            "match": rows.array("match"),
+            "member": rows.array("member"),
+            "last_member": _of_match(matches, rows, "last_member"),
+            "is_message": _is_message(matches)[_places(matches, rows)],
+            "device": rows.array("device"),
+            "start_ns": rows.array("start_ns"),
+            "last_start_ns": last_ns,
+        }
+    )
+    contradicted = np.clip(last_ns - rows.array("end_ns"), 0, None)
+    contradicted[~ends_together[_places(matches, rows)]] = 0
+    known = known.assign(contradicted_ns=contradicted)
+    del contradicted, last_ns
+    first_sync, synced = _syncs(matches, known)
+    known = known.assign(**synced)
+    return known.assign(**_exposed(ranks, known, _releases(matches, rows), first_sync))
+
+
+def _places(matches: Matches, rows: CompactTable) -> _Int64Array:
+    """Return the row of ``matches.table`` of each of ``rows``, which all have one."""
+    numbers = matches.table.index.to_numpy(np.int64)
+    return np.searchsorted(numbers, rows.array("match"))
+
+
+def _of_match(matches: Matches, rows: CompactTable, name: str) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = matches.table[name].to_numpy()[_places(matches, rows)]
+    return found
+
+
+def _releases(matches: Matches, rows: CompactTable) -> _Int64Array:
+    ended = np.minimum(_of_match(matches, rows, "last_start_ns"), rows.array("end_ns"))
+    return np.asarray(np.maximum(ended, rows.array("start_ns")), np.int64)
+
+
+def _is_message(matches: Matches) -> npt.NDArray[np.bool_]:
+    """Return which matches are messages of two ranks."""
+    table = matches.table
+    is_exchange = (table["op"] == "send_recv") & (table["members"] == _PAIR)
+    return np.asarray((table["op"] == _MESSAGE) | is_exchange, np.bool_)
+
+
+def _computing(ranks: Ranks) -> Mapping[int, Intervals]:
+    return {
+        device: time.compute for part in ranks.whole for device, time in device_times(part).items()
+    }
+
+
+def _syncs(matches: Matches, waits: CompactTable) -> tuple[_Int64Array, dict[str, Any]]:
+    """Return when all ranks of each collective were first released together, and last before it.
+
+    By collectives of these ranks, or of more. Nobody's first is `_NEVER`.
+    """
+    match = waits.array("match")
+    is_first = np.ones(len(match), np.bool_)
+    is_first[1:] = match[1:] != match[:-1]
+    firsts = np.flatnonzero(is_first)
+    release_ns = waits.array("last_start_ns")[firsts]
+    begin_ns = np.minimum.reduceat(waits.array("start_ns"), firsts)
+    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE)).to_numpy(np.bool_)
+    holds = together[_places(matches, waits.where(firsts))]
+    places: dict[frozenset[int], list[int]] = {}
+    for place, group in enumerate(_members_by_match(waits.array("member"), firsts)):
+        places.setdefault(group, []).append(place)
+    groups = {group: np.array(own, np.int64) for group, own in places.items()}
+    above = _groups_above(list(groups))
+    first, last = np.full(len(firsts), _NEVER), np.full(len(firsts), ABSENT)
+    in_step = np.zeros(len(firsts), np.bool_)
+    released = {ranks: np.sort(release_ns[rows][holds[rows]]) for ranks, rows in groups.items()}
+    for ranks, rows in groups.items():
+        earliest, latest = _NEVER, np.full(len(rows), ABSENT, np.int64)
+        for larger in above[ranks]:
+            times = released[larger]
+            if not len(times):
+                continue
+            earliest = min(earliest, int(times[0]))
+            before = np.searchsorted(times, begin_ns[rows], side="right") - 1
+            latest = np.maximum(latest, np.where(before >= 0, times[before], ABSENT))
+        # Begun by some before the ranks were first in step: what comes after that is known.
+        is_open = (latest == ABSENT) & (release_ns[rows] > earliest)
+        first[rows] = earliest
+        in_step[rows] = latest != ABSENT
+        last[rows] = np.where(is_open, earliest, latest)
+    of_row = np.cumsum(is_first) - 1
+    return first[of_row], {"sync_ns": last[of_row], "is_in_step": in_step[of_row]}
+
+
+def _members_by_match(members: _Int64Array, firsts: _Int64Array) -> Iterator[frozenset[int]]:
+    """Yield the ranks of each match, in the order in which the matches come."""
+    known: dict[bytes, frozenset[int]] = {}
+    for begin, end in pairwise([*firsts.tolist(), len(members)]):
+        key = members[begin:end].tobytes()
+        if key not in known:
+            known[key] = frozenset(members[begin:end].tolist())
+        yield known[key]
+
+
+_NEVER: Final = int(np.iinfo(np.int64).max)
+
+
+def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[frozenset[int]]]:
+    """Return, of each group of ranks, itself and those that hold all of it."""
+    with_rank: dict[int, list[frozenset[int]]] = {}
+    for group in groups:
+        for rank in group:
+            with_rank.setdefault(rank, []).append(group)
+    return {
+        group: [other for other in min((with_rank[r] for r in group), key=len) if group <= other]
+        for group in groups
+    }
+
+
+def _exposed(
+    ranks: Ranks, waits: CompactTable, releases: _Int64Array, first_sync: _Int64Array
+) -> dict[str, Any]:
+    """Return how long each row waited, in step and before, and what its rank did itself."""
+    starts, syncs = waits.array("start_ns"), waits.array("sync_ns")
+    in_step = np.clip(first_sync, starts, releases)
+    exposed, skew, own_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
+    waiting = waiting_of_members(ranks)
+    for member, rows in rows_by_value(waits.array("member")).items():
+        time = waiting[member]
+        order = rows[np.argsort(starts[rows], kind="stable")]
+        # What an earlier row of the rank waits for already is not counted twice.
+        covered = np.maximum.accumulate(np.concatenate([[ABSENT], releases[order][:-1]]))
+        begin = np.minimum(np.maximum(starts[order], covered), releases[order])
+        split = np.maximum(begin, in_step[order])
+        skew[order] = time.covered_ns(begin, split)
+        exposed[order] = time.covered_ns(split, releases[order])
+        since = np.maximum(syncs[rows], 0)
+        until = np.maximum(starts[rows], since)
+        own_ns[rows] = until - since - time.covered_ns(since, until)
+    return {
+        "wait_ns": releases - in_step,
+        "exposed_ns": exposed,
+        "skew_ns": skew,
+        "own_ns": own_ns,
+    }
+
+
+_AT_ONCE: Final = 200_000
+
+
+def where_in(table: CompactTable, rows: CompactTable) -> npt.NDArray[np.int64]:
+    """Return the first row of ``table`` with the match and the member of each of ``rows``.
+
+    `ABSENT` where it has none, or there is no match.
+    """
+    n_members = 1 + int(max(own.array("member").max(initial=ABSENT) for own in (table, rows)))
+    found = np.full(len(rows), ABSENT, np.int64)
+    if table.empty:
+        return found
+    there = _keys(table, n_members)
+    order = np.argsort(there, kind="stable").astype(np.int32)
+    there = there[order]
+    # Some after the others: what is laid out for every row takes several times the memory.
+    for begin in range(0, len(rows), _AT_ONCE):
+        places = np.arange(begin, min(begin + _AT_ONCE, len(rows)))
+        wanted = _keys(rows.where(places), n_members)
+        place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
+        is_there = (there[place] == wanted) & (wanted >= 0)
+        found[places[is_there]] = order[place[is_there]]
+    return found
+
+
+def value_in(
+    table: CompactTable, rows: CompactTable, name: str, nothing: int
+) -> npt.NDArray[np.int64]:
+    """Return what ``table`` says of the match and the member of each of ``rows``."""
+    place = where_in(table, rows)
+    values = np.append(table.array(name).astype(np.int64), nothing)
+    found: npt.NDArray[np.int64] = values[place]
+    return found
+
+
+def _keys(own: CompactTable, n_members: int) -> npt.NDArray[np.int64]:
+    keys, member = own.array("match") * np.int64(n_members), own.array("member")
+    is_unknown = (keys < 0) | (member < 0)
+    keys += member
+    keys[is_unknown] = ABSENT
+    return keys

@@ -1,0 +1,243 @@
+"""When each rank arrives at each shared collective, and what it did before.
+
+A shared collective ends on all ranks at once. What a rank does from the end of one until it
+arrives at its next holds no waiting for others, so that ranks compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.collectives.blame import beyond_others, pieces_of
+from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.collectives.waits import matches_in_step
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.phases import phases_of_work
+from traceprof.measures.host.states import find_host_phases
+from traceprof.model.activity import Activity
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import compact, rows_by_values
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, UNCLAIMED
+from traceprof.values import dataclass
+
+NOT_RECORDED: Final = "the time before its recording"
+DEVICE_IDLE: Final = "device idle"
+ON_HOST: Final = " (device idle)"
+"""Stands behind the phase that the host was in while the device had nothing to do."""
+_KNOWN_COLUMNS: Final = ("match", "member", "late_ns")
+_OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Doings:
+    """When a process was in which phase, in any of them, and what the rest is called."""
+
+    phases: Mapping[str, Intervals]
+    claimed: Intervals
+    rest: str
+
+    def within(
+        self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """Return the ns of every phase in each span, and of the rest."""
+        spent = {name: time.covered_ns(starts, ends) for name, time in self.phases.items()}
+        rest = ends - starts - self.claimed.covered_ns(starts, ends)
+        return spent | {self.rest: rest + spent.get(self.rest, 0)}
+
+
+@of_window
+def find_arrivals(ranks: Ranks) -> CompactTable:
+    """Return one row per rank and collective that it shares, by the start of the last rank.
+
+    Sends and receives are left out: in those, ranks wait by design (a pipeline); and those before
+    which the ranks were not in step (`matches_in_step`).
+
+    Columns: match, member, late_ns (after the median of the other ranks), and one per phase with
+    its time since the collective before, or since the start of the window. Where device work was
+    recorded: on the device, then the phases of the host while the device was idle (`ON_HOST`),
+    then what is left as `DEVICE_IDLE`; else the phases of the host, with what is left as "outside
+    any phase". `NOT_RECORDED` is the time before the first event of the rank: then the rank was
+    late before its recording began.
+    """
+    matches = find_matches(ranks).collectives
+    rows = matches.shared
+    rows = rows.where(np.lexsort((rows.array("start_ns"), rows.array("member"))))
+    late_ns = beyond_others(rows["start_ns"], rows["match"])
+    known = {"match": rows.array("match"), "member": rows.array("member"), "late_ns": late_ns}
+    order = _in_step_in_order(ranks, matches, rows)
+    found = CompactTable.of({name: values[order] for name, values in known.items()})
+    del known, late_ns
+    for name, spent in _time_in_phases(ranks, matches, rows):
+        found = found.assign(**{name: spent[order]})
+    return found
+
+
+def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> npt.NDArray[np.int32]:
+    """Return the places of the rows whose ranks were in step, by the start of the last rank."""
+    in_step = matches_in_step(ranks).table
+    numbers = in_step.index.to_numpy(np.int64)
+    known = np.flatnonzero(Matches(matches.members, rows, in_step).among(numbers))
+    places = np.searchsorted(numbers, rows.array("match")[known])
+    last_ns = in_step["last_start_ns"].to_numpy(np.int64)[places]
+    return known[np.lexsort((rows.array("member")[known], last_ns))].astype(np.int32)
+
+
+def phases_of_arrivals(arrivals: CompactTable) -> list[str]:
+    """Return the phases among the columns of `find_arrivals`."""
+    return [name for name in arrivals.names if name not in _KNOWN_COLUMNS]
+
+
+@of_window
+def excess_of_members(ranks: Ranks) -> pd.DataFrame:
+    """Return each phase's time before arrivals beyond the median of the other ranks, added up.
+
+    In ns, one row per rank (its place in `find_members`), one column per phase.
+    """
+    arrivals = find_arrivals(ranks)
+    return excess_by(arrivals, arrivals.array("member"), len(find_matches(ranks).members))
+
+
+def excess_by(arrivals: CompactTable, place: npt.NDArray[np.int64], n: int) -> pd.DataFrame:
+    """Return the same by the ``place`` of each row of ``arrivals``: from 0 to ``n`` - 1.
+
+    Rows at a negative place do not count.
+    """
+    sums = {name: np.zeros(n) for name in phases_of_arrivals(arrivals)}
+    for rows in pieces_of(arrivals.codes("match")):
+        some, own = arrivals.where(rows), place[rows]
+        kept, match = own >= 0, some["match"]
+        for name in sums:
+            beyond = np.nan_to_num(beyond_others(some[name], match))
+            sums[name] += np.bincount(own[kept], beyond[kept], minlength=n)
+    return pd.DataFrame(sums, index=pd.RangeIndex(n))
+
+
+def _ends_before(
+    ranks: Ranks, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return when a rank had ended the collective before each of its own, by their start."""
+    before = np.full(len(starts), ranks.span.start_ns, np.int64)
+    before[1:] = np.maximum.accumulate(ends)[:-1]
+    return np.minimum(np.maximum(before, ranks.span.start_ns), starts)
+
+
+def _time_in_phases(
+    ranks: Ranks, matches: Matches, rows: CompactTable
+) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+    """Yield each phase with its ns before each of ``rows``, which are in the order of ranks."""
+    rows_of = _slices(rows.array("member"))
+    told = ranks.each_of(_before_arrivals, _spans(ranks, matches, rows, rows_of))
+    spent = {member: phases for own in told for member, phases in own.items()}
+    del told
+    for name in dict.fromkeys(name for member in rows_of for name in spent[member]):
+        column = np.zeros(len(rows), np.int64)
+        for member, own in rows_of.items():
+            if name in spent[member]:
+                column[own] = spent[member].pop(name)
+        yield name, column
+
+
+def _spans(
+    ranks: Ranks, matches: Matches, rows: CompactTable, rows_of: Mapping[int, slice]
+) -> list[tuple[tuple[_Spans, ...]]]:
+    """Return what each part of the ranks is asked: the spans before the arrivals of its ranks."""
+    asked: list[list[_Spans]] = [[] for _ in ranks.parts]
+    starts, ends, part = (rows.array(name) for name in ("start_ns", "end_ns", "part"))
+    for member, own in rows_of.items():
+        before = _ends_before(ranks, starts[own], ends[own])
+        span = member, matches.members[member].process, before, starts[own]
+        asked[int(part[own.start])].append(span)
+    return [(tuple(own),) for own in asked]
+
+
+def _slices(values: npt.NDArray[np.int64]) -> dict[int, slice]:
+    """Return where each of ``values`` stands, which are in order."""
+    borders = [*np.flatnonzero(np.diff(values, prepend=ABSENT - 1)).tolist(), len(values)]
+    return {int(values[begin]): slice(begin, end) for begin, end in pairwise(borders)}
+
+
+_Spans: TypeAlias = tuple[int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""A rank, its process, and starts and ends."""
+
+
+def _before_arrivals(
+    trace: Trace, asked: tuple[_Spans, ...]
+) -> dict[int, dict[str, npt.NDArray[Any]]]:
+    """Return, by rank, the ns of every phase in each of its spans, as small as they fit."""
+    doings = _doings(trace) if asked else {}
+    return {
+        member: {
+            name: compact(spent) for name, spent in doings[process].within(starts, ends).items()
+        }
+        for member, process, starts, ends in asked
+    }
+
+
+@fact
+def _doings(trace: Trace) -> Mapping[int, _Doings]:
+    """Return what each process did when."""
+    on_host = {phases.process: phases.times for phases in find_host_phases(trace)}
+    has_device = "kernels" in trace.recorded
+    on_device = _on_devices(trace) if has_device else {}
+    return {
+        process: _doings_of_one(
+            Intervals.single(trace.span.start_ns, first),
+            {n: t for n, t in on_host.get(process, {}).items() if n != "communication"},
+            on_device.get(process, {}) if has_device else None,
+        )
+        for process, first in _first_events(trace).items()
+    }
+
+
+def _doings_of_one(
+    before: Intervals,
+    on_host: Mapping[str, Intervals],
+    on_device: Mapping[str, Intervals] | None,
+) -> _Doings:
+    if on_device is None:
+        phases = {NOT_RECORDED: before} | dict(on_host)
+        return _Doings(phases, _union(phases), UNCLAIMED)
+    phases = {NOT_RECORDED: before} | dict(on_device)
+    busy = _union(phases)
+    phases |= {f"{name}{ON_HOST}": time - busy for name, time in on_host.items()}
+    return _Doings(phases, _union(phases), DEVICE_IDLE)
+
+
+def _union(phases: Mapping[str, Intervals]) -> Intervals:
+    return Intervals.union_of(
+        np.concatenate([time.starts for time in phases.values()]),
+        np.concatenate([time.ends for time in phases.values()]),
+    )
+
+
+def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
+    """Return, by process, when its devices computed for which phase."""
+    kernels = trace.kernels
+    computing = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
+    columns = ("start_ns", "end_ns", "process")
+    starts, ends, process = (kernels[name].to_numpy(np.int64)[computing] for name in columns)
+    phases = phases_of_work(trace, "kernels")[computing]
+    found: dict[int, dict[str, Intervals]] = {}
+    for (owner, phase), rows in rows_by_values(process, phases).items():
+        name = PHASES[phase] if phase >= 0 else UNCLAIMED
+        found.setdefault(owner, {})[name] = Intervals.union_of(starts[rows], ends[rows])
+    return found
+
+
+def _first_events(trace: Trace) -> dict[int, int]:
+    """Return the time of the first event of each process."""
+    # Tables are sorted by start: the first row of a process is its first event.
+    tables = [trace.table(name)[["process", "start_ns"]] for name in _OF_PROCESSES]
+    firsts = pd.concat([table.drop_duplicates("process") for table in tables])
+    first = firsts.groupby("process")["start_ns"].min()
+    return {int(str(process)): int(ns) for process, ns in first.items()}

@@ -1,0 +1,343 @@
+"""Whole hosts and racks that the others wait for, told apart from single late ranks.
+
+In a collective that several hosts share, a host is late as a whole by what most of its ranks come
+after the median rank of the other hosts. What only its last rank is later is that rank's own. A
+host that passes on a delay of another is none: half of what everybody waits must go back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.collectives.blame import Blame, find_blame
+from traceprof.measures.collectives.clocks import is_beyond_clocks, spread_of_ends_ns
+from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.collectives.members import Member
+from traceprof.measures.collectives.waits import matches_in_step
+from traceprof.measures.facts import of_window
+from traceprof.measures.ranks.arrivals import find_arrivals, phases_of_arrivals
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, TableSpec, Unit, key, same, total
+from traceprof.values import dataclass
+
+_Float64Array = npt.NDArray[np.float64]
+
+_LEAST_COST_RATIO: Final = 0.01
+_LEAST_SHARE_RATIO: Final = 0.5
+_FEWEST_RANKS: Final = 2
+
+
+class Grouping(StrEnum):
+    """A way to put ranks together."""
+
+    HOST = "host"
+    RACK = "rack"
+
+    def of_member(self, member: Member) -> str:
+        """Return the group of a rank, "" where it is not known."""
+        return member.host if self is Grouping.HOST else member.rack
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLateness:
+    """How late the ranks of a group come to the collectives that they share with others.
+
+    ``held_up_ns`` adds up how long its last rank held up the median rank of the others where it
+    came last of all, ``cost_ns`` what of that most of its ranks are late. ``late_ranks`` is how
+    many of its ``ranks`` come as late as half of the former and 1 % of the window, in all, and
+    ``late_members`` their places.
+    ``phase`` is where its ranks take longer than the median of the others, by ``excess_ns`` each
+    in all; ``since_ns`` when it first held the others up by half of its usual lateness, from the
+    start of the trace; ``ends_ns`` how far apart the ends of the same collectives are, which
+    shows how much the clocks differ. A straggler holds the others up as a whole, for 1 % of the
+    window and half of the time for which anybody does, by more than the clocks differ.
+    """
+
+    name: str
+    ranks: int
+    late_ranks: int
+    late_members: tuple[int, ...]
+    is_straggler: bool
+    held_up_ns: int
+    cost_ns: int
+    cost_ratio: float
+    last_ratio: float
+    phase: str
+    excess_ns: int
+    since_ns: int | None
+    waited_ns: int
+    ends_ns: int
+
+
+@of_window
+def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, ...]:
+    """Return the lateness of each group, in the order of their first ranks.
+
+    Nothing where there is but one group.
+    """
+    matches = matches_in_step(ranks)
+    names = [grouping.of_member(member) for member in matches.members]
+    groups = list(dict.fromkeys(filter(None, names)))
+    if len(groups) < 2 or not matches.is_shared:
+        return ()
+    meetings = _Meetings(matches, np.array([groups.index(n) if n else -1 for n in names]))
+    found = [_measure(ranks, meetings, i, name) for i, name in enumerate(groups)]
+    whole = sum(one.held_up_ns for one, _ in found)
+    costly = [i for i, (one, _) in enumerate(found) if one.cost_ratio >= _LEAST_COST_RATIO]
+    phases = _phases(find_arrivals(ranks), meetings, costly) if costly else {}
+    blame = find_blame(ranks)
+    is_root = [_is_root(blame, meetings.group_of == i) for i in range(len(groups))]
+    return tuple(
+        _judged(group, held, whole, *phases.get(i, ("", 0)), is_root=is_root[i])
+        for i, (group, held) in enumerate(found)
+    )
+
+
+def _is_root(blame: Blame, own: npt.NDArray[np.bool_]) -> bool:
+    """Return whether waiting goes back to a group, and to most of its ranks alike."""
+    excess = np.sort(blame.excess_ns[own])
+    is_alike = excess[(len(excess) - 1) // 2] >= _LEAST_SHARE_RATIO * excess[-1]
+    charged = blame.charged_ns
+    return bool(is_alike and int(charged[own].sum()) >= _LEAST_SHARE_RATIO * int(charged.sum()) > 0)
+
+
+def find_late_whole(ranks: Ranks) -> tuple[Grouping, GroupLateness] | None:
+    """Return the rack, else the host, that is late as a whole with more than one rank.
+
+    A rack only where ranks of several hosts of it are late: else it is the host.
+    """
+    members = find_matches(ranks).members
+    for grouping in (Grouping.RACK, Grouping.HOST):
+        late = find_late_group(measure_lateness(ranks, grouping))
+        if late is None or late.late_ranks < _FEWEST_RANKS:
+            continue
+        hosts = {members[place].host for place in late.late_members}
+        if grouping is Grouping.HOST or len(hosts) > 1:
+            return grouping, late
+    return None
+
+
+def find_unclear_group(ranks: Ranks, grouping: Grouping) -> GroupLateness | None:
+    """Return the group that would be the straggler if the clocks did not differ as much."""
+    lateness = measure_lateness(ranks, grouping)
+    whole = sum(group.held_up_ns for group in lateness)
+    return next(
+        (
+            group
+            for group in lateness
+            if _is_costly(group, whole) and not is_beyond_clocks(group.cost_ns, group.ends_ns)
+        ),
+        None,
+    )
+
+
+def find_late_group(lateness: tuple[GroupLateness, ...]) -> GroupLateness | None:
+    """Return the straggler among the groups."""
+    return next((group for group in lateness if group.is_straggler), None)
+
+
+class _Meetings:
+    """When each rank came to each collective that several groups share.
+
+    ``come`` has a row per collective (``table``) and a column per member, in ns after the first
+    of them; NaN where a member takes no part.
+    """
+
+    def __init__(self, matches: Matches, group_of: npt.NDArray[np.int64]) -> None:
+        rows = matches.shared
+        place = np.searchsorted(matches.table.index.to_numpy(np.int64), rows.array("match"))
+        first = matches.table["first_start_ns"].to_numpy(np.int64)[place]
+        after = (rows.array("start_ns") - first).astype(np.float64)
+        come = np.full((len(matches.table), len(matches.members)), np.nan)
+        # The first row counts where a member has several: it is written last.
+        come[place[::-1], rows.array("member")[::-1]] = after[::-1]
+        known = np.isfinite(come)
+        n_groups = int(group_of.max()) + 1
+        here = [known[:, group_of == group].any(axis=1) for group in range(n_groups)]
+        spans = np.sum(here, axis=0) > 1
+        self.group_of = group_of
+        self.table = matches.table[spans]
+        self.come = come[spans]
+        self.takes_part = np.stack(here)[:, spans]
+        self.last_group = group_of[self.table["last_member"].to_numpy(np.int64)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """Where a group came last: the rows of the arrivals, and by how much it did."""
+
+    rows: npt.NDArray[np.int64]
+    as_a_whole: _Float64Array
+
+
+def _measure(
+    ranks: Ranks, meetings: _Meetings, place: int, name: str
+) -> tuple[GroupLateness, _Held]:
+    rows = np.flatnonzero(meetings.last_group == place)
+    own = meetings.group_of == place
+    come = meetings.come[rows]
+    mine, others = come[:, own], come[:, ~own]
+    low, high = _middles(others)
+    usual = (low + high) / 2
+    last = np.clip(np.nanmax(mine, axis=1) - usual, 0, None) if len(rows) else usual
+    # The lower median: of two ranks the one that comes first, so that both must be late.
+    as_a_whole = np.clip(_middles(mine)[0] - usual, 0, None)
+    # Side by side each of its ranks may meet those of others apart: their delays are one.
+    weight = np.isfinite(mine).sum(axis=1) / int(own.sum())
+    held_up_ns = int(np.rint((last * weight).sum()))
+    per_rank = np.nansum(np.clip(mine - usual[:, None], 0, None), axis=0)
+    least = max(_LEAST_SHARE_RATIO * held_up_ns, _LEAST_COST_RATIO * ranks.span.duration_ns)
+    late = np.flatnonzero(own)[(per_rank > 0) & (per_rank >= least)]
+    cost_ns = int(np.rint((as_a_whole * weight).sum()))
+    n_part = int(meetings.takes_part[place].sum())
+    group = GroupLateness(
+        name=name,
+        ranks=int(own.sum()),
+        late_ranks=len(late),
+        late_members=tuple(late.tolist()),
+        is_straggler=False,
+        held_up_ns=held_up_ns,
+        cost_ns=cost_ns,
+        cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
+        last_ratio=len(rows) / n_part if n_part else 0.0,
+        phase="",
+        excess_ns=0,
+        since_ns=_since(ranks, meetings, rows, as_a_whole),
+        ends_ns=spread_of_ends_ns(meetings.table.iloc[rows[as_a_whole > 0]]),
+        waited_ns=int(meetings.table["waited_ns"].to_numpy(np.int64)[rows].sum()),
+    )
+    return group, _Held(rows, as_a_whole)
+
+
+def _since(
+    ranks: Ranks, meetings: _Meetings, rows: npt.NDArray[np.int64], late: _Float64Array
+) -> int | None:
+    """Return when the group first was late as a whole, by half of its usual lateness."""
+    if not (late > 0).any():
+        return None
+    is_late = late >= np.median(late[late > 0]) / 2
+    at = meetings.table["last_start_ns"].to_numpy(np.int64)[rows[is_late]]
+    return int(at.min()) - ranks.whole.span.start_ns
+
+
+def _middles(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
+    """Return the lower and the upper median of each row; NaN does not count."""
+    ordered = np.sort(values, axis=1)  # NaN comes last
+    known = np.isfinite(values).sum(axis=1)
+    rows = np.arange(len(ordered))
+    return ordered[rows, (known - 1) // 2], ordered[rows, np.minimum(known // 2, known - 1)]
+
+
+def _judged(
+    group: GroupLateness, held: _Held, whole_ns: int, phase: str, excess_ns: int, *, is_root: bool
+) -> GroupLateness:
+    is_straggler = (
+        is_root
+        and _is_costly(group, whole_ns)
+        and len(held.rows) > 1
+        and is_beyond_clocks(group.cost_ns, group.ends_ns)
+    )
+    return replace(group, is_straggler=is_straggler, phase=phase, excess_ns=excess_ns)
+
+
+def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
+    share_ns = _LEAST_SHARE_RATIO * whole_ns
+    return group.cost_ratio >= _LEAST_COST_RATIO and group.cost_ns >= share_ns
+
+
+def _phases(
+    arrivals: CompactTable, meetings: _Meetings, wanted: list[int]
+) -> dict[int, tuple[str, int]]:
+    """Return where the ranks of each group take longer than the others where it came last."""
+    last = pd.Series(meetings.last_group, meetings.table.index)
+    came_last = arrivals["match"].map(last).fillna(-1).to_numpy(np.int64)
+    rows_of = rows_by_value(came_last)
+    of_rows = meetings.group_of[arrivals.array("member")]
+    return {
+        group: _phase(arrivals.where(rows_of[group]), of_rows[rows_of[group]] == group)
+        for group in wanted
+        if group in rows_of
+    }
+
+
+def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, int]:
+    """Return where some ranks take longer than the median of the others, by how much each."""
+    match = arrivals.array("match")
+    sums = {}
+    for name in phases_of_arrivals(arrivals):
+        spent = arrivals[name]
+        mine = spent[is_own].groupby(match[is_own]).mean()
+        sums[name] = (mine - spent[~is_own].groupby(match[~is_own]).median()).sum()
+    excess = pd.Series(sums, dtype=np.float64)
+    if excess.empty or excess.max() <= 0:
+        return "", 0
+    return str(excess.idxmax()), int(np.rint(excess.max()))
+
+
+LATE_GROUPS: Final = TableSpec(
+    "late_groups",
+    "the hosts, racks and stages that seem late as a whole, and what to make of it",
+    (
+        key("kind", "host, rack or stage"),
+        key("group", "its name"),
+        same("verdict", Unit.TEXT, "straggler, or clocks: they may differ by as much"),
+        same("ranks", Unit.COUNT, "its ranks"),
+        same("late_ranks", Unit.COUNT, "how many of them come late"),
+        total("cost_ns", Unit.NS, "how long most of its ranks hold the median other up"),
+        same("cost_ratio", Unit.RATIO, "that, of the window"),
+        total("held_up_ns", Unit.NS, "how long its last rank does"),
+        same("last_ratio", Unit.RATIO, "the share of the collectives to which it comes last"),
+        same("phase", Unit.TEXT, "where its ranks take longer than the others"),
+        total("excess_ns", Unit.NS, "by how much each does in all"),
+        same("since_ns", Unit.AT_NS, "when it first was late"),
+        total("waited_ns", Unit.NS, "what all ranks waited where it came last"),
+        total("ends_ns", Unit.NS, "how much the ends of these collectives differ"),
+    ),
+)
+"""Those groups of `GroupLateness` that explain the lateness of ranks."""
+
+
+def describe_lateness(grouping: Grouping, group: GroupLateness) -> Note:
+    """Return a note on a straggler."""
+    where = ", mostly in {phase}" if group.phase else ""
+    since = "" if group.since_ns is None else ", since {since:ns}"
+    text = (
+        "{kind} {group} is a straggler: {late:count} of its {ranks:count} ranks come late, last "
+        "to {last:ratio} of the collectives that it shares with others; that costs the others "
+        f"{{cost:ns}} ({{share:ratio}} of the window){where}{since}"
+    )
+    return Note.of(
+        text,
+        kind=grouping.value,
+        group=group.name,
+        late=group.late_ranks,
+        ranks=group.ranks,
+        last=group.last_ratio,
+        cost=group.cost_ns,
+        share=group.cost_ratio,
+        phase=group.phase,
+        since=group.since_ns,
+    )
+
+
+def frame_of_late(groups: Iterable[tuple[str, GroupLateness]]) -> pd.DataFrame:
+    """Return the table `LATE_GROUPS` of some groups, each with its kind: host, rack or stage."""
+    rows = [
+        {
+            **asdict(group),
+            "kind": kind,
+            "group": group.name,
+            "verdict": "straggler" if group.is_straggler else "clocks",
+        }
+        for kind, group in groups
+    ]
+    return LATE_GROUPS.frame(rows)

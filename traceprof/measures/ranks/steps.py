@@ -1,0 +1,318 @@
+"""Every step of every rank: its own time, waiting, and how late it came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.errors import NotRecordedError
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.blame import beyond_others
+from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.collectives.members import Member, find_members
+from traceprof.measures.collectives.waits import find_waits, value_in, waiting_of_members, where_in
+from traceprof.measures.facts import fact, of_window, without_keeping
+from traceprof.measures.ranks.arrivals import excess_by, find_arrivals
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.spans import steps_of_calls
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import rows_by_value
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
+from traceprof.model.tables import ABSENT
+from traceprof.model.timing import Steps
+from traceprof.values import dataclass
+
+_NOTABLE_RATIO: Final = 0.01
+_CONSISTENT_RATIO: Final = 0.9
+_OF_CALLS: Final = ["process", "call_ns", "start_ns"]
+_NO_ROWS: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankSteps:
+    """The steps of all ranks.
+
+    ``table`` has a row per step and process: rank (None where not known), step (its number, the
+    same on all ranks), own_ns (its duration without the time in which the rank waited for others
+    and no compute hid it), slower_ratio (own_ns beyond the median of the ranks in this step, as a
+    share of that), duration_ns, waited_ns (in the collectives that it called in this step, for
+    the last rank, and no compute hid it; without what came before the ranks were in step), late_ns
+    (how much it held up the median of the others where it came last, in step), phase (where it
+    takes longer than the median of the others, by at least 1 % of the step; "" where nowhere or
+    not known), skew_ns (its duration beyond the shortest of the ranks in this
+    step), collectives_count (those shared with other ranks), host, rack, process.
+    ``shifts`` is what was added to the numbers of a process.
+    """
+
+    table: pd.DataFrame
+    shifts: Mapping[int, int]
+
+
+@of_window
+def find_rank_steps(ranks: Ranks) -> RankSteps:
+    """Return the steps that lie in the window, of every rank, step by step."""
+    whole = _rank_steps_of_whole(ranks)
+    table, span = whole.table, ranks.span
+    if ranks.uncut is not None:
+        inside = (table["start_ns"] >= span.start_ns) & (table["end_ns"] <= span.end_ns)
+        table = table[inside].reset_index(drop=True)
+    by_step = table.groupby("step")
+    usual = by_step["own_ns"].transform("median")
+    compared = table.assign(
+        slower_ratio=table["own_ns"] / usual.where(usual > 0) - 1,
+        skew_ns=table["duration_ns"] - by_step["duration_ns"].transform("min"),
+    )
+    return RankSteps(compared, whole.shifts)
+
+
+@fact
+def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
+    matches = find_matches(ranks)
+    steps, shifts = _lined_up(steps_of_ranks(ranks), matches)
+    table = steps.table
+    rows = matches.shared
+    place = steps_of_calls(steps, rows[_OF_CALLS])
+    members = {member.process: member for member in matches.members}
+    known = [members.get(process) for process in table["process"].tolist()]
+    starts, ends = table["device_start_ns"], table["device_end_ns"]
+    result = pd.DataFrame(
+        {
+            "rank": [None if m is None or m.rank == ABSENT else m.rank for m in known],
+            "step": table["step"],
+            "own_ns": ends - starts - _waited_in(ranks, matches, steps),
+            "duration_ns": ends - starts,
+            **_sums(ranks, matches, rows, place, len(steps)),
+            "phase": _phases(ranks, rows, place, steps),
+            "host": np.array(["" if m is None else m.host for m in known], object),
+            "rack": np.array(["" if m is None else m.rack for m in known], object),
+            "process": table["process"],
+            "start_ns": starts,
+            "end_ns": ends,
+        }
+    )
+    return RankSteps(result.sort_values(["step", "rank", "process"], ignore_index=True), shifts)
+
+
+def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
+    """Return the steps with numbers that mean the same step on all ranks, and what was added.
+
+    Where nobody numbers the steps they are counted from the first that a rank recorded: the
+    collectives that ranks share tell how many steps later one of them began.
+    """
+    table = steps.table
+    if table.empty:
+        return steps, {}
+    rows = matches.shared
+    place = steps_of_calls(steps, rows[_OF_CALLS])
+    known = np.flatnonzero(place >= 0)
+    step = table["step"].to_numpy(np.int64)[place[known]]
+    match = rows.array("match")[known]
+    called = rows_by_value(rows.array("process")[known])
+    del rows, place, known
+    reference = table["process"].value_counts(sort=True).index[0]
+    numbered, first = np.unique(match[called.get(reference, _NO_ROWS)], return_index=True)
+    there = step[called.get(reference, _NO_ROWS)][first]
+    shifts = {}
+    for process, own in called.items():
+        shared = np.isin(match[own], numbered)
+        place = np.searchsorted(numbered, match[own][shared])
+        ahead, counts = np.unique(there[place] - step[own][shared], return_counts=True)
+        if counts.sum() <= 1:
+            continue
+        most = int(ahead[counts.argmax()])
+        if most and counts.max() >= _CONSISTENT_RATIO * counts.sum():
+            shifts[process] = most
+    numbers = table["step"] + table["process"].map(shifts).fillna(0).astype(np.int64)
+    if shifts:
+        numbers -= min(0, int(numbers.min()))
+    return replace(steps, table=table.assign(step=numbers)), shifts
+
+
+def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> npt.NDArray[np.int64]:
+    """Return how long the rank of each step waited while the step lasted, and did not compute."""
+    waiting: dict[int, Intervals] = {}
+    for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
+        waiting[member.process] = waiting.get(member.process, Intervals.empty()) | time
+    table = steps.table
+    borders = ("device_start_ns", "device_end_ns")
+    starts, ends = (table[name].to_numpy(np.int64) for name in borders)
+    waited = np.zeros(len(table), np.int64)
+    for process, rows in table.groupby("process").indices.items():
+        time = waiting.get(int(str(process)), Intervals.empty())
+        waited[rows] = time.covered_ns(starts[rows], ends[rows])
+    return waited
+
+
+def _sums(
+    ranks: Ranks, matches: Matches, rows: CompactTable, place: npt.NDArray[np.int64], n_steps: int
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
+    waits = find_waits(ranks.whole)
+    known = np.flatnonzero(place >= 0)
+    place = place[known]
+
+    def added(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        sums = np.zeros(n_steps, np.int64)
+        np.add.at(sums, place, values)
+        return sums
+
+    in_step = value_in(waits, rows, "is_in_step", 0)[known].astype(np.bool_)
+    is_last = in_step & _came_last(matches, rows)[known]
+    late = beyond_others(rows["start_ns"], rows["match"])[known]
+    return {
+        "collectives_count": np.bincount(place, minlength=n_steps),
+        "waited_ns": added(value_in(waits, rows, "exposed_ns", 0)[known]),
+        "late_ns": added(np.where(is_last, np.rint(late), 0).astype(np.int64)),
+    }
+
+
+def _came_last(matches: Matches, rows: CompactTable) -> npt.NDArray[np.bool_]:
+    """Return whether the rank of each of ``rows``, which have a match, was the last there."""
+    table, match = matches.table, rows.array("match")
+    if table.empty:
+        return np.zeros(len(rows), np.bool_)
+    last = np.full(int(table.index.max()) + 1, ABSENT, np.int64)
+    last[table.index.to_numpy(np.int64)] = table["last_member"].to_numpy(np.int64)
+    return np.asarray(last[match] == rows.array("member"), np.bool_)
+
+
+def _phases(
+    ranks: Ranks, rows: CompactTable, place: npt.NDArray[np.int64], steps: Steps
+) -> npt.NDArray[np.object_]:
+    """Return the phase in which the rank of each step takes longer than the others."""
+    found = np.full(len(steps), "", object)
+    arrivals = without_keeping(find_arrivals, ranks.whole)
+    placed = np.append(place, ABSENT)[where_in(rows, arrivals)]
+    known = np.unique(placed[placed >= 0])
+    if not len(known):
+        return found
+    sums = excess_by(arrivals, placed, len(steps)).loc[known]
+    least = _NOTABLE_RATIO * steps.durations_ns[sums.index.to_numpy()]
+    names = sums.columns.to_numpy(object)[sums.to_numpy().argmax(axis=1)]
+    found[sums.index.to_numpy()] = np.where(sums.max(axis=1) >= least, names, "")
+    return found
+
+
+_MOST_NAMED: Final = 4
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "rank_steps",
+            "one row per step and rank, step by step",
+            (
+                key("rank", "the rank", Unit.NUMBER),
+                key("step", "the number of the step, the same on all ranks", Unit.NUMBER),
+                total("own_ns", Unit.NS, "the step without the waiting that no compute hid"),
+                derived("slower_ratio", Unit.RATIO, "own_ns beyond the median rank's, of that"),
+                total("duration_ns", Unit.NS, "the length of the step"),
+                total("waited_ns", Unit.NS, "in its collectives, for the last rank to come"),
+                total("late_ns", Unit.NS, "how long it held up the median of the others"),
+                same("phase", Unit.TEXT, "where it takes at least 1 % of the step longer"),
+                derived("skew_ns", Unit.NS, "its duration beyond the shortest of the ranks"),
+                total("collectives_count", Unit.COUNT, "its collectives that others share"),
+                same("host", Unit.TEXT, "the host of the rank"),
+                same("rack", Unit.TEXT, "the rack of the rank"),
+                key("process", "the process of the rank", Unit.NUMBER),
+            ),
+        ),
+        TableSpec(
+            "shifts",
+            "the ranks whose steps are counted from another beginning",
+            (
+                key("process", "the process of the rank", Unit.NUMBER),
+                same("rank", Unit.NUMBER, "the rank"),
+                same("added", Unit.NUMBER, "what was added to the numbers of its steps"),
+            ),
+        ),
+    ),
+    scalars=(
+        total("steps_count", Unit.COUNT, "steps"),
+        total("partial_count", Unit.COUNT, "of these, not known of every rank"),
+    ),
+)
+
+
+def measure_rank_steps(ranks: Ranks) -> Result:
+    """Return every step that lies in the window, of every rank.
+
+    Raises:
+        NotRecordedError: no steps are known.
+    """
+    found = find_rank_steps(ranks)
+    table = found.table
+    if table.empty:
+        raise NotRecordedError(
+            "no whole step is known in this window: record with `traceprof record`, "
+            "call traceprof.step(), or choose a larger window"
+        )
+    members = {member.process: member for member in find_members(ranks)}
+    n_ranks, sizes = table["process"].nunique(), table.groupby("step").size()
+    scalars = {"steps_count": len(sizes), "partial_count": int((sizes < n_ranks).sum())}
+    shifts = [
+        {"process": process, "rank": members[process].rank, "added": added}
+        for process, added in found.shifts.items()
+    ]
+    notes = [*_on_shifts(found, members)]
+    if n_ranks > 1 and not find_matches(ranks.whole).is_shared:
+        text = "no collective is shared: what ranks wait for each other is in their own time"
+        notes.append(Note(text))
+    if n_ranks > 1 and scalars["partial_count"]:
+        text = "{fewer:count} of {n:count} steps are not known of every one of {ranks:count} ranks"
+        fewer = scalars["partial_count"]
+        notes.append(Note.of(text, fewer=fewer, n=len(sizes), ranks=n_ranks))
+    return Result(
+        "rank-steps",
+        SPEC,
+        {"rank_steps": SPEC.tables[0].frame(table), "shifts": SPEC.tables[1].frame(shifts)},
+        scalars,
+        tuple(notes),
+    )
+
+
+def _on_shifts(found: RankSteps, members: dict[int, Member]) -> list[Note]:
+    if not found.shifts:
+        return []
+    named = [members[process].label for process in list(found.shifts)[:_MOST_NAMED]]
+    more = " …" if len(found.shifts) > _MOST_NAMED else ""
+    text = (
+        "the steps of {ranks} are counted from another beginning: they were lined up by the "
+        "collectives that they share"
+    )
+    return [Note.of(text, ranks=", ".join(named) + more)]
+
+
+RANK_STEPS = Analysis(
+    name="rank-steps",
+    spec=SPEC,
+    uses=(
+        "kernels",
+        "copies",
+        "collectives",
+        "api_calls",
+        "ranges",
+        "host_ops",
+        "processes",
+        "devices",
+    ),
+    whole=("ranges", "kernels", "collectives"),
+    of_steps=True,
+    of_ranks=measure_rank_steps,
+)

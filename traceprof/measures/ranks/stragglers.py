@@ -1,0 +1,400 @@
+"""Ranks and stages that the others wait for: whose delays waiting goes back to, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.blame import Blame, find_blame
+from traceprof.measures.collectives.clocks import ENDS_TOGETHER, describe_clocks, is_beyond_clocks
+from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.collectives.members import find_members
+from traceprof.measures.collectives.waits import matches_in_step
+from traceprof.measures.facts import of_window
+from traceprof.measures.ranks.arrivals import excess_of_members, find_arrivals
+from traceprof.measures.ranks.costs import cause_of, cost_of, since_of
+from traceprof.measures.ranks.groups import (
+    LATE_GROUPS,
+    GroupLateness,
+    describe_lateness,
+    find_late_whole,
+    frame_of_late,
+)
+from traceprof.measures.ranks.pipeline import find_stages
+from traceprof.model.grouping import rows_by_value
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
+from traceprof.model.tables import ABSENT
+from traceprof.values import dataclass
+
+_LEAST_COST_RATIO: Final = 0.01
+_LEAST_SHARE_RATIO: Final = 0.5
+_FEWEST_RANKS: Final = 2
+
+
+@of_window
+def stages_of_members(ranks: Ranks) -> dict[int, int]:
+    """Return the number of the stage of each rank, by place in `find_members`."""
+    place = {member: i for i, member in enumerate(find_members(ranks))}
+    return {place[stage.member]: stage.number for stage in find_stages(ranks)}
+
+
+@of_window
+def find_late_stage(ranks: Ranks) -> GroupLateness | None:
+    """Return the stage for which the others wait, if all of its ranks are to blame alike.
+
+    Of a stage of one rank it is that rank's.
+    """
+    blame = find_blame(ranks)
+    stages = stages_of_members(ranks)
+    if blame.why_not or not stages:
+        return None
+    of_member = np.array([stages.get(i, -1) for i in range(len(blame.charged_ns))])
+    whole = int(blame.charged_ns.sum())
+    for number in sorted(set(stages.values())):
+        own = np.flatnonzero(of_member == number)
+        charged = int(blame.charged_ns[own].sum())
+        excess = np.sort(blame.excess_ns[own])
+        others = len(of_member) - len(own)
+        if len(own) < _FEWEST_RANKS or not others or charged < _LEAST_SHARE_RATIO * whole:
+            continue
+        cost_ns = cost_of(ranks, tuple(own.tolist()))
+        cost_ratio = cost_ns / (ranks.span.duration_ns or 1)
+        if excess[0] < _LEAST_SHARE_RATIO * excess[-1] or cost_ratio < _LEAST_COST_RATIO:
+            continue
+        return GroupLateness(
+            name=str(number),
+            ranks=len(own),
+            late_ranks=len(own),
+            late_members=tuple(own.tolist()),
+            is_straggler=True,
+            held_up_ns=cost_ns,
+            cost_ns=cost_ns,
+            cost_ratio=cost_ratio,
+            last_ratio=0.0,
+            phase="",
+            excess_ns=int(excess[(len(excess) - 1) // 2]),
+            since_ns=since_of(ranks, blame, tuple(own.tolist())),
+            waited_ns=charged,
+            ends_ns=0,
+        )
+    return None
+
+
+def describe_stage(stage: GroupLateness) -> Note:
+    """Return a note on a slow stage."""
+    return Note.of(
+        "stage {stage} of the pipeline is slow: each of its {n:count} ranks works {excess:ns} "
+        "longer than the others; that costs these {cost:ns} ({share:ratio} of the window)",
+        stage=stage.name,
+        n=stage.ranks,
+        excess=stage.excess_ns,
+        cost=stage.cost_ns,
+        share=stage.cost_ratio,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RankLateness:
+    """What a rank costs the others, directly or along a chain of ranks that pass its delay on.
+
+    ``charged_ns`` is what all others together waited because of it, ``cost_ns`` another one on
+    average (no more than it does more itself), ``cost_ratio`` the share of that of the window.
+    ``cause`` is what it does more of, by ``cause_ns`` in all; kernels that take longer take
+    ``factor`` times as long; "" and None where that is not known, or nobody waits for it.
+    ``phase`` is where its time between collectives is the longest beyond the median of the others,
+    by ``excess_ns`` in all. ``since_ns`` is when it first held the others up by half of what is
+    usual, from the start of the trace. ``ends_ns`` is how much the clocks differ where it came
+    last: `is_unclear`, where they may account for it. Ranks whose whole stage, host or rack is late
+    are no stragglers themselves.
+    """
+
+    member: int
+    rank: int | None
+    device: int | None
+    is_straggler: bool
+    is_unclear: bool
+    cost_ns: int
+    cost_ratio: float
+    charged_ns: int
+    last_ratio: float
+    phase: str
+    excess_ns: int
+    since_ns: int | None
+    last_count: int
+    median_late_ns: float
+    ends_ns: int
+    host: str
+    process: int
+    stage: int | None = None
+    cause: str = ""
+    cause_ns: int | None = None
+    factor: float | None = None
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        return f"process {self.process}" if self.rank is None else f"rank {self.rank}"
+
+
+@of_window
+def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
+    """Return the lateness of each rank, in the order of `find_members`.
+
+    Nothing where no rank waited for another in step, or where the matches cannot be right.
+    """
+    blame = find_blame(ranks)
+    if blame.why_not or not blame.busy_ns.any():
+        return ()
+    found = _measured(ranks, blame)
+    late_whole, late_stage = find_late_whole(ranks), find_late_stage(ranks)
+    excused = () if late_whole is None else late_whole[1].late_members
+    excused = excused if late_stage is None else (*excused, *late_stage.late_members)
+    return tuple(_judged(ranks, rank, blame, rank.member in excused) for rank in found)
+
+
+def _measured(ranks: Ranks, blame: Blame) -> list[RankLateness]:
+    """Return the lateness of each rank, not judged yet."""
+    matches = matches_in_step(ranks)
+    together = matches.table["spread_ns"].where(matches.table["op"].isin(ENDS_TOGETHER), 0)
+    excess = excess_of_members(ranks)
+    phases, sums = excess.columns.to_numpy(object), excess.to_numpy(np.float64)
+    arrivals = find_arrivals(ranks)
+    rows_of = rows_by_value(arrivals.array("member"))
+    nothing = np.empty(0, np.intp)
+    found = []
+    for place in range(len(matches.members)):
+        most = int(sums[place].argmax()) if len(phases) else 0
+        phase = (str(phases[most]), int(np.rint(sums[place, most]))) if len(phases) else ("", 0)
+        own = arrivals.where(rows_of.get(place, nothing))[["match", "late_ns"]]
+        own = own.assign(
+            last_member=own["match"].map(matches.table["last_member"]),
+            spread_ns=own["match"].map(together),
+        )
+        found.append(_of_rank(ranks, blame, matches, place, own, phase))
+    return found
+
+
+def _of_rank(
+    ranks: Ranks,
+    blame: Blame,
+    matches: Matches,
+    place: int,
+    own: pd.DataFrame,
+    most: tuple[str, int],
+) -> RankLateness:
+    member = matches.members[place]
+    last = own[own["last_member"].to_numpy() == place]
+    late = last[last["late_ns"] > 0]
+    phase, excess_ns = most
+    is_most = blame.charged_ns[place] >= _LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+    cost_ns = cost_of(ranks, (place,)) if is_most else int(blame.cost_ns[place])
+    return RankLateness(
+        member=place,
+        rank=None if member.rank == ABSENT else member.rank,
+        device=None if member.device == ABSENT else member.device,
+        process=member.process,
+        host=member.host,
+        stage=stages_of_members(ranks).get(place),
+        is_straggler=False,
+        is_unclear=False,
+        last_count=len(last),
+        last_ratio=len(last) / len(own) if len(own) else 0.0,
+        cost_ns=cost_ns,
+        cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
+        charged_ns=int(blame.charged_ns[place]),
+        median_late_ns=float(own["late_ns"].median()) if len(own) else 0.0,
+        phase=phase if excess_ns > 0 else "",
+        excess_ns=max(excess_ns, 0),
+        since_ns=since_of(ranks, blame, (place,)) if cost_ns else None,
+        ends_ns=int(late["spread_ns"].sum()),
+    )
+
+
+def _judged(ranks: Ranks, rank: RankLateness, blame: Blame, is_excused: bool) -> RankLateness:
+    """Return the rank with the verdict; one whose host is late as a whole is no straggler."""
+    times = int((blame.origins["member"] == rank.member).sum())
+    is_late = (
+        not is_excused
+        and rank.cost_ratio >= _LEAST_COST_RATIO
+        and rank.charged_ns >= _LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+        and times > 1
+    )
+    is_clear = is_beyond_clocks(rank.cost_ns, rank.ends_ns)
+    judged = replace(rank, is_straggler=is_late and is_clear, is_unclear=is_late and not is_clear)
+    cause = cause_of(ranks, rank.member) if judged.is_straggler else None
+    if cause is None:
+        return judged
+    return replace(judged, cause=cause.text, cause_ns=cause.excess_ns, factor=cause.factor)
+
+
+_NOTABLE_SKEW_NS: Final = 100_000
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "ranks",
+            "one row per rank, by what it costs the others, the most first",
+            (
+                key("rank", "the rank", Unit.NUMBER),
+                same("is_straggler", Unit.FLAG, "whether the others wait for it, and not its host"),
+                total("cost_ns", Unit.NS, "how long another rank waits because of it, on average"),
+                derived("cost_ratio", Unit.RATIO, "that, of the window"),
+                derived("last_ratio", Unit.RATIO, "the share of the collectives it was last to"),
+                same("cause", Unit.TEXT, "what a straggler does more of than the others"),
+                same("phase", Unit.TEXT, "where it takes the longest beyond the other ranks"),
+                total("excess_ns", Unit.NS, "by how much, in all"),
+                same("since_ns", Unit.AT_NS, "when it first was late by half of what is usual"),
+                total("last_count", Unit.COUNT, "to how many collectives it came last"),
+                same("median_late_ns", Unit.NS, "its lateness beyond the median of the others"),
+                same("host", Unit.TEXT, "its host"),
+                key("process", "its process", Unit.NUMBER),
+                key("device", "its device, where a process drives several", Unit.NUMBER),
+                same("is_unclear", Unit.FLAG, "whether clocks that differ may account for it"),
+                total("ends_ns", Unit.NS, "how much the ends differ of those it was last to"),
+                total("charged_ns", Unit.NS, "what all others waited because of it, together"),
+                same("cause_ns", Unit.NS, "how much more of its cause it does, in all"),
+                same("factor", Unit.FACTOR, "how many times as long the same kernels take"),
+                same("stage", Unit.NUMBER, "its stage, in a pipeline"),
+            ),
+        ),
+        LATE_GROUPS,
+    ),
+    scalars=(
+        total("shared_count", Unit.COUNT, "collectives and messages that ranks share"),
+        total("waited_ns", Unit.NS, "what all ranks waited in them, and did not compute"),
+        derived("mean_waited_ns", Unit.NS, "that, of a rank on average"),
+        derived("waited_ratio", Unit.RATIO, "the latter, of the window"),
+        total("charged_ns", Unit.NS, "what of it goes back to ranks that do more than others"),
+        total("by_design_ns", Unit.NS, "to none: a pipeline fills and empties, ranks take turns"),
+        total("unclear_ns", Unit.NS, "of waits shorter than the clocks agree"),
+        total("skew_ns", Unit.NS, "before the ranks were in step, which is not in it"),
+    ),
+)
+
+
+def measure_stragglers(ranks: Ranks) -> Result:
+    """Return which ranks the others wait for in the window, and where these lose the time."""
+    matches, blame = find_matches(ranks), find_blame(ranks)
+    lateness = sorted(lateness_of_ranks(ranks), key=lambda rank: (-rank.cost_ns, rank.member))
+    scalars: dict[str, int | float] = {"shared_count": len(matches.table)}
+    why = "no collective is shared by several ranks" if not matches.is_shared else ""
+    if blame.why_not:
+        why = f"who waits for whom is withheld: {blame.why_not}"
+    skew = _on_skew(blame)
+    if why or not lateness:
+        nothing = {"ranks": SPEC.tables[0].frame(), "late_groups": LATE_GROUPS.frame()}
+        why = why or "the ranks share nothing after they first were in step"
+        return Result("stragglers", SPEC, nothing, scalars, (Note(why), *skew))
+    mean_ns = blame.whole_ns / len(matches.members)
+    scalars |= {
+        "waited_ns": blame.whole_ns,
+        "mean_waited_ns": mean_ns,
+        "waited_ratio": mean_ns / (ranks.span.duration_ns or 1),
+        "charged_ns": int(blame.charged_ns.sum()),
+        "by_design_ns": blame.shared_ns,
+        "unclear_ns": blame.unclear_ns,
+        "skew_ns": blame.skew_ns,
+    }
+    late_whole, late_stage = find_late_whole(ranks), find_late_stage(ranks)
+    on_groups = [] if late_whole is None else [describe_lateness(*late_whole)]
+    on_groups += [] if late_stage is None else [describe_stage(late_stage)]
+    on_groups += [
+        describe_clocks(rank.label, rank.cost_ns, rank.ends_ns)
+        for rank in sorted(lateness, key=lambda rank: rank.member)
+        if rank.is_unclear
+    ]
+    groups = [(kind.value, group) for kind, group in (late_whole,)] if late_whole else []
+    groups += [("stage", late_stage)] if late_stage else []
+    return Result(
+        "stragglers",
+        SPEC,
+        {
+            "ranks": SPEC.tables[0].frame([asdict(rank) for rank in lateness]),
+            "late_groups": frame_of_late(groups),
+        },
+        scalars,
+        (*on_groups, *_notes(lateness, scalars, is_explained=bool(on_groups)), *skew),
+    )
+
+
+def _on_skew(blame: Blame) -> list[Note]:
+    """Return what the first collectives hold, where that is not next to nothing."""
+    mean_ns = blame.skew_ns / max(len(blame.waited_ns), 1)
+    if mean_ns < _NOTABLE_SKEW_NS:
+        return []
+    text = (
+        "before the ranks were first in step one waited {skew:ns} on average: the recordings and "
+        "the set-up began at different times, which is blamed on nobody"
+    )
+    return [Note.of(text, skew=mean_ns)]
+
+
+def _notes(
+    lateness: Sequence[RankLateness], scalars: dict[str, int | float], *, is_explained: bool
+) -> list[Note]:
+    late = [_on_straggler(rank) for rank in reversed(lateness) if rank.is_straggler]
+    waiting = Note.of(
+        "a rank waits {waited:ns} for others on average, {share:ratio} of the window, in "
+        "{n:count} collectives and messages",
+        waited=scalars["mean_waited_ns"],
+        share=scalars["waited_ratio"],
+        n=scalars["shared_count"],
+    )
+    if late or is_explained:
+        return [*late, waiting]
+    return [waiting, Note("no single rank is to blame for more than half of it")]
+
+
+def _on_straggler(rank: RankLateness) -> Note:
+    stage = "" if rank.stage is None else " (stage {stage})"
+    cause = "" if not rank.cause else "; what it does more: {cause}"
+    cause += " ({factor:factor})" if rank.factor is not None else ""
+    where = ", mostly in {phase}" if rank.phase else ""
+    since = "" if rank.since_ns is None else ", since {since:ns}"
+    return Note.of(
+        f"{{who}}{stage} is a straggler: last to {{last:ratio}} of the collectives; it costs the "
+        f"others {{cost:ns}} ({{share:ratio}} of the window){where}{since}{cause}",
+        who=rank.label,
+        stage=rank.stage,
+        last=rank.last_ratio,
+        cost=rank.cost_ns,
+        share=rank.cost_ratio,
+        phase=rank.phase,
+        since=rank.since_ns,
+        cause=rank.cause,
+        factor=rank.factor,
+    )
+
+
+STRAGGLERS = Analysis(
+    name="stragglers",
+    spec=SPEC,
+    uses=(
+        "kernels",
+        "copies",
+        "collectives",
+        "api_calls",
+        "ranges",
+        "host_ops",
+        "processes",
+        "devices",
+    ),
+    of_steps=True,
+    of_ranks=measure_stragglers,
+)

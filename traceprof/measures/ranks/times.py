@@ -1,0 +1,261 @@
+"""The ranks side by side: where the time of each went, and how long it waited for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.blame import why_withheld
+from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.collectives.members import find_members, member_of_rows
+from traceprof.measures.collectives.operations import collectives_of_ranks
+from traceprof.measures.collectives.waits import find_waits
+from traceprof.measures.device.times import device_parts, devices_of_processes
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.model.activity import PARTS
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
+
+_PARTS_NS: Final = tuple(f"{part}_ns" for part in PARTS)
+
+
+@of_window
+def parts_of_members(ranks: Ranks) -> Mapping[int, Mapping[str, Any]]:
+    """Return, by place in `find_members`, the parts of a rank's device, or of its devices added up.
+
+    Keys: device (its number as text, "all" of several) and the parts in ns (compute_ns …). A
+    member that uses no device, or of which device work was not recorded, is left out.
+    """
+    if not ranks.recorded & set(DEVICE_TABLES):
+        return {}
+    rows_of: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for part in ranks:
+        for row in _rows(part):
+            for device in (row["device"], ABSENT):
+                rows_of.setdefault((row["process"], device), []).append(row)
+    found = {}
+    for place, member in enumerate(find_members(ranks)):
+        if own := rows_of.get((member.process, member.device)):
+            label = str(own[0]["device"]) if len(own) == 1 else "all"
+            sums = {name: sum(row[name] for row in own) for name in _PARTS_NS}
+            found[place] = {"device": label, **sums}
+    return found
+
+
+def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Yield the parts of each process on each of its devices."""
+    pairs = _pairs(trace)
+    pair_of = {device: (process, device) for process, device in pairs}
+    own = trace
+    if len(pair_of) < len(pairs):
+        own, pair_of = _apart(trace).within(trace.span), dict(enumerate(pairs))
+    for row in device_parts(own).to_dict("records"):
+        if row["device"] in pair_of:
+            process, device = pair_of[row["device"]]
+            parts = {name: row[name] for name in _PARTS_NS}
+            yield {"process": process, "device": device, **parts}
+
+
+def _pairs(trace: Trace) -> list[tuple[int, int]]:
+    """Return each process with each device that it uses, anywhere in the recording."""
+    by_process = devices_of_processes(trace)
+    return [(process, device) for process, own in by_process.items() for device in own]
+
+
+@fact
+def _apart(trace: Trace) -> Trace:
+    """Return the device work of a trace as if each process had devices of its own.
+
+    Their numbers are places among the pairs of process and device.
+    """
+    places = pd.MultiIndex.from_tuples(_pairs(trace))
+    tables = {}
+    for name in DEVICE_TABLES:
+        frame = trace.table(name)
+        users = pd.MultiIndex.from_frame(frame[["process", "device"]])
+        tables[name] = frame.assign(device=places.get_indexer(users).astype(np.int64))
+    apart = make_trace(trace.info, tables, trace.recorded, trace.span)
+    return replace(apart, recordings=trace.recordings)
+
+
+@of_window
+def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
+    """Return one row per rank, in the order of `find_members`.
+
+    Columns: rank, device, step_ns (the mean), compute_ns, exposed_communication_ns,
+    exposed_transfer_ns, device_memory_ns, idle_ns, waited_ns (in shared collectives and
+    for messages, for the last rank to come, without compute meanwhile), last_ratio (the share of
+    them to which it came last itself; both only where the ranks were in step),
+    collectives_count (how many it shares), host, process. None where not known, or withheld (see
+    `why_withheld`).
+    """
+    matches = find_matches(ranks)
+    steps = steps_of_ranks(ranks)
+    lengths = pd.Series(steps.durations_ns).groupby(steps.table["process"].to_numpy())
+    step_ns = lengths.mean().to_dict()
+    parts = parts_of_members(ranks)
+    counts, waited, last, known = _waiting(ranks, matches)
+    is_sure = not why_withheld(ranks)
+    rows: list[dict[str, Any]] = []
+    for place, member in enumerate(matches.members):
+        n = int(counts[place])
+        own = parts.get(place, {})
+        rows.append(
+            {
+                "rank": None if member.rank == ABSENT else member.rank,
+                "device": own.get("device", ""),
+                "step_ns": step_ns.get(member.process),
+                "compute_ns": own.get("compute_ns"),
+                "exposed_communication_ns": own.get("exposed_communication_ns"),
+                "exposed_transfer_ns": own.get("exposed_transfer_ns"),
+                "device_memory_ns": own.get("device_memory_ns"),
+                "idle_ns": own.get("idle_ns"),
+                "waited_ns": int(waited[place]) if n and is_sure else None,
+                "last_ratio": (
+                    int(last[place]) / int(known[place]) if known[place] and is_sure else None
+                ),
+                "collectives_count": n,
+                "host": member.host,
+                "process": member.process,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _waiting(ranks: Ranks, matches: Matches) -> tuple[npt.NDArray[np.int64], ...]:
+    """Return, by member, how many collectives it shares, how long it waited, how often last.
+
+    Last only of those before which the ranks were in step.
+    """
+    waits = find_waits(ranks)
+    member = waits["member"].to_numpy(np.int64)
+    in_step = waits["is_in_step"].to_numpy(np.bool_)
+    is_last = in_step & (waits["last_member"].to_numpy(np.int64) == member)
+    sums = np.zeros((4, len(matches.members)), np.int64)
+    waited = waits["exposed_ns"].to_numpy(np.int64)
+    for place, values in enumerate((1, waited, is_last, in_step)):
+        np.add.at(sums[place], member, values)
+    return sums[0], sums[1], sums[2], sums[3]
+
+
+_NOTABLE_RATIO: Final = 0.5
+_NOTABLE_BYTES: Final = 1 << 20
+
+
+def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
+    """Return which pattern the devices exchange data by, and what says so.
+
+    Collectives where there are any; else peer copies (replicas that copy to each other), or
+    copies that go up and down by the same devices (through the host, as with a parameter
+    server). Nothing where there is one device only.
+    """
+    work = collectives_of_ranks(ranks)
+    if len(work):
+        rows = work[["process", "device"]].drop_duplicates()
+        n_ranks = len(set(member_of_rows(find_members(ranks), rows).tolist()) - {-1})
+        ops = ", ".join(work["op"].value_counts().index[:3])
+        backends = ", ".join(sorted({str(name) for name in work["backend"].unique()} - {""}))
+        text = "exchange by collectives ({backends}): {ops} of {n:count} ranks"
+        return (Note.of(text, backends=backends or "kernels", ops=ops, n=n_ranks),)
+    if sum(part.copies["device"].nunique() for part in ranks) < 2:
+        return ()
+    peer, down, up = (_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
+    if peer >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * min(down, up)):
+        text = "exchange by peer copies between replicas: {peer:bytes}, no collectives"
+        return (Note.of(text, peer=peer),)
+    if min(down, up) >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * max(down, up)):
+        text = (
+            "exchange through the host, as with a parameter server: {up:bytes} up, "
+            "{down:bytes} down, no collectives: reduce between devices (NCCL) instead"
+        )
+        return (Note.of(text, up=up, down=down),)
+    return ()
+
+
+def _bytes(ranks: Ranks, direction: str) -> int:
+    sizes = (p.copies.loc[p.copies["direction"] == direction, "n_bytes"] for p in ranks)
+    return sum(int(own.clip(lower=0).sum()) for own in sizes)
+
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "ranks",
+            "one row per rank: the parts of its device's time, its steps, its share in the waiting",
+            (
+                key("rank", "the rank", Unit.NUMBER),
+                key("device", "its device; all, where it has several"),
+                same("step_ns", Unit.NS, "the mean step"),
+                total("compute_ns", Unit.NS, "when compute kernels ran"),
+                total("exposed_communication_ns", Unit.NS, "communication that no compute hid"),
+                total("idle_ns", Unit.NS, "when nothing ran"),
+                total("waited_ns", Unit.NS, "in shared collectives, for the last rank to come"),
+                derived("last_ratio", Unit.RATIO, "the share of them to which it came last itself"),
+                total("exposed_transfer_ns", Unit.NS, "copies that no kernel hid"),
+                total("device_memory_ns", Unit.NS, "when only copies inside the device ran"),
+                total("collectives_count", Unit.COUNT, "the collectives that it shares"),
+                same("host", Unit.TEXT, "its host"),
+                key("process", "its process", Unit.NUMBER),
+            ),
+        ),
+    ),
+    scalars=(
+        total("shared_count", Unit.COUNT, "collectives that ranks share"),
+        total("partial_count", Unit.COUNT, "of these, shared by some of the ranks only"),
+        total("alone_count", Unit.COUNT, "collectives of single ranks without a partner"),
+    ),
+)
+
+
+def measure_ranks(ranks: Ranks) -> Result:
+    """Return where the time of each rank went in the window."""
+    matches = find_matches(ranks)
+    table = SPEC.tables[0].frame(times_of_ranks(ranks))
+    scalars = {
+        "shared_count": len(matches.table),
+        "partial_count": int((matches.table["members"] < len(matches.members)).sum()),
+        "alone_count": int((matches.rows["match"] < 0).sum()),
+    }
+    notes = (_on_matches(len(matches.members), **scalars), *describe_parallelism(ranks))
+    return Result("ranks", SPEC, {"ranks": table}, scalars, notes)
+
+
+def _on_matches(n_ranks: int, shared_count: int, partial_count: int, alone_count: int) -> Note:
+    if not shared_count:
+        return Note("no collective is shared by several ranks: who waited for whom is not known")
+    text = "{shared:count} collectives are shared"
+    if partial_count:
+        text += ", {partial:count} of them by some of the {ranks:count} ranks only"
+    if alone_count:
+        text += ", {alone:count} collectives of single ranks have no partner in the trace"
+    return Note.of(
+        text, shared=shared_count, partial=partial_count, alone=alone_count, ranks=n_ranks
+    )
+
+
+RANKS = Analysis(
+    name="ranks",
+    spec=SPEC,
+    uses=("kernels", "copies", "collectives", "api_calls", "ranges", "processes", "devices"),
+    of_steps=True,
+    of_ranks=measure_ranks,
+)

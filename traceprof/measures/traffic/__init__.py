@@ -1,0 +1,1 @@
+"""What moved: copies, links and their counters, messages between ranks."""

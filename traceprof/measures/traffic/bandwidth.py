@@ -1,0 +1,147 @@
+"""Bandwidth over time: what moved over which route in each slice of the window."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.hardware.catalogue import Link
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.device.peaks import peak_of
+from traceprof.measures.traffic.copies import peak_of_route, route_of
+from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    same,
+    total,
+)
+from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import Trace
+
+_SLICES: Final = 100
+_ON_DEVICE: Final = "d2d"
+_ELSEWHERE: Final = ("memset", "h2h")
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "slices",
+            "one row per device, route and hundredth of the window in which something moved, in"
+            " the order of time",
+            (
+                key("device", "the device", Unit.NUMBER),
+                key("route", "the direction, or from which device to which (p2p 0→3)"),
+                key("at_ns", "where the slice begins", Unit.AT_NS),
+                same("duration_ns", Unit.NS, "how long the slice is"),
+                total("size_bytes", Unit.BYTES, "what moved in it; slices add up to all bytes"),
+                total("busy_ns", Unit.NS, "when at least one copy ran in it"),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the whole slice"),
+                same(
+                    "peak_bytes_per_s",
+                    Unit.BYTES_PER_S,
+                    "the peak of the link; inside a device half of the memory's, which is read and"
+                    " written",
+                ),
+                derived("peak_ratio", Unit.RATIO, "the rate's share of the peak"),
+            ),
+        ),
+    )
+)
+
+
+def measure_bandwidth(trace: Trace) -> Result:
+    """Return the bytes that moved in each hundredth of the window, by device and route."""
+    copies = trace.copies
+    moved = copies[(copies["n_bytes"] > 0) & ~copies["direction"].isin(_ELSEWHERE)]
+    moved = moved.assign(route=route_of(moved))
+    edges = _edges(trace.span)
+    lanes = moved.groupby(["device", "route"])
+    parts = [
+        _in_slices(trace, (int(str(device)), str(route)), rows, edges)
+        for (device, route), rows in lanes
+        if len(edges) > 1
+    ]
+    table = pd.concat(parts, ignore_index=True) if parts else SPEC.tables[0].frame()
+    return Result("bandwidth", SPEC, {"slices": table})
+
+
+def _finish(result: Result) -> Result:
+    table = result.table
+    if table.empty:
+        return result.with_notes(Note("nothing was copied"))
+    rate = table["size_bytes"] / table["duration_ns"] * 1e9
+    table = table.assign(rate_bytes_per_s=rate, peak_ratio=rate / table["peak_bytes_per_s"])
+    order = table.sort_values(["at_ns", "device", "route"], ignore_index=True)
+    return result.with_table(order)
+
+
+def _edges(span: TimeWindow) -> Int64Array:
+    n_slices = min(_SLICES, span.duration_ns)
+    return span.start_ns + np.arange(n_slices + 1) * span.duration_ns // max(n_slices, 1)
+
+
+def _in_slices(
+    trace: Trace, lane: tuple[int, str], rows: pd.DataFrame, edges: Int64Array
+) -> pd.DataFrame:
+    starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    n_bytes = _shared_out(starts, ends, rows["n_bytes"].to_numpy(), edges)
+    busy = Intervals.union_of(starts, ends).covered_ns(edges[:-1], edges[1:])
+    table = pd.DataFrame(
+        {
+            "device": lane[0],
+            "route": lane[1],
+            "at_ns": edges[:-1] - trace.whole.span.start_ns,
+            "duration_ns": np.diff(edges),
+            "size_bytes": n_bytes,
+            "busy_ns": busy,
+            "peak_bytes_per_s": _peak(trace, *lane),
+        }
+    )
+    return table[(n_bytes > 0) | (busy > 0)]
+
+
+def _peak(trace: Trace, device: int, route: str) -> float:
+    if route == _ON_DEVICE:
+        memory = peak_of(trace, device, Link.MEMORY)
+        return float("nan") if memory is None else memory.bytes_per_s / 2
+    peak = peak_of_route(trace, device, route)
+    return float("nan") if peak is None else peak.bytes_per_s
+
+
+def _shared_out(
+    starts: Int64Array, ends: Int64Array, n_bytes: Int64Array, edges: Int64Array
+) -> npt.NDArray[np.int64]:
+    """Return the bytes in each slice: of a row in several, the floor of its cumulated share."""
+    last_slice = len(edges) - 2
+    first = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, last_slice)
+    last = np.clip(np.searchsorted(edges, ends, side="left") - 1, first, last_slice)
+    total = np.zeros(len(edges) - 1, np.int64)
+    inside = first == last
+    np.add.at(total, first[inside], n_bytes[inside])
+    for i in np.flatnonzero(~inside):
+        start, end, size = int(starts[i]), int(ends[i]), int(n_bytes[i])
+        bounds = [start, *edges[first[i] + 1 : last[i] + 1].tolist(), end]
+        cumulated = [size * (bound - start) // (end - start) for bound in bounds]
+        parts = [after - before for before, after in pairwise(cumulated)]
+        total[first[i] : last[i] + 1] += np.array(parts, np.int64)
+    return total
+
+
+BANDWIDTH = Analysis(
+    name="bandwidth",
+    spec=SPEC,
+    needs=("copies",),
+    uses=("devices", "environment"),
+    of_rank=measure_bandwidth,
+    finish=_finish,
+)

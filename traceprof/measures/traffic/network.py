@@ -1,0 +1,407 @@
+"""Traffic over the network, NVLink and PCI Express, as counters tell.
+
+By source and over time, beside the collectives that may have caused it, against the links' peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.hardware.catalogue import Link, Peak
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.operations import collectives_of_ranks
+from traceprof.measures.device.peaks import peak_of, peak_of_interface
+from traceprof.measures.device.times import part_of_device
+from traceprof.measures.facts import fact, of_window
+from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import (
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    derived,
+    key,
+    largest,
+    same,
+    total,
+)
+from traceprof.model.tables import stack
+from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import HOW_TO_RECORD, Trace
+from traceprof.values import dataclass
+
+NO_COUNTERS: Final = Note(f"no counter of a network was sampled: {HOW_TO_RECORD['samples']}")
+
+_CUMULATED: Final = {
+    "bytes_sent": "sent",
+    "bytes_received": "received",
+    "tcp_bytes_sent": "sent",
+    "tcp_bytes_received": "received",
+    "nvlink_bytes_sent": "sent",
+    "nvlink_bytes_received": "received",
+    "pcie_bytes_sent": "sent",
+    "pcie_bytes_received": "received",
+}
+# NVML measures these over the 20 ms that follow the sample; what lies between is not known.
+_MEASURED: Final = {"pcie_sent_bytes_per_s": "sent", "pcie_received_bytes_per_s": "received"}
+_MEASURED_NS: Final = 20_000_000
+_DIRECTIONS: Final = _CUMULATED | _MEASURED
+
+
+@of_window
+def find_traffic(ranks: Ranks) -> pd.DataFrame:
+    """Return the bytes of each source between two samples, of the part in the window.
+
+    Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
+    process, "nvlink", "pcie"), direction (sent, received; as the source sees it), start_ns,
+    end_ns, size_bytes. A counter that fell (it was reset) or is NaN (it was not read, or may have
+    wrapped) gives nothing for that interval. An interval that the window cuts counts with its
+    share of the bytes.
+    """
+    return _within(_traffic_of_whole(ranks), ranks.span)
+
+
+@fact
+def _traffic_of_whole(ranks: Ranks) -> pd.DataFrame:
+    # Several ranks of a host may each have sampled a part of one series.
+    samples = stack("samples", ranks.each(_counters))
+    parts = [
+        _intervals(str(source), str(metric), rows)
+        for (source, metric), rows in samples.groupby(["source", "metric"], observed=True)
+    ]
+    columns = ["source", "link", "direction", "start_ns", "end_ns", "size_bytes"]
+    if not parts:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(parts, ignore_index=True)[columns]
+
+
+def _counters(trace: Trace) -> pd.DataFrame:
+    """Return the samples that tell traffic."""
+    samples = trace.samples
+    metrics = samples["metric"].cat
+    told = np.array([*(str(name) in _DIRECTIONS for name in metrics.categories), False], np.bool_)
+    return samples[told[metrics.codes.to_numpy()]]
+
+
+def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
+    instants, values = rows["start_ns"].to_numpy(np.int64), rows["value"].to_numpy(np.float64)
+    if metric in _MEASURED:
+        starts, ends = instants, instants + _MEASURED_NS
+        moved = values * (_MEASURED_NS / 1e9)
+    else:
+        starts, ends = instants[:-1], instants[1:]
+        moved = np.diff(values)
+    kept = (moved >= 0) & (ends > starts)
+    return pd.DataFrame(
+        {
+            "source": source,
+            "link": _link(source, metric),
+            "direction": _DIRECTIONS[metric],
+            "start_ns": starts[kept],
+            "end_ns": ends[kept],
+            "size_bytes": np.rint(moved[kept]).astype(np.int64),
+        }
+    )
+
+
+def _link(source: str, metric: str) -> str:
+    for link in ("nvlink", "pcie"):
+        if metric.startswith(link):
+            return link
+    return "tcp" if source.startswith("process:") else "network"
+
+
+def _within(traffic: pd.DataFrame, span: TimeWindow) -> pd.DataFrame:
+    starts = traffic["start_ns"].to_numpy(np.int64)
+    ends = traffic["end_ns"].to_numpy(np.int64)
+    inside = span.overlaps(starts, ends)
+    traffic, starts, ends = traffic[inside], starts[inside], ends[inside]
+    new_starts, new_ends = np.maximum(starts, span.start_ns), np.minimum(ends, span.end_ns)
+    share = (new_ends - new_starts) / (ends - starts)
+    n_bytes = np.floor(traffic["size_bytes"].to_numpy(np.int64) * share).astype(np.int64)
+    cut = traffic.assign(start_ns=new_starts, end_ns=new_ends, size_bytes=n_bytes)
+    return cut.reset_index(drop=True)
+
+
+_LOOPBACK: Final = ("nic:lo", "nic:lo0")
+_OWNERS: Final = {"process": "process", "gpu": "device"}
+
+
+@of_window
+def traffic_beside_collectives(ranks: Ranks) -> pd.DataFrame:
+    """Return `find_traffic` with collective_ns and collective_bytes of each interval.
+
+    The former is for how long a collective was on its way, the latter what ranks handed in to
+    collectives, evenly over their time. The sockets of a process and the links of a GPU are held
+    against its own collectives, interfaces against all.
+    """
+    traffic = find_traffic(ranks)
+    if traffic.empty:
+        return traffic.assign(collective_ns=0, collective_bytes=0)
+    timed = collectives_of_ranks(ranks.whole)
+    timed = timed.where(timed.array("is_timed").astype(np.bool_))
+    work = timed[["start_ns", "end_ns", "n_bytes", *_OWNERS.values()]]
+    everything = _Load.of(work)
+    rows_of = {kind: work.groupby(column).indices for kind, column in _OWNERS.items()}
+    starts, ends = (traffic[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    covered, moved = np.zeros(len(traffic), np.int64), np.zeros(len(traffic), np.int64)
+    for source, rows in traffic.groupby("source", sort=False).indices.items():
+        kind, _, number = str(source).partition(":")
+        load = everything
+        if kind in _OWNERS and number.isdigit():
+            load = _Load.of(work.iloc[rows_of[kind].get(int(number), _NO_ROWS)])
+        covered[rows] = load.busy.covered_ns(starts[rows], ends[rows])
+        moved[rows] = load.bytes_within(starts[rows], ends[rows])
+    return traffic.assign(collective_ns=covered, collective_bytes=moved)
+
+
+def peak_of_source(ranks: Ranks, source: str, link: str) -> Peak | None:
+    """Return the speed of a link (as `find_traffic` calls it) of a source; no loopback has one."""
+    if source in _LOOPBACK or source.startswith("process:"):
+        return None
+    if source.startswith("gpu:"):
+        number = source.removeprefix("gpu:")
+        if not number.isdigit():
+            return None
+        return peak_of(part_of_device(ranks, int(number)), int(number), Link(link))
+    return peak_of_interface(ranks.parts[0], source)
+
+
+_NO_ROWS: Final[Int64Array] = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Load:
+    """Collectives as a load of a link: when any was on its way, and how fast bytes were due.
+
+    ``begins`` and ``finishes`` are the ramps of those whose size is known.
+    """
+
+    busy: Intervals
+    begins: _Ramps
+    finishes: _Ramps
+
+    @classmethod
+    def of(cls, work: pd.DataFrame) -> _Load:
+        starts, ends = (work[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+        sizes = work["n_bytes"].to_numpy(np.float64)
+        sized = (sizes > 0) & (ends > starts)
+        rates = sizes[sized] / (ends - starts)[sized]
+        return cls(
+            Intervals.union_of(starts, ends),
+            _Ramps.of(starts[sized], rates),
+            _Ramps.of(ends[sized], rates),
+        )
+
+    def bytes_within(self, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        """Return the bytes that were handed in within each interval."""
+        until = [
+            self.begins.at(instants) - self.finishes.at(instants) for instants in (starts, ends)
+        ]
+        return np.asarray(np.rint(until[1] - until[0]), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ramps:
+    """What grows from its begin on: the sum of ``rate · (instant - begin)`` over all begun."""
+
+    begins: Int64Array
+    origin: int
+    rate: npt.NDArray[np.float64]
+    moment: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, begins: Int64Array, rates: npt.NDArray[np.float64]) -> _Ramps:
+        order = np.argsort(begins, kind="stable")
+        origin = int(begins.min()) if len(begins) else 0
+        rate = np.concatenate(([0.0], np.cumsum(rates[order])))
+        moments = rates[order] * (begins[order] - origin)
+        return cls(begins[order], origin, rate, np.concatenate(([0.0], np.cumsum(moments))))
+
+    def at(self, instants: Int64Array) -> npt.NDArray[np.float64]:
+        """Return the sum at each instant."""
+        begun = np.searchsorted(self.begins, instants, side="right")
+        grown = self.rate[begun] * (instants - self.origin) - self.moment[begun]
+        return np.asarray(grown, np.float64)
+
+
+_WELL_COVERED: Final = 0.5
+_OF_MACHINES: Final = ("nic:", "rdma:")
+_KEYS: Final = ["source", "link", "direction"]
+
+SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "sources",
+            "one row per source that moved anything and direction, the most first",
+            (
+                key("source", "an interface, an RDMA port, the TCP sockets of a process, a GPU"),
+                key("link", "network, tcp, nvlink or pcie"),
+                key("direction", "sent or received, as the source sees it"),
+                total("size_bytes", Unit.BYTES, "what moved"),
+                total("duration_ns", Unit.NS, "the part of the window that the samples cover"),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the mean over it"),
+                largest(
+                    "top_rate_bytes_per_s", Unit.BYTES_PER_S, "the highest between two samples"
+                ),
+                derived("peak_ratio", Unit.RATIO, "the mean rate's share of the link's speed"),
+                derived("top_ratio", Unit.RATIO, "the highest rate's share of the link's speed"),
+                total(
+                    "in_collectives_bytes",
+                    Unit.BYTES,
+                    "of size_bytes, between samples in which a collective was on its way",
+                ),
+                total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
+            ),
+        ),
+    ),
+    scalars=(same("window_ns", Unit.NS, "the length of the window"),),
+)
+
+
+def measure_network(ranks: Ranks) -> Result:
+    """Return the traffic of each source in the window."""
+    traffic = traffic_beside_collectives(ranks)
+    window_ns = ranks.span.duration_ns
+    if traffic.empty:
+        tables = {"sources": SPEC.tables[0].frame()}
+        return Result("network", SPEC, tables, {"window_ns": window_ns}, (NO_COUNTERS,))
+    table = _summed(traffic)
+    ends = zip(table["source"], table["link"], strict=True)
+    peaks = [peak_of_source(ranks, source, link) for source, link in ends]
+    speed = np.array([np.nan if p is None else p.bytes_per_s for p in peaks], np.float64)
+    table = table.assign(
+        peak_ratio=table["rate_bytes_per_s"] / speed,
+        top_ratio=table["top_rate_bytes_per_s"] / speed,
+    )
+    result = Result("network", SPEC, {"sources": SPEC.tables[0].frame(table)})
+    result = result.with_scalars(window_ns=window_ns)
+    return result.with_notes(*_notes(table), *_gaps(table, window_ns))
+
+
+def _summed(traffic: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per source and direction that moved anything, the most first."""
+    duration = traffic["end_ns"] - traffic["start_ns"]
+    groups = traffic.assign(
+        duration_ns=duration,
+        top_rate=traffic["size_bytes"] / duration,
+        inside=traffic["size_bytes"].where(traffic["collective_ns"] > 0, 0),
+    ).groupby(_KEYS, sort=False)
+    table = groups.agg(
+        size_bytes=("size_bytes", "sum"),
+        duration_ns=("duration_ns", "sum"),
+        top_rate=("top_rate", "max"),
+        in_collectives_bytes=("inside", "sum"),
+        collective_bytes=("collective_bytes", "sum"),
+    ).reset_index()
+    table = table[table["size_bytes"] > 0]
+    table = table.assign(
+        rate_bytes_per_s=table["size_bytes"] / table["duration_ns"] * 1e9,
+        top_rate_bytes_per_s=table["top_rate"] * 1e9,
+        most=-table["size_bytes"],
+    )
+    return table.sort_values(["most", "source"], kind="stable", ignore_index=True)
+
+
+def _notes(sources: pd.DataFrame) -> Iterator[Note]:
+    if sources.empty:
+        yield Note("nothing moved over the network")
+        return
+    unknown = sources.loc[sources["peak_ratio"].isna(), "source"].unique().tolist()
+    named = [name for name in unknown if name.startswith(_OF_MACHINES) and name not in _LOOPBACK]
+    if named:
+        yield Note.of(
+            "the speed of {sources} is not known: give it by --link nic=400Gb/s to see its "
+            "utilisation",
+            sources=", ".join(named),
+        )
+
+
+def _gaps(sources: pd.DataFrame, window_ns: int) -> Iterator[Note]:
+    """Yield what was measured now and then only: its bytes are not all that moved."""
+    measured = sources.drop_duplicates(["link", "source"], keep="last")
+    for row in measured[measured["duration_ns"] < _WELL_COVERED * window_ns].to_dict("records"):
+        yield Note.of(
+            "{link} of {source} was measured for {share:ratio} of the time: bytes are of that",
+            link=row["link"],
+            source=row["source"],
+            share=row["duration_ns"] / window_ns,
+        )
+
+
+NETWORK = Analysis(
+    name="network",
+    spec=SPEC,
+    needs=("samples",),
+    uses=("collectives", "kernels", "api_calls", "ranges", "devices", "environment"),
+    whole=("samples", "collectives", "kernels"),
+    of_ranks=measure_network,
+)
+
+
+_TIME_SPEC: Final = ResultSpec(
+    tables=(
+        TableSpec(
+            "intervals",
+            "one row per source, direction and time between two samples, in the order of time",
+            (
+                key("source", "an interface, an RDMA port, the TCP sockets of a process, a GPU"),
+                key("link", "network, tcp, nvlink or pcie"),
+                key("direction", "sent or received, as the source sees it"),
+                key("at_ns", "where the interval begins", Unit.AT_NS),
+                key("duration_ns", "how long it is", Unit.NS),
+                total("size_bytes", Unit.BYTES, "what moved"),
+                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the interval"),
+                derived("peak_ratio", Unit.RATIO, "the rate's share of the link's speed"),
+                derived("collective_ratio", Unit.RATIO, "of the time, when a collective ran"),
+                total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
+            ),
+        ),
+    )
+)
+
+
+def measure_network_time(ranks: Ranks) -> Result:
+    """Return the network traffic between each two samples of the window."""
+    traffic = traffic_beside_collectives(ranks)
+    if traffic.empty:
+        empty = _TIME_SPEC.tables[0].frame()
+        return Result("network-time", _TIME_SPEC, {"intervals": empty}, notes=(NO_COUNTERS,))
+    duration = traffic["end_ns"] - traffic["start_ns"]
+    rate = traffic["size_bytes"] / (duration / 1e9)
+    table = traffic.assign(
+        at_ns=traffic["start_ns"] - ranks.whole.span.start_ns,
+        duration_ns=duration,
+        rate_bytes_per_s=rate,
+        peak_ratio=rate / _peaks(ranks, traffic[["source", "link"]]),
+        collective_ratio=traffic["collective_ns"] / duration,
+    )
+    keys = ["at_ns", "source", "link", "direction"]
+    ordered = _TIME_SPEC.tables[0].frame(table.sort_values(keys, ignore_index=True))
+    return Result("network-time", _TIME_SPEC, {"intervals": ordered})
+
+
+def _peaks(ranks: Ranks, ends: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Return the speed of the link of each row; NaN where it is not known."""
+    distinct = ends.drop_duplicates().itertuples(index=False, name=None)
+    peaks = [peak_of_source(ranks, source, link) for source, link in distinct]
+    speeds = np.array([np.nan if p is None else p.bytes_per_s for p in peaks], np.float64)
+    return speeds[ends.groupby(["source", "link"], sort=False).ngroup().to_numpy()]
+
+
+NETWORK_TIME = Analysis(
+    name="network-time",
+    spec=_TIME_SPEC,
+    needs=("samples",),
+    uses=("collectives", "kernels", "api_calls", "ranges", "devices", "environment"),
+    whole=("samples", "collectives", "kernels"),
+    of_steps=True,
+    of_ranks=measure_network_time,
+)
