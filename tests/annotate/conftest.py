@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from traceprof.recording.processes.injection import INJECT_FOLDER
+from traceprof.recording.program import INJECT_FOLDER
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import sys
 
 import traceprof
 from tests.requirements import ROOT
-from traceprof.recording.processes.injection import INJECT_FOLDER
+from traceprof.recording.program import INJECT_FOLDER
 
 
 def test_nothing_happens_when_nobody_records():

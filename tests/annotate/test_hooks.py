@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from traceprof.recording.processes.injection import INJECT_FOLDER
+from traceprof.recording.program import INJECT_FOLDER
 
 
 class Tensor:

@@ -23,7 +23,7 @@ from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
-from traceprof.recording.processes.orphans import end_processes_with
+from traceprof.recording.orphans import end_processes_with
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from traceprof.formats.nsys import reports
 from traceprof.formats.nsys.reports import exported_report, find_importer
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.cutting import CutRequest, no_progress
-from traceprof.recording.processes.orphans import end_processes_with
+from traceprof.recording.orphans import end_processes_with
 
 STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2022.4.2.1-df9881f!"
 REPORT = b"NVIDIA Tegra Profiler Report 1..\n"

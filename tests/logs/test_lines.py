@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.errors import TraceError
-from traceprof.logs.cleaning import clean, cleaned
-from traceprof.logs.clock import Clock, seconds_of
-from traceprof.logs.text import LONGEST, RawLines
+from traceprof.logs.lines import LONGEST, LogClock, RawLines, clean, cleaned, seconds_of
 
 
 def lines_of(folder: Path, data: bytes) -> list[str]:
@@ -119,13 +117,13 @@ def test_a_tag_at_the_end_tells_of_the_next_redraw() -> None:
      "Wed Mar 22 09:31:34.250 2023", "2023/03/22 09:31:34.25"],
 )  # fmt: skip
 def test_time_stamps(stamp: str) -> None:
-    clock = Clock()
+    clock = LogClock()
     assert clock.read("2023-03-22 09:31:04") == 0
     assert clock.read(f"{stamp} x") == pytest.approx(30.25)
 
 
 def test_stamps_without_a_year_take_that_of_the_others_and_pass_new_year() -> None:
-    clock = Clock()
+    clock = LogClock()
     clock.read("2024-12-31 23:59:00")
     assert clock.read("12/31 23:59:30 - mmengine") == 30
     assert clock.read("I1231 23:59:45.500000 17 torch/x.py:5] a") == 45.5
@@ -133,8 +131,8 @@ def test_stamps_without_a_year_take_that_of_the_others_and_pass_new_year() -> No
 
 
 def test_no_stamp() -> None:
-    assert Clock().read("step 13/40 99:99:99") is None
-    assert Clock().read("2023-13-45 09:31:04") is None
+    assert LogClock().read("step 13/40 99:99:99") is None
+    assert LogClock().read("2023-13-45 09:31:04") is None
 
 
 @pytest.mark.parametrize(

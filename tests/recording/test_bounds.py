@@ -5,7 +5,7 @@ import pytest
 from tests.recording.conftest import NAMED_STEPS, PROGRAMS, record
 from tests.requirements import require
 from traceprof.errors import UsageError
-from traceprof.recording.bounds import Bounds, parse_bounds, parse_step_from
+from traceprof.recording.request import Bounds, parse_bounds, parse_step_from
 
 
 def test_texts_become_bounds():

@@ -64,7 +64,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module, names in (
         ("traceprof.session.summarising", {"summarise": summarise}),
-        ("traceprof.logs.tables", {"read_table": read_table}),
+        ("traceprof.logs.rates", {"read_table": read_table}),
         ("traceprof.logs", {"read_log": read_log}),
     ):
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))

@@ -97,7 +97,7 @@ def record(
     from traceprof.cli.output import message
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
-    from traceprof.recording.bounds import parse_bounds, parse_grace, parse_step_from
+    from traceprof.recording.request import parse_bounds, parse_grace, parse_step_from
 
     saving = Saving.of(save, name, label, db)
     request = RecordRequest(

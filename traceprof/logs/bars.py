@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from traceprof.logs.base import number
-from traceprof.logs.clock import seconds_of
+from traceprof.logs.lines import seconds_of
+from traceprof.logs.source import number
 from traceprof.values import dataclass
-
-__all__ = ["Bar", "BarSpeed", "bars_in"]
 
 _BAR: Final = re.compile(
     r"(?:(?P<pct>\d{1,3})%)?\|[^|]{0,400}\|\s*(?P<n>\d+)/(?P<total>\d+|\?)"
@@ -32,7 +30,7 @@ _SHORTEST_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ProgressBar:
     """One state of a bar; ``period_s`` is what it says of the speed, smoothed; None: nothing."""
 
     title: str
@@ -43,7 +41,7 @@ class Bar:
     values: dict[str, str]
 
 
-def bars_in(text: str) -> list[Bar]:
+def bars_in(text: str) -> list[ProgressBar]:
     """Return the states of bars that stand in a line."""
     if "━" in text and "•" in text:
         return _rich(text)
@@ -58,7 +56,7 @@ def bars_in(text: str) -> list[Bar]:
             continue
         total = own.get("total")
         found.append(
-            Bar(
+            ProgressBar(
                 title.strip().rstrip(":").strip(),
                 int(own["n"]),
                 int(total) if total and total != "?" else None,
@@ -70,14 +68,16 @@ def bars_in(text: str) -> list[Bar]:
     return found
 
 
-def _rich(text: str) -> list[Bar]:
+def _rich(text: str) -> list[ProgressBar]:
     match = _RICH.search(text)
     elapsed = None if match is None else seconds_of(match["elapsed"])
     if match is None or elapsed is None:
         return []
     period = _period(match["rate"], match["unit"])
     values = {m["key"]: m["value"] for m in _RICH_PAIR.finditer(match["postfix"])}
-    return [Bar(match["desc"], int(match["n"]), int(match["total"]), elapsed, period, values)]
+    return [
+        ProgressBar(match["desc"], int(match["n"]), int(match["total"]), elapsed, period, values)
+    ]
 
 
 def _period(rate: str | None, unit: str | None) -> float | None:
@@ -88,14 +88,14 @@ def _period(rate: str | None, unit: str | None) -> float | None:
 
 
 @dataclass(slots=True)
-class BarSpeed:
+class ProgressSpeed:
     """The speed between states of a bar that are far enough apart: it prints whole seconds."""
 
     n: int = 0
     elapsed_s: float = 0.0
     is_set: bool = False
 
-    def period_s(self, bar: Bar) -> float | None:
+    def period_s(self, bar: ProgressBar) -> float | None:
         """Return s per step since the last time that this returned something."""
         if not self.is_set or bar.n < self.n or bar.elapsed_s < self.elapsed_s:
             self.n, self.elapsed_s, self.is_set = bar.n, bar.elapsed_s, True

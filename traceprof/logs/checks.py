@@ -8,12 +8,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from traceprof.logs.gathered import Gathered
-from traceprof.logs.series import INTERVALS, Series
+from traceprof.logs.gathered import INTERVALS, Gathered, Series
 from traceprof.model.results import Unit
 from traceprof.model.summary import CONTRADICTS
-
-__all__ = ["check", "disagree"]
 
 _CLOSE: Final = 0.1
 """Of one step: rounding and medians explain less."""

@@ -1,19 +1,124 @@
-"""What is gathered of a run while its log is read."""
+"""What is gathered of a run while its log is read: values of metrics, epochs, events."""
 
 from __future__ import annotations
 
 import math
+from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
-from traceprof.logs.cleaning import Line
-from traceprof.logs.clock import Clock
-from traceprof.logs.series import Key, Point, Series
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.logs.lines import LogClock, LogLine
 from traceprof.model.results import Note, Unit
 from traceprof.values import dataclass
 
-__all__ = ["Book", "Facts", "Gathered", "Of", "When"]
+INTERVALS: Final = ("step", "interval")
+CUMULATIVE: Final = ("ema", "run")
+_RECENT: Final = 32
+
+
+class Key(NamedTuple):
+    """What a series is of; rank −1: of the run, or not known."""
+
+    metric: str
+    life: int
+    rank: int
+    scope: str
+    over: str
+
+
+class LogPoint(NamedTuple):
+    """Where in the run a value belongs; NaN: not known."""
+
+    step: float = math.nan
+    epoch: float = math.nan
+    at_s: float = math.nan
+    samples: float = math.nan
+
+
+@dataclass(slots=True)
+class Series:
+    """Values of one metric. ``is_elapsed``: times count from the start of training.
+
+    What several ranks print of the same place without saying who they are are *copies*: their mean
+    is kept, and ``copies`` is the most that were seen of one place.
+    """
+
+    is_elapsed: bool = False
+    steps: array[float] = field(default_factory=lambda: array("d"))
+    epochs: array[float] = field(default_factory=lambda: array("d"))
+    at_s: array[float] = field(default_factory=lambda: array("d"))
+    samples: array[float] = field(default_factory=lambda: array("d"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+    copies: int = 1
+    stride: int = 1
+    total: int = 0
+    _last: tuple[LogPoint, float] | None = None
+    _recent: OrderedDict[tuple[float, float], list[int]] = field(default_factory=OrderedDict)
+
+    def add(self, point: LogPoint, value: float, limit: int, *, is_redrawn: bool = False) -> None:
+        """Add a value; ``is_redrawn``: it takes the place of an earlier one of the same place."""
+        place = (point.step, point.epoch)
+        if not (math.isnan(point.step) and math.isnan(point.epoch)):
+            seen = self._recent.get(place)
+            if seen is not None:
+                self._merge(seen, value, is_redrawn=is_redrawn)
+                return
+        self.total += 1
+        self._last = (point, value)
+        if (self.total - 1) % self.stride:
+            return
+        self._recent[place] = [len(self.values), 1]
+        if len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)
+        self._append(point, value)
+        if len(self.values) > limit:
+            for column in (self.steps, self.epochs, self.at_s, self.samples, self.values):
+                del column[1::2]
+            self._recent.clear()
+            self.stride *= 2
+
+    def _merge(self, seen: list[int], value: float, *, is_redrawn: bool) -> None:
+        at, count = seen
+        if is_redrawn:
+            self.values[at] = value
+            return
+        seen[1] = count + 1
+        self.copies = max(self.copies, count + 1)
+        self.values[at] += (value - self.values[at]) / (count + 1)
+
+    def _append(self, point: LogPoint, value: float) -> None:
+        self.steps.append(point.step)
+        self.epochs.append(point.epoch)
+        self.at_s.append(point.at_s)
+        self.samples.append(point.samples)
+        self.values.append(value)
+
+    def end(self) -> None:
+        """Note that nothing follows: the last value is kept whatever was thinned."""
+        if self._last is not None and (self.total - 1) % self.stride:
+            self._append(*self._last)
+            self._last = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether its first value is about the first steps of the run."""
+        steps = np.asarray(self.steps)
+        if len(steps) < 2 or math.isnan(steps[0]) or math.isnan(steps[1]):
+            return False
+        return bool(0 <= steps[0] <= max(1.0, (steps[1] - steps[0]) / self.stride))
+
+    def steady(self, *, has_warmup: bool = True) -> npt.NDArray[np.float64]:
+        """Return its finite values, without the first where that is of the first steps."""
+        values = np.asarray(self.values, np.float64)
+        if has_warmup and len(values) >= 3 and self.begins:
+            values = values[1:]
+        return values[np.isfinite(values)]
+
 
 _MOST_POINTS: Final = 400_000
 _FEWEST_POINTS: Final = 256
@@ -32,7 +137,7 @@ class When(NamedTuple):
     is_elapsed: bool = False
 
 
-NOWHERE: Final = Point()
+NOWHERE: Final = LogPoint()
 NEVER: Final = When()
 
 
@@ -115,7 +220,7 @@ class Gathered:
     computed: set[str] = field(default_factory=set)
 
     def metric(
-        self, name: str, value: float | None, point: Point = NOWHERE, **of: Unpack[Of]
+        self, name: str, value: float | None, point: LogPoint = NOWHERE, **of: Unpack[Of]
     ) -> None:
         """Note a value of a metric, in the unit of its name."""
         if value is None:
@@ -188,7 +293,7 @@ class Book:
     """The runs of one log: readers write to ``run``, the one that is at work."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = LogClock()
         self.runs: list[Gathered] = [Gathered()]
         self._is_restarting = False
         self.at_end: list[Callable[[], None]] = []
@@ -201,7 +306,7 @@ class Book:
         """The run that is at work."""
         return self.runs[-1]
 
-    def when(self, line: Line) -> When:
+    def when(self, line: LogLine) -> When:
         """Return when ``line`` was written, as far as it says so."""
         found = self.clock.read(line.raw)
         return When() if found is None else When(found)

@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.logs.base import Reader
-from traceprof.logs.cleaning import cleaned
 from traceprof.logs.gathered import Book
-from traceprof.logs.patterns import PatternReader, compiled
-from traceprof.logs.recognition import Recognised, recognise
+from traceprof.logs.lines import LogLine, RawLines, cleaned
+from traceprof.logs.source import LogReader, LogSource, PatternReader, compiled_patterns
 from traceprof.logs.sources import SOURCES, source_called
 from traceprof.logs.summary import summary_of
-from traceprof.logs.text import RawLines
 from traceprof.model.summary import SourceFile, Summary
+from traceprof.values import dataclass
 
-__all__ = ["read_log", "source_names"]
+_ENOUGH: Final = 50
+"""Lines of a program after which it is plain."""
+_LOOKED_AT: Final = 4_000
+"""Lines that are looked at even so: another program may say more."""
+_ALSO: Final = 4
+"""A program with at least one in so many of the lines of the first could have been meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """The source of a log, how many lines say so, and which others could be meant."""
+
+    source: LogSource
+    count: int
+    others: tuple[tuple[LogSource, int], ...] = ()
+
+
+def recognise(lines: Iterable[LogLine]) -> Recognised | None:
+    """Return of which program ``lines`` are; None where no line is of any that is known.
+
+    Launchers count where there is nothing else; all are read beside any program.
+    """
+    counts: Counter[str] = Counter()
+    for i, line in enumerate(lines):
+        for source in SOURCES:
+            if any(mark.search(line.text) for mark in source.marks):
+                counts[source.name] += 1
+        if i >= _LOOKED_AT and max(counts.values(), default=0) >= _ENOUGH:
+            break
+    programs = [source for source in SOURCES if not source.is_launcher]
+    for candidates in (programs, SOURCES):
+        found = [(source, counts[source.name]) for source in candidates if counts[source.name]]
+        if found:
+            # What people's scripts print stands in logs of programs, too.
+            found.sort(key=lambda pair: (pair[0].name == "notes", -pair[1]))
+            first, count = found[0]
+            others = (pair for pair in found[1:] if pair[1] * _ALSO >= count)
+            return Recognised(first, count, tuple(p for p in others if p[0].name != "notes"))
+    return None
+
 
 _OWN: Final = "pattern"
 _SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
@@ -42,11 +80,11 @@ def read_log(
         TraceError: the file cannot be read, is of no known program, or nothing matches.
     """
     path = Path(path)
-    own = compiled(patterns or {})
+    own = compiled_patterns(patterns or {})
     chosen = _chosen(path, source, needed=not own)
     book = Book()
     stem = _stem(path)
-    readers: list[Reader] = [s.reader(book, stem) for s in SOURCES if s.is_launcher]
+    readers: list[LogReader] = [s.reader(book, stem) for s in SOURCES if s.is_launcher]
     if chosen is not None and not chosen.source.is_launcher:
         readers.append(chosen.source.reader(book, stem))
     pattern = PatternReader(book, stem, own)
@@ -65,7 +103,7 @@ def read_log(
     return _summaries(path, book, _OWN if chosen is None else chosen.source.name)
 
 
-def _read(lines: RawLines, readers: Sequence[Reader]) -> int:
+def _read(lines: RawLines, readers: Sequence[LogReader]) -> int:
     """Give every reader all lines; return how many hold what is no number."""
     odd = 0
     for line in cleaned(lines):

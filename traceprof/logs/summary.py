@@ -1,21 +1,214 @@
-"""From what was gathered of a run to what is kept of it."""
+"""From what was gathered of a run to what is kept of it: single numbers, metrics, events."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.logs.checks import check
-from traceprof.logs.derive import derive_measures
-from traceprof.logs.gathered import Gathered, When
-from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.logs.gathered import CUMULATIVE, INTERVALS, Gathered, Key, Series, When
+from traceprof.model.results import Unit
+from traceprof.model.summary import SUMMARY, SourceFile, Summary, better_of
 from traceprof.values import dataclass
 
-__all__ = ["summary_of"]
+_EVALUATED: Final = re.compile(r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP")
+_SUFFIXES: Final = (
+    ("_per_s", Unit.PER_S),
+    ("_ns", Unit.NS),
+    ("_bytes", Unit.BYTES),
+    ("_ratio", Unit.RATIO),
+    ("_count", Unit.COUNT),
+)
+_TYPICAL: Final = ("_per_s", "_ns", "mfu_ratio")
+_TELLING: Final = ("step_period_ns", "samples_per_s", "tokens_per_s", "frames_per_s", "step_ns")
+_ALIKE: Final = 0.02
+_WORK: Final = ("samples", "tokens")
+_PREFERRED: Final = (("interval",), ("step",), ("epoch",), CUMULATIVE)
+
+
+def unit_of(name: str) -> Unit:
+    """Return the unit that the name of a measure or a metric ends with."""
+    for each in ("_per_device", "_per_rank"):
+        name = name.removesuffix(each)
+    return next((unit for suffix, unit in _SUFFIXES if name.endswith(suffix)), Unit.NUMBER)
+
+
+def derive_measures(run: Gathered) -> None:
+    """Add what follows from the metrics and facts of ``run`` to its measures.
+
+    A typical value is the median over the intervals that were printed, without the first of the
+    run; where only running means are printed, the last of these.
+    """
+    _of_facts(run)
+    by_metric: dict[str, dict[Key, Series]] = defaultdict(dict)
+    for key, series in run.series.items():
+        by_metric[key.metric][key] = series
+    for name, found in by_metric.items():
+        if any(word in name for word in _TYPICAL):
+            _typical(run, name, found)
+        elif name.endswith("_bytes"):
+            largest = max((max(s.values, default=math.nan) for s in found.values()), default=None)
+            run.measure(f"peak_{name}", largest, Unit.BYTES, scope="rank", better="lower")
+        else:
+            _of_quality(run, name, found.items())
+    _say_what_was_left_out(run, by_metric)
+    for what in _WORK:
+        _multiplied(run, what)
+    _computed(run)
+
+
+def _of_facts(run: Gathered) -> None:
+    facts = run.facts
+    for name, value, scope in (
+        ("world_size", facts.world_size, "run"),
+        ("devices_count", facts.devices, "run"),
+        ("nodes_count", facts.nodes, "run"),
+        ("global_batch_count", facts.batch, "run"),
+        ("batch_per_device_count", facts.batch_per_device, "device"),
+        ("accumulation_count", facts.accumulation, "run"),
+        ("train_samples_count", facts.train_samples, "run"),
+    ):
+        source = "recorded" if value != facts.batch or facts.global_batch else "computed"
+        run.measure(name, value, Unit.COUNT, scope=scope, source=source)
+
+
+def steady_value(
+    run: Gathered, found: dict[Key, Series], scope: str
+) -> tuple[float, str, int] | None:
+    """Return the typical value of a metric in a scope, what it is of, and how many it is of."""
+    for overs in _PREFERRED:
+        rows = [(k, s) for k, s in found.items() if k.scope == scope and k.over in overs]
+        if not rows:
+            continue
+        if overs is CUMULATIVE:
+            last = max(key.life for key, _ in rows)
+            values = [s.values[-1] for k, s in rows if k.life == last and len(s.values)]
+            known = [value for value in values if math.isfinite(value)]
+            if known:
+                return float(np.mean(known)), overs[0], len(known)
+            continue
+        has_warmup = run.facts.has_warmup
+        per_rank: dict[int, list[float]] = defaultdict(list)
+        for key, series in rows:
+            per_rank[key.rank] += series.steady(has_warmup=has_warmup).tolist()
+        medians = [float(np.median(values)) for values in per_rank.values() if values]
+        if medians:
+            return float(np.mean(medians)), overs[0], sum(map(len, per_rank.values()))
+    return None
+
+
+def _typical(run: Gathered, name: str, found: dict[Key, Series]) -> None:
+    for scope, suffix in (("run", ""), ("device", "_per_device"), ("rank", "_per_rank")):
+        value = steady_value(run, found, scope)
+        if value is None:
+            continue
+        own = name if name.endswith("_ns") or suffix == "" else name + suffix
+        if own in run.measures:
+            own = f"printed_{own}"
+        unit = unit_of(name)
+        better = "higher" if name.endswith(("_per_s", "_ratio")) else "lower"
+        source = "computed" if name in run.computed else "printed"
+        run.measure(own, value[0], unit, scope=scope, better=better, source=source, over=value[1])
+
+
+def _say_what_was_left_out(run: Gathered, by_metric: dict[str, dict[Key, Series]]) -> None:
+    """Say by how much the first steps differ from later ones, of the metric that tells it best."""
+    if not run.facts.has_warmup:
+        return
+    for name in _TELLING:
+        for key, series in by_metric.get(name, {}).items():
+            values = series.steady()
+            is_left_out = series.begins and len(series.values) >= 3 and len(values)
+            if key.over not in INTERVALS or key.life or not is_left_out:
+                continue
+            first, later = float(series.values[0]), float(np.median(values))
+            if abs(first - later) > _ALIKE * later:
+                unit = unit_of(name)
+                text = f"the first steps are left out of {{name}}: {{first:{unit}}} in them, "
+                run.say(text + f"{{later:{unit}}} later", name=name, first=first, later=later)
+            return
+
+
+def _of_quality(run: Gathered, name: str, found: Iterable[tuple[Key, Series]]) -> None:
+    rows = sorted((key.life, i, key, series) for i, (key, series) in enumerate(found))
+    _, _, key, series = rows[-1]
+    finite = [value for _, _, _, own in rows for value in own.values if math.isfinite(value)]
+    better = better_of(name)
+    run.measure(f"last_{name}", series.values[-1], unit_of(name), scope=key.scope, better=better)
+    if finite and _EVALUATED.match(name) and better:
+        best = max(finite) if better == "higher" else min(finite)
+        run.measure(f"best_{name}", best, unit_of(name), scope=key.scope, better=better)
+
+
+def _multiplied(run: Gathered, what: str) -> None:
+    """Add the rate of the run where only that of one device or process is printed."""
+    name = f"{what}_per_s"
+    if name in run.measures:
+        return
+    for suffix, count in (("_per_device", run.facts.size), ("_per_rank", run.facts.world_size)):
+        each = run.measures.get(name + suffix)
+        if each is not None and count:
+            run.measure(name, each["value"] * count, Unit.PER_S, better="higher", source="computed")
+            return
+
+
+def _computed(run: Gathered) -> None:
+    """Add rates that follow from lengths of steps, and the other way about."""
+    period = run.measures.get("step_period_ns")
+    for name, amount in (
+        ("samples_per_s", run.facts.batch),
+        ("tokens_per_s", run.facts.tokens_per_step),
+    ):
+        rate = run.measures.get(name)
+        if rate is None and period is not None and amount and period["value"]:
+            value = 1e9 * amount / period["value"]
+            run.measure(name, value, Unit.PER_S, better="higher", source="computed")
+        elif rate is not None and period is None and amount and rate["value"]:
+            value = 1e9 * amount / rate["value"]
+            run.measure("step_period_ns", value, Unit.NS, better="lower", source="computed")
+            period = run.measures["step_period_ns"]
+    steps = run.measures.get("steps_per_s")
+    if period is None and steps is not None and steps["value"]:
+        value = 1e9 / steps["value"]
+        run.measure("step_period_ns", value, Unit.NS, better="lower", source="computed")
+    _of_devices(run)
+    _total(run)
+
+
+def _total(run: Gathered) -> None:
+    """Add how long the run took, from its start to its end, where its events alone say it."""
+    if any(name in run.measures for name in ("total_ns", "time_to_train_ns", "run_ns")):
+        return
+    stamped = [event for event in run.events if math.isfinite(event["when"].seconds)]
+    times = {
+        kind: [e["when"].seconds for e in stamped if e["kind"] == kind and not e["when"].is_elapsed]
+        for kind in ("start", "end")
+    }
+    if times["start"] and times["end"] and max(times["end"]) > min(times["start"]):
+        seconds = max(times["end"]) - min(times["start"])
+        run.measure("total_ns", round(seconds * 1e9), Unit.NS, better="lower", source="computed")
+
+
+def _of_devices(run: Gathered) -> None:
+    for what in _WORK:
+        rate = run.measures.get(f"{what}_per_s")
+        name = f"{what}_per_s_per_device"
+        if rate is not None and name not in run.measures and run.facts.size:
+            run.measure(
+                name,
+                rate["value"] / run.facts.size,
+                Unit.PER_S,
+                scope="device",
+                better="higher",
+                source="computed",
+            )
+
 
 _INTS: Final = ("life",)
 _LARGEST: Final = 1 << 53

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 import shutil
 import subprocess
@@ -18,16 +18,13 @@ from traceprof.errors import TraceprofError
 from traceprof.formats.compiled import library
 from traceprof.formats.nsys.reports import find_importer
 from traceprof.formats.nsys.split import read_own_events
-from traceprof.recording.machine.gpus import gpu_facts, has_gpu, why_no_counters
-from traceprof.recording.machine.mpi import mpi_facts
+from traceprof.recording.machine import gpu_facts, has_gpu, mpi_facts, why_no_counters
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
-from traceprof.recording.sampling.network import read_rdma
+from traceprof.recording.sampling.host import read_rdma
 from traceprof.units import format_bytes
 from traceprof.values import dataclass
-
-__all__ = ["CHECKS", "Check", "examine"]
 
 _TIMEOUT_S: Final = 120
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")

@@ -1,17 +1,127 @@
-"""What is asked of a recorder, and what comes back."""
+"""What is asked of a recorder: the program, what part of it is captured; and what comes back."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
+from traceprof.errors import UsageError
 from traceprof.model.trace import Trace
-from traceprof.recording.bounds import EVERYTHING, Bounds
+from traceprof.units import NS_PER_S, parse_duration
 from traceprof.values import dataclass
 
-__all__ = ["ProcessProfile", "RecordRequest", "Recorder", "Recording", "RunRecorded"]
+STEP_SOURCES: Final = ("optimizer", "backward", "loader", "every-forward")
+_STEPS: Final = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?")
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B?\s*", re.IGNORECASE)
+_SIZE_FACTORS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The part of a run that is captured; each None or 0 where it is not bounded.
+
+    ``steps`` are the first and the last step, both captured. ``delay_ns`` counts from the start
+    of the training process, ``duration_ns`` from the end of the delay. ``max_bytes`` bounds the
+    events of one process.
+    """
+
+    steps: tuple[int, int] | None = None
+    delay_ns: int = 0
+    duration_ns: int = 0
+    max_bytes: int = 0
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether less than the whole run is captured."""
+        return bool(self.steps or self.delay_ns or self.duration_ns)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that tell the hooks."""
+        variables = {
+            "TRACEPROF_DELAY_S": f"{self.delay_ns / NS_PER_S:.9f}",
+            "TRACEPROF_DURATION_S": f"{self.duration_ns / NS_PER_S:.9f}",
+            "TRACEPROF_MAX_BYTES": str(self.max_bytes),
+        }
+        if self.steps is not None:
+            variables["TRACEPROF_STEPS"] = f"{self.steps[0]}..{self.steps[1]}"
+        return variables
+
+
+EVERYTHING: Final = Bounds()
+
+
+def parse_bounds(
+    steps: str | None, delay: str | None, duration: str | None, max_size: str | None
+) -> Bounds:
+    """Return the bounds that these texts mean ("20..30", "10s", "1min", "500MB").
+
+    Raises:
+        UsageError: one of them means nothing, or both steps and times are given.
+    """
+    if steps is not None and (delay is not None or duration is not None):
+        raise UsageError("--steps cannot be combined with --delay or --duration: choose one")
+    return Bounds(
+        _parse_steps(steps) if steps is not None else None,
+        _parse_time(delay) if delay is not None else 0,
+        _parse_time(duration) if duration is not None else 0,
+        _parse_size(max_size) if max_size is not None else 0,
+    )
+
+
+def parse_grace(text: str) -> float:
+    """Return the seconds that ``text`` means ("30s").
+
+    Raises:
+        UsageError: it means nothing.
+    """
+    return _parse_time(text) / NS_PER_S
+
+
+def parse_step_from(text: str | None) -> str:
+    """Return what a step is to be, as the hooks are told; "" for None: they find it.
+
+    A batch of a DataLoader ("loader"), a call of an optimizer's step ("optimizer"), of the second
+    that was made ("optimizer#2"), a backward
+    pass ("backward"), each forward pass ("every-forward"), or a range of that name
+    ("range:NAME").
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if text is None:
+        return ""
+    if text in STEP_SOURCES or re.fullmatch(r"range:.+|optimizer#[1-9]\d*", text):
+        return text
+    raise UsageError(
+        f"--step-from {text!r}: expected {', '.join(STEP_SOURCES)}, optimizer#N or range:NAME"
+    )
+
+
+def _parse_steps(text: str) -> tuple[int, int]:
+    match = _STEPS.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--steps {text!r}: expected the first and last step, such as 20..30")
+    first, last = int(match.group(1)), int(match.group(2) or match.group(1))
+    if last < first:
+        raise UsageError(f"--steps {text!r}: the last step comes before the first")
+    return first, last
+
+
+def _parse_time(text: str) -> int:
+    ns = parse_duration(text)
+    if ns < 0:
+        raise UsageError(f"{text!r}: a time cannot be negative here")
+    return ns
+
+
+def _parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--max-size {text!r}: expected a size, such as 500MB")
+    return int(float(match.group(1)) * _SIZE_FACTORS[match.group(2).lower()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +131,7 @@ class RecordRequest:
     ``output`` is a file, or with ``is_folder`` a folder that gets one file per rank and a
     manifest. ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep
     modules get ranges of their own (0: not at all). ``step_from`` is what a step is (see
-    `traceprof.recording.bounds.parse_step_from`; "": as found). ``profiler_arguments`` (name of a
+    `traceprof.recording.request.parse_step_from`; "": as found). ``profiler_arguments`` (name of a
     recorder → arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters
     inside GPUs.
     ``grace_s`` is how long the program may go on after SIGTERM before the trace is written

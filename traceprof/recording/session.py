@@ -1,37 +1,106 @@
-"""One recording from the request to the finished files."""
+"""One recording from the request to the finished files, or recovered after it was broken off."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from traceprof.errors import RecordingError, TraceprofError, UsageError
+from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
 from traceprof.recording.finishing import finish
-from traceprof.recording.machine.environment import read_environment
-from traceprof.recording.machine.gpus import why_no_counters
-from traceprof.recording.outputs.files import check_output
-from traceprof.recording.outputs.job import label_of
-from traceprof.recording.outputs.places import announced, is_joining, job_of
-from traceprof.recording.processes.injection import ignores_injection
-from traceprof.recording.processes.orphans import kill_with_children
-from traceprof.recording.processes.program import find_program
-from traceprof.recording.processes.signals import undisturbed
+from traceprof.recording.job import announced, is_joining, job_of, label_of
+from traceprof.recording.machine import read_environment, why_no_counters
+from traceprof.recording.orphans import kill_with_children, processes_of
+from traceprof.recording.outputs import check_output
+from traceprof.recording.program import find_program, ignores_injection, undisturbed
 from traceprof.recording.recorders import choose_recorder
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
+from traceprof.recording.recorders.nsys.report import is_of_nsys
 from traceprof.recording.request import Recorder, Recording, RecordRequest, RunRecorded
-from traceprof.recording.sampling.sampler import Sampler, sampling
+from traceprof.recording.sampling.sampler import Sampler, read_samples, sampling
 from traceprof.recording.work_folder import (
     Notes,
     has_captured,
+    is_in_use,
+    locked,
     new_work_folder,
     notes_of,
+    read_notes,
     remove_work_folder,
+    work_folders,
     write_notes,
 )
+from traceprof.values import dataclass
 
-__all__ = ["record", "record_with"]
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What can be recovered: the work folder, the masked command, when it began, its output."""
+
+    folder: Path
+    command: str
+    started_s: float
+    output: str
+
+
+def recoverable() -> list[Recovery]:
+    """Return the work folders that broken-off recordings have left here, the oldest first."""
+    found = []
+    for folder in work_folders():
+        try:
+            notes = read_notes(folder)
+        except TraceError:
+            continue
+        found.append(Recovery(folder, " ".join(notes.command), notes.started_s, notes.output))
+    return found
+
+
+def recover(
+    folder: Path,
+    output: str | None = None,
+    *,
+    force: bool = False,
+    keep: bool = False,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Recording:
+    """Write the trace of what a recording has left in its work folder, and remove the folder.
+
+    Args:
+        folder: the work folder. It stays where a process of the recording still runs.
+        output: a file, or with "/" at its end a folder; else where the recording was to go.
+        force: whether a file that is there is overwritten.
+        keep: whether the work folder stays in any case.
+        say: is told what the user should know at once.
+
+    Raises:
+        TraceError: it is no work folder.
+        UsageError: it is in use, or the output cannot be written.
+        RecordingError: what a profiler has left is damaged.
+    """
+    notes = read_notes(folder)
+    if is_in_use(folder):
+        raise UsageError(f"{folder}: is in use by its recorder: wait for it, or end it first")
+    request = replace(
+        notes.request(Path(output) if output else None, is_folder=(output or "").endswith("/")),
+        force=force,
+        say=say,
+    )
+    # Other launchers of the run may have written to its folder meanwhile: it is added to.
+    notes = replace(notes, is_joining=request.is_folder and not force)
+    check_output(request, is_joining=notes.is_joining)
+    alive = [pid for pid, command in processes_of(folder).items() if not is_of_nsys(command)]
+    if alive:
+        say(f"process {', '.join(map(str, alive))} still runs: the trace ends now, {folder} stays")
+    try:
+        with locked(folder), undisturbed(say):
+            recording = finish(request, folder, notes, read_samples(folder))
+    except KeyboardInterrupt:
+        raise RecordingError(f"interrupted before the trace was written; {folder} stays") from None
+    if recording.output is not None and not alive and not keep:
+        remove_work_folder(folder)
+    return recording
 
 
 def record(request: RecordRequest) -> Recording:

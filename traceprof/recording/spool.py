@@ -14,19 +14,6 @@ from typing import Any, Final
 from traceprof.secrets import kept_variables, masked_command, storable
 from traceprof.values import dataclass
 
-__all__ = [
-    "THINNED",
-    "EventBlock",
-    "ProcessEvents",
-    "ProcessRecord",
-    "read_agent_events",
-    "read_children",
-    "read_events",
-    "read_process_records",
-    "recorded_pids",
-    "window_files",
-]
-
 _PROCESS_RECORDS: Final = "process.*.json"
 
 _LINES_AT_ONCE: Final = 50_000

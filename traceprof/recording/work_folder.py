@@ -1,8 +1,4 @@
-"""The work folder of a recording: everything is captured in it; it goes when the output is there.
-
-What it was made for stands in it from the start, so that what a broken-off recording has left can
-be written by somebody else, later: see `traceprof.recording.recovery`.
-"""
+"""Files that a process holds: the system lets them go when it dies, in whatever container it is."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -20,25 +17,37 @@ from typing import Any, Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.runs.manifest import LOCK, NOTES, is_work_folder
-from traceprof.recording.bounds import Bounds
-from traceprof.recording.locks import held, is_held
-from traceprof.recording.request import RecordRequest
+from traceprof.recording.request import Bounds, RecordRequest
 from traceprof.secrets import masked_command
 from traceprof.values import dataclass
 from traceprof.version import __version__
 
-__all__ = [
-    "Notes",
-    "has_captured",
-    "is_in_use",
-    "locked",
-    "new_work_folder",
-    "notes_of",
-    "read_notes",
-    "remove_work_folder",
-    "work_folders",
-    "write_notes",
-]
+if sys.platform != "win32":
+    import fcntl
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the file ``path``, which is made where it is not there, while the block runs."""
+    with path.open("a") as file:
+        if sys.platform != "win32":
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the file ``path``."""
+    if sys.platform == "win32":
+        return False
+    try:
+        with path.open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
 
 _PREFIX: Final = "traceprof-"
 _CAPTURED: Final = (

@@ -22,7 +22,7 @@ from traceprof.store import Store, is_exported, read_exported
 __all__ = ["name_of", "summaries_in", "summaries_of", "summary_of"]
 
 _READERS: Final = {
-    "table of rates": ("traceprof.logs.tables", "read_table"),
+    "table of rates": ("traceprof.logs.rates", "read_table"),
     "log": ("traceprof.logs", "read_log"),
 }
 """What reads text: loaded only for it."""

@@ -1,4 +1,4 @@
-from traceprof.recording.gathering.ranks import RankProcesses, find_ranks, without_inherited_ranks
+from traceprof.recording.captured import RankProcesses, find_ranks, without_inherited_ranks
 from traceprof.recording.spool import ProcessRecord as Record
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from traceprof.recording.bounds import Bounds
-from traceprof.recording.gathering.steps_seen import notes_on_steps
+from traceprof.recording.finishing import notes_on_steps
+from traceprof.recording.request import Bounds
 
 NOTHING = {"fetches": 0, "forward passes": 0, "backward passes": 0, "optimizer steps": 0}
 

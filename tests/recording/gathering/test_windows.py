@@ -6,7 +6,7 @@ import pytest
 
 from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.model.tables import ABSENT
-from traceprof.recording.gathering.windows import window_tables
+from traceprof.recording.captured_trace import window_tables
 
 BASE = 1_700_000_000_000_000_000
 PID = 42

@@ -1,6 +1,6 @@
 import pytest
 
-from traceprof.recording.gathering.without_torch import note_without_torch
+from traceprof.recording.finishing import note_without_torch
 
 
 @pytest.mark.parametrize(

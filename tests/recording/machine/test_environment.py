@@ -1,7 +1,6 @@
 import subprocess
 
-from traceprof.recording.machine.environment import git_facts, read_environment
-from traceprof.recording.machine.host import network_facts
+from traceprof.recording.machine import git_facts, network_facts, read_environment
 
 
 def test_a_fact_that_is_not_known_is_left_out():

@@ -8,7 +8,7 @@ import pytest
 from tests.recording.conftest import NAMED_STEPS, record
 from tests.requirements import require
 from traceprof.formats.runs.files import open_run
-from traceprof.recording.machine.mpi import mpi_facts
+from traceprof.recording.machine import mpi_facts
 
 HYDRA = """HYDRA build details:
     Version:                                 {}

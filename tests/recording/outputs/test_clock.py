@@ -1,6 +1,6 @@
 import numpy as np
 
-from traceprof.recording.outputs.clock import ProfilerClock
+from traceprof.recording.outputs import ProfilerClock
 
 EPOCH = 1_700_000_000_000_000_000
 

@@ -1,9 +1,9 @@
 import pytest
 
 from traceprof.errors import RecordingError
-from traceprof.recording.gathering.captured import Captured
-from traceprof.recording.outputs.exports import write_export
-from traceprof.recording.outputs.job import Job
+from traceprof.recording.captured import Captured
+from traceprof.recording.job import Job
+from traceprof.recording.outputs import write_export
 from traceprof.recording.recorders.embedded import EmbeddedRecorder
 from traceprof.recording.request import RecordRequest, RunRecorded
 

@@ -11,8 +11,8 @@ from tests.recording.conftest import NAMED_STEPS, record
 from traceprof.errors import UsageError
 from traceprof.formats.runs.files import attempts_of_run, open_run
 from traceprof.recording import RecordRequest
-from traceprof.recording.outputs.files import check_output
-from traceprof.recording.outputs.places import Places, announced, is_joining, job_of
+from traceprof.recording.job import Places, announced, is_joining, job_of
+from traceprof.recording.outputs import check_output
 
 HOST = socket.gethostname()
 TORCHRUN = ["torchrun", "--nnodes=1:2", "--rdzv-id=mine", "train.py"]

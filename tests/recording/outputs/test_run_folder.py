@@ -27,9 +27,9 @@ from traceprof.measures import ANALYSES
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.placement import place_run
 from traceprof.recording import RecordRequest
+from traceprof.recording import outputs as output_files
 from traceprof.recording import record as run_and_record
-from traceprof.recording.outputs import files as output_files
-from traceprof.recording.outputs.exports import write_export
+from traceprof.recording.outputs import write_export
 from traceprof.session.opening import Opening, open_ranks
 
 MANIFEST = f"manifest-{socket.gethostname()}.json"

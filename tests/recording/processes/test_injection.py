@@ -1,6 +1,6 @@
 import pytest
 
-from traceprof.recording.processes.injection import ignores_injection
+from traceprof.recording.program import ignores_injection
 
 
 @pytest.mark.parametrize(

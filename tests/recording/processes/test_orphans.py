@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from traceprof.recording.processes.orphans import wait_for_program
-from traceprof.recording.processes.program import Program
+from traceprof.recording.orphans import wait_for_program
+from traceprof.recording.program import Program
 
 # A launcher that, as that of nsys, says 1 of whatever is no success, and its program.
 LAUNCHER = "sh -c 'trap \"exit 1\" TERM; echo $$; while :; do :; done'; exit 1"

@@ -14,7 +14,7 @@ HANDLES_IT = (
     'trap "exit 0" %s; kill -%s $PPID; i=0; while [ $i -lt 3000000 ]; do i=$((i+1)); done; exit 1'
 )
 RECORD = (
-    "import os, sys; from traceprof.recording.processes.program import run_recorded; "
+    "import os, sys; from traceprof.recording.program import run_recorded; "
     "sys.exit(run_recorded(['sh', '-c', sys.argv[1]], os.environ, is_profiler={}))"
 )
 

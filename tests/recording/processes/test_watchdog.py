@@ -1,8 +1,8 @@
 import os
 import signal
 
-from traceprof.recording.processes.program import Program
-from traceprof.recording.processes.watchdog import StartLimit, Watchdog
+from traceprof.recording.orphans import StartLimit, Watchdog
+from traceprof.recording.program import Program
 
 
 class FakeProcess:

@@ -12,7 +12,7 @@ import pytest
 from tests.recording.conftest import NAMED_STEPS, PROGRAMS, environment_of_test
 from tests.requirements import nsys_in_turn, require
 from traceprof.formats import open_trace
-from traceprof.recording.recovery import recover
+from traceprof.recording.session import recover
 
 TRAINING = f"""
 import sys

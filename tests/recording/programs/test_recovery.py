@@ -25,7 +25,7 @@ from tests.recording.conftest import (
 )
 from traceprof.cli import app
 from traceprof.formats import open_trace
-from traceprof.recording.processes.orphans import is_alive
+from traceprof.recording.orphans import is_alive
 
 MARK = "TRACEPROF_TEST_KILLED"
 

@@ -10,7 +10,7 @@ from tests.requirements import require
 from traceprof.formats import open_trace
 from traceprof.model.tables import make_table
 from traceprof.model.trace import TraceInfo, make_trace
-from traceprof.recording.outputs.profiles import first_of_profiles, with_profiles
+from traceprof.recording.outputs import first_of_profiles, with_profiles
 from traceprof.recording.recorders.nvprof import NvprofRecorder, why_unsupported
 from traceprof.recording.request import ProcessProfile, RecordRequest
 from traceprof.recording.session import record_with

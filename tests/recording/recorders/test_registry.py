@@ -10,8 +10,7 @@ from traceprof.cli import app
 from traceprof.errors import RecordingError, UsageError
 from traceprof.formats import open_trace
 from traceprof.recording import RecordRequest, recorders
-from traceprof.recording.processes.injection import child_environment
-from traceprof.recording.processes.program import run_recorded
+from traceprof.recording.program import child_environment, run_recorded
 from traceprof.recording.recorders import RECORDERS, choose_recorder
 from traceprof.recording.request import RunRecorded
 

@@ -14,11 +14,10 @@ from tests.recording.sampling.fake_nvml import (
 from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.recording.gathering.captured import Captured
-from traceprof.recording.gathering.tables import make_spool_trace
-from traceprof.recording.machine.gpus import gpu_facts
-from traceprof.recording.sampling.gpus import open_gpus
-from traceprof.recording.sampling.pcie import PcieCounters
+from traceprof.recording.captured import Captured
+from traceprof.recording.captured_trace import make_spool_trace
+from traceprof.recording.machine import gpu_facts
+from traceprof.recording.sampling.gpus import PcieCounters, open_gpus
 from traceprof.recording.sampling.sampler import Sample
 
 nvml = pytest.importorskip("pynvml")

@@ -7,10 +7,14 @@ import threading
 
 import pytest
 
-from traceprof.recording.sampling.network import open_network, read_rdma
-from traceprof.recording.sampling.processes import open_processes
+from traceprof.recording.sampling.host import (
+    open_network,
+    open_processes,
+    open_sockets,
+    parse_sockets,
+    read_rdma,
+)
 from traceprof.recording.sampling.sampler import Sampler
-from traceprof.recording.sampling.sockets import open_sockets, parse_sockets
 
 
 def test_samples_carry_the_time_and_a_failing_read_is_dropped():

@@ -4,64 +4,50 @@ from __future__ import annotations
 
 from typing import Final
 
-from traceprof.logs.base import Source
+from traceprof.logs.source import LogSource
 from traceprof.logs.sources import (
-    composer,
-    deepspeed,
-    detectron2,
-    dllogger,
-    fairseq,
-    hf_trainer,
-    horovod,
-    horovod_elastic,
-    imagenet,
-    keras,
-    lightning,
-    megatron,
-    metrics_csv,
+    frameworks,
+    language,
+    launchers,
     mlperf,
-    mmengine,
-    mxnet,
-    nanogpt,
-    nemo,
     notes,
-    tf_cnn_benchmarks,
-    timm,
-    torchrun,
-    torchtitan,
-    torchvision,
+    vision,
+)
+from traceprof.logs.sources import (
+    mlperf as dllogger,
 )
 
 __all__ = ["SOURCES", "source_called"]
 
-SOURCES: Final[tuple[Source, ...]] = (
-    mlperf.SOURCE,
-    megatron.SOURCE,
-    torchtitan.SOURCE,
-    nemo.SOURCE,
-    hf_trainer.SOURCE,
-    deepspeed.SOURCE,
-    composer.SOURCE,
-    fairseq.SOURCE,
-    timm.SOURCE,
-    torchvision.SOURCE,
-    imagenet.SOURCE,
-    mmengine.SOURCE,
-    detectron2.SOURCE,
-    tf_cnn_benchmarks.SOURCE,
-    horovod.SOURCE,
-    mxnet.SOURCE,
-    nanogpt.SOURCE,
-    keras.SOURCE,
-    lightning.SOURCE,
-    dllogger.SOURCE,
-    metrics_csv.SOURCE,
-    torchrun.SOURCE,
-    horovod_elastic.SOURCE,
-    notes.SOURCE,
+
+SOURCES: Final[tuple[LogSource, ...]] = (
+    mlperf.MLPERF,
+    language.MEGATRON,
+    language.TORCHTITAN,
+    frameworks.NEMO,
+    frameworks.HF_TRAINER,
+    language.DEEPSPEED,
+    language.COMPOSER,
+    language.FAIRSEQ,
+    vision.TIMM,
+    vision.TORCHVISION,
+    vision.IMAGENET,
+    vision.MMENGINE,
+    vision.DETECTRON2,
+    vision.TF_CNN_BENCHMARKS,
+    launchers.HOROVOD,
+    frameworks.MXNET,
+    language.NANOGPT,
+    frameworks.KERAS,
+    frameworks.LIGHTNING,
+    dllogger.DLLOGGER,
+    frameworks.METRICS_CSV,
+    launchers.TORCHRUN,
+    launchers.HOROVOD_ELASTIC,
+    notes.NOTES,
 )
 
 
-def source_called(name: str) -> Source | None:
+def source_called(name: str) -> LogSource | None:
     """Return the source called ``name``, None where there is none."""
     return next((source for source in SOURCES if source.name == name), None)

@@ -1,4 +1,4 @@
-"""MLPerf Training: ``:::MLLOG {json}``, and ``:::MLPv0.5.0 …`` before."""
+"""Logs in a declared form: MLPerf Training, NVIDIA's DLLogger."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ import math
 import re
 from typing import Any, Final
 
-from traceprof.logs.base import Reader, Source
 from traceprof.logs.checks import Evidence, disagree
-from traceprof.logs.cleaning import Line
-from traceprof.logs.clock import Clock
-from traceprof.logs.gathered import When
-from traceprof.logs.series import Point
+from traceprof.logs.gathered import LogPoint, When
+from traceprof.logs.lines import LogClock, LogLine
+from traceprof.logs.source import LogReader, LogSource, number
 from traceprof.model.results import Unit
 
-__all__ = ["SOURCE"]
-
-_LINE: Final = re.compile(r":::MLLOG\s*(?P<json>\{.*\})")
+_MLPERF_LINE: Final = re.compile(r":::MLLOG\s*(?P<json>\{.*\})")
 _OLD: Final = re.compile(
     r":::MLPv?(?P<version>0\.[56]\.\d+)\s+(?P<benchmark>\S+)\s+(?P<time>\d+\.\d+)\s+"
     r"\((?P<where>[^)]*)\)\s+(?P<key>\w+)(?::\s*(?P<value>.*))?$"
 )
 _NODES: Final = re.compile(r"^(\d+)\s*x", re.IGNORECASE)
 _LOWER: Final = re.compile(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", re.IGNORECASE)
-_RATES: Final = ("imgs_sec", "samples_sec", "samples_per_sec", "throughput", "seqs_per_sec")
+_MLPERF_RATES: Final = ("imgs_sec", "samples_sec", "samples_per_sec", "throughput", "seqs_per_sec")
 _BEGINNINGS: Final = ("init_start", "run_start", "cache_clear", "submission_benchmark")
 _ENVIRONMENT: Final = {
     "submission_platform": "platform",
@@ -35,7 +31,7 @@ _ENVIRONMENT: Final = {
 """What of a submission is kept; contact data is not."""
 
 
-class MlperfReader(Reader):
+class MlperfReader(LogReader):
     """The rules of the benchmark say what most keys mean; rates are each submitter's own."""
 
     def __init__(self, *args: Any) -> None:
@@ -50,13 +46,13 @@ class MlperfReader(Reader):
         self.target: float | None = None
         self.status = ""
         self.benchmark = ""
-        self.evaluations: list[tuple[Point, float]] = []
+        self.evaluations: list[tuple[LogPoint, float]] = []
         self.spans: list[tuple[float, float]] = []
         self.done = 0.0
         self.training_from_s = math.nan
         self.has_tracked = False
 
-    def read(self, line: Line) -> None:
+    def read(self, line: LogLine) -> None:
         """Note one event."""
         if ":::ML" not in line.text:
             return
@@ -177,7 +173,7 @@ class MlperfReader(Reader):
         point = self._point(at_s, about)
         for key, text in value.items():
             found = _float(text)
-            if key in _RATES:
+            if key in _MLPERF_RATES:
                 self.has_tracked = True
                 self.book.run.metric("samples_per_s", found, point, over="interval")
             elif key.endswith("tokens_per_sec_per_gpu"):
@@ -186,12 +182,12 @@ class MlperfReader(Reader):
                 name = "loss" if key in ("reduced_train_loss", "train_loss") else key
                 self.book.run.metric(name, found, point, over="interval")
 
-    def _point(self, at_s: float, about: dict[str, Any]) -> Point:
+    def _point(self, at_s: float, about: dict[str, Any]) -> LogPoint:
         epoch = _float(about.get("epoch_num"))
         samples = self._samples(about)
         batch = self.book.run.facts.global_batch
         steps = samples / batch if samples is not None and batch else math.nan
-        return Point(
+        return LogPoint(
             steps,
             math.nan if epoch is None else epoch,
             at_s,
@@ -271,8 +267,8 @@ class MlperfReader(Reader):
             disagree(run, "samples", rate, whole, "all between evaluations")
 
 
-def _event_of(text: str, clock: Clock) -> tuple[str, Any, float, dict[str, Any]] | None:
-    match = _LINE.search(text)
+def _event_of(text: str, clock: LogClock) -> tuple[str, Any, float, dict[str, Any]] | None:
+    match = _MLPERF_LINE.search(text)
     if match is not None:
         try:
             event = json.loads(match["json"])
@@ -306,4 +302,70 @@ def _float(value: Any) -> float | None:
         return None
 
 
-SOURCE: Final = Source("mlperf", "MLPerf Training", (_LINE, _OLD), MlperfReader)
+MLPERF: Final = LogSource("mlperf", "MLPerf Training", (_MLPERF_LINE, _OLD), MlperfReader)
+
+
+_DLLOGGER_LINE: Final = re.compile(r"\bDLL (?P<stamp>\d{4}-\d\d-\d\d [\d:.]+) - (?P<rest>.*)")
+_EPOCH: Final = re.compile(r"^epoch\s+(?P<epoch>\d+)$|^Epoch: (?P<other>\d+)$")
+_ITER: Final = re.compile(r"^iter\s+(?P<n>\d+)/(?P<total>\d+)$|^Iteration: (?P<other>\d+)$")
+_RATE: Final = re.compile(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
+_TOOK: Final = re.compile(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
+_CELL: Final = re.compile(
+    r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
+)
+_DLLOGGER_RATES: Final = {
+    "frames": "frames_per_s",
+    "samples": "samples_per_s",
+    "images": "samples_per_s",
+    "imgs": "samples_per_s",
+    "tokens": "tokens_per_s",
+}
+_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
+_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
+
+
+class DlloggerReader(LogReader):
+    """Lines with an iteration are of that one, lines with an epoch alone are its means."""
+
+    def read(self, line: LogLine) -> None:
+        """Note what one line says."""
+        match = _DLLOGGER_LINE.search(line.text)
+        if match is None:
+            return
+        cells = [cell.strip() for cell in match["rest"].split("|")]
+        epoch = total = None
+        step = math.nan
+        for cell in cells[:2]:
+            if (found := _EPOCH.match(cell)) is not None:
+                epoch = int(found["epoch"] or found["other"])
+            elif (found := _ITER.match(cell)) is not None:
+                n = int(found["n"] or found["other"])
+                total = int(found["total"]) if found["total"] else None
+                step = n if total is None or epoch is None else (epoch - 1) * total + n
+        if math.isfinite(step):
+            self.book.position(step)
+        self._cells(cells, epoch, step, line)
+
+    def _cells(self, cells: list[str], epoch: int | None, step: float, line: LogLine) -> None:
+        run = self.book.run
+        is_step = math.isfinite(step)
+        over = "step" if is_step else "epoch"
+        is_valid = any("val" in cell.lower() for cell in cells[:3])
+        prefix = "val_" if is_valid else ""
+        point = LogPoint(step, math.nan if epoch is None else epoch, self.book.when(line).seconds)
+        for cell in cells:
+            if (rate := _RATE.match(cell)) is not None:
+                name = _DLLOGGER_RATES.get(rate["what"], f"{rate['what']}_per_s")
+                run.metric(prefix + name, float(rate["value"]), point, over=over)
+            elif (took := _TOOK.match(cell)) is not None:
+                seconds = float(took["value"]) * _SECONDS[took["unit"]]
+                if is_step:
+                    run.metric("step_period_ns", seconds * 1e9, point)
+                elif epoch is not None and not is_valid:
+                    run.epoch(epoch, seconds=seconds)
+            elif (found := _CELL.match(cell)) is not None and found["key"] not in _SKIPPED:
+                name = prefix + found["key"].strip().replace(" ", "_")
+                run.metric(name, number(found["value"]), point, over=over)
+
+
+DLLOGGER: Final = LogSource("dllogger", "NVIDIA DLLogger", (_DLLOGGER_LINE,), DlloggerReader)

@@ -6,14 +6,11 @@ import math
 import re
 from typing import Any, Final
 
-from traceprof.logs.base import Reader, Source, number
-from traceprof.logs.cleaning import Line
-from traceprof.logs.gathered import When
-from traceprof.logs.series import Point
+from traceprof.logs.gathered import LogPoint, When
+from traceprof.logs.lines import LogLine
+from traceprof.logs.source import LogReader, LogSource, number
 from traceprof.model.results import Unit
 from traceprof.model.summary import CONTRADICTS
-
-__all__ = ["SOURCE"]
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
 _UNIT: Final = r"(?P<unit>milliseconds|msec|ms|seconds?|secs?|minutes?|mins?|hours?|[smh])?\b"
@@ -66,7 +63,7 @@ _CLOSE: Final = 0.05
 _EXPLAINED: Final = 1.0
 
 
-class NotesReader(Reader):
+class NotesReader(LogReader):
     """Lengths are lengths and no throughput; instants are the sums of what was printed before."""
 
     def __init__(self, *args: Any) -> None:
@@ -77,7 +74,7 @@ class NotesReader(Reader):
         self.setups_s = 0.0
         self.step: dict[str, float] = {}
 
-    def read(self, line: Line) -> None:
+    def read(self, line: LogLine) -> None:
         """Note what one line says."""
         text = line.text
         if (lost := _LOST.search(text)) is not None:
@@ -121,7 +118,7 @@ class NotesReader(Reader):
             self.counts_from = min(epoch, 1)
         self.epoch = epoch
         run.epoch(epoch, seconds=seconds, at_s=began, is_elapsed=True)
-        point = Point(epoch=epoch + 1 - self.counts_from, at_s=self.spent_s)
+        point = LogPoint(epoch=epoch + 1 - self.counts_from, at_s=self.spent_s)
         for pair in _PAIR.finditer(text[match.end() :] + " " + text[: match.start()]):
             key = pair["key"].lower()
             if key in _TIMED:
@@ -155,7 +152,7 @@ class NotesReader(Reader):
                 rest=rest_s * 1e9,
             )
 
-    def _of_a_step(self, text: str, line: Line) -> None:
+    def _of_a_step(self, text: str, line: LogLine) -> None:
         if (phase := _PHASE.search(text)) is not None:
             name = _PHASES.get(phase["phase"].removesuffix("s"), f"{phase['phase']}_ns")
             self.step[name] = float(phase["value"]) * 1e6
@@ -168,13 +165,13 @@ class NotesReader(Reader):
         elif (index := _INDEX.search(text)) is not None:
             self._indexed(index, line)
 
-    def _indexed(self, match: re.Match[str], line: Line) -> None:
+    def _indexed(self, match: re.Match[str], line: LogLine) -> None:
         epoch, n, total = int(match["epoch"]), int(match["n"]), int(match["total"])
         self.book.position(n, epoch)
-        point = Point(epoch * total + n, epoch + n / max(1, total), self.book.when(line).seconds)
+        point = LogPoint(epoch * total + n, epoch + n / max(1, total), self.book.when(line).seconds)
         self._write(point)
 
-    def _write(self, point: Point) -> None:
+    def _write(self, point: LogPoint) -> None:
         run = self.book.run
         for name, value in self.step.items():
             scope = "rank" if name.endswith("_ns") else "run"
@@ -183,7 +180,7 @@ class NotesReader(Reader):
 
     def end(self) -> None:
         """Hold the parts of a step against the rate that is printed."""
-        self._write(Point())
+        self._write(LogPoint())
         run = self.book.run
         self.spent_s, self.setups_s, self.epoch = 0.0, 0.0, None
         run.facts.has_warmup = False
@@ -254,7 +251,7 @@ def _seconds(match: re.Match[str]) -> float:
     return (number(match["value"]) or 0.0) * _UNITS[short]
 
 
-SOURCE: Final = Source(
+NOTES: Final = LogSource(
     "notes",
     "lines such as `Epoch 3 took 51 s`",
     (_TOOK, _SETUP, _TOTAL, _PHASE, _INDEX),

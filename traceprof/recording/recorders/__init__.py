@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from traceprof.errors import RecordingError, UsageError
-from traceprof.recording.machine.gpus import has_gpu
+from traceprof.recording.machine import has_gpu
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.recorders.nvprof import RECORDER as NVPROF
 from traceprof.recording.request import Recorder
 
 __all__ = ["RECORDERS", "choose_recorder", "recorder_named"]
+
 
 RECORDERS: Final[tuple[Recorder, ...]] = (NSYS, NVPROF, EMBEDDED)
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from traceprof.recording.bounds import Bounds
-from traceprof.recording.processes.injection import child_environment
-from traceprof.recording.processes.program import Program, run_recorded
-from traceprof.recording.request import RecordRequest, RunRecorded
-
-__all__ = ["RECORDER", "EmbeddedRecorder"]
+from traceprof.recording.program import Program, child_environment, run_recorded
+from traceprof.recording.request import Bounds, RecordRequest, RunRecorded
 
 _WINDOWS: Final = "5,10,200"  # steps: skip 5, then 10 of every 200
 

@@ -10,14 +10,11 @@ from typing import Final
 
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
-from traceprof.recording.machine.gpus import gpu_facts, has_gpu
-from traceprof.recording.processes.injection import child_environment
-from traceprof.recording.processes.program import Program, last_line, run_recorded
-from traceprof.recording.processes.watchdog import Watchdog
+from traceprof.recording.machine import gpu_facts, has_gpu
+from traceprof.recording.orphans import Watchdog
+from traceprof.recording.program import Program, child_environment, last_line, run_recorded
 from traceprof.recording.request import ProcessProfile, RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
-
-__all__ = ["RECORDER", "NvprofRecorder", "why_unsupported"]
 
 _FIRST_UNSUPPORTED: Final = 8.0  # compute capability
 _LOG: Final = "nvprof.log"

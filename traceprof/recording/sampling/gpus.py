@@ -1,20 +1,145 @@
-"""Counters of the GPUs, from NVML.
+"""Counters of the GPUs, from NVML; over PCI Express its byte counters, else short measurements.
 
 Names say the unit. ``…_bytes_sent`` and ``…_bytes_received`` are cumulative, seen from the GPU;
 ``…_bytes_per_s`` is an average over the 20 ms after the sample. What a GPU or its driver does not
 support is left out. The meaning and unit of each field is that of nvml.h.
+
+The counters of PCI Express are of 32 bits, that is, of 4.3 GB. A link that could carry as much
+between two polls has moved an unknown multiple of it more: then the counter is not known (NaN) for
+that time.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import Any, Final
 
-from traceprof.recording.sampling.pcie import pcie_reads
+from traceprof.errors import UsageError
+from traceprof.hardware.catalogue import pcie_peak
+from traceprof.values import dataclass
 
-__all__ = ["open_gpus", "read_counters", "read_load", "read_state"]
+_SENT, _RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
+_METRICS: Final = ("pcie_bytes_sent", "pcie_bytes_received")
+_PERIOD_S: Final = 0.2
+_POLLS: Final = 4  # per period, at counters that wrap
+_BITS: Final = {1: ("uiVal", 32), 2: ("ulVal", 64), 3: ("ullVal", 64)}  # nvmlValueType_t
+_MEASURING_SHARE: Final = 0.2  # of the sampler's time, at most
+_MEASURING_S: Final = 0.021
+_KB: Final = 1000
+
+Reading = Iterator[tuple[str, str, float]]
+
+
+def pcie_reads(nvml: Any, handles: Sequence[Any]) -> list[tuple[float, Callable[[], Reading]]]:
+    """Return (period in seconds, read) for each GPU that tells what it moves."""
+    reads: list[tuple[float, Callable[[], Reading]]] = []
+    measured = []
+    for number, handle in enumerate(handles):
+        counters = PcieCounters(nvml, handle, f"gpu:{number}", _wrap_time_s(nvml, handle))
+        if counters.is_usable():
+            reads.append((_PERIOD_S / _POLLS, counters.read))
+        else:
+            measured.append((number, handle))
+    period_s = max(1.0, 2 * len(measured) * _MEASURING_S / _MEASURING_SHARE)
+    return reads + [
+        (period_s, _measure(nvml, handle, f"gpu:{number}", direction))
+        for number, handle in measured
+        for direction in ("sent", "received")
+    ]
+
+
+def _wrap_time_s(nvml: Any, handle: Any) -> float:
+    """Return the time in which the link, at its peak, moves what 32 bits can count."""
+    try:
+        generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        lanes = nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
+        return float(2**32 / pcie_peak(generation, lanes).bytes_per_s)
+    except (nvml.NVMLError, UsageError):
+        return 0.0
+
+
+@dataclass(slots=True)
+class PcieCounters:
+    """The two counters of one GPU, made cumulative over their wrapping.
+
+    ``wrap_time_s`` is how long a counter of 32 bits certainly lasts.
+    """
+
+    nvml: Any
+    handle: Any
+    source: str
+    wrap_time_s: float
+    clock: Callable[[], float] = time.monotonic
+    _last: list[int] = field(default_factory=list)
+    _last_s: float = 0.0
+    _totals: list[int] = field(default_factory=lambda: [0, 0])
+    _is_known: bool = True
+    _n_polls: int = 0
+
+    def is_usable(self) -> bool:
+        """Return whether the driver has them, and polling often enough is possible."""
+        polled = self._poll()
+        if polled is None:
+            return False
+        _, bits = polled
+        return bits == 64 or self.wrap_time_s > _PERIOD_S / _POLLS
+
+    def read(self) -> Reading:
+        """Poll the counters; yield them every so often."""
+        polled, now_s = self._poll(), self.clock()
+        if polled is None:
+            self._is_known, self._last = False, []
+            return
+        values, bits = polled
+        if self._last:
+            if bits == 32 and now_s - self._last_s >= self.wrap_time_s:
+                self._is_known = False
+            self._totals = [
+                total + (value - last) % 2**bits
+                for total, value, last in zip(self._totals, values, self._last, strict=True)
+            ]
+        self._last, self._last_s = values, now_s
+        if self._n_polls % _POLLS == 0:
+            for metric, total in zip(_METRICS, self._totals, strict=True):
+                yield self.source, metric, float(total) if self._is_known else math.nan
+            self._is_known = True
+        self._n_polls += 1
+
+    def _poll(self) -> tuple[list[int], int] | None:
+        """Return the counters as they are, and their number of bits."""
+        try:
+            fields = self.nvml.nvmlDeviceGetFieldValues(self.handle, [_SENT, _RECEIVED])
+        except self.nvml.NVMLError:
+            return None
+        values, bits = [], 64
+        for one in fields:
+            if one.nvmlReturn != self.nvml.NVML_SUCCESS or one.valueType not in _BITS:
+                return None
+            member, bits = _BITS[one.valueType]
+            values.append(int(getattr(one.value, member)))
+        return values, bits
+
+
+def _measure(nvml: Any, handle: Any, source: str, direction: str) -> Callable[[], Reading]:
+    """Return a read that takes 20 ms and yields the average of that time.
+
+    NVML says KB and means 1000 or 1024 bytes; here 1000.
+    """
+    counter = nvml.NVML_PCIE_UTIL_TX_BYTES if direction == "sent" else nvml.NVML_PCIE_UTIL_RX_BYTES
+
+    def read() -> Reading:
+        try:
+            rate = nvml.nvmlDeviceGetPcieThroughput(handle, counter) * _KB
+        except nvml.NVMLError:
+            return
+        yield source, f"pcie_{direction}_bytes_per_s", float(rate)
+
+    return read
+
 
 _LOAD_PERIOD_S: Final = 0.5  # the driver itself averages over 1/6 s to 1 s
 _COUNTER_PERIOD_S: Final = 0.2
@@ -27,8 +152,6 @@ _NVLINK_SENT, _NVLINK_RECEIVED = 138, 139
 _ALL_LINKS: Final = 0xFFFFFFFF
 _BY_POWER: Final = 0x04 | 0x80  # nvmlClocksEventReasonSwPowerCap, HwPowerBrakeSlowdown
 _BY_HEAT: Final = 0x20 | 0x40  # SwThermalSlowdown, HwThermalSlowdown
-
-Reading = Iterator[tuple[str, str, float]]
 Metrics = Iterator[tuple[str, float]]
 
 

@@ -14,12 +14,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from traceprof.recording.sampling.gpus import open_gpus
-from traceprof.recording.sampling.network import open_network
-from traceprof.recording.sampling.processes import open_processes
-from traceprof.recording.sampling.sockets import open_sockets
+from traceprof.recording.sampling.host import open_network, open_processes, open_sockets
 from traceprof.values import dataclass
-
-__all__ = ["Sample", "Sampler", "read_samples", "sampling"]
 
 _FILE: Final = "samples.jsonl"
 _WRITE_PERIOD_S: Final = 1.0

@@ -5,7 +5,7 @@ import pytest
 
 from tests.recording.conftest import record
 from tests.requirements import require
-from traceprof.recording.recorders.nsys.options import nsys_options, profile_options
+from traceprof.recording.recorders.nsys.recorder import nsys_options, profile_options
 
 OLD = dict.fromkeys(["--force-overwrite", "--output", "--trace", "--sample"], "")
 

@@ -1,1 +1,3 @@
 """Recording under NVIDIA Nsight Systems."""
+
+from __future__ import annotations

@@ -7,6 +7,8 @@ temporary files (the variable TRACEPROF_TMPDIR, empty for none), leaves its proc
 its parent in MARKER to say that the program was started, and becomes the program.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import sys

@@ -3,48 +3,112 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from traceprof.recording.machine.gpus import has_gpu
-from traceprof.recording.machine.host import has_rdma
-from traceprof.recording.processes.injection import child_environment
-from traceprof.recording.processes.orphans import (
+from traceprof.errors import RecordingError
+from traceprof.recording.machine import has_gpu, has_rdma
+from traceprof.recording.orphans import (
+    STARTED,
+    STARTING_S,
+    StartLimit,
+    Watchdog,
     become_subreaper,
     code_behind,
     code_left_by,
     end_processes_with,
     is_alive,
+    started_in,
     wait_for_program,
 )
-from traceprof.recording.processes.program import (
+from traceprof.recording.program import (
     Program,
+    child_environment,
     last_line,
     run_recorded,
     signals_passed_on,
 )
-from traceprof.recording.processes.watchdog import (
-    STARTED,
-    STARTING_S,
-    StartLimit,
-    Watchdog,
-    started_in,
-)
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys import launch
-from traceprof.recording.recorders.nsys.collect import LOG, collected
-from traceprof.recording.recorders.nsys.options import nsys_options, profile_options
-from traceprof.recording.recorders.nsys.registry import advice_on, remove_leftovers
-from traceprof.recording.recorders.nsys.temporary import temporary_folder
+from traceprof.recording.recorders.nsys.leftovers import (
+    advice_on,
+    remove_leftovers,
+    temporary_folder,
+)
+from traceprof.recording.recorders.nsys.report import LOG, collected
 from traceprof.recording.request import RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
 
-__all__ = ["RECORDER", "NsysRecorder"]
+_OPTION: Final = re.compile(r"--[a-z][\w-]+")
+_HEADING: Final = re.compile(r"^[ \t]*(?:-\w, )?(--[a-z][\w-]+)", re.MULTILINE)
+_HELP_TIMEOUT_S: Final = 60
+
+
+def nsys_options(nsys: str, command: str) -> dict[str, str]:
+    """Return the long options that ``nsys command`` of this version knows, with its words on each.
+
+    Raises:
+        RecordingError: nsys cannot be asked.
+    """
+    try:
+        done = subprocess.run(
+            [nsys, command, "--help"], capture_output=True, check=False, timeout=_HELP_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RecordingError(f"{nsys}: cannot be asked for its options ({error})") from error
+    text = done.stdout.decode("utf-8", "replace")
+    options = dict.fromkeys(_OPTION.findall(text), "")
+    headings = list(_HEADING.finditer(text))
+    ends = [heading.start() for heading in headings[1:]] + [len(text)]
+    for heading, end in zip(headings, ends, strict=True):
+        options[heading.group(1)] += text[heading.end() : end]
+    return options
+
+
+def profile_options(
+    known: Mapping[str, str],
+    report: Path,
+    session: str,
+    *,
+    with_gpu: bool,
+    with_counters: bool = False,
+    with_rdma: bool = False,
+) -> list[str]:
+    """Return the options of ``nsys profile``; ``known`` are those that this version has.
+
+    An unknown option is fatal. Sampling is off: it makes some versions hang at the end.
+    """
+    wanted = {
+        "--force-overwrite": "true",
+        "--output": str(report),
+        "--session-new": session,
+        "--trace": "cuda,nvtx" if with_gpu else "nvtx",
+        "--sample": "none",
+        "--cpuctxsw": "none",
+        "--cuda-graph-trace": "node",
+        "--trace-fork-before-exec": "true",
+        "--wait": "primary",
+    }
+    if with_counters:
+        # Renamed in 2024; the old name is still known then.
+        name = "--gpu-metrics-devices"
+        wanted[name if name in known else name.removesuffix("s")] = "all"
+    if with_rdma:
+        wanted["--nic-metrics"] = _nic_metrics(known.get("--nic-metrics", ""))
+    return [f"{name}={value}" for name, value in wanted.items() if name in known]
+
+
+def _nic_metrics(described: str) -> str:
+    """Return what turns the sampling of adapters on: "true", from 2026 on a rate (low)."""
+    return "lf" if re.search(r"\blf\b", described) and "true" not in described else "true"
+
 
 # The hooks open this range when the capture is due; the program goes on after its end.
 _CAPTURE: Final = (

@@ -1,10 +1,15 @@
-"""The report that nsys left: finding it, exporting it to SQLite, taking secrets out."""
+"""The report that nsys left: waiting for it, finding and exporting it, taking secrets out."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import socket
+import time
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import Final
 
 from traceprof.errors import RecordingError, TraceError
@@ -16,10 +21,11 @@ from traceprof.formats.nsys.secrets import (
     replace_system_texts,
 )
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
-from traceprof.recording.processes.watchdog import STARTED
+from traceprof.recording.orphans import PATIENCE_S, STARTED, end_processes, processes_of
+from traceprof.recording.program import last_line
+from traceprof.recording.recorders.nsys.leftovers import remove_temporary
+from traceprof.recording.request import RecordRequest, RunRecorded
 from traceprof.secrets import MASK, masked_name, secrets_of
-
-__all__ = ["convert_qdstrm", "exported", "find_report", "remove_secrets"]
 
 _MENTIONED: Final = re.compile(r"(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
 _SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -114,3 +120,78 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
         rename_events(database, lambda name: masked_name(without_secrets(name, known)))
     except TraceError as error:
         raise RecordingError(str(error)) from error
+
+
+LOG: Final = "nsys.log"
+_POLL_S: Final = 0.2
+_ONLY_OURS: Final = "the trace has what the hooks saw, and no work of a GPU"
+
+
+def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+    """Return ``run`` with the export of the report of nsys that is in ``folder``, if there is one.
+
+    Where there is none, or it is damaged, a note says so.
+    """
+    if not (folder / STARTED).exists():
+        note = "stopped before nsys had started the program"
+        return replace(run, notes=(*run.notes, note))
+    _wait_for_nsys(folder)
+    try:
+        return _collected(request, folder, run)
+    finally:
+        remove_temporary(folder)
+
+
+def _collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+    """Return ``run`` with the export of the report of an nsys that has ended."""
+    log = folder / LOG
+    said = log.read_text("utf-8", "replace") if log.exists() else ""
+    report = find_report(folder, said)
+    if report is None:
+        note = f"nsys left no report ({last_line(said)}); {_ONLY_OURS}"
+        return replace(run, notes=(*run.notes, note))
+    try:
+        return replace(run, database=_export(request, folder, report))
+    except RecordingError as error:
+        kept = f"; it is kept: {_keep(request, report)}" if request.keep_report else ""
+        return replace(run, notes=(*run.notes, f"{error}{kept}; {_ONLY_OURS}"))
+
+
+def is_of_nsys(command: bytes) -> bool:
+    """Return whether a command line is that of a process of nsys itself."""
+    return PurePath(os.fsdecode(command.partition(b"\0")[0])).name.startswith("nsys")
+
+
+def _wait_for_nsys(folder: Path) -> None:
+    """Wait for an nsys that has outlived its recorder to write its report; end one that hangs."""
+    until = time.monotonic() + PATIENCE_S
+    while own := processes_of(folder):
+        of_nsys = [pid for pid, command in own.items() if is_of_nsys(command)]
+        if len(of_nsys) < len(own):
+            return  # the program runs: there is no report yet
+        if time.monotonic() > until:
+            end_processes(of_nsys)
+            return
+        time.sleep(_POLL_S)
+
+
+def _export(request: RecordRequest, folder: Path, report: Path) -> Path:
+    """Return the report as SQLite, without environments unless they were asked for."""
+    database = folder / "export.sqlite"
+    finished = exported(shutil.which("nsys") or "nsys", report, database)
+    if not request.keep_environment:
+        remove_secrets(database, request.command)
+    if request.keep_report:
+        _keep(request, finished)
+    return database
+
+
+def _keep(request: RecordRequest, report: Path) -> Path:
+    target = request.output.with_suffix(report.suffix)
+    if request.is_folder:
+        target = request.output / f"report-{socket.gethostname()}{report.suffix}"
+    try:
+        shutil.copy2(report, target)
+    except OSError as error:
+        raise RecordingError(f"{target}: cannot be written ({error.strerror})") from error
+    return target

@@ -1,0 +1,316 @@
+"""What was captured as a Trace: events, samples, windows of torch's profiler as tables."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.formats.contract import ReadOptions
+from traceprof.formats.kineto.events import KinetoEvents
+from traceprof.formats.kineto.header import make_devices, make_threads
+from traceprof.formats.kineto.rows import (
+    ANNOTATIONS,
+    API_CALLS,
+    COPIES,
+    KERNELS,
+    ON_HOST,
+    OPERATORS,
+    OVERHEADS,
+    SYNCS,
+    Rows,
+    all_rows,
+    make_api_calls,
+    make_copies,
+    make_kernel_shapes,
+    make_kernels,
+    make_overheads,
+    make_syncs,
+)
+from traceprof.model.tables import ABSENT, make_table, stack
+from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.names.messages import collective_op
+from traceprof.recording.captured import Captured
+from traceprof.recording.sampling.sampler import Sample
+from traceprof.recording.spool import EventBlock, ProcessRecord
+from traceprof.secrets import masked_name, storable
+
+_ASYNC_PREFIXES: Final = ("gloo:", "mpi:", "ucc:")
+_OF_DEVICES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "api_calls", "overheads")
+
+Clock = Callable[[np.ndarray], np.ndarray]
+Windows = Sequence[tuple[int, KinetoEvents]]
+
+
+def window_tables(
+    windows: Windows, to_trace_time: Clock
+) -> tuple[dict[str, pd.DataFrame], set[str]]:
+    """Return the tables of all windows, and the names of those that were recorded.
+
+    Device tables count as recorded only where the profiler saw a device.
+    """
+    rows = [_rows(pid, events, to_trace_time) for pid, events in windows]
+    tables = {
+        "host_ops": _stacked("host_ops", (_host_ops(part) for part in rows)),
+        "threads": _threads(windows),
+    }
+    devices = _devices(windows)
+    if len(devices):
+        parts = [_device_tables(part) for part in rows]
+        tables |= {name: _stacked(name, (part[name] for part in parts)) for name in _OF_DEVICES}
+        tables["devices"] = devices
+    return tables, set(tables)
+
+
+def _rows(pid: int, events: KinetoEvents, to_trace_time: Clock) -> Rows:
+    rows = all_rows(events, -events.base_time_ns, ON_HOST)
+    start_ns, end_ns = to_trace_time(rows.start_ns), to_trace_time(rows.end_ns)
+    return replace(rows, start_ns=start_ns, end_ns=end_ns, host_process=pid)
+
+
+def _stacked(name: str, parts: Iterator[pd.DataFrame]) -> pd.DataFrame:
+    return stack(name, list(parts))
+
+
+def _device_tables(rows: Rows) -> dict[str, pd.DataFrame]:
+    return {
+        "kernels": make_kernels(rows.of(*KERNELS), ReadOptions()),
+        "kernel_shapes": make_kernel_shapes(rows.of(*KERNELS)),
+        "copies": make_copies(rows.of(*COPIES)),
+        "syncs": make_syncs(rows.of(*SYNCS)),
+        "api_calls": make_api_calls(rows.of(*API_CALLS)),
+        "overheads": make_overheads(rows.of(*OVERHEADS)),
+    }
+
+
+def _host_ops(rows: Rows) -> pd.DataFrame:
+    """Return the operators and torch's annotations: the ranges of a recording are the hooks'."""
+    chosen = rows.of(*OPERATORS, *ANNOTATIONS)
+    is_async = chosen.named(lambda name: name.startswith(_ASYNC_PREFIXES))
+    return make_table(
+        "host_ops",
+        {
+            "start_ns": chosen.start_ns,
+            "end_ns": chosen.end_ns,
+            "process": chosen.process,
+            "thread": chosen.thread,
+            "name": chosen.name,
+            "source": np.where(is_async, "async", np.asarray(chosen.category, object)),
+            "correlation": chosen.number("External id"),
+        },
+    )
+
+
+def _threads(windows: Windows) -> pd.DataFrame:
+    named = stack("threads", [make_threads(events, np.array([pid])) for pid, events in windows])
+    return named.drop_duplicates(["process", "thread"], keep="last", ignore_index=True)
+
+
+def _devices(windows: Windows) -> pd.DataFrame:
+    found = stack("devices", [make_devices(events.header) for _, events in windows])
+    return found.drop_duplicates("device", ignore_index=True).sort_values(
+        "device", ignore_index=True
+    )
+
+
+EventTables = Mapping[str, pd.DataFrame]
+
+
+_DOMAIN: Final = "traceprof"
+_KINDS: Final = pd.Index(["push_pop", "start_end"], dtype=object)
+_N_COLUMNS: Final = 6
+_EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
+_METRIC: Final = "metric:"
+
+
+def make_spool_trace(
+    captured: Captured,
+    to_trace_time: Clock,
+    facts: Mapping[str, str],
+    epoch_ns: int | None = None,
+    host: str = "",
+    *,
+    with_windows: bool = False,
+) -> Trace:
+    """Return the Trace of what was captured, without the events: see `event_tables`.
+
+    Args:
+        captured: what the processes left.
+        to_trace_time: turns ns since 1970 into the clock of the trace.
+        facts: what is known of the machine and the software.
+        epoch_ns: the wall clock at time 0 of the trace.
+        host: where it was captured; by default here.
+        with_windows: whether windows of the profiler go in, where there are any: operators of which
+            none was looked at were not recorded.
+    """
+    host = host or socket.gethostname()
+    tables: dict[str, pd.DataFrame] = {
+        "samples": _samples(captured.samples, to_trace_time),
+        "processes": _processes(captured, host),
+        "environment": make_table(
+            "environment", {"name": list(facts), "value": list(facts.values())}
+        ),
+    }
+    recorded = set(_EXTRA)
+    if with_windows and captured.windows:
+        detail, detail_recorded = window_tables(captured.windows, to_trace_time)
+        tables |= detail
+        recorded |= detail_recorded
+    info = TraceInfo(format="traceprof", profiler="traceprof", host=host, utc_epoch_ns=epoch_ns)
+    return make_trace(info, tables, recorded)
+
+
+def event_tables(
+    captured: Captured, to_trace_time: Clock, shown: Callable[[str], str] = masked_name
+) -> Iterator[EventTables]:
+    """Yield the events of all processes as tables, so many at a time that memory stays bounded.
+
+    Args:
+        captured: what the processes left.
+        to_trace_time: turns ns since 1970 into the clock of the trace.
+        shown: gives a name as it may be shown.
+    """
+    for part in captured.events:
+        for block in part.blocks():
+            made = {
+                "ranges": _ranges(block, to_trace_time, shown),
+                "marks": _marks(block, to_trace_time, shown),
+                "collectives": _collectives(block, to_trace_time),
+                "samples": _samples(_metrics(block, shown), to_trace_time),
+            }
+            yield {name: table for name, table in made.items() if len(table)}
+
+
+def _columns(rows: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    return list(zip(*rows, strict=True)) or [()] * _N_COLUMNS
+
+
+def _times(rows: Sequence[Any], place: int) -> np.ndarray:
+    return np.array([row[place] for row in rows], np.int64)
+
+
+def _payloads(values: Sequence[Any]) -> np.ndarray:
+    numbers = np.array(values)
+    if numbers.dtype.kind in "if":
+        return numbers.astype(np.float64)
+    return np.array(
+        [float(value) if isinstance(value, int | float) else np.nan for value in values]
+    )
+
+
+def _names(names: Sequence[Any], shown: Callable[[str], str]) -> pd.Categorical:
+    codes, texts = pd.factorize(np.array(names, object))
+    index = pd.Index([shown(storable(str(text))) for text in texts], dtype=object)
+    return pd.Categorical(index[codes])
+
+
+def _domains(length: int) -> pd.Categorical:
+    return pd.Categorical.from_codes(np.zeros(length, np.int8), pd.Index([_DOMAIN], dtype=object))
+
+
+def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> pd.DataFrame:
+    starts, ends, names, payloads, threads, kinds = _columns(block.ranges)
+    return make_table(
+        "ranges",
+        {
+            "start_ns": to_trace_time(np.array(starts, np.int64)),
+            "end_ns": to_trace_time(np.array(ends, np.int64)),
+            "process": np.full(len(starts), block.pid),
+            "thread": threads,
+            "domain": _domains(len(starts)),
+            "name": _names(names, shown),
+            "payload": _payloads(payloads),
+            "kind": pd.Categorical.from_codes(
+                (np.array(kinds, object) == "s").astype(np.int8), _KINDS
+            ),
+        },
+    )
+
+
+def _marks(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> pd.DataFrame:
+    starts, _, names, payloads, threads, _ = _columns(block.marks)
+    return make_table(
+        "marks",
+        {
+            "start_ns": to_trace_time(np.array(starts, np.int64)),
+            "process": np.full(len(starts), block.pid),
+            "thread": threads,
+            "domain": _domains(len(starts)),
+            "name": _names(names, shown),
+            "payload": _payloads(payloads),
+        },
+    )
+
+
+def _collectives(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
+    rows = block.collectives
+    facts = [row[6] for row in rows]
+    return make_table(
+        "collectives",
+        {
+            "start_ns": to_trace_time(_times(rows, 0)),
+            "end_ns": to_trace_time(_times(rows, 1)),
+            "process": [block.pid] * len(rows),
+            "thread": [row[4] for row in rows],
+            "op": [collective_op(str(row[2])) or str(row[2]) for row in rows],
+            "n_bytes": [row[3] for row in rows],
+            "dtype": [fact.get("dtype", "") for fact in facts],
+            "group": [fact.get("group", "") for fact in facts],
+            "group_size": [fact.get("size", ABSENT) for fact in facts],
+            "backend": [fact.get("backend", "") for fact in facts],
+            **{
+                name: [fact.get(name, ABSENT) for fact in facts]
+                for name in ("sequence", "group_rank", "peer", "peer_rank", "tag")
+            },
+        },
+    )
+
+
+def _metrics(block: EventBlock, shown: Callable[[str], str]) -> list[Sample]:
+    """Return the metrics that the program itself gave."""
+    return [
+        Sample(
+            row[0],
+            f"process:{block.pid}",
+            shown(storable(str(row[2]).removeprefix(_METRIC))),
+            row[3],
+        )
+        for row in block.marks
+        if str(row[2]).startswith(_METRIC)
+    ]
+
+
+def _samples(samples: Sequence[Sample], to_trace_time: Clock) -> pd.DataFrame:
+    return make_table(
+        "samples",
+        {
+            "start_ns": to_trace_time(_times(samples, 0)),
+            "source": [sample.source for sample in samples],
+            "metric": [sample.metric for sample in samples],
+            "value": [float(sample.value) for sample in samples],
+        },
+    )
+
+
+def _processes(captured: Captured, host: str) -> pd.DataFrame:
+    records = {record.pid: record for record in captured.processes}
+    shown = [records.get(pid, ProcessRecord(pid)) for pid in captured.pids()]
+    return make_table(
+        "processes",
+        {
+            "process": [record.pid for record in shown],
+            "name": [record.command for record in shown],
+            "rank": [ABSENT if record.rank is None else record.rank for record in shown],
+            "local_rank": [
+                ABSENT if record.local_rank is None else record.local_rank for record in shown
+            ],
+            "world_size": [
+                ABSENT if record.world_size is None else record.world_size for record in shown
+            ],
+            "host": [host] * len(shown),
+        },
+    )

@@ -1,1 +1,0 @@
-"""From what the recorded processes left in the work folder to one Trace."""

@@ -1,0 +1,308 @@
+"""One recording as it takes shape: who made it, which files it gets, where they go.
+
+Agents of one job on one host, and one that comes later, record into one folder that other
+launchers of the run may write to, too. None may replace what another has left, so that a name is
+taken by creating the file: two cannot both succeed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import field
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from traceprof.errors import UsageError
+from traceprof.formats.runs.manifest import read_manifest
+from traceprof.formats.shared.redaction import without_secrets, worth_seeking
+from traceprof.model.trace import Trace
+from traceprof.recording.captured import Captured, RankProcesses
+from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
+from traceprof.recording.work_folder import held, is_held
+from traceprof.secrets import masked_command, masked_name, masked_text, secrets_of, storable
+from traceprof.values import dataclass
+from traceprof.version import __version__
+
+_RUN_VARIABLE: Final = "TRACEPROF_RUN"
+_RENDEZVOUS: Final = re.compile(r"--rdzv[-_]id(?:=(.+))?")
+
+
+class Places:
+    """Gives names in a folder, each once.
+
+    ``started_s`` is when the recording, on ``host``, began: with ``replaces`` files that are older
+    make way.
+    """
+
+    def __init__(
+        self, folder: Path, started_s: float, *, replaces: bool, host: str | None = None
+    ) -> None:
+        self._host = host or socket.gethostname()
+        self._folder = folder
+        self._started_s = started_s
+        self._replaces = replaces
+        self._made: list[Path] = []
+        self._taken: set[Path] = set()
+
+    def take(self, name: str, suffix: str) -> Path:
+        """Return the path of a file that nobody else has, as near to ``name`` as possible.
+
+        Raises:
+            UsageError: the folder cannot be written to.
+        """
+        for path in self._candidates(name, suffix):
+            try:
+                if self._is_old(path) and path not in self._taken:
+                    self._taken.add(path)
+                    return path
+                path.touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+            self._made.append(path)
+            self._taken.add(path)
+            return path
+        raise AssertionError("names are endless")
+
+    def give_back(self) -> None:
+        """Remove the files that were taken and got nothing."""
+        for path in self._made:
+            if path.exists() and not path.stat().st_size:
+                path.unlink(missing_ok=True)
+
+    def _candidates(self, name: str, suffix: str) -> Iterator[Path]:
+        first = self._folder / f"{name}{suffix}"
+        yield first
+        if first not in self._taken and not name.endswith(self._host):
+            name = f"{name}-{self._host}"
+            yield self._folder / f"{name}{suffix}"
+        for number in count(2):
+            yield self._folder / f"{name}-{number}{suffix}"
+
+    def _is_old(self, path: Path) -> bool:
+        return self._replaces and path.exists() and path.stat().st_mtime < self._started_s
+
+
+def is_joining(request: RecordRequest) -> bool:
+    """Return whether a recording adds to a run in its folder, which others of the job began.
+
+    So it is while another launcher on this host records into it, and where the user has given the
+    job a name (``TRACEPROF_RUN``, ``--rdzv-id``) that a manifest there bears.
+    """
+    if not request.is_folder:
+        return False
+    if any(is_held(path) for path in request.output.glob(_marker("*"))):
+        return True
+    job = job_of(request.command)
+    manifests = (read_manifest(path) for path in manifests_of_host(request.output))
+    return bool(job) and not request.force and any(one and one.job == job for one in manifests)
+
+
+def job_of(command: Sequence[str]) -> str:
+    """Return the name that the user gave the job: of the run, or of torchrun's rendezvous."""
+    given = os.environ.get(_RUN_VARIABLE)
+    if given:
+        return given
+    for place, argument in enumerate(command):
+        found = _RENDEZVOUS.fullmatch(argument)
+        if found:
+            return found.group(1) or next(iter(command[place + 1 : place + 2]), "")
+    return ""
+
+
+def manifests_of_host(folder: Path) -> list[Path]:
+    """Return the manifests that launchers on this host have left."""
+    host = re.escape(socket.gethostname())
+    named = re.compile(rf"manifest-{host}(-\d+)?\.json")
+    return sorted(path for path in folder.glob("manifest-*.json") if named.fullmatch(path.name))
+
+
+@contextmanager
+def announced(request: RecordRequest) -> Iterator[None]:
+    """Tell other launchers on this host, for a while, that one records into the folder."""
+    if not request.is_folder:
+        yield
+        return
+    marker = request.output / _marker(secrets.token_hex(8))
+    try:
+        marker.touch()
+    except OSError as error:
+        raise UsageError(f"{marker}: cannot be written ({error.strerror})") from error
+    try:
+        with held(marker):
+            yield
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+def _marker(name: str) -> str:
+    return f".recording-{socket.gethostname()}-{name}"
+
+
+_LABEL_VARIABLES = ("TRACEPROF_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that the files of a recording are written from.
+
+    ``label`` and ``name`` are what the run and its job are called, ``host`` is where it ran.
+    """
+
+    request: RecordRequest
+    recorder: Recorder
+    run: RunRecorded
+    captured: Captured
+    facts: Mapping[str, str]
+    started_s: float
+    ended_s: float
+    is_joining: bool = False
+    label: str = ""
+    name: str = ""
+    host: str = field(default_factory=socket.gethostname)
+
+    @cached_property
+    def places(self) -> Places:
+        """The names of files in the folder of the recording."""
+        replaces = self.request.force and not self.is_joining
+        return Places(self.request.output, self.started_s, replaces=replaces, host=self.host)
+
+    @cached_property
+    def secrets(self) -> Sequence[str]:
+        """The secrets of the command line that are looked for in names, too."""
+        return worth_seeking(
+            part for secret in secrets_of(self.request.command) for part in secret.hidden
+        )
+
+    def shown_name(self, name: str) -> str:
+        """Return the name of a range, as it may be shown."""
+        return masked_name(without_secrets(name, self.secrets))
+
+    @property
+    def recorder_name(self) -> str:
+        """The recorder that did it in the end."""
+        return self.run.recorder or self.recorder.name
+
+    def manifest(self) -> dict[str, Any]:
+        """Return who recorded what, when and how."""
+        return {
+            "traceprof": __version__,
+            "recorder": self.recorder_name,
+            "label": masked_text(self.label) or f"{self.host}-{int(self.started_s)}",
+            "job": masked_text(storable(self.name)),
+            "host": self.host,
+            "command": " ".join(masked_command(self.request.command)),
+            "exit_code": self.run.exit_code,
+            "started": _utc(self.started_s),
+            "ended": _utc(self.ended_s),
+        }
+
+    def texts(self) -> dict[str, str]:
+        """Return the manifest as every file of the recording repeats it."""
+        found = self.manifest().items()
+        return {name: str(value) for name, value in found if value is not None}
+
+
+def label_of(request: RecordRequest) -> str:
+    """Return what the nodes of one run share where somebody says it, "" where nobody does."""
+    given = next(filter(None, map(os.environ.get, _LABEL_VARIABLES)), "")
+    return given or (request.output.absolute().name if request.is_folder else "")
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """One file to be written, and the processes that are in it.
+
+    ``is_whole`` says that it gets every process, ``is_rest`` that what it holds belongs to no
+    rank: launchers, and processes of which nobody knows who started them. ``main`` is the process
+    that is the rank, where it is one rank.
+    """
+
+    path: Path
+    processes: frozenset[int] = frozenset()
+    is_whole: bool = False
+    is_rest: bool = False
+    main: int | None = None
+
+    def holds(self, process: int) -> bool:
+        """Return whether this process goes into the file."""
+        return self.is_whole or process in self.processes
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """One file of a recording, and the ranks that are in it.
+
+    ``main`` is the process of the rank, where it is one; ``seen_ns`` when a profiler saw it for the
+    last time, in ns since 1970, 0 where none did.
+    """
+
+    path: Path
+    ranks: tuple[int, ...]
+    is_rest: bool = False
+    main: int | None = None
+    seen_ns: int = 0
+
+
+def planned_files(job: Job) -> list[PlannedFile]:
+    """Return the files of a recording: one, or in a folder one per rank, and per life of it.
+
+    Processes of no rank have a file of their own beside those of ranks. Where there are no ranks
+    at all a lone process is rank 0; several have a file each.
+    """
+    if not job.request.is_folder:
+        return [PlannedFile(job.request.output, is_whole=True)]
+    ranks = job.captured.ranks
+    if not ranks:
+        return [file_of_node(job)]
+    if len(ranks) == 1:
+        path = _path(job, f"rank{ranks[0].rank or 0}")
+        return [PlannedFile(path, is_whole=True, main=ranks[0].main)]
+    known = [one for one in ranks if one.rank is not None]
+
+    def order(one: RankProcesses) -> tuple[int, int]:
+        return one.rank or 0, job.captured.started_ns(one.main)
+
+    in_order = sorted(known or ranks, key=order)
+    parts = [PlannedFile(_path(job, _name(one)), one.pids, main=one.main) for one in in_order]
+    rest = frozenset[int]().union(*(one.pids for one in ranks if one.rank is None))
+    if known and rest:
+        parts.append(file_of_rest(job, rest))
+    return parts
+
+
+def file_of_rest(job: Job, processes: frozenset[int] = frozenset()) -> PlannedFile:
+    """Return the file for what belongs to no rank."""
+    return PlannedFile(_path(job, f"others-{job.host}"), processes, is_rest=True)
+
+
+def file_of_node(job: Job) -> PlannedFile:
+    """Return the file for everything on this host, where it cannot be told apart."""
+    return PlannedFile(_path(job, f"node-{job.host}"), is_whole=True)
+
+
+def ranks_in(trace: Trace) -> tuple[int, ...]:
+    """Return the ranks whose processes are in a trace."""
+    return tuple(sorted(int(rank) for rank in trace.processes["rank"] if rank >= 0))
+
+
+def _name(one: RankProcesses) -> str:
+    return f"process{one.main}" if one.rank is None else f"rank{one.rank}"
+
+
+def _path(job: Job, name: str) -> Path:
+    """Return a path of that name; a file that somebody else has left there is not overwritten."""
+    return job.places.take(name, ".sqlite")

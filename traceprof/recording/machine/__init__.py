@@ -1,1 +1,0 @@
-"""Facts about this machine: processor, memory, network, GPUs, MPI, the code's commit."""

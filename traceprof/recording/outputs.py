@@ -1,0 +1,385 @@
+"""The files of a recording: one SQLite file, or a folder with one per rank and a manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.errors import RecordingError, TraceError, UsageError
+from traceprof.files import check_target, new_file
+from traceprof.formats.nsys.split import (
+    OwnEvents,
+    copy_processes,
+    read_own_events,
+    remove_lone_overheads,
+    remove_own_events,
+)
+from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
+from traceprof.formats.runs.manifest import MANIFEST_KEY
+from traceprof.formats.shared.redaction import renamed_categories
+from traceprof.model.tables import ABSENT, TABLES, stack
+from traceprof.model.trace import Trace, make_trace
+from traceprof.recording.captured import Captured
+from traceprof.recording.captured_trace import EventTables, event_tables, make_spool_trace
+from traceprof.recording.job import (
+    Job,
+    PlannedFile,
+    WrittenFile,
+    file_of_node,
+    file_of_rest,
+    manifests_of_host,
+    planned_files,
+    ranks_in,
+)
+from traceprof.recording.job import (
+    is_joining as joins_others,
+)
+from traceprof.recording.request import ProcessProfile, RecordRequest
+
+Times = npt.NDArray[np.int64]
+
+
+class ProfilerClock:
+    """Turns ns since 1970 into the clock of the export.
+
+    The two drift by some µs a second: ``marks`` are pairs (time on the export's clock, ns since
+    1970) that were taken every second; between them the offset is interpolated. Without marks
+    the start of the session, ``epoch_ns``, has to do.
+    """
+
+    def __init__(self, epoch_ns: int, marks: Sequence[tuple[int, int]]) -> None:
+        self.epoch_ns = epoch_ns
+        pairs = np.array(marks or [(0, epoch_ns)], np.int64)
+        # Counted from the session start, the offsets are small enough for floating point.
+        self._at = pairs[:, 1] - epoch_ns
+        self._offset = pairs[:, 0] - self._at
+
+    def __call__(self, epoch_times: Times) -> Times:
+        """Return the times on the clock of the export."""
+        since = np.asarray(epoch_times, np.int64) - self.epoch_ns
+        offset = np.interp(since, self._at, self._offset)
+        shifted: Times = since + np.rint(offset).astype(np.int64)
+        return shifted
+
+
+_OURS: Final = ("collectives", "samples", "processes", "environment")
+_ONCE: Final = "devices"
+"""All processes of a machine see the same devices."""
+
+
+def first_of_profiles(profiles: Sequence[ProcessProfile]) -> int | None:
+    """Return the earliest time 0 of the profiles in ns since 1970; None where there are none."""
+    return min((profile.trace.info.utc_epoch_ns or 0 for profile in profiles), default=None)
+
+
+def with_profiles(trace: Trace, profiles: Sequence[ProcessProfile]) -> Trace:
+    """Return ``trace`` (from the hooks) with the tables of ``profiles`` on its clock.
+
+    Ranges of our own domain are in both where NVTX reached the profiler: the hooks' are taken.
+    """
+    epoch_ns = trace.info.utc_epoch_ns or 0
+    moved = [_moved(profile, epoch_ns) for profile in profiles]
+    tables: dict[str, pd.DataFrame] = {}
+    for name in TABLES:
+        parts = [part.table(name) for part in moved] if name not in _OURS else []
+        if name == _ONCE:
+            parts = parts[:1]
+        elif name in ("ranges", "marks"):
+            parts = [part[part["domain"] != "traceprof"] for part in parts]
+        tables[name] = stack(name, [trace.table(name), *parts])
+    recorded = trace.recorded.union(*(part.recorded for part in moved))
+    info = replace(trace.info, profiler=moved[0].info.profiler if moved else trace.info.profiler)
+    return make_trace(info, tables, recorded)
+
+
+def _moved(profile: ProcessProfile, epoch_ns: int) -> Trace:
+    """Return a profile's trace on the clock with ``epoch_ns`` at 0, its process filled in."""
+    trace = profile.trace
+    shift = (trace.info.utc_epoch_ns or 0) - epoch_ns
+    changed: dict[str, pd.DataFrame] = {}
+    for name, table in TABLES.items():
+        frame = trace.table(name)
+        columns = {
+            key: frame[key].to_numpy(np.int64) + shift
+            for key in ("start_ns", "end_ns")
+            if key in table.columns
+        }
+        if "process" in table.columns:
+            pids = frame["process"].to_numpy(np.int64)
+            columns["process"] = np.where(pids == ABSENT, profile.pid, pids)
+        changed[name] = frame.assign(**columns)
+    return make_trace(trace.info, changed, trace.recorded)
+
+
+_MOST_AT_ONCE: Final = 8
+_IN_EXPORT: Final = ("ranges", "marks")
+
+
+def write_export(job: Job, database: Path, notes: list[str]) -> list[WrittenFile]:
+    """Add what the hooks captured to the profiler's own export, on its clock, and publish it.
+
+    In a folder every rank gets a file. Where they cannot be written one file keeps everything.
+
+    Raises:
+        UsageError: nothing can be written.
+        RecordingError: the export is damaged.
+    """
+    own, lost = _read_own_events(job, database, notes)
+    export = _Export(job, database, own, lost)
+    parts = planned_files(job)
+    if len(parts) > 1:
+        try:
+            return export.write_apart(parts)
+        except UsageError as error:
+            parts = [file_of_node(job)]
+            notes.append(f"{error}; all ranks are in {parts[0].path.name} instead")
+    return [export.write_whole(parts[0])]
+
+
+def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEvents, list[int]]:
+    """Return what the export has of ours, and the processes of which it has not all ranges.
+
+    What it has of theirs is removed: the spool has all of it.
+    """
+    is_bounded = job.request.bounds.is_bounded  # nsys starts with a range of ours, then
+    try:
+        remove_lone_overheads(database, job.captured.pids())
+        own = read_own_events(database)
+        lost = [
+            part.pid
+            for part in job.captured.events
+            if part.n_ranges - is_bounded > own.n_ranges[part.pid]
+        ]
+        if lost:
+            notes.append(
+                f"not all ranges of process {', '.join(map(str, lost))} reached the profiler; "
+                "those of the spool were taken instead"
+            )
+            remove_own_events(database, lost)
+    except TraceError as error:
+        raise RecordingError(str(error)) from error
+    return own, lost
+
+
+class _Export:
+    """An export of all processes of a node, and what the hooks captured of them."""
+
+    def __init__(self, job: Job, database: Path, own: OwnEvents, lost: Sequence[int]) -> None:
+        self._job = job
+        self._database = database
+        self._own = own
+        self._clock = ProfilerClock(own.epoch_ns, own.clock_marks)
+        self._lost = lost
+
+    def write_whole(self, part: PlannedFile) -> WrittenFile:
+        """Publish the export itself."""
+        ranks = self._append(self._job.captured, self._database)
+        _publish(self._database, part.path)
+        return WrittenFile(part.path, ranks, main=part.main, seen_ns=self._seen_ns(part))
+
+    def write_apart(self, parts: Sequence[PlannedFile]) -> list[WrittenFile]:
+        """Publish a file per part; none of them appears where one cannot be written."""
+        ranked = [part for part in parts if not part.is_rest]
+        known = frozenset[int]().union(*(part.processes for part in ranked))
+        rest = next((part for part in parts if part.is_rest), file_of_rest(self._job))
+        everything = [*ranked, replace(rest, processes=known)]
+        n_threads = min(len(everything), os.cpu_count() or 1, _MOST_AT_ONCE)
+        with ExitStack() as unfinished, ThreadPoolExecutor(n_threads) as pool:
+            temporary = {
+                part.path: unfinished.enter_context(new_file(part.path, force=True))
+                for part in everything
+            }
+            written = pool.map(lambda part: self._write_one(part, temporary[part.path]), everything)
+            files = [file for file in written if file is not None]
+            for path in temporary.keys() - {file.path for file in files}:
+                temporary[path].unlink(missing_ok=True)
+        return files
+
+    def _write_one(self, part: PlannedFile, path: Path) -> WrittenFile | None:
+        """Write one part under its temporary name; None where nothing belongs to no rank."""
+        n_events = copy_processes(self._database, path, part.processes, others=part.is_rest)
+        if not part.is_rest:
+            ranks = self._append(self._job.captured.of(part.processes), path)
+            return WrittenFile(part.path, ranks, main=part.main, seen_ns=self._seen_ns(part))
+        captured = self._job.captured
+        rest = captured.of(frozenset(captured.pids()) - part.processes)
+        if not n_events and rest.is_empty:
+            return None
+        return WrittenFile(part.path, self._append(rest, path), is_rest=True)
+
+    def _seen_ns(self, part: PlannedFile) -> int:
+        """Return when the profiler saw the rank of a part for the last time, 0 where it did not."""
+        at = None if part.main is None else self._own.last_ns.get(part.main)
+        return 0 if at is None else self._own.epoch_ns + at
+
+    def _lacking(self, tables: EventTables) -> EventTables:
+        """Return what the export lacks: ranges and marks only of processes that it has lost."""
+        return {
+            name: table[table["process"].isin(self._lost)] if name in _IN_EXPORT else table
+            for name, table in tables.items()
+        }
+
+    def _append(self, captured: Captured, path: Path) -> tuple[int, ...]:
+        """Add what the hooks captured; return the ranks."""
+        job = self._job
+        trace = make_spool_trace(captured, self._clock, job.facts, self._clock.epoch_ns, job.host)
+        samples = trace.samples[trace.samples["start_ns"] >= 0]
+        events = map(self._lacking, event_tables(captured, self._clock, job.shown_name))
+        append_to_nsys(replace(trace, samples=samples), path, job.texts(), events)
+        return ranks_in(trace)
+
+
+def _publish(database: Path, path: Path) -> None:
+    """Move a finished file to its place, which may be on another disk, in one piece."""
+    with new_file(path, force=True) as beside:
+        shutil.move(database, beside)
+
+
+def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> None:
+    """Check that a recording can be written where it is asked for.
+
+    ``is_joining`` says whether it adds to a run that others write, too; by default it is found out.
+
+    Raises:
+        UsageError: it exists and ``force`` is off, or its folder is missing or read-only.
+    """
+    target = request.output / f"{_manifest_name()}.json" if request.is_folder else request.output
+    if request.is_folder:
+        _make_folder(request.output)
+    elif target.is_dir():
+        raise UsageError(f"{target}: is a folder; end the name with / to record into it")
+    if is_joining is None:
+        is_joining = joins_others(request)
+    check_target(target, force=request.force or is_joining)
+    folder = target.absolute().parent
+    probe = folder / f".traceprof-{os.getpid()}.probe"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written to ({error.strerror})") from error
+
+
+def write_outputs(job: Job, notes: list[str]) -> list[WrittenFile]:
+    """Write the files of a recording and return them; ``notes`` gets what is odd.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    try:
+        if job.run.database is not None:
+            files = write_export(job, job.run.database, notes)
+        else:
+            files = [_write_spool(job, part) for part in planned_files(job)]
+        if job.request.is_folder:
+            _write_manifest(job, files)
+    finally:
+        job.places.give_back()
+    return files
+
+
+def _manifest_name() -> str:
+    return f"manifest-{socket.gethostname()}"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be created ({error.strerror})") from error
+
+
+def _write_spool(job: Job, part: PlannedFile) -> WrittenFile:
+    """Write a trace of what the hooks captured alone; all files of a node share one clock."""
+    captured = job.captured if part.is_whole else job.captured.of(part.processes)
+    profiles = [item for item in job.run.profiles if part.holds(item.pid)]
+    times = (job.captured.first_ns(), first_of_profiles(job.run.profiles))
+    first_ns = min(filter(None, times), default=0)
+
+    def since_first(times: np.ndarray) -> np.ndarray:
+        shifted: np.ndarray = times - first_ns
+        return shifted
+
+    trace = make_spool_trace(
+        captured,
+        since_first,
+        job.facts,
+        first_ns,
+        host=job.host,
+        with_windows=not profiles,
+    )
+    operators = trace.host_ops
+    names = renamed_categories(operators["name"].array, job.shown_name)
+    trace = trace.with_tables({"host_ops": operators.assign(name=names)})
+    if profiles:
+        trace = with_profiles(trace, profiles)
+    write_nsys(trace, part.path, job.texts(), event_tables(captured, since_first, job.shown_name))
+    return WrittenFile(part.path, ranks_in(trace), is_rest=part.is_rest, main=part.main)
+
+
+def _write_manifest(job: Job, files: list[WrittenFile]) -> None:
+    """Write what this launcher recorded, in the form that readers of runs know."""
+    manifest = {MANIFEST_KEY: 1, **job.manifest()}
+    sizes = [one.world_size for one in job.captured.processes if one.world_size is not None]
+    if sizes:
+        manifest["world_size"] = max(sizes)
+    rows = [_manifest_row(job, file) for file in files if not file.is_rest]
+    manifest["ranks"] = [{**row, "rank": 0} for row in rows] if _are_starts(job, files) else rows
+    others = [file.path.name for file in files if file.is_rest]
+    if others:
+        manifest["others"] = others
+    if job.captured.agent_events:
+        manifest["agents"] = list(job.captured.agent_events)
+    path = job.places.take(f"manifest-{job.host}", ".json")
+    try:
+        path.write_text(json.dumps(manifest, indent=1) + "\n")
+        if job.request.force and not job.is_joining:
+            _remove_older(job, path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _are_starts(job: Job, files: Sequence[WrittenFile]) -> bool:
+    """Return whether processes of no rank are one program that was started again and again."""
+    lives = [
+        job.captured.life_of(file.main, file.seen_ns) for file in files if file.main is not None
+    ]
+    if len(lives) < 2 or len(lives) < len(files) or any(file.ranks for file in files):
+        return False
+    lives.sort(key=lambda life: int(life.get("started_ns", 0)))
+    follow = (
+        one.get("ended_ns", inf) < other.get("started_ns", 0) for one, other in pairwise(lives)
+    )
+    pids = {life["pid"] for life in lives}
+    commands = {one.command for one in job.captured.processes if one.pid in pids}
+    return len(commands) == 1 and all(follow)
+
+
+def _remove_older(job: Job, own: Path) -> None:
+    """Remove the manifests of the recording that this one replaces: they list other files."""
+    for path in manifests_of_host(job.request.output):
+        if path != own and path.stat().st_mtime < job.started_s:
+            path.unlink(missing_ok=True)
+
+
+def _manifest_row(job: Job, file: WrittenFile) -> dict[str, object]:
+    row: dict[str, object] = {"file": file.path.name, "host": job.host}
+    if len(file.ranks) == 1:
+        row["rank"] = file.ranks[0]
+    elif file.ranks:
+        row["ranks"] = list(file.ranks)
+    return row if file.main is None else row | job.captured.life_of(file.main, file.seen_ns)

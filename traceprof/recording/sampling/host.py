@@ -1,0 +1,190 @@
+"""Counters of the host: network interfaces and RDMA ports, the recorded processes, their sockets.
+
+RDMA ports do not count at interfaces. Of TCP sockets the kernel's own counts are taken, per
+process: a byte that had to be sent again counts once, what the network carried is what its
+interfaces count. That needs neither root nor a tool: the kernel answers over a netlink socket
+(sock_diag(7)), and ``/proc/<pid>/fd`` says whose sockets are whose.
+"""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from traceprof.recording.spool import recorded_pids
+
+_NETWORK_PERIOD_S: Final = 0.1
+_INFINIBAND: Final = Path("/sys/class/infiniband")
+_RDMA_COUNTERS: Final = {"port_xmit_data": "bytes_sent", "port_rcv_data": "bytes_received"}
+_RDMA_UNIT_BYTES: Final = 4  # these counters are in words
+
+Reading = Iterator[tuple[str, str, float]]
+
+
+def open_network() -> tuple[float, Callable[[], Reading]] | None:
+    """Return (period in seconds, read), None where psutil is not installed."""
+    if importlib.util.find_spec("psutil") is None:
+        return None
+    psutil = importlib.import_module("psutil")
+
+    def read() -> Reading:
+        for name, counters in psutil.net_io_counters(pernic=True).items():
+            yield f"nic:{name}", "bytes_sent", float(counters.bytes_sent)
+            yield f"nic:{name}", "bytes_received", float(counters.bytes_recv)
+        yield from read_rdma()
+
+    return _NETWORK_PERIOD_S, read
+
+
+def read_rdma(folder: Path = _INFINIBAND) -> Reading:
+    """Yield the data counters of every RDMA port below ``folder``."""
+    for port in sorted(folder.glob("*/ports/*")):
+        for counter, metric in _RDMA_COUNTERS.items():
+            path = port / "counters" / counter
+            if path.exists():
+                words = int(path.read_text())
+                source = f"rdma:{port.parent.parent.name}:{port.name}"
+                yield source, metric, float(words * _RDMA_UNIT_BYTES)
+
+
+_PROCESS_PERIOD_S: Final = 0.5
+_PROFILERS: Final = ("nsys", "nvprof", "nsight")
+
+
+def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
+    """Return (period in seconds, read), None where psutil is not installed."""
+    if importlib.util.find_spec("psutil") is None:
+        return None
+    psutil = importlib.import_module("psutil")
+    known: dict[int, Any] = {}
+
+    def read() -> Reading:
+        for pid in recorded_pids(folder) or _program(psutil):
+            try:
+                process = known.get(pid) or known.setdefault(pid, psutil.Process(pid))
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info()
+            except psutil.Error:  # it has ended
+                continue
+            if not memory.rss:  # it has ended, and its parent has not looked yet
+                continue
+            yield f"process:{pid}", "cpu_seconds", times.user + times.system
+            yield f"process:{pid}", "memory_bytes", float(memory.rss)
+
+    return _PROCESS_PERIOD_S, read
+
+
+def _program(psutil: Any) -> list[int]:
+    """Return what this process has started: where no process has hooks, that is the program."""
+    try:
+        started = psutil.Process().children(recursive=True)
+        return [one.pid for one in started if not one.name().startswith(_PROFILERS)]
+    except psutil.Error:  # one of them has ended
+        return []
+
+
+_SOCKET_PERIOD_S: Final = 1.0
+_NETLINK_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_REQUEST_DUMP: Final = 0x301
+_EXTENSION_INFO: Final = 1 << 1
+_ALL_BUT_LISTENING: Final = 0xFFFFFFFF & ~(1 << 10)
+_DONE, _ERROR, _INFO = 3, 2, 2
+_MESSAGE_HEADER: Final = struct.Struct("=IHHII")
+_ATTRIBUTE_HEADER: Final = struct.Struct("=HH")
+_INODE_AT, _ATTRIBUTES_AT = 16 + 68, 16 + 72
+_ACKED_AT, _SENT_AT = 120, 200  # in struct tcp_info
+Counts = dict[int, tuple[int, int]]
+"""inode → (bytes sent, bytes received)."""
+
+
+def open_sockets(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
+    """Return (period in seconds, read), None where the kernel does not tell."""
+    try:
+        _read_counts()
+    except (OSError, AttributeError):
+        return None
+    totals: dict[int, Counts] = {}
+
+    def read() -> Reading:
+        counts = _read_counts()
+        for pid in recorded_pids(folder):
+            seen = totals.setdefault(pid, {})
+            seen |= {inode: counts[inode] for inode in _inodes(pid) if inode in counts}
+            if seen:  # sockets that were closed keep their last counts
+                sent, received = map(sum, zip(*seen.values(), strict=True))
+                yield f"process:{pid}", "tcp_bytes_sent", float(sent)
+                yield f"process:{pid}", "tcp_bytes_received", float(received)
+
+    return _SOCKET_PERIOD_S, read
+
+
+def _inodes(pid: int) -> Iterator[int]:
+    try:
+        entries = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            yield int(target[len("socket:[") : -1])
+
+
+def _read_counts() -> Counts:
+    counts: Counts = {}
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as link:
+            link.settimeout(1)
+            request = struct.pack(
+                "=BBBxI48x", family, socket.IPPROTO_TCP, _EXTENSION_INFO, _ALL_BUT_LISTENING
+            )
+            length = _MESSAGE_HEADER.size + len(request)
+            header = _MESSAGE_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0)
+            link.send(header + request)
+            while parse_sockets(link.recv(1 << 18), counts):
+                pass
+    return counts
+
+
+def parse_sockets(answer: bytes, counts: Counts) -> bool:
+    """Add the sockets in one answer of the kernel to ``counts``; return whether more follow.
+
+    Raises:
+        OSError: the kernel answered with an error.
+    """
+    position = 0
+    while position + _MESSAGE_HEADER.size <= len(answer):
+        length, kind, *_ = _MESSAGE_HEADER.unpack_from(answer, position)
+        if kind == _DONE:
+            return False
+        if kind == _ERROR or length < _MESSAGE_HEADER.size:
+            raise OSError("the kernel does not tell about sockets")
+        message = answer[position : position + length]
+        (inode,) = struct.unpack_from("=I", message, _INODE_AT)
+        info = _attribute(message, _INFO)
+        if len(info) >= _ACKED_AT + 16:
+            acked, received = struct.unpack_from("=QQ", info, _ACKED_AT)
+            has_sent = len(info) >= _SENT_AT + 16
+            sent, again = struct.unpack_from("=QQ", info, _SENT_AT) if has_sent else (acked, 0)
+            counts[inode] = (sent - again, received)
+        position += (length + 3) & ~3
+    return True
+
+
+def _attribute(message: bytes, wanted: int) -> bytes:
+    position = _ATTRIBUTES_AT
+    while position + _ATTRIBUTE_HEADER.size <= len(message):
+        length, kind = _ATTRIBUTE_HEADER.unpack_from(message, position)
+        if length < _ATTRIBUTE_HEADER.size:
+            break
+        if kind == wanted:
+            return message[position + _ATTRIBUTE_HEADER.size : position + length]
+        position += (length + 3) & ~3
+    return b""
