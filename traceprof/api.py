@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pandas as pd
 
-from traceprof.comparison.accuracy.compared import accuracy as reached
-from traceprof.comparison.base import Comparison as PlainComparison
+from traceprof.comparison import Comparison as PlainComparison
+from traceprof.comparison.accuracy import accuracy as reached
+from traceprof.comparison.comparing import compare_named
+from traceprof.comparison.explaining import explain
+from traceprof.comparison.records import list_of_runs
+from traceprof.comparison.runs_named import (
+    keep_file,
+    name_of_files,
+    summaries_of,
+    summary_of,
+    with_places,
+)
 from traceprof.comparison.scaling.compared import scaling as sizes_compared
+from traceprof.comparison.specs import EXPLAIN
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary
@@ -20,17 +31,11 @@ from traceprof.render.html_text import piece_of_html, result_html
 from traceprof.render.pictures import THEMES, NotebookFigure, timeline_figure
 from traceprof.render.sections import head_of
 from traceprof.session.answer import Document, answer
-from traceprof.session.comparing import compare_named
 from traceprof.session.cutting import Cutting, cut_run
-from traceprof.session.explaining.explain import explain
-from traceprof.session.explaining.spec import NAME as EXPLAIN
-from traceprof.session.keeping import keep_file, name_of_files, with_places
 from traceprof.session.options import Align, Opening, split_cluster
 from traceprof.session.querying import query
-from traceprof.session.records import list_of_runs
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
-from traceprof.session.runs_named import summaries_of, summary_of
 from traceprof.store import Store
 from traceprof.values import dataclass
 

@@ -12,7 +12,7 @@ from tests.builders import TraceBuilder
 from traceprof.cli import app
 from traceprof.cli.output import Printing, print_answers
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.session.opening import Opening
+from traceprof.session.options import Opening
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from traceprof import processes
 from traceprof.cli import options
 from traceprof.cli.options import TracePaths, opens_traces
-from traceprof.session.opening import Opening
+from traceprof.session.options import Opening
 
 
 def _kept(monkeypatch: pytest.MonkeyPatch, name: str, files: list[Path]) -> bool:

@@ -65,7 +65,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return [Summary(path.stem, origin="log:fake")]
 
     monkeypatch.setitem(
-        sys.modules, "traceprof.session.summarising", SimpleNamespace(summarise=summarise)
+        sys.modules, "traceprof.comparison.summary.summarise", SimpleNamespace(summarise=summarise)
     )
     monkeypatch.setitem(sys.modules, "traceprof.logs", SimpleNamespace(read_log=read_log))
     return asked
@@ -319,7 +319,7 @@ def test_a_recording_is_not_lost_with_the_database(
         raise ZeroDivisionError("a bug of ours")
 
     summarising = SimpleNamespace(summarise=fails)
-    monkeypatch.setitem(sys.modules, "traceprof.session.summarising", summarising)
+    monkeypatch.setitem(sys.modules, "traceprof.comparison.summary.summarise", summarising)
     done = run("record", "--save", "--", "python")
     assert (done.exit_code, "ZeroDivisionError: a bug of ours" in done.stderr) == (7, True)
 

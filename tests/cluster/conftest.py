@@ -7,7 +7,7 @@ from scripts.generate_nsys import Job, generate
 from traceprof.render.base import Options
 from traceprof.render.registry import render
 from traceprof.session.answer import answer, page
-from traceprof.session.opening import Opening
+from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 from traceprof.workers import choice
 

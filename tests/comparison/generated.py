@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from tests.builders import TraceBuilder
+from traceprof.comparison.summary.summarise import summarise
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.session.run import run_of
-from traceprof.session.summarising import summarise
 
 __all__ = ["KERNELS", "MS", "US", "Program", "noise_of", "of_steps"]
 

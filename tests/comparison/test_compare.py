@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 
 from tests.comparison.generated import KERNELS, MS, Program, noise_of, of_steps
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
 from traceprof.comparison.compare import compare
-from traceprof.comparison.judging import judge
-from traceprof.comparison.limits import parse_limit
+from traceprof.comparison.judging import judge, parse_limit
 from traceprof.comparison.sides import STEP, Side
 from traceprof.errors import UsageError
 from traceprof.model.activity import PARTS

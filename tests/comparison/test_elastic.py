@@ -6,14 +6,14 @@ import pandas as pd
 import pytest
 
 from tests.lives import write_job
-from traceprof.comparison.elastic.spec import TIMELINE_NAME
-from traceprof.comparison.elastic.told import elastic
+from traceprof.comparison.elastic import elastic
+from traceprof.comparison.specs_of_many import TIMELINE_NAME
+from traceprof.comparison.summary.summarise import summarise
 from traceprof.errors import UsageError
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.render.elastic_chart import elastic_chart
 from traceprof.session.run import open_run
-from traceprof.session.summarising.summarise import summarise
 
 S = 1_000_000_000
 

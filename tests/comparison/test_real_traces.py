@@ -10,9 +10,9 @@ import pytest
 from tests.comparison.changed import changed_copy
 from tests.comparison.test_compare import adds_up, row
 from tests.requirements import TRACES, require
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
+from traceprof.comparison.comparing import compare_named
 from traceprof.render.formatting import sentences
-from traceprof.session.comparing import compare_named
 
 pytestmark = pytest.mark.traces
 

@@ -23,7 +23,8 @@ from tests.requirements import TRACES
 from traceprof.errors import NotRecordedError, TraceprofError
 from traceprof.measures import ANALYSES
 from traceprof.model.results import Note, Result
-from traceprof.session.opening import Opening, open_ranks
+from traceprof.session.opening import open_ranks
+from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
 
 FILE = Path(__file__).with_name("numbers.json.gz")

@@ -28,7 +28,7 @@ from traceprof.formats import open_trace
 from traceprof.measures import analysis_names
 from traceprof.render.registry import render
 from traceprof.session.answer import answer
-from traceprof.session.opening import Opening
+from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
 
 _MOST_KERNELS: Final = 600

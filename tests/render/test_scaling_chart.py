@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.comparison.scaling.sized_runs import MS, sized
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
 from traceprof.comparison.scaling.compared import scaling
 from traceprof.render.base import Options
 from traceprof.render.registry import render

@@ -18,8 +18,8 @@ from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.session.contents import Contents, describe
-from traceprof.session.opened_files import open_files, place_files
-from traceprof.session.opening import Align, Opening
+from traceprof.session.opening import open_files, place_files
+from traceprof.session.options import Align, Opening
 
 
 def counted(frame: pd.DataFrame, column: str, value: int) -> int:

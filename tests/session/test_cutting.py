@@ -13,7 +13,7 @@ from tests.requirements import TRACES, require
 from traceprof.measures import analysis_names
 from traceprof.model.ranks import Ranks
 from traceprof.session.cutting import Cutting, cut_run
-from traceprof.session.opening import Align, Opening
+from traceprof.session.options import Align, Opening
 from traceprof.session.run import open_run
 
 NEED_WHAT_LIES_OUTSIDE: Final = frozenset(

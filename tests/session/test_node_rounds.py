@@ -7,10 +7,10 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
+from traceprof.comparison.iterations import iterations_of_run
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import OWN_DOMAIN
-from traceprof.session.node_rounds import rounds_of_run
 from traceprof.session.run import run_of
 
 N_STEPS = 8
@@ -23,7 +23,7 @@ def recorded(ranks: tuple[int, ...], n_ranks: int = 2) -> Ranks:
 
 
 def test_ranks_that_reduce_are_synchronised() -> None:
-    found = rounds_of_run(run_of(recorded((0, 1))), "together")
+    found = iterations_of_run(run_of(recorded((0, 1))), "together")
     assert [one.rank for one in found] == [0, 1]
     for one in found:
         assert (one.mode, one.ranks) == ("forward+backward", "synchronised")
@@ -49,7 +49,7 @@ def test_ranks_that_do_not_are_independent(phase: str) -> None:
             builder.phase(phase, start + 10, start + 40 + 20 * rank, **own)
             builder.batch(start + 9, 16, **own)
     parts = tuple(builder.build() for builder in builders)
-    found = rounds_of_run(run_of(Ranks(parts, parts[0].info)), "alone")
+    found = iterations_of_run(run_of(Ranks(parts, parts[0].info)), "alone")
     assert [(one.rank, one.mode, one.ranks) for one in found] == [
         (0, "forward", "independent"),
         (1, "forward", "independent"),
@@ -67,7 +67,7 @@ def test_ranks_in_one_file_are_told_apart() -> None:
             start = 100 * step
             builder.step(start, start + 90, step, **own)
             builder.phase("forward", start, start + 30 * (rank + 1), **own)
-    found = rounds_of_run(run_of(decide_steps(Ranks.of(builder.build()))), "one file")
+    found = iterations_of_run(run_of(decide_steps(Ranks.of(builder.build()))), "one file")
     assert [(one.rank, one.phases["forward"] // one.rounds_count) for one in found] == [
         (0, 30),
         (1, 60),
@@ -86,7 +86,7 @@ def test_layers_have_their_backward_pass_on_the_host() -> None:
         for name, first, last in (("b", 40, 47), ("a", 47, 60)):
             path = f"layer.backward:module.block.{name}:Conv2d"
             builder.range(path, start + first, start + last, kind="start_end", **own)
-    (found,) = rounds_of_run(run_of(decide_steps(Ranks.of(builder.build()))), "one")
+    (found,) = iterations_of_run(run_of(decide_steps(Ranks.of(builder.build()))), "one")
     layers = found.layers.set_index("layer")
     n = found.rounds_count
     assert (layers["host_ns"] // n).to_dict() == {"block": 20, "block.a": 10, "block.b": 4}
@@ -111,7 +111,7 @@ def test_what_the_profiler_takes_between_rounds_is_no_time_of_theirs() -> None:
         )
         builder.phase("optimizer", start + 90, start + 100, **own)
     part = builder.build()
-    (one,) = rounds_of_run(run_of(Ranks((part,), part.info)), "one")
+    (one,) = iterations_of_run(run_of(Ranks((part,), part.info)), "one")
     assert one.rounds_count + one.warmup_count == 6
     assert one.calls_rounds_ns == 100 * (one.rounds_count - 1)
     assert one.calls_count == one.rounds_count - 1

@@ -15,9 +15,8 @@ from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.ranks import RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import TraceInfo
-from traceprof.session.one_run import check_one_run
-from traceprof.session.opened_files import open_files
-from traceprof.session.opening import Opening
+from traceprof.session.opening import check_one_run, open_files
+from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 
 Write = Callable[..., Path]

@@ -17,7 +17,8 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import sentences
-from traceprof.session.opening import Align, Opening, open_ranks
+from traceprof.session.opening import open_ranks
+from traceprof.session.options import Align, Opening
 from traceprof.session.run import open_run
 
 

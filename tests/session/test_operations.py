@@ -9,7 +9,7 @@ from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.ranks import Ranks
 from traceprof.session import operations as module
-from traceprof.session.operations import Chosen, operations
+from traceprof.session.operations import OperationFilter, operations
 from traceprof.session.run import run_of
 
 SHAPE = {"grid_x": 2, "grid_y": 1, "grid_z": 1, "block_x": 64, "block_y": 1, "block_z": 1}
@@ -27,12 +27,12 @@ def trace() -> TraceBuilder:
     )
 
 
-def listed(chosen: Chosen | None = None, window: str = "all") -> pd.DataFrame:
+def listed(chosen: OperationFilter | None = None, window: str = "all") -> pd.DataFrame:
     run = run_of(Ranks.of(trace().build(span=(50, 400)))).within(window)
     return pd.concat(operations(run, chosen).chunks(), ignore_index=True)
 
 
-def names(chosen: Chosen) -> list[str]:
+def names(chosen: OperationFilter) -> list[str]:
     return listed(chosen)["name"].tolist()
 
 
@@ -61,20 +61,20 @@ def test_in_a_window_operations_stand_whole() -> None:
 @pytest.mark.parametrize(
     ("chosen", "found"),
     [
-        (Chosen(name="GEMM"), ["void gemm<float>()"]),
-        (Chosen(name=r"^\[CUDA mem"), ["[CUDA memcpy HtoD]", "[CUDA memset]"]),
-        (Chosen(kind="memset"), ["[CUDA memset]"]),
-        (Chosen(kind="copy", n_rows=1), ["[CUDA memcpy HtoD]"]),
-        (Chosen(kind="kernel", longest_first=True), ["void gemm<float>()", "add"]),
-        (Chosen(streams=[9]), ["add"]),
-        (Chosen(devices=[1]), []),
-        (Chosen(ranks=[2], min_ns=20), ["void gemm<float>()", "[CUDA memcpy HtoD]"]),
-        (Chosen(ranks=[0]), []),
-        (Chosen(max_ns=5), ["[CUDA memset]"]),
+        (OperationFilter(name="GEMM"), ["void gemm<float>()"]),
+        (OperationFilter(name=r"^\[CUDA mem"), ["[CUDA memcpy HtoD]", "[CUDA memset]"]),
+        (OperationFilter(kind="memset"), ["[CUDA memset]"]),
+        (OperationFilter(kind="copy", n_rows=1), ["[CUDA memcpy HtoD]"]),
+        (OperationFilter(kind="kernel", longest_first=True), ["void gemm<float>()", "add"]),
+        (OperationFilter(streams=[9]), ["add"]),
+        (OperationFilter(devices=[1]), []),
+        (OperationFilter(ranks=[2], min_ns=20), ["void gemm<float>()", "[CUDA memcpy HtoD]"]),
+        (OperationFilter(ranks=[0]), []),
+        (OperationFilter(max_ns=5), ["[CUDA memset]"]),
     ],
     ids=str,
 )
-def test_only_those_for_which_all_holds(chosen: Chosen, found: list[str]) -> None:
+def test_only_those_for_which_all_holds(chosen: OperationFilter, found: list[str]) -> None:
     run = run_of(Ranks.of(trace().build(span=(50, 400)))).within("all")
     frames = list(operations(run, chosen).chunks())
     assert [name for frame in frames for name in frame["name"]] == found
@@ -88,13 +88,13 @@ def test_pieces_put_together_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_launches_say_how_they_are_found_again() -> None:
     run = run_of(Ranks.of(trace().kernel("add", 1, 2, correlation=9).build())).within("all")
-    (table,) = operations(run, Chosen(kind="kernel", name="add")).launches()
+    (table,) = operations(run, OperationFilter(kind="kernel", name="add")).launches()
     assert table[["function", "skip"]].values.tolist() == [["add", 1], ["add", 0]]
 
 
 def test_a_name_that_is_no_expression_is_refused() -> None:
     with pytest.raises(UsageError, match="not a regular expression"):
-        names(Chosen(name="("))
+        names(OperationFilter(name="("))
 
 
 def test_without_work_of_devices_there_is_nothing_to_list() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.analysis.generated_run import Plan, make_run
 from tests.formats.kineto_file import kernel, write
 from tests.requirements import TRACES, require
+from traceprof import formats
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
@@ -20,7 +21,7 @@ from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.session import opened_files
+from traceprof.session import opening
 from traceprof.session.answer import answer, page
 from traceprof.session.run import Run, open_run
 
@@ -34,13 +35,13 @@ NAMES = [entry.name for entry in ANALYSES]
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Read]:
     """What was read of single files, in order."""
     found: list[Read] = []
-    open_trace = opened_files.open_trace
+    open_trace = formats.open_trace
 
     def reading(path: Path, options: ReadOptions) -> Trace:
         found.append((options.tables, options.window))
         return open_trace(path, options)
 
-    monkeypatch.setattr(opened_files, "open_trace", reading)
+    monkeypatch.setattr(opening, "open_trace", reading)
     return found
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.summaries import assert_same_runs, full_summary, make_summary
+from traceprof.comparison.runs_named import name_of, summaries_of
 from traceprof.errors import StoreError, TraceError, TraceprofError, UsageError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.summary import Summary
 from traceprof.session.run import Run
-from traceprof.session.runs_named import name_of, summaries_of
 from traceprof.store import Store, exported_runs
 
 
@@ -63,7 +63,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Summary(name_of(path), origin="log:fake")]
 
     for module, names in (
-        ("traceprof.session.summarising", {"summarise": summarise}),
+        ("traceprof.comparison.summary.summarise", {"summarise": summarise}),
         ("traceprof.logs.rates", {"read_table": read_table}),
         ("traceprof.logs", {"read_log": read_log}),
     ):

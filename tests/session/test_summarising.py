@@ -14,6 +14,8 @@ from tests.builders import TraceBuilder
 from tests.comparison.generated import KERNELS, Program
 from tests.real_traces import ALL
 from tests.requirements import TRACES, require
+from traceprof.comparison.summary.steps import blocks_of_steps
+from traceprof.comparison.summary.summarise import OTHERS, bounded_composition, summarise
 from traceprof.errors import UsageError
 from traceprof.model.activity import PARTS
 from traceprof.model.placement import place_run
@@ -22,9 +24,6 @@ from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.render.formatting import sentences
 from traceprof.session.run import Run, open_run, run_of
-from traceprof.session.summarising import summarise
-from traceprof.session.summarising.bounded import OTHERS, bounded_makeup
-from traceprof.session.summarising.steps import blocks_of_steps
 
 
 def four_ranks() -> Run:
@@ -160,7 +159,7 @@ def test_many_kernels_are_kept_by_name_and_the_others_together() -> None:
             "place_ratio": 0.5,
         }
     )
-    found = bounded_makeup(made)
+    found = bounded_composition(made)
     assert len(found) == 301
     assert found["ns"].sum() == made["ns"].sum()
     (others,) = found[found["name"] == OTHERS].to_dict("records")

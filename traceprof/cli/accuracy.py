@@ -19,7 +19,7 @@ from traceprof.cli.options import (
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["accuracy"]
 
@@ -72,8 +72,8 @@ def accuracy(
     Speed-ups are against the fewest devices: traceprof accuracy 1node.log 8nodes.log --to 0.759
     """
     from traceprof.cli.output import Printing, print_document, write_page
-    from traceprof.comparison.accuracy.compared import accuracy as compared
-    from traceprof.session.runs_named import summaries_of
+    from traceprof.comparison.accuracy import accuracy as compared
+    from traceprof.comparison.runs_named import summaries_of
 
     found = compared(
         summaries_of(runs, opening, db),

@@ -19,7 +19,7 @@ from traceprof.cli.options import (
 from traceprof.cli.saving import RunName, Save, Saving
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["analyze"]
 

@@ -18,7 +18,7 @@ from traceprof.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["compare"]
 
@@ -68,9 +68,9 @@ def compare(
 ) -> None:
     """What changed from one run to another, and is it more than chance: faster, slower, and why."""
     from traceprof.cli.output import Printing, message, print_document
+    from traceprof.comparison.comparing import brief, compare_named, failed_limits, sides_named
     from traceprof.errors import UsageError
     from traceprof.files import check_target, write_file
-    from traceprof.session.comparing import brief, compare_named, failed_limits, sides_named
     from traceprof.units import format_bytes
 
     if table and not as_csv:

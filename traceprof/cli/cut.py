@@ -10,7 +10,7 @@ import typer
 from traceprof.cli.options import Force, TracePaths, numbers_of, opens_traces
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["cut"]
 

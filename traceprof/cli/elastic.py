@@ -18,7 +18,7 @@ from traceprof.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["elastic"]
 
@@ -50,9 +50,9 @@ def elastic(
     elastic.log for two beside one another, epoch by epoch.
     """
     from traceprof.cli.output import Printing, print_document, write_page
-    from traceprof.comparison.elastic.told import elastic as told
+    from traceprof.comparison.elastic import elastic as told
+    from traceprof.comparison.runs_named import summaries_of
     from traceprof.files import check_target
-    from traceprof.session.runs_named import summaries_of
 
     if output is not None:
         check_target(output, force=force, inputs=runs)

@@ -17,7 +17,7 @@ from traceprof.cli.options import (
 
 if TYPE_CHECKING:
     from traceprof.session.answer import Document
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["explain"]
 
@@ -50,7 +50,7 @@ def explain(
     from traceprof.cli.output import Printing, print_kept
 
     def answered() -> Document:
-        from traceprof.session.explaining.explain import explain as explained
+        from traceprof.comparison.explaining import explain as explained
         from traceprof.session.run import open_run
 
         return explained(open_run(trace, opening), window, against)

@@ -12,7 +12,7 @@ from traceprof.errors import UsageError
 from traceprof.export import EXPORTERS
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["export"]
 

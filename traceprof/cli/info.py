@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from traceprof.cli.options import AsJson, TracePaths, opens_traces
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["info"]
 
@@ -16,7 +16,7 @@ __all__ = ["info"]
 def info(opening: Opening, trace: TracePaths, as_json: AsJson = False) -> None:
     """What is in a trace or a run: profiler, machines, ranks, tables; reads no database whole."""
     from traceprof.cli.output import out, terminal_options
-    from traceprof.session.caching.run_cache import RunCache
+    from traceprof.session.run_cache import RunCache
 
     options = None if as_json else terminal_options()
 

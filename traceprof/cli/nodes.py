@@ -19,7 +19,7 @@ from traceprof.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["nodes"]
 
@@ -47,16 +47,20 @@ def nodes(
     Warm-up is left out. Independent ranks are averaged, synchronised ones are not.
     """
     from traceprof.cli.output import Printing, print_document, write_page
-    from traceprof.comparison.nodes.compared import nodes as compared
+    from traceprof.comparison.iterations import iterations_of_run
+    from traceprof.comparison.nodes import nodes as compared
+    from traceprof.comparison.runs_named import name_of
     from traceprof.files import check_target
-    from traceprof.session.node_rounds import rounds_of_run
     from traceprof.session.run import open_run
-    from traceprof.session.runs_named import name_of
 
     if output is not None:
         check_target(output, force=force, inputs=runs)
     found = compared(
-        [one for path in runs for one in rounds_of_run(open_run([path], opening), name_of(path))]
+        [
+            one
+            for path in runs
+            for one in iterations_of_run(open_run([path], opening), name_of(path))
+        ]
     )
     if output is not None:
         write_page(output, found, force=force, inputs=runs)

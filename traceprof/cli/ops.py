@@ -20,7 +20,7 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["ops"]
 
@@ -82,13 +82,13 @@ def ops(
     force: Force = False,
 ) -> None:
     """Every kernel, copy and memset one by one, with how it was launched: `ops TRACE --longest`."""
-    from traceprof.session.operations import Chosen, operations
+    from traceprof.session.operations import OperationFilter, operations
     from traceprof.session.run import open_run
     from traceprof.units import parse_duration
 
     if as_csv + as_json + ncu > 1:
         raise UsageError("--csv, --json and --ncu: one of them at a time")
-    chosen = Chosen(
+    chosen = OperationFilter(
         name=name,
         kind="kernel" if ncu else kind,
         devices=numbers_of(device),

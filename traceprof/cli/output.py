@@ -105,7 +105,7 @@ def print_kept(
 
     ``what`` is the question, as far as ``paths`` and ``opening`` do not tell it.
     """
-    from traceprof.session.caching.run_cache import RunCache
+    from traceprof.session.run_cache import RunCache
 
     name, options = printing.renderer, _options(printing)
 

@@ -11,7 +11,7 @@ from traceprof.cli.options import Force, Output, opens_traces
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["query"]
 

@@ -10,7 +10,7 @@ import typer
 from traceprof.cli.options import Force, Output, TracePaths, WindowText, opens_traces
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["report"]
 
@@ -58,7 +58,7 @@ def _are_two_runs(paths: list[Path]) -> bool:
 
 
 def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
-    from traceprof.session.caching.run_cache import RunCache
+    from traceprof.session.run_cache import RunCache
 
     heading = title or trace[0].name
 
@@ -78,9 +78,9 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
 
 
 def _of_two(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
+    from traceprof.comparison.comparing import compare_named
     from traceprof.render.options import Options
     from traceprof.render.report.compared import render_compared
-    from traceprof.session.comparing import compare_named
 
     base, new = trace
     found = compare_named([base], [new], opening=opening, window=window)

@@ -59,8 +59,7 @@ class Saving:
             UsageError: the name is taken.
             StoreError: the database cannot be written.
         """
-        from traceprof.session.keeping import name_of_files, with_places
-        from traceprof.session.runs_named import summary_of
+        from traceprof.comparison.runs_named import name_of_files, summary_of, with_places
         from traceprof.store import Store
 
         store = Store.at(self.db)

@@ -18,7 +18,7 @@ from traceprof.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["scaling"]
 
@@ -76,9 +76,9 @@ def scaling(
     Runs are held against the smallest one that has the same labels: traceprof scaling 1/ 2/ 4/
     """
     from traceprof.cli.output import Printing, print_document, write_page
+    from traceprof.comparison.runs_named import summaries_of
     from traceprof.comparison.scaling.compared import scaling as compared
     from traceprof.files import check_target
-    from traceprof.session.runs_named import summaries_of
 
     if output is not None:
         check_target(output, force=force, inputs=runs)

@@ -24,7 +24,7 @@ from traceprof.cli.options import (
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["show", "shown_alone"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from traceprof.model.ranks import Ranks
     from traceprof.model.timing import TimeWindow
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["timeline"]
 
@@ -55,9 +55,9 @@ def timeline(
     under step.
     """
     from traceprof.cli.output import message
+    from traceprof.comparison.comparing import sides_of_paths
     from traceprof.files import check_target, write_file
-    from traceprof.session.caching.run_cache import RunCache
-    from traceprof.session.sides import sides_of_paths
+    from traceprof.session.run_cache import RunCache
     from traceprof.units import format_bytes
 
     named = output.suffix.lstrip(".") if output else ""
@@ -104,8 +104,8 @@ def _page_beside(
     ranks: str | None,
 ) -> str:
     """Return the page of two runs, or of two ranks of one."""
+    from traceprof.comparison.comparing import ranks_beside, runs_beside
     from traceprof.render.timeline.beside import Side, render_beside
-    from traceprof.session.sides import ranks_beside, runs_beside
 
     if sides is not None:
         opened = runs_beside(sides, opening, window)

@@ -12,7 +12,7 @@ from traceprof.cli.options import TracePaths, opens_traces
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["view"]
 

@@ -1,1 +1,27 @@
-"""Runs against runs: functions of what was kept of them, never of their traces."""
+"""Runs against runs, and what is kept of each: what is told about several is a `Comparison`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from traceprof.model.results import Note, Result
+from traceprof.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Results about several runs: everything was computed before, renderers compute nothing.
+
+    ``title`` names the runs, ``verdict`` answers in a few sentences, ``notes`` must be read with
+    the numbers, ``warnings`` say what makes the inputs suspicious and ``missing`` why a result
+    that was asked for is not there. ``about`` says of each result in words what it is, by name.
+    """
+
+    title: str
+    results: Mapping[str, Result]
+    verdict: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, str] = field(default_factory=dict)

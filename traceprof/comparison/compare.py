@@ -7,15 +7,19 @@ from typing import Any, Final
 
 import pandas as pd
 
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
 from traceprof.comparison.difference import difference_of, matched_kernels
-from traceprof.comparison.judging import judge, judged_result, steps_result
-from traceprof.comparison.limits import Limit, limits_of
-from traceprof.comparison.metrics import metrics_of_sides
+from traceprof.comparison.judging import Limit, judge, judged_result, limits_of, steps_result
 from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
+from traceprof.comparison.side_by_side import (
+    host_phases,
+    kernels_of,
+    metrics_of_sides,
+    ranks_of_sides,
+    side_by_side,
+)
 from traceprof.comparison.sides import STEP, TURN, WINDOW, Side, common_unit, units_of
 from traceprof.comparison.specs import ABOUT, DIFFERENCE, MEASURES
-from traceprof.comparison.tables import host_phases, kernels_of, ranks_of_sides, side_by_side
 from traceprof.comparison.verdict import verdict_of
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result

@@ -18,8 +18,6 @@ from traceprof.comparison.specs import DIFFERENCE
 from traceprof.model.activity import PARTS
 from traceprof.model.results import Result
 
-__all__ = ["difference_of", "matched_kernels", "shares_of", "states_of"]
-
 _Int64Array = npt.NDArray[np.int64]
 _Float64Array = npt.NDArray[np.float64]
 

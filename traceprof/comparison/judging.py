@@ -1,21 +1,21 @@
-"""The measures that statistics judge: how long a step takes, and how many samples that makes."""
+"""The measures that statistics judge, and limits on how much worse they may get."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.comparison.sides import TURN, Side, series_of
-from traceprof.comparison.specs import JUDGED, STEPS
+from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
 from traceprof.comparison.statistics import FEWEST, Difference, compare_runs, compare_steps
+from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
 from traceprof.values import dataclass
-
-__all__ = ["MAIN", "Judged", "judge", "judged_result", "steps_result"]
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns", "step_device_ns")
 """What a comparison is about: the first of these that both sides know."""
@@ -36,7 +36,7 @@ _MOST_SHOWN: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedMeasure:
     """One measure of both sides, and what statistics say of it."""
 
     name: str
@@ -60,9 +60,9 @@ class Judged:
         return "worse" if self.worse_ratio > 0 else "better"
 
 
-def judge(base: Side, new: Side) -> dict[str, Judged]:
+def judge(base: Side, new: Side) -> dict[str, JudgedMeasure]:
     """Return what is judged, by name: where several runs are given the run is the unit."""
-    found: dict[str, Judged] = {}
+    found: dict[str, JudgedMeasure] = {}
     for name, measure, unit, better in _OF_TURNS if base.unit == TURN else _SERIES:
         series = [[series_of(run, measure, base.unit) for run in side.runs] for side in (base, new)]
         if any(not len(own) for side in series for own in side):
@@ -72,12 +72,12 @@ def judge(base: Side, new: Side) -> dict[str, Judged]:
         else:
             medians = [[float(np.median(own)) for own in side] for side in series]
             difference = compare_runs(*medians)
-        found[name] = Judged(name, unit, better, difference)
+        found[name] = JudgedMeasure(name, unit, better, difference)
     for name, unit, better in _OF_LOGS:
         values = [[run.measure(name) for run in side.runs] for side in (base, new)]
         known = [[value for value in side if value is not None and value > 0] for side in values]
         if name not in found and all(map(len, known)) and known == values:
-            found[name] = Judged(name, unit, better, compare_runs(*known))
+            found[name] = JudgedMeasure(name, unit, better, compare_runs(*known))
     return found
 
 
@@ -95,7 +95,7 @@ def steps_result(base: Side, new: Side) -> Result:
     return Result("steps", STEPS, {"steps": spec.frame(pd.concat(frames, ignore_index=True))})
 
 
-def judged_result(judged: Mapping[str, Judged], base: Side, new: Side) -> Result:
+def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> Result:
     """Return what is judged as a table, with what must be known of the method."""
     rows = [
         {
@@ -122,7 +122,7 @@ def judged_result(judged: Mapping[str, Judged], base: Side, new: Side) -> Result
     return Result("judged", JUDGED, {"judged": table}, scalars, _method(judged, base, new))
 
 
-def _method(judged: Mapping[str, Judged], base: Side, new: Side) -> tuple[Note, ...]:
+def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple[Note, ...]:
     """Return how it was judged."""
     known = [one.difference for one in judged.values() if one.difference.is_known]
     if not known:
@@ -170,3 +170,112 @@ def _method(judged: Mapping[str, Judged], base: Side, new: Side) -> tuple[Note, 
             "difference below 1 % is called none; give several runs of each to know"
         ),
     )
+
+
+_TEXT: Final = re.compile(
+    r"(?:(?P<name>[\w.-]+)\s*=\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?"
+)
+_MAIN: Final = frozenset({"", "throughput", "time"})
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much worse a measure may get; ``measure`` "" is what the comparison is about."""
+
+    measure: str
+    ratio: float
+
+
+def parse_limit(text: str) -> Limit:
+    """Return the limit that ``text`` means: "5%", "0.05", "step_own_ns=5%".
+
+    Raises:
+        UsageError: it is none.
+    """
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"limit {text!r} is not understood: expected 5% or MEASURE=5%")
+    ratio = float(match["number"]) / (100 if match["percent"] else 1)
+    if not match["percent"] and ratio > 1:
+        raise UsageError(f"limit {text!r} is more than all of it: is {match['number']}% meant?")
+    return Limit(match["name"] or "", ratio)
+
+
+def limits_of(
+    limits: Sequence[Limit],
+    judged: Mapping[str, JudgedMeasure],
+    sides: tuple[Side, Side],
+    better: Mapping[str, str],
+) -> Result:
+    """Return which limits are exceeded.
+
+    What is judged by statistics exceeds its limit where the medians differ by more than that and a
+    difference is shown; where too few steps are known to tell, and of any other measure, the
+    numbers alone decide, and it is said.
+
+    Raises:
+        UsageError: a measure is not known of both sides, or gets neither better nor worse.
+    """
+    rows = [_row(limit, judged, sides, better) for limit in limits]
+    table = LIMITS.tables[0].frame(pd.DataFrame(rows))
+    return Result("limits", LIMITS, {"limits": table})
+
+
+def _row(
+    limit: Limit,
+    judged: Mapping[str, JudgedMeasure],
+    sides: tuple[Side, Side],
+    better: Mapping[str, str],
+) -> dict[str, object]:
+    name = limit.measure
+    if name in _MAIN:
+        name = next((own for own in MAIN if own in judged), "")
+        if not name:
+            raise UsageError(
+                "no throughput, step or turn is known of both sides: name a measure, as in "
+                f"--max-regression idle_ratio=5%; both know {_known(better)}"
+            )
+    if name in judged:
+        return _of_judged(limit, judged[name])
+    way = better.get(name)
+    values = [side.measure(name) for side in sides]
+    if way is None or values[0] is None or values[1] is None:
+        raise UsageError(f"{name} is not known of both sides: they know {_known(better)}")
+    if not way:
+        raise UsageError(f"{name} gets neither better nor worse: a limit says nothing about it")
+    change = values[1] / values[0] - 1 if values[0] else (0.0 if not values[1] else float("inf"))
+    worse = -change if way == "higher" else change
+    why = Note("the numbers alone: how much runs differ in it is not known")
+    return {
+        "measure": name,
+        "limit_ratio": limit.ratio,
+        "worse_ratio": worse,
+        "is_exceeded": worse > limit.ratio,
+        "why": why,
+    }
+
+
+def _of_judged(limit: Limit, one: JudgedMeasure) -> dict[str, object]:
+    found = one.difference
+    worse = one.worse_ratio
+    is_beyond = worse > limit.ratio
+    if not found.is_known:
+        why = Note.of("the numbers alone: {why}", why=found.why)
+        is_exceeded = is_beyond
+    elif not is_beyond:
+        why, is_exceeded = Note("within the limit"), False
+    elif found.is_shown:
+        why, is_exceeded = Note("beyond the limit, and a difference is shown"), True
+    else:
+        why, is_exceeded = Note("beyond the limit, but no difference is shown"), False
+    return {
+        "measure": one.name,
+        "limit_ratio": limit.ratio,
+        "worse_ratio": worse,
+        "is_exceeded": is_exceeded,
+        "why": why,
+    }
+
+
+def _known(better: Mapping[str, str]) -> str:
+    return ", ".join(sorted(name for name, way in better.items() if way)) or "none"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from traceprof.comparison.judging import MAIN, Judged
+from traceprof.comparison.judging import MAIN, JudgedMeasure
 from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.model.results import Note, Result
 from traceprof.names.kernels import short_name
@@ -28,7 +28,7 @@ _PARTS: Final = {
 
 
 def verdict_of(
-    judged: Mapping[str, Judged], difference: Result | None, sides: tuple[Side, Side]
+    judged: Mapping[str, JudgedMeasure], difference: Result | None, sides: tuple[Side, Side]
 ) -> tuple[Note, ...]:
     """Return the answer: what is shown of the main measure, then where the difference is."""
     main = next((judged[name] for name in MAIN if name in judged), None)
@@ -43,7 +43,7 @@ def verdict_of(
 
 
 def _on_main(
-    main: Judged, judged: Mapping[str, Judged], sides: tuple[Side, Side]
+    main: JudgedMeasure, judged: Mapping[str, JudgedMeasure], sides: tuple[Side, Side]
 ) -> Iterator[Note]:
     found = main.difference
     # Throughput tells the direction, the time of a step how one thinks of it.
@@ -113,7 +113,7 @@ def _on_main(
         )
 
 
-def _in_words(main: Judged) -> tuple[str, str]:
+def _in_words(main: JudgedMeasure) -> tuple[str, str]:
     """Return whether it is slower or faster, and what there is more or less of, and how much.
 
     "70 % faster" could be said of a time that is 70 % less and of a rate that is 70 % more.

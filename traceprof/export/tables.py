@@ -18,9 +18,8 @@ from traceprof.formats.runs.files import is_run
 from traceprof.formats.tables.folder import FolderWriter, Storage
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
-from traceprof.session.cutting import write_manifest
-from traceprof.session.files_of_run import FileOfRun, files_of_run
-from traceprof.session.material import Material, Part
+from traceprof.session.cutting import FileOfRun, files_of_run, write_manifest
+from traceprof.session.material import Material, Portion
 from traceprof.session.run import Run, open_run
 
 __all__ = ["EXPORTS"]
@@ -73,7 +72,7 @@ def _write(
         writer.finish(trace.info, trace.recorded & wanted, span)
 
 
-def _extent(part: Part, span: TimeWindow) -> TimeWindow:
+def _extent(part: Portion, span: TimeWindow) -> TimeWindow:
     """Return when the first row begins and the last one ends; ``span`` without rows."""
     starts = [int(f["start_ns"].iloc[0]) for f in part.frames.values() if len(f)]
     ends = [

@@ -9,7 +9,7 @@ from traceprof.render.options import Options
 from traceprof.values import dataclass
 
 if TYPE_CHECKING:
-    from traceprof.comparison.base import Comparison
+    from traceprof.comparison import Comparison
     from traceprof.session.answer import Document
 
 __all__ = ["Answered", "Options", "Render", "Renderer"]

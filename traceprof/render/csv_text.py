@@ -7,7 +7,7 @@ import io
 from typing import Any, Final
 from unicodedata import category, normalize
 
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, Unit
 from traceprof.render.base import Answered, Options

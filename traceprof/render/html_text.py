@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from traceprof.comparison.accuracy.spec import CURVE_NAME
-from traceprof.comparison.elastic.spec import TIMELINE_NAME
-from traceprof.comparison.scaling.spec import NAME as SCALING
+from traceprof.comparison.specs_of_many import CURVE_NAME, SCALING, TIMELINE_NAME
 from traceprof.model.results import Result, Unit
 from traceprof.render.accuracy_chart import curve_chart
 from traceprof.render.base import Answered, Options

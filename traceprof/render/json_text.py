@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
 from traceprof.model.results import Column, Result
 from traceprof.render.base import Answered, Options
 from traceprof.render.json_values import note_of, plain, to_json

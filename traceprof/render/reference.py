@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from traceprof.comparison.specs import EXPLAIN, EXPLAIN_SPEC, EXPLAIN_SUMMARY
 from traceprof.measures import ANALYSES, load_analysis
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec
 from traceprof.model.summary import SUMMARY as OF_RUNS
 from traceprof.session.answer import ONE_OFF
-from traceprof.session.explaining.spec import NAME as EXPLAIN
-from traceprof.session.explaining.spec import SPEC, SUMMARY
 from traceprof.store import sqlite_type
 
 __all__ = ["declared_specs", "reference_of", "runs_page"]
@@ -45,12 +44,15 @@ _OVER_RANKS: Final[Mapping[Combine, str]] = {
 
 def declared_specs() -> dict[str, ResultSpec]:
     """Return what every analysis declares, by its name, and what `traceprof explain` does."""
-    return {**{entry.name: load_analysis(entry.name).spec for entry in ANALYSES}, EXPLAIN: SPEC}
+    return {
+        **{entry.name: load_analysis(entry.name).spec for entry in ANALYSES},
+        EXPLAIN: EXPLAIN_SPEC,
+    }
 
 
 def reference_of(specs: Mapping[str, ResultSpec]) -> str:
     """Return the tables and scalars of ``specs`` as a page."""
-    summaries = {**{entry.name: entry.summary for entry in ANALYSES}, EXPLAIN: SUMMARY}
+    summaries = {**{entry.name: entry.summary for entry in ANALYSES}, EXPLAIN: EXPLAIN_SUMMARY}
     sections = (
         "\n".join(_section(name, summaries.get(name, ""), spec)) for name, spec in specs.items()
     )

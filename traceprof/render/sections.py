@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from traceprof import measures
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
+from traceprof.comparison.specs import EXPLAIN
 from traceprof.model.results import Result
 from traceprof.render.base import Answered, Options
 from traceprof.render.briefing import briefing_of
 from traceprof.render.formatting import sentences
 from traceprof.render.shown import ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
-from traceprof.session.explaining.spec import NAME as EXPLAIN
 from traceprof.units import format_duration
 from traceprof.values import dataclass
 

@@ -18,7 +18,7 @@ from traceprof.model.results import Result, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
-from traceprof.session.caching.kept import KeptAnswers
+from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run
 from traceprof.session.selection import Selection
 from traceprof.session.verdict import Verdict, judge

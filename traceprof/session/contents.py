@@ -18,19 +18,9 @@ from traceprof.model.ranks import Ranks, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, TraceInfo, how_to_record
-from traceprof.session.opened_files import outline_files, place_files
+from traceprof.session.opening import outline_files, place_files
 from traceprof.session.options import Opening
 from traceprof.values import dataclass
-
-__all__ = [
-    "SCHEMA",
-    "Contents",
-    "DeviceContents",
-    "LifeContents",
-    "ProcessContents",
-    "RankContents",
-    "describe",
-]
 
 SCHEMA: Final = "traceprof.info/2"
 
@@ -73,7 +63,7 @@ class RankContents:
 
 
 @dataclass(frozen=True, slots=True)
-class LifeContents:
+class AttemptContents:
     """One start of one rank: from when, how long, how it ended, and the file that holds it."""
 
     life: int
@@ -104,7 +94,7 @@ class Contents:
     rows: Mapping[str, int | None]
     environment: Mapping[str, str]
     ranks: tuple[RankContents, ...]
-    lives: tuple[LifeContents, ...] = ()
+    lives: tuple[AttemptContents, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with what would record the tables that are missing."""
@@ -145,11 +135,11 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
     )
 
 
-def _lives(files: RunFiles) -> Iterator[LifeContents]:
+def _lives(files: RunFiles) -> Iterator[AttemptContents]:
     if len({one.life for one in files.lives}) < 2:
         return
     for one in files.lives:
-        yield LifeContents(
+        yield AttemptContents(
             one.life,
             one.rank,
             one.host,

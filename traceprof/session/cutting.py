@@ -4,27 +4,192 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from traceprof.errors import UsageError
 from traceprof.files import new_file, new_folder
+from traceprof.formats import cut
 from traceprof.formats.runs.files import is_run
 from traceprof.formats.runs.manifest import MANIFEST_KEY
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.find import steps_of_ranks
-from traceprof.model.cutting import CutProgress, CutRequest, no_progress
+from traceprof.model.cutting import CutProgress, CutReport, CutRequest, no_progress
+from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
-from traceprof.model.timing import TimeWindow
-from traceprof.session.cutting_many import Part, Parts, cut_parts
-from traceprof.session.files_of_run import FileOfRun, files_of_run
+from traceprof.model.timing import ClockCorrection, TimeWindow
+from traceprof.model.trace import Trace
+from traceprof.session.options import Align
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 from traceprof.values import dataclass
 
-__all__ = ["Cuts", "Cutting", "cut_run", "cut_steps", "write_manifest"]
+_FEW: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CutPart:
+    """One window of a file, and the empty file that it goes to."""
+
+    target: Path
+    request: CutRequest
+
+
+@dataclass(slots=True)
+class CutParts:
+    """What was written."""
+
+    reports: list[tuple[CutPart, CutReport]] = field(default_factory=list)
+
+
+def cut_parts(source: Path, parts: Sequence[CutPart], progress: CutProgress) -> CutParts:
+    """Write the parts of ``source``, which are in the order of their windows.
+
+    Raises:
+        TraceError: ``source`` cannot be cut.
+        UsageError: a target cannot be written.
+    """
+    done = CutParts()
+    _cut(source, parts, len(parts), progress, done)
+    return done
+
+
+def _cut(
+    source: Path, parts: Sequence[CutPart], n_parts: int, progress: CutProgress, done: CutParts
+) -> None:
+    # Of one file it is told how much of it is read, of many how many are there.
+    within = progress if n_parts == 1 else no_progress
+    if len(parts) <= _FEW:
+        for part in parts:
+            done.reports.append((part, cut(source, part.target, part.request, within)))
+            if n_parts > 1:
+                progress(len(done.reports), n_parts, "files")
+        return
+    middle = len(parts) // 2
+    for half in (parts[:middle], parts[middle:]):
+        with tempfile.TemporaryDirectory(prefix=".traceprof-", dir=half[0].target.parent) as folder:
+            between = Path(folder, half[0].target.name)
+            between.touch()
+            report = cut(source, between, _around(half), within)
+            own = [
+                replace(part, request=replace(part.request, zero_ns=report.zero_ns))
+                for part in half
+            ]
+            _cut(between, own, n_parts, progress, done)
+
+
+def _around(parts: Sequence[CutPart]) -> CutRequest:
+    """Return the request for all that ``parts`` need."""
+    requests = [part.request for part in parts]
+    first = min(request.window.start_ns for request in requests)
+    last = max(request.window.end_ns for request in requests)
+    hull = TimeWindow(first, last)
+    return replace(requests[0], window=hull, clip=False, is_packed=False, is_noted=False)
+
+
+_APART: Final = 100_000_000
+"""By what a run tells processes of different files apart: `traceprof.model.placement`."""
+_TIMES: Final = 4
+"""How often an instant is corrected to find where it lies on the clock of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileOfRun:
+    """One file of a run, with what turns a window of the run into one of its own."""
+
+    path: Path
+    parts: tuple[Trace, ...]
+    offset_ns: int = 0
+    correction: ClockCorrection = field(default_factory=ClockCorrection)
+
+    def own(self, window: TimeWindow) -> TimeWindow:
+        """Return ``window`` on the clock of the file."""
+        return TimeWindow(*(self._own_instant(t) for t in (window.start_ns, window.end_ns)))
+
+    def _own_instant(self, common_ns: int) -> int:
+        shown = common_ns
+        for _ in range(_TIMES):
+            error = float(self.correction.error_ns(np.array([shown], np.int64))[0])
+            shown = common_ns + round(error)
+        return shown - self.offset_ns
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks in it."""
+        found = {int(r) for part in self.parts for r in part.processes["rank"] if r != ABSENT}
+        return sorted(found)
+
+    @property
+    def devices(self) -> Mapping[int, int]:
+        """The devices that worked in it, by their number in the run: their own."""
+        return {
+            int(device): part.own_devices.get(int(device), int(device))
+            for part in self.parts
+            for device in part.devices.loc[part.devices["used"] == 1, "device"]
+        }
+
+    def processes_of(self, ranks: Collection[int]) -> frozenset[int]:
+        """Return its processes, by their own ids, that are these ranks."""
+        rows = [part.processes for part in self.parts]
+        return frozenset(
+            int(process) % _APART
+            for frame in rows
+            for process in frame.loc[frame["rank"].isin(list(ranks)), "process"]
+        )
+
+
+def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
+    """Return the files that hold the ranks that are asked for, None for all.
+
+    Raises:
+        UsageError: a rank is not there.
+    """
+    ranks = run.within("all").of_ranks(_OF_FILES).whole
+    offsets = _offsets(ranks, run.opening.align, several=is_run(run.paths))
+    by_path: dict[Path, list[int]] = {}
+    for index, part in enumerate(ranks):
+        by_path.setdefault(Path(part.info.path), []).append(index)
+    if not is_run(run.paths):
+        by_path = {run.paths[0]: list(range(len(ranks)))}
+    files = [
+        FileOfRun(
+            path,
+            tuple(ranks.parts[i] for i in places),
+            offsets[places[0]],
+            _correction(ranks, places[0]),
+        )
+        for path, places in by_path.items()
+    ]
+    if wanted is None:
+        return files
+    known = {rank for file in files for rank in file.ranks}
+    missing = sorted(set(wanted) - known)
+    if missing:
+        here = ", ".join(map(str, sorted(known))) or "none"
+        raise UsageError(f"no rank {', '.join(map(str, missing))}: the trace has {here}")
+    return [file for file in files if not set(file.ranks).isdisjoint(wanted)]
+
+
+def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
+    """Return what was added to the times of each file to put all on one clock."""
+    epochs = [part.info.utc_epoch_ns for part in ranks]
+    known = [epoch for epoch in epochs if epoch is not None]
+    if not several or len(ranks) < 2 or align is Align.NONE or len(known) < len(epochs):
+        return [0] * len(epochs)
+    return [epoch - min(known) for epoch in known]
+
+
+def _correction(ranks: Ranks, index: int) -> ClockCorrection:
+    for process in ranks.parts[index].processes["process"]:
+        if int(process) in ranks.clocks:
+            return ranks.clocks[int(process)]
+    return ClockCorrection()
+
 
 _ABSOLUTE: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
 _OF_FILES: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
@@ -52,7 +217,7 @@ class Cuts:
     n_files: int = 0
     remarks: dict[str, None] = field(default_factory=dict)
 
-    def add(self, parts: Parts) -> None:
+    def add(self, parts: CutParts) -> None:
         """Count what was written of a file."""
         for part, report in parts.reports:
             self.n_events += report.n_events
@@ -83,7 +248,7 @@ def cut_run(
     if not is_run(run.paths):
         selection, files = _of_one_file(run, cutting)
         with new_file(output, force=force, inputs=run.paths) as target:
-            part = Part(target, _request(files[0], selection, cutting, output.name))
+            part = CutPart(target, _request(files[0], selection, cutting, output.name))
             cuts.add(cut_parts(files[0].path, [part], progress))
         return cuts, selection
     selection = run.selection
@@ -130,7 +295,7 @@ def cut_steps(
             (file,) = files
             suffix = _suffix(file.path)
             parts = [
-                Part(
+                CutPart(
                     _touched(folder / f"{name}{suffix}"),
                     _request(file, selection, cutting, f"{name}{suffix}"),
                 )
@@ -158,7 +323,7 @@ def _cut_files(
     for file in files:
         name = _names(files)[file.path]
         parts = [
-            Part(_touched(folder / name), _request(file, selection, cutting, name))
+            CutPart(_touched(folder / name), _request(file, selection, cutting, name))
             for folder, selection in places.items()
         ]
         cuts.add(cut_parts(file.path, parts, progress))

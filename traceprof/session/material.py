@@ -23,12 +23,10 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.session.opened_files import rules_of
+from traceprof.session.opening import rules_of
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection
 from traceprof.values import dataclass
-
-__all__ = ["Material", "Part"]
 
 _SELF: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
 _IN_PARTS: Final = (*WINDOWED_TABLES, *LAUNCHING_TABLES)
@@ -36,7 +34,7 @@ _ROWS_OF_PART: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Portion:
     """Rows of one file: ``frames`` those that belong to this part, by table.
 
     ``trace`` has these, and around them what launched them.
@@ -108,7 +106,7 @@ class Material:
         """The time that is passed on."""
         return self.ranks.span if self.window is None else self.window
 
-    def parts(self, tables: Collection[str] = TABLES) -> Iterator[Part]:
+    def parts(self, tables: Collection[str] = TABLES) -> Iterator[Portion]:
         """Yield the rows of ``tables`` that have times, each row once; a table in order.
 
         Raises:
@@ -138,7 +136,7 @@ class Material:
         )
         return open_trace(self.run.paths[0], options)
 
-    def _whole_part(self, trace: Trace, tables: frozenset[str]) -> Part:
+    def _whole_part(self, trace: Trace, tables: frozenset[str]) -> Portion:
         if self.window is not None:
             trace = narrowed(trace, ReadOptions(window=self.window))
             rest = tables - {*_IN_PARTS}
@@ -146,10 +144,10 @@ class Material:
         frames = {name: trace.table(name) for name in TABLES if name in tables}
         return self._part(frames, trace)
 
-    def _part(self, frames: Mapping[str, pd.DataFrame], trace: Trace) -> Part:
-        return Part({name: self._of_ranks(frame) for name, frame in frames.items()}, trace)
+    def _part(self, frames: Mapping[str, pd.DataFrame], trace: Trace) -> Portion:
+        return Portion({name: self._of_ranks(frame) for name, frame in frames.items()}, trace)
 
-    def _spans(self, tables: frozenset[str]) -> Iterator[Part]:
+    def _spans(self, tables: frozenset[str]) -> Iterator[Portion]:
         n_rows = outline(self.run.paths[0]).n_rows
         n_parts = 1 + sum(n_rows[TABLES[n].detail_of or n] for n in tables) // self.rows_of_part
         span = self.span

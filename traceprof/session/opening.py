@@ -2,20 +2,241 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from traceprof.formats.runs.files import is_run
+from traceprof.errors import SeveralRunsError, UsageError
+from traceprof.files import kind_of_no_file
+from traceprof.formats import Outline, ReadOptions, open_trace, outline
+from traceprof.formats.contract import trace_of_outline
+from traceprof.formats.runs.files import is_run, open_run, outline_run
+from traceprof.formats.runs.manifest import read_manifest
+from traceprof.hardware.catalogue import Hardware, built_in_hardware, parse_hardware
 from traceprof.measures.steps.find import decide_steps, mark_steps
-from traceprof.model.ranks import Ranks
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
+from traceprof.model.timing import TimeWindow
+from traceprof.model.topology import Topology, parse_topology
 from traceprof.model.trace import Trace
-from traceprof.session.opened_files import open_files, place_files
+from traceprof.names.classes import KernelRule, parse_rules
 from traceprof.session.options import Align, Opening
+from traceprof.workers.choice import pool_for
 
-__all__ = ["Align", "Opening", "open_ranks"]
+_GUESSED: Final = ("order of files", "order of devices")
+"""Where ranks are from that nothing in the files or their names tells."""
+_RUN_VARIABLES: Final = ("TRACEPROF_RUN", "SLURM_JOB_ID")
+_HINT: Final = (
+    "{names} look like {several}, not like ranks of one ({why}): `traceprof view {paths}` shows "
+    "them side by side, `traceprof compare` what differs; a manifest makes them one run"
+)
+
+
+def check_one_run(paths: Sequence[Path | str], run: RunFiles) -> None:
+    """Check that ``paths``, where all are files named one by one, are ranks of one run.
+
+    Directories, patterns and manifests say themselves that their files belong together.
+
+    Raises:
+        SeveralRunsError: they look like several runs; the message says why and what to do.
+    """
+    files = list(dict.fromkeys(map(Path, paths)))
+    if len(files) < 2 or not all(map(_is_trace, files)):
+        return
+    why = _why_not(files, run)
+    if not why:
+        return
+    names = [path.name for path in files]
+    if len(set(names)) < len(names):
+        names = list(map(str, files))
+    raise SeveralRunsError(
+        _HINT.format(
+            names=", ".join(names[:-1]) + f" and {names[-1]}",
+            several="two runs" if len(files) == 2 else "several runs",
+            why=why,
+            paths=shlex.join(map(str, files)),
+        )
+    )
+
+
+def _is_trace(path: Path) -> bool:
+    return path.is_file() and read_manifest(path) is None
+
+
+def _why_not(files: Sequence[Path], run: RunFiles) -> str:
+    """Return why ``files`` are no single run; "" where they may be one."""
+    labels = {label for path in files for label in _labels(path)} | _told_in(run)
+    if len(labels) > 1:
+        return f"they belong to {', '.join(sorted(labels))}"
+    missing = [path for path in files if str(path) not in {m.trace.info.path for m in run}]
+    if missing:
+        return f"{missing[0].name} has the same rank as another file"
+    if not labels and all(member.known_from in _GUESSED for member in run):
+        return "no file says its rank"
+    return "" if _may_overlap(run) else "they were not recorded at the same time"
+
+
+def _labels(path: Path) -> set[str]:
+    """Return what the manifests beside a file call the run that they say it belongs to."""
+    manifests = (read_manifest(other) for other in sorted(path.parent.glob("*.json")))
+    return {found.label for found in manifests if found and found.label and path in found.files}
+
+
+def _told_in(run: RunFiles) -> set[str]:
+    environments = [_environment(member) for member in run]
+    for name in _RUN_VARIABLES:
+        told = {one.get(name) or one.get(f"env.{name}", "") for one in environments}
+        if "" not in told:
+            return told
+    return set()
+
+
+def _environment(member: RankTrace) -> Mapping[str, str]:
+    frame = member.trace.environment
+    return dict(zip(frame["name"], frame["value"], strict=True))
+
+
+def _may_overlap(run: RunFiles) -> bool:
+    """Return whether all ranks ran at some common time, as far as wall clocks tell."""
+    latest_start, first_end = None, None
+    for member in run:
+        epoch_ns, span = member.trace.info.utc_epoch_ns, member.trace.span
+        if epoch_ns is None:
+            return True
+        start, end = epoch_ns + span.start_ns, epoch_ns + span.end_ns
+        latest_start = start if latest_start is None else max(start, latest_start)
+        first_end = end if first_end is None else min(end, first_end)
+    return latest_start is None or first_end is None or latest_start <= first_end
+
+
+def open_files(
+    paths: Sequence[Path | str],
+    opening: Opening,
+    tables: frozenset[str] | None = None,
+    *,
+    only_steps: bool = False,
+) -> RunFiles:
+    """Return the traces in ``paths``; a single file is a run of one member.
+
+    ``tables`` are those that are read, None for all; ``only_steps``: of ranges those that can be
+    steps (see `traceprof.formats.contract.ReadOptions`).
+
+    Raises:
+        TraceError: nothing is found, or what is found cannot be read.
+        UsageError: the files that were named look like several runs.
+    """
+    options = ReadOptions(
+        rules_of(opening), tables, only_steps=only_steps, keeps_secrets=opening.keeps_secrets
+    )
+    if is_run(paths):
+        run = open_run(
+            paths,
+            options,
+            opening.life,
+            choose_crew=partial(pool_for, jobs=opening.jobs, scheduler=opening.scheduler),
+            allow_missing=opening.allow_missing,
+        )
+        if not opening.is_one_run:
+            check_one_run(paths, run)
+        return run
+    return RunFiles(str(paths[0]), (RankTrace(open_trace(paths[0], options)),))
+
+
+def outline_files(
+    paths: Sequence[Path | str], opening: Opening
+) -> tuple[RunFiles, Mapping[str, Outline]]:
+    """Return the traces in ``paths`` without their events, and the outlines of the files by path.
+
+    Raises:
+        TraceError: nothing is found, or what is found cannot be read.
+        UsageError: the files that were named look like several runs, or an option makes no sense.
+    """
+    rules_of(opening)
+    if is_run(paths):
+        run, outlines = outline_run(paths, opening.life, allow_missing=opening.allow_missing)
+        if not opening.is_one_run:
+            check_one_run(paths, run)
+        return run, outlines
+    found = outline(paths[0])
+    trace = trace_of_outline(found)
+    return RunFiles(str(paths[0]), (RankTrace(trace),)), {trace.info.path: found}
+
+
+def read_window(
+    ranks: Ranks, opening: Opening, tables: frozenset[str], read: frozenset[str], window: TimeWindow
+) -> Ranks:
+    """Return the one file of ``ranks`` with ``tables``, those of events in ``window`` alone.
+
+    Of ``tables`` those in ``read`` are there already, among them all that hold no events.
+    """
+    known = ranks.whole.parts[0]
+    options = ReadOptions(
+        rules_of(opening), tables - read, window, known, keeps_secrets=opening.keeps_secrets
+    )
+    kept = {name: known.table(name) for name in read}
+    return ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
+
+
+def place_files(files: RunFiles, opening: Opening) -> Ranks:
+    """Return the ranks of ``files`` by their wall clocks, on what ``opening`` says of machines.
+
+    Raises:
+        UsageError: an option makes no sense.
+    """
+    hardware, cluster = _hardware(opening), _cluster(opening)
+    ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
+    if cluster is not None:
+        ranks = cluster.placed(ranks)
+    if hardware is not None:
+        ranks = ranks.map(Trace.with_hardware, hardware)
+    return ranks
+
+
+def _hardware(opening: Opening) -> Hardware | None:
+    """Return what the user said of the hardware, in front of the built-in table."""
+    if not (opening.gpu or opening.links or opening.hardware):
+        return None
+    hardware = built_in_hardware()
+    if opening.hardware is not None:
+        hardware = parse_hardware(_read(opening.hardware)).over(hardware)
+    if opening.gpu is not None:
+        hardware = hardware.with_gpu(opening.gpu)
+    for link in opening.links:
+        hardware = hardware.with_link(link)
+    return hardware
+
+
+def _cluster(opening: Opening) -> Topology | None:
+    """Return what the user said of hosts and racks."""
+    if not (opening.racks or opening.cluster):
+        return None
+    cluster = parse_topology(_read(opening.cluster)) if opening.cluster else Topology()
+    for rack in opening.racks:
+        cluster = cluster.with_rack(rack)
+    return cluster
+
+
+def rules_of(opening: Opening) -> Sequence[KernelRule]:
+    """Return the rules in the user's TOML file, none without one.
+
+    Raises:
+        UsageError: it cannot be read, or holds no rules.
+    """
+    return () if opening.rules is None else parse_rules(_read(opening.rules))
+
+
+def _read(path: Path) -> str:
+    if kind := kind_of_no_file(path):
+        raise UsageError(f"{path}: {kind}, where a file is expected")
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from error
+
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that tell which file is which rank, and which device is which."""

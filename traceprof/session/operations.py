@@ -20,8 +20,6 @@ from traceprof.names.kernels import copy_titles
 from traceprof.session.run import Run
 from traceprof.values import dataclass
 
-__all__ = ["LAUNCHES", "OPERATIONS", "Chosen", "Operations", "operations"]
-
 _CHUNK: Final = 20_000
 _TABLES: Final = frozenset({*DEVICE_TABLES, "kernel_shapes", "devices", "processes", "environment"})
 
@@ -72,7 +70,7 @@ LAUNCHES: Final = TableSpec(
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class OperationFilter:
     """Which operations are wanted: those for which all that is said here holds.
 
     ``name`` is a regular expression that is sought in the name, whatever its case. Durations are
@@ -206,7 +204,7 @@ def _kinds(values: pd.Series) -> pd.Series:
 
 
 def operations(
-    run: Run, chosen: Chosen | None = None, *, counts_launches: bool = False
+    run: Run, chosen: OperationFilter | None = None, *, counts_launches: bool = False
 ) -> Operations:
     """Return the operations of the run's window that are chosen; one that it cuts is there whole.
 
@@ -216,7 +214,7 @@ def operations(
         NotRecordedError: no work of a device was recorded.
         UsageError: the window is none of this run, or the name no regular expression.
     """
-    chosen = chosen or Chosen()
+    chosen = chosen or OperationFilter()
     pattern = chosen.pattern()
     whole = frozenset({"kernels"}) if counts_launches else frozenset[str]()
     ranks = run.of_ranks(_TABLES, whole)
@@ -232,7 +230,7 @@ def operations(
     return Operations(sources, _order(sources, chosen))
 
 
-def _order(sources: Sequence[_Source], chosen: Chosen) -> npt.NDArray[np.int64]:
+def _order(sources: Sequence[_Source], chosen: OperationFilter) -> npt.NDArray[np.int64]:
     if not sources:
         return np.empty(0, np.int64)
     tables = [source.trace.table(source.table) for source in sources]
@@ -247,7 +245,7 @@ def _order(sources: Sequence[_Source], chosen: Chosen) -> npt.NDArray[np.int64]:
 
 
 def _chosen_rows(
-    part: Trace, table: str, chosen: Chosen, pattern: re.Pattern[str] | None
+    part: Trace, table: str, chosen: OperationFilter, pattern: re.Pattern[str] | None
 ) -> npt.NDArray[np.int64]:
     """Return the numbers of the rows in the table of the whole trace."""
     whole = part.whole.table(table)

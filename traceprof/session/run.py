@@ -23,9 +23,9 @@ from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.processes import PROGRESS
-from traceprof.session.caching.run_cache import RunCache
-from traceprof.session.opened_files import read_window
-from traceprof.session.opening import Opening, open_ranks
+from traceprof.session.opening import open_ranks, read_window
+from traceprof.session.options import Opening
+from traceprof.session.run_cache import RunCache
 from traceprof.session.selection import Selection, select
 from traceprof.values import dataclass
 

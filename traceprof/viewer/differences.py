@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from dash import html
 
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
 from traceprof.comparison.compare import compare
+from traceprof.comparison.comparing import brief
 from traceprof.errors import TraceprofError
 from traceprof.model.summary import Summary
 from traceprof.render.base import Options
 from traceprof.render.escape import plain_text
 from traceprof.render.sections import Section, head_of, sections_of
-from traceprof.session.comparing import brief
 from traceprof.viewer.panes import Pane
 from traceprof.viewer.tables import plain_table, window_text
 

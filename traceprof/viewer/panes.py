@@ -8,6 +8,7 @@ from dataclasses import field
 from threading import Lock
 from typing import Final
 
+from traceprof.comparison.summary.summarise import summarise
 from traceprof.model.summary import Summary
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -15,7 +16,6 @@ from traceprof.processes import give_back
 from traceprof.render.formatting import sentences
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run, open_run
-from traceprof.session.summarising.summarise import summarise
 from traceprof.values import dataclass
 from traceprof.viewer.alike import Alike
 from traceprof.viewer.kept import read_timeline, write_timeline

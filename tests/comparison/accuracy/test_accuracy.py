@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.logs.reading import shared
-from traceprof.comparison.accuracy.compared import accuracy
-from traceprof.comparison.accuracy.names import short_names
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
+from traceprof.comparison.accuracy import accuracy, short_names
 from traceprof.errors import UsageError
 from traceprof.logs import read_log
 from traceprof.model.results import Note

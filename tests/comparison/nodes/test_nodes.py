@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from traceprof.comparison.nodes.compared import nodes
-from traceprof.comparison.nodes.rounds import NodeRounds
+from traceprof.comparison.nodes import NodeIterations, nodes
 from traceprof.errors import UsageError
 from traceprof.render.formatting import sentences
 
@@ -18,7 +17,7 @@ FORWARD = {"forward": 60 * MS}
 BOTH = {"forward": 60 * MS, "backward": 120 * MS, "data": 10 * MS}
 
 
-def rank(run: str, number: int, **more: Any) -> NodeRounds:
+def rank(run: str, number: int, **more: Any) -> NodeIterations:
     """Return ten rounds of one of two ranks, 20 ms each, that exchange nothing."""
     usual: dict[str, Any] = {
         "ranks_count": 2,
@@ -28,10 +27,10 @@ def rank(run: str, number: int, **more: Any) -> NodeRounds:
         "phases": BOTH,
         "calls_count": 0,
     }
-    return NodeRounds(run, number, "vm", **{**usual, **more})
+    return NodeIterations(run, number, "vm", **{**usual, **more})
 
 
-def rows_of(*ranks: NodeRounds, name: str = "nodes") -> list[dict[str, Any]]:
+def rows_of(*ranks: NodeIterations, name: str = "nodes") -> list[dict[str, Any]]:
     return [
         {str(key): value for key, value in row.items()}
         for row in nodes(ranks).results[name].table.to_dict("records")

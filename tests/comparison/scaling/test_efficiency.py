@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.comparison.scaling.sized_runs import MS, sized
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
 from traceprof.comparison.scaling.compared import scaling
 from traceprof.errors import UsageError
 from traceprof.render.formatting import sentences

@@ -12,11 +12,10 @@ from tests.comparison.scaling.sized_runs import measures
 from tests.truth.loops import Training
 from tests.truth.machine import MS, Machine, run
 from traceprof.comparison.scaling.compared import scaling
+from traceprof.comparison.summary.summarise import composition_of_run, summarise
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.summary import Summary
 from traceprof.session.run import Run, run_of
-from traceprof.session.summarising import summarise
-from traceprof.session.summarising.makeup import makeup_of_run
 
 LAYERS = 3
 LOOP = Training(n_steps=6, n_layers=LAYERS, n_buckets=2, is_reduce_hidden=False)
@@ -46,7 +45,7 @@ def recorded(n: int, factor: Callable[[int], float] = lambda _: 1.0) -> Summary:
 def of_contents(n: int) -> Summary:
     """Return a run without the results that scaling needs not: of many ranks these take long."""
     made = generated(n)
-    devices, makeup, _ = makeup_of_run(made.of_ranks())
+    devices, makeup, _ = composition_of_run(made.of_ranks())
     step_ns = int(makeup["ns"].sum()) / n / N_STEPS
     sizes = {"world_size": n, "global_batch_count": 32 * n, "samples_per_s": 32e9 * n / step_ns}
     return Summary(

@@ -30,7 +30,8 @@ from traceprof.recording import RecordRequest
 from traceprof.recording import outputs as output_files
 from traceprof.recording import record as run_and_record
 from traceprof.recording.outputs import write_export
-from traceprof.session.opening import Opening, open_ranks
+from traceprof.session.opening import open_ranks
+from traceprof.session.options import Opening
 
 MANIFEST = f"manifest-{socket.gethostname()}.json"
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.recording.conftest import PROGRAMS, TORCHRUN, Recorded, record
 from tests.requirements import require
-from traceprof.comparison.nodes.compared import nodes
+from traceprof.comparison.iterations import iterations_of_run
+from traceprof.comparison.nodes import nodes
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.session.node_rounds import rounds_of_run
+from traceprof.comparison.summary.summarise import summarise
 from traceprof.session.run import open_run
-from traceprof.session.summarising import summarise
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("recorded")]
 
@@ -56,7 +56,7 @@ def test_one_and_two_ranks(one_rank: Recorded, ddp_with_torch: Recorded) -> None
 
 def test_nodes_forward_and_both(forward_only: Recorded, ddp_with_torch: Recorded) -> None:
     paths = {"forward": forward_only.path, "both": ddp_with_torch.path}
-    rounds = [one for name in paths for one in rounds_of_run(open_run([paths[name]]), name)]
+    rounds = [one for name in paths for one in iterations_of_run(open_run([paths[name]]), name)]
     found = nodes(rounds)
     rows = found.results["nodes"].table.to_dict("records")
     assert [(row["run"], row["rank"], row["mode"], row["ranks"]) for row in rows] == [

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from traceprof.comparison.summary.history import history_of_run
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.parts import batches_of_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
-from traceprof.session.summarising.course import course_of_run
 
 __all__ = ["Told", "check", "truths"]
 
@@ -52,7 +52,7 @@ def check(told: Told, trace: Trace, process: int) -> None:
     assert live - left == told.steps
     outermost = ranges[names.str.fullmatch(r"optimizer(#\d+)?") & (ranges["kind"] == "push_pop")]
     assert len(_outermost(outermost[["start_ns", "end_ns"]].to_numpy())) == told.updates
-    epochs = course_of_run(Ranks.of(trace)).get("epochs")
+    epochs = history_of_run(Ranks.of(trace)).get("epochs")
     assert (0 if epochs is None else len(epochs)) == told.epochs
     batches = batches_of_steps(trace)
     sizes = batches["payload"][batches["process"] == process].astype(int)

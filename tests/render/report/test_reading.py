@@ -17,6 +17,7 @@ from tests.render.accessibility import serious_violations
 from tests.render.browser import OpenPage
 from tests.requirements import ROOT
 from traceprof import measures
+from traceprof.comparison.comparing import compare_named
 from traceprof.measures.device.times import device_times
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
@@ -28,7 +29,6 @@ from traceprof.render.report.compared import render_compared
 from traceprof.render.report.index import SUBJECTS
 from traceprof.render.report.still import StillPictures
 from traceprof.session.answer import page as answer
-from traceprof.session.comparing import compare_named
 from traceprof.session.run import Run, open_run, run_of
 from traceprof.units import format_duration
 

@@ -14,7 +14,7 @@ from traceprof.render.timeline.condense import condense_until
 from traceprof.render.timeline.drawn import draw_ranks
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.states import with_states
-from traceprof.session.opening import Opening
+from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 
 

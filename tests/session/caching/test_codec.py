@@ -16,7 +16,7 @@ from pandas.testing import assert_frame_equal
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
-from traceprof.session.caching.codec import CodecError, decode, encode
+from traceprof.session.kept_answers import CodecError, decode, encode
 from traceprof.session.selection import Selection
 
 scalars = (

@@ -17,18 +17,19 @@ from pandas.testing import assert_frame_equal
 from tests import real_traces
 from tests.analysis.generated_run import Plan, make_run
 from tests.formats.kineto_file import kernel, write
+from traceprof import formats
 from traceprof.cache.entries import Cache
+from traceprof.comparison.runs_named import summary_of
 from traceprof.errors import NotRecordedError, TraceError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures import ANALYSES, analyses
 from traceprof.model.trace import Trace
 from traceprof.render.registry import render
-from traceprof.session import opened_files
+from traceprof.session import opening
 from traceprof.session import run as run_module
 from traceprof.session.answer import Document, answer, page
-from traceprof.session.opening import Opening
+from traceprof.session.options import Opening
 from traceprof.session.run import open_run
-from traceprof.session.runs_named import summary_of
 
 LONG_AGO_S = 1_700_000_000
 NAMES = [entry.name for entry in ANALYSES]
@@ -249,13 +250,13 @@ def test_a_file_that_was_just_written_is_not_kept(tmp_path: Path, cache: Cache) 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(
     path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_trace = opened_files.open_trace
+    open_trace = formats.open_trace
 
     def reading(one: Path, *more: Any) -> Trace:
         os.utime(one, (LONG_AGO_S, LONG_AGO_S + 1))
         return open_trace(one, *more)
 
-    monkeypatch.setattr(opened_files, "open_trace", reading)
+    monkeypatch.setattr(opening, "open_trace", reading)
     answer(open_run([path]), ["kernels"])
     assert cache.usage().entry_count == 0
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.session.explaining.planted import MS, US, Loop, three_ranks
+from traceprof.comparison.explaining import explain
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
@@ -16,7 +17,6 @@ from traceprof.model.results import Result
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import sentences
 from traceprof.render.registry import render
-from traceprof.session.explaining.explain import explain
 from traceprof.session.run import run_of
 
 

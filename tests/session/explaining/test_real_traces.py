@@ -8,8 +8,8 @@ import pytest
 
 from tests.requirements import TRACES, require
 from tests.session.explaining.test_explain import adds_up
+from traceprof.comparison.explaining import explain
 from traceprof.model.results import Result
-from traceprof.session.explaining.explain import explain
 from traceprof.session.run import open_run
 
 pytestmark = pytest.mark.traces

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tests.lives import ZERO, S, write_job
+from traceprof.comparison.summary.summarise import summarise
 from traceprof.session.run import open_run
-from traceprof.session.summarising.summarise import summarise
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from traceprof.comparison.summary.attempts import attempts_at_once, find_restarts
+from traceprof.comparison.summary.started import Started
 from traceprof.model.ranks import Attempt
-from traceprof.session.summarising.restarts import find_restarts, lives_at_once
-from traceprof.session.summarising.started import Started
 
 
 def start(life, ran, work=(), *, saves=(), loads=(), epochs=None):
@@ -124,5 +124,5 @@ def test_starts_that_train_at_the_same_time_are_no_restarts_of_one_another():
         start(1, (70, 380), [(90, 100), (300, 360)]),
         start(2, (390, 500), [(410, 420)]),
     ]
-    assert lives_at_once(starts) == [(0, 1)]
+    assert attempts_at_once(starts) == [(0, 1)]
     assert [one.life for one in found(*starts)] == [2]

@@ -7,9 +7,9 @@ import pytest
 from tests.facts.steps.test_passes import STEP, TRAINS_ONLY, trace_of
 from tests.facts.steps.test_phases import LENGTH
 from tests.lives import ZERO
+from traceprof.comparison.summary.started import read_start
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.ranks import Attempt
-from traceprof.session.summarising.started import read_start
 
 BATCH = 8  # of each fetch
 

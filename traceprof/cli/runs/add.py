@@ -9,7 +9,7 @@ import typer
 from traceprof.cli.options import DatabaseFile, LabelTexts, labels_of, opens_traces
 
 if TYPE_CHECKING:
-    from traceprof.session.opening import Opening
+    from traceprof.session.options import Opening
 
 __all__ = ["add"]
 
@@ -40,7 +40,7 @@ def add(
     A name that you choose must be free; one that follows from the file gets a number.
     """
     from traceprof.cli.saving import keep_each
-    from traceprof.session.keeping import keep_file
+    from traceprof.comparison.runs_named import keep_file
     from traceprof.store import Store
 
     store = Store.at(db)

@@ -26,11 +26,11 @@ def export(
 ) -> None:
     """Runs as JSON that `traceprof runs add` takes, or one of their tables as CSV."""
     from traceprof.cli.output import message, out
+    from traceprof.comparison.records import table_of_runs
+    from traceprof.comparison.runs_named import summaries_of
     from traceprof.files import write_file
     from traceprof.render.base import Options
     from traceprof.render.registry import render
-    from traceprof.session.records import table_of_runs
-    from traceprof.session.runs_named import summaries_of
     from traceprof.store import Store, exported_runs
 
     runs = summaries_of(run or Store.at(db).names(), db=db)

@@ -10,7 +10,7 @@ import typer
 from traceprof.cli.options import DatabaseFile, LabelTexts, labels_of
 
 if TYPE_CHECKING:
-    from traceprof.session.keeping import LogReading
+    from traceprof.comparison.runs_named import LogReading
 
 __all__ = ["import_log"]
 
@@ -49,7 +49,7 @@ def import_log(
 ) -> None:
     """Keep what a training program printed: throughput, accuracy, epochs, events."""
     from traceprof.cli.saving import keep_each
-    from traceprof.session.keeping import LogReading, keep_log
+    from traceprof.comparison.runs_named import LogReading, keep_log
     from traceprof.store import Store
 
     named = {str(number): text for number, text in enumerate(pattern or ())}
@@ -70,8 +70,8 @@ def import_log(
 def _show(logs: list[Path], reading: LogReading, name: str | None, labels: dict[str, str]) -> None:
     """Print the record of the runs in ``logs``, as `runs show` does."""
     from traceprof.cli.output import Printing, print_document
-    from traceprof.session.keeping import runs_of_log
-    from traceprof.session.records import record_of_runs
+    from traceprof.comparison.records import record_of_runs
+    from traceprof.comparison.runs_named import runs_of_log
 
     found = [run for path in logs for run in runs_of_log(path, reading, name, labels)]
     print_document(record_of_runs(found), Printing(rows=40))

@@ -33,7 +33,7 @@ def list_runs(
 ) -> None:
     """The runs that are kept, with labels and key measures: traceprof runs list -l gpus=8."""
     from traceprof.cli.output import Printing, print_document
-    from traceprof.session.records import list_of_runs
+    from traceprof.comparison.records import list_of_runs
     from traceprof.store import Store
 
     found = list_of_runs(

@@ -30,8 +30,8 @@ def show(
 ) -> None:
     """The record of runs: what they ran in beside what they gave, labels, notes, what is kept."""
     from traceprof.cli.output import Printing, print_document
-    from traceprof.session.records import record_of_runs, table_of_runs
-    from traceprof.session.runs_named import summaries_of
+    from traceprof.comparison.records import record_of_runs, table_of_runs
+    from traceprof.comparison.runs_named import summaries_of
 
     runs = summaries_of(run, db=db)
     found = record_of_runs(runs) if table is None else table_of_runs(runs, table)

@@ -3,27 +3,138 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite, nan
 from typing import Any, Final
 
-from traceprof.comparison.base import Comparison
-from traceprof.comparison.scaling.cells import MIXED, STRONG, UNKNOWN, WEAK
-from traceprof.comparison.scaling.groups import BY_GPUS, BY_NODES, Group, groups_of
-from traceprof.comparison.scaling.measured import Measured, measured_group
-from traceprof.comparison.scaling.points import INDEPENDENT, Point, point_of
-from traceprof.comparison.scaling.printed import CUT_OFF, NOT_FROM_RATES
-from traceprof.comparison.scaling.spec import NAME, SPEC, SUMMARY
-from traceprof.comparison.scaling.tables import (
-    label_rows,
-    law_rows,
-    loss_rows,
-    run_rows,
-    scaling_rows,
+from traceprof.comparison import Comparison
+from traceprof.comparison.scaling.laws import CUT_OFF, NOT_FROM_RATES, amdahl_share
+from traceprof.comparison.scaling.measured import (
+    BY_GPUS,
+    BY_NODES,
+    MIXED,
+    STRONG,
+    UNKNOWN,
+    WEAK,
+    Measured,
+    RunGroup,
+    groups_of,
+    measured_group,
 )
+from traceprof.comparison.scaling.points import (
+    INDEPENDENT,
+    SAMPLES,
+    STEPS,
+    TOKENS,
+    ScalingPoint,
+    point_of,
+)
+from traceprof.comparison.specs_of_many import SCALING, SCALING_SPEC, SCALING_SUMMARY
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
 
-__all__ = ["KINDS", "scaling"]
+
+def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each group, size and batch."""
+    for one in found:
+        rate, first = one.cell.rate, one.cell.first
+        is_rate = not first.is_factor
+        kinds = {point.ranks for point in one.cell.points}
+        yield {
+            **_keys(one),
+            **_rates(first.counts, rate.value),
+            "speedup": one.speedup,
+            "efficiency_ratio": one.efficiency.value,
+            "lost_to": one.largest_losses or "",
+            "scaling": one.kind,
+            "printed_ratio": one.printed_ratio,
+            "printed_is": one.printed_is,
+            "low_ratio": one.efficiency.low,
+            "high_ratio": one.efficiency.high,
+            "ranks": ", ".join(sorted(filter(None, kinds))),
+            "base_count": one.base_size,
+            "ideal_per_s": rate.value / one.efficiency.value if is_rate else nan,
+            "low_per_s": rate.low,
+            "high_per_s": rate.high,
+            "karp_flatt_ratio": one.karp_flatt,
+            "time_to_train_ns": one.cell.time_ns,
+            "time_speedup": one.time_speedup,
+            "step_ns": first.step_ns,
+            "runs_count": len(one.cell.points),
+        }
+
+
+def loss_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+    """Yield what each size lost, the largest loss of a size first."""
+    for one in found:
+        whole = one.step_ns
+        for loss in sorted(one.losses, key=lambda own: -own.lost_ns):
+            yield {
+                **_keys(one),
+                "loss": loss.name,
+                "lost_ratio": loss.lost_ns / whole if whole else nan,
+                "lost_ns": loss.lost_ns,
+                "own_ns": loss.own_ns,
+                "base_ns": loss.base_ns,
+            }
+
+
+def _rates(counts: str, value: float) -> dict[str, float]:
+    """Return a throughput by what it counts."""
+    return {f"{own}_per_s": value if own == counts else nan for own in (SAMPLES, TOKENS, STEPS)}
+
+
+def _keys(one: Measured) -> dict[str, Any]:
+    first = one.cell.first
+    return {
+        "group": one.group.name,
+        "devices_count": first.devices,
+        "nodes_count": first.nodes,
+        "global_batch_count": one.cell.batch,
+    }
+
+
+def law_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
+    """Yield the serial share of each group of which more than the base is known."""
+    for name in dict.fromkeys(one.group.name for one in found):
+        own = [one for one in found if one.group.name == name and isfinite(one.karp_flatt)]
+        if not own:
+            continue
+        share = amdahl_share([(one.cell.size / one.base_size, one.speedup) for one in own])
+        yield {
+            "group": name,
+            "serial_ratio": share,
+            "limit_speedup": 1 / share if share > 0 else nan,
+            "is_exceeded": share > 0 and max(one.speedup for one in own) * share > 1,
+            "karp_flatt_first_ratio": own[0].karp_flatt,
+            "karp_flatt_last_ratio": own[-1].karp_flatt,
+            "sizes_count": len(own),
+        }
+
+
+def label_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
+    """Yield the labels of each group."""
+    for group in groups:
+        for label, value in group.labels.items():
+            yield {"group": group.name, "label": label, "value": value}
+
+
+def run_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
+    """Yield the runs, each once for every group that it is in."""
+    for group in groups:
+        for point in sorted(group.points, key=lambda own: own.devices):
+            yield {"run": point.run.name, "group": group.name, **_of_run(point)}
+
+
+def _of_run(point: ScalingPoint) -> dict[str, Any]:
+    return {
+        "devices_count": point.devices,
+        "nodes_count": point.nodes,
+        **_rates(point.counts, point.rate.value),
+        "ranks": point.ranks,
+        "origin": point.run.origin,
+    }
+
 
 KINDS: Final = (WEAK, STRONG)
 _MOST_VERDICTS: Final = 4
@@ -67,15 +178,15 @@ def scaling(
     ]
     return Comparison(
         title=_title(usable, by_nodes=by_nodes),
-        results={NAME: _result(found, groups, by_nodes=by_nodes, base=base)},
+        results={SCALING: _result(found, groups, by_nodes=by_nodes, base=base)},
         verdict=tuple(_verdict(found, by_nodes=by_nodes)),
         notes=tuple(_notes(found, points, base, by_nodes=by_nodes)),
         warnings=(*_contradictions(found, by_nodes=by_nodes), *_doubts(usable)),
-        about={NAME: SUMMARY},
+        about={SCALING: SCALING_SUMMARY},
     )
 
 
-def _none_usable(points: Sequence[Point], *, by_nodes: bool) -> str:
+def _none_usable(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
     what, label = ("nodes", "nodes=2") if by_nodes else ("GPUs or ranks", "gpus=8")
     if not any(one.size(by_nodes) > 0 for one in points):
         return (
@@ -86,7 +197,7 @@ def _none_usable(points: Sequence[Point], *, by_nodes: bool) -> str:
 
 
 def _result(
-    found: Sequence[Measured], groups: Sequence[Group], *, by_nodes: bool, base: float | None
+    found: Sequence[Measured], groups: Sequence[RunGroup], *, by_nodes: bool, base: float | None
 ) -> Result:
     rows: dict[str, Iterable[dict[str, Any]]] = {
         "scaling": scaling_rows(found),
@@ -95,17 +206,17 @@ def _result(
         "groups": label_rows(groups),
         "runs": run_rows(groups),
     }
-    tables = {name: SPEC.table(name).frame(list(own)) for name, own in rows.items()}
-    kept = {name: table for name, table in tables.items() if name == NAME or len(table)}
+    tables = {name: SCALING_SPEC.table(name).frame(list(own)) for name, own in rows.items()}
+    kept = {name: table for name, table in tables.items() if name == SCALING or len(table)}
     said = {
         "by": BY_NODES if by_nodes else BY_GPUS,
         "devices": _devices(point for group in groups for point in group.points),
         "base": "" if base is None else f"{base:g}",
     }
-    return Result(NAME, SPEC, kept, said, tuple(_notes_of_table(found)))
+    return Result(SCALING, SCALING_SPEC, kept, said, tuple(_notes_of_table(found)))
 
 
-def _title(points: Sequence[Point], *, by_nodes: bool) -> str:
+def _title(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
     sizes = sorted({one.size(by_nodes) for one in points})
     what = "nodes" if by_nodes else _devices(points)
     listed = ", ".join(f"{size:g}" for size in sizes)
@@ -113,7 +224,7 @@ def _title(points: Sequence[Point], *, by_nodes: bool) -> str:
     return f"{runs} on {listed} {what.removesuffix('s') if sizes == [1] else what}"
 
 
-def _devices(points: Iterable[Point]) -> str:
+def _devices(points: Iterable[ScalingPoint]) -> str:
     return "ranks" if any(point.of_hosts for point in points) else "GPUs"
 
 
@@ -148,7 +259,7 @@ def _verdict(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
 
 
 def _notes(
-    found: Sequence[Measured], points: Sequence[Point], base: float | None, *, by_nodes: bool
+    found: Sequence[Measured], points: Sequence[ScalingPoint], base: float | None, *, by_nodes: bool
 ) -> Iterator[Note]:
     for point in points:
         yield from point.notes
@@ -197,7 +308,7 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
         )
 
 
-def _doubts(points: Iterable[Point]) -> Iterator[Note]:
+def _doubts(points: Iterable[ScalingPoint]) -> Iterator[Note]:
     """Yield what is doubtful of logs and tables in themselves; traces have none that count here."""
     for point in points:
         if point.run.origin.startswith(_NOT_TRACES):

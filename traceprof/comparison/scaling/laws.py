@@ -1,15 +1,14 @@
-"""Means with intervals, and the laws of Amdahl and of Karp and Flatt."""
+"""Means with intervals, the laws of scaling, and efficiencies that sources print."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import nan, sqrt
+from decimal import Decimal
+from math import isfinite, nan, sqrt
 from statistics import fmean, stdev
 from typing import Final
 
 from traceprof.values import dataclass
-
-__all__ = ["Rate", "amdahl_share", "karp_flatt", "mean_rate", "ratio_of"]
 
 _T_95: Final = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -74,3 +73,49 @@ def amdahl_share(points: Sequence[tuple[float, float]]) -> float:
     pairs = [(1 - 1 / n, 1 / up - 1 / n) for n, up in points if n > 1 and up > 0]
     weight = sum(x * x for x, _ in pairs)
     return sum(x * y for x, y in pairs) / weight if weight else nan
+
+
+ROUNDED: Final = "rounded"
+CUT_OFF: Final = "cut off, not rounded"
+NOT_FROM_RATES: Final = "does not follow from the rates"
+
+_EDGE: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedRates:
+    """A rate and that of the base as they are printed; ``n``: how many times as many devices."""
+
+    own: float
+    base: float
+    n: float
+
+    @property
+    def efficiency(self) -> float:
+        """What of ideal they give, in %."""
+        return 100 * self.own / self.base / self.n
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """The least and the most, in %, that rates give which would be printed like these."""
+        own, base = (last_digit(value) / 2 for value in (self.own, self.base))
+        return (
+            100 * (self.own - own) / (self.base + base) / self.n,
+            100 * (self.own + own) / (self.base - base) / self.n,
+        )
+
+
+def judge_printed(percent: float, rates: PrintedRates) -> str:
+    """Return how a printed efficiency follows from the printed rates; "" where one is not known."""
+    if not all(map(isfinite, (percent, rates.own, rates.base, rates.n))):
+        return ""
+    unit, more = last_digit(percent), rates.efficiency - percent
+    if abs(more) <= unit / 2 + _EDGE:
+        return ROUNDED
+    return CUT_OFF if 0 < more < unit else NOT_FROM_RATES
+
+
+def last_digit(value: float) -> float:
+    """Return the value of the last digit that is written of a number: 0.1 of 99.5, 1 of 100."""
+    exponent = Decimal(repr(float(value))).normalize().as_tuple().exponent
+    return 10.0 ** min(0, int(exponent))

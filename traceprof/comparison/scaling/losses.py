@@ -1,15 +1,98 @@
-"""The efficiency that was lost, split by what took longer: it adds up to the ns."""
+"""What a step of one device is made of, and by that the efficiency that was lost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from math import isfinite
+from typing import Final
 
-from traceprof.comparison.scaling.makeup import LOSSES, OUTSIDE
+import numpy as np
+import pandas as pd
+
+from traceprof.measures.composition import NOT_IN_STEP, WAITING
+from traceprof.model.activity import IDLE
+from traceprof.model.summary import Summary
+from traceprof.names.ranges import PHASES, UNCLAIMED
 from traceprof.values import dataclass
 
-__all__ = ["Loss", "split_losses"]
+_OF_PART: Final = {
+    "compute": "slower compute",
+    "exposed_communication": "exposed communication",
+    "exposed_transfer": "exposed transfers",
+    "device_memory": "device memory",
+    IDLE: "other idle",
+}
+_WAITS: Final = "waiting for stragglers"
+_STARTING: Final = "ranks not in step yet"
+_INPUT: Final = "waiting for input"
+OUTSIDE: Final = "outside the window"
+"""What the throughputs differ in and the steps of the windows do not."""
+
+_HOST: Final = "host: {}"
+LOSSES: Final = (
+    *(_OF_PART["exposed_communication"], _WAITS, _STARTING),
+    *(
+        _OF_PART["compute"],
+        _OF_PART["exposed_transfer"],
+        _OF_PART["device_memory"],
+        _INPUT,
+        _OF_PART[IDLE],
+    ),
+    *(_HOST.format(phase) for phase in (*PHASES, UNCLAIMED)),
+    OUTSIDE,
+)
+"""All that efficiency can be lost to."""
+
+
+def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, int], bool]:
+    """Return ns of one device and step by what they are, and whether hosts stand for devices.
+
+    Nothing where the contents of the window, or its steps, are not known. Of a run without
+    devices it is the time of the hosts' phases, which add up to the window, too. Ranks that are
+    not ``in_step`` do not fill the window that holds them all: what is at its edges is left out.
+    """
+    made, devices, steps = run.table("makeup"), run.devices_count, run.steps_count
+    if not steps:
+        return {}, False
+    if devices and len(made):
+        if not in_step:
+            made = made[(made["kind"] != "edge").to_numpy()]
+        totals = made["ns"].groupby(_losses(made)).sum()
+        return shared_out(
+            {str(name): int(ns) for name, ns in totals.items()}, devices * steps
+        ), False
+    phases = run.results.get("phases")
+    if phases is None or phases.table.empty or "host_ns" not in phases.table:
+        return {}, False
+    table = phases.table
+    if not in_step:
+        table = table[(table["phase"] != UNCLAIMED).to_numpy()]
+    totals = table.groupby("phase")["host_ns"].sum()
+    n = steps * int(table["process"].nunique())
+    named = {_HOST.format(phase): int(ns) for phase, ns in totals.items() if ns}
+    return shared_out(named, n), True
+
+
+def _losses(made: pd.DataFrame) -> pd.Series:
+    """Return what each row of the makeup would be lost to."""
+    part, kind, name = (made[column].astype(object) for column in ("part", "kind", "name"))
+    losses = part.map(_OF_PART).to_numpy(object)
+    losses = np.where((kind == WAITING) | ((part == IDLE) & (kind == "peer")), _WAITS, losses)
+    losses = np.where((kind == WAITING) & (name == NOT_IN_STEP), _STARTING, losses)
+    losses = np.where((part == IDLE) & (kind == "data"), _INPUT, losses)
+    return pd.Series(losses, made.index)
+
+
+def shared_out(totals: Mapping[str, int], n: int) -> dict[str, int]:
+    """Return the ``n``-th part of each, by floor of the cumulated share: sums stay exact."""
+    reached, before, found = 0, 0, {}
+    for name, total in totals.items():
+        reached += total
+        after = reached // n
+        found[name] = after - before
+        before = after
+    return found
 
 
 @dataclass(frozen=True, slots=True)

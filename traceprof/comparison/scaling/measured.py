@@ -1,28 +1,251 @@
-"""Each size of a group against its base."""
+"""Which runs are held against one another, and each size of a group against its base."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from math import isfinite, nan
+from math import isclose, isfinite, nan
+from statistics import fmean
 from typing import Final
 
-from traceprof.comparison.scaling.cells import (
-    STRONG,
-    WEAK,
-    Cell,
-    base_of,
-    cells_of,
-    kind_of,
+from traceprof.comparison.scaling.laws import (
+    PrintedRates,
+    Rate,
+    judge_printed,
+    karp_flatt,
+    mean_rate,
+    ratio_of,
 )
-from traceprof.comparison.scaling.groups import Group
-from traceprof.comparison.scaling.laws import Rate, karp_flatt, ratio_of
-from traceprof.comparison.scaling.losses import Loss, split_losses
-from traceprof.comparison.scaling.printed import Rates, judge_printed
+from traceprof.comparison.scaling.losses import Loss, shared_out, split_losses
+from traceprof.comparison.scaling.points import ScalingPoint
 from traceprof.model.results import Note
 from traceprof.values import dataclass
 
-__all__ = ["Measured", "measured_group"]
+BASE: Final = "base"
+WEAK: Final = "weak"
+STRONG: Final = "strong"
+MIXED: Final = "mixed"
+UNKNOWN: Final = "unknown"
+_ALIKE: Final = 0.01
+"""Batches that differ by less are the same: those of traces are means over steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Repeats: runs of one group, size and global batch."""
+
+    size: float
+    points: tuple[ScalingPoint, ...]
+
+    @property
+    def first(self) -> ScalingPoint:
+        """One of them, for what all have in common."""
+        return self.points[0]
+
+    @property
+    def batch(self) -> float:
+        """Samples of a step on all devices."""
+        return fmean(point.batch for point in self.points)
+
+    @property
+    def per_device(self) -> float:
+        """Samples of a step on one device."""
+        return self.batch / self.size
+
+    @property
+    def counts(self) -> str:
+        """What the rate counts."""
+        return self.first.counts
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether the rate is of what the devices share out, whatever a step is."""
+        return self.first.counts_samples
+
+    @property
+    def is_factor(self) -> bool:
+        """Whether the rate is none: all that is known is a speed-up over one device."""
+        return self.first.is_factor
+
+    @property
+    def rate(self) -> Rate:
+        """The throughput: the mean of the repeats."""
+        return mean_rate([point.rate for point in self.points])
+
+    @property
+    def time_ns(self) -> float:
+        """The time to train, the mean of the repeats; NaN where one does not say it."""
+        known = [point.run.measure("time_to_train_ns") for point in self.points]
+        return fmean(nan if value is None else value for value in known)
+
+    @property
+    def of_hosts(self) -> bool:
+        """Whether the parts of its steps are phases of the hosts."""
+        return self.first.of_hosts
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The ns of the parts of a step of one device, the mean of the repeats; {}: not known."""
+        if not all(point.parts for point in self.points):
+            return {}
+        sums: dict[str, int] = {}
+        for point in self.points:
+            for name, ns in point.parts.items():
+                sums[name] = sums.get(name, 0) + ns
+        return shared_out(sums, len(self.points))
+
+
+def cells_of(points: Iterable[ScalingPoint], *, by_nodes: bool) -> list[Cell]:
+    """Return the runs of each size and batch together, by size and batch; sizes must be known."""
+    found: list[list[ScalingPoint]] = []
+    for point in points:
+        if not isfinite(point.size(by_nodes)):
+            continue
+        for cell in found:
+            if _is_repeat(cell[0], point, by_nodes=by_nodes):
+                cell.append(point)
+                break
+        else:
+            found.append([point])
+    cells = [Cell(own[0].size(by_nodes), tuple(own)) for own in found]
+    return sorted(cells, key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0))
+
+
+def _is_repeat(one: ScalingPoint, other: ScalingPoint, *, by_nodes: bool) -> bool:
+    if one.size(by_nodes) != other.size(by_nodes) or one.counts != other.counts:
+        return False
+    if one.devices != other.devices and isfinite(one.devices) and isfinite(other.devices):
+        return False
+    return _are_alike(one.batch, other.batch) or isfinite(one.batch) == isfinite(other.batch) == 0
+
+
+def _are_alike(one: float, other: float) -> bool:
+    return isfinite(one) and isfinite(other) and isclose(one, other, rel_tol=_ALIKE)
+
+
+def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
+    """Return what ``cell`` is held against: of size ``size``, with as many samples per device.
+
+    Else with as many in all, else with the nearest number per device; None: nothing has that size
+    and counts the same.
+    """
+    known = [
+        one for one in cells if one.size == size and one.counts == cell.counts and not one.is_factor
+    ]
+    if cell in known:
+        return cell
+    if not isfinite(cell.batch):
+        return known[0] if known else None
+    for alike in (
+        [one for one in known if _are_alike(one.per_device, cell.per_device)],
+        [one for one in known if _are_alike(one.batch, cell.batch)],
+    ):
+        if alike:
+            return alike[0]
+    return min(known, key=lambda one: abs(one.per_device - cell.per_device), default=None)
+
+
+def kind_of(cell: Cell, base: Cell, assumed: str) -> str:
+    """Return whether it is weak or strong scaling, by the batches; ``assumed`` if unknown."""
+    if cell is base:
+        return BASE
+    if not (isfinite(cell.batch) and isfinite(base.batch)):
+        return assumed or UNKNOWN
+    if _are_alike(cell.per_device, base.per_device):
+        return WEAK
+    return STRONG if _are_alike(cell.batch, base.batch) else MIXED
+
+
+BY_GPUS: Final = "gpus"
+BY_NODES: Final = "nodes"
+SIZES: Final = (BY_GPUS, BY_NODES)
+_OF_SIZE: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
+_BATCH: Final = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs of several sizes that agree in their labels; ``name`` says those that differ."""
+
+    name: str
+    labels: Mapping[str, str]
+    points: tuple[ScalingPoint, ...]
+
+
+def groups_of(
+    points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str], *, by_nodes: bool
+) -> list[RunGroup]:
+    """Return the groups, those of the labels ``by`` beside one another.
+
+    A run that does not say a label stands in for the sizes which the groups of that label lack:
+    one GPU has no network, and is the base of every network.
+    """
+    names = _names(points, by, ignored)
+    keys = [tuple(_value(point, name) for name in names) for point in points]
+    distinct = list(dict.fromkeys(keys))
+    complete = [key for key in distinct if not any(_is_vaguer(key, other) for other in distinct)]
+    found: dict[tuple[str, ...], list[int]] = {key: [] for key in complete}
+    for i, key in enumerate(keys):
+        if key in found:
+            found[key].append(i)
+    used = {i for rows in found.values() for i in rows}
+    for key, rows in list(found.items()):
+        sizes = {points[i].size(by_nodes) for i in rows}
+        joining = [
+            i
+            for i, own in enumerate(keys)
+            if _is_vaguer(own, key) and points[i].size(by_nodes) not in sizes
+        ]
+        found[key] = [*rows, *joining]
+        used |= set(joining)
+    for i, key in enumerate(keys):
+        if i not in used:
+            found.setdefault(key, [])
+            found[key].append(i)
+    telling = [i for i, _ in enumerate(names) if len({key[i] for key in found}) > 1]
+    return [
+        RunGroup(
+            _name(key, telling), dict(zip(names, key, strict=True)), tuple(points[i] for i in rows)
+        )
+        for key, rows in sorted(found.items(), key=lambda item: _order(item[0], names, by))
+    ]
+
+
+def _names(points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]) -> list[str]:
+    labels = dict.fromkeys(name for point in points for name in point.run.labels)
+    asked = [name for name in by if name not in SIZES]
+    left_out = _OF_SIZE | set(ignored)
+    return list(dict.fromkeys(name for name in (*labels, *asked) if name not in left_out))
+
+
+def _value(point: ScalingPoint, name: str) -> str:
+    """Return a label of a run, else what its environment or its measures say of that name."""
+    run = point.run
+    if name in run.labels:
+        return str(run.labels[name])
+    if name in run.environment:
+        return str(run.environment[name])
+    if name == _BATCH and isfinite(point.batch) and isfinite(point.devices):
+        return f"{point.batch / point.devices:g}"
+    value = run.measure(name)
+    return "" if value is None else f"{value:g}"
+
+
+def _is_vaguer(key: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether ``other`` says all that ``key`` says, and more."""
+    return key != other and all(not a or a == b for a, b in zip(key, other, strict=True))
+
+
+def _name(key: Sequence[str], telling: Sequence[int]) -> str:
+    return ", ".join(key[i] for i in telling if key[i])
+
+
+def _order(key: Sequence[str], names: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
+    """Return what to sort by: what was asked for last, so that its groups are neighbours."""
+    asked = [i for i, name in enumerate(names) if name in by]
+    rest = [i for i, _ in enumerate(names) if i not in asked]
+    return tuple(key[i] for i in (*rest, *asked))
+
 
 _MOST_LOSSES: Final = 3
 _LEAST_LOSS: Final = 0.01
@@ -36,7 +259,7 @@ class Measured:
     ``base`` may be of size 1 without runs: a source that prints speed-ups says them of it.
     """
 
-    group: Group
+    group: RunGroup
     cell: Cell
     base: Cell | None
     kind: str
@@ -136,11 +359,11 @@ class Measured:
         return self.cell.first.printed_percent / 100
 
     @property
-    def _rates(self) -> Rates:
+    def _rates(self) -> PrintedRates:
         if self.cell.is_factor:
-            return Rates(self.cell.rate.value, 1.0, self.cell.size)
+            return PrintedRates(self.cell.rate.value, 1.0, self.cell.size)
         base = nan if self.base is None else self.base.rate.value
-        return Rates(self.cell.rate.value, base, self.cell.size / self.base_size)
+        return PrintedRates(self.cell.rate.value, base, self.cell.size / self.base_size)
 
     @property
     def printed_is(self) -> str:
@@ -155,7 +378,7 @@ class Measured:
 
 
 def measured_group(
-    group: Group, base_size: float | None, assumed: str, *, by_nodes: bool
+    group: RunGroup, base_size: float | None, assumed: str, *, by_nodes: bool
 ) -> Iterator[Measured]:
     """Yield the sizes of a group, each held against the base of its batch, the smallest first."""
     cells: Sequence[Cell] = cells_of(group.points, by_nodes=by_nodes)

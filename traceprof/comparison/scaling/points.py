@@ -11,22 +11,10 @@ import numpy as np
 import pandas as pd
 
 from traceprof.comparison.scaling.laws import Rate, mean_rate
-from traceprof.comparison.scaling.makeup import parts_of_step
+from traceprof.comparison.scaling.losses import parts_of_step
 from traceprof.model.results import Note
 from traceprof.model.summary import Summary
 from traceprof.values import dataclass
-
-__all__ = [
-    "INDEPENDENT",
-    "ONE",
-    "SAMPLES",
-    "STEPS",
-    "SYNCHRONISED",
-    "TOKENS",
-    "Point",
-    "point_of",
-    "ranks_of",
-]
 
 ONE: Final = "one"
 SYNCHRONISED: Final = "synchronised"
@@ -44,7 +32,7 @@ _SPEEDUPS: Final = ("speedup", "speedup_factor", "speed_up")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScalingPoint:
     """One run: NaN, None and "" are not known.
 
     ``devices`` is its size and ``recorded`` of how many ranks something is known. ``rate`` is of
@@ -83,7 +71,7 @@ class Point:
         return self.nodes if by_nodes else self.devices
 
 
-def point_of(run: Summary) -> Point:
+def point_of(run: Summary) -> ScalingPoint:
     """Return what ``run`` says."""
     devices, recorded = _devices(run), _recorded_ranks(run)
     kind = ranks_of(run, devices)
@@ -108,7 +96,7 @@ def point_of(run: Summary) -> Point:
     if not isfinite(batch) and counts == SAMPLES and isfinite(step_ns):
         batch = rate.value * step_ns / 1e9
     parts, of_hosts = parts_of_step(run, in_step=kind != INDEPENDENT)
-    return Point(
+    return ScalingPoint(
         run,
         devices,
         _nodes(run),

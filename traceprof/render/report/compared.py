@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any, Final
 
-from traceprof.comparison.base import Comparison
+from traceprof.comparison import Comparison
 from traceprof.model.results import Result, Unit
 from traceprof.render.base import Options
 from traceprof.render.escape import html_list, html_text

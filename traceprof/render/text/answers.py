@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from traceprof.comparison.base import Comparison
-from traceprof.comparison.scaling.spec import NAME as SCALING
+from traceprof.comparison import Comparison
+from traceprof.comparison.specs import EXPLAIN
+from traceprof.comparison.specs_of_many import SCALING
 from traceprof.render.base import Answered, Options
 from traceprof.render.escape import plain_text
 from traceprof.render.sections import Section, head_of, sections_of
@@ -23,7 +24,6 @@ from traceprof.render.text.parts import breakdown_view
 from traceprof.render.text.scaling_view import scaling_view
 from traceprof.render.text.tables import notes_view, table_view
 from traceprof.render.text.waterfall import difference_view, waterfall_view
-from traceprof.session.explaining.spec import NAME as EXPLAIN
 
 __all__ = ["RENDER", "answers_view"]
 

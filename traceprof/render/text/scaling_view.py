@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from traceprof.comparison.scaling.printed import CUT_OFF, NOT_FROM_RATES, ROUNDED
+from traceprof.comparison.scaling.laws import CUT_OFF, NOT_FROM_RATES, ROUNDED
 from traceprof.model.results import Column, Result, Unit
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, value_text

@@ -1,0 +1,407 @@
+"""Runs on the way to a target: when each reached it, and what more devices gave."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.comparison import Comparison
+from traceprof.comparison.curves import Curve, Target, curve_of, devices_of, metric_names
+from traceprof.comparison.specs_of_many import ACCURACY, ACCURACY_ABOUT, CURVE, CURVE_NAME, SPEEDUP
+from traceprof.errors import UsageError
+from traceprof.model.results import Note, Result
+from traceprof.model.summary import CONTRADICTS, Summary, better_of, is_accuracy, quality_among
+from traceprof.values import dataclass
+
+_LONG: Final = 24
+_PIECES: Final = re.compile(r"[^-_./ ]+|[-_./ ]")
+_MARKS: Final = "-_./ "
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return ``names`` without the words that all begin and end with, where some are long.
+
+    Each keeps a word; names that would be alike stay as they are.
+    """
+    if len(names) < 2 or max(map(len, names)) <= _LONG:
+        return list(names)
+    words = [_PIECES.findall(name) for name in names]
+    shortest = min(map(len, words))
+    end = 0
+    while end < shortest - 1 and len({tuple(own[-1 - end :]) for own in words}) == 1:
+        end += 1
+    start = 0
+    while start < shortest - end - 1 and len({tuple(own[: start + 1]) for own in words}) == 1:
+        start += 1
+    found = ["".join(own[start : len(own) - end]).strip(_MARKS) for own in words]
+    return found if all(found) and len(set(found)) == len(names) else list(names)
+
+
+def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
+    """Return ``runs`` by their number of devices, those where it is not known last as they came.
+
+    Args:
+        runs: the runs, in any order (that of a shell's pattern says nothing).
+        base: the one that is to be first, by its name or its number of devices.
+
+    Raises:
+        UsageError: no run is such a base.
+    """
+    sizes = {id(run): devices_of(run) for run in runs}
+    known = [run for run in runs if math.isfinite(sizes[id(run)])]
+    found = sorted(known, key=lambda run: sizes[id(run)])
+    found += [run for run in runs if not math.isfinite(sizes[id(run)])]
+    if base is None:
+        return found
+    first = [run for run in found if run.name == base]
+    first = first or [run for run in found if f"{sizes[id(run)]:g}" == base.strip()]
+    if not first:
+        there = ", ".join(
+            f"{run.name} ({sizes[id(run)]:g} devices)" if run in known else run.name
+            for run in found
+        )
+        raise UsageError(f"--base {base}: no run has this name or number of devices: {there}")
+    return [*first, *(run for run in found if run not in first)]
+
+
+def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
+    """Yield the answer: who reached the target first, who never, and what more devices gave."""
+    table = results["accuracy"].to_frame("reached")
+    reached = table[table["is_reached"].astype(bool)]
+    values: dict[str, Any] = {"metric": goal.metric, "target": goal.value}
+    if len(reached) < len(table):
+        never = table[~table["is_reached"].astype(bool)]
+        best = goal.best(never["best"])
+        yield Note.of(
+            "{n:count} of {all:count} run(s) never reached {metric} {target:number}, the best of "
+            "them {best:number}: {names}",
+            n=len(never),
+            all=len(table),
+            names=", ".join(never["run"]),
+            best=best,
+            **values,
+        )
+    timed = reached[reached["time_ns"].notna()].sort_values("time_ns", kind="stable")
+    if len(timed):
+        fastest = timed.iloc[0]
+        yield Note.of(
+            "{name} is the first to reach {metric} {target:number}, after {time:ns}",
+            time=float(fastest["time_ns"]),
+            name=fastest["run"],
+            **values,
+        )
+    elif len(reached):
+        yield Note.of("no time is known: the runs tell of epochs, steps or samples alone")
+    if "speedup" in results:
+        yield from _of_speedup(results["speedup"].table)
+
+
+def _of_speedup(table: pd.DataFrame) -> Iterator[Note]:
+    known = table.iloc[1:]
+    known = known[known["time_speedup"].notna()]
+    if known.empty:
+        return
+    row = known.sort_values("time_speedup", kind="stable").iloc[-1]
+    base = table.iloc[0]
+    values: dict[str, Any] = {
+        "name": row["group"],
+        "base": base["group"],
+        "time": float(row["time_speedup"]),
+        "rate": float(row["rate_speedup"]),
+        "work": float(row["work_factor"]),
+        "devices": float(row["devices_count"]),
+        "few": float(base["devices_count"]),
+    }
+    text = "{name} is there {time:factor} as fast as {base}"
+    if math.isfinite(values["devices"] + values["few"]):
+        text += ", on {devices:count} instead of {few:count} devices"
+    if math.isfinite(values["rate"]):
+        text += ", with {rate:factor} the throughput"
+    if math.isfinite(values["work"]) and abs(values["work"] - 1) > 0.01:
+        text += ": it needs {work:factor} the samples"
+    yield Note.of(text, **values)
+
+
+def notes_of(courses: Sequence[Curve], goal: Target) -> Iterator[Note]:
+    """Yield what must be read with the numbers, and what is doubtful in the runs themselves."""
+    yield Note.of(
+        "time is counted from the start of training to the end of the evaluation that first "
+        "reached the target; what the benchmark's own clock says stands beside it"
+        if any(course.run.measure("time_to_train_ns") is not None for course in courses)
+        else "time is counted from the start of training to the first value that reached the target"
+    )
+    if any(course.is_smoothed for course in courses):
+        yield Note.of(
+            "{metric} is that of single steps: the median of five stands for each",
+            metric=goal.metric,
+        )
+    if any(course.curve["life"].nunique() > 1 for course in courses):
+        yield Note.of("time goes on through restarts: what was lost at them is in it")
+    yield from _of_runs(courses)
+
+
+def _of_runs(courses: Sequence[Curve]) -> Iterator[Note]:
+    """Yield what the runs say of themselves; of what several say in the same words the first."""
+    told: dict[str, int] = {}
+    for course in courses:
+        for note in course.run.notes:
+            told[note.text] = told.get(note.text, 0) + 1
+    for course in courses:
+        for note in course.run.notes:
+            count = told.get(note.text, 0)
+            if note.text.startswith(CONTRADICTS) or count == 1:
+                yield Note.of("{run}: {note}", run=course.run.name, note=note)
+            elif count:
+                text = "{run}: {note} ({n:count} other run(s): the like)"
+                yield Note.of(text, run=course.run.name, note=note, n=count - 1)
+                told[note.text] = 0
+
+
+_DOUBTFUL: Final = 1.3
+_ALIASES: Final = {"accuracy": "top1", "acc": "top1", "top-1": "top1", "acc@1": "top1"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _One:
+    """A run, and where it reached the target (None: nowhere)."""
+
+    course: Curve
+    row: pd.Series | None
+
+    @property
+    def run(self) -> Summary:
+        return self.course.run
+
+    def at(self, name: str) -> float:
+        """Return what is known of where the target was reached; NaN: nothing."""
+        return math.nan if self.row is None else float(self.row[name])
+
+
+def accuracy(
+    runs: Sequence[Summary],
+    *,
+    target: float | None = None,
+    metric: str | None = None,
+    is_lower: bool | None = None,
+    base: str | None = None,
+) -> Comparison:
+    """Return when each of ``runs`` first reached ``target``, and what more devices gave.
+
+    Args:
+        runs: the runs, in any order: they are told by their devices.
+        target: the value to reach; None: what the runs say themselves, else the best that all
+            of them reach.
+        metric: the metric; None: an accuracy that all have, else a loss.
+        is_lower: whether lower is better; None: by the name of the metric, else by its course.
+        base: the run that speed-ups are against, by its name or number of devices; None: the
+            first one with the fewest devices.
+
+    Raises:
+        UsageError: no run has such a metric, the target cannot be one of it, or no run is such
+            a base.
+    """
+    if not runs:
+        raise UsageError("no runs: name logs, traces or runs of the database")
+    runs = ordered(runs, base)
+    names = short_names([run.name for run in runs])
+    runs = [replace(run, name=short) for run, short in zip(runs, names, strict=True)]
+    name = _metric(runs, metric)
+    courses = [curve_of(run, name) for run in runs]
+    known = [course for course in courses if len(course.curve)]
+    goal = _target(name, known, target, is_lower)
+    ones = [_One(course, course.first(goal)) for course in known]
+    groups = _groups(ones)
+    results = {"accuracy": _reached(ones, groups, goal)}
+    if len(groups) > 1:
+        results["speedup"] = _speedups(groups)
+    results[CURVE_NAME] = _curves(known, goal)
+    lacking = [course.run.name for course in courses if not len(course.curve)]
+    return Comparison(
+        f"{goal.metric} {'≤' if goal.is_lower else '≥'} {goal.value:g}",
+        results,
+        verdict=tuple(verdict_of(results, goal)),
+        notes=tuple(notes_of(known, goal)),
+        missing=dict.fromkeys(lacking, f"it has no metric called {name}"),
+        about=ACCURACY_ABOUT,
+    )
+
+
+def _metric(runs: Sequence[Summary], asked: str | None) -> str:
+    names = [metric_names(run) for run in runs]
+    every = list(dict.fromkeys(name for own in names for name in own))
+    if asked is not None:
+        for name in (asked, _ALIASES.get(asked.lower(), asked)):
+            if name in every:
+                return name
+        raise UsageError(f"no run has a metric {asked!r}: {_listed(every)}")
+    common = [name for name in every if all(name in own for own in names if own)]
+    found = quality_among(common) or quality_among(every)
+    if found is None:
+        raise UsageError(f"no run has an accuracy or a loss: {_listed(every)}")
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"there are {', '.join(names)}" if names else "there are no metrics at all"
+
+
+def _target(
+    metric: str, courses: Sequence[Curve], asked: float | None, is_lower: bool | None
+) -> Target:
+    better = better_of(metric)
+    if is_lower is None and not better:
+        curve = courses[0].curve["value"]
+        is_lower = bool(curve.iloc[-1] < curve.iloc[0])
+    lower = better == "lower" if is_lower is None else is_lower
+    if asked is None:
+        printed = {course.run.measure(f"target_{metric}") for course in courses}
+        if len(printed) == 1 and (only := printed.pop()) is not None:
+            asked = only
+    if asked is None:
+        open_target = Target(metric, math.nan, lower)
+        bests = [open_target.best(course.curve["value"]) for course in courses]
+        asked = max(bests) if lower else min(bests)
+    values = pd.concat([course.curve["value"] for course in courses])
+    if is_accuracy(metric) and 1 < asked <= 100 and values.max() <= 1:
+        raise UsageError(f"{metric} is kept as a share: --to {asked / 100:g} or --to {asked:g}%")
+    return Target(metric, asked, lower)
+
+
+def _groups(ones: Sequence[_One]) -> dict[str, list[_One]]:
+    """Return runs that agree in labels, devices and batch together; others by their names."""
+    found: dict[tuple[Any, ...], list[_One]] = {}
+    for one in ones:
+        labels = tuple(sorted(one.run.labels.items()))
+        batch = one.run.measure("global_batch_count")
+        size = devices_of(one.run)
+        # Without any label two logs are repeats only where their size and batch say so.
+        telling = (labels, size, batch)
+        is_known = bool(labels) or (math.isfinite(size) and batch is not None)
+        found.setdefault(telling if is_known else (id(one),), []).append(one)
+    named: dict[str, list[_One]] = {}
+    for own in found.values():
+        first = own[0].run
+        name = first.name
+        if len(own) > 1:
+            words = [f"{key} {value}" for key, value in first.labels.items()]
+            size = devices_of(first)
+            name = ", ".join([*words, *([f"{size:g} devices"] if math.isfinite(size) else [])])
+        while name in named:
+            name += "′"
+        named[name] = own
+    return named
+
+
+def _reached(ones: Sequence[_One], groups: dict[str, list[_One]], goal: Target) -> Result:
+    rows = [
+        {
+            "run": one.run.name,
+            "devices_count": devices_of(one.run),
+            "is_reached": one.row is not None,
+            "time_ns": one.at("time_ns"),
+            "epochs": one.at("epoch"),
+            "steps_count": _rounded(one.at("step")),
+            "samples_count": _rounded(one.at("samples_count")),
+            "value": one.at("value"),
+            "best": goal.best(one.course.curve["value"]),
+            "time_to_train_ns": one.run.measure("time_to_train_ns"),
+            "evaluations_count": len(one.course.curve),
+        }
+        for one in ones
+    ]
+    tables = {"reached": ACCURACY.table("reached").frame(rows)}
+    repeats = {name: own for name, own in groups.items() if len(own) > 1}
+    if repeats:
+        spread = [{"group": name, **_spread(own)} for name, own in repeats.items()]
+        tables["spread"] = ACCURACY.table("spread").frame(spread)
+    return Result("accuracy", ACCURACY, tables)
+
+
+def _rounded(value: float) -> float:
+    return value if math.isnan(value) else float(round(value))
+
+
+def _spread(own: Sequence[_One]) -> dict[str, Any]:
+    times = _known(one.at("time_ns") for one in own)
+    epochs = _known(one.at("epoch") for one in own)
+    return {
+        "runs_count": len(own),
+        "reached_count": sum(one.row is not None for one in own),
+        **{f"{name}_ns": of(times) if times else math.nan for name, of in _STATISTICS.items()},
+        **{
+            f"{name}_epochs": of(epochs) if epochs else math.nan for name, of in _STATISTICS.items()
+        },
+    }
+
+
+_STATISTICS: Final[Mapping[str, Callable[[list[float]], float]]] = {
+    "median": median,
+    "least": min,
+    "most": max,
+}
+
+
+def _known(values: Iterator[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
+
+
+def _speedups(groups: dict[str, list[_One]]) -> Result:
+    rows: list[dict[str, Any]] = []
+    for name, own in groups.items():
+        rows.append(
+            {
+                "group": name,
+                "devices_count": devices_of(own[0].run),
+                "global_batch_count": own[0].run.measure("global_batch_count"),
+                "time_ns": _median(one.at("time_ns") for one in own),
+                "samples_per_s": _of_measure(own, "samples_per_s"),
+                "printed_per_s": _of_measure(own, "printed_samples_per_s"),
+                "samples": _median(one.at("samples_count") for one in own),
+            }
+        )
+    frame = pd.DataFrame(rows)
+    base = frame.iloc[0]
+    times = frame["devices_count"].astype(np.float64) / float(base["devices_count"])
+    faster = float(base["time_ns"]) / frame["time_ns"]
+    more = frame["samples_per_s"] / float(base["samples_per_s"])
+    frame = frame.assign(
+        time_speedup=faster,
+        time_efficiency_ratio=faster / times,
+        rate_speedup=more,
+        rate_efficiency_ratio=more / times,
+        work_factor=frame["samples"] / float(base["samples"]),
+        remark=pd.Series(
+            [_remark(row["samples_per_s"], row["printed_per_s"]) for row in rows], dtype=object
+        ),
+    )
+    return Result("speedup", SPEEDUP, {"speedup": SPEEDUP.table("speedup").frame(frame)})
+
+
+def _remark(computed: float, printed: float) -> Note | None:
+    """Return what is wrong with a printed throughput; None where nothing is."""
+    if not (computed > 0 and printed > _DOUBTFUL * computed):
+        return None
+    return Note.of("prints {times:factor}: impossible", times=printed / computed)
+
+
+def _median(values: Iterator[float]) -> float:
+    known = _known(values)
+    return median(known) if known else math.nan
+
+
+def _of_measure(own: Sequence[_One], name: str) -> float:
+    return _median(math.nan if (value := one.run.measure(name)) is None else value for one in own)
+
+
+def _curves(courses: Sequence[Curve], goal: Target) -> Result:
+    frames = [course.curve.assign(run=course.run.name) for course in courses]
+    frame = pd.concat(frames, ignore_index=True)
+    tables = {"curve": CURVE.table("curve").frame(frame)}
+    return Result(CURVE_NAME, CURVE, tables, {"metric": goal.metric, "target": goal.value})

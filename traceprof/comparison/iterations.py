@@ -1,0 +1,220 @@
+"""From traces to the iterations of each rank: phases, layers and collectives, without warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.comparison.nodes import NodeIterations
+from traceprof.errors import NotRecordedError
+from traceprof.measures import load_analysis
+from traceprof.measures.analyses import run_analysis
+from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
+from traceprof.measures.steps.main_loop import find_iterations
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Result
+from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.timing import OWN_DOMAIN, TimeWindow
+from traceprof.model.trace import Trace, make_trace
+from traceprof.session.run import Run
+
+_BATCH: Final = "batch"
+_BACKWARD: Final = "layer.backward:"
+"""How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
+
+_TELLS_MODE: Final = frozenset({"forward", "backward", "optimizer"})
+
+_OPERATORS: Final = "operators"
+"""Where nothing better names layers, operators stand for them elsewhere; these are no layers."""
+
+_LAYERS: Final = ["layer", "type", "count", "host_ns", "device_ns", "backward_ns"]
+
+
+def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
+    """Return the rounds of every rank of ``run``, which is called ``name``.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    every = run.within("all").of_ranks().whole
+    n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
+    found = [one for part in every for one in _of_part(part, name, n_warm)]
+    n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
+    waited = _waited(every, found)
+    return [
+        replace(one, ranks_count=n, waited_ns=waited.get(one.rank) if one.calls_count else None)
+        for one in found
+    ]
+
+
+def _warmup_of(rounds: pd.DataFrame) -> int:
+    """Return how many leading rounds are warm-up, in the process that has the most."""
+    sums = rounds["is_warmup"].groupby(rounds["process"]).sum()
+    return 0 if sums.empty else int(sums.max())
+
+
+def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
+    """Yield the ranks of a file; of each as many rounds are warm-up as of any."""
+    rounds = find_iterations(part)
+    processes = part.processes
+    for process, own in rounds.groupby("process"):
+        number = int(str(process))
+        said = processes[processes["process"] == number]
+        rank = ABSENT if said.empty else int(said["rank"].iloc[0])
+        alone = part if rounds["process"].nunique() == 1 else _of_process(part, number)
+        yield _measured(
+            alone,
+            own.assign(is_warmup=np.arange(len(own)) < n_warm),
+            name,
+            None if rank == ABSENT else rank,
+            part.info.host if said.empty else str(said["host"].iloc[0]) or part.info.host,
+        )
+
+
+def _of_process(trace: Trace, process: int) -> Trace:
+    """Return what is of one process in a file of several."""
+    tables: dict[str, pd.DataFrame] = {}
+    for name in TABLES:
+        table = trace.table(name)
+        is_own = "process" in table and name != "devices"
+        tables[name] = (
+            table[table["process"] == process].reset_index(drop=True) if is_own else table
+        )
+    return make_trace(trace.info, tables, trace.recorded, trace.span)
+
+
+def _measured(
+    trace: Trace, rounds: pd.DataFrame, name: str, rank: int | None, node: str
+) -> NodeIterations:
+    """Return a rank's rounds from the first that is no warm-up to the last."""
+    kept = rounds[~rounds["is_warmup"]]
+    if kept.empty:
+        return NodeIterations(name, rank, node, 1, 0, len(rounds), 0)
+    window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
+    inside = trace.within(window)
+    # What is exchanged once, at first, does not make ranks keep step.
+    after_first = kept.iloc[min(1, len(kept) - 1) :]
+    later = TimeWindow(int(after_first["start_ns"].iloc[0]), window.end_ns)
+    collectives = _result(trace.within(later), "collectives")
+    calls = None if collectives is None else collectives.table
+    layers = _result(inside, "layers")
+    if layers is not None and layers.scalars.get("source") == _OPERATORS:
+        layers = None
+    return NodeIterations(
+        run=name,
+        rank=rank,
+        node=node,
+        ranks_count=1,
+        rounds_count=len(kept),
+        warmup_count=len(rounds) - len(kept),
+        span=window,
+        rounds_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
+        phases=_phases(inside, int(kept["process"].iloc[0])),
+        are_phases_ours=_are_phases_ours(inside),
+        layers=pd.DataFrame() if layers is None else _layers(layers.table, inside),
+        samples_count=_samples(inside),
+        calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
+        calls_rounds_ns=int((after_first["end_ns"] - after_first["start_ns"]).sum()),
+        calls_bytes=_sum(calls, "size_bytes"),
+        calls_ns=_sum(calls, "total_ns"),
+    )
+
+
+def _layers(found: pd.DataFrame, inside: Trace) -> pd.DataFrame:
+    """Return the layers with the time of their backward pass on the host, where it was recorded.
+
+    They have the names that they have without a wrapper such as DDP's.
+    """
+    layers = found.filter(_LAYERS)
+    names = layers["layer"].astype(str)
+    backward = _backward_on_host(inside)
+    if backward:
+        # Of a layer that holds others it is what these take together.
+        layers = layers.assign(
+            host_backward_ns=[
+                sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
+                for name in names
+            ]
+        )
+    return layers.assign(layer=names.str.removeprefix("module."))
+
+
+def _backward_on_host(inside: Trace) -> dict[str, int]:
+    """Return the time of the ranges of the innermost layers' backward passes, by path."""
+    ranges = inside.ranges
+    names = ranges["name"].cat
+    codes = [i for i, name in enumerate(names.categories) if str(name).startswith(_BACKWARD)]
+    own = ranges[np.isin(names.codes, codes) & (ranges["domain"] == OWN_DOMAIN).to_numpy()]
+    paths = [str(name).removeprefix(_BACKWARD).rpartition(":")[0] for name in own["name"]]
+    sums = (own["end_ns"] - own["start_ns"]).groupby(np.array(paths, object)).sum()
+    return {str(path): int(ns) for path, ns in sums.items()}
+
+
+def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
+    """Return a column of the collectives added up; None where one of them is not known."""
+    if calls is None or calls.empty or name not in calls or calls[name].isna().any():
+        return None
+    return float(calls[name].sum())
+
+
+def _phases(inside: Trace, process: int) -> dict[str, int]:
+    """Return the time of the host in each phase, with what autograd's threads tell of backward.
+
+    Where nothing is trained, forward passes without gradients are what rounds are made of.
+    """
+    inferred = inferred_backward_on_host(inside)
+    for host in find_host_phases(inside):
+        if host.process == process:
+            times = dict(host.times)
+            known = inferred.get(process, Intervals.empty())
+            known = known.clip(inside.span.start_ns, inside.span.end_ns)
+            times["backward"] = times.get("backward", Intervals.empty()) | known
+            found = {name: time.total_ns for name, time in times.items() if time.total_ns}
+            if "eval" in found and not found.keys() & _TELLS_MODE:
+                found["forward"] = found.pop("eval")
+            return found
+    return {}
+
+
+def _are_phases_ours(inside: Trace) -> bool:
+    ranges = inside.ranges
+    names = ("forward", "eval")
+    return bool(((ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(names)).any())
+
+
+def _result(trace: Trace, name: str) -> Result | None:
+    """Return the result of an analysis of one rank; None where the trace lacks the data."""
+    try:
+        return run_analysis(load_analysis(name), Ranks.of(trace))
+    except NotRecordedError:
+        return None
+
+
+def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
+    """Return how long each rank waited for others in its rounds, as far as they share them."""
+    spans = [one.span for one in found if one.span is not None]
+    if len(spans) < 2:
+        return {}
+    window = TimeWindow(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
+    try:
+        table = run_analysis(load_analysis("ranks"), every.within(window)).table
+    except NotRecordedError:
+        return {}
+    if "waited_ns" not in table:
+        return {}
+    known = table[table["waited_ns"].notna() & table["rank"].notna()]
+    pairs = zip(known["rank"].tolist(), known["waited_ns"].tolist(), strict=True)
+    return {int(rank): float(ns) for rank, ns in pairs}
+
+
+def _samples(inside: Trace) -> float | None:
+    """Return the samples of the batches in the window; None where one or all are not known."""
+    marks = inside.marks
+    is_batch = (marks["name"] == _BATCH) & (marks["domain"] == OWN_DOMAIN)
+    sizes = marks.loc[is_batch.to_numpy(), "payload"]
+    return float(sizes.sum()) if len(sizes) and (sizes > 0).all() else None

@@ -1,0 +1,292 @@
+"""Iterations of several runs by node: means without warm-up, independent ranks averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from itertools import groupby
+from math import nan
+from statistics import fmean
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.comparison import Comparison
+from traceprof.comparison.specs_of_many import (
+    MEAN,
+    NODE_LAYERS,
+    NODE_LAYERS_SPEC,
+    NODES,
+    NODES_SPEC,
+)
+from traceprof.errors import UsageError
+from traceprof.model.results import Note, Result
+from traceprof.model.timing import TimeWindow
+from traceprof.names.ranges import PHASES
+from traceprof.values import dataclass
+
+FORWARD: Final = "forward"
+BOTH: Final = "forward+backward"
+
+ONE: Final = "one"
+SYNCHRONISED: Final = "synchronised"
+INDEPENDENT: Final = "independent"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeIterations:
+    """The rounds of a rank without warm-up; None: not known.
+
+    ``rounds_ns`` is the time of all ``rounds_count`` together, ``phases`` the ns of the host in
+    each phase in them; ``are_phases_ours``: the recorder named them, all that there are.
+    ``layers`` has a row for each layer: layer, type, count, host_ns, where it
+    is told host_backward_ns, where devices were recorded device_ns and backward_ns, of all rounds
+    together. ``calls_count`` collectives after the first round handed in ``calls_bytes`` and took
+    ``calls_ns``; the rounds after it took ``calls_rounds_ns``, without what lies between rounds,
+    such as a profiler that starts. ``waited_ns`` were spent in all rounds waiting for others.
+    ``span`` goes from the first of the rounds to the last.
+    """
+
+    run: str
+    rank: int | None
+    node: str
+    ranks_count: int
+    rounds_count: int
+    warmup_count: int
+    rounds_ns: int
+    phases: Mapping[str, int] = field(default_factory=dict)
+    layers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    are_phases_ours: bool = True
+    samples_count: float | None = None
+    calls_count: int | None = None
+    calls_rounds_ns: int = 0
+    calls_bytes: float | None = None
+    calls_ns: float | None = None
+    waited_ns: float | None = None
+    span: TimeWindow | None = None
+
+    @property
+    def mode(self) -> str:
+        """Whether there is a backward pass; "" where that is not known.
+
+        Where others named the phases, nothing is said of those that they did not name.
+        """
+        if self.phases.get("backward", 0) or self.phases.get("optimizer", 0):
+            return BOTH
+        return FORWARD if self.are_phases_ours and self.phases.get("forward", 0) else ""
+
+    @property
+    def ranks(self) -> str:
+        """Whether ranks exchange anything in a round; "" where collectives were not recorded."""
+        if self.ranks_count == 1:
+            return ONE
+        if self.calls_count is None:
+            return ""
+        return SYNCHRONISED if self.calls_count else INDEPENDENT
+
+
+_ABOUT: Final = {
+    NODES: "rounds of the nodes: phases of the host, collectives",
+    NODE_LAYERS: "layers of the nodes",
+}
+
+
+def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
+    """Return the ranks of several runs beside one another, each run's in their order.
+
+    Raises:
+        UsageError: no rank has any round.
+    """
+    known = [one for one in of_ranks if one.rounds_count]
+    if not known:
+        raise UsageError(
+            "no rounds are known: they are the steps and forward passes that `traceprof record` "
+            "sees, or steps that the program names (traceprof.step())"
+        )
+    rows = [row for run in _runs(known) for row in _node_rows(run)]
+    layers = [row for run in _runs(known) for row in _layer_rows(run, _uses_devices(known))]
+    results = {NODES: Result(NODES, NODES_SPEC, {NODES: NODES_SPEC.table(NODES).frame(rows)})}
+    if layers:
+        results[NODE_LAYERS] = _layers(layers, known)
+    runs = list(dict.fromkeys(one.run for one in of_ranks))
+    left_out = [one for one in of_ranks if not one.rounds_count]
+    return Comparison(
+        title=f"rounds of the ranks of {', '.join(runs)}",
+        results=results,
+        verdict=tuple(_verdict(rows)),
+        notes=tuple(_notes(known, left_out)),
+        missing={} if layers else {NODE_LAYERS: "no layers are named: record with --layers"},
+        about=_ABOUT,
+    )
+
+
+def _runs(known: Sequence[NodeIterations]) -> Iterator[list[NodeIterations]]:
+    for _, own in groupby(known, key=lambda one: one.run):
+        yield sorted(own, key=lambda one: -1 if one.rank is None else one.rank)
+
+
+def _are_independent(run: Sequence[NodeIterations]) -> bool:
+    return len(run) > 1 and all(one.ranks == INDEPENDENT for one in run)
+
+
+def _node_rows(run: Sequence[NodeIterations]) -> list[dict[str, Any]]:
+    """Return a row for each rank, and of independent ones their mean."""
+    rows = [_node_row(one) for one in run]
+    if not _are_independent(run):
+        return rows
+    first = rows[0]
+    numbers = [name for name, value in first.items() if not isinstance(value, str)]
+    means = {name: fmean(row[name] for row in rows) for name in numbers}
+    return [*rows, {**first, **means, "rank": MEAN, "node": ""}]
+
+
+def _node_row(one: NodeIterations) -> dict[str, Any]:
+    n, seconds = one.rounds_count, one.rounds_ns / 1e9
+    calls = one.calls_count or nan
+    each = {f"{phase}_ns": one.phases.get(phase, nan) / n for phase in PHASES}
+    return {
+        "run": one.run,
+        "rank": "" if one.rank is None else str(one.rank),
+        "mode": one.mode,
+        "ranks": one.ranks,
+        "round_ns": one.rounds_ns / n,
+        **each,
+        "other_ns": (one.rounds_ns - sum(one.phases.values())) / n if one.phases else nan,
+        "samples_per_s": _number(one.samples_count) / seconds,
+        "syncs_per_s": 1e9 * calls / (one.calls_rounds_ns or nan),
+        "sync_bytes": _number(one.calls_bytes) / calls,
+        "sync_ns": _number(one.calls_ns) / calls,
+        "sync_bytes_per_s": 1e9 * _number(one.calls_bytes) / (_number(one.calls_ns) or nan),
+        "waited_ns": _number(one.waited_ns) / n,
+        "rounds_count": float(n),
+        "warmup_count": float(one.warmup_count),
+        "node": one.node,
+    }
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else float(value)
+
+
+def _uses_devices(known: Sequence[NodeIterations]) -> bool:
+    """Return whether devices tell the layers of any run: all are then told by devices."""
+    return any(
+        "device_ns" in one.layers and bool((one.layers["device_ns"] > 0).any()) for one in known
+    )
+
+
+def _layer_rows(run: Sequence[NodeIterations], on_device: bool) -> list[dict[str, Any]]:
+    rows = [row for one in run for row in _layers_of_rank(one, on_device)]
+    if not _are_independent(run) or not rows:
+        return rows
+    frame = pd.DataFrame(rows)
+    times = ["forward_ns", "backward_ns", "both_ns"]
+    means = frame.groupby(["layer", "type"], sort=False)[times].mean().reset_index()
+    first = rows[0]
+    shared = {name: first[name] for name in ("run", "mode", "ranks")}
+    found = means.to_dict("records")
+    return [{**{str(k): v for k, v in row.items()}, **shared, "rank": MEAN} for row in found]
+
+
+def _layers_of_rank(one: NodeIterations, on_device: bool) -> Iterator[dict[str, Any]]:
+    """Yield the layers of a rank, the time of a round each."""
+    name = "device_ns" if on_device else "host_ns"
+    if name not in one.layers:
+        return
+    for row in one.layers.to_dict("records"):
+        forward = float(row[name])
+        backward = float(row.get("backward_ns" if on_device else "host_backward_ns", nan))
+        yield {
+            "layer": row["layer"],
+            "type": row["type"],
+            "run": one.run,
+            "rank": "" if one.rank is None else str(one.rank),
+            "mode": one.mode,
+            "ranks": one.ranks,
+            "forward_ns": forward / one.rounds_count,
+            "backward_ns": backward / one.rounds_count,
+            "both_ns": (forward + backward) / one.rounds_count,
+        }
+
+
+def _layers(rows: list[dict[str, Any]], known: Sequence[NodeIterations]) -> Result:
+    """Return the layers in the order in which the first run has them, each with all its runs."""
+    order = {str(row["layer"]): i for i, row in reversed(list(enumerate(rows)))}
+    frame = pd.DataFrame(rows)
+    frame = frame.iloc[frame["layer"].map(order).argsort(kind="stable")]
+    on_device = _uses_devices(known)
+    notes = []
+    if any(one.mode == BOTH for one in known) and not frame["backward_ns"].notna().any():
+        notes.append(
+            Note(
+                "backward passes are not told apart by layer: record with --layers, or with "
+                "emit_nvtx; the phases above hold the whole backward pass"
+            )
+        )
+    table = NODE_LAYERS_SPEC.table("layers").frame(frame)
+    scalars = {"clock": "device" if on_device else "host"}
+    return Result(NODE_LAYERS, NODE_LAYERS_SPEC, {"layers": table}, scalars, tuple(notes))
+
+
+def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
+    """Yield what synchronising costs a round of each mode, and what the backward pass adds."""
+    rounds = _rounds_by_kind(rows)
+    for mode in (FORWARD, BOTH):
+        alone = rounds.get((mode, INDEPENDENT)) or rounds.get((mode, ONE))
+        together = rounds.get((mode, SYNCHRONISED))
+        if alone and together:
+            yield Note.of(
+                "{mode}: a round takes {together:ns} where nodes are synchronised and {alone:ns} "
+                "where they are not: {more:ratio} more",
+                mode=mode,
+                together=together,
+                alone=alone,
+                more=together / alone - 1,
+            )
+    for kind in (ONE, INDEPENDENT, SYNCHRONISED):
+        forward, both = rounds.get((FORWARD, kind)), rounds.get((BOTH, kind))
+        if forward and both:
+            yield Note.of(
+                "{kind} nodes: a round takes {forward:ns} forward, {both:ns} with the backward "
+                "pass: {factor:factor}",
+                kind=kind,
+                forward=forward,
+                both=both,
+                factor=both / forward,
+            )
+
+
+def _rounds_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], float]:
+    """Return the time of a round by mode and kind: of independent ranks the mean over all.
+
+    Synchronised ranks are not averaged: that of the slowest counts, for each of several runs.
+    """
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        if row["rank"] != MEAN:
+            of_runs = found.setdefault((row["mode"], row["ranks"]), {})
+            of_runs.setdefault(row["run"], []).append(row["round_ns"])
+    return {
+        kind: fmean((max if kind[1] == SYNCHRONISED else fmean)(own) for own in of_runs.values())
+        for kind, of_runs in found.items()
+    }
+
+
+def _notes(known: Sequence[NodeIterations], left_out: Sequence[NodeIterations]) -> Iterator[Note]:
+    if left_out:
+        yield Note.of(
+            "ranks without rounds are left out: {names}",
+            names=", ".join(
+                one.run if one.rank is None else f"{one.run} rank {one.rank}" for one in left_out
+            ),
+        )
+    dropped = sum(one.warmup_count for one in known)
+    yield Note.of(
+        "warm-up is left out: {dropped:count} of {n:count} rounds",
+        dropped=dropped,
+        n=dropped + sum(one.rounds_count for one in known),
+    )
+    if any(one.ranks == INDEPENDENT for one in known):
+        yield Note("independent ranks exchange nothing: they are averaged (mean)")
+    if any(one.ranks == SYNCHRONISED for one in known):
+        yield Note("synchronised ranks wait for one another: they are not averaged")

@@ -1,1 +1,0 @@
-"""Nodes beside one another: independent or synchronised, forward alone or with the backward."""

@@ -1,0 +1,262 @@
+"""What is kept of runs, as tables: the list of them, the record of one or several, any table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.comparison import Comparison
+from traceprof.errors import UsageError
+from traceprof.model.results import (
+    Column,
+    Combine,
+    Note,
+    Result,
+    ResultSpec,
+    TableSpec,
+    Unit,
+    key,
+    same,
+)
+from traceprof.model.summary import SUMMARY, Summary
+from traceprof.store import Kept, Store
+
+_KEY_MEASURES: Final = {
+    "samples_per_s": Unit.PER_S,
+    "step_period_ns": Unit.NS,
+    "world_size": Unit.COUNT,
+}
+_NAMED: Final = (key("name", "what it is called"), same("labels", Unit.TEXT, "its labels"))
+_LISTED: Final = (
+    same("devices_count", Unit.COUNT, "in how many devices work was recorded"),
+    same("steps_count", Unit.COUNT, "how many steps the measures are about"),
+    same("started", Unit.TEXT, "when it started (UTC)"),
+    same("origin", Unit.TEXT, "what it was made of: the format of its traces, or log:<source>"),
+    same("number", Unit.NUMBER, "its number in the database"),
+    same("added", Unit.TEXT, "when it was added (UTC)"),
+)
+_S: Final = 1_000_000_000
+
+
+def list_of_runs(
+    store: Store,
+    labels: Mapping[str, str],
+    measures: Sequence[str] = (),
+    *,
+    sort: str | None = None,
+    is_reversed: bool = False,
+) -> Comparison:
+    """Return the runs that have all of ``labels``, with key measures and ``measures``.
+
+    Raises:
+        UsageError: there is no measure of that name, or no column to sort by.
+    """
+    runs = store.listed(labels)
+    told = {name: measure.unit for run in runs for name, measure in run.measures.items()}
+    for name in measures:
+        if name not in told:
+            raise UsageError(f"no run has a measure {name!r}: {_known(told)}")
+    units = {**_KEY_MEASURES, **{name: _unit(told[name]) for name in measures}}
+    columns = (
+        *_NAMED,
+        *(same(name, unit, "a measure of the run") for name, unit in units.items()),
+        *_LISTED,
+    )
+    table = TableSpec("runs", "the runs that are kept", columns)
+    rows = [_listed(run, units) for run in runs]
+    frame = table.frame(rows).reindex(columns=[column.name for column in columns])
+    frame = _sorted(frame, sort, is_reversed).reset_index(drop=True)
+    result = Result("runs", ResultSpec((table,)), {"runs": frame})
+    title = Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
+    return Comparison("runs", {"runs": result}, (title,), about={"runs": table.about})
+
+
+def _sorted(frame: pd.DataFrame, column: str | None, is_reversed: bool) -> pd.DataFrame:
+    if column is None:
+        return frame[::-1] if is_reversed else frame
+    if column not in frame:
+        raise UsageError(f"--sort {column}: {_known(map(str, frame))}; --measure adds more")
+    return frame.sort_values(column, kind="stable", ascending=not is_reversed)
+
+
+def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
+    found = {name: run.measures[name].value for name in measures if name in run.measures}
+    return {
+        "name": run.name,
+        "number": run.number,
+        "labels": _labels(run.labels),
+        "started": _utc(run.started_utc_ns),
+        "added": run.added,
+        "origin": run.origin,
+        "devices_count": run.devices_count,
+        "steps_count": run.steps_count,
+        **found,
+    }
+
+
+def record_of_runs(runs: Sequence[Summary]) -> Comparison:
+    """Return the record of one run, or of several side by side: a column for each."""
+    names = _columns_of(runs)
+    parts = {
+        "run": ("what ran", [_facts(run) for run in runs]),
+        "environment": ("what it ran in", [dict(run.environment) for run in runs]),
+        "labels": ("labels", [dict(run.labels) for run in runs]),
+        "measures": ("what it gave", [_measures(run) for run in runs]),
+        "kept": ("tables that are kept (--table NAME)", [_kept(run) for run in runs]),
+    }
+    results = {
+        part: _side_by_side(part, about, names, cells) for part, (about, cells) in parts.items()
+    }
+    return Comparison(
+        " · ".join(run.name for run in runs),
+        {part: result for part, result in results.items() if len(result.table)},
+        notes=tuple(_notes(runs)),
+        about={part: about for part, (about, _) in parts.items()},
+    )
+
+
+def table_of_runs(runs: Sequence[Summary], name: str) -> Comparison:
+    """Return a table that was kept of ``runs``, below one another: a column tells which.
+
+    ``name`` is a table of `SUMMARY`, an analysis (its first table), or ``analysis.table``.
+
+    Raises:
+        UsageError: it was kept of none of them.
+    """
+    found = [(run, *told) for run in runs if (told := _table(run, name)) is not None]
+    if not found:
+        known = list(dict.fromkeys(kept for run in runs for kept in _kept(run)))
+        raise UsageError(f"no table {name!r} was kept: {_known(known)}")
+    columns: dict[str, Column] = {"run": key("run", "the run")}
+    for _, spec, _ in found:
+        columns |= {column.name: column for column in spec if column.name not in columns}
+    spec = TableSpec(name, found[0][1].about, tuple(columns.values()))
+    frames = [frame.assign(run=run.name) for run, _, frame in found]
+    frame = spec.frame(pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0])
+    result = Result(name, ResultSpec((spec,)), {name: frame})
+    titles = " · ".join(run.name for run, _, _ in found)
+    return Comparison(titles, {name: result}, about={name: spec.about})
+
+
+def _table(run: Summary, name: str) -> tuple[TableSpec, pd.DataFrame] | None:
+    if name in run.tables:
+        return SUMMARY.table(name), run.tables[name]
+    own, _, table = name.partition(".")
+    result = run.results.get(own)
+    if result is None:
+        return None
+    table = table or result.spec.tables[0].name
+    if table not in result.tables:
+        return None
+    return result.spec.table(table), result.tables[table]
+
+
+def _side_by_side(
+    part: str, about: str, names: Sequence[str], cells: Sequence[Mapping[str, Any]]
+) -> Result:
+    """Return a table with a row for each name in ``cells`` and a column for each run."""
+    rows = list(dict.fromkeys(name for told in cells for name in told))
+    columns = {
+        part: pd.Series(rows, dtype=object),
+        **{
+            name: pd.Series([told.get(row) for row in rows], dtype=object)
+            for name, told in zip(names, cells, strict=True)
+        },
+    }
+    spec = TableSpec(
+        part,
+        about,
+        (key(part, "what it is"), *(_of_run(name) for name in names)),
+    )
+    return Result(part, ResultSpec((spec,)), {part: pd.DataFrame(columns)})
+
+
+def _of_run(name: str) -> Column:
+    return Column(name, Unit.TEXT, f"of {name}", Combine.SAME, is_proper=True)
+
+
+def _columns_of(runs: Sequence[Summary]) -> list[str]:
+    """Return what the columns of the runs are called: each name once."""
+    taken = {"run", "environment", "labels", "measures", "kept"}
+    names: list[str] = []
+    for run in runs:
+        name, number = run.name, 1
+        while name in taken:
+            number += 1
+            name = f"{run.name} ({number})"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _facts(run: Summary) -> dict[str, Any]:
+    told = {
+        "origin": run.origin,
+        "workload": run.workload,
+        "command": run.command,
+        "started": _utc(run.started_utc_ns),
+        "window": run.window,
+        "of": None if run.window_ns is None else Note.of("{ns:ns}", ns=run.window_ns),
+        "steps": _counted(run.steps_count),
+        "devices": _counted(run.devices_count),
+        "files": ", ".join(source.path for source in run.sources),
+    }
+    return {name: value for name, value in told.items() if value not in (None, "")}
+
+
+def _counted(count: int | None) -> Note | None:
+    return None if count is None else Note.of("{n:count}", n=count)
+
+
+def _measures(run: Summary) -> dict[str, Any]:
+    rows = run.table("measures").to_dict("records")
+    return {str(row["measure"]): _measure(row) for row in rows}
+
+
+def _measure(row: Mapping[Any, Any]) -> Note | None:
+    unit, value = _unit(row.get("unit") or ""), row.get("value")
+    if pd.isna(value):
+        return None
+    interval = {"low": row.get("low"), "high": row.get("high")}
+    if any(pd.isna(end) for end in interval.values()):
+        return Note.of(f"{{value:{unit}}}", value=value)
+    template = f"{{value:{unit}}} ({{low:{unit}}} … {{high:{unit}}})"
+    return Note(template, {"value": value, **interval})
+
+
+def _kept(run: Summary) -> dict[str, Any]:
+    """Return how many rows each table has that was kept, by the name that `table_of_runs` takes."""
+    counts = {name: len(frame) for name, frame in run.tables.items()}
+    for name, result in run.results.items():
+        first = result.spec.tables[0].name
+        for table, frame in result.tables.items():
+            is_alone = table == first and name not in run.tables
+            counts[name if is_alone else f"{name}.{table}"] = len(frame)
+    return {name: Note.of("{n:count} row(s)", n=count) for name, count in counts.items()}
+
+
+def _notes(runs: Sequence[Summary]) -> Iterator[Note]:
+    for run in runs:
+        for note in run.notes:
+            yield note if len(runs) == 1 else Note.of("{run}: {note}", run=run.name, note=note)
+
+
+def _unit(name: str) -> Unit:
+    return Unit(name) if name in {unit.value for unit in Unit} else Unit.NUMBER
+
+
+def _utc(ns: int | None) -> str:
+    if ns is None:
+        return ""
+    return datetime.fromtimestamp(ns // _S, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in labels.items())
+
+
+def _known(names: Iterable[str]) -> str:
+    return f"there are {', '.join(names) or 'none'}"

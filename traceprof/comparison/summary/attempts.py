@@ -1,0 +1,448 @@
+"""All starts of a program that was started again, as one job: attempts, epochs, events.
+
+And what each restart cost: from the progress that was kept to the next new step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.comparison.summary.started import Started, read_start
+from traceprof.formats.runs.files import attempts_of_run
+from traceprof.formats.runs.manifest import LAUNCHER
+from traceprof.model.ranks import Attempt
+from traceprof.model.results import Note
+from traceprof.model.summary import SUMMARY, Summary
+from traceprof.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPart:
+    """A part of the time that a restart took.
+
+    ``kind`` is redone (steps that are made again), noticing (until agents noticed), rendezvous,
+    failed (starts that never trained, and until the one that did), initialisation (of process
+    groups), loading (checkpoints), or setup, the rest of the start.
+
+    Times are ns since 1970. The parts do not overlap; what they leave is not explained.
+    """
+
+    kind: str
+    at_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """One return to training.
+
+    ``kept_ns`` is up to when work was not lost, ``begin_ns`` when training began again, in
+    ``life``, at ``epoch`` (None: not known). ``redone_count`` steps had to be made again.
+    """
+
+    life: int
+    kept_ns: int
+    begin_ns: int
+    epoch: float | None
+    redone_count: int
+    why: str
+    parts: tuple[RestartPart, ...]
+
+
+def find_restarts(
+    lives: Sequence[Attempt], started: Sequence[Started], agents: Sequence[Mapping[str, Any]]
+) -> list[Restart]:
+    """Return what lies between each life that trained and the next one that did.
+
+    Lives that ended before their first step are part of what was lost. One that trained while the
+    one before it still did is no restart of it.
+    """
+    trained = _by_life(started)
+    found = []
+    at_once = attempts_at_once(started)
+    for before, after in pairwise(trained):
+        if (before, after) in at_once:
+            continue
+        old, new = trained[before], trained[after]
+        began = [one for one in lives if before < one.life <= after]
+        found.append(_restart(old, new, began, agents))
+    last = max((one.life for one in lives), default=0)
+    if trained and max(trained) < last:
+        found.append(_never_again(trained[max(trained)], lives))
+    return found
+
+
+def attempts_at_once(started: Sequence[Started]) -> list[tuple[int, int]]:
+    """Return the pairs of lives, one after the other, of which the later began to train too early.
+
+    So it is where two jobs were recorded into one folder, and where agents lost one another and
+    each made a job of its own.
+    """
+    trained = _by_life(started)
+    return [
+        (before, after)
+        for before, after in pairwise(trained)
+        if min(one.begin_ns or 0 for one in trained[after])
+        < max(one.last_work_ns for one in trained[before])
+    ]
+
+
+def _by_life(started: Sequence[Started]) -> dict[int, list[Started]]:
+    """Return the starts that trained, by life, the lives in their order."""
+    found: dict[int, list[Started]] = {}
+    for one in sorted(started, key=lambda one: one.life.life):
+        if one.begin_ns is not None:
+            found.setdefault(one.life.life, []).append(one)
+    return found
+
+
+def _never_again(old: Sequence[Started], lives: Sequence[Attempt]) -> Restart:
+    """Return the time from the last work to the end of a job that did not come back."""
+    last, end = max(one.life for one in lives), max(one.end_ns for one in lives)
+    kept = min(max(one.last_work_ns for one in old), end)
+    return Restart(last, kept, end, None, 0, "it never trained again", ())
+
+
+def _restart(
+    old: Sequence[Started],
+    new: Sequence[Started],
+    began: Sequence[Attempt],
+    agents: Sequence[Mapping[str, Any]],
+) -> Restart:
+    begin = min(one.begin_ns or 0 for one in new)
+    last_work = max(one.last_work_ns for one in old)
+    epoch, kept = _kept(old, new, last_work)
+    redone = max(
+        int(((one.work[:, 0] >= kept) & (one.work[:, 1] <= last_work)).sum()) for one in old
+    )
+    process = min(one.start_ns for one in began if one.life == new[0].life.life)
+    first = min(one.start_ns for one in began)
+    own = [event for event in agents if _is_between(event, last_work, begin)]
+    noticed = [int(e["start_ns"]) for e in own if e.get("kind") in ("restart", "membership")]
+    meeting = [int(e["start_ns"]) for e in own if e.get("kind") == "rendezvous"]
+    parts = []
+    if kept < last_work:
+        parts.append(RestartPart("redone", kept, last_work - kept))
+    stopped = min(max(min([*noticed, *meeting], default=last_work), last_work), first)
+    if stopped > last_work:
+        parts.append(RestartPart("noticing", last_work, stopped - last_work))
+    if meeting:
+        parts.append(RestartPart("rendezvous", stopped, first - stopped))
+    if first < process:
+        parts.append(RestartPart("failed", first, process - first))
+    spans = [(int(a), int(b)) for one in new for a, b in one.initialisation]
+    inside = [(a, b) for a, b in spans if process <= a < begin]
+    length = max((b - a for a, b in inside), default=0)
+    if inside:
+        parts.append(RestartPart("initialisation", min(a for a, _ in inside), length))
+    loads = [(int(a), int(b)) for one in new for a, b in one.loads if process <= a < begin]
+    loading = max((b - a for a, b in loads), default=0)
+    if loads:
+        parts.append(RestartPart("loading", min(a for a, _ in loads), loading))
+    parts.append(RestartPart("setup", process, begin - process - length - loading))
+    why = _why([event for event in own if event.get("kind") in ("restart", "membership")], old)
+    return Restart(new[0].life.life, kept, begin, epoch, redone, why, tuple(parts))
+
+
+def _kept(
+    old: Sequence[Started], new: Sequence[Started], last_work: int
+) -> tuple[float | None, int]:
+    """Return at which epoch training goes on, and up to when the work before was not lost.
+
+    Where the program numbers its epochs: where the epoch began that is now begun again; else with
+    the last checkpoint that was saved, if one was loaded; else with the last step.
+    """
+    numbered = [one for one in new if one.are_numbered and len(one.epochs)]
+    epoch = float(numbered[0].epochs["epoch"].iloc[0]) if numbered else None
+    if epoch is not None:
+        starts = [
+            int(row["start_ns"])
+            for one in old
+            if one.are_numbered
+            for row in one.epochs.to_dict("records")
+            if row["epoch"] == epoch
+        ]
+        if starts:
+            return epoch, min(*starts, last_work)
+        return epoch, last_work
+    if any(len(one.loads) for one in new):
+        saves = [int(end) for one in old for _, end in one.saves]
+        if saves:
+            return None, min(max(saves), last_work)
+    return epoch, last_work
+
+
+def _is_between(event: Mapping[str, Any], first_ns: int, last_ns: int) -> bool:
+    start = event.get("start_ns")
+    return isinstance(start, int) and first_ns < start < last_ns
+
+
+def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
+    """Return in a few words why it was started again."""
+    kinds = {str(event.get("kind")) for event in events}
+    if "restart" in kinds or any(one.life.ended == "failed" for one in old):
+        return "a rank failed"
+    if "membership" in kinds:
+        return "nodes came"
+    return "ranks were killed" if any(one.life.ended == "killed" for one in old) else ""
+
+
+_MOST_FILES: Final = 512
+_OWN: Final = ("start", "end", "checkpoint")
+"""Events of the life that is looked at which those of all lives stand for."""
+_MANY: Final = Note(
+    "the job has {n:count} starts of ranks: their steps and epochs are those of the first "
+    "{shown:count}"
+)
+_AT_ONCE: Final = Note(
+    "lives {one:number} and {other:number} trained at the same time: no restart, but two jobs in "
+    "one folder, or nodes that lost one another"
+)
+_JUDGED: Final = Note(
+    "the program was started {n:count} times: steps, results and measures are those of life "
+    "{life:number}, lives, events and epochs of all"
+)
+
+
+def with_attempts(
+    summary: Summary, paths: Sequence[Path | str], life: int | None = None
+) -> Summary:
+    """Return ``summary`` of a run with what is known of every start of its program.
+
+    Times then count from where the first agents meet, else from the start of the first process.
+    Nothing changes where no manifest tells when processes were started.
+
+    Args:
+        summary: what is kept of the life that was looked at.
+        paths: where the run lies.
+        life: which life that was, None for the one that is chosen where nobody says.
+    """
+    lives, agents, chosen = attempts_of_run(paths)
+    if not lives or summary.started_utc_ns is None:
+        return summary
+    shown = chosen if life is None else life
+    met = (event.get("start_ns") for event in agents if event.get("kind") == "rendezvous")
+    begins = [one.start_ns for one in lives] + [at for at in met if isinstance(at, int)]
+    zero = min(begins)
+    nodes = _nodes(lives)
+    started = [one for one in map(read_start, lives[:_MOST_FILES]) if one is not None]
+    epochs = _epochs(started, zero)
+    restarts = find_restarts(lives, started, agents)
+    events = [
+        *_starts(lives, zero),
+        *_of_restarts(restarts, zero),
+        *_of_agents(agents, nodes, zero),
+    ]
+    events += [*_set_ups(lives, started, zero), *_failures(lives, nodes, zero)]
+    events += _checkpoints(started, zero)
+    shift_ns = summary.started_utc_ns - zero
+    tables = {name: _moved(table, shift_ns, shown) for name, table in summary.tables.items()}
+    theirs = tables.get("events", SUMMARY.table("events").frame())
+    kept: list[dict[str, Any]] = [
+        {str(name): value for name, value in row.items()}
+        for row in theirs[~theirs["kind"].isin(_OWN)].to_dict("records")
+    ]
+    tables["events"] = _numbered(events + kept)
+    tables["lives"] = SUMMARY.table("lives").frame(pd.DataFrame(list(_lives(lives, nodes, zero))))
+    if len(epochs):
+        tables["epochs"] = SUMMARY.table("epochs").frame(epochs)
+    notes = list(summary.notes)
+    count = len({one.life for one in lives})
+    if count > 1:
+        notes.append(replace(_JUDGED, values={"n": count, "life": shown}))
+    for one, other in attempts_at_once(started):
+        notes.append(replace(_AT_ONCE, values={"one": one, "other": other}))
+    if len(lives) > _MOST_FILES:
+        notes.append(replace(_MANY, values={"n": len(lives), "shown": _MOST_FILES}))
+    return replace(summary, tables=tables, started_utc_ns=zero, notes=tuple(notes))
+
+
+def _nodes(lives: Sequence[Attempt]) -> dict[str, str]:
+    """Return what the node of each launcher is called: its host, numbered where it has several."""
+    hosts: dict[str, list[str]] = {}
+    for one in lives:
+        of_host = hosts.setdefault(one.host, [])
+        if one.launcher not in of_host:
+            of_host.append(one.launcher)
+    return {
+        launcher: host if len(launchers) == 1 else f"{host}#{number}"
+        for host, launchers in hosts.items()
+        for number, launcher in enumerate(launchers, 1)
+    }
+
+
+def _lives(
+    lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
+) -> Iterator[Mapping[str, Any]]:
+    for one in lives:
+        yield {
+            "life": one.life,
+            "rank": one.rank,
+            "node": nodes[one.launcher],
+            "at_ns": one.start_ns - zero,
+            "end_ns": one.end_ns - zero,
+            "ended": one.ended,
+            "source": one.path,
+        }
+
+
+def _epochs(started: Sequence[Started], zero: int) -> pd.DataFrame:
+    """Return the epochs of each life, from where its first rank begins to where its last ends."""
+    rows = []
+    for one in started:
+        for row in one.epochs.to_dict("records"):
+            begin, end = int(row["start_ns"]), int(row["end_ns"])
+            inside = (one.work[:, 0] >= begin) & (one.work[:, 0] < end)
+            sizes = one.batches[one.batches["at"].between(begin, end, inclusive="left")]["size"]
+            rows.append((one.life.life, row["epoch"], begin, end, int(inside.sum()), sizes.sum()))
+    table = pd.DataFrame(rows, columns=["life", "epoch", "begin", "end", "steps", "samples"])
+    groups = table.groupby(["life", "epoch"], sort=True)
+    found = pd.DataFrame(
+        {
+            "at_ns": groups["begin"].min() - zero,
+            "duration_ns": groups["end"].max() - groups["begin"].min(),
+            "steps_count": groups["steps"].max(),
+            "samples_count": groups["samples"].sum(),
+            "ranks_count": groups.size(),
+        }
+    ).reset_index()
+    return found.assign(samples_count=found["samples_count"].replace(0, np.nan))
+
+
+def _starts(lives: Sequence[Attempt], zero: int) -> Iterator[dict[str, Any]]:
+    """Return start and end of the job, and how many ranks each life has."""
+    before: set[str] = set()
+    size_before = 0
+    for life in sorted({one.life for one in lives}):
+        own = [one for one in lives if one.life == life]
+        at = min(one.start_ns for one in own) - zero
+        size = max(len(own), *(one.world_size for one in own))
+        if life == 0:
+            yield {"kind": "start", "at_ns": at, "duration_ns": 0, "life": 0, "value": size}
+        else:
+            came = sorted({one.launcher for one in own} - before)
+            gone = sorted(before - {one.launcher for one in own})
+            yield {"kind": "restart", "at_ns": at, "life": life, "value": size}
+            if came or gone or size != size_before:
+                text = " and ".join(
+                    filter(None, ("nodes came" if came else "", "nodes went" if gone else ""))
+                )
+                yield {"kind": "membership", "at_ns": at, "life": life, "value": size, "text": text}
+        before, size_before = {one.launcher for one in own}, size
+    end = max(one.end_ns for one in lives) - zero
+    last = max(one.life for one in lives)
+    yield {"kind": "end", "at_ns": end, "duration_ns": 0, "life": last}
+
+
+def _set_ups(
+    lives: Sequence[Attempt], started: Sequence[Started], zero: int
+) -> Iterator[dict[str, Any]]:
+    """Return set-up and worker initialisation of the first life: later ones are lost time."""
+    own = [one for one in started if one.life.life == 0 and one.begin_ns is not None]
+    if not own:
+        return
+    begin = min(one.start_ns for one in lives if one.life == 0)
+    first = min(one.begin_ns for one in own if one.begin_ns is not None)
+    spans = [(a, b) for one in own for a, b in one.initialisation if a < first]
+    length = max((int(b - a) for a, b in spans), default=0)
+    if spans:
+        at = min(int(a) for a, _ in spans)
+        yield {"kind": "initialisation", "at_ns": at - zero, "duration_ns": length, "life": 0}
+    yield {
+        "kind": "setup",
+        "at_ns": begin - zero,
+        "duration_ns": first - begin - length,
+        "life": 0,
+        "text": "from the start of the first process to the first step, without initialisation",
+    }
+
+
+def _of_restarts(restarts: Sequence[Restart], zero: int) -> Iterator[dict[str, Any]]:
+    """Return the time lost at each restart, and of what it is made."""
+    for one in restarts:
+        about = {"life": one.life, "epoch": one.epoch}
+        yield {
+            "kind": "time_lost",
+            "at_ns": one.kept_ns - zero,
+            "duration_ns": one.begin_ns - one.kept_ns,
+            "value": one.redone_count,
+            "text": one.why,
+            **about,
+        }
+        for part in one.parts:
+            yield {
+                "kind": part.kind,
+                "at_ns": part.at_ns - zero,
+                "duration_ns": part.duration_ns,
+                **about,
+            }
+
+
+def _failures(
+    lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
+) -> Iterator[dict[str, Any]]:
+    for one in lives:
+        if one.ended in ("failed", "killed"):
+            yield {
+                "kind": "failure" if one.ended == "failed" else "stopped",
+                "at_ns": one.end_ns - zero,
+                "life": one.life,
+                "rank": one.rank,
+                "node": nodes[one.launcher],
+                "text": one.ended,
+            }
+
+
+def _of_agents(
+    agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str], zero: int
+) -> Iterator[dict[str, Any]]:
+    for event in agents:
+        if event.get("kind") != "rendezvous" or not isinstance(event.get("start_ns"), int):
+            continue
+        yield {
+            "kind": "rendezvous",
+            "at_ns": event["start_ns"] - zero,
+            "duration_ns": event["end_ns"] - event["start_ns"],
+            "node": nodes.get(str(event.get(LAUNCHER)), str(event.get("node", ""))),
+            "value": event.get("world_size"),
+        }
+
+
+def _checkpoints(started: Sequence[Started], zero: int) -> Iterator[dict[str, Any]]:
+    for one in started:
+        for what, spans in (("saved", one.saves), ("loaded", one.loads)):
+            for begin, end in spans:
+                yield {
+                    "kind": "checkpoint",
+                    "at_ns": int(begin) - zero,
+                    "duration_ns": int(end - begin),
+                    "life": one.life.life,
+                    "rank": one.life.rank,
+                    "text": what,
+                }
+
+
+def _numbered(events: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    spec = SUMMARY.table("events")
+    columns = [column.name for column in spec]
+    table = pd.DataFrame(list(events), columns=columns)
+    table = table.sort_values("at_ns", kind="stable", ignore_index=True)
+    return spec.frame(table.assign(event=np.arange(len(table))))
+
+
+def _moved(table: pd.DataFrame, shift_ns: int, life: int) -> pd.DataFrame:
+    """Return a table of the life that was looked at as a part of the whole job."""
+    columns: dict[str, Any] = {}
+    for name in ("at_ns", "end_ns"):
+        if name in table:
+            columns[name] = table[name] + shift_ns
+    if "life" in table:
+        columns["life"] = life
+    return table.assign(**columns) if len(table) else table

@@ -1,0 +1,208 @@
+"""From the traces of a run to what is kept of it.
+
+That is bounded, however much was recorded; what is left out is said, sums stay exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from traceprof.comparison.summary.attempts import with_attempts
+from traceprof.comparison.summary.environment import environment_of
+from traceprof.comparison.summary.history import history_of_run
+from traceprof.comparison.summary.measures import measures_of_run
+from traceprof.comparison.summary.steps import rank_numbers, steps_of_run
+from traceprof.measures.collectives.blame import find_blame
+from traceprof.measures.composition import WAITING, composition_of_devices, place_of_work
+from traceprof.measures.device.times import used_devices
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.workload import workload
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result
+from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import DEVICE_TABLES
+from traceprof.session.answer import PAGE
+from traceprof.session.run import Run
+from traceprof.store.summaries import masked_run
+
+__all__ = [
+    "KEPT",
+    "OTHERS",
+    "bounded_composition",
+    "bounded_result",
+    "composition_of_run",
+    "summarise",
+]
+
+
+def composition_of_run(ranks: Ranks) -> tuple[int, pd.DataFrame, tuple[Note, ...]]:
+    """Return how many devices worked, what they did in the window, and what is not told.
+
+    Columns: part, kind, name, ns, count, n_bytes (see `makeup_of_devices`), all devices together.
+    The ns add up to the window of all devices, as far as it was recorded.
+    """
+    spans = {
+        (place, device): ranks.span
+        for place, part in enumerate(ranks.whole.parts)
+        for device in used_devices(part)
+    }
+    why_not = find_blame(ranks.whole).why_not
+    made = composition_of_devices(ranks, spans, knows_waits=not why_not)
+    made["name"] = _named_by_rank(made, rank_numbers(ranks).of_process)
+    groups = made.groupby(["part", "kind", "name"])
+    sizes = groups["n_bytes"].sum(min_count=1)
+    together = groups[["ns", "count"]].sum().assign(n_bytes=sizes).reset_index()
+    note = Note.of("whom ranks wait for is not told: {why}", why=why_not)
+    return len(spans), together, (note,) if why_not and len(spans) > 1 else ()
+
+
+def _named_by_rank(made: pd.DataFrame, numbers: Mapping[int, int]) -> pd.Series:
+    """Return the names, of ranks that are waited for their numbers: other runs know these, too."""
+    ranks = {f"process {process}": f"rank {rank}" for process, rank in numbers.items()}
+    waited = (made["kind"] == WAITING) & made["name"].isin(list(ranks))
+    return made["name"].where(~waited, made["name"].map(ranks))
+
+
+OTHERS: Final = "(others)"
+"""Stands for what has too little time to be kept by its name."""
+
+_MOST_ROWS: Final = 250
+_MOST_NAMES: Final = 300
+_LONGEST_NAME: Final = 600
+_KEYS: Final = ["part", "kind", "class", "name"]
+
+
+def bounded_result(result: Result) -> Result:
+    """Return a result with the first rows of its tables, and how many are left out of each."""
+    notes = []
+    tables = dict(result.tables)
+    for name, frame in result.tables.items():
+        if len(frame) > _MOST_ROWS:
+            tables[name] = frame.head(_MOST_ROWS)
+            notes.append(
+                Note.of(
+                    "{kept:count} of {n:count} rows of {name} are kept",
+                    kept=_MOST_ROWS,
+                    n=len(frame),
+                    name=name,
+                )
+            )
+    kept = Result(result.name, result.spec, tables, result.scalars, result.notes)
+    return kept.with_notes(*notes)
+
+
+def bounded_composition(made: pd.DataFrame) -> pd.DataFrame:
+    """Return what a window is made of with the longest names by themselves, all ns kept.
+
+    What is left is added up by part, kind and class under `OTHERS`.
+    """
+    made = made.assign(**{"class": made["class"].fillna("")})
+    made["name"] = made["name"].astype(str).str.slice(0, _LONGEST_NAME)
+    order = np.argsort(-made["ns"].to_numpy(np.int64), kind="stable")
+    is_kept = np.zeros(len(made), np.bool_)
+    is_kept[order[:_MOST_NAMES]] = True
+    made["name"] = made["name"].where(is_kept, OTHERS)
+    weight = made["count"].where(made["place_ratio"].notna(), 0)
+    made = made.assign(weight=weight, place=made["place_ratio"].fillna(0) * weight)
+    groups = made.groupby(_KEYS, sort=True)
+    sums = groups[["ns", "count", "weight", "place"]].sum()
+    sums = sums.assign(n_bytes=groups["n_bytes"].sum(min_count=1)).reset_index()
+    place = sums["place"] / sums["weight"].where(sums["weight"] > 0)
+    return sums.assign(place_ratio=place).drop(columns=["weight", "place"])
+
+
+KEPT: Final = (*PAGE, "classes", "layers", "ranks", "callers")
+"""The analyses whose results are kept: those of the page, and what runs are compared by."""
+
+
+def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = None) -> Summary:
+    """Return what is kept of ``run``, about the window that it is seen through.
+
+    ``name`` is what the user calls it; left out, that of its file or folder. Epochs, metrics and
+    events are those of the whole recording, and so are the steps unless a window was chosen.
+
+    Raises:
+        TraceError: it cannot be read.
+        UsageError: the window is none of this run.
+    """
+    every = run.within("all").of_ranks().whole
+    answers = run.answers(KEPT)
+    selection = run.selection
+    ranks = run.of_ranks()
+    results = {own: bounded_result(result) for own, result in answers.results.items()}
+    is_default = selection.window == run.within(None).selection.window
+    steps = steps_of_run(every if is_default else ranks)
+    tables = {"steps": steps, **history_of_run(every)}
+    devices: int | None = None
+    notes: tuple[Note, ...] = selection.notes
+    if every.recorded & set(DEVICE_TABLES):
+        devices, made, doubts = composition_of_run(ranks)
+        tables["makeup"] = bounded_composition(made.merge(place_of_work(ranks), how="left"))
+        notes += doubts
+    numbers = rank_numbers(every)
+    if numbers.are_guessed:
+        notes += (_GUESSED,)
+    steps_count = _steps_in(ranks)
+    tables["measures"] = measures_of_run(ranks, answers.results, tables, steps_count)
+    info = every.info
+    environment = environment_of(every)
+    command = environment.pop("command", "")
+    found = Summary(
+        name=name or Path(info.path).name or info.path,
+        origin=info.format,
+        command=command,
+        workload=workload(every).kind,
+        started_utc_ns=_start(every),
+        environment=environment,
+        labels=dict(labels or {}),
+        sources=tuple(_sources(every)),
+        window=selection.label,
+        window_ns=selection.window.duration_ns,
+        steps_count=steps_count or None,
+        devices_count=devices,
+        tables={own: SUMMARY.table(own).frame(table) for own, table in tables.items()},
+        results=results,
+        notes=notes,
+    )
+    return masked_run(with_attempts(found, run.paths, run.opening.life))
+
+
+_GUESSED: Final = Note(
+    "no file says the ranks: processes are numbered in the order of their identifiers"
+)
+
+
+def _steps_in(ranks: Ranks) -> int:
+    """Return how many steps of a rank lie in the window, of the rank with the most."""
+    # Numbers may begin anew in every epoch: rows count.
+    counts = steps_of_ranks(ranks).table.groupby("process").size()
+    return int(counts.max()) if len(counts) else 0
+
+
+def _start(ranks: Ranks) -> int | None:
+    """Return when the recording starts, in ns since 1970; None where it is not known."""
+    zero = ranks.info.utc_epoch_ns
+    if zero is None:
+        zero = next((p.info.utc_epoch_ns for p in ranks if p.info.utc_epoch_ns is not None), None)
+    return None if zero is None else zero + ranks.span.start_ns
+
+
+def _sources(ranks: Ranks) -> Iterator[SourceFile]:
+    for part in ranks.whole.parts:
+        path = Path(part.info.path)
+        numbers = part.processes["rank"].to_numpy(np.int64)
+        known = tuple(sorted(set(numbers[numbers != ABSENT].tolist())))
+        yield SourceFile(str(path), part.info.format, _size(path), known)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None

@@ -1,1 +1,0 @@
-"""Answers about files that did not change since they were given: taken from the user's cache."""

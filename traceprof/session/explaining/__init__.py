@@ -1,1 +1,0 @@
-"""Why a step, or a window, took longer than another one."""

@@ -1,0 +1,307 @@
+"""Answers about one window of a run, each kept by itself: what one command found, others show.
+
+Values become bytes and come back exactly, and nothing else: reading runs no code. Only the classes
+named here are made, of numbers, texts, arrays of plain numbers, frames and containers of them. What
+is anything else is refused: then it is computed again next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from importlib import import_module
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from traceprof.errors import NotRecordedError, TraceprofError
+from traceprof.measures import load_analysis
+from traceprof.model.results import Result
+from traceprof.session.run import Answers
+from traceprof.session.run_cache import RunCache
+
+_CLASSES: Final[Mapping[str, str]] = {
+    "Document": "traceprof.session.answer",
+    "Note": "traceprof.model.results",
+    "Selection": "traceprof.session.selection",
+    "SourceFile": "traceprof.model.summary",
+    "Summary": "traceprof.model.summary",
+    "TimeWindow": "traceprof.model.timing",
+    "TraceInfo": "traceprof.model.trace",
+    "Verdict": "traceprof.session.verdict",
+    "Workload": "traceprof.measures.workload",
+}
+_PLAIN: Final = (type(None), bool, float, str, bytes)
+_NUMBERS: Final = "biuf"
+_MASKED: Final = ("Int64", "Int32", "Float64", "boolean")
+
+
+_UNREADABLE: Final = (
+    *(msgspec.DecodeError, TraceprofError),
+    *(AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
+"""What comes of bytes that `encode` did not make."""
+
+
+class CodecError(Exception):
+    """It cannot be kept as it is, or what was kept cannot be read."""
+
+
+def encode(value: Any) -> bytes:
+    """Return ``value`` as bytes.
+
+    Raises:
+        CodecError: something in it cannot be kept exactly.
+    """
+    try:
+        return msgspec.msgpack.encode(_plain(value))
+    except (OverflowError, TypeError, RecursionError) as error:
+        raise CodecError(str(error)) from error
+
+
+def decode(data: bytes) -> Any:
+    """Return the value in ``data``, which `encode` made.
+
+    Raises:
+        CodecError: it did not.
+    """
+    try:
+        return _value(msgspec.msgpack.decode(data))
+    except CodecError:
+        raise
+    except _UNREADABLE as error:
+        raise CodecError(str(error)) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` as what MessagePack knows; what is more than a scalar as [kind, …]."""
+    kind = type(value)
+    if kind in _PLAIN or kind is int:
+        return value
+    if isinstance(value, np.generic):
+        return ["number", *_array(np.array([value]))[1:]]
+    if kind in _WRITERS:
+        return _WRITERS[kind](value)
+    if kind is Result:
+        return _plain_result(value)
+    if kind.__name__ in _CLASSES and kind.__module__ == _CLASSES[kind.__name__]:
+        own = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return ["object", kind.__name__, own]
+    raise CodecError(f"a {kind.__name__}")
+
+
+def _plain_result(result: Result) -> Any:
+    if result.samples or load_analysis(result.name).spec is not result.spec:
+        raise CodecError(f"a result of {result.name} that is not as declared")
+    parts = (dict(result.tables), dict(result.scalars), result.notes)
+    return ["result", result.name, *map(_plain, parts)]
+
+
+def _array(values: Any) -> list[Any]:
+    """Return a column: a numpy array, or one of pandas' own."""
+    dtype = values.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        codes, categories = _array(np.asarray(values.codes)), _index(dtype.categories)
+        return ["category", codes, categories, bool(dtype.ordered)]
+    if isinstance(dtype, pd.StringDtype):
+        texts = [
+            None if missing else str(text)
+            for text, missing in zip(values, pd.isna(values), strict=True)
+        ]
+        return ["string", str(dtype.storage), dtype.na_value is pd.NA, texts]
+    if str(dtype) in _MASKED:
+        filled = values.to_numpy(dtype=dtype.numpy_dtype, na_value=dtype.type(0))
+        return ["masked", str(dtype), _array(filled), _array(np.asarray(pd.isna(values)))]
+    if isinstance(dtype, np.dtype) and dtype.kind in _NUMBERS and values.ndim == 1:
+        return ["numbers", dtype.str, np.ascontiguousarray(values).tobytes()]
+    if isinstance(dtype, np.dtype) and dtype.kind == "O" and values.ndim == 1:
+        return ["objects", [_plain(value) for value in values.tolist()]]
+    raise CodecError(f"a column of {dtype}")
+
+
+def _frame(frame: pd.DataFrame) -> list[Any]:
+    names = list(frame.columns)
+    if frame.columns.nlevels > 1 or frame.attrs or len(set(names)) < len(names):
+        raise CodecError("a frame of many levels")
+    columns = [_array(_values(frame[name])) for name in names]
+    heads = [str(frame.columns.dtype), _plain(frame.columns.name), [_plain(n) for n in names]]
+    return ["frame", heads, columns, _index(frame.index)]
+
+
+def _values(of: pd.Series[Any] | pd.Index[Any]) -> Any:
+    """Return the values as they are: an array of numpy's, or one of pandas' own."""
+    return of.to_numpy() if isinstance(of.dtype, np.dtype) else of.array
+
+
+def _index(index: pd.Index[Any]) -> list[Any]:
+    if isinstance(index, pd.RangeIndex):
+        return ["range", _plain(index.name), index.start, index.stop, index.step]
+    if index.nlevels > 1:
+        raise CodecError("an index of many levels")
+    return ["index", _plain(index.name), _array(_values(index))]
+
+
+_WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
+    list: lambda value: ["list", [_plain(one) for one in value]],
+    tuple: lambda value: ["tuple", [_plain(one) for one in value]],
+    frozenset: lambda value: ["frozenset", sorted(value)],
+    dict: lambda value: ["dict", [[_plain(key), _plain(one)] for key, one in value.items()]],
+    np.ndarray: _array,
+    pd.DataFrame: _frame,
+}
+
+
+def _value(plain: Any) -> Any:
+    if not isinstance(plain, list):
+        return plain
+    kind, *rest = plain
+    return _READERS[kind](*rest)
+
+
+def _numbers(dtype: str, data: bytes) -> Any:
+    if np.dtype(dtype).kind not in _NUMBERS:
+        raise CodecError(f"numbers of type {dtype}")
+    return np.frombuffer(data, dtype).copy()
+
+
+def _objects(values: list[Any]) -> Any:
+    found = np.empty(len(values), object)
+    for place, value in enumerate(values):
+        found[place] = _value(value)
+    return found
+
+
+def _category(codes: Any, categories: Any, ordered: bool) -> Any:
+    return pd.Categorical.from_codes(_value(codes), _read_index(*categories), ordered=ordered)
+
+
+def _string(storage: Any, is_na: bool, texts: list[str | None]) -> Any:
+    dtype = pd.StringDtype(storage) if is_na else pd.StringDtype(storage, na_value=np.nan)
+    return pd.array(texts, dtype=dtype)
+
+
+def _masked(dtype: str, values: Any, mask: Any) -> Any:
+    if dtype not in _MASKED:
+        raise CodecError(f"a column of {dtype}")
+    found = _value(values).astype(object)
+    found[_value(mask)] = None
+    return pd.Series(found, dtype=dtype).array
+
+
+def _read_frame(heads: list[Any], columns: list[Any], index: list[Any]) -> pd.DataFrame:
+    dtype, name, names = heads
+    labels = _read_index(*index)
+    values = (_typed(_value(one)) for one in columns)
+    own = {place: pd.Series(one, labels, one.dtype) for place, one in enumerate(values)}
+    frame = pd.DataFrame(own, index=labels)
+    frame.columns = pd.Index([_value(one) for one in names], dtype=dtype, name=_value(name))
+    return frame
+
+
+def _read_index(kind: str, name: Any, *rest: Any) -> pd.Index[Any]:
+    if kind == "range":
+        start, stop, step = rest
+        return pd.RangeIndex(start, stop, step, name=_value(name))
+    values = _typed(_value(rest[0]))
+    return pd.Index(values, values.dtype, name=_value(name))
+
+
+def _typed(values: Any) -> Any:
+    if not hasattr(values, "dtype"):
+        raise CodecError("no column")
+    return values
+
+
+def _object(name: str, values: dict[str, Any]) -> Any:
+    known = getattr(import_module(_CLASSES[name]), name)
+    return known(**{own: _value(value) for own, value in values.items()})
+
+
+def _result(name: str, tables: Any, scalars: Any, notes: Any) -> Result:
+    spec = load_analysis(name).spec
+    return Result(name, spec, _value(tables), _value(scalars), _value(notes))
+
+
+_READERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "number": lambda dtype, data: _numbers(dtype, data)[0],
+    "numbers": _numbers,
+    "objects": _objects,
+    "category": _category,
+    "string": _string,
+    "masked": _masked,
+    "list": lambda values: [_value(one) for one in values],
+    "tuple": lambda values: tuple(_value(one) for one in values),
+    "frozenset": frozenset,
+    "dict": lambda pairs: {_value(key): _value(one) for key, one in pairs},
+    "frame": _read_frame,
+    "object": _object,
+    "result": _result,
+}
+
+
+_RESULT = "result"
+
+
+class KeptAnswers:
+    """What is kept about the window ``window`` of a run, and what is to be kept of it."""
+
+    def __init__(self, cache: RunCache, window: str | None) -> None:
+        self._cache = cache
+        self._window = window
+        self._new: dict[tuple[object, ...], Any] = {}
+
+    def value(self, what: tuple[object, ...]) -> Any:
+        """Return what was kept under the name ``what``; None where nothing is."""
+        data = self._cache.get(*self._name(what))
+        try:
+            return None if data is None else decode(data)
+        except CodecError:
+            return None
+
+    def add(self, what: tuple[object, ...], value: Any) -> None:
+        """Let ``value`` be kept under the name ``what``."""
+        self._new[what] = value
+
+    def keep(self) -> None:
+        """Keep what was added; what cannot be kept exactly is left out."""
+        contents = {}
+        for what, value in self._new.items() if self._cache.keeps else ():
+            try:
+                contents[self._name(what)] = encode(value)
+            except CodecError:
+                continue
+        self._cache.put(contents)
+        self._new.clear()
+
+    def results(self, names: Sequence[str]) -> Mapping[str, Result | str]:
+        """Return what is known of the analyses ``names``: the result, or why there is none."""
+        found = {name: self.value((_RESULT, name)) for name in names}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def joined(
+        self,
+        names: Sequence[str],
+        known: Mapping[str, Result | str],
+        more: Answers,
+        *,
+        strict: bool,
+    ) -> Answers:
+        """Return ``known`` and ``more`` in the order of ``names``; what is new is to be kept.
+
+        Raises:
+            NotRecordedError: ``strict``, and the trace lacks the data of one of them.
+        """
+        every = {**known, **more.results, **more.missing}
+        for name in (*more.results, *more.missing):
+            self.add((_RESULT, name), every[name])
+        ordered = {name: every[name] for name in names}
+        missing = {name: one for name, one in ordered.items() if isinstance(one, str)}
+        if strict and missing:
+            raise NotRecordedError(next(iter(missing.values())))
+        results = {name: one for name, one in ordered.items() if not isinstance(one, str)}
+        return Answers(results, missing)
+
+    def _name(self, what: tuple[object, ...]) -> tuple[object, ...]:
+        return ("window", self._window, *what)
