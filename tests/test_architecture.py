@@ -32,7 +32,7 @@ from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 from traceprof.render import registry
-from traceprof.render.base import Renderer
+from traceprof.render.registry import Renderer
 from traceprof.session.answer import answer
 from traceprof.session.run import open_run
 

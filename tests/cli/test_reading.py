@@ -14,8 +14,8 @@ import pytest
 
 from tests.render.timeline.tasks import two_ranks
 from tests.requirements import ROOT
-from traceprof.cli import reading
-from traceprof.cli.reading import Reading, end_reading, told_while_reading
+from traceprof.cli import streams
+from traceprof.cli.streams import Reading, end_reading, reading_shown
 from traceprof.findings import RULES
 from traceprof.model.ranks import Ranks
 from traceprof.processes import PROGRESS
@@ -92,7 +92,7 @@ def test_what_is_read_is_told_unless_others_tell_it(
     terminal, begun = Terminal(), threading.Event()
     (tmp_path / "rank0.sqlite").write_bytes(b"x")
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(reading, "_FIRST_AFTER_S", 0.0)
+    monkeypatch.setattr(streams, "_FIRST_AFTER_S", 0.0)
     monkeypatch.setattr(PROGRESS, "is_told", is_told)
     for name in ("show", "end"):
         before = getattr(Reading, name)
@@ -102,7 +102,7 @@ def test_what_is_read_is_told_unless_others_tell_it(
             begun.set()
 
         monkeypatch.setattr(Reading, name, told)
-    with told_while_reading([tmp_path, "SELECT 1", "x" * 5000, "a\0b"]):
+    with reading_shown([tmp_path, "SELECT 1", "x" * 5000, "a\0b"]):
         assert begun.wait(20)
         assert ("rank0.sqlite" in terminal.getvalue()) != is_told
 
@@ -118,7 +118,7 @@ def test_nobody_who_looks_elsewhere_is_told(
     path = tmp_path / "a"
     path.touch()
     for paths in ([path], [path, path], [tmp_path], []):
-        with told_while_reading(paths):
+        with reading_shown(paths):
             pass
     assert capsys.readouterr().err == ""
 

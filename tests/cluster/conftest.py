@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from scripts.generate_nsys import Job, generate
-from traceprof.render.base import Options
-from traceprof.render.registry import render
+from traceprof.render.registry import Options, render
 from traceprof.session.answer import answer, page
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run

@@ -12,7 +12,7 @@ from traceprof.comparison.summary.summarise import summarise
 from traceprof.errors import UsageError
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
-from traceprof.render.elastic_chart import elastic_chart
+from traceprof.render.charts.elastic import elastic_chart
 from traceprof.session.run import open_run
 
 S = 1_000_000_000

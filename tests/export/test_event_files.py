@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.compat.proto.event_pb2 import Event
 
-from traceprof.export.event_files import crc32c, record, scalars_event, version_event
+from traceprof.export.tensorboard import crc32c, record, scalars_event, version_event
 
 _INT64 = st.integers(-(2**63), 2**63 - 1)
 _FLOATS = st.floats(allow_nan=False, width=32)

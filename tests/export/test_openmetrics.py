@@ -13,7 +13,7 @@ from tests.analysis.generated_run import Plan, make_ranks_of
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.export import exporter_called
-from traceprof.export.base import Request
+from traceprof.export.request import Request
 from traceprof.measures import analysis_names
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import run_of

@@ -15,8 +15,8 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.export import exporter_called
-from traceprof.export.base import Request
-from traceprof.export.json_rows import microseconds
+from traceprof.export.chrome_lanes import microseconds
+from traceprof.export.request import Request
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.ranks import Ranks

@@ -14,12 +14,11 @@ import pytest
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.export import exporter_called
-from traceprof.export.base import Request
+from traceprof.export.request import Request
 from traceprof.formats import ReadOptions, open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import TABLES
-from traceprof.render.base import Options
-from traceprof.render.registry import render
+from traceprof.render.registry import Options, render
 from traceprof.session.answer import page
 from traceprof.session.material import Material
 from traceprof.session.run import open_run

@@ -12,7 +12,7 @@ from tests.analysis.generated_run import Plan, make_ranks_of
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.export import exporter_called
-from traceprof.export.base import Exported, Request
+from traceprof.export.request import Exported, Request
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import TraceInfo
 from traceprof.session.run import run_of

@@ -15,10 +15,9 @@ from rich.text import Text
 from tests.analysis.generated_run import MS, Plan, make_trace_of
 from tests.running import run
 from traceprof.model.results import Result, ResultSpec, TableSpec
-from traceprof.render.heat import HeatMap, find_lines, format_more, make_heat_map
+from traceprof.render.heat import HeatMap, find_lines, format_more, heat_chart, make_heat_map
 from traceprof.render.palette import HEAT
-from traceprof.render.report.heat_chart import heat_chart
-from traceprof.render.text.heat_lines import heat_lines
+from traceprof.render.text.bars import heat_lines
 
 
 def ranks_by_steps(

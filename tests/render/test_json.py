@@ -32,12 +32,10 @@ from traceprof.model.results import (
     total,
 )
 from traceprof.model.trace import TraceInfo
-from traceprof.render.base import Options
 from traceprof.render.escape import visible_text
-from traceprof.render.json_schema import schema_of
-from traceprof.render.json_values import plain, to_json
-from traceprof.render.reference import declared_specs, reference_of, runs_page
-from traceprof.render.registry import render
+from traceprof.render.json_text import plain, to_json
+from traceprof.render.reference import declared_specs, reference_of, runs_page, schema_of
+from traceprof.render.registry import Options, render
 from traceprof.session.verdict import Verdict
 
 SCHEMA = ROOT / "docs" / "schema" / "analysis-2.json"

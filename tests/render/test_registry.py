@@ -20,8 +20,7 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render import registry
-from traceprof.render.base import Options, Renderer
-from traceprof.render.registry import RENDERERS, render, renderer_named
+from traceprof.render.registry import RENDERERS, Options, Renderer, render, renderer_named
 from traceprof.session.answer import Document
 from traceprof.session.verdict import Verdict
 

@@ -7,9 +7,8 @@ import re
 from tests.comparison.scaling.sized_runs import MS, sized
 from traceprof.comparison import Comparison
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.render.base import Options
-from traceprof.render.registry import render
-from traceprof.render.scaling_chart import scaling_charts
+from traceprof.render.charts.scaling import scaling_charts
+from traceprof.render.registry import Options, render
 
 BASE = {"compute": 90 * MS, "host": 10 * MS}
 LESS = {"compute": 100 * MS, "communication": 50 * MS, "stragglers": 40 * MS, "host": 10 * MS}

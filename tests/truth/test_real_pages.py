@@ -10,8 +10,7 @@ import pytest
 from tests.real_traces import ALL
 from tests.requirements import require
 from traceprof.model.activity import PARTS
-from traceprof.render.base import Options
-from traceprof.render.registry import render
+from traceprof.render.registry import Options, render
 from traceprof.session.answer import Document, page
 from traceprof.session.run import open_run
 

@@ -14,8 +14,8 @@ from tests.viewer.test_tables import _texts
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.session.run import run_of
-from traceprof.viewer.differences import Differences
 from traceprof.viewer.panes import Pane, open_pane
+from traceprof.viewer.tables import Differences
 
 
 def trained(gemm_ns: int) -> Trace:

@@ -16,9 +16,8 @@ from traceprof.model.timing import TimeWindow
 from traceprof.render.timeline.channels import Channel, Lanes
 from traceprof.session.run import Run, open_run
 from traceprof.viewer import panes
-from traceprof.viewer.kept import read_timeline, write_timeline
 from traceprof.viewer.panes import Pane, open_pane
-from traceprof.viewer.timeline import Timeline
+from traceprof.viewer.timeline import Timeline, read_timeline, write_timeline
 
 TABLES = ("breakdown", "kernels")
 

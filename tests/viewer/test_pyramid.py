@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from traceprof.model.timing import TimeWindow
 from traceprof.render.timeline.channels import Channel
-from traceprof.viewer.pyramid import Level, build_levels, cut_channel, level_for
+from traceprof.viewer.timeline import Level, build_levels, cut_channel, level_for
 
 Gaps = st.lists(st.tuples(st.integers(0, 30_000), st.integers(0, 9_000)), min_size=1, max_size=60)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.requirements import ROOT, require
-from traceprof.render.timeline.script import read_asset
+from traceprof.render.timeline.render import read_asset
 from traceprof.viewer.tables import DEFAULT_TABLES
 
 MODULES = ROOT / "traceprof" / "viewer" / "modules"

@@ -13,9 +13,8 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.session.run import run_of
 from traceprof.viewer.panes import open_pane
-from traceprof.viewer.search import Found
-from traceprof.viewer.store import TimelineStore
-from traceprof.viewer.timeline import Timeline
+from traceprof.viewer.search import FoundEvent
+from traceprof.viewer.timeline import Timeline, TimelineStore
 
 
 def _head(data: bytes) -> dict[str, Any]:
@@ -85,8 +84,8 @@ def test_search_counts_and_finds_in_the_whole_trace() -> None:
     named = [name == "Needle" for name in pane.store.lanes.names]
     is_match = search.matching(np.packbits(named, bitorder="little").tobytes())
     assert search.count(is_match) == 2
-    assert search.nearest(is_match, 50, 1) == Found(0, 0, 690_000, 690_005)
-    assert search.nearest(is_match, 690_000, -1) == Found(0, 0, 50, 55)
+    assert search.nearest(is_match, 50, 1) == FoundEvent(0, 0, 690_000, 690_005)
+    assert search.nearest(is_match, 690_000, -1) == FoundEvent(0, 0, 50, 55)
     assert search.nearest(is_match, 690_000, 1) is None
     assert search.nearest(is_match, 50, -1) is None
     assert search.nearest(is_match, 0, 1, row=3) is None

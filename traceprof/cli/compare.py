@@ -92,7 +92,7 @@ def compare(
         cuts_markdown=True,
     )
     if page is not None:
-        from traceprof.render.base import Options
+        from traceprof.render.registry import Options
         from traceprof.render.report.compared import render_compared
 
         write_file(page, render_compared(found, Options(rows=None)), force=force, inputs=inputs)

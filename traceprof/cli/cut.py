@@ -69,8 +69,7 @@ def cut(
     force: Force = False,
 ) -> None:
     """A window of a trace as a smaller trace of the same format, which other tools open, too."""
-    from traceprof.cli.output import message
-    from traceprof.cli.progress import Progress, ended_by_signals
+    from traceprof.cli.output import ProgressLine, ended_by_signals, message
     from traceprof.files import check_target
     from traceprof.render.formatting import note_text
     from traceprof.session.cutting import Cutting, cut_run, cut_steps
@@ -86,11 +85,11 @@ def cut(
             if check_target_of:
                 check_target(output, force=force, inputs=trace)
             cuts, selection = cut_run(
-                run, output, cutting, force=force, progress=Progress("cutting")
+                run, output, cutting, force=force, progress=ProgressLine("cutting")
             )
             notes = selection.notes
         else:
-            cuts, _ = cut_steps(run, output, cutting, progress=Progress("cutting"))
+            cuts, _ = cut_steps(run, output, cutting, progress=ProgressLine("cutting"))
             notes = ()
     for note in notes:
         message(note_text(note))

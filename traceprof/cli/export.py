@@ -73,10 +73,9 @@ def export(
     from dataclasses import replace
 
     from traceprof.cli.options import numbers_of
-    from traceprof.cli.output import message
-    from traceprof.cli.progress import Progress, ended_by_signals
+    from traceprof.cli.output import ProgressLine, ended_by_signals, message
     from traceprof.export import exporter_called
-    from traceprof.export.base import Request, check_analyses, check_tables
+    from traceprof.export.request import Request, check_analyses, check_tables
     from traceprof.session.run import open_run
     from traceprof.units import format_bytes, format_count
 
@@ -91,7 +90,7 @@ def export(
         tuple(asked),
         numbers_of(ranks),
         force,
-        Progress("exporting"),
+        ProgressLine("exporting"),
     )
     run = open_run(trace, replace(opening, keeps_secrets=keep_secrets)).within(window)
     with ended_by_signals():

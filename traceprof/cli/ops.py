@@ -101,15 +101,15 @@ def ops(
     )
     found = operations(open_run(trace, opening).within(window), chosen, counts_launches=ncu)
     if ncu:
-        from traceprof.render.ncu import ncu_lines
+        from traceprof.render.rows_text import ncu_lines
 
         lines = ncu_lines(found.launches())
     else:
-        from traceprof.render.operations import FORMS
+        from traceprof.render.rows_text import OPERATION_FORMS
         from traceprof.session.operations import OPERATIONS
 
         form = "csv" if as_csv else "json" if as_json else "text"
-        lines = FORMS[form](OPERATIONS, found.chunks())
+        lines = OPERATION_FORMS[form](OPERATIONS, found.chunks())
     _print(lines, output, trace, force=force)
 
 

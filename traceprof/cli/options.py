@@ -255,7 +255,7 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def opened(**given: Any) -> None:
-        from traceprof.cli.reading import told_while_reading
+        from traceprof.cli.streams import reading_shown
         from traceprof.processes import keep_freed_memory
 
         said = {name: given.pop(name) for name in _OPENING}
@@ -263,7 +263,7 @@ def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
         words = [word for value in given.values() if isinstance(value, list) for word in value]
         if len(words) == _FILES_AT_ONCE.get(command.__name__, 1) and _are_large_files(words):
             keep_freed_memory()
-        with told_while_reading(words):
+        with reading_shown(words):
             command(**given, opening=_opening(**said))
 
     vars(opened).pop("__wrapped__")

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import UsageError
 from traceprof.values import dataclass
 
 if TYPE_CHECKING:
-    from traceprof.render.base import Answered
-    from traceprof.render.options import Options
+    from traceprof.render.registry import Answered, Options
     from traceprof.session.options import Opening
 
-__all__ = [
-    "Printing",
-    "message",
-    "out",
-    "print_answers",
-    "print_document",
-    "print_kept",
-    "print_page",
-    "terminal_options",
-    "write_page",
-]
 
 _NARROWEST = 80
 _ASK_FOR_COLOURS = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
@@ -127,7 +117,7 @@ def print_document(document: Answered, printing: Printing) -> None:
 
 
 def _options(printing: Printing) -> Options:
-    from traceprof.render.options import Options
+    from traceprof.render.registry import Options
 
     name = printing.renderer
     most = printing.rows if name == "markdown" and printing.cuts_markdown else None
@@ -143,7 +133,7 @@ def _print_text(name: str, text: str) -> None:
 
 def terminal_options(rows: int | None = None) -> Options:
     """Return what the terminal that we print on can show; it is 80 columns wide or more."""
-    from traceprof.render.options import Options
+    from traceprof.render.registry import Options
 
     width = _width_of_pipe()
     if width is not None:
@@ -205,3 +195,49 @@ def write_page(
 
     write_file(path, render("html", document), force=force, inputs=inputs)
     message(f"wrote {path} ({format_bytes(path.stat().st_size)}): open it in a browser")
+
+
+_SILENT_S = 1.0
+
+
+class ProgressLine:
+    """Says how far it is, how fast, and how long it takes yet."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.started = self.said = time.monotonic()
+        self.before = 0
+
+    def __call__(self, done: int, total: int, unit: str) -> None:
+        """Say it, on a terminal once a second, elsewhere less often; ``total`` 0: not known."""
+        pass
+        from traceprof.units import NS_PER_S, format_bytes, format_count, format_duration
+
+        now = time.monotonic()
+        if done < self.before:
+            self.started = now
+        self.before = done
+        if now - self.said < (_SILENT_S if sys.stderr.isatty() else 10 * _SILENT_S) or not done:
+            return
+        self.said = now
+        rate = done / max(now - self.started, 1e-9)
+        speed = format_bytes(rate) if unit == "bytes" else f"{format_count(round(rate))} {unit}"
+        if not total:
+            message(f"{self.what}: {format_count(done)} {unit}, {speed}/s")
+            return
+        left = format_duration(max(0, total - done) / rate * NS_PER_S)
+        message(f"{self.what}: {100 * done // total} %, {speed}/s, {left} left")
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end what is being done as Ctrl-C does: so that nothing half stays behind."""
+
+    def end(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

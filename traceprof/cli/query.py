@@ -65,7 +65,7 @@ def query(
     """SQL about a trace: `query TRACE "SELECT name, sum(duration_ns) FROM kernels GROUP BY 1"`."""
     from traceprof.cli.output import Printing, message, terminal_options
     from traceprof.query.engine import Limits
-    from traceprof.render.queried import FORMS, schema_text
+    from traceprof.render.rows_text import QUERY_FORMS, schema_text
     from traceprof.session.querying import query as answered
     from traceprof.session.querying import views
     from traceprof.session.run import open_run
@@ -79,7 +79,7 @@ def query(
     most = rows or (1_000_000 if form in ("csv", "json") else 1000)
     limits = Limits(n_rows=most, seconds=parse_duration(timeout) / 1e9)
     found = answered(open_run(paths, opening).within(window), sql, limits)
-    _print(FORMS[form](found.rows, terminal_options().width), output, paths, force=force)
+    _print(QUERY_FORMS[form](found.rows, terminal_options().width), output, paths, force=force)
     for remark in found.remarks:
         message(remark)
     if found.rows.is_cut:

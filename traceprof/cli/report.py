@@ -64,7 +64,7 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
 
     def rendered() -> list[str]:
         from traceprof import measures
-        from traceprof.render.options import Options
+        from traceprof.render.registry import Options
         from traceprof.render.report import render_report
         from traceprof.session.answer import page as answer
         from traceprof.session.run import open_run
@@ -79,7 +79,7 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
 
 def _of_two(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
     from traceprof.comparison.comparing import compare_named
-    from traceprof.render.options import Options
+    from traceprof.render.registry import Options
     from traceprof.render.report.compared import render_compared
 
     base, new = trace

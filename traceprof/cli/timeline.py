@@ -105,7 +105,7 @@ def _page_beside(
 ) -> str:
     """Return the page of two runs, or of two ranks of one."""
     from traceprof.comparison.comparing import ranks_beside, runs_beside
-    from traceprof.render.timeline.beside import Side, render_beside
+    from traceprof.render.timeline.beside import TimelineSide, render_beside
 
     if sides is not None:
         opened = runs_beside(sides, opening, window)
@@ -113,7 +113,7 @@ def _page_beside(
     else:
         opened = ranks_beside(trace, opening, window, numbers_of(ranks) or ())
         heading = f"{trace[0].name}: " + " vs ".join(side.name for side in opened)
-    drawn = [Side(side.name, side.title, side.trace, side.window) for side in opened]
+    drawn = [TimelineSide(side.name, side.title, side.trace, side.window) for side in opened]
     return render_beside(drawn, title=title or heading, by_rank=sides is not None)
 
 

@@ -50,9 +50,9 @@ def view(
     from traceprof.session.run import open_run
 
     try:
+        from traceprof.viewer.guard import bind
         from traceprof.viewer.panes import open_pane
         from traceprof.viewer.server import ViewerServer
-        from traceprof.viewer.site import bind
     except ModuleNotFoundError as error:
         if error.name not in ("dash", "flask", "werkzeug"):
             raise

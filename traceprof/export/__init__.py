@@ -9,7 +9,7 @@ from traceprof.errors import UsageError
 from traceprof.values import dataclass
 
 if TYPE_CHECKING:
-    from traceprof.export.base import Export
+    from traceprof.export.request import Export
 
 __all__ = ["EXPORTERS", "Exporter", "exporter_called"]
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from traceprof.export.base import Export, Exported, Request, check_tables
+from traceprof.export.request import Export, Exported, Request, check_tables
 from traceprof.export.result_files import write_results
 from traceprof.files import new_file, new_folder
 from traceprof.formats.tables.columns import Names, batch_of, schema_of

@@ -8,11 +8,11 @@ from dataclasses import field
 from typing import Any, Final
 
 from traceprof.errors import UsageError
-from traceprof.export.base import Export, Exported, Request
+from traceprof.export.request import Export, Exported, Request
 from traceprof.files import new_file
 from traceprof.model.results import Column, Unit
 from traceprof.render.escape import visible_text
-from traceprof.render.json_values import plain
+from traceprof.render.json_text import plain
 from traceprof.render.shown import ShownTable, table_of
 from traceprof.session.answer import Document, answer
 from traceprof.session.run import Run

@@ -1,24 +1,325 @@
-"""``perfetto`` (and ``chrome``): a trace as JSON of Chrome's trace events, written as a stream."""
+"""``perfetto`` (and ``chrome``): a trace as JSON of Chrome's trace events, written as a stream.
+
+Events are in the words of Kineto where it has some.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final
 
-from traceprof.export.base import Export, Exported, Request, check_tables
-from traceprof.export.chrome_events import Drawing, events_of
-from traceprof.export.json_rows import bytes_of
-from traceprof.export.lanes import Lanes
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceprof.export.chrome_lanes import (
+    ChromeLanes,
+    Places,
+    Text,
+    as_json,
+    bytes_of,
+    joined,
+    microseconds,
+    names_as_json,
+    number,
+    quoted,
+)
+from traceprof.export.request import Export, Exported, Request, check_tables
 from traceprof.files import new_file
+from traceprof.measures.host.launches import find_launches
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import ABSENT
+from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.trace import Trace
 from traceprof.session.material import Material
 from traceprof.session.run import Run
+from traceprof.values import dataclass
 
-__all__ = ["EXPORTS"]
+_DIRECTIONS: Final = {
+    "h2d": "Memcpy HtoD",
+    "d2h": "Memcpy DtoH",
+    "d2d": "Memcpy DtoD",
+    "p2p": "Memcpy PtoP",
+    "h2h": "Memcpy HtoH",
+    "memset": "Memset",
+}
+_SYNCS: Final = {
+    "event": "Event Sync",
+    "stream_wait": "Stream Wait Event",
+    "stream": "Stream Sync",
+    "context": "Context Sync",
+}
+_Made = Iterator[pa.Array]
+
+
+@dataclass(slots=True)
+class ChromeDrawing:
+    """Into what rows are drawn; times count from ``zero_ns``, and ``trace`` has the launches."""
+
+    lanes: ChromeLanes
+    zero_ns: int
+    trace: Trace
+    n_flows: int = 0
+
+
+def events_of(table: str, frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    """Yield rows of ``table`` as texts of events, each with a comma and a newline behind it.
+
+    Details of another table are none.
+    """
+    if len(frame) and not TABLES[table].detail_of:
+        yield from _EVENTS[table](frame, to)
+
+
+def _slices(
+    frame: pd.DataFrame, places: Places, zero_ns: int, told: tuple[Text, Text], *arguments: Text
+) -> pa.Array:
+    """Return complete events: ``told`` are category and name as JSON; arguments begin so: ",x"."""
+    starts = frame["start_ns"].to_numpy(np.int64)
+    durations = frame["end_ns"].to_numpy(np.int64) - starts
+    return joined(
+        '{"ph":"X","cat":',
+        told[0],
+        ',"name":',
+        told[1],
+        *_place(places),
+        ',"ts":',
+        microseconds(starts - zero_ns),
+        ',"dur":',
+        microseconds(durations),
+        *_arguments(arguments),
+        "},\n",
+    )
+
+
+def _place(places: Places) -> tuple[Text, ...]:
+    pid, tid = (pa.array(numbers).cast(pa.string()) for numbers in places)
+    return ',"pid":', pid, ',"tid":', tid
+
+
+def _arguments(arguments: tuple[Text, ...]) -> tuple[Text, ...]:
+    if not arguments:
+        return ()
+    body = joined(*arguments)
+    return (',"args":{', pc.utf8_slice_codeunits(body, 1), "}")
+
+
+def _number(frame: pd.DataFrame, column: str, key: str = "") -> pa.Array:
+    values = frame[column].to_numpy(np.int64)
+    return number(key or column, values, values != ABSENT)
+
+
+def _real(frame: pd.DataFrame, column: str) -> pa.Array:
+    values = frame[column].to_numpy(np.float64)
+    return number(column, values, np.isfinite(values))
+
+
+def _device(frame: pd.DataFrame) -> tuple[Text, ...]:
+    names = ("device", "stream", "correlation")
+    return tuple(_number(frame, name) for name in names)
+
+
+def _kernels(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    places = to.lanes.of_devices("kernels", frame)
+    yield _slices(
+        frame,
+        places,
+        to.zero_ns,
+        ('"kernel"', names_as_json(frame["name"].array)),
+        *_device(frame),
+        quoted("activity", frame["activity"].array),
+        _number(frame, "graph_node", "graph node id"),
+    )
+    yield from _flows(frame, places, to)
+
+
+def _copies(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    is_memset = (frame["direction"] == "memset").to_numpy()
+    n_bytes = frame["n_bytes"].to_numpy(np.int64)
+    lasted = (frame["end_ns"] - frame["start_ns"]).to_numpy(np.int64)
+    rates = np.round(n_bytes / np.maximum(lasted, 1), 3)  # bytes per ns are GB per s
+    is_rated = (n_bytes != ABSENT) & (lasted > 0)
+    places = to.lanes.of_devices("copies", frame)
+    yield _slices(
+        frame,
+        places,
+        to.zero_ns,
+        (pa.array(np.where(is_memset, '"gpu_memset"', '"gpu_memcpy"')), _names_of_copies(frame)),
+        *_device(frame),
+        _number(frame, "n_bytes", "bytes"),
+        number("memory bandwidth (GB/s)", rates, is_rated),
+        _number(frame, "src_device", "fromDevice"),
+        _number(frame, "dst_device", "toDevice"),
+        _number(frame, "graph_node", "graph node id"),
+    )
+    yield from _flows(frame, places, to)
+
+
+def _names_of_copies(frame: pd.DataFrame) -> pa.Array:
+    columns = [frame[name].astype(str) for name in ("direction", "src_kind", "dst_kind")]
+    names = pd.MultiIndex.from_arrays(columns)
+    codes, distinct = names.factorize()
+    texts = [_name_of_copy(*kinds) for kinds in distinct]
+    return pa.array(texts, pa.string()).take(pa.array(codes))
+
+
+def _name_of_copy(direction: str, source: str, target: str) -> str:
+    ends = [end.replace("_", " ").title() for end in (source, target) if end]
+    kinds = f" ({' -> '.join(ends)})" if ends else ""
+    return f'"{_DIRECTIONS.get(direction, "Memcpy")}{kinds}"'
+
+
+def _api_calls(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    names = frame["name"].array
+    words = [_category_of_call(str(name)) for name in names.categories]
+    places = np.asarray(names.codes, np.int64) % (len(words) + 1)
+    category = pa.array([*words, '"cuda_runtime"']).take(pa.array(places))
+    told = (category, names_as_json(names))
+    lanes = to.lanes.of_threads("api_calls", frame)
+    yield _slices(frame, lanes, to.zero_ns, told, _number(frame, "correlation"))
+
+
+def _category_of_call(name: str) -> str:
+    if name.startswith("hip"):
+        return '"hip_runtime"'
+    is_driver = name.startswith("cu") and not name.startswith("cuda")
+    return '"cuda_driver"' if is_driver else '"cuda_runtime"'
+
+
+def _ranges(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    is_nested = (frame["kind"] != "start_end").to_numpy()
+    for rows, kind in ((is_nested, ""), (~is_nested, "start/end ranges")):
+        own = frame[rows]
+        if len(own):
+            yield _slices(
+                own,
+                to.lanes.of_threads(f"ranges {kind}", own, kind),
+                to.zero_ns,
+                ('"user_annotation"', names_as_json(own["name"].array)),
+                quoted("domain", own["domain"].array),
+                _number(own, "category"),
+                _real(own, "payload"),
+            )
+
+
+def _marks(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    starts = frame["start_ns"].to_numpy(np.int64)
+    yield joined(
+        '{"ph":"i","s":"t","cat":"mark","name":',
+        names_as_json(frame["name"].array),
+        *_place(to.lanes.of_threads("marks", frame)),
+        ',"ts":',
+        microseconds(starts - to.zero_ns),
+        *_arguments((quoted("domain", frame["domain"].array), _real(frame, "payload"))),
+        "},\n",
+    )
+
+
+def _host_ops(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    sources = frame["source"].astype(str).to_numpy()
+    for source in dict.fromkeys(sources.tolist()):
+        own = frame[sources == source]
+        is_operator = source in ("cpu_op", "")
+        kind = "" if is_operator else source
+        category = pa.array([source or "cpu_op"] * len(own))
+        yield _slices(
+            own,
+            to.lanes.of_threads(f"host_ops {source}", own, kind),
+            to.zero_ns,
+            (joined('"', category, '"'), names_as_json(own["name"].array)),
+            _number(own, "correlation"),
+        )
+
+
+def _collectives(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    numbers = ("n_bytes", "group_size", "group_rank", "sequence", "peer", "peer_rank", "tag")
+    yield _slices(
+        frame,
+        to.lanes.of_threads("collectives", frame, "collectives"),
+        to.zero_ns,
+        ('"collective"', names_as_json(frame["op"].array)),
+        *(_number(frame, name, {"n_bytes": "bytes"}.get(name, "")) for name in numbers),
+        *(quoted(name, frame[name].array) for name in ("dtype", "group", "backend")),
+        _number(frame, "correlation"),
+    )
+
+
+def _syncs(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    kinds = frame["kind"].array
+    words = [_SYNCS.get(str(kind), "Sync") for kind in kinds.categories]
+    names = pa.array([f'"{word}"' for word in [*words, "Sync"]])
+    told = ('"cuda_sync"', names.take(pa.array(np.asarray(kinds.codes) % (len(words) + 1))))
+    places = to.lanes.of_devices("syncs", frame, "waits")
+    yield _slices(frame, places, to.zero_ns, told, *_device(frame))
+
+
+def _overheads(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    told = ('"overhead"', names_as_json(frame["name"].array))
+    places = to.lanes.of_threads("overheads", frame, "profiler overhead")
+    yield _slices(frame, places, to.zero_ns, told)
+
+
+def _samples(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+    own = frame[np.isfinite(frame["value"].to_numpy(np.float64))]
+    if own.empty:
+        return
+    pairs = pd.MultiIndex.from_arrays([own["source"].astype(str), own["metric"].astype(str)])
+    codes, distinct = pairs.factorize()
+    words = pa.array([as_json(f"{source} · {metric}") for source, metric in distinct])
+    names = words.take(pa.array(codes))
+    values = pa.array(own["value"].to_numpy(np.float64)).cast(pa.string())
+    yield joined(
+        '{"ph":"C","name":',
+        names,
+        f',"pid":{to.lanes.process_of(ABSENT)},"ts":',
+        microseconds(own["start_ns"].to_numpy(np.int64) - to.zero_ns),
+        ',"args":{"value":',
+        values,
+        "}},\n",
+    )
+
+
+def _flows(frame: pd.DataFrame, places: Places, to: ChromeDrawing) -> _Made:
+    """Yield the arrows from the launches to their work."""
+    launches = find_launches(to.trace, frame)
+    known = launches.is_known
+    n_known = int(known.sum())
+    if not n_known:
+        return
+    ids = pa.array(np.arange(to.n_flows, to.n_flows + n_known)).cast(pa.string())
+    to.n_flows += n_known
+    calls = tuple(np.maximum(own[known], 0) for own in (launches.process, launches.thread))
+    starts = frame["start_ns"].to_numpy(np.int64)[known]
+    for phase, (pid, tid), instants in (
+        ('"s"', calls, launches.start_ns[known]),
+        ('"f","bp":"e"', (places[0][known], places[1][known]), starts),
+    ):
+        yield joined(
+            f'{{"ph":{phase},"cat":"ac2g","name":"ac2g","id":',
+            ids,
+            *_place((pid, tid)),
+            ',"ts":',
+            microseconds(instants - to.zero_ns),
+            "},\n",
+        )
+
+
+_EVENTS: Final[Mapping[str, Callable[[pd.DataFrame, ChromeDrawing], _Made]]] = {
+    "kernels": _kernels,
+    "copies": _copies,
+    "api_calls": _api_calls,
+    "ranges": _ranges,
+    "marks": _marks,
+    "host_ops": _host_ops,
+    "collectives": _collectives,
+    "syncs": _syncs,
+    "overheads": _overheads,
+    "samples": _samples,
+}
+
 
 _ROWS: Final = 1 << 16
 _LAST: Final = '{"ph":"M","name":"trace_end","pid":0,"tid":0,"ts":0,"args":{}}'
@@ -36,7 +337,7 @@ def _export(run: Run, request: Request) -> Exported:
         _packed(file, is_packed=request.output.suffix == ".gz") as out,
     ):
         out.write(_head(ranks))
-        drawing = Drawing(Lanes.of(ranks), ranks.span.start_ns, ranks.parts[0])
+        drawing = ChromeDrawing(ChromeLanes.of(ranks), ranks.span.start_ns, ranks.parts[0])
         for part in material.parts(names):
             drawing.trace = part.trace
             for name, frame in part.frames.items():

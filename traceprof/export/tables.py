@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from traceprof.export.base import Export, Exported, Request
+from traceprof.export.request import Export, Exported, Request
 from traceprof.export.result_files import write_results
 from traceprof.files import new_folder
 from traceprof.formats.runs.files import is_run

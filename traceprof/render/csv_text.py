@@ -10,10 +10,10 @@ from unicodedata import category, normalize
 from traceprof.comparison import Comparison
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, Unit
-from traceprof.render.base import Answered, Options
+from traceprof.render.briefing import ranks_of
 from traceprof.render.formatting import value_text
-from traceprof.render.json_values import plain
-from traceprof.render.sections import ranks_of
+from traceprof.render.json_text import plain
+from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import ShownTable, table_of
 
 __all__ = ["RENDER", "safe_cell", "to_csv"]

@@ -7,18 +7,15 @@ from typing import Final
 
 from traceprof.comparison.specs_of_many import CURVE_NAME, SCALING, TIMELINE_NAME
 from traceprof.model.results import Result, Unit
-from traceprof.render.accuracy_chart import curve_chart
-from traceprof.render.base import Answered, Options
-from traceprof.render.briefing import findings_for_people
-from traceprof.render.elastic_chart import elastic_chart, elastic_style
+from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
+from traceprof.render.charts.accuracy import curve_chart
+from traceprof.render.charts.elastic import elastic_chart, elastic_style
+from traceprof.render.charts.scaling import scaling_charts, scaling_style
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import sentences, value_text
-from traceprof.render.page.document import write_document
-from traceprof.render.page.tables import html_table
-from traceprof.render.scaling_chart import scaling_charts, scaling_style
-from traceprof.render.sections import Section, head_of, sections_of
+from traceprof.render.formatting import saving_words, sentences, value_text
+from traceprof.render.page.document import html_table, write_document
+from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, further_tables, table_for_people
-from traceprof.render.wording import saving_words
 
 __all__ = ["RENDER", "piece_of_html", "result_html"]
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from traceprof.render.base import Answered, Options
+from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, column_texts, headings, sentences
-from traceprof.render.sections import head_of, sections_of
+from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import ShownTable
 
 __all__ = ["RENDER", "markdown_table", "markdown_text"]

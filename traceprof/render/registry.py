@@ -1,4 +1,4 @@
-"""The ways out of traceprof, by name.
+"""The ways out of traceprof, by name; what a renderer is, and how it is called with an answer.
 
 To add one: a module that defines ``RENDER``, and its line in `RENDERERS`. The lines hold no
 imports: who prints JSON pays for no terminal.
@@ -6,13 +6,57 @@ imports: who prints JSON pays for no terminal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from traceprof.errors import UsageError
-from traceprof.render.base import Answered, Options, Render, Renderer
+from traceprof.values import dataclass
 
-__all__ = ["RENDERERS", "render", "renderer_named"]
+if TYPE_CHECKING:
+    from traceprof.comparison import Comparison
+    from traceprof.session.answer import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How it is shown.
+
+    ``rows`` is how many rows of a table are shown (None: all, where the form has no use for
+    fewer). ``width`` counts the columns of a terminal and ``colours`` names what it can show, as
+    rich does ("" for none, "truecolor"). ``tables`` names tables that are shown beside the first
+    of each result, however long they are. ``title`` heads a page. ``is_full``: all results follow
+    on a page that answers.
+    """
+
+    rows: int | None = None
+    width: int = 80
+    colours: str = ""
+    tables: tuple[str, ...] = ()
+    title: str = ""
+    is_full: bool = False
+
+
+Answered: TypeAlias = Union["Document", "Comparison"]
+"""What renderers show: an answer about a run, or about several beside one another."""
+
+
+Render = Callable[[Answered, Options], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """One way out: its name, its files' suffix and media type, and the module with ``RENDER``.
+
+    A module that begins with a dot is one of this package.
+    """
+
+    name: str
+    summary: str
+    suffix: str
+    media_type: str
+    module: str
+
 
 RENDERERS: Final[tuple[Renderer, ...]] = (
     Renderer("text", "for a terminal", ".txt", "text/plain", ".text.answers"),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.results import Column, Result, TableSpec, Unit, same
-from traceprof.render.wording import in_units, in_words
+from traceprof.render.formatting import in_units, in_words
 from traceprof.values import dataclass
 
 __all__ = [

@@ -17,11 +17,8 @@ from traceprof.render.formatting import sentences
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run, open_run
 from traceprof.values import dataclass
-from traceprof.viewer.alike import Alike
-from traceprof.viewer.kept import read_timeline, write_timeline
-from traceprof.viewer.search import Search
-from traceprof.viewer.store import TimelineStore
-from traceprof.viewer.timeline import About, Timeline
+from traceprof.viewer.search import Alike, Search
+from traceprof.viewer.timeline import About, Timeline, TimelineStore, read_timeline, write_timeline
 
 __all__ = ["FINDINGS", "Pane", "open_pane"]
 

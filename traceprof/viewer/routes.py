@@ -1,7 +1,8 @@
-"""What the browser fetches beside the page: timelines, slices of their data, scripts."""
+"""What the browser fetches beside the page: timelines, slices of data, scripts, pairs of runs."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.resources import files
@@ -9,15 +10,15 @@ from typing import Any, Final
 
 from flask import Flask, Response, abort, jsonify, request
 
+from traceprof.errors import TraceprofError
 from traceprof.model.timing import TimeWindow
-from traceprof.render.escape import html_text
-from traceprof.render.page.document import page_style
-from traceprof.render.page.plotly_bundle import plotly_bundle
-from traceprof.render.timeline.script import module_order, read_asset
+from traceprof.render.escape import html_text, plain_text
+from traceprof.render.page.document import page_style, plotly_bundle
+from traceprof.render.timeline.beside import TimelineSide, render_beside
+from traceprof.render.timeline.render import module_order, read_asset
 from traceprof.viewer.guard import whole_number
 from traceprof.viewer.panes import Pane
-
-__all__ = ["add_routes"]
+from traceprof.viewer.tables import window_text
 
 _MODULES: Final = ("live.mjs", "live_timeline.mjs", "remote.mjs")
 _WIDEST: Final = 20_000
@@ -140,3 +141,34 @@ def _add_files(app: Flask) -> None:
 
 def _own_module(name: str) -> str:
     return (files("traceprof.viewer") / "modules" / name).read_text(encoding="utf-8")
+
+
+MAX_ITEMS: Final = 300_000
+_POLICY: Final = re.compile(r'http-equiv="Content-Security-Policy" content="([^"]*)"')
+
+
+def add_pairs(app: Flask, panes: Sequence[Pane]) -> None:
+    """Add the pages that hold a run against the first one, within the window that is asked for."""
+
+    @app.get("/beside/<int:place>")
+    def beside(place: int) -> Response:
+        if not 0 < place < len(panes):
+            abort(404)
+        window = window_text(request.args.get("window"))
+        try:
+            sides = [_side(n, panes[i], window) for n, i in (("A", 0), ("B", place))]
+        except TraceprofError as error:
+            abort(400, plain_text(error, 400))
+        title = " vs ".join(side.title for side in sides)
+        page = render_beside(sides, title=title, max_items=MAX_ITEMS)
+        answer = Response(page, mimetype="text/html")
+        # The page allows its own scripts by their hashes, and nothing else.
+        found = _POLICY.search(page)
+        assert found is not None
+        answer.headers["Content-Security-Policy"] = f"{found[1]}; frame-ancestors 'none'"
+        return answer
+
+
+def _side(name: str, pane: Pane, window: str | None) -> TimelineSide:
+    trace, span = pane.drawn(window)
+    return TimelineSide(name, pane.title, trace, span)

@@ -1,21 +1,92 @@
-"""All that the viewer draws of a run; once it is there the trace itself is not needed for it."""
+"""The timeline of all of a trace on every level of detail, kept in a file; a view is a few slices.
+
+The file has columns one after another, then a JSON head that names them. What is read is mapped,
+not loaded: a start takes no longer for more events, and the system takes the memory back when it
+needs it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import field
-from typing import Any, NamedTuple
+import json
+import mmap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.model.grouping import compact
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.timeline.channels import Channel, Lanes, NameTotals
+from traceprof.render.palette import CATEGORIES
+from traceprof.render.timeline.channels import (
+    FIRST_BIN_NS,
+    Channel,
+    LaneGroup,
+    LaneRow,
+    Lanes,
+    NameTotals,
+    condense_channel,
+)
+from traceprof.render.timeline.drawn import with_states
+from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.marks import SampleSeries, sample_series
 from traceprof.render.timeline.render import timeline_head
-from traceprof.render.timeline.samples import SampleSeries, sample_series
-from traceprof.render.timeline.states import with_states
 from traceprof.values import dataclass
-from traceprof.viewer.pyramid import Level, build_levels
 
-__all__ = ["About", "Timeline"]
+GROWTH: Final = 4
+_LEAST_GAIN: Final = 0.7
+_FEW: Final = 2_000
+COLUMNS: Final = ("starts", "ends", "names", "n_bytes", "correlations", "busy_ns", "counts")
+"""The columns of a channel, as far as it has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A channel whose events shorter than ``bin_ns`` are merged per bin; 0: exact."""
+
+    bin_ns: int
+    channel: Channel
+
+
+def build_levels(channel: Channel, duration_ns: int) -> tuple[Level, ...]:
+    """Return the exact channel and coarser ones, each worth its memory, the finest first.
+
+    Every level stands for the same number of events, busy for the same time.
+    """
+    levels = [Level(0, channel)]
+    bin_ns = FIRST_BIN_NS * GROWTH
+    while len(levels[-1].channel) > _FEW and bin_ns < duration_ns // 200:
+        condensed = condense_channel(levels[-1].channel, bin_ns)
+        if len(condensed) <= _LEAST_GAIN * len(levels[-1].channel):
+            levels.append(Level(bin_ns, condensed))
+        bin_ns *= GROWTH
+    return tuple(levels)
+
+
+def level_for(levels: tuple[Level, ...], pixel_ns: int) -> Level:
+    """Return the coarsest level whose bins are no wider than a pixel."""
+    fitting = [level for level in levels if level.bin_ns <= pixel_ns]
+    return fitting[-1]
+
+
+def cut_channel(channel: Channel, window: TimeWindow) -> Channel:
+    """Return the items with a part in ``window`` or at its edges, whole."""
+    # An integer of numpy: a float would make searchsorted convert the whole array.
+    first = int(np.searchsorted(channel.ends, np.int64(window.start_ns), "left"))
+    last = int(np.searchsorted(channel.starts, np.int64(window.end_ns), "left"))
+    part = slice(first, max(first, last))
+    columns = {name: getattr(channel, name) for name in COLUMNS}
+    # Columns of a file may be narrower.
+    cut: dict[str, Any] = {
+        name: None if values is None else values[part].astype(np.int64, copy=False)
+        for name, values in columns.items()
+    }
+    return replace(channel, **cut)
 
 
 class About(NamedTuple):
@@ -73,3 +144,194 @@ class Timeline:
     def build_levels(self, channel: Channel) -> tuple[Level, ...]:
         """Return the levels of detail of ``channel``."""
         return build_levels(channel, self.duration_ns)
+
+
+OVERVIEW_WIDTH: Final = 700
+_PLACES: Final = {item.key: i for i, item in enumerate(CATEGORIES)}
+_NOTHING: Final = TimeWindow(0, 0)
+
+
+class TimelineStore:
+    """Answers views of one trace. Times are ns after the start of the trace."""
+
+    def __init__(self, timeline: Timeline, overview: bytes | None = None) -> None:
+        self._timeline = timeline
+        self._overview = overview
+        self.lanes = timeline.lanes
+        self.duration_ns = timeline.duration_ns
+
+    @cached_property
+    def overview(self) -> bytes:
+        """The whole trace, coarsely, with names, samples and all that a page must know."""
+        if self._overview is not None:
+            return self._overview
+        window = TimeWindow(0, self.duration_ns + 1)
+        everything = range(len(self.lanes.groups))
+        groups, slice_head = self._cut(window, OVERVIEW_WIDTH, everything)
+        lanes = Lanes(groups, self.lanes.names)
+        head = {**self._timeline.head, "view": [0, self.duration_ns], **slice_head}
+        return encode_lanes(lanes, head, _PLACES, self._timeline.samples)
+
+    def view(self, window: TimeWindow, width: int, open_groups: Collection[int]) -> bytes:
+        """Return the view of ``window`` on ``width`` pixels, with a quarter of it on each side.
+
+        Rows of groups that are not open stay empty, but for copies: the charts need those.
+        Names are those of the overview.
+        """
+        groups, head = self._cut(window, width, open_groups)
+        return encode_lanes(Lanes(groups, ()), head, _PLACES)
+
+    def _cut(
+        self, window: TimeWindow, width: int, open_groups: Collection[int]
+    ) -> tuple[tuple[LaneGroup, ...], dict[str, Any]]:
+        pixel_ns = window.duration_ns // max(1, width)
+        margin = window.duration_ns // 4
+        around = TimeWindow(window.start_ns - margin, window.end_ns + margin)
+        widest = 0
+
+        def cut(channel: Channel, is_wanted: bool) -> Channel:
+            nonlocal widest
+            level = level_for(self._timeline.levels_of(channel), pixel_ns)
+            if is_wanted:
+                widest = max(widest, level.bin_ns)
+            return cut_channel(level.channel, around if is_wanted else _NOTHING)
+
+        groups = tuple(
+            _cut_group(group, place in open_groups, cut)
+            for place, group in enumerate(self.lanes.groups)
+        )
+        shown = sorted(place for place in open_groups if place < len(groups))
+        head = {"loaded": [around.start_ns, around.end_ns], "bin_ns": widest, "shown": shown}
+        return groups, head
+
+
+def _cut_group(group: LaneGroup, is_open: bool, cut: Any) -> LaneGroup:
+    def cut_row(row: LaneRow) -> LaneRow:
+        channels = (cut(c, is_open or _is_charted(group, c)) for c in row.channels)
+        return replace(row, channels=tuple(channels))
+
+    return replace(
+        group,
+        rows=tuple(cut_row(row) for row in group.rows),
+        states=tuple(cut(c, True) for c in group.states),
+    )
+
+
+def _is_charted(group: LaneGroup, channel: Channel) -> bool:
+    return group.kind == "device" and channel.n_bytes is not None
+
+
+_ALIGNED_BYTES: Final = 8
+_INSTANTS: Final = ("starts", "ends")
+"""These stay 64 bits wide: binary searches would convert the whole of a narrower column."""
+
+_Column = npt.NDArray[Any]
+
+
+def write_timeline(timeline: Timeline, path: Path) -> None:
+    """Write ``timeline`` with all its levels; of these those of one channel are there at a time."""
+    with path.open("wb") as file:
+        columns = _Columns(file)
+
+        def channel(own: Channel) -> dict[str, Any]:
+            levels = [
+                {"bin_ns": level.bin_ns, **columns.of_channel(level.channel)}
+                for level in timeline.build_levels(own)
+            ]
+            return {"category": own.category, "levels": levels}
+
+        head = {
+            "groups": [group.described(channel) for group in timeline.lanes.groups],
+            "names": timeline.lanes.names,
+            "samples": [
+                {
+                    "metric": series.metric,
+                    "source": series.source,
+                    "times": columns.add(series.times),
+                    "values": columns.add(series.values),
+                }
+                for series in timeline.samples
+            ],
+            "counts": columns.add(timeline.totals.counts),
+            "times": columns.add(timeline.totals.times_ns),
+            "page": timeline.head,
+            "about": timeline.about._asdict(),
+        }
+        packed = json.dumps(head).encode()
+        start = file.tell()
+        file.write(packed)
+        file.write(b"".join(n.to_bytes(8, "little") for n in (start, len(packed))))
+
+
+def read_timeline(path: Path) -> Timeline:
+    """Return what `write_timeline` wrote; the file may lose its name meanwhile, not its content."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    start, length = (int.from_bytes(part, "little") for part in (mapped[-16:-8], mapped[-8:]))
+    head = json.loads(mapped[start : start + length])
+    levels: dict[Channel, tuple[Level, ...]] = {}
+
+    def column(place: tuple[int, int, str]) -> _Column:
+        offset, n, kind = place
+        return np.frombuffer(mapped, np.dtype(kind), n, offset)
+
+    def channel(told: Mapping[str, Any]) -> Channel:
+        found = tuple(
+            Level(level["bin_ns"], _channel(told["category"], level, column))
+            for level in told["levels"]
+        )
+        levels[found[0].channel] = found
+        return found[0].channel
+
+    groups = tuple(_group(told, channel) for told in head["groups"])
+    samples = [
+        SampleSeries(s["metric"], s["source"], column(s["times"]), column(s["values"]))
+        for s in head["samples"]
+    ]
+    totals = NameTotals(column(head["counts"]), column(head["times"]))
+    about = head["about"]
+    return Timeline(
+        lanes=Lanes(groups, tuple(head["names"])),
+        samples=samples,
+        totals=totals,
+        head=head["page"],
+        about=About(**{**about, "warnings": tuple(about["warnings"])}),
+        levels=levels,
+    )
+
+
+class _Columns:
+    """Writes columns, each at an aligned place, as narrow as its values allow."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def of_channel(self, channel: Channel) -> dict[str, Any]:
+        """Return the places of the columns that ``channel`` has."""
+        values = {name: getattr(channel, name) for name in COLUMNS}
+        return {
+            name: self.add(value if name in _INSTANTS else compact(value))
+            for name, value in values.items()
+            if value is not None
+        }
+
+    def add(self, values: _Column) -> tuple[int, int, str]:
+        """Return the place, the number and the kind of the values that were written."""
+        place = -(-self._file.tell() // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        self._file.write(b"\0" * (place - self._file.tell()))
+        self._file.write(np.ascontiguousarray(values).data)
+        return place, len(values), values.dtype.str
+
+
+def _channel(category: str, told: Mapping[str, Any], column: Callable[[Any], _Column]) -> Channel:
+    return Channel(category, **{name: column(told[name]) for name in COLUMNS if name in told})
+
+
+def _group(told: dict[str, Any], channel: Callable[[Any], Channel]) -> LaneGroup:
+    def rows() -> Iterator[LaneRow]:
+        for row in told["rows"]:
+            yield LaneRow(row["label"], row["kind"], tuple(map(channel, row["channels"])))
+
+    return LaneGroup(
+        **{**told, "rows": tuple(rows()), "states": tuple(map(channel, told["states"]))}
+    )

@@ -1,6 +1,6 @@
 from tests.builders import TraceBuilder
 from tests.running import run
-from traceprof.export.base import check_analyses
+from traceprof.export.request import check_analyses
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import run_of
 

@@ -15,9 +15,8 @@ from traceprof.errors import UsageError
 from traceprof.logs import read_log
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
-from traceprof.render.base import Options
 from traceprof.render.formatting import note_text
-from traceprof.render.registry import render
+from traceprof.render.registry import Options, render
 
 S = 1e9
 

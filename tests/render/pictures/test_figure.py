@@ -19,7 +19,7 @@ from tests.render.test_escape import HOSTILE
 from traceprof.errors import UsageError
 from traceprof.model.timing import TimeWindow
 from traceprof.render.pictures import render_picture, timeline_figure
-from traceprof.render.pictures.strips import busy_ratios, png_data_url, state_strip, strip
+from traceprof.render.pictures.lines import busy_ratios, png_data_url, state_strip, strip
 from traceprof.render.timeline.channels import Channel
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), min_size=1, max_size=30)

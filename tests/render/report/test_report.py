@@ -26,12 +26,11 @@ from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
-from traceprof.render.base import Options
 from traceprof.render.briefing import briefing_of
 from traceprof.render.palette import HEAT
-from traceprof.render.registry import render
+from traceprof.render.registry import Options, render
 from traceprof.render.report import render_report
-from traceprof.render.report.matrix import peer_matrix
+from traceprof.render.report.charts import peer_matrix
 from traceprof.session.answer import page
 from traceprof.session.run import run_of
 from traceprof.session.verdict import Verdict

@@ -11,8 +11,7 @@ from tests.builders import TraceBuilder
 from tests.render.documents import document_of_results, measured
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.trace import TraceInfo
-from traceprof.render.base import Options
-from traceprof.render.registry import render
+from traceprof.render.registry import Options, render
 from traceprof.render.text.page import sparkline
 from traceprof.session.answer import Document
 from traceprof.session.verdict import Verdict

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from tests.render.documents import measured
-from traceprof.render.options import Options
-from traceprof.render.registry import render
-from traceprof.render.text.short import shorten_all
+from traceprof.render.registry import Options, render
+from traceprof.render.text.tables import shorten_all
 
 NAMES = st.lists(st.text("ab:<>", min_size=0, max_size=60), unique=True, max_size=12)
 

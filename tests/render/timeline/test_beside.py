@@ -16,7 +16,7 @@ from tests.render.timeline.tasks import MS, Reader, steps_of_ten
 from traceprof.formats import open_trace
 from traceprof.measures.steps.find import find_pattern
 from traceprof.model.intervals import Intervals
-from traceprof.render.timeline.beside import Side, render_beside
+from traceprof.render.timeline.beside import TimelineSide, render_beside
 
 pytestmark = pytest.mark.chromium
 
@@ -24,7 +24,10 @@ pytestmark = pytest.mark.chromium
 @pytest.fixture(scope="module")
 def page(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenPage]:
     """Return the runs on one page: the new one sets up longer, and its gemm is 3 ms slower."""
-    sides = [Side("A", "base", steps_of_ten(5)), Side("B", "new", steps_of_ten(30, slower_ms=3))]
+    sides = [
+        TimelineSide("A", "base", steps_of_ten(5)),
+        TimelineSide("B", "new", steps_of_ten(30, slower_ms=3)),
+    ]
     file: Path = tmp_path_factory.mktemp("beside") / "two.html"
     file.write_text(render_beside(sides, title="base vs new"), "utf-8")
     opened = OpenPage(browser.new_page(viewport={"width": 1500, "height": 1000}))
@@ -145,7 +148,9 @@ def test_two_real_runs_differ_by_what_their_traces_hold(
     turns = [find_pattern(trace).table for trace in traces]
     turns = [table[table["process"] == table["process"].mode().iloc[0]] for table in turns]
     n_shared = min(map(len, turns))
-    html = render_beside([Side(n, "", t) for n, t in zip("AB", traces, strict=True)], title="real")
+    html = render_beside(
+        [TimelineSide(n, "", t) for n, t in zip("AB", traces, strict=True)], title="real"
+    )
     reader = Reader(open_page(html))
     shown = reader.page.js(
         "traceprof.trace.beside.sides.map(({ clock }) =>"
@@ -173,7 +178,7 @@ def test_a_search_counts_what_was_merged_on_both_sides(open_page: Any) -> None:
     for n_events, builder in zip((6_000, 7_000), builders, strict=True):
         for i in range(n_events):
             builder.kernel("needle" if i % 3 == 0 else f"hay{n_events}", 100 * i, 100 * i + 40)
-    sides = [Side(name, name, b.build()) for name, b in zip("AB", builders, strict=True)]
+    sides = [TimelineSide(name, name, b.build()) for name, b in zip("AB", builders, strict=True)]
     page = open_page(render_beside(sides, title="A vs B", max_items=1_000))
     page.page.evaluate("() => traceprof.search('needle')")
     reader = Reader(page)

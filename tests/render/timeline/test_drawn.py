@@ -9,11 +9,9 @@ import pytest
 from tests.cluster.conftest import generated  # noqa: F401 (a fixture)
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES
-from traceprof.render.timeline.channels import Lanes, NameTotals
-from traceprof.render.timeline.condense import condense_until
-from traceprof.render.timeline.drawn import draw_ranks
+from traceprof.render.timeline.channels import Lanes, NameTotals, condense_until
+from traceprof.render.timeline.drawn import draw_ranks, with_states
 from traceprof.render.timeline.lanes import build_lanes
-from traceprof.render.timeline.states import with_states
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 

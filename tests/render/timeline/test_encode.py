@@ -16,15 +16,13 @@ from hypothesis import strategies as st
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT, require
 from traceprof.model.trace import Trace
-from traceprof.render.page.binary_text import text_of_bytes
+from traceprof.render.page.document import text_of_bytes
 from traceprof.render.palette import CATEGORIES
-from traceprof.render.timeline.channels import NameTotals
-from traceprof.render.timeline.columns import Streams, encode_varints
-from traceprof.render.timeline.condense import condense_until
-from traceprof.render.timeline.encode import encode_lanes
+from traceprof.render.timeline.channels import NameTotals, condense_until
+from traceprof.render.timeline.encode import Streams, encode_lanes, encode_varints
 from traceprof.render.timeline.lanes import build_lanes
-from traceprof.render.timeline.samples import SampleSeries
-from traceprof.render.timeline.size import pack_within
+from traceprof.render.timeline.marks import SampleSeries
+from traceprof.render.timeline.render import pack_within
 
 READER = ROOT / "tests" / "render" / "timeline_js" / "decoded.mjs"
 PLACES = {item.key: i for i, item in enumerate(CATEGORIES)}

@@ -18,11 +18,15 @@ from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
 from traceprof.model.trace import Trace
 from traceprof.render.palette import CATEGORIES
+from traceprof.render.timeline.drawn import device_states
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
-from traceprof.render.timeline.render import timeline_head
-from traceprof.render.timeline.script import module_order, read_asset, timeline_script
-from traceprof.render.timeline.states import device_states
+from traceprof.render.timeline.render import (
+    module_order,
+    read_asset,
+    timeline_head,
+    timeline_script,
+)
 
 JS_TESTS = ROOT / "tests" / "render" / "timeline_js"
 ASSETS = ROOT / "traceprof" / "render" / "timeline" / "assets"

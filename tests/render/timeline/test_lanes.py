@@ -17,9 +17,12 @@ from traceprof.formats import open_trace
 from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Int64Array
 from traceprof.model.timing import TimeWindow
-from traceprof.render.timeline import samples
-from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
-from traceprof.render.timeline.condense import (
+from traceprof.render.timeline import marks
+from traceprof.render.timeline.channels import (
+    Channel,
+    LaneGroup,
+    LaneRow,
+    Lanes,
     condense,
     condense_channel,
     condense_until,
@@ -27,11 +30,10 @@ from traceprof.render.timeline.condense import (
     times_to_widen,
     width_of,
 )
-from traceprof.render.timeline.events import MAX_LINES, Events, merge_overlapping
+from traceprof.render.timeline.drawn import device_states
+from traceprof.render.timeline.events import MAX_LINES, LaneEvents, assign_lines, merge_overlapping
 from traceprof.render.timeline.lanes import build_lanes, describe_process
-from traceprof.render.timeline.packing import assign_lines
-from traceprof.render.timeline.samples import sample_series, thin_out
-from traceprof.render.timeline.states import device_states
+from traceprof.render.timeline.marks import sample_series, thin_out
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 200), st.integers(0, 40)).map(lambda s: (s[0], s[0] + s[1])),
@@ -149,7 +151,9 @@ def test_bins_may_be_widened_at_once_and_their_items_be_told_before(
     on_line = assign_lines(starts, ends) == 0
     names = np.arange(int(on_line.sum()))
     channel = Channel("compute", starts[on_line], ends[on_line], names, correlations=names)
-    lanes = Lanes((Group("s", "l", "device", (Row("r", "gpu", (channel, channel)),), 0),), ())
+    lanes = Lanes(
+        (LaneGroup("s", "l", "device", (LaneRow("r", "gpu", (channel, channel)),), 0),), ()
+    )
     expected = items_by_width(lanes)
     step_by_step = lanes
     for times in range(1, n_times + 1):
@@ -227,7 +231,7 @@ def test_too_many_metrics_are_counted() -> None:
 
 
 def test_all_series_together_are_bounded_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "MAX_POINTS_TOGETHER", 48)
+    monkeypatch.setattr(marks, "MAX_POINTS_TOGETHER", 48)
     builder = TraceBuilder()
     for source in range(4):
         for at in range(30 if source else 7):
@@ -278,7 +282,7 @@ def test_merging_keeps_events_and_bytes(spans: list[tuple[int, int]]) -> None:
         return
     starts, ends = _arrays(spans)
     zeros = np.zeros(len(starts), np.int64)
-    events = Events(starts, ends, zeros, zeros, np.arange(len(starts)), zeros - 1)
+    events = LaneEvents(starts, ends, zeros, zeros, np.arange(len(starts)), zeros - 1)
     merged = merge_overlapping("compute", events)
     assert merged.n_events == len(starts)
     assert (merged.starts[1:] > merged.ends[:-1]).all()

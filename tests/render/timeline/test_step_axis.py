@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.render.timeline.step_axis import Extent, align_steps
+from traceprof.render.timeline.pairing import StepExtent, align_steps
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=6)
 
 
-def _extent(before: int, steps: list[int], after: int, first_number: int = 0) -> Extent:
+def _extent(before: int, steps: list[int], after: int, first_number: int = 0) -> StepExtent:
     edges = np.cumsum([before, *steps])
     numbers = tuple(range(first_number, first_number + len(steps)))
-    return Extent(0, int(edges[-1]) + after, edges[:-1], edges[1:], numbers)
+    return StepExtent(0, int(edges[-1]) + after, edges[:-1], edges[1:], numbers)
 
 
 def test_a_step_takes_as_much_as_the_longer_of_the_two() -> None:

@@ -17,7 +17,7 @@ export const CATEGORIES = [
 
 const PARTS = ["compute", "communication", "transfer", "device_memory"];
 
-/** What `state_of_parts` of render/timeline/states.py holds. */
+/** What `state_of_parts` of render/timeline/drawn.py holds. */
 function stateOf(bits) {
   if (bits & 1) return bits & 2 ? "overlap" : "compute";
   if (bits & 2) return "exposed_communication";

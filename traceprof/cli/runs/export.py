@@ -29,8 +29,7 @@ def export(
     from traceprof.comparison.records import table_of_runs
     from traceprof.comparison.runs_named import summaries_of
     from traceprof.files import write_file
-    from traceprof.render.base import Options
-    from traceprof.render.registry import render
+    from traceprof.render.registry import Options, render
     from traceprof.store import Store, exported_runs
 
     runs = summaries_of(run or Store.at(db).names(), db=db)

@@ -1,1 +1,3 @@
 """What every HTML page is made of: the document, its style, its tables, plotly.js."""
+
+from __future__ import annotations

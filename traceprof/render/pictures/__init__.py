@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from traceprof.render.pictures.figure import THEMES, timeline_figure
-from traceprof.render.pictures.files import PICTURE_FORMATS, render_picture
-from traceprof.render.pictures.notebook import NotebookFigure
+from traceprof.render.pictures.figure import (
+    PICTURE_FORMATS,
+    THEMES,
+    NotebookFigure,
+    render_picture,
+    timeline_figure,
+)
 
 __all__ = ["PICTURE_FORMATS", "THEMES", "NotebookFigure", "render_picture", "timeline_figure"]

@@ -1,27 +1,106 @@
 """The timeline as a plain plotly figure of bounded size: for notebooks and for pictures.
 
 Long events are bars with hover, at most 1,500 of them; all others are one picture behind them.
+A notebook shows the figure as wide as the page, offline, and nothing leaves it; as a file plotly
+hands it to Kaleido, which draws it in a browser.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+from html import escape
+from importlib.resources import files
 from typing import Any, Final
 
 import numpy as np
+import plotly.graph_objects as go
 
+from traceprof.errors import UsageError
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plotly_text
+from traceprof.render.page.document import PLOTLY_CONFIG, Fragment, plotly_bundle, write_document
 from traceprof.render.palette import CATEGORIES, STATES, category_index
-from traceprof.render.pictures.bars import bar_trace, find_bars, shortest_bar, without_bars
-from traceprof.render.pictures.lines import Line, choose_lines
-from traceprof.render.pictures.notebook import NotebookFigure
-from traceprof.render.pictures.strips import Pixels, png_data_url, state_strip, strip
+from traceprof.render.pictures.lines import (
+    PictureLine,
+    Pixels,
+    bar_trace,
+    choose_lines,
+    find_bars,
+    png_data_url,
+    shortest_bar,
+    state_strip,
+    strip,
+    without_bars,
+)
+from traceprof.render.timeline.drawn import with_states
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import describe_steps
-from traceprof.render.timeline.states import with_states
 
-__all__ = ["THEMES", "timeline_figure"]
+_CONFIG: Final = dict(PLOTLY_CONFIG) | {"responsive": True}
+_FRAME: Final = (
+    '<iframe title="{title}" sandbox="allow-scripts allow-downloads" srcdoc="{page}" '
+    'style="width:100%;height:{height}px;border:0"></iframe>'
+)
+_STYLE: Final = (
+    "body{{background:{paper}}}#figure{{width:100%;height:{height}px}}"
+    "image{{image-rendering:pixelated}}"
+)
+_USUAL_HEIGHT_PX: Final = 450
+
+
+class NotebookFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
+    """A plotly figure; every way of showing or writing it goes without plotly's upload button.
+
+    A notebook shows it in a frame of its own that holds plotly.js (2 MB): it needs no network and
+    no extension, and takes the width that there is.
+    """
+
+    _ipython_display_ = None
+    """Not plotly's way of showing figures in notebooks, which knows nothing of the settings."""
+
+    def _repr_html_(self) -> str:
+        height = self.layout.height or _USUAL_HEIGHT_PX
+        title = (self.layout.title.text or "") or "Timeline"
+        page = escape(_page(self, height), quote=True)
+        return _FRAME.format(title=escape(title, quote=True), page=page, height=height + 8)
+
+    def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, str]:
+        return {"text/html": self._repr_html_(), "text/plain": "<timeline figure>"}
+
+    def show(self, *args: Any, **options: Any) -> None:
+        """Show it as plotly does, with nothing that leaves the machine."""
+        super().show(*args, **({"config": _CONFIG} | options))
+
+    def to_html(self, *args: Any, **options: Any) -> str:
+        """Return it as plotly writes pages, with nothing that leaves the machine."""
+        return str(super().to_html(*args, **({"config": _CONFIG} | options)))
+
+    def write_html(self, *args: Any, **options: Any) -> None:
+        """Write it as plotly writes pages, with nothing that leaves the machine."""
+        super().write_html(*args, **({"config": _CONFIG} | options))
+
+
+def _page(figure: go.Figure, height: int) -> str:
+    """Return a page with the figure alone, which loads nothing."""
+    bundle = plotly_bundle()
+    # A notebook is JSON, in which each control character of a denser text would take six.
+    packed = base64.b64encode(bundle.gzip).decode()
+    told = figure.to_json().replace("<", "\\u003c")
+    fragment = Fragment(
+        html="",
+        data=(
+            f'<script type="text/plain" id="plotly">{packed}</script>\n'
+            f'<script type="application/json" id="told">{told}</script>\n'
+            f'<script type="application/json" id="config">{json.dumps(_CONFIG)}</script>'
+        ),
+        style=_STYLE.format(paper=figure.layout.paper_bgcolor or "#fff", height=height),
+        script=(files(__package__) / "figure.js").read_text(encoding="utf-8"),
+        csp_sources=(bundle.csp_source,),
+    )
+    return write_document("figure", '<div id="figure"></div>', (), fragment)
+
 
 _USUAL_PX: Final = 1_280
 _STRIP_PX: Final = 10
@@ -80,7 +159,9 @@ def timeline_figure(
     return figure
 
 
-def _line_pixels(line: Line, shortest: float, duration: int, width: int, theme: str) -> Pixels:
+def _line_pixels(
+    line: PictureLine, shortest: float, duration: int, width: int, theme: str
+) -> Pixels:
     """Return the (`_STRIP_PX`, width) pixels behind the bars of one line."""
     pixels = np.zeros((_STRIP_PX, width, 4), np.uint8)
     if line.states:
@@ -116,7 +197,7 @@ def _image(pixels: Pixels, offset_ns: int, duration: int, n_lines: int) -> dict[
     }
 
 
-def _layout(lines: list[Line], theme: str, width: int | None) -> dict[str, Any]:
+def _layout(lines: list[PictureLine], theme: str, width: int | None) -> dict[str, Any]:
     ink, paper, grid = _INK[theme]
     labels = [_label(line) for line in lines]
     return {
@@ -144,7 +225,7 @@ def _layout(lines: list[Line], theme: str, width: int | None) -> dict[str, Any]:
     }
 
 
-def _label(line: Line) -> str:
+def _label(line: PictureLine) -> str:
     """Return what a line is called: processes and devices bold, streams and ranges below them."""
     if line.row is None:
         return f"<b>{plotly_text(line.label, 38)}</b>"
@@ -168,3 +249,23 @@ def _step_lines(trace: Trace, span: TimeWindow, offset_ns: int, theme: str) -> l
         }
         for start in starts[::every]
     ]
+
+
+PICTURE_FORMATS: Final = ("png", "svg")
+_SCALE: Final = 2
+
+
+def render_picture(figure: go.Figure, format_name: str) -> bytes:
+    """Return the figure as a picture ("png" at twice its size, or "svg").
+
+    Raises:
+        UsageError: Kaleido or a browser is missing, or the picture could not be drawn.
+    """
+    try:
+        picture = figure.to_image(format=format_name, scale=_SCALE if format_name == "png" else 1)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise UsageError(
+            f"no {format_name} can be drawn here: it takes Kaleido (pip install kaleido) and "
+            "Chrome or Chromium; write .html instead"
+        ) from error
+    return bytes(picture)

@@ -2,29 +2,210 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+import pandas as pd
+
 from traceprof.comparison import Comparison
 from traceprof.model.results import Result, Unit
-from traceprof.render.base import Options
+from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import is_known, sentences, value_text
-from traceprof.render.page.document import write_document
-from traceprof.render.page.tables import html_table
+from traceprof.render.formatting import is_known, sentences, signed_duration, value_text
+from traceprof.render.page.document import html_table, write_document
+from traceprof.render.palette import PART_STYLES
+from traceprof.render.registry import Options
 from traceprof.render.report.charts import category_style
-from traceprof.render.report.compared_charts import (
-    compared_style,
-    parts_chart,
-    steps_chart,
-    waterfall_chart,
-)
-from traceprof.render.sections import Section, head_of, sections_of
-from traceprof.render.shown import rows_of
-from traceprof.units import format_ratio
+from traceprof.render.shown import Row, rows_of
+from traceprof.units import format_duration, format_ratio
 
-__all__ = ["delta", "render_compared"]
+_WIDTH: Final = 960
+_LEFT: Final = 330
+_RIGHT: Final = 110
+_ROW: Final = 22
+_MOST_CAUSES: Final = 10
+_LEAST_SHARE: Final = 0.02
+_LONGEST: Final = 48
+_HEIGHT: Final = 240
+_PARTS: Final = {part.key: part for part in PART_STYLES}
+_BARE: Final = ("kernel", "copy", "collective")
+_STYLE: Final = """
+.chart.sum { max-height: none; }
+.chart .longer { fill: #c2410c; } .chart .shorter { fill: #15803d; }
+.chart .base { fill: #5d6b7e; } .chart .new { fill: var(--accent); }
+.chart text.value { fill: var(--fg); }
+.figures .figure b { font-size: 17px; white-space: nowrap; }
+.figures { grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); }
+.delta { font-size: 12.5px; font-weight: 600; }
+.delta.worse { color: #c2410c; } .delta.better { color: #15803d; }
+[data-theme="dark"] .delta.worse { color: #fb923c; }
+[data-theme="dark"] .delta.better { color: #4ade80; }
+"""
+
+
+def compared_style() -> str:
+    """Return the style of these charts."""
+    return _STYLE
+
+
+def waterfall_chart(difference: Result) -> str:
+    """Return how one gets from the base's mean step to the new one's, cause by cause."""
+    scalars = difference.scalars
+    rows = _steps_of(difference)
+    reached, places = float(scalars["base_ns"]), [float(scalars["base_ns"])]
+    for row in rows:
+        reached += row["difference_ns"]
+        places.append(reached)
+    low, high = min(places), max(places)
+    margin = 0.08 * ((high - low) or high or 1.0)
+    low, high = max(0.0, low - margin), high + margin
+    scale = (_WIDTH - _LEFT - _RIGHT) / ((high - low) or 1.0)
+
+    def x(ns: float) -> float:
+        return _LEFT + (ns - low) * scale
+
+    lines = [_bar(0, "base", (x(low), x(places[0])), "base", format_duration(places[0]))]
+    for number, row in enumerate(rows, 1):
+        ends = sorted((x(places[number - 1]), x(places[number])))
+        kind = "longer" if row["difference_ns"] > 0 else "shorter"
+        words = signed_duration(row["difference_ns"]) or "0"
+        lines.append(_bar(number, row["words"], (ends[0], ends[1]), kind, words))
+    lines.append(
+        _bar(len(rows) + 1, "new", (x(low), x(places[-1])), "new", format_duration(places[-1]))
+    )
+    height = _ROW * (len(rows) + 2) + 4
+    begins = "0" if low == 0 else format_duration(low)
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" class="chart sum" role="img" '
+        f'aria-label="From {format_duration(places[0])} to {format_duration(places[-1])}">'
+        f"{''.join(lines)}</svg>"
+        f'<p class="note">The mean {html_text(str(scalars["per"]))} on a device; the bars add up. '
+        f"The axis begins at {begins}.</p>"
+    )
+
+
+def _steps_of(difference: Result) -> list[Row]:
+    """Return the causes that are worth a bar, the rest of each part, in the order of the parts."""
+    causes = rows_of(difference.to_frame("causes"))
+    largest = max((abs(row["difference_ns"]) for row in causes), default=0)
+    worth = [row for row in causes if abs(row["difference_ns"]) >= _LEAST_SHARE * largest > 0]
+    told = worth[:_MOST_CAUSES]
+    found: list[Row] = [
+        {"words": _cause(row), "difference_ns": row["difference_ns"]} for row in told
+    ]
+    for part in PART_STYLES:
+        rest = sum(row["difference_ns"] for row in causes if row["part"] == part.key)
+        rest -= sum(row["difference_ns"] for row in told if row["part"] == part.key)
+        if rest:
+            found.append({"words": f"rest of {part.label}", "difference_ns": rest})
+    return found
+
+
+def _cause(row: Row) -> str:
+    name = str(row["name"]).removeprefix("void ")
+    if row["kind"] == "waiting":
+        name = f"waiting for {name.strip('()')}"
+    elif row["kind"] not in _BARE:
+        name = f"{_PARTS[row['part']].label}: {row['kind']} {name}".strip()
+    state = f" ({row['state']})" if row["state"] in ("new", "gone", "renamed") else ""
+    room = _LONGEST - len(state)
+    return (name if len(name) <= room else f"{name[: room - 1]}…") + state
+
+
+def _bar(number: int, name: str, ends: tuple[float, float], kind: str, value: str) -> str:
+    y = number * _ROW
+    width = max(1.0, ends[1] - ends[0])
+    return (
+        f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end" class="value">{html_text(name)}'
+        f'</text><rect x="{ends[0]:.1f}" y="{y + 3}" width="{width:.1f}" height="{_ROW - 6}" '
+        f'class="{kind}"><title>{html_text(f"{name}: {value}")}</title></rect>'
+        f'<text x="{ends[0] + width + 6:.1f}" y="{y + 15}">{html_text(value)}</text>'
+    )
+
+
+def steps_chart(steps: pd.DataFrame) -> str:
+    """Return how long each steady step took, on both sides."""
+    if steps.empty:
+        return ""
+    top = 1.05 * float(steps["period_ns"].quantile(0.99))
+    low = 0.95 * float(steps["period_ns"].min())
+    most = max(1.0, float(steps["place"].max()))
+    width = (_WIDTH - 80) / most
+    shown = rows_of(steps)
+    dots = "".join(
+        f'<circle cx="{70 + width * row["place"]:.1f}" '
+        f'cy="{_y(row["period_ns"], low, top):.1f}" r="2.2" class="{row["side"]}" '
+        f'fill-opacity="0.75"><title>{html_text(_named(row))}</title></circle>'
+        for row in shown
+    )
+    medians = "".join(
+        f'<line x1="70" x2="{_WIDTH - 10}" y1="{_y(ns, low, top):.1f}" y2="{_y(ns, low, top):.1f}" '
+        f'style="stroke:var(--fg);stroke-dasharray:{dash}"/><text x="66" '
+        f'y="{_y(ns, low, top) + 4:.1f}" text-anchor="end">{html_text(side)}</text>'
+        for (side, ns), dash in zip(
+            steps.groupby("side")["period_ns"].median().items(), ("2 4", "8 3"), strict=False
+        )
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" class="chart" role="img" '
+        f'aria-label="The steps of both">{medians}{dots}</svg>'
+        '<ul class="legend"><li><i style="background:#5d6b7e"></i>base</li>'
+        '<li><i style="background:var(--accent)"></i>new</li></ul>'
+        f'<p class="note">Each steady step in its order, from {format_duration(low)} to '
+        f"{format_duration(top)}; lines are medians, what is longer stands at the top.</p>"
+    )
+
+
+def _named(row: Row) -> str:
+    return f"{row['run']}, {row['place']}: {format_duration(row['period_ns'])}"
+
+
+def _y(ns: float, low: float, top: float) -> float:
+    return 8 + (_HEIGHT - 16) * (1 - (min(ns, top) - low) / ((top - low) or 1.0))
+
+
+def parts_chart(difference: Result) -> str:
+    """Return the five parts of the mean step of both, as bars of one scale."""
+    parts = rows_of(difference.to_frame("parts"))
+    scalars = difference.scalars
+    longest = max(scalars["base_ns"], scalars["new_ns"], 1)
+    return (
+        _legend([row["part"] for row in parts])
+        + "<div class='of-devices'>"
+        + "".join(_stacked(side, parts, scalars[f"{side}_ns"], longest) for side in ("base", "new"))
+        + "</div>"
+    )
+
+
+def _legend(parts: Sequence[str]) -> str:
+    items = "".join(
+        f'<li><i style="background:var(--{name})"></i>{html_text(_PARTS[name].label)}</li>'
+        for name in parts
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _stacked(side: str, parts: Sequence[Row], length_ns: int, longest_ns: int) -> str:
+    pieces = []
+    for row in parts:
+        ns = row[f"{side}_ns"]
+        if not ns:
+            continue
+        title = f"{_PARTS[row['part']].label} {format_duration(ns)}"
+        share = format_ratio(ns / max(1, length_ns))
+        pieces.append(
+            f'<i class="{row["part"]}" style="width:{100 * ns / longest_ns:.3f}%;'
+            f'background:var(--{row["part"]});color:var(--on-{row["part"]})" '
+            f'title="{html_text(f"{title}, {share}")}">'
+            f"{share if ns >= 0.07 * longest_ns else ''}</i>"
+        )
+    label = html_text(f"{side} {format_duration(length_ns)}")
+    return (
+        f'<span class="who">{label}</span><div class="bar" role="img" aria-label="{label}">'
+        f"{''.join(pieces)}</div>"
+    )
+
 
 _ROWS: Final = 15
 _FIGURES: Final = (

@@ -15,12 +15,10 @@ from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import is_known, sentences, value_text
+from traceprof.render.formatting import is_known, saving_words, sentences, value_text
 from traceprof.render.report.charts import parts_bar
-from traceprof.render.report.links import link_to, ranks_named
-from traceprof.render.report.still import StillPictures
+from traceprof.render.report.places import StillPictures, link_to, ranks_named
 from traceprof.render.shown import Row, rows_of
-from traceprof.render.wording import saving_words
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
 from traceprof.units import format_duration

@@ -1,8 +1,8 @@
-"""From answers to the report page."""
+"""From answers to the report page: its parts, their order, and what its timeline holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Final
 
@@ -10,25 +10,22 @@ import pandas as pd
 
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec, Unit, key, same
-from traceprof.model.tables import ABSENT
+from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.base import Options
-from traceprof.render.briefing import Briefing, briefing_of
+from traceprof.render.briefing import Briefing, Section, briefing_of, sections_of
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
-from traceprof.render.page.document import write_document
-from traceprof.render.page.tables import html_table
+from traceprof.render.heat import heat_chart, heat_style
+from traceprof.render.page.document import html_table, write_document
+from traceprof.render.registry import Options
 from traceprof.render.report.charts import (
     breakdown_bars,
     category_style,
     parts_legend,
+    peer_matrix,
     step_chart,
 )
-from traceprof.render.report.heat_chart import heat_chart, heat_style
-from traceprof.render.report.index import index_html, place_of
-from traceprof.render.report.links import links_of_rows
-from traceprof.render.report.matrix import peer_matrix
 from traceprof.render.report.opening import (
     explaining_html,
     findings_html,
@@ -36,16 +33,116 @@ from traceprof.render.report.opening import (
     late_html,
     summary_html,
 )
-from traceprof.render.report.still import StillPictures
-from traceprof.render.report.typical import choose_extent
-from traceprof.render.sections import Section, sections_of
+from traceprof.render.report.places import StillPictures, links_of_rows
 from traceprof.render.shown import ShownTable, shown_frame
-from traceprof.render.timeline.page import timeline_fragment
-from traceprof.render.timeline.render import EncodedTimeline, encode_timeline
+from traceprof.render.timeline.events import count_inside
+from traceprof.render.timeline.render import EncodedTimeline, encode_timeline, timeline_fragment
 from traceprof.session.answer import Document
+from traceprof.session.selection import Selection
 from traceprof.values import dataclass
 
-__all__ = ["render_report"]
+SUBJECTS: Final = (
+    ("The answer", ("verdict", "findings", "breakdown", "steps", "timeline")),
+    ("Ranks", ("stragglers", "rank-steps", "ranks", "shared", "hosts", "racks", "peers")),
+    ("Training", ("phases", "step-phases", "layers", "path", "whatif", "pipeline")),
+    ("Idle time, host", ("gaps", "idle", "launches", "sync", "ranges", "range-work", "operators")),
+    ("Devices", ("kernels", "classes", "summary", "occupancy", "streams", "memory")),
+    (
+        "Moving data",
+        (
+            "copies",
+            "transfers",
+            "bandwidth",
+            "collectives",
+            "callers",
+            "buckets",
+            "collective-events",
+            "network",
+            "network-time",
+        ),
+    ),
+    ("The trace", ("quality", "alignment", "environment", "missing")),
+)
+"""Every part of a report, by its key: those of one subject stand together."""
+
+_ORDER: Final = {key: i for i, key in enumerate(key for _, keys in SUBJECTS for key in keys)}
+_NAMES: Final = {
+    "verdict": "Where the time went",
+    "missing": "Not recorded",
+    "shared": "Shared collectives",
+    "rank-steps": "Heat map",
+    "whatif": "What if",
+    "path": "Critical path",
+    "sync": "Synchronisation",
+    "operators": "Host operators",
+}
+
+
+def place_of(key: str) -> int:
+    """Return where the part ``key`` stands on the page; one that is not listed at the end."""
+    return _ORDER.get(key, len(_ORDER))
+
+
+def index_html(keys: Iterable[str]) -> str:
+    """Return links to the parts ``keys``, under their subjects."""
+    there = set(keys)
+    groups = [
+        f"<div><b>{html_text(subject)}</b>{''.join(map(_link, present))}</div>"
+        for subject, of_subject in SUBJECTS
+        if (present := [key for key in of_subject if key in there])
+    ]
+    return f'<nav aria-label="Contents">{"".join(groups)}</nav>'
+
+
+def _link(key: str) -> str:
+    name = _NAMES.get(key, key.replace("-", " ").capitalize())
+    return f'<a href="#{key}">{html_text(name)}</a>'
+
+
+_MARGIN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineExtent:
+    """The timeline holds ``window`` and opens at ``view``, which ``label`` names."""
+
+    window: TimeWindow
+    view: TimeWindow
+    label: str
+
+
+def choose_extent(
+    ranks: Ranks, selection: Selection, steps: Result | None, max_events: int
+) -> TimelineExtent:
+    """Return the window of the report opened at a typical step, or that step alone if it is much.
+
+    The typical step is the steady one whose duration is nearest to the median, with a twentieth
+    of it on either side. Without steps it is the whole window.
+    """
+    window = selection.window
+    if steps is None or steps.table.empty:
+        return TimelineExtent(window, window, f"the window {selection.label}")
+    step, label = _typical_step(ranks, steps)
+    is_much = sum(ranks.each(_count_events, window)) > max_events
+    return TimelineExtent(step if is_much else window, step & window, label)
+
+
+def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
+    steady = steps.table[~steps.table["is_warmup"]]
+    table = steady if len(steady) else steps.table
+    distance = (table["duration_ns"] - table["duration_ns"].median()).abs()
+    row = table.iloc[int(distance.to_numpy().argmin())]
+    start = ranks.span.start_ns + int(row["at_ns"])
+    margin = int(row["duration_ns"]) // _MARGIN
+    window = TimeWindow(start - margin, start + int(row["duration_ns"]) + margin)
+    return window & ranks.span, f"step {int(row['step'])}, a typical one"
+
+
+def _count_events(trace: Trace, window: TimeWindow) -> int:
+    return sum(
+        count_inside(trace.table(name), window) for name, table in TABLES.items() if table.has_spans
+    )
+
 
 _ROWS: Final = 12
 _MAX_ITEMS: Final = 300_000

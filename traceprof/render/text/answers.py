@@ -12,18 +12,14 @@ from rich.text import Text
 from traceprof.comparison import Comparison
 from traceprof.comparison.specs import EXPLAIN
 from traceprof.comparison.specs_of_many import SCALING
-from traceprof.render.base import Answered, Options
+from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.escape import plain_text
-from traceprof.render.sections import Section, head_of, sections_of
+from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import rows_of
-from traceprof.render.text.advice import findings_view
-from traceprof.render.text.console import printed
-from traceprof.render.text.heat_lines import heat_lines
-from traceprof.render.text.page import page_view, where_view
-from traceprof.render.text.parts import breakdown_view
-from traceprof.render.text.scaling_view import scaling_view
-from traceprof.render.text.tables import notes_view, table_view
-from traceprof.render.text.waterfall import difference_view, waterfall_view
+from traceprof.render.text.bars import breakdown_view, heat_lines
+from traceprof.render.text.comparisons import difference_view, scaling_view, waterfall_view
+from traceprof.render.text.page import findings_view, page_view, where_view
+from traceprof.render.text.tables import notes_view, printed, table_view
 
 __all__ = ["RENDER", "answers_view"]
 

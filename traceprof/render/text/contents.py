@@ -15,11 +15,10 @@ from rich.text import Text
 
 from traceprof.model.results import TableSpec, Unit, key, same
 from traceprof.model.trace import how_to_record
-from traceprof.render.base import Options
 from traceprof.render.escape import plain_text
+from traceprof.render.registry import Options
 from traceprof.render.shown import shown_frame
-from traceprof.render.text.console import printed
-from traceprof.render.text.tables import table_view
+from traceprof.render.text.tables import printed, table_view
 from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
 

@@ -1,6 +1,7 @@
 """The timeline: a Trace as one interactive page."""
 
-from traceprof.render.timeline.render import render_timeline
-from traceprof.render.timeline.size import MAX_ITEMS
+from __future__ import annotations
+
+from traceprof.render.timeline.render import MAX_ITEMS, render_timeline
 
 __all__ = ["MAX_ITEMS", "render_timeline"]

@@ -15,22 +15,40 @@ from traceprof.model.trace import Trace
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.page.document import write_document
 from traceprof.render.palette import CATEGORIES
-from traceprof.render.timeline.channels import Channel, Group, Lanes, NameTotals, Row
-from traceprof.render.timeline.condense import condense_until
+from traceprof.render.timeline.channels import (
+    Channel,
+    LaneGroup,
+    LaneRow,
+    Lanes,
+    NameTotals,
+    condense_until,
+)
+from traceprof.render.timeline.drawn import with_states
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
-from traceprof.render.timeline.marks import describe_processes, describe_steps, describe_turns
-from traceprof.render.timeline.page import timeline_fragment
-from traceprof.render.timeline.pairing import Place, pair_groups
-from traceprof.render.timeline.render import timeline_head
-from traceprof.render.timeline.samples import SampleSeries, sample_series
-from traceprof.render.timeline.size import MAX_ITEMS, pack_within
-from traceprof.render.timeline.states import with_states
-from traceprof.render.timeline.step_axis import Clock, Extent, StepAxis, align_steps
+from traceprof.render.timeline.marks import (
+    SampleSeries,
+    describe_periods,
+    describe_processes,
+    describe_steps,
+    sample_series,
+)
+from traceprof.render.timeline.pairing import (
+    AxisClock,
+    Place,
+    StepAxis,
+    StepExtent,
+    align_steps,
+    pair_groups,
+)
+from traceprof.render.timeline.render import (
+    MAX_ITEMS,
+    pack_within,
+    timeline_fragment,
+    timeline_head,
+)
 from traceprof.units import format_count, format_duration
 from traceprof.values import dataclass
-
-__all__ = ["Side", "render_beside"]
 
 Describe = Callable[[Trace, TimeWindow], dict[str, Any]]
 
@@ -42,7 +60,7 @@ _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div></hea
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Side:
+class TimelineSide:
     """One of the two: ``name`` is a letter or a word such as "rank 3", ``title`` untrusted text."""
 
     name: str
@@ -63,7 +81,7 @@ class _Drawn:
     ``merged`` are the events that share an item with others, by name.
     """
 
-    side: Side
+    side: TimelineSide
     lanes: Lanes
     n_events: int
     bin_ns: int
@@ -72,7 +90,7 @@ class _Drawn:
 
 
 def render_beside(
-    sides: Sequence[Side], *, title: str, by_rank: bool = True, max_items: int = MAX_ITEMS
+    sides: Sequence[TimelineSide], *, title: str, by_rank: bool = True, max_items: int = MAX_ITEMS
 ) -> str:
     """Return the timelines of two recordings as one page, on a common axis of steps.
 
@@ -85,7 +103,7 @@ def render_beside(
     """
     describe = describe_steps
     if not all(len(find_steps(side.trace).table) for side in sides):
-        describe = describe_turns
+        describe = describe_periods
     samples = [_series(side) for side in sides]
 
     def draw(most: int) -> tuple[tuple[list[_Drawn], StepAxis], int, bytes]:
@@ -114,7 +132,7 @@ def render_beside(
     return write_document(title, body, (), fragment)
 
 
-def _draw(side: Side, describe: Describe, max_items: int) -> _Drawn:
+def _draw(side: TimelineSide, describe: Describe, max_items: int) -> _Drawn:
     exact = build_lanes(side.trace, side.span)
     lanes, bin_ns = condense_until(with_states(exact, side.span.duration_ns), max_items)
     steps = describe(side.trace, side.span)
@@ -135,7 +153,7 @@ def _merged_totals(drawn: Sequence[_Drawn], names: Sequence[str]) -> NameTotals 
     return NameTotals(counts, times)
 
 
-def _extent(one: _Drawn, *, by_steps: bool) -> Extent:
+def _extent(one: _Drawn, *, by_steps: bool) -> StepExtent:
     """Return what is aligned: the steps, else all from the first work on a device on."""
     channels = [channel for channel in one.lanes.channels if len(channel)]
     first = min([0, *(int(channel.starts[0]) for channel in channels)])
@@ -144,14 +162,14 @@ def _extent(one: _Drawn, *, by_steps: bool) -> Extent:
         rows = [row for g in one.lanes.groups if g.kind == "device" for row in g.rows]
         work = [int(c.starts[0]) for row in rows for c in row.channels if len(c)]
         begin = min(work, default=first)
-        return Extent(first, last, np.array([begin]), np.array([last]), (0,))
+        return StepExtent(first, last, np.array([begin]), np.array([last]), (0,))
     starts = np.array(one.steps["starts"], np.int64)
     ends = np.array(one.steps["ends"], np.int64)
     ends = np.minimum(ends, np.append(starts[1:], ends[-1:]))
     words = [label.partition(" ") for label in one.steps["labels"]]
     numbers = tuple(int(number) for _, _, number in words)
     first, last = min(first, int(starts[0])), max(last, int(ends[-1]))
-    return Extent(first, last, starts, ends, numbers, words[0][0])
+    return StepExtent(first, last, starts, ends, numbers, words[0][0])
 
 
 def _merged(
@@ -170,7 +188,7 @@ def _merged(
     return Lanes(tuple(groups), tuple(names)), places, partners
 
 
-def _moved(one: _Drawn, place: Place, clock: Clock, ids: Int64Array) -> Group:
+def _moved(one: _Drawn, place: Place, clock: AxisClock, ids: Int64Array) -> LaneGroup:
     group = one.lanes.groups[place.group]
     label = plain_text(f"{one.side.name} · {group.label}", 120)
     return replace(
@@ -179,7 +197,7 @@ def _moved(one: _Drawn, place: Place, clock: Clock, ids: Int64Array) -> Group:
         label=label,
         process=_process(group.process, place.side),
         rows=tuple(
-            Row(row.label, row.kind, tuple(_on_axis(c, clock, ids) for c in row.channels))
+            LaneRow(row.label, row.kind, tuple(_on_axis(c, clock, ids) for c in row.channels))
             for row in group.rows
         ),
         states=tuple(_on_axis(c, clock, None) for c in group.states),
@@ -191,7 +209,7 @@ def _process(number: int, side: int) -> int:
     return 2 * number + side
 
 
-def _on_axis(channel: Channel, clock: Clock, ids: Int64Array | None) -> Channel:
+def _on_axis(channel: Channel, clock: AxisClock, ids: Int64Array | None) -> Channel:
     starts = clock.starts(channel.starts)
     return replace(
         channel,
@@ -201,7 +219,7 @@ def _on_axis(channel: Channel, clock: Clock, ids: Int64Array | None) -> Channel:
     )
 
 
-def _series(side: Side) -> list[SampleSeries]:
+def _series(side: TimelineSide) -> list[SampleSeries]:
     """Return the series of one side, on its own clock."""
     return [
         replace(series, source=plain_text(f"{side.name} {series.source}".strip(), 60))

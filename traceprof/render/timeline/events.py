@@ -1,31 +1,62 @@
-"""Events of several tables in one shape, and how they become rows of channels."""
+"""Events of several tables in one shape, and how they become rows of channels.
+
+Rows that a window cuts stay whole, so that a hover shows real times; no two events of a line
+overlap.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.model.tables import ABSENT
+from traceprof.model.intervals import Int64Array, Intervals, nesting_depth
+from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES
-from traceprof.render.timeline.channels import Channel, Row
-from traceprof.render.timeline.packing import assign_lines
+from traceprof.render.timeline.channels import Channel, LaneRow
 from traceprof.values import dataclass
 
-__all__ = [
-    "MAX_LINES",
-    "Events",
-    "NameTable",
-    "join_events",
-    "make_rows",
-    "merge_overlapping",
-    "split_by",
-]
+
+def assign_lines(starts: Int64Array, ends: Int64Array) -> Int64Array:
+    """Return the line of each interval: 0 at the top, as few as the overlaps allow.
+
+    The intervals are sorted by start and, where starts are equal, by descending end. Properly
+    nested intervals get their depth. Two intervals of one line never overlap.
+    """
+    if len(starts) == 0 or bool((starts[1:] >= ends[:-1]).all()):
+        return np.zeros(len(starts), np.int64)
+    depth = nesting_depth(starts, ends)
+    if _are_disjoint(starts, ends, depth):
+        return depth
+    return _first_free_line(starts, ends)
+
+
+def _are_disjoint(starts: Int64Array, ends: Int64Array, lines: Int64Array) -> bool:
+    order = np.argsort(lines, kind="stable")
+    same_line = lines[order][1:] == lines[order][:-1]
+    return bool((starts[order][1:] >= ends[order][:-1])[same_line].all())
+
+
+def _first_free_line(starts: Int64Array, ends: Int64Array) -> Int64Array:
+    lines = np.empty(len(starts), np.int64)
+    busy: list[tuple[int, int]] = []
+    free: list[int] = []
+    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        while busy and busy[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        line = heapq.heappop(free) if free else len(busy)
+        lines[i] = line
+        heapq.heappush(busy, (end, line))
+    return lines
+
 
 MAX_LINES: Final = 32
 """How many lines one lane has at most."""
@@ -34,7 +65,7 @@ _IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Events:
+class LaneEvents:
     """Events as equally long columns; ``categories`` are places in the palette."""
 
     starts: Int64Array
@@ -47,9 +78,9 @@ class Events:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Events:
+    def take(self, rows: npt.NDArray[np.int64]) -> LaneEvents:
         """Return the events at the places ``rows``."""
-        return Events(*(getattr(self, column)[rows] for column in self.__slots__))
+        return LaneEvents(*(getattr(self, column)[rows] for column in self.__slots__))
 
 
 class NameTable:
@@ -81,13 +112,16 @@ class NameTable:
         return self._places.setdefault(plain_text(name) or "(no name)", len(self._places))
 
 
-def join_events(parts: Sequence[Events]) -> tuple[Events, _IntArray]:
+def join_events(parts: Sequence[LaneEvents]) -> tuple[LaneEvents, _IntArray]:
     """Return the events of all ``parts`` sorted as a trace's tables are, and where each came from.
 
     The second array holds, for each event, its place in the concatenation of the parts.
     """
-    joined = Events(
-        *(np.concatenate([getattr(part, column) for part in parts]) for column in Events.__slots__)
+    joined = LaneEvents(
+        *(
+            np.concatenate([getattr(part, column) for part in parts])
+            for column in LaneEvents.__slots__
+        )
     )
     order = np.lexsort((-joined.ends, joined.starts))
     return joined.take(order), order
@@ -107,7 +141,7 @@ def split_by(*keys: _IntArray) -> Iterator[tuple[tuple[int, ...], _IntArray]]:
         yield tuple(int(key[places[0]]) for key in keys), places
 
 
-def make_rows(label: str, kind: str, events: Events) -> tuple[Row, ...]:
+def make_rows(label: str, kind: str, events: LaneEvents) -> tuple[LaneRow, ...]:
     """Return the rows of one lane: one, or one for each depth where its events overlap.
 
     Beyond `MAX_LINES` what overlaps is merged on one last row, whose items say how many events
@@ -115,21 +149,21 @@ def make_rows(label: str, kind: str, events: Events) -> tuple[Row, ...]:
     """
     lines = np.minimum(assign_lines(events.starts, events.ends), MAX_LINES)
     return tuple(
-        Row(f"merged below {line}", kind, _merged_channels(events.take(places)))
+        LaneRow(f"merged below {line}", kind, _merged_channels(events.take(places)))
         if line == MAX_LINES
-        else Row(label if line == 0 else f"{line}", kind, _channels(events.take(places)))
+        else LaneRow(label if line == 0 else f"{line}", kind, _channels(events.take(places)))
         for (line,), places in split_by(lines)
     )
 
 
-def _merged_channels(events: Events) -> tuple[Channel, ...]:
+def _merged_channels(events: LaneEvents) -> tuple[Channel, ...]:
     return tuple(
         merge_overlapping(CATEGORIES[category].key, events.take(places))
         for (category,), places in split_by(events.categories)
     )
 
 
-def merge_overlapping(category: str, events: Events) -> Channel:
+def merge_overlapping(category: str, events: LaneEvents) -> Channel:
     """Return one item for each stretch without a gap: its events, their number and bytes."""
     stretches = Intervals.union_of(events.starts, np.maximum(events.ends, events.starts + 1))
     first = np.searchsorted(events.starts, stretches.starts, side="left")
@@ -149,14 +183,14 @@ def merge_overlapping(category: str, events: Events) -> Channel:
     )
 
 
-def _channels(events: Events) -> tuple[Channel, ...]:
+def _channels(events: LaneEvents) -> tuple[Channel, ...]:
     return tuple(
         _channel(CATEGORIES[category].key, events.take(places))
         for (category,), places in split_by(events.categories)
     )
 
 
-def _channel(category: str, events: Events) -> Channel:
+def _channel(category: str, events: LaneEvents) -> Channel:
     return Channel(
         category=category,
         starts=events.starts,
@@ -169,3 +203,42 @@ def _channel(category: str, events: Events) -> Channel:
 
 def _unless_absent(values: Int64Array) -> Int64Array | None:
     return values if bool((values != ABSENT).any()) else None
+
+
+def rows_inside(trace: Trace, window: TimeWindow) -> Trace:
+    """Return ``trace`` with only the rows that have a part inside ``window``, not clipped."""
+    if window == trace.span:
+        return trace
+    kept: dict[str, Any] = {
+        name: _inside(trace.table(name), window)
+        for name, table in TABLES.items()
+        if table.has_times
+    }
+    return replace(trace, **kept)
+
+
+def count_inside(frame: pd.DataFrame, window: TimeWindow) -> int:
+    """Return how many rows of ``frame`` have a part inside ``window``."""
+    before, first, last = _places_inside(frame, window)
+    return len(before) + last - first
+
+
+def _inside(frame: pd.DataFrame, window: TimeWindow) -> pd.DataFrame:
+    before, first, last = _places_inside(frame, window)
+    if not len(before) or before[0] == first - len(before):
+        return frame.iloc[first - len(before) : last]
+    return frame.iloc[np.append(before, np.arange(first, last))]
+
+
+def _places_inside(
+    frame: pd.DataFrame, window: TimeWindow
+) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Return the rows that begin before the window and reach into it, and those that begin in it.
+
+    The latter stand together: rows come by start.
+    """
+    starts = frame["start_ns"].to_numpy()
+    first, last = np.searchsorted(starts, [window.start_ns, window.end_ns]).tolist()
+    if "end_ns" not in frame or not window.duration_ns:
+        return np.empty(0, np.int64), first, last
+    return np.flatnonzero(frame["end_ns"].to_numpy()[:first] > window.start_ns), first, last

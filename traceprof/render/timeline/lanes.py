@@ -1,29 +1,249 @@
-"""Which lanes a Trace has: sections (processes) of groups (threads, then devices) of rows."""
+"""Which lanes a Trace has: sections (processes) of groups (threads, then devices) of rows.
+
+Of a device one lane per stream; of a thread ranges nested by depth, operators, API calls.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath, PureWindowsPath
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.model.activity import Activity, Part
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, phases_of_ranges
 from traceprof.render.escape import plain_text
-from traceprof.render.timeline.channels import Channel, Group, Lanes, Row
-from traceprof.render.timeline.device_lanes import device_groups, make_device_group
-from traceprof.render.timeline.events import NameTable
-from traceprof.render.timeline.host_lanes import ThreadLanes, thread_lanes
-from traceprof.render.timeline.inside import rows_inside
-from traceprof.render.timeline.names import in_order_of_use, renumbered, with_channels
+from traceprof.render.palette import category_index
+from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes
+from traceprof.render.timeline.encode import in_order_of_use, renumbered, with_channels
+from traceprof.render.timeline.events import (
+    LaneEvents,
+    NameTable,
+    join_events,
+    make_rows,
+    rows_inside,
+    split_by,
+)
 from traceprof.values import dataclass
 
-__all__ = ["RankLanes", "arranged", "build_lanes", "describe_process", "lanes_of_rank"]
+_KERNEL_CATEGORY = {
+    Part.COMPUTE: "compute",
+    Part.COMMUNICATION: "communication",
+    Part.TRANSFER: "copy",
+    Part.DEVICE_MEMORY: "memset",
+}
+_DIRECTIONS = {
+    "h2d": "Memcpy host → device",
+    "d2h": "Memcpy device → host",
+    "d2d": "Memcpy within the device",
+    "p2p": "Memcpy device → device",
+    "h2h": "Memcpy host → host",
+    "memset": "Memset",
+}
+
+
+def device_groups(
+    trace: Trace, origin_ns: int, names: NameTable
+) -> Iterator[tuple[int, int, tuple[LaneRow, ...]]]:
+    """Yield (process, device, rows) for every process that used a device."""
+    kernels, copies = trace.kernels, trace.copies
+    events, order = join_events(
+        [_kernel_events(kernels, origin_ns, names), _copy_events(copies, origin_ns, names)]
+    )
+    key = {
+        column: np.concatenate([kernels[column].to_numpy(), copies[column].to_numpy()])[order]
+        for column in ("process", "device", "stream")
+    }
+    for (process, device), places in split_by(key["process"], key["device"]):
+        streams = key["stream"][places]
+        rows: list[LaneRow] = []
+        for (stream,), inside in split_by(streams):
+            label = "Stream not known" if stream == ABSENT else f"Stream {stream}"
+            rows.extend(make_rows(label, "gpu", events.take(places[inside])))
+        yield process, device, tuple(rows)
+
+
+def describe_device(trace: Trace, device: int) -> str:
+    """Return "GPU 0" with the name of the device where it is known."""
+    known = trace.devices[trace.devices["device"] == device]
+    name = str(known["name"].iloc[0]) if len(known) else ""
+    number = "GPU" if device == ABSENT else f"GPU {device}"
+    return f"{number} · {name}" if name else number
+
+
+def make_device_group(
+    trace: Trace, section: str, process: int, device: int, rows: tuple[LaneRow, ...]
+) -> LaneGroup:
+    """Return the group of one device."""
+    return LaneGroup(
+        section, describe_device(trace, device), "device", rows, process, device=device
+    )
+
+
+def _kernel_events(kernels: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
+    activities = kernels["activity"].cat
+    by_code = [
+        category_index(_KERNEL_CATEGORY[Activity(name).part] if name else "compute")
+        for name in activities.categories
+    ]
+    categories = np.array([*by_code, category_index("compute")], np.int64)
+    starts = kernels["start_ns"].to_numpy() - origin_ns
+    return LaneEvents(
+        starts=starts,
+        ends=kernels["end_ns"].to_numpy() - origin_ns,
+        categories=categories[activities.codes.to_numpy()],
+        names=names.ids(kernels["name"].array),
+        n_bytes=np.full(len(starts), ABSENT),
+        correlations=kernels["correlation"].to_numpy(),
+    )
+
+
+def _copy_events(copies: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
+    directions = copies["direction"].cat
+    by_code = [category_index(d if d in _DIRECTIONS else "copy") for d in directions.categories]
+    categories = np.array([*by_code, category_index("copy")], np.int64)
+    return LaneEvents(
+        starts=copies["start_ns"].to_numpy() - origin_ns,
+        ends=copies["end_ns"].to_numpy() - origin_ns,
+        categories=categories[directions.codes.to_numpy()],
+        names=_copy_names(copies, names),
+        n_bytes=copies["n_bytes"].to_numpy(),
+        correlations=copies["correlation"].to_numpy(),
+    )
+
+
+def _copy_names(copies: pd.DataFrame, names: NameTable) -> np.ndarray:
+    """Return names such as "Memcpy host → device (pageable → device)"."""
+    ids = np.zeros(len(copies), np.int64)
+    columns = [copies[c].cat for c in ("direction", "src_kind", "dst_kind")]
+    codes = [np.asarray(column.codes, np.int64) for column in columns]
+    for key, places in split_by(*codes):
+        words = [
+            str(column.categories[code]) if code >= 0 else ""
+            for column, code in zip(columns, key, strict=True)
+        ]
+        direction, source, target = words
+        label = _DIRECTIONS.get(direction, "Memcpy")
+        if source and target and direction != "memset":
+            label += f" ({source} → {target})"
+        ids[places] = names.id_of(label)
+    return ids
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """How one table becomes a lane: from the table, its name column, to a category and a kind."""
+
+    table: str
+    name: str
+    label: str
+    kind: str
+    category: str
+
+
+_LANES: Final = (
+    _Lane("ranges", "name", "Ranges", "range", "range"),
+    _Lane("marks", "name", "Marks", "mark", "mark"),
+    _Lane("collectives", "op", "Collectives", "collective", "communication"),
+    _Lane("host_ops", "name", "Operators", "host_op", "host_op"),
+    _Lane("api_calls", "name", "CUDA API", "api", "api"),
+    _Lane("syncs", "kind", "Waits", "sync", "sync"),
+    _Lane("overheads", "name", "Profiler overhead", "overhead", "overhead"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLanes:
+    """The rows of one thread (ABSENT: not known which); ``weight`` orders threads."""
+
+    process: int
+    thread: int
+    rows: tuple[LaneRow, ...]
+    weight: tuple[int, int, int]
+
+
+def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadLanes]:
+    """Return the lanes of every thread that left rows, the most telling threads first."""
+    rows: dict[tuple[int, int], list[LaneRow]] = defaultdict(list)
+    for lane in _LANES:
+        frame = trace.table(lane.table)
+        for key, label, part in _parts(lane, frame):
+            rows[key].extend(make_rows(label, lane.kind, _events(lane, part, origin_ns, names)))
+    threads = [
+        ThreadLanes(process, thread, tuple(found), _weight(found))
+        for (process, thread), found in rows.items()
+    ]
+    return sorted(threads, key=lambda t: (t.process, *(-w for w in t.weight), t.thread))
+
+
+def _parts(lane: _Lane, frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, pd.DataFrame]]:
+    """Yield what is drawn as one lane: (process, thread), its label and its rows."""
+    threads = _column(frame, "thread")
+    extra, labels = _split_within(lane, frame)
+    for (process, thread, code), places in split_by(_column(frame, "process"), threads, extra):
+        yield (process, thread), labels[code], frame.iloc[places]
+
+
+def _split_within(lane: _Lane, frame: pd.DataFrame) -> tuple[np.ndarray, Mapping[int, str]]:
+    """Return what further divides a thread's rows of one table: the kind or the source."""
+    if lane.table == "ranges":
+        # A start/end range need not nest in the others: it would shift their depth.
+        loose = (frame["kind"] == "start_end").to_numpy().astype(np.int64)
+        return loose, {0: lane.label, 1: "Start/end ranges"}
+    if lane.table == "host_ops":
+        sources = frame["source"].cat
+        labels = {i: _source_label(str(name)) for i, name in enumerate(sources.categories)}
+        return sources.codes.to_numpy().astype(np.int64), {**labels, ABSENT: lane.label}
+    return np.zeros(len(frame), np.int64), {0: lane.label}
+
+
+def _source_label(source: str) -> str:
+    return {"cpu_op": "Operators", "osrt": "System calls", "": "Operators"}.get(source, source)
+
+
+def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
+    if name in frame:
+        return np.asarray(frame[name].to_numpy(), np.int64)
+    return np.full(len(frame), ABSENT)
+
+
+def _events(lane: _Lane, frame: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
+    starts = frame["start_ns"].to_numpy() - origin_ns
+    ends = frame["end_ns"].to_numpy() - origin_ns if "end_ns" in frame else starts
+    return LaneEvents(
+        starts=starts,
+        ends=ends,
+        categories=_categories(lane, frame),
+        names=names.ids(frame[lane.name].array),
+        n_bytes=_column(frame, "n_bytes"),
+        correlations=_column(frame, "correlation"),
+    )
+
+
+def _categories(lane: _Lane, frame: pd.DataFrame) -> np.ndarray:
+    """Return the category of each row: ranges named after a phase of training have their own."""
+    plain = category_index(lane.category)
+    if lane.table != "ranges":
+        return np.full(len(frame), plain)
+    by_phase = [*(category_index(f"range_{phase}") for phase in PHASES), plain]
+    return np.array(by_phase, np.int64)[phases_of_ranges(frame)]
+
+
+def _weight(rows: list[LaneRow]) -> tuple[int, int, int]:
+    """Return what makes a thread worth a look: its API calls, its ranges, everything else."""
+    count: dict[str, int] = defaultdict(int)
+    for row in rows:
+        count[row.kind] += sum(len(channel) for channel in row.channels)
+    return count["api"], count["range"] + count["collective"], sum(count.values())
+
 
 _MAX_QUIET = 3
 _TELLING_KINDS = {"range", "mark", "collective", "api", "sync"}
@@ -50,14 +270,14 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
     """Return the lanes of the Trace of one rank; ``has_hosts``: the run has several."""
     names = NameTable()
     trace = rows_inside(trace, window)
-    devices: dict[int, list[tuple[int, tuple[Row, ...]]]] = defaultdict(list)
+    devices: dict[int, list[tuple[int, tuple[LaneRow, ...]]]] = defaultdict(list)
     for process, device, rows in device_groups(trace, window.start_ns, names):
         devices[process].append((device, rows))
     threads: dict[int, list[ThreadLanes]] = defaultdict(list)
     for found in thread_lanes(trace, window.start_ns, names):
         threads[found.process].append(found)
     main = [p for p in {*devices, *threads} if devices[p] or any(map(_is_telling, threads[p]))]
-    groups: list[Group] = []
+    groups: list[LaneGroup] = []
     for process in sorted(main):
         section = plain_text(describe_process(trace, process, has_hosts=has_hosts), 120)
         groups.extend(_thread_groups(trace, section, threads[process]))
@@ -80,8 +300,8 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
 def arranged(every: Sequence[RankLanes], processes: pd.DataFrame) -> Lanes:
     """Return the lanes of all ranks in the order of the screen; ``processes`` are those of all."""
     places: dict[str, int] = {}
-    main: list[Group] = []
-    quiet: list[Group] = []
+    main: list[LaneGroup] = []
+    quiet: list[LaneGroup] = []
     for own in every:
         of_names = np.array([places.setdefault(n, len(places)) for n in own.lanes.names], np.int64)
         groups = _renamed(own.lanes, of_names).groups
@@ -141,7 +361,7 @@ def _in_order(known: pd.DataFrame, processes: Iterable[int]) -> list[int]:
     return sorted(processes, key=place)
 
 
-def _thread_groups(trace: Trace, section: str, threads: list[ThreadLanes]) -> list[Group]:
+def _thread_groups(trace: Trace, section: str, threads: list[ThreadLanes]) -> list[LaneGroup]:
     """Return one group per telling thread and one for all the others."""
     telling = [t for t in threads if _is_telling(t)]
     others = [t for t in threads if not _is_telling(t)]
@@ -154,34 +374,36 @@ def _thread_groups(trace: Trace, section: str, threads: list[ThreadLanes]) -> li
     return groups
 
 
-def _few(groups: Sequence[Group]) -> Sequence[Group]:
+def _few(groups: Sequence[LaneGroup]) -> Sequence[LaneGroup]:
     """Return processes that neither annotate nor use a device, many of them as one group."""
     if len(groups) <= _MAX_QUIET:
         return groups
     rows = tuple(
-        Row(group.label if i == 0 else row.label, row.kind, row.channels)
+        LaneRow(group.label if i == 0 else row.label, row.kind, row.channels)
         for group in groups
         for i, row in enumerate(group.rows)
     )
     label = f"{len(groups)} other processes"
-    return [Group("Other processes", label, "threads", rows, groups[0].process)]
+    return [LaneGroup("Other processes", label, "threads", rows, groups[0].process)]
 
 
-def _joined_group(trace: Trace, section: str, label: str, threads: Sequence[ThreadLanes]) -> Group:
+def _joined_group(
+    trace: Trace, section: str, label: str, threads: Sequence[ThreadLanes]
+) -> LaneGroup:
     rows = tuple(
-        Row(_thread_label(trace, thread) if i == 0 else row.label, row.kind, row.channels)
+        LaneRow(_thread_label(trace, thread) if i == 0 else row.label, row.kind, row.channels)
         for thread in threads
         for i, row in enumerate(thread.rows)
     )
-    return Group(section, label, "threads", rows, threads[0].process)
+    return LaneGroup(section, label, "threads", rows, threads[0].process)
 
 
 def _is_telling(thread: ThreadLanes) -> bool:
     return any(row.kind in _TELLING_KINDS or row.label == "Operators" for row in thread.rows)
 
 
-def _thread_group(trace: Trace, section: str, thread: ThreadLanes) -> Group:
-    return Group(section, _thread_label(trace, thread), "thread", thread.rows, thread.process)
+def _thread_group(trace: Trace, section: str, thread: ThreadLanes) -> LaneGroup:
+    return LaneGroup(section, _thread_label(trace, thread), "thread", thread.rows, thread.process)
 
 
 def _thread_label(trace: Trace, thread: ThreadLanes) -> str:

@@ -1,19 +1,25 @@
-"""What stands over all lanes: steps, the window that is analysed, whose rank a process is."""
+"""What stands beside the lanes: steps, the window that is analysed, ranks, and time series."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Sequence
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
+from traceprof.model.tables import stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.session.selection import select_default
-
-__all__ = ["describe_focus", "describe_processes", "describe_steps", "describe_turns"]
+from traceprof.units import format_count
+from traceprof.values import dataclass
 
 
 def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
@@ -21,7 +27,7 @@ def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
     return _described(steps_of_ranks(Ranks.of(trace)).table, window, "step")
 
 
-def describe_turns(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
+def describe_periods(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
     """Return the same of the turns of a pattern of kernels, which repeats where no steps are."""
     return _described(pattern_of_ranks(Ranks.of(trace)).table, window, "turn")
 
@@ -60,3 +66,104 @@ def describe_focus(ranks: Ranks, window: TimeWindow) -> dict[str, Any] | None:
         "end": inside.end_ns - window.start_ns,
         "label": label,
     }
+
+
+MAX_METRICS: Final = 6
+MAX_SERIES: Final = 16
+MAX_POINTS: Final = 60_000
+MAX_POINTS_TOGETHER: Final = 240_000
+"""How many points all series of a page have at most: about 2 MB of it."""
+_CUMULATED_BYTES: Final = re.compile(r"^((?:\w+_)?)bytes_(sent|received)$")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleSeries:
+    """The values of one metric from one source; times in ns after the origin, sorted.
+
+    A value holds until the next time; NaN where it is not known.
+    """
+
+    metric: str
+    source: str
+    times: Int64Array
+    values: npt.NDArray[np.float64]
+
+
+def sample_series(
+    trace: Trace | Ranks, window: TimeWindow
+) -> tuple[Sequence[SampleSeries], list[str]]:
+    """Return the series to draw, and sentences about what is left out."""
+    samples = stack("samples", Ranks.of(trace).each(_samples_inside, window))
+    metrics = samples["metric"].value_counts()
+    drawn = metrics[metrics > 0].index[:MAX_METRICS]
+    notes = []
+    if (metrics > 0).sum() > len(drawn):
+        notes.append(f"{(metrics > 0).sum() - len(drawn)} more metrics were sampled: not drawn")
+    found: list[tuple[str, str, pd.DataFrame]] = []
+    n_left_out = 0
+    for metric in drawn:
+        own = samples[samples["metric"] == metric]
+        grouped = list(own.groupby("source", observed=True))
+        n_left_out += max(0, len(grouped) - MAX_SERIES)
+        found += [(str(metric), str(source), rows) for source, rows in grouped[:MAX_SERIES]]
+    if n_left_out:
+        notes.append(f"{n_left_out} more sources of these metrics: not drawn")
+    most = min(MAX_POINTS, MAX_POINTS_TOGETHER // max(1, len(found)))
+    n_thinned = sum(len(rows) > most for _, _, rows in found)
+    if n_thinned:
+        notes.append(
+            f"{n_thinned} time series have more than {format_count(most)} points: drawn by the "
+            "extremes of equal stretches"
+        )
+    return [_series(*one, window.start_ns, most) for one in found], notes
+
+
+def _samples_inside(trace: Trace, window: TimeWindow) -> pd.DataFrame:
+    return trace.samples[window.holds(trace.samples["start_ns"].to_numpy())]
+
+
+def _series(
+    metric: str, source: str, rows: pd.DataFrame, origin_ns: int, max_points: int
+) -> SampleSeries:
+    times, values = (
+        rows["start_ns"].to_numpy() - origin_ns,
+        rows["value"].to_numpy(np.float64, copy=True),
+    )
+    values[~np.isfinite(values)] = np.nan
+    rate_name = _rate_name(metric)
+    if rate_name:
+        metric, values = rate_name, _rates(times, values)
+    kept = thin_out(values, max_points)
+    return SampleSeries(plain_text(metric, 60), plain_text(source, 60), times[kept], values[kept])
+
+
+def _rate_name(metric: str) -> str:
+    """Return what the rate of a cumulative counter is called; "" for other metrics."""
+    counter = _CUMULATED_BYTES.match(metric)
+    if counter:
+        return f"{counter[1]}{counter[2]}_bytes_per_s"
+    return "cpu_cores" if metric == "cpu_seconds" else ""
+
+
+def _rates(times: Int64Array, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the rate per second from each sample to the next, NaN after a reset and at the end."""
+    seconds, gained = np.diff(times) / 1e9, np.diff(values)
+    rates = np.full(len(values), np.nan)
+    known = (gained >= 0) & (seconds > 0)
+    rates[:-1][known] = gained[known] / seconds[known]
+    return rates
+
+
+def thin_out(values: npt.NDArray[np.float64], max_points: int) -> npt.NDArray[np.int64]:
+    """Return at most ``max_points`` places of ``values``: the extremes of equal stretches."""
+    n = len(values)
+    if n <= max_points:
+        return np.arange(n)
+    edges = np.linspace(0, n, max_points // 2 + 1).astype(np.int64)
+    unknown = np.isnan(values)
+    low, high = np.where(unknown, np.inf, values), np.where(unknown, -np.inf, values)
+    found = [
+        (first + int(low[first:last].argmin()), first + int(high[first:last].argmax()))
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+    return np.unique(np.array(found, np.int64))

@@ -1,29 +1,129 @@
-"""From a Trace to the timeline page."""
+"""From a Trace to the timeline page: its data within a budget, its script, the page around it."""
 
 from __future__ import annotations
 
+import gzip
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, TypeVar
 
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.page.document import write_document
-from traceprof.render.page.plotly_bundle import PLOTLY_CONFIG
+from traceprof.render.page.document import (
+    PLOTLY_CONFIG,
+    Fragment,
+    data_block,
+    plotly_bundle,
+    write_document,
+)
 from traceprof.render.palette import CATEGORIES, STATES, category_index
-from traceprof.render.timeline.drawn import draw_ranks
-from traceprof.render.timeline.encode import encode_lanes
-from traceprof.render.timeline.marks import describe_focus, describe_processes, describe_steps
-from traceprof.render.timeline.names import Templates
-from traceprof.render.timeline.page import timeline_fragment
-from traceprof.render.timeline.samples import sample_series
-from traceprof.render.timeline.size import MAX_ITEMS, pack_within
-from traceprof.render.timeline.states import part_bits, state_of_parts
+from traceprof.render.timeline.drawn import draw_ranks, part_bits, state_of_parts
+from traceprof.render.timeline.encode import Templates, encode_lanes
+from traceprof.render.timeline.marks import (
+    describe_focus,
+    describe_processes,
+    describe_steps,
+    sample_series,
+)
 from traceprof.units import format_count, format_duration
 from traceprof.values import dataclass
 
-__all__ = ["encode_timeline", "render_timeline", "timeline_head"]
+MAX_ITEMS: Final = 5_000_000
+"""How many items a page holds at most; more are condensed, and the page says so."""
+
+MAX_BYTES: Final = 8_800_000
+"""How many bytes they take at most, packed: a page of 12 MB, some 3 million events."""
+
+_FEWEST_ITEMS: Final = 10_000
+_MARGIN: Final = 0.9
+
+_Drawn = TypeVar("_Drawn")
+
+
+def pack_within(
+    draw: Callable[[int], tuple[_Drawn, int, bytes]], max_items: int, max_bytes: int = MAX_BYTES
+) -> tuple[_Drawn, bytes]:
+    """Return what ``draw`` makes of at most so many items that it fits, and its bytes as gzip.
+
+    ``draw`` takes a number of items and returns what it drew, its number of items and its bytes.
+    """
+    while True:
+        drawn, n_items, data = draw(max_items)
+        packed = gzip.compress(data, compresslevel=6, mtime=0)
+        if len(packed) <= max_bytes or max_items <= _FEWEST_ITEMS:
+            return drawn, packed
+        max_items = int(_MARGIN * min(max_items, n_items) * max_bytes / len(packed))
+
+
+_IMPORT: Final = re.compile(r'^import\s[^;]*?from "\./([a-z_]+\.mjs)";\n', re.MULTILINE)
+_RE_EXPORT: Final = re.compile(r"^export \{[^}]*\};\n", re.MULTILINE)
+_EXPORT: Final = re.compile(r"^export ", re.MULTILINE)
+
+
+def read_asset(name: str) -> str:
+    """Return the text of a file of this package's `assets/`."""
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def timeline_script(entry: str = "main.mjs") -> str:
+    """Return ``entry`` with all that it imports as one script.
+
+    The modules share one scope there, so a name at their top level must be unique (a test
+    checks it); run by themselves, under node, they are ordinary ES modules.
+    """
+    bodies = (_without_imports(read_asset(name)) for name in module_order(entry))
+    return '"use strict";\n(() => {\n' + "".join(bodies) + "})();\n"
+
+
+def module_order(entry: str) -> tuple[str, ...]:
+    """Return the modules that ``entry`` needs, each after those that it imports."""
+    done: dict[str, None] = {}
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        for imported in _imports(name):
+            if imported not in done and imported not in above:
+                visit(imported, (*above, name))
+        done[name] = None
+
+    visit(entry, ())
+    return tuple(done)
+
+
+def _imports(name: str) -> Iterator[str]:
+    return (match.group(1) for match in _IMPORT.finditer(read_asset(name)))
+
+
+def _without_imports(source: str) -> str:
+    return _EXPORT.sub("", _RE_EXPORT.sub("", _IMPORT.sub("", source)))
+
+
+_ROOT: Final = """<div id="traceprof-timeline"{mode}><p class="note">Unpacking the trace…</p></div>
+<noscript><p>The timeline is drawn by JavaScript in this file; nothing is loaded.</p></noscript>"""
+
+
+def timeline_fragment(packed: bytes, *, is_embedded: bool = False) -> Fragment:
+    """Return the timeline of the encoded lanes ``packed`` (gzip).
+
+    Embedded among other things it leaves the wheel and the keys to the page until the reader
+    turns to it.
+    """
+    bundle = plotly_bundle()
+    return Fragment(
+        html=_ROOT.format(mode=" data-embedded" if is_embedded else ""),
+        data="\n".join(
+            (data_block("traceprof-plotly", bundle.gzip), data_block("traceprof-data", packed))
+        ),
+        style=read_asset("timeline.css"),
+        script=timeline_script(),
+        csp_sources=(bundle.csp_source,),
+    )
+
 
 _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warnings}</header>
 <main>

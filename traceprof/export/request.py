@@ -14,8 +14,6 @@ from traceprof.model.tables import TABLES
 from traceprof.session.run import Run
 from traceprof.values import dataclass
 
-__all__ = ["Export", "Exported", "Request", "check_analyses", "check_tables"]
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

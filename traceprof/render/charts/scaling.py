@@ -15,8 +15,6 @@ from traceprof.render.palette import category_of
 from traceprof.render.shown import Row, rows_of
 from traceprof.values import dataclass
 
-__all__ = ["scaling_charts", "scaling_style"]
-
 _COLOURS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
 _MOST_GROUPS: Final = len(_COLOURS)
 _WIDTH, _HEIGHT = 960, 340

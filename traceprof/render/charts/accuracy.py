@@ -12,8 +12,6 @@ from traceprof.render.formatting import value_text
 from traceprof.render.shown import Row, rows_of
 from traceprof.values import dataclass
 
-__all__ = ["curve_chart"]
-
 _COLOURS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
 _WIDTH, _HEIGHT = 960, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 12, 40

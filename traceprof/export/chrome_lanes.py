@@ -1,30 +1,82 @@
-"""The lanes of Chrome's trace events: a process for each process, and for each device it uses.
+"""The lanes of Chrome's trace events, and rows of a table as texts of JSON, made column by column.
 
-Slices of a lane must nest. A slice that overlaps another one in part goes to a lane beside it, so
-that no viewer drops it.
+Lanes are a process for each process, and for each device it uses. Slices of a lane must nest. A
+slice that overlaps another one in part goes to a lane beside it, so that no viewer drops it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import field
 from heapq import heappop, heappush
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from traceprof.export.json_rows import as_json
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace, make_trace
-from traceprof.render.escape import plain_text
-from traceprof.render.timeline.device_lanes import describe_device
-from traceprof.render.timeline.lanes import describe_process
+from traceprof.render.escape import plain_text, visible_text
+from traceprof.render.timeline.lanes import describe_device, describe_process
 from traceprof.values import dataclass
 
-__all__ = ["Lanes", "Places"]
+Text: TypeAlias = "str | pa.Array"
+"""The same text in every row, or one for each."""
+
+_FRACTIONS: Final = pa.array([f".{ns:03d}" for ns in range(1000)])
+
+
+def joined(*pieces: Text) -> pa.Array:
+    """Return the pieces of each row as one text; at least one of them is an array."""
+    whole = [pa.scalar(piece) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*whole, "")
+
+
+def bytes_of(texts: pa.Array) -> bytes:
+    """Return the texts, one after the other."""
+    return "".join(texts.to_pylist()).encode("utf-8", "replace")
+
+
+def microseconds(ns: npt.NDArray[np.int64]) -> pa.Array:
+    """Return times as decimal microseconds, exact to the nanosecond."""
+    signs = pa.array(np.where(ns < 0, "-", ""), pa.string())
+    size = np.abs(ns)
+    whole = pa.array(size // 1000).cast(pa.string())
+    return joined(signs, whole, _FRACTIONS.take(pa.array(size % 1000)))
+
+
+def number(key: str, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return ``,"key":value`` for each row; nothing where the value is not known."""
+    texts = pa.array(np.asarray(values)).cast(pa.string())
+    return pc.if_else(pa.array(is_known), joined(f",{json.dumps(key)}:", texts), "")
+
+
+def quoted(key: str, names: pd.Categorical) -> pa.Array:
+    """Return ``,"key":"name"`` for each row; nothing where there is no name."""
+    words = [str(name) for name in names.categories]
+    texts = [f",{json.dumps(key)}:{as_json(word)}" if word else "" for word in words]
+    return _taken(texts, names)
+
+
+def names_as_json(names: pd.Categorical, nothing: str = '""') -> pa.Array:
+    """Return the name of each row in quotation marks."""
+    return _taken([as_json(str(name)) for name in names.categories], names, nothing)
+
+
+def as_json(text: str) -> str:
+    """Return a text as JSON, without what a terminal would obey."""
+    return visible_text(json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False))
+
+
+def _taken(texts: list[str], names: pd.Categorical, nothing: str = "") -> pa.Array:
+    codes = np.asarray(names.codes, np.int64)
+    return pa.array([*texts, nothing], pa.string()).take(pa.array(codes % (len(texts) + 1)))
+
 
 _FIRST_DEVICE: Final = 3_000_000_000
 _FIRST_EXTRA: Final = 2_000_000_000
@@ -41,7 +93,7 @@ Places = tuple[_Int64Array, _Int64Array]
 
 
 @dataclass(slots=True)
-class Lanes:
+class ChromeLanes:
     """The lanes so far; they get their numbers as rows ask for them."""
 
     trace: Trace
@@ -54,7 +106,7 @@ class Lanes:
     _n_devices: int = 0
 
     @classmethod
-    def of(cls, ranks: Ranks) -> Lanes:
+    def of(cls, ranks: Ranks) -> ChromeLanes:
         """Return no lanes yet, of a run that knows its processes, threads and devices."""
         tables = {name: ranks.table(name) for name in ("processes", "threads", "devices")}
         trace = make_trace(ranks.info, tables, ranks.recorded, ranks.span, ())

@@ -13,8 +13,6 @@ from traceprof.render.palette import category_of
 from traceprof.render.shown import Row, rows_of
 from traceprof.values import dataclass
 
-__all__ = ["elastic_chart", "elastic_style"]
-
 _WIDTH, _LEFT, _RIGHT = 960, 118, 12
 _LANE, _BAR, _AXIS = 24, 17, 22
 _MOST_LANES: Final = 64

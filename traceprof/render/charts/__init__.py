@@ -1,0 +1,1 @@
+"""Charts of comparisons, as SVG that needs no script."""

@@ -1,0 +1,273 @@
+"""Rows that are no results, as they come: operations one by one, and the rows of a query."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pandas as pd
+
+from traceprof.measures.device.ncu import ncu_command
+from traceprof.model.results import Column, TableSpec, Unit
+from traceprof.model.tables import ABSENT
+from traceprof.query.engine import QueryRows
+from traceprof.query.views import View
+from traceprof.render.csv_text import safe_cell
+from traceprof.render.escape import plain_text
+from traceprof.render.markdown_text import markdown_text
+from traceprof.units import format_bytes, format_duration, format_rate, format_ratio
+
+
+def csv_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+    """Yield the operations as CSV: a header, then a line each; what is not known is empty."""
+    yield _written([[column.name for column in spec]])
+    for chunk in chunks:
+        columns = [_plain_column(chunk, column) for column in spec]
+        yield _written([[safe_cell(value) for value in row] for row in zip(*columns, strict=True)])
+
+
+def json_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+    """Yield the operations as JSON, an object a line; what is not known is left out."""
+    names = [column.name for column in spec]
+    for chunk in chunks:
+        rows = zip(*(_plain_column(chunk, column) for column in spec), strict=True)
+        lines = (
+            json.dumps({n: v for n, v in zip(names, row, strict=True) if v not in (None, "")})
+            for row in rows
+        )
+        yield "".join(f"{line}\n" for line in lines)
+
+
+def text_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+    """Yield the operations as aligned text, in the columns of ``nvprof --print-gpu-trace``.
+
+    Columns that the first operations leave empty are left out; a later one that has such a value
+    begins a table of its own.
+    """
+    shown: list[_TextColumn] = []
+    for chunk in chunks:
+        values = {column.name: _plain_column(chunk, column) for column in spec}
+        filled = [column for column in _COLUMNS if any(map(column.is_filled, _rows(values)))]
+        if not {column.title for column in filled} <= {column.title for column in shown}:
+            shown = filled
+            yield _joined_line(column.title.rjust(column.width) for column in shown)
+        yield "".join(
+            _joined_line(column.text(row).rjust(column.width) for column in shown)
+            for row in _rows(values)
+        )
+
+
+def _joined_line(cells: Iterable[str]) -> str:
+    return "  ".join(cells).rstrip() + "\n"
+
+
+def _rows(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True))
+
+
+def _plain_column(chunk: pd.DataFrame, column: Column) -> list[Any]:
+    """Return the values of a column, None in the place of what is not known."""
+    if column.name not in chunk:
+        return [None] * len(chunk)
+    values = chunk[column.name]
+    if column.unit is Unit.TEXT:
+        return [None if value is None or value != value else str(value) for value in values]
+    is_float = column.unit in (Unit.BYTES_PER_S, Unit.RATIO)
+    known = values.notna() & (values != ABSENT)
+    return [
+        (value if is_float else int(value)) if is_known else None
+        for value, is_known in zip(values.tolist(), known.tolist(), strict=True)
+    ]
+
+
+def _written(rows: Iterable[Iterable[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+class _TextColumn:
+    """A column of the text: its title, its width, and what stands in it."""
+
+    def __init__(self, title: str, width: int, text: Callable[[dict[str, Any]], str]) -> None:
+        self.title, self.width, self.text = title, width, text
+
+    def is_filled(self, row: dict[str, Any]) -> bool:
+        """Return whether it says something of a row."""
+        return bool(self.text(row))
+
+
+def _value(name: str, write: Callable[[Any], str] = str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: "" if row[name] is None else write(row[name])
+
+
+def _size(of: str) -> Callable[[dict[str, Any]], str]:
+    def text(row: dict[str, Any]) -> str:
+        sizes = [row[f"{of}_{axis}"] for axis in "xyz"]
+        return "" if None in sizes else "({} {} {})".format(*sizes)
+
+    return text
+
+
+def _shared(row: dict[str, Any]) -> str:
+    parts = row["static_shared_bytes"], row["dynamic_shared_bytes"]
+    if None in parts:
+        return "" if row["shared_bytes"] is None else format_bytes(row["shared_bytes"])
+    return "+".join(format_bytes(part) for part in parts)
+
+
+_COLUMNS: Final = (
+    _TextColumn("start", 10, _value("at_ns", format_duration)),
+    _TextColumn("duration", 9, _value("duration_ns", format_duration)),
+    _TextColumn("grid", 15, _size("grid")),
+    _TextColumn("block", 13, _size("block")),
+    _TextColumn("regs", 4, _value("registers")),
+    _TextColumn("shared memory", 18, _shared),
+    _TextColumn("occ. %", 7, _value("occupancy_ratio", format_ratio)),
+    _TextColumn("size", 9, _value("n_bytes", format_bytes)),
+    _TextColumn("throughput", 11, _value("bytes_per_s", format_rate)),
+    _TextColumn("from", 9, _value("src_kind")),
+    _TextColumn("to", 9, _value("dst_kind")),
+    _TextColumn("rank", 4, _value("rank")),
+    _TextColumn("device", 6, _value("device")),
+    _TextColumn("stream", 6, _value("stream")),
+    _TextColumn("id", 7, _value("correlation")),
+    _TextColumn("name", 0, _value("name", plain_text)),
+)
+OPERATION_FORMS: Final[
+    Mapping[str, Callable[[TableSpec, Iterable[pd.DataFrame]], Iterator[str]]]
+] = {
+    "text": text_lines,
+    "csv": csv_lines,
+    "json": json_lines,
+}
+
+
+_NARROWEST: Final = 12
+
+
+def rows_text(answer: QueryRows, width: int = 80) -> str:
+    """Return aligned text at most ``width`` wide, as far as its numbers leave room for names."""
+    if not answer.rows:
+        return "no rows\n"
+    cells = [[plain_text(_shown(value)) for value in row] for row in answer.rows]
+    columns = list(zip(*answer.rows, strict=True))
+    is_text = [any(isinstance(value, str | bytes) for value in column) for column in columns]
+    titles = [plain_text(name) for name in answer.columns]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    widths = _narrowed(widths, is_text, width - 2 * (len(widths) - 1))
+    lines = [titles, ["─" * n for n in widths], *cells]
+    return "".join(_line(line, widths, is_text) for line in lines)
+
+
+def _narrowed(widths: list[int], is_text: list[bool], room: int) -> list[int]:
+    """Return the widths of columns, the widest texts made narrower until they fit."""
+    widths = list(widths)
+    while sum(widths) > room:
+        most = max((n for n, text in zip(widths, is_text, strict=True) if text), default=0)
+        if most <= _NARROWEST:
+            break
+        place = next(i for i, n in enumerate(widths) if is_text[i] and n == most)
+        widths[place] = max(_NARROWEST, most - max(1, (sum(widths) - room) // len(widths)))
+    return widths
+
+
+def _line(cells: Iterable[str], widths: list[int], is_text: list[bool]) -> str:
+    shown = (
+        plain_text(cell, n).ljust(n) if text else cell.rjust(n)
+        for cell, n, text in zip(cells, widths, is_text, strict=True)
+    )
+    return "  ".join(shown).rstrip() + "\n"
+
+
+def _shown(value: Any) -> str:
+    """Return a value for people; what is not known is a dash, as in all tables."""
+    if value is None:
+        return "–"
+    return _hex(value) if isinstance(value, bytes) else str(value)
+
+
+def _hex(data: bytes) -> str:
+    return f"x'{data.hex()}'"
+
+
+def _csv(answer: QueryRows, _width: int) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([safe_cell(name) for name in answer.columns])
+    for row in answer.rows:
+        writer.writerow([safe_cell(_hex(v) if isinstance(v, bytes) else v) for v in row])
+    return out.getvalue()
+
+
+def _json(answer: QueryRows, _width: int) -> str:
+    rows = (
+        json.dumps(dict(zip(answer.columns, map(_plain, row), strict=True)), allow_nan=False)
+        for row in answer.rows
+    )
+    return "[" + ",\n ".join(rows) + "]\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON knows it: it has no bytes, and no numbers without end."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return _hex(value) if isinstance(value, bytes) else value
+
+
+def _markdown(answer: QueryRows, _width: int) -> str:
+    columns = list(zip(*answer.rows, strict=True)) or [()] * len(answer.columns)
+    is_text = [any(isinstance(value, str | bytes) for value in column) for column in columns]
+    lines = [
+        [markdown_text(name) for name in answer.columns],
+        [":---" if text else "---:" for text in is_text],
+        *([markdown_text(_shown(value)) for value in row] for row in answer.rows),
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+QUERY_FORMS: Final[Mapping[str, Callable[[QueryRows, int], str]]] = {
+    "text": rows_text,
+    "csv": _csv,
+    "json": _json,
+    "markdown": _markdown,
+}
+
+
+def schema_text(views: Iterable[View]) -> str:
+    """Return the views and their columns."""
+    return "\n".join(_view_text(view) for view in views)
+
+
+def _view_text(view: View) -> str:
+    wide = max(len(column.name) for column in view.columns)
+    lines = [
+        f"{view.name}: {view.summary}",
+        *(f"  {one.name:{wide}}  {one.type:7}  {one.meaning}".rstrip() for one in view.columns),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def ncu_lines(chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+    """Yield, for each kernel, a comment that says which it is, and its command line.
+
+    Columns: at_ns, duration_ns, rank, function, skip, command.
+    """
+    is_first = True
+    for chunk in chunks:
+        for row in chunk.to_dict("records"):
+            if is_first:
+                yield (
+                    "# --launch-skip counts from the first launch in the recording: it holds where "
+                    "the recording began with the program\n"
+                )
+                is_first = False
+            rank = f", rank {row['rank']}" if row["rank"] >= 0 else ""
+            took = format_duration(row["duration_ns"])
+            yield f"# at {format_duration(row['at_ns'])}{rank}, {took}\n"
+            command = ncu_command(row["function"], row["skip"], row["command"])
+            yield plain_text(command) + "\n"
