@@ -210,7 +210,6 @@ class ProgressLine:
 
     def __call__(self, done: int, total: int, unit: str) -> None:
         """Say it, on a terminal once a second, elsewhere less often; ``total`` 0: not known."""
-        pass
         from traceprof.units import NS_PER_S, format_bytes, format_count, format_duration
 
         now = time.monotonic()

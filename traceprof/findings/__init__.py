@@ -26,7 +26,7 @@ from traceprof.measures.ranks.stragglers import lateness_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 
-__all__ = ["FINDINGS", "Finding", "RULES", "Rule"]
+__all__ = ["FINDINGS", "RULES", "Finding", "Rule"]
 
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -66,7 +66,7 @@ def pcie_peak(generation: int, lanes: int) -> Peak:
 @cache
 def _pcie_lane_rates() -> dict[int, tuple[float, str]]:
     """Return bytes per second of one lane, and the source, by generation."""
-    text = files("traceprof.model").joinpath("links.toml").read_text("utf-8")
+    text = files("traceprof.hardware").joinpath("links.toml").read_text("utf-8")
     return {
         row["generation"]: (row["gt_per_s"] * row["encoding_ratio"] / 8 * 1e9, row["source"])
         for row in tomllib.loads(text)["pcie"]
@@ -223,7 +223,7 @@ def _stands_in(name: str, device_name: str) -> bool:
 @cache
 def built_in_hardware() -> Hardware:
     """Return the hardware that traceprof knows."""
-    text = files("traceprof.model").joinpath("hardware.toml").read_text("utf-8")
+    text = files("traceprof.hardware").joinpath("hardware.toml").read_text("utf-8")
     return parse_hardware(text)
 
 

@@ -17,14 +17,14 @@ from traceprof.values import dataclass
 if TYPE_CHECKING:
     from traceprof.measures.analyses import Analysis
 
-__all__ = ["ANALYSES", "Entry", "FORMER_NAMES", "analysis_names", "load_analysis"]
+__all__ = ["ANALYSES", "FORMER_NAMES", "Entry", "analysis_names", "load_analysis"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where an analysis is found: its name, one line of help, and the module that defines it.
+    """Where an analysis is found: its name, one line of help, and ``module:CONSTANT``.
 
-    A module that begins with a dot is one of this package.
+    A module that begins with a dot is one of this package; without a constant it is ``ANALYSIS``.
     """
 
     name: str
@@ -161,6 +161,7 @@ def load_analysis(name: str, entries: Sequence[Entry] | None = None) -> Analysis
     name = FORMER_NAMES.get(name, name)
     for entry in known:
         if entry.name == name:
-            analysis: Analysis = import_module(entry.module, __package__).ANALYSIS
+            module, _, constant = entry.module.partition(":")
+            analysis: Analysis = getattr(import_module(module, __package__), constant or "ANALYSIS")
             return analysis
     raise UsageError(f"no analysis {name!r}: there are {', '.join(e.name for e in known)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
 
-import traceprof
+import traceprof.annotate
 from traceprof.errors import RecordingError
 from traceprof.recording.request import RecordRequest
 from traceprof.values import dataclass

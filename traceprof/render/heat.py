@@ -309,7 +309,8 @@ def heat_chart(result: Result) -> str:
         '<div class="scroll" tabindex="0" role="region" aria-label="Heat map">'
         f'<svg viewBox="0 0 {_WIDTH} {layout.height:.0f}" '
         f'class="chart heat" role="img" aria-label="{html_text(label)}">'
-        f"{_cells_svg(heat, layout)}{_row_names(heat, layout)}{_step_names(heat, layout)}</svg></div>"
+        f"{_cells_svg(heat, layout)}{_row_names(heat, layout)}{_step_names(heat, layout)}"
+        "</svg></div>"
         '<p class="note">Own time of each rank in each step, without waiting for others, against '
         f"the median of the ranks in that step; on the right over all steps.{notes} "
         f"The slowest is <b>{html_text(words)}</b> ({format_more(slowest.slower_ratio)}).</p>"

@@ -1,4 +1,4 @@
-"""What is kept of the answers about one run, and what they depend on: its files, what was said, the code.
+"""What is kept of the answers about one run, and what they depend on: files, words, the code.
 
 It costs a few reads of each file and imports no reader: who asks again gets the answer at once.
 """

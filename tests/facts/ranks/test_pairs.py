@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.measures.collectives import waits
 from traceprof.measures.collectives.waits import value_in, where_in
 from traceprof.model.compact import CompactTable
 
@@ -23,7 +22,7 @@ def test_rows_are_found_by_match_and_member(
 ) -> None:
     table, asked = table_of(there), table_of(wanted)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(waits, "_AT_ONCE", 5)
+        patch.setattr("traceprof.measures.collectives.waits._AT_ONCE", 5)
         pieces = where_in(table, asked).tolist()
     known = [pair if min(pair) >= 0 else None for pair in there]
     expected = [known.index(pair) if pair in known else -1 for pair in wanted]

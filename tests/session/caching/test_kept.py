@@ -223,12 +223,12 @@ def test_options_count_and_what_is_in_the_files_that_they_name(
     rules = tmp_path / "rules.toml"
     options = Opening(rules=rules)
     answer(open_run([path]), ["kernels"])
-    for opening in (
+    for other in (
         replace(Opening(), warmup_steps=2),
         replace(Opening(), links=("pcie=gen4x16",)),
     ):
         reads.clear()
-        answer(open_run([path], opening), ["kernels"])
+        answer(open_run([path], other), ["kernels"])
         assert reads
     keys = set()
     for text in ("# one\n", "# two\n", "# one\n"):

@@ -163,7 +163,8 @@ def warning_on_attempts(lives: Sequence[Attempt], chosen: int, *, is_wanted: boo
         return ""
     why = "as asked for" if is_wanted else "the longest"
     each = "; ".join(
-        f"life {life}: {_ranks_of_attempt(lives, life)}, {format_duration(_duration_ns(lives, life))}"
+        f"life {life}: {_ranks_of_attempt(lives, life)}, "
+        f"{format_duration(_duration_ns(lives, life))}"
         for life in numbers
     )
     return (

@@ -1,4 +1,4 @@
-"""Folders of Parquet or Arrow files that traceprof exports, and what ``trace.json`` says of them."""
+"""Folders of Parquet or Arrow files that traceprof exports, and what ``trace.json`` says."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Collectives: each once, matched over ranks, by size and caller, waited in, clocks told by them."""
+"""Collectives: each once, matched over ranks, by size and caller, and the clocks they tell."""

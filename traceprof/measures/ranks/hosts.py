@@ -187,7 +187,7 @@ class GroupTimes:
     ``groups`` has a row per group, those that hold the others up first: name, its ranks, the
     verdict and the measures of `GroupLateness` (None where no collective is shared by several
     groups), and means over its ranks. ``late`` are the groups that seem late as a whole (see
-    `traceprof.measures.ranks.late_groups.LATE_GROUPS`), ``scopes`` the collectives inside groups and
+    `LATE_GROUPS`), ``scopes`` the collectives inside groups and
     across them.
     """
 

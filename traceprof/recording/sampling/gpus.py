@@ -12,6 +12,7 @@ that time.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -226,9 +227,9 @@ def _power(nvml: Any, handle: Any) -> Metrics:
 def _nvlink(nvml: Any, handle: Any) -> Metrics:
     wanted = [(_NVLINK_SENT, _ALL_LINKS), (_NVLINK_RECEIVED, _ALL_LINKS)]
     fields = nvml.nvmlDeviceGetFieldValues(handle, wanted)
-    for metric, field in zip(("nvlink_bytes_sent", "nvlink_bytes_received"), fields, strict=True):
-        if field.nvmlReturn == nvml.NVML_SUCCESS:
-            yield metric, float(field.value.ullVal * _KIB)
+    for metric, told in zip(("nvlink_bytes_sent", "nvlink_bytes_received"), fields, strict=True):
+        if told.nvmlReturn == nvml.NVML_SUCCESS:
+            yield metric, float(told.value.ullVal * _KIB)
 
 
 def _sm_clock(nvml: Any, handle: Any) -> Metrics:

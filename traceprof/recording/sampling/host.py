@@ -9,6 +9,7 @@ interfaces count. That needs neither root nor a tool: the kernel answers over a 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import socket
 import struct
 from collections.abc import Callable, Iterator
