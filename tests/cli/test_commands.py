@@ -100,7 +100,7 @@ def test_every_real_trace_is_described_and_analysed_and_left_alone(
 
     assert printed.exit_code == 0
     document = json.loads(printed.stdout)
-    assert document["schema"] == "traceprof.measures/2"
+    assert document["schema"] == "traceprof.analysis/2"
     jsonschema.validate(document, SCHEMA)
     assert set(document["results"]) | set(document["not_recorded"]) >= {"breakdown", "ranges"}
     if "breakdown" in document["results"]:

@@ -140,7 +140,7 @@ def test_every_time_counts_from_the_start_of_the_run() -> None:
     }
     window = found["window"]
     assert (window["start_ns"], window["end_ns"], window["duration_ns"]) == (100, 600, 500)
-    assert found["schema"] == "traceprof.measures/2"
+    assert found["schema"] == "traceprof.analysis/2"
 
 
 def test_a_hand_made_document_follows_the_schema() -> None:

@@ -48,7 +48,7 @@ def test_a_file_by_hand_needs_but_a_name(tmp_path: Path) -> None:
     assert_same_runs(found, Summary("mine"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": "traceprof.measures/2"}', "loss: 3"])
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": "traceprof.analysis/2"}', "loss: 3"])
 def test_other_files_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "other"
     path.write_text(text)

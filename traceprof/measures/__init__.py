@@ -33,7 +33,9 @@ class Entry:
 
 
 ANALYSES: Final[tuple[Entry, ...]] = (
-    Entry("findings", "ranked advice: what costs time, and what to do", ".advice.findings"),
+    Entry(
+        "findings", "ranked advice: what costs time, and what to do", "traceprof.findings:FINDINGS"
+    ),
     Entry("breakdown", "where the time of each device went", ".device.times:BREAKDOWN"),
     Entry("steps", "every step: duration, parts, phases, throughput", ".steps.steps:STEPS"),
     Entry(
@@ -57,71 +59,73 @@ ANALYSES: Final[tuple[Entry, ...]] = (
         "grid, block, registers, shared memory of kernels, theoretical occupancy",
         ".device.occupancy:OCCUPANCY",
     ),
-    Entry("copies", "copies by direction, with bytes and GB/s", ".transfers.copies"),
+    Entry("copies", "copies by direction, with bytes and GB/s", ".traffic.copies:COPIES"),
     Entry(
         "transfers",
         "copies between host and devices: GB/s by size against the link's peak",
-        ".transfers.transfers",
+        ".traffic.transfers:TRANSFERS",
     ),
     Entry(
         "bandwidth",
         "bandwidth of copies over time, by device and route",
-        ".transfers.bandwidth",
+        ".traffic.bandwidth:BANDWIDTH",
     ),
     Entry(
         "collectives",
         "collectives by operation and size: time, algbw, busbw, exposed",
-        ".collectives.collectives",
+        ".collectives.by_size:COLLECTIVES",
     ),
     Entry(
         "collective-events",
         "every collective by itself: size, bandwidth, phase, exposed time",
-        ".collectives.events",
+        ".collectives.events:COLLECTIVE_EVENTS",
     ),
     Entry(
         "callers",
         "collectives by the phase and layer that called them: exposed, hidden",
-        ".collectives.callers",
+        ".collectives.callers:CALLERS",
     ),
     Entry(
         "buckets",
         "the collectives of a step in their order (buckets of DDP)",
-        ".collectives.buckets",
+        ".collectives.buckets:BUCKETS",
     ),
     Entry(
         "shared",
         "collectives that ranks share: time without waiting, who came last",
-        ".ranks.shared",
+        ".collectives.shared:SHARED",
     ),
-    Entry("peers", "who sends how much to whom: messages and peer copies", ".ranks.peers"),
-    Entry("ranks", "the ranks side by side: parts of their time, and waiting", ".ranks.ranks"),
+    Entry("peers", "who sends how much to whom: messages and peer copies", ".traffic.peers:PEERS"),
+    Entry(
+        "ranks", "the ranks side by side: parts of their time, and waiting", ".ranks.times:RANKS"
+    ),
     Entry(
         "stragglers",
         "ranks that the others wait for: in which phase, since when",
-        ".ranks.stragglers",
+        ".ranks.stragglers:STRAGGLERS",
     ),
     Entry(
         "rank-steps",
         "every step of every rank: own time, waiting, lateness; a heat map",
-        ".ranks.rank_steps",
+        ".ranks.steps:RANK_STEPS",
     ),
-    Entry("hosts", "the hosts side by side, and which is late as a whole", ".ranks.hosts"),
-    Entry("racks", "the racks side by side, and which is late as a whole", ".ranks.racks"),
+    Entry("hosts", "the hosts side by side, and which is late as a whole", ".ranks.hosts:HOSTS"),
+    Entry("racks", "the racks side by side, and which is late as a whole", ".ranks.hosts:RACKS"),
     Entry(
         "alignment",
         "the clocks of the ranks, by the ends of shared collectives",
-        ".ranks.alignment",
+        ".collectives.clocks:ALIGNMENT",
     ),
-    Entry("pipeline", "pipeline parallelism: the bubble of each stage", ".ranks.pipeline"),
+    Entry("pipeline", "pipeline parallelism: the bubble of each stage", ".ranks.pipeline:PIPELINE"),
     Entry(
         "network",
         "traffic of network, NVLink and PCIe by counters, against the link's peak",
-        ".network.network",
+        ".traffic.network:NETWORK",
     ),
     Entry(
         "network-time",
         "the same over time, beside the collectives that caused it",
-        ".network.network_time",
+        ".traffic.network:NETWORK_TIME",
     ),
     Entry("idle", "why devices were idle", ".idle.idle:IDLE"),
     Entry("gaps", "the longest idle gaps", ".idle.idle:GAPS"),

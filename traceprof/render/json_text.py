@@ -94,7 +94,7 @@ def _encoder(line: str) -> json.JSONEncoder:
     return json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(f",{line}", ": "))
 
 
-SCHEMA: Final = "traceprof.measures/2"
+SCHEMA: Final = "traceprof.analysis/2"
 """The shape of the document; the number grows when a reader of the old one would break."""
 
 COMPARISON_SCHEMA: Final = "traceprof.comparison/1"
