@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -37,7 +37,6 @@ from traceprof.session.querying import query
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
 from traceprof.store import Store
-from traceprof.values import dataclass
 
 __all__ = [
     "Comparison",

@@ -11,11 +11,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Final
-
-from traceprof.values import dataclass
 
 OWN: Final = "TRACEPROF_OWN_PROCESS"
 """The variable of processes that are commands of ours, or work for one, and do nothing else."""

@@ -16,13 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceprofError
 from traceprof.files import new_file, write_file
-from traceprof.values import dataclass
 
 VARIABLE: Final = "TRACEPROF_CACHE"
 _OFF: Final = frozenset({"0", "off", "no", "false"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,6 @@ import typer
 from traceprof import measures
 from traceprof.cli.plain_values import PlainCommand, PlainGroup
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.values import dataclass
 
 __all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path", "table_names"]
 

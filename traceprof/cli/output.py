@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traceprof.errors import UsageError
-from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from traceprof.render.registry import Answered, Options

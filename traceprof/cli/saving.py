@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -10,7 +11,6 @@ import typer
 
 from traceprof.cli.options import labels_of
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from traceprof.session.run import Run

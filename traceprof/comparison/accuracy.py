@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from traceprof.comparison.specs_of_many import ACCURACY, ACCURACY_ABOUT, CURVE, 
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import CONTRADICTS, Summary, better_of, is_accuracy, quality_among
-from traceprof.values import dataclass
 
 _LONG: Final = 24
 _PIECES: Final = re.compile(r"[^-_./ ]+|[-_./ ]")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,6 @@ from traceprof.model.trace import Trace
 from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
 from traceprof.units import format_ratio
-from traceprof.values import dataclass
 
 AGAINST: Final = "vs"
 """Stands between several runs of the base and several new ones."""

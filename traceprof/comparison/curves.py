@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.model.summary import SUMMARY, Summary, is_accuracy
-from traceprof.values import dataclass
 
 _EVALUATED: Final = ("run", "epoch")
 _EVALUATIONS: Final = ("val", "eval", "test")

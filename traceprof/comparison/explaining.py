@@ -7,7 +7,7 @@ the cumulated share, so that whatever adds up over all devices adds up in the me
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +32,6 @@ from traceprof.model.timing import Steps, TimeWindow
 from traceprof.session.answer import Document, document_about
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
-from traceprof.values import dataclass
 
 SLOWEST: Final = "slowest"
 _REPEATED: Final = "several steps have the number {step}: the first one is meant"

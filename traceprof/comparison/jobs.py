@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.model.summary import SUMMARY, Summary
-from traceprof.values import dataclass
 
 PARTS: Final = ("redone", "noticing", "rendezvous", "failed", "initialisation", "loading", "setup")
 """Of what the time that is lost at a restart can be made, in the order in which it passes."""

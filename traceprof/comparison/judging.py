@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,6 @@ from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
 from traceprof.comparison.statistics import FEWEST, Difference, compare_runs, compare_steps
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
-from traceprof.values import dataclass
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns", "step_device_ns")
 """What a comparison is about: the first of these that both sides know."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,6 @@ import pandas as pd
 
 from traceprof.names.kernels import short_name
 from traceprof.names.parsing import parse_name
-from traceprof.values import dataclass
 
 __all__ = ["Matched", "canonical_name", "match_kernels"]
 

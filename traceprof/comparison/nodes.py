@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import nan
 from statistics import fmean
@@ -23,7 +23,6 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.timing import TimeWindow
 from traceprof.names.ranges import PHASES
-from traceprof.values import dataclass
 
 FORWARD: Final = "forward"
 BOTH: Final = "forward+backward"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,6 @@ from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
 from traceprof.store import Store, as_name, is_exported, read_exported
-from traceprof.values import dataclass
 
 _READERS: Final = {
     "table of rates": ("traceprof.logs.rates", "read_table"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import isfinite, nan
 from statistics import fmean
 from typing import Any, Final
@@ -19,7 +19,6 @@ from traceprof.comparison.specs import COLLECTIVES, COPIES, KERNELS, LAYERS, MET
 from traceprof.comparison.statistics import compare_runs
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import better_of
-from traceprof.values import dataclass
 
 _SIDES: Final = ("base", "new")
 _LONGEST_NAME: Final = 600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,6 @@ import pandas as pd
 
 from traceprof.model.results import Result
 from traceprof.model.summary import Summary
-from traceprof.values import dataclass
 
 __all__ = ["STEP", "TURN", "UNITS", "WINDOW", "Side", "common_unit", "series_of", "units_of"]
 

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
-from traceprof.values import dataclass
 
 __all__ = [
     "FEWEST",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from traceprof.errors import UsageError
-from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from traceprof.export.request import Export

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final, TypeAlias
 
@@ -23,7 +23,6 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace, make_trace
 from traceprof.render.escape import plain_text, visible_text
 from traceprof.render.timeline.lanes import describe_device, describe_process
-from traceprof.values import dataclass
 
 Text: TypeAlias = "str | pa.Array"
 """The same text in every row, or one for each."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.render.escape import visible_text
 from traceprof.session.material import Material
 from traceprof.session.run import Run
-from traceprof.values import dataclass
 
 __all__ = ["EXPORTS", "safe_cell"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from traceprof.errors import UsageError
@@ -17,7 +17,6 @@ from traceprof.render.shown import ShownTable, table_of
 from traceprof.session.answer import Document, answer
 from traceprof.session.run import Run
 from traceprof.units import NS_PER_S
-from traceprof.values import dataclass
 
 __all__ = ["EXPORTS"]
 

@@ -9,6 +9,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -36,7 +37,6 @@ from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.session.material import Material
 from traceprof.session.run import Run
-from traceprof.values import dataclass
 
 _DIRECTIONS: Final = {
     "h2d": "Memcpy HtoD",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -12,7 +12,6 @@ from traceprof.measures import FORMER_NAMES, analysis_names
 from traceprof.model.cutting import CutProgress, no_progress
 from traceprof.model.tables import TABLES
 from traceprof.session.run import Run
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

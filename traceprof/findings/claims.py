@@ -8,11 +8,10 @@ claims is taken off the ground. So savings never add up to more than there is to
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from traceprof.model.intervals import Intervals
-from traceprof.values import dataclass
 
 Times = Mapping[int, Intervals]
 """When, by device."""

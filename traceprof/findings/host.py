@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,6 @@ from traceprof.measures.idle.waits import find_waits
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 
 _MOST: Final = 0.5
 _LAUNCHING, _DRIVER, _FILES, _OPERATORS = "launching", "driver", "files", "operators"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,6 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Samples
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

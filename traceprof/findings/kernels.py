@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,6 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS, short_name, wide_precision_of
-from traceprof.values import dataclass
 
 _LEAST_FUSABLE_KERNELS: Final = 0.03
 _POINTWISE: Final = ("elementwise", "random", "rng_dropout")

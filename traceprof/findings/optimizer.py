@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,6 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES
-from traceprof.values import dataclass
 
 _LEAST_LOOPED_OPTIMIZER: Final = 0.02
 _FEWEST: Final = 100

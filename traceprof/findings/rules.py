@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from traceprof.errors import NotRecordedError
@@ -11,7 +12,6 @@ from traceprof.findings.context import Context
 from traceprof.measures.idle.losses import DRAINED, LOSSES, Times, find_losses, idle_times, within
 from traceprof.model.results import Note
 from traceprof.processes import PROGRESS
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from traceprof.errors import NotRecordedError
@@ -21,7 +22,6 @@ from traceprof.measures.ranks.stragglers import (
 )
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
-from traceprof.values import dataclass
 
 
 def waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tuple[Claim, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,7 +16,6 @@ from traceprof.model.tables import ABSENT, TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, TraceInfo, make_trace
 from traceprof.names.classes import KernelRule
-from traceprof.values import dataclass
 
 _BY_DEFAULT: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
 WINDOWED_TABLES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "samples", "overheads")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -18,7 +18,6 @@ from typing import Any, Final, Self
 
 from traceprof.errors import UsageError
 from traceprof.files import parse_toml
-from traceprof.values import dataclass
 
 _LANES: Final = (1, 2, 4, 8, 16)
 _PCIE: Final = re.compile(r"gen\s*(\d+)\s*x\s*(\d+)", re.IGNORECASE)

@@ -8,12 +8,11 @@ and named barriers, which can lower it further from 9.0 on, stand in no trace.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 _WARP: Final = 32

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from traceprof.logs.lines import seconds_of
 from traceprof.logs.source import number
-from traceprof.values import dataclass
 
 _BAR: Final = re.compile(
     r"(?:(?P<pct>\d{1,3})%)?\|[^|]{0,400}\|\s*(?P<n>\d+)/(?P<total>\d+|\?)"

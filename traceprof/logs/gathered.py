@@ -6,7 +6,7 @@ import math
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from traceprof.logs.lines import LogClock, LogLine
 from traceprof.model.results import Note, Unit
-from traceprof.values import dataclass
 
 INTERVALS: Final = ("step", "interval")
 CUMULATIVE: Final = ("ema", "run")

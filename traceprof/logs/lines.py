@@ -7,14 +7,13 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from traceprof.errors import TraceError
 from traceprof.files import kind_of_no_file
-from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from io import BufferedReader

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,6 @@ from traceprof.errors import TraceError
 from traceprof.logs.lines import RawLines
 from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
-from traceprof.values import dataclass
 
 _MOST_COLUMNS: Final = 500
 _DELIMITERS: Final = ",;\t|"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,6 @@ from traceprof.logs.source import LogReader, LogSource, PatternReader, compiled_
 from traceprof.logs.sources import SOURCES, source_called
 from traceprof.logs.summary import summary_of
 from traceprof.model.summary import SourceFile, Summary
-from traceprof.values import dataclass
 
 _ENOUGH: Final = 50
 """Lines of a program after which it is plain."""

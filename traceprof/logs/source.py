@@ -6,12 +6,12 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from traceprof.errors import UsageError
 from traceprof.logs.gathered import Book, LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.values import dataclass
 
 
 class LogReader(ABC):

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,6 @@ from traceprof.logs.checks import check
 from traceprof.logs.gathered import CUMULATIVE, INTERVALS, Gathered, Key, Series, When
 from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary, better_of
-from traceprof.values import dataclass
 
 _EVALUATED: Final = re.compile(r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP")
 _SUFFIXES: Final = (

@@ -8,11 +8,11 @@ there. The lines hold no imports, so that naming the analyses (as ``--help`` doe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from traceprof.errors import UsageError
-from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from traceprof.measures.analyses import Analysis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,6 @@ from traceprof.model.results import Result, ResultSpec
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.processes import PROGRESS, do_side_by_side
-from traceprof.values import dataclass
 from traceprof.workers.remote import RemoteTrace, measure_each
 
 _MOST: Final = 1 << 62

@@ -11,11 +11,10 @@ import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
-from traceprof.values import dataclass
 from traceprof.workers.remote import RemoteTrace
 
 

@@ -6,6 +6,7 @@ An empty result is a good one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
@@ -22,7 +23,6 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.values import dataclass
 
 _SHOWN_ROWS: Final = 5
 _SKEW_LIMIT_NS: Final = 1_000_000

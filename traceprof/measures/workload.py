@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -20,7 +21,6 @@ from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.names.parsing import parse_name
 from traceprof.names.ranges import PHASES, are_matched, plain_name, plain_names
-from traceprof.values import dataclass
 
 TRAINING, INFERENCE, LOADING = "training", "inference", "loading"
 COMMUNICATION, UNKNOWN = "communication benchmark", "unknown"

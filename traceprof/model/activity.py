@@ -18,6 +18,7 @@ The five add up to T exactly.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -26,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.intervals import Intervals
-from traceprof.values import dataclass
 
 
 class Part(StrEnum):

@@ -6,6 +6,7 @@ For what grows with a run of many ranks and is kept: a column is made plain whil
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, overload
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.grouping import compact
-from traceprof.values import dataclass
 
 _Array = npt.NDArray[Any]
 

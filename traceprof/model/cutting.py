@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
-from traceprof.values import dataclass
 
 REMOVED: Final = "[removed by traceprof]"
 """Stands where an environment, or what a program printed, was."""

@@ -5,6 +5,7 @@ Every breakdown rests on this module. All results are exact ``int64`` nanosecond
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Self, TypeAlias
 
@@ -12,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
-from traceprof.values import dataclass
 
 __all__ = [
     "Int64Array",

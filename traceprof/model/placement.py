@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -15,7 +15,6 @@ from traceprof.model.ranks import Ranks, RunFiles
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.values import dataclass
 from traceprof.workers.remote import change_each, measure_each
 
 _OF_MACHINE: Final = ("nic", "rdma")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -14,7 +14,6 @@ from traceprof.hardware.catalogue import Hardware
 from traceprof.model.tables import ABSENT, TABLES, make_table, stack
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.values import dataclass
 from traceprof.workers.remote import change_each, measure_each, measure_of_each
 
 _Arguments = ParamSpec("_Arguments")

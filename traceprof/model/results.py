@@ -8,15 +8,13 @@ of two runs and the combining of ranks all come from that declaration.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-
-from traceprof.values import dataclass
 
 __all__ = [
     "Column",

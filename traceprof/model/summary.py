@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pandas as pd
 
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
-from traceprof.values import dataclass
 
 BETTER: Final = ("higher", "lower", "")
 """Which way a measure gets better; "": neither."""

@@ -8,6 +8,7 @@ for "does not apply or is not known"; in a floating-point column NaN does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final
@@ -15,8 +16,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-
-from traceprof.values import dataclass
 
 ABSENT: Final = -1
 

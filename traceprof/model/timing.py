@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

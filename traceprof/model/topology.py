@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from traceprof.errors import UsageError
 from traceprof.files import parse_toml
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 
 _LIST: Final = re.compile(r"\[([^\[\]]*)\]")
 _SPAN: Final = re.compile(r"(\d+)(?:-(\d+))?")

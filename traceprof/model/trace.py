@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -22,7 +22,6 @@ from traceprof.model.tables import (
     sort_order,
 )
 from traceprof.model.timing import Steps, TimeWindow
-from traceprof.values import dataclass
 
 __all__ = [
     "DEVICE_TABLES",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,6 @@ from traceprof.errors import UsageError
 from traceprof.files import parse_toml
 from traceprof.model.activity import Activity
 from traceprof.names.parsing import KernelName, parse_name, pattern, words_of
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.names.parsing import parse_name, pattern
-from traceprof.values import dataclass
 
 NON_BLOCKING: Final = "mpi, non-blocking"
 """The backend of calls that only begin what they are called after: they do not time it."""

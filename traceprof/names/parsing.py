@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
 
 import pydemumble
-
-from traceprof.values import dataclass
 
 _CLONE: Final = re.compile(r"\s*(\[clone [^\]]*\]|\(\.kd\)|\.kd)\s*$")
 _UNNAMED: Final = re.compile(r"(\(anonymous namespace\)|<unnamed>|\{anonymous\}|_GLOBAL__N_\w*)::")

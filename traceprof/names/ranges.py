@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import Any, Final, Self, TypeVar
 
@@ -20,7 +21,6 @@ import pyarrow.compute as pc
 
 from traceprof.model.grouping import places_of
 from traceprof.model.timing import OWN_DOMAIN
-from traceprof.values import dataclass
 
 _PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
 _DECORATIONS: Final = re.compile(_PATTERN)

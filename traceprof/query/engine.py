@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.query.views import View
-from traceprof.values import dataclass
 
 FUNCTIONS: Final = frozenset(
     (

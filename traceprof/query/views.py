@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from traceprof.model.tables import ABSENT, TABLES, ColumnKind, Table
-from traceprof.values import dataclass
 
 _TYPES: Final = {
     ColumnKind.TIME: "INTEGER",

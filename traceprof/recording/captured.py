@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,6 @@ from traceprof.recording.spool import (
     read_process_records,
     window_files,
 )
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,6 @@ from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.host import read_rdma
 from traceprof.units import format_bytes
-from traceprof.values import dataclass
 
 _TIMEOUT_S: Final = 120
 _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")

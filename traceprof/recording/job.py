@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -28,7 +28,6 @@ from traceprof.recording.captured import Captured, RankProcesses
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 from traceprof.recording.work_folder import held, is_held
 from traceprof.secrets import masked_command, masked_name, masked_text, secrets_of, storable
-from traceprof.values import dataclass
 from traceprof.version import __version__
 
 _RUN_VARIABLE: Final = "TRACEPROF_RUN"

@@ -9,13 +9,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from traceprof.recording.program import Program, exit_code_of, signals_passed_on
 from traceprof.recording.spool import has_said_its_end, recorded_pids
-from traceprof.values import dataclass
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_S: Final = 0.2

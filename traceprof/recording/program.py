@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -19,7 +19,6 @@ from typing import Any, Final, Protocol
 import traceprof.annotate
 from traceprof.errors import RecordingError
 from traceprof.recording.request import RecordRequest
-from traceprof.values import dataclass
 
 WRITING: Final = "the program has ended and its trace is being written: once more to leave it"
 """What is said to the first signal that comes then."""

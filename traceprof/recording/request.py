@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 from traceprof.errors import UsageError
 from traceprof.model.trace import Trace
 from traceprof.units import NS_PER_S, parse_duration
-from traceprof.values import dataclass
 
 STEP_SOURCES: Final = ("optimizer", "backward", "loader", "every-forward")
 _STEPS: Final = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?")

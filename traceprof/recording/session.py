@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
@@ -32,7 +32,6 @@ from traceprof.recording.work_folder import (
     work_folders,
     write_notes,
 )
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

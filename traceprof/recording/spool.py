@@ -6,13 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.secrets import kept_variables, masked_command, storable
-from traceprof.values import dataclass
 
 _PROCESS_RECORDS: Final = "process.*.json"
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from traceprof.errors import TraceError
 from traceprof.formats.runs.manifest import LOCK, NOTES, is_work_folder
 from traceprof.recording.request import Bounds, RecordRequest
 from traceprof.secrets import masked_command
-from traceprof.values import dataclass
 from traceprof.version import __version__
 
 if sys.platform != "win32":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,6 @@ from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, further_tables, rows_of, table_for_people
 from traceprof.session.answer import Document
 from traceprof.units import format_duration
-from traceprof.values import dataclass
 
 _NOTHING_FOUND: Final = "no rule found anything to improve"
 _NOTHING_KNOWN: Final = "no work of devices was recorded: little can be judged"

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,6 @@ from traceprof.units import (
     format_rate,
     format_ratio,
 )
-from traceprof.values import dataclass
 
 _UNKNOWN: Final = "–"
 _SENTENCE_LENGTH: Final = 2_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,6 @@ from traceprof.model.results import Result
 from traceprof.render.escape import html_text
 from traceprof.render.palette import HEAT
 from traceprof.units import format_duration, format_ratio
-from traceprof.values import dataclass
 
 _Ratios = npt.NDArray[np.float64]
 _Places = npt.NDArray[np.int64]

@@ -8,10 +8,10 @@ never the only carrier of a meaning: lanes, legends and hovers say the same in w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from traceprof.model.activity import PARTS, Part
-from traceprof.values import dataclass
 
 __all__ = [
     "CATEGORIES",

@@ -7,11 +7,11 @@ imports: who prints JSON pays for no terminal.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeAlias, Union
 
 from traceprof.errors import UsageError
-from traceprof.values import dataclass
 
 if TYPE_CHECKING:
     from traceprof.comparison import Comparison

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,6 @@ import pandas as pd
 
 from traceprof.model.results import Column, Result, TableSpec, Unit, same
 from traceprof.render.formatting import in_units, in_words
-from traceprof.values import dataclass
 
 __all__ = [
     "Row",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pandas as pd
@@ -22,7 +22,6 @@ from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run
 from traceprof.session.selection import Selection
 from traceprof.session.verdict import Verdict, judge
-from traceprof.values import dataclass
 
 __all__ = ["ONE_OFF", "PAGE", "Document", "Verdict", "answer", "document_about", "page"]
 

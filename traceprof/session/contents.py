@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,6 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, TraceInfo, how_to_record
 from traceprof.session.opening import outline_files, place_files
 from traceprof.session.options import Opening
-from traceprof.values import dataclass
 
 SCHEMA: Final = "traceprof.info/2"
 

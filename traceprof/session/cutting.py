@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,6 @@ from traceprof.model.trace import Trace
 from traceprof.session.options import Align
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
-from traceprof.values import dataclass
 
 _FEW: Final = 2
 

@@ -8,7 +8,7 @@ table, or the whole of a rank, is in memory.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Final
@@ -26,7 +26,6 @@ from traceprof.model.trace import Trace
 from traceprof.session.opening import rules_of
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection
-from traceprof.values import dataclass
 
 _SELF: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
 _IN_PARTS: Final = (*WINDOWED_TABLES, *LAUNCHING_TABLES)

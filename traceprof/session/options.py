@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
-
-from traceprof.values import dataclass
 
 __all__ = ["LOCAL", "Align", "Opening", "split_cluster"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,7 +17,6 @@ from traceprof.query.engine import Limits, Query, QueryRows
 from traceprof.query.views import VIEWS_OF_TABLES, View, ViewColumn, plain_columns
 from traceprof.session.material import Material
 from traceprof.session.run import Run
-from traceprof.values import dataclass
 
 __all__ = ["Answer", "query", "views"]
 

@@ -7,7 +7,7 @@ before something is asked; then only the tables that the answer needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
@@ -27,7 +27,6 @@ from traceprof.session.opening import open_ranks, read_window
 from traceprof.session.options import Opening
 from traceprof.session.run_cache import RunCache
 from traceprof.session.selection import Selection, select
-from traceprof.values import dataclass
 
 __all__ = ["Answers", "Run", "open_run", "run_of"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,6 @@ from traceprof.cache.identity import digest, identify_code, identify_file, is_se
 from traceprof.errors import TraceprofError
 from traceprof.files import kind_of_no_file
 from traceprof.session.options import Opening
-from traceprof.values import dataclass
 
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _MOST_FILES: Final = 20_000

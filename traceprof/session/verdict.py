@@ -6,7 +6,7 @@ Everything is taken from the results that the page shows, so that no number is s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,6 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
 from traceprof.model.trace import DEVICE_TABLES
 from traceprof.names.ranges import UNCLAIMED
-from traceprof.values import dataclass
 
 __all__ = ["LEAST_SHARE", "Verdict", "bound_by", "judge"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,7 +17,6 @@ from traceprof.model.summary import Summary
 from traceprof.secrets import storable
 from traceprof.store.database import default_path, reading, writing
 from traceprof.store.summaries import add_labels, masked_run, read_summary, write_parts
-from traceprof.values import dataclass
 from traceprof.version import __version__
 
 _NUMBER: Final = re.compile(r"#?(\d+)")

@@ -14,7 +14,7 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode
 
@@ -24,7 +24,6 @@ from werkzeug.wrappers import Response
 
 from traceprof.errors import UsageError
 from traceprof.render.escape import plain_text
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

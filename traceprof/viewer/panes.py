@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
@@ -16,7 +16,6 @@ from traceprof.processes import give_back
 from traceprof.render.formatting import sentences
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run, open_run
-from traceprof.values import dataclass
 from traceprof.viewer.search import Alike, Search
 from traceprof.viewer.timeline import About, Timeline, TimelineStore, read_timeline, write_timeline
 

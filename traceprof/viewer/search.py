@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array
 from traceprof.render.timeline.channels import Channel, LaneGroup, Lanes, NameTotals
-from traceprof.values import dataclass
 
 _CHUNK: Final = 1 << 16
 BoolArray = npt.NDArray[np.bool_]

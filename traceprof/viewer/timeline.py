@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -36,7 +36,6 @@ from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import SampleSeries, sample_series
 from traceprof.render.timeline.render import timeline_head
-from traceprof.values import dataclass
 
 GROWTH: Final = 4
 _LEAST_GAIN: Final = 0.7

@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from traceprof.errors import TraceError, UsageError
 from traceprof.processes import share_of, trim, usable_bytes
-from traceprof.values import dataclass
 from traceprof.workers.holder import Holder
 from traceprof.workers.pool import Asked, Report, is_written, laid_down, no_progress, picked_up
 from traceprof.workers.remote_intervals import unpacked

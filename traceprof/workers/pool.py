@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeAlias
@@ -18,7 +18,6 @@ from typing import Any, Final, TextIO, TypeAlias
 from traceprof.errors import TraceError
 from traceprof.processes import PROGRESS, alone, trim, usable_bytes
 from traceprof.units import format_duration
-from traceprof.values import dataclass
 from traceprof.workers.holder import Holder
 from traceprof.workers.remote import Question
 from traceprof.workers.remote_intervals import TimeQuestion, unpacked

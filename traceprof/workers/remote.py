@@ -7,7 +7,7 @@ the plan has the Trace, so that one that was lost is made again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
@@ -16,7 +16,6 @@ import pandas as pd
 from traceprof.model.tables import TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import RowsOf, Trace
-from traceprof.values import dataclass
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")

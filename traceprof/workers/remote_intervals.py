@@ -11,7 +11,7 @@ import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.values import dataclass
 from traceprof.workers.remote import Crew, Failed, Plan, Question
 
 LARGE: Final = 2048

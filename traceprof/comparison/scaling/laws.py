@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from math import isfinite, nan, sqrt
 from statistics import fmean, stdev
 from typing import Final
-
-from traceprof.values import dataclass
 
 _T_95: Final = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),

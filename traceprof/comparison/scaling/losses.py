@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Final
@@ -14,7 +15,6 @@ from traceprof.measures.composition import NOT_IN_STEP, WAITING
 from traceprof.model.activity import IDLE
 from traceprof.model.summary import Summary
 from traceprof.names.ranges import PHASES, UNCLAIMED
-from traceprof.values import dataclass
 
 _OF_PART: Final = {
     "compute": "slower compute",

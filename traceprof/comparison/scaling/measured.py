@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import isclose, isfinite, nan
 from statistics import fmean
@@ -19,7 +20,6 @@ from traceprof.comparison.scaling.laws import (
 from traceprof.comparison.scaling.losses import Loss, shared_out, split_losses
 from traceprof.comparison.scaling.points import ScalingPoint
 from traceprof.model.results import Note
-from traceprof.values import dataclass
 
 BASE: Final = "base"
 WEAK: Final = "weak"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Final
 
@@ -14,7 +14,6 @@ from traceprof.comparison.scaling.laws import Rate, mean_rate
 from traceprof.comparison.scaling.losses import parts_of_step
 from traceprof.model.results import Note
 from traceprof.model.summary import Summary
-from traceprof.values import dataclass
 
 ONE: Final = "one"
 SYNCHRONISED: Final = "synchronised"

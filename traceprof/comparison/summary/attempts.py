@@ -6,7 +6,7 @@ And what each restart cost: from the progress that was kept to the next new step
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,6 @@ from traceprof.formats.runs.manifest import LAUNCHER
 from traceprof.model.ranks import Attempt
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

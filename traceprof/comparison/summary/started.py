@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,6 @@ from traceprof.measures.steps.parts import batches_of_steps
 from traceprof.model.ranks import Attempt
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 
 EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
 _TABLES: Final = frozenset({"ranges", "marks", "processes", "environment"})

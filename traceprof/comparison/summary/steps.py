@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,6 @@ from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 MOST_ROWS: Final = 4_000
 """Rows of steps that are kept, of all ranks together."""

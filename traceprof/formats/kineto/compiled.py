@@ -7,6 +7,7 @@ there is no compiler. What comes of both is the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -30,7 +31,6 @@ from traceprof.formats.kineto.parse import (
     narrow,
 )
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 __all__ = ["Decoded", "decode"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -42,7 +42,6 @@ from traceprof.formats.kineto.parse import (
 from traceprof.formats.kineto.parsers import Parsers, n_parsers
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 _Array = npt.NDArray[Any]
 

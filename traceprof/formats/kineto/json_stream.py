@@ -18,11 +18,10 @@ import re
 from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from traceprof.formats.kineto.parsers import Parsers, Run
-from traceprof.values import dataclass
 
 __all__ = ["ByteSource", "JsonArrayStream", "TooDeepError", "mend_text"]
 

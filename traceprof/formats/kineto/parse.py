@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 SHAPE: Final = (
     "context",

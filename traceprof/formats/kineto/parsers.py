@@ -18,14 +18,13 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Generic, Self, TypeVar
 
 from traceprof.processes import alone, n_processors
-from traceprof.values import dataclass
 
 __all__ = ["Parsers", "Run", "n_parsers"]
 

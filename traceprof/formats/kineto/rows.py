@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,6 @@ from traceprof.formats.shared.cupti import plain_api_name, with_depth
 from traceprof.formats.sqlite.columns import categorical
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.classes import classify
-from traceprof.values import dataclass
 
 _NAMELESS: Final = 0
 """The process of a trace that has rows of devices only."""

@@ -9,6 +9,7 @@ import json
 import re
 import struct
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ from traceprof.formats.sqlite.database import Database
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.names.messages import collective_op
-from traceprof.values import dataclass
 
 CALLS: Final = (
     "ncclAllReduce",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress
 from typing import Final
 
@@ -43,7 +44,6 @@ from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import rows_where
-from traceprof.values import dataclass
 
 __all__ = [
     "API_CALLS",

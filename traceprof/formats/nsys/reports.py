@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,6 @@ from traceprof.cache.entries import Cache
 from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
 from traceprof.errors import TraceError
 from traceprof.formats.nsys.format import MAGIC_WITHIN, STREAM
-from traceprof.values import dataclass
 
 _PACKAGES: Final = (
     Path("/usr/lib/nsight-systems"),

@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,6 @@ from traceprof.formats.sqlite.copying import codec_of, text_by
 from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import REMOVED
 from traceprof.secrets import MASK, masked_text, secrets_of
-from traceprof.values import dataclass
 
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
 

@@ -6,13 +6,13 @@ import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from traceprof.errors import TraceError, UsageError
 from traceprof.formats.sqlite.schema import quoted
-from traceprof.values import dataclass
 
 _OWNERS: Final = ("globalTid", "globalPid")
 """Columns that say whose a row is; where there are both, the first counts."""

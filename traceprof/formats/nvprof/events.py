@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,7 +26,6 @@ from traceprof.model.activity import Activity
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import classify
-from traceprof.values import dataclass
 
 _PLACE: Final = ("deviceId", "streamId", "correlationId")
 _KINDS: Final = {code + 1: kind for code, kind in MEMORY_KINDS.items() if kind != "unknown"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import pairwise
@@ -22,7 +23,6 @@ from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
 from traceprof.names.classes import KernelRule
-from traceprof.values import dataclass
 
 _TIMED_TABLES: Final = (
     "CONCURRENT_KERNEL",

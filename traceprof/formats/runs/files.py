@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -31,7 +31,6 @@ from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_datab
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.values import dataclass
 from traceprof.workers.remote import Crew, RemoteTrace, measure_each
 
 _Told: TypeAlias = tuple[Trace, Callable[[], Work]]

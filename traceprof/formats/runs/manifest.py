@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,6 @@ from traceprof.model.ranks import Attempt
 from traceprof.model.tables import ABSENT
 from traceprof.secrets import storable
 from traceprof.units import format_duration
-from traceprof.values import dataclass
 
 MANIFEST_KEY: Final = "traceprof_run"
 """The key by which a JSON object is known as a manifest; its value is the version, 1."""

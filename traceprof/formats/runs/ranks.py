@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
 from traceprof.model.ranks import RankTrace, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 from traceprof.workers.remote import change_each
 
 Work = Mapping[str, Mapping[tuple[int, int], int]]

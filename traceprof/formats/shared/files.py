@@ -7,7 +7,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -16,7 +16,6 @@ from traceprof.files import kind_of_no_file
 from traceprof.formats.contract import Candidate
 from traceprof.formats.sqlite.database import Database, reporting_undecodable_names
 from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
-from traceprof.values import dataclass
 
 __all__ = [
     "GZIP_MAGIC",

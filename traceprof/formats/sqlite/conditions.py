@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy.typing as npt
 
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.schema import quoted
-from traceprof.values import dataclass
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Bounds: TypeAlias = "Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"

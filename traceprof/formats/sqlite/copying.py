@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,6 @@ from traceprof.model.cutting import (
 )
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
-from traceprof.values import dataclass
 from traceprof.version import __version__
 
 _CHUNK_ROWS: Final = 500_000

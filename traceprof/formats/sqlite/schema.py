@@ -13,6 +13,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,6 @@ import numpy as np
 
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite.columns import NULL
-from traceprof.values import dataclass
 
 _VERSIONED: Final = re.compile(r"(.+)_V([0-9]{1,6})")
 _UPPER: Final = (

@@ -6,7 +6,7 @@ Found in one pass over each table of the file, by its pages or by aggregates in 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, Final
@@ -22,7 +22,6 @@ from traceprof.formats.sqlite.schema import UnsoundRowsError
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.values import dataclass
 
 _SAMPLE: Final = 1000
 _MOST_KNOWN: Final = 16

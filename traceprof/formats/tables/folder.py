@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +23,6 @@ from traceprof.model.tables import TABLES, ColumnKind, unit_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, TraceInfo, make_trace
 from traceprof.names.classes import classify
-from traceprof.values import dataclass
 from traceprof.version import __version__
 
 _KEY: Final = "traceprof_tables"

@@ -8,6 +8,7 @@ for, and so on, until somebody waited for nobody. Each ns of waiting is charged 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -24,7 +25,6 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 _AT_ONCE: Final = 200_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,6 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ clocks: their median is the offset, a robust line through them over time the dri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -24,7 +24,6 @@ from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, k
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 from traceprof.workers.remote import change_each
 
 _FloatArray = npt.NDArray[np.float64]

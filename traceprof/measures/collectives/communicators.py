@@ -12,7 +12,7 @@ Sequences that ranks recorded from different beginnings are lined up.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,7 +22,6 @@ import pandas as pd
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 

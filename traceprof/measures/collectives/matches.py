@@ -8,6 +8,7 @@ began to record at different times. Communicators without a name are told by lau
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -30,7 +31,6 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_first, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 
 def summarise(rows: CompactTable) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -12,7 +14,6 @@ from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

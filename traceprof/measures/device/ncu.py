@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,6 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.parsing import parse_name
 from traceprof.secrets import masked_text
-from traceprof.values import dataclass
 
 _PROGRAM: Final = "YOUR PROGRAM"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +30,6 @@ from traceprof.model.results import (
 )
 from traceprof.model.tables import ABSENT, SHAPE_COLUMNS, shapes_of
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 _KEYS: Final = ("device", *(column for column in SHAPE_COLUMNS if column != "context"))

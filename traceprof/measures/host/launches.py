@@ -7,6 +7,7 @@ launch of the graph.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +34,6 @@ from traceprof.model.results import (
 )
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, RowsOf, Trace
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 _NOTHING = -1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -32,7 +33,6 @@ from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, k
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,6 @@ from traceprof.model.intervals import Intervals, nesting_depth
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, are_matched, phases_of_ranges
-from traceprof.values import dataclass
 
 _Instants = npt.NDArray[np.int64]
 

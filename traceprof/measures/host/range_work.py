@@ -9,6 +9,7 @@ memsets count beside kernels, and ranges that do not nest (start/end) are left o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -31,7 +32,6 @@ from traceprof.model.intervals import check_pairs, nesting_depth, union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import unnumbered_names
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 _FEW_ROUNDS: Final = 64

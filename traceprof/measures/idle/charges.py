@@ -15,6 +15,7 @@ So the charges of a gap add up to it, and no name is charged more than it was op
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -29,7 +30,6 @@ from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, overlapping_pairs, union_lengths
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 
 BY: Final = ("", "launching", "other")
 """Whose name is charged: of the thread that launches what ends the gap, or of another one."""

@@ -9,6 +9,7 @@ exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,7 +24,6 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.values import dataclass
 
 _BoolArray = npt.NDArray[np.bool_]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -21,7 +22,6 @@ from traceprof.model import grouping
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import are_matched, common_categories
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 

@@ -10,6 +10,7 @@ work that it waited for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +25,6 @@ from traceprof.model.activity import Activity, Part
 from traceprof.model.grouping import groups_of, places_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 _Columns = Mapping[str, npt.NDArray[Any]]

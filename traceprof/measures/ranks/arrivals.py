@@ -7,6 +7,7 @@ arrives at its next holds no waiting for others, so that ranks compare.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -28,7 +29,6 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED
-from traceprof.values import dataclass
 
 NOT_RECORDED: Final = "the time before its recording"
 DEVICE_IDLE: Final = "device idle"

@@ -8,7 +8,7 @@ host that passes on a delay of another is none: half of what everybody waits mus
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -27,7 +27,6 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, TableSpec, Unit, key, same, total
-from traceprof.values import dataclass
 
 _Float64Array = npt.NDArray[np.float64]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -43,7 +43,6 @@ from traceprof.model.results import (
     total,
 )
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 _INSIDE: Final = "inside"
 _ACROSS: Final = "across"

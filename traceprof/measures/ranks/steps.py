@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -37,7 +37,6 @@ from traceprof.model.results import (
 )
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import Steps
-from traceprof.values import dataclass
 
 _NOTABLE_RATIO: Final = 0.01
 _CONSISTENT_RATIO: Final = 0.9

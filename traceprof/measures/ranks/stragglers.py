@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -40,7 +40,6 @@ from traceprof.model.results import (
     total,
 )
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 _LEAST_COST_RATIO: Final = 0.01
 _LEAST_SHARE_RATIO: Final = 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,6 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
 from traceprof.model.timing import STEP_COLUMNS, empty_steps
 from traceprof.model.trace import Trace
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -13,7 +14,6 @@ import pandas as pd
 
 from traceprof.model.timing import STEP_COLUMNS, empty_steps
 from traceprof.names.ranges import PROFILER_RANGES
-from traceprof.values import dataclass
 
 _PHASES: Final = (
     *("data", "forward", "eval", "backward", "optimizer", "data.end", "gradients.kept"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,6 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, are_matched
-from traceprof.values import dataclass
 
 _Int64Array = npt.NDArray[np.int64]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -36,7 +37,6 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.timing import Steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, PROFILER
-from traceprof.values import dataclass
 
 _REASON: Final = "reason "
 """Before the names of columns that explain slow steps, and that nobody else sees."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-
-from traceprof.values import dataclass
 
 _Float64Array = npt.NDArray[np.float64]
 

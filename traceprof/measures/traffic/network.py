@@ -6,6 +6,7 @@ By source and over time, beside the collectives that may have caused it, against
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -35,7 +36,6 @@ from traceprof.model.results import (
 from traceprof.model.tables import stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import HOW_TO_RECORD, Trace
-from traceprof.values import dataclass
 
 NO_COUNTERS: Final = Note(f"no counter of a network was sampled: {HOW_TO_RECORD['samples']}")
 

@@ -16,12 +16,11 @@ import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.hardware.catalogue import pcie_peak
-from traceprof.values import dataclass
 
 _SENT, _RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
 _METRICS: Final = ("pcie_bytes_sent", "pcie_bytes_received")

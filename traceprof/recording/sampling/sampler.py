@@ -9,13 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.host import open_network, open_processes, open_sockets
-from traceprof.values import dataclass
 
 _FILE: Final = "samples.jsonl"
 _WRITE_PERIOD_S: Final = 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import isfinite, log10
 from typing import Final
 
@@ -10,7 +11,6 @@ from traceprof.model.results import Result, Unit
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import value_text
 from traceprof.render.shown import Row, rows_of
-from traceprof.values import dataclass
 
 _COLOURS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
 _WIDTH, _HEIGHT = 960, 340

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import floor, isfinite, log10
 from typing import Final
 
@@ -11,7 +12,6 @@ from traceprof.render.escape import html_text
 from traceprof.render.formatting import value_text
 from traceprof.render.palette import category_of
 from traceprof.render.shown import Row, rows_of
-from traceprof.values import dataclass
 
 _WIDTH, _LEFT, _RIGHT = 960, 118, 12
 _LANE, _BAR, _AXIS = 24, 17, 22

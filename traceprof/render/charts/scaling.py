@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import floor, isfinite, log2
 from typing import Final
 
@@ -13,7 +14,6 @@ from traceprof.render.escape import html_text
 from traceprof.render.formatting import value_text
 from traceprof.render.palette import category_of
 from traceprof.render.shown import Row, rows_of
-from traceprof.values import dataclass
 
 _COLOURS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
 _MOST_GROUPS: Final = len(_COLOURS)

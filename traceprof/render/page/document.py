@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -17,7 +18,6 @@ from traceprof.model.results import Column
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import STYLES, column_texts, headings, is_known
 from traceprof.render.shown import Row, ShownTable
-from traceprof.values import dataclass
 
 PLOTLY_CONFIG: Final[Mapping[str, Any]] = {
     "displaylogo": False,

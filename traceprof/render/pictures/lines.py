@@ -6,7 +6,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,7 +16,6 @@ from traceprof.render.escape import plotly_text
 from traceprof.render.palette import CATEGORIES, category_index
 from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes
 from traceprof.units import format_bytes, format_duration, format_rate
-from traceprof.values import dataclass
 
 _MAX_LINES: Final = 48
 _KINDS_FIRST: Final = ("range", "collective", "host_op", "sync", "api")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,6 @@ from traceprof.render.formatting import is_known
 from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of, ink_on
 from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_bytes, format_duration, format_rate, format_ratio
-from traceprof.values import dataclass
 
 _PARTS: Final = {part.column: part.key for part in PART_STYLES}
 _PHASES: Final = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from traceprof.errors import UsageError
@@ -22,7 +23,6 @@ from traceprof.render.shown import Row, rows_of
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
 from traceprof.units import format_duration
-from traceprof.values import dataclass
 
 __all__ = ["explaining_html", "findings_html", "heading_html", "late_html", "summary_html"]
 

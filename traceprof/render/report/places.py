@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -33,7 +34,6 @@ from traceprof.render.page.document import Link
 from traceprof.render.palette import category_of
 from traceprof.render.shown import Row
 from traceprof.units import format_duration, format_ratio
-from traceprof.values import dataclass
 from traceprof.workers.remote import measure_of_each
 
 _LEAST_MARGIN_NS: Final = 1_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
@@ -39,7 +40,6 @@ from traceprof.render.timeline.events import count_inside
 from traceprof.render.timeline.render import EncodedTimeline, encode_timeline, timeline_fragment
 from traceprof.session.answer import Document
 from traceprof.session.selection import Selection
-from traceprof.values import dataclass
 
 SUBJECTS: Final = (
     ("The answer", ("verdict", "findings", "breakdown", "steps", "timeline")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pandas as pd
@@ -17,7 +18,6 @@ from traceprof.render.formatting import is_known, signed_duration, value_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_duration, format_number
-from traceprof.values import dataclass
 
 _BAR_WIDTH: Final = 10
 _TIME_WIDTH: Final = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -48,7 +48,6 @@ from traceprof.render.timeline.render import (
     timeline_head,
 )
 from traceprof.units import format_count, format_duration
-from traceprof.values import dataclass
 
 Describe = Callable[[Trace, TimeWindow], dict[str, Any]]
 

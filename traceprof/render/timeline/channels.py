@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array
 from traceprof.model.tables import ABSENT
-from traceprof.values import dataclass
 
 STATES: Final = "state"
 """The kind under which the states of devices are kept among those of rows."""

@@ -8,7 +8,7 @@ page derives the same in the browser (`assets/states.mjs`), from `state_of_parts
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -31,7 +31,6 @@ from traceprof.render.timeline.channels import (
     width_of,
 )
 from traceprof.render.timeline.lanes import RankLanes, arranged, lanes_of_rank
-from traceprof.values import dataclass
 
 _PART_OF: Final = {item.key: item.part for item in CATEGORIES}
 _UNIONS: Final = tuple(Part)

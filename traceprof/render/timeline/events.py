@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,6 @@ from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import Channel, LaneRow
-from traceprof.values import dataclass
 
 
 def assign_lines(starts: Int64Array, ends: Int64Array) -> Int64Array:

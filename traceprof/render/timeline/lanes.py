@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath, PureWindowsPath
 from typing import Final
 
@@ -32,7 +32,6 @@ from traceprof.render.timeline.events import (
     rows_inside,
     split_by,
 )
-from traceprof.values import dataclass
 
 _KERNEL_CATEGORY = {
     Part.COMPUTE: "compute",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,6 @@ from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.session.selection import select_default
 from traceprof.units import format_count
-from traceprof.values import dataclass
 
 
 def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:

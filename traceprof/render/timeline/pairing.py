@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,6 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
 from traceprof.render.timeline.channels import LaneGroup, Lanes
-from traceprof.values import dataclass
 
 _DIGITS: Final = re.compile(r"-?\d+")
 _Key = tuple[str, str, str, int]

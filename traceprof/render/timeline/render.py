@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final, TypeVar
@@ -31,7 +31,6 @@ from traceprof.render.timeline.marks import (
     sample_series,
 )
 from traceprof.units import format_count, format_duration
-from traceprof.values import dataclass
 
 MAX_ITEMS: Final = 5_000_000
 """How many items a page holds at most; more are condensed, and the page says so."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -21,7 +22,6 @@ from traceprof.formats.sqlite.pages.tree import (
     Pages,
     windows,
 )
-from traceprof.values import dataclass
 
 LEAST_CELL: Final = 4
 """Bytes of a row in its page, at least."""

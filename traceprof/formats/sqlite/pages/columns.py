@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,7 +36,6 @@ from traceprof.formats.sqlite.pages.tree import (
     page_bytes_of,
 )
 from traceprof.formats.sqlite.schema import quoted
-from traceprof.values import dataclass
 
 _LEAST_ROW_BYTES: Final = 6
 _TYPES: Final = {ColumnType.INTEGER: np.int64, ColumnType.REAL: np.float64}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Final, TypeAlias
 
@@ -24,7 +25,6 @@ from traceprof.formats.sqlite.pages.blocks import BlockRows, RowBlock
 from traceprof.formats.sqlite.pages.columns import PageTable, kinds_to_decode, read_pages
 from traceprof.formats.sqlite.pages.tree import Leaves, NotPlainError, Query
 from traceprof.formats.sqlite.schema import Soundness, UnsoundRowsError
-from traceprof.values import dataclass
 
 Bounds: TypeAlias = "dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
 """Column → its smallest and greatest number in each leaf, where NULL is the smallest of all."""

@@ -6,6 +6,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -14,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.formats.sqlite.schema import quoted
-from traceprof.values import dataclass
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 

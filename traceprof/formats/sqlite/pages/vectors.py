@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -23,7 +24,6 @@ from traceprof.formats.sqlite.pages.tree import (
     varint_length,
     windows,
 )
-from traceprof.values import dataclass
 
 ODD: Final = 0
 """The header of rows that SQLite itself has to read."""

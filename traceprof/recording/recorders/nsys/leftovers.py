@@ -15,10 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from traceprof.values import dataclass
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _NAMES: Final = "NSys-*"
