@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,9 +34,8 @@ def read_whole(path: str) -> None:
 
 def analysis_names() -> list[str]:
     """Return the names of all analyses."""
-    from traceprof.measures import ANALYSES
-
-    return [entry.name for entry in ANALYSES]
+    room = "measures" if find_spec("traceprof.measures") else "analysis"
+    return [entry.name for entry in import_module(f"traceprof.{room}").ANALYSES]
 
 
 def open_run(path: str) -> Callable[[str], object]:
@@ -45,14 +45,14 @@ def open_run(path: str) -> Callable[[str], object]:
     """
     if find_spec("traceprof.session") is not None:
         return _open_session(path)
-    from traceprof.cli.opening import open_with_notes
-    from traceprof.model.selection import select as select_window
-
-    from traceprof.measures import load_analysis, run_analysis
-
-    whole, _ = open_with_notes([path])
-    part = whole.within(select_window(whole, None).window)
-    return lambda name: run_analysis(load_analysis(name), part)
+    # The modules of 0.1, by their names then.
+    opening, selection, analysis = (
+        import_module(f"traceprof.{name}")
+        for name in ("cli.opening", "model.selection", "analysis")
+    )
+    whole, _ = opening.open_with_notes([path])
+    part = whole.within(selection.select(whole, None).window)
+    return lambda name: analysis.run_analysis(analysis.load_analysis(name), part)
 
 
 def _open_session(path: str) -> Callable[[str], object]:
