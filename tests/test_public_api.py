@@ -12,8 +12,8 @@ import pytest
 
 import traceprof as tp
 from tests import typing_example
-from tests.analysis.generated_run import MS, Plan, make_run
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import MS, Plan, make_run
 from tests.requirements import ROOT
 from traceprof.errors import TraceError, UsageError
 from traceprof.formats.nsys.writer import write_nsys

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.facts.steps import test_phases
+from tests.measures.steps import test_phases
 
 
 @pytest.fixture

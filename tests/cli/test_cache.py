@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.analysis.generated_run import Plan, make_run
+from tests.measures.generated_run import Plan, make_run
 from tests.requirements import ROOT
 from traceprof.cli import app
 from traceprof.formats.nsys.writer import write_nsys

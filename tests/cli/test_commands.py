@@ -20,9 +20,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import real_traces
-from tests.analysis.generated_run import MS, Plan, make_run
 from tests.builders import TraceBuilder
 from tests.conftest import Run
+from tests.measures.generated_run import MS, Plan, make_run
 from tests.requirements import ROOT
 from traceprof.cli import app
 from traceprof.formats.nsys.writer import write_nsys

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 from typer.testing import CliRunner
 
+from tests.comparison.explaining.planted import MS, Loop
 from tests.requirements import ROOT
-from tests.session.explaining.planted import MS, Loop
 from traceprof.cli import app
 from traceprof.formats.nsys.writer import write_nsys
 

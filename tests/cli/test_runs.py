@@ -17,8 +17,8 @@ from click.testing import Result as Done
 from typer.testing import CliRunner
 
 import traceprof as tp
-from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import Plan, make_run
 from tests.requirements import ROOT
 from tests.summaries import MS, assert_same_runs, full_summary, make_summary
 from traceprof import recording

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.analysis.generated_run import Plan, make_ranks_of
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import Plan, make_ranks_of
 from traceprof.errors import UsageError
 from traceprof.export import exporter_called
 from traceprof.export.request import Request

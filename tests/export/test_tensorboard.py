@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.analysis.generated_run import Plan, make_ranks_of
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import Plan, make_ranks_of
 from traceprof.errors import UsageError
 from traceprof.export import exporter_called
 from traceprof.export.request import Exported, Request

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from tests.analysis.generated_run import MS, Plan, make_trace_of
+from tests.measures.generated_run import MS, Plan, make_trace_of
 from tests.running import run
 from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.render.heat import HeatMap, find_lines, format_more, heat_chart, make_heat_map

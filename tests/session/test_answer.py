@@ -7,8 +7,8 @@ import json
 import jsonschema
 import pytest
 
-from tests.analysis.generated_run import MS, Plan, make_run
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import MS, Plan, make_run
 from tests.requirements import ROOT
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.placement import place_run

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.generated_run import MS, Clock, Plan, make_run
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import MS, Clock, Plan, make_run
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures.steps.find import find_steps, mark_steps, steps_of_ranks

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import Plan, make_run
 from tests.requirements import ROOT, TRACES, require
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys

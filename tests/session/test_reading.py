@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.analysis.generated_run import Plan, make_run
 from tests.formats.kineto_file import kernel, write
+from tests.measures.generated_run import Plan, make_run
 from tests.requirements import TRACES, require
 from traceprof import formats
 from traceprof.errors import NotRecordedError, UsageError

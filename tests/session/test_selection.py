@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.analysis.generated_run import Clock, Plan, make_run
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import Clock, Plan, make_run
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks

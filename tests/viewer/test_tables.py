@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from dash import html
 
-from tests.analysis.generated_run import Plan, make_run
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import Plan, make_run
 from traceprof.measures import facts
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks

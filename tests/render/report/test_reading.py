@@ -12,7 +12,7 @@ import numpy as np
 import pypdfium2
 import pytest
 
-from tests.analysis.generated_run import MS, Plan, make_trace_of
+from tests.measures.generated_run import MS, Plan, make_trace_of
 from tests.render.accessibility import serious_violations
 from tests.render.browser import OpenPage
 from tests.requirements import ROOT

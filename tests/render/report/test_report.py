@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.generated_run import MS, Plan, make_trace_of
 from tests.builders import TraceBuilder
 from tests.conftest import Run
+from tests.measures.generated_run import MS, Plan, make_trace_of
 from tests.real_traces import NSYS
 from tests.render.browser import OpenPage
 from tests.render.documents import measured

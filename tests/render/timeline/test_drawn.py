@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.cluster.conftest import generated  # noqa: F401 (a fixture)
+from tests.workers.conftest import generated  # noqa: F401 (a fixture)
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES
 from traceprof.render.timeline.channels import Lanes, NameTotals, condense_until

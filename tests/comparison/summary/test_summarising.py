@@ -1,0 +1,272 @@
+"""What is kept of a run: exact sums, few rows, and nothing that nobody recorded."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.comparison.generated import KERNELS, Program
+from tests.measures.generated_run import MS, Plan, make_run
+from tests.real_traces import ALL
+from tests.requirements import TRACES, require
+from traceprof.comparison.summary.steps import blocks_of_steps
+from traceprof.comparison.summary.summarise import OTHERS, bounded_composition, summarise
+from traceprof.errors import UsageError
+from traceprof.model.activity import PARTS
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks
+from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.timing import OWN_DOMAIN
+from traceprof.render.formatting import sentences
+from traceprof.session.run import Run, open_run, run_of
+
+
+def four_ranks() -> Run:
+    return run_of(place_run(make_run(Plan(n_ranks=4, extra_ns={(1, "forward"): 10 * MS}))))
+
+
+def measure(summary: Summary, name: str) -> float:
+    found = summary.measure(name)
+    assert found is not None
+    return found
+
+
+def test_the_measures_of_a_known_loop() -> None:
+    found = Program(n_steps=11).summary("loop")
+    assert (found.name, found.origin, found.workload) == ("loop", "nsys", "unknown")
+    assert (found.window, found.steps_count, found.devices_count) == ("steady", 11, 1)
+    assert measure(found, "world_size") == 1
+    assert measure(found, "global_batch_count") == 32
+    assert measure(found, "samples_per_s") == pytest.approx(320)
+    assert measure(found, "step_period_ns") == 100 * MS
+    assert measure(found, "median_step_period_ns") == 100 * MS
+    assert measure(found, "compute_ns") == 96 * MS
+    assert measure(found, "kernels_per_step_count") == 4
+    assert found.measure("waited_ns") is None
+    assert found.measure("all_reduce_busbw_bytes_per_s") is None
+    table = found.table("measures").set_index("measure")
+    ends = {name: (table["low"][name], table["high"][name]) for name in table.index}
+    assert ends["median_step_period_ns"] == (100 * MS, 100 * MS)
+    assert ends["step_period_ns"] == (100 * MS, 100 * MS)
+    assert ends["samples_per_s"] == pytest.approx((320, 320))
+    assert np.isnan(ends["compute_ns"]).all()
+    assert set(table["better"]) == {"", "higher", "lower"}
+
+
+def test_what_a_window_is_made_of_adds_up_to_it() -> None:
+    found = summarise(four_ranks())
+    made = found.table("makeup")
+    assert found.window_ns is not None
+    assert found.devices_count == 4
+    assert int(made["ns"].sum()) == 4 * found.window_ns
+    assert set(made["part"]) <= set(PARTS)
+    kernels = made[made["kind"] == "kernel"]
+    assert (kernels["class"] != "").all()
+    assert kernels["place_ratio"].between(0, 1).all()
+    assert (made.loc[made["kind"] != "kernel", "class"] == "").all()
+
+
+def test_where_in_a_step_a_kernel_begins() -> None:
+    made = Program(n_steps=5).summary("loop").table("makeup").set_index("name")["place_ratio"]
+    gemm, multiply, layout, flash = (made[name] for name in KERNELS)
+    # The first step begins with its first kernel, the others 4 ms before.
+    assert gemm == pytest.approx((0 + 4 * 0.04) / 5)
+    assert multiply == pytest.approx((40 / 96 + 4 * 0.44) / 5)
+    assert gemm < multiply < layout < flash
+
+
+def test_steps_are_those_of_the_whole_recording_and_of_a_chosen_window_its_own() -> None:
+    run = run_of(Ranks.of(Program(n_steps=11).trace()))
+    assert summarise(run).table("steps")["step"].tolist() == list(range(11))
+    part = summarise(run.within("step:3..5"))
+    assert part.table("steps")["step"].tolist() == [3, 4, 5]
+    assert (part.window, part.steps_count) == ("step:3..5", 3)
+    with pytest.raises(UsageError):
+        summarise(run.within("step:30..50"))
+
+
+def test_steps_of_all_ranks_have_their_rank_and_their_waiting() -> None:
+    steps = summarise(four_ranks()).table("steps")
+    assert sorted(set(steps["rank"])) == [0, 1, 2, 3]
+    assert not steps.duplicated(["life", "rank", "step"]).any()
+    by_rank = steps.groupby("rank")["waited_ns"].sum()
+    assert by_rank[1] == 0
+    assert (by_rank.drop(1) > 0).all()
+    parts = [f"{part}_ns" for part in PARTS]
+    assert (steps[parts].sum(axis=1) == steps["device_ns"]).all()
+
+
+def test_ranks_that_nobody_numbers_are_numbered_and_that_is_said() -> None:
+    builder = TraceBuilder()
+    for process in (70, 50):
+        for i in range(4):
+            where: dict[str, Any] = {"process": process, "thread": process}
+            builder.step(100 * i, 100 * i + 90, i, **where)
+            builder.kernel("gemm", 100 * i + 10, 100 * i + 60, device=process, **where)
+    found = summarise(run_of(Ranks.of(builder.build())))
+    assert sorted(set(found.table("steps")["rank"])) == [0, 1]
+    assert any("no file says the ranks" in text for text in sentences(found.notes))
+
+
+def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:
+    n = 10_001
+    random = np.random.default_rng(1)
+    steps = pd.DataFrame(
+        {
+            "life": 0,
+            "rank": np.repeat([0, 1], n),
+            "step": np.tile(np.arange(n), 2),
+            "steps_count": 1,
+            "at_ns": np.tile(np.arange(n) * 100, 2),
+            "period_ns": random.integers(90, 110, 2 * n),
+            "device_ns": np.where(np.arange(2 * n) == 5_000, np.nan, 80.0),
+            "is_warmup": np.tile(np.arange(n) < 3, 2),
+            "samples_count": np.where(np.arange(2 * n) % 2, 32.0, np.nan),  # a batch for two steps
+        }
+    )
+    found = blocks_of_steps(steps, most_rows=1_000)
+    assert len(found) <= 1_010
+    assert found["period_ns"].sum() == steps["period_ns"].sum()
+    assert found["steps_count"].sum() == 2 * n
+    assert found.loc[found["is_warmup"].astype(bool), "steps_count"].tolist() == [3, 3]
+    assert found["samples_count"].sum() == 32 * n
+    # A sum of which a part is not known is not known.
+    assert found["device_ns"].isna().sum() == 1
+    assert found.groupby("step").size().eq(2).all()
+
+
+def test_few_steps_stay_as_they_are() -> None:
+    steps = Program(n_steps=5).summary("loop").table("steps")
+    assert blocks_of_steps(steps)["steps_count"].tolist() == [1] * 5
+
+
+def test_many_kernels_are_kept_by_name_and_the_others_together() -> None:
+    n = 1_000
+    made = pd.DataFrame(
+        {
+            "part": "compute",
+            "kind": "kernel",
+            "name": [f"k{i}" for i in range(n)],
+            "ns": np.arange(n) + 1,
+            "count": 2,
+            "n_bytes": np.nan,
+            "class": "gemm",
+            "place_ratio": 0.5,
+        }
+    )
+    found = bounded_composition(made)
+    assert len(found) == 301
+    assert found["ns"].sum() == made["ns"].sum()
+    (others,) = found[found["name"] == OTHERS].to_dict("records")
+    assert (others["count"], others["place_ratio"], others["ns"]) == (1_400, 0.5, 700 * 701 // 2)
+
+
+def test_metrics_epochs_and_events_are_those_that_the_program_told() -> None:
+    builder = TraceBuilder().process(1, rank=0)
+    for epoch in (0, 1):
+        start = 1_000 * epoch
+        where = {"kind": "start_end", "payload": float(epoch)}
+        builder.phase("epoch", start, start + 900, **where)
+        for i in range(4):
+            at = start + 200 * i
+            builder.batch(at, 8).step(at, at + 200, 4 * epoch + i)
+            builder.kernel("gemm", at + 10, at + 190, launched_ns=(at + 1, at + 5))
+            builder.mark("metric:loss", at + 150, 4.0 - epoch - i / 10, domain=OWN_DOMAIN)
+        builder.mark("metric:top1", start + 950, 0.5 + epoch / 10, domain=OWN_DOMAIN)
+    found = summarise(run_of(Ranks.of(builder.build())))
+    epochs = found.table("epochs")
+    assert epochs["epoch"].tolist() == [0, 1]
+    assert epochs["duration_ns"].tolist() == [900, 900]
+    assert epochs["steps_count"].tolist() == [4, 4]
+    assert epochs["samples_count"].tolist() == [32, 32]
+    assert epochs["ranks_count"].tolist() == [1, 1]
+    metrics = found.table("metrics")
+    loss = metrics[metrics["metric"] == "loss"]
+    assert loss["step"].tolist() == list(range(1, 9))
+    assert loss["value"].tolist() == pytest.approx([4.0, 3.9, 3.8, 3.7, 3.0, 2.9, 2.8, 2.7])
+    assert loss["epoch"].tolist()[:2] == pytest.approx([150 / 900, 350 / 900])
+    top1 = metrics[metrics["metric"] == "top1"]
+    assert top1["epoch"].tolist() == [1, 2]
+    assert found.table("events")["kind"].tolist() == ["start", "end"]
+    assert found.table("lives")["rank"].tolist() == [0]
+
+
+def test_what_is_noted_behind_the_last_step_of_an_epoch_is_after_that_step() -> None:
+    builder = TraceBuilder().process(1, rank=0)
+    for i in range(8):
+        at = 200 * i
+        builder.batch(at, 8).step(at, at + 200, i)
+        builder.phase("optimizer", at + 120, at + 140)
+        builder.mark("metric:loss", at + 100, 1.0, domain=OWN_DOMAIN)
+    # The step after the fourth began at 800, without any work so far.
+    builder.mark("metric:top1", 805, 0.5, domain=OWN_DOMAIN)
+    metrics = summarise(run_of(Ranks.of(builder.build()))).table("metrics")
+    assert metrics[metrics["metric"] == "top1"]["step"].tolist() == [4]
+    # A loss before the update is that of the model before it.
+    assert metrics[metrics["metric"] == "loss"]["step"].tolist() == list(range(8))
+
+
+def test_the_environment_has_the_same_names_whoever_recorded_it_and_no_secret() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 100).device(0, "NVIDIA H100")
+    for name, value in {
+        "nvidia_driver": "580.1",
+        "cuda_driver": "13000",
+        "ram_bytes": "512000000000",
+        "cpu": "unknown",
+        "git.commit": "abc",
+        "git.state": "changed",
+        "env.NCCL_ALGO": "Ring",
+        "env.NCCL_SECRET_TOKEN": "hush",
+        "env.AWS_ACCESS": "hush",
+        "anything": "hush",
+        "command": "python train.py --api-key=hush",
+    }.items():
+        builder.setting(name, value)
+    found = summarise(run_of(Ranks.of(builder.build())))
+    environment = found.environment
+    assert environment["driver"] == "580.1"
+    assert environment["cuda_driver"] == "13.0"
+    assert environment["ram"] == "512.0 GB"
+    assert environment["gpu"] == "NVIDIA H100"
+    assert (environment["git_commit"], environment["git_is_dirty"]) == ("abc", "yes")
+    assert environment["NCCL_ALGO"] == "Ring"
+    assert "cpu" not in environment
+    assert "hush" not in str(environment) + found.command
+    assert found.command.startswith("python train.py")
+
+
+def test_turns_of_a_pattern_are_no_steps() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        for k, name in enumerate(("gemm", "relu", "softmax", "add")):
+            builder.kernel(name, 100 * i + 20 * k, 100 * i + 20 * k + 15)
+    found = summarise(run_of(Ranks.of(builder.build())))
+    assert found.steps_count is None
+    assert found.table("steps").empty
+    assert found.measure("turns_count")
+    assert found.measure("median_turn_ns") == 100
+    assert found.measure("step_period_ns") is None
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", [name for name in ALL if name != "nvprof/zero-kernels.sql"])
+def test_of_every_real_trace_a_little_is_kept_that_adds_up(name: str) -> None:
+    require("traces")
+    found = summarise(open_run([TRACES / name]))
+    assert len(pickle.dumps(found)) < 400_000
+    for table in SUMMARY.tables:
+        frame = found.table(table.name)
+        assert not frame.duplicated(list(table.keys)).any(), table.name
+        assert set(frame) <= {column.name for column in table}
+    made = found.table("makeup")
+    if found.devices_count and found.window_ns:
+        most = found.window_ns * found.devices_count
+        # Files of a run seldom begin and end together: what was not recorded is not there.
+        assert 0.8 * most <= made["ns"].sum() <= most
+        if len(found.sources) == 1:
+            assert made["ns"].sum() == most

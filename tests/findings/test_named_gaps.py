@@ -1,0 +1,112 @@
+"""The evidence of findings on idle time: what the host was in, by overlap."""
+
+import pytest
+
+from tests.builders import TraceBuilder, plain
+from tests.findings.found import findings_of
+from traceprof.findings.context import Context
+from traceprof.findings.gaps import names_of_gaps
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+
+US = 1000
+MS = 1000 * US
+
+
+def working() -> Trace:
+    """A gap of 100 ms that opens in ``short``, while other threads run for 80 ms of it."""
+    return (
+        TraceBuilder()
+        .kernel("first", 0, 10 * MS, launched_ns=(0, 10 * US))
+        .range("short", 9 * MS, 12 * MS)
+        .range("worker, op_id = 1", 20 * MS, 90 * MS, thread=2)
+        .range("worker, op_id = 2", 30 * MS, 100 * MS, thread=3)
+        .kernel("second", 110 * MS, 120 * MS, launched_ns=(109 * MS, 110 * MS))
+        .build(span=(0, 120 * MS))
+    )
+
+
+def test_a_range_is_told_with_its_overlap_and_what_ran_meanwhile() -> None:
+    host = next(own for own in findings_of(working()) if own.rule == "host_code")
+    assert host.evidence == (
+        "80.00 ms in worker, on another thread than the one that launches",
+        "17.00 ms in which the host recorded nothing",
+    )
+    assert host.ranges == ("worker",)
+
+
+def test_what_compiles_in_other_threads_is_told_as_compiling() -> None:
+    builder = TraceBuilder().kernel("first", 0, 10 * MS, launched_ns=(0, 10 * US))
+    for thread in (2, 3):
+        at = 10 * MS * thread
+        builder.range("Nvrtc::CompileProgram", at, at + 60 * MS, thread=thread)
+    builder.kernel("second", 110 * MS, 120 * MS, launched_ns=(109 * MS, 110 * MS))
+    findings = {own.rule: own for own in findings_of(builder.build(span=(0, 120 * MS)))}
+    # The two threads compile from 20 to 90 ms; the other 29 ms of the gap are the host's.
+    assert findings["loading"].once_ns == 70 * MS
+    assert findings["loading"].evidence == ("2 calls of Nvrtc::CompileProgram",)
+    assert findings["host_code"].once_ns == 29 * MS
+
+
+@pytest.mark.parametrize(
+    ("call", "what", "action"),
+    [
+        ("cudaLaunchKernel", "in launching calls that take long", "the first launch of a kernel"),
+        ("cudaStreamCreateWithFlags", "in calls of the driver and its libraries", "create"),
+        ("aten::as_strided", "in operators", "have the host do less for each kernel"),
+        ("fread", "reading, writing and sending", "read, write and send in another thread"),
+        ("my loop", "", "find the code of the host"),
+    ],
+)
+def test_what_helps_depends_on_what_the_host_does(call: str, what: str, action: str) -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        at = 10 * MS * i
+        builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000 + i))
+        builder.range(call, at + 2 * MS, at + 9 * MS)
+    (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
+    mostly = f", mostly {what}" if what else ""
+    assert host.title.startswith(f"host code between launches{mostly}: devices are idle")
+    assert host.action.startswith(action)
+    assert host.kind == "measured"
+
+
+def test_only_the_time_asked_about_is_told() -> None:
+    context = Context(Ranks.of(working()))
+    times = {0: Intervals.union_of([0, 95 * MS], [25 * MS, 200 * MS]), 7: Intervals.single(0, MS)}
+    charged, beside = names_of_gaps(context, times)
+    assert plain(charged, "name", "by", "ns") == [
+        ("(nothing recorded)", "", (20 - 12 + 109 - 100) * MS),
+        ("worker", "other", (5 + 5) * MS),
+        ("short", "launching", 2 * MS),
+        ("cudaLaunchKernel", "launching", MS),
+    ]
+    assert beside == {"worker": 10 * MS}
+
+
+@pytest.mark.parametrize("devices", [(0, 0), (0, 1)])
+def test_what_several_devices_wait_for_counts_for_each(devices: tuple[int, int]) -> None:
+    builder = TraceBuilder().range("save", MS, 9 * MS)
+    for device in devices:
+        builder.kernel("a", 0, MS, launched_ns=(0, 10), device=device)
+        builder.kernel("b", 10 * MS, 11 * MS, launched_ns=(9 * MS, 10 * MS), device=device)
+    everything = dict.fromkeys(set(devices), Intervals.single(0, 11 * MS))
+    charged, _ = names_of_gaps(Context(Ranks.of(builder.build())), everything)
+    assert dict(plain(charged, "name", "ns"))["save"] == 8 * MS * len(set(devices))
+
+
+@pytest.mark.parametrize(
+    ("inner_ms", "told"),
+    [(6, "aten::split (mostly aten::as_strided)"), (3, "aten::split")],
+)
+def test_evidence_names_what_was_called_and_what_has_most_of_it(inner_ms: int, told: str) -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        at = 10 * MS * i
+        builder.kernel("k", at, at + MS, launched_ns=(at, at + 1000))
+        builder.host_op("aten::split", at + 2 * MS, at + 9 * MS)
+        builder.host_op("aten::as_strided", at + 2 * MS, at + (2 + inner_ms) * MS)
+    (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
+    assert host.evidence[1] == f"21.00 ms in {told}"
+    assert host.ranges == ("aten::split",)

@@ -1,0 +1,578 @@
+"""What each rule sees in a small trace, and when it abstains."""
+
+import pkgutil
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.findings.found import Found, findings_of
+from tests.measures.generated_run import Plan, make_ranks_of
+from tests.running import run
+from traceprof import findings
+from traceprof.findings import RULES, Rule
+from traceprof.model.activity import Activity
+from traceprof.model.ranks import Ranks
+from traceprof.model.tables import TABLES
+from traceprof.model.topology import Topology
+from traceprof.model.trace import Trace, TraceInfo
+from traceprof.render.formatting import note_text
+
+US = 1000
+MS = 1000 * US
+
+
+_HELPERS = {
+    "base",
+    "claims",
+    "context",
+    "copy_rows",
+    "hiding",
+    "host_work",
+    "lost_times",
+    "named_gaps",
+    "judging",
+    "kernel_times",
+    "stalling_calls",
+    "waiting",
+}
+
+
+def found(of: Trace | Ranks) -> dict[str, Found]:
+    return {finding.rule: finding for finding in findings_of(of)}
+
+
+def test_every_module_of_rules_is_registered() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(findings.__path__)}
+    assert {rule.name for rule in RULES} == modules - _HELPERS
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_needs_tables_that_exist(rule: Rule) -> None:
+    assert set(rule.needs) <= set(TABLES)
+    assert rule.summary[0].islower()
+
+
+def test_rules_without_data_abstain_and_say_why() -> None:
+    findings = run("findings", TraceBuilder().range("x", 0, 10).build())
+    table = findings.to_frame("abstained")
+    abstained = dict(zip(table["rule"], table["reason"], strict=True))
+    notes = [note_text(note) for note in findings.notes]
+    assert set(abstained) == {rule.name for rule in RULES}
+    assert abstained["launch_bound"].startswith("no kernels recorded: record")
+    assert abstained["input_bound"].startswith("no range says when data is fetched")
+    assert notes[0] == "no rule found anything to improve"
+    assert "not judged: warmup: no steps are named" in notes
+    assert len(notes) == 1 + len(set(abstained.values()))
+    assert findings.to_frame().empty
+
+
+def run_with_late(ranks: tuple[int, ...], racks: tuple[str, ...] = ()) -> Ranks:
+    """Eight ranks on four hosts, some of them 40 ms of 100 late in every step."""
+    extra = {(rank, "forward"): 40 * MS for rank in ranks}
+    hosts = [f"n{rank // 2}" for rank in range(8)]
+    made = make_ranks_of(Plan(n_ranks=8, hosts=hosts, extra_ns=extra))
+    cluster = Topology()
+    for rack in racks:
+        cluster = cluster.with_rack(rack)
+    return cluster.placed(made)
+
+
+def test_a_host_that_is_late_as_a_whole_is_not_a_straggling_rank() -> None:
+    rules = found(run_with_late((6, 7)))
+    assert "straggler" not in rules
+    slow = rules["slow_host"]
+    # 10 steps of 140 ms with pauses of 60 ms, in each of which the others wait 40 ms; in the
+    # first nobody knows who was late.
+    assert slow.saving_ratio == pytest.approx(0.36 / 1.94)
+    assert slow.title == "slow host: the others wait for n3, 18.6 % of the window"
+    assert slow.evidence == (
+        "2 of the 2 ranks of host n3 come late; it is last to 100.0 % of the collectives that it "
+        "shares with others and holds them up 360.0 ms in all",
+        "they take longer in forward",
+    )
+
+
+def test_a_rack_that_is_late_as_a_whole_is_not_its_hosts() -> None:
+    rules = found(run_with_late((4, 5, 6, 7), ("r0=n[0-1]", "r1=n[2-3]")))
+    assert rules["slow_host"].title.startswith("slow rack: the others wait for r1")
+    assert "straggler" not in rules
+
+
+def test_a_rack_of_one_late_host_is_that_host() -> None:
+    racks = ("r0=n[0-2]", "r1=n3")
+    assert found(run_with_late((6, 7), racks))["slow_host"].title.startswith("slow host")
+
+
+def test_one_late_rank_is_a_straggler_and_not_its_host() -> None:
+    rules = found(run_with_late((6,)))
+    assert "slow_host" not in rules
+    assert rules["straggler"].title.startswith("straggler: the others wait for rank 6")
+
+
+def test_small_collectives() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        at = 100 * US * i
+        builder.kernel("gemm", at, at + 60 * US)
+        builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 100 * US)
+        builder.collective("all_reduce", at, at + 1, n_bytes=10_000)
+    rules = found(builder.build())
+    # All are equally long, so that all of it is latency; one of 40 would do.
+    assert rules["small_buckets"].saving_ratio == pytest.approx(0.4 * 39 / 40)
+    assert rules["small_buckets"].kind == "estimated"
+    assert rules["small_buckets"].evidence == (
+        "40 collectives",
+        "the quickest tenth takes 40.00 µs, the median 40.00 µs, median size 10.00 kB",
+    )
+    assert "exposed_communication" not in rules
+
+
+def test_what_is_not_latency_of_small_collectives_is_exposed_communication() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        at = 100 * US * i
+        builder.kernel("gemm", at, at + 60 * US)
+        length = 10 * US if i < 10 else 40 * US
+        builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 60 * US + length)
+        builder.collective("all_reduce", at, at + 1, n_bytes=10_000)
+    rules = found(builder.build(span=(0, 4 * MS)))
+    assert rules["small_buckets"].saving_ratio == pytest.approx(0.1 * 39 / 40)
+    assert rules["exposed_communication"].saving_ratio == pytest.approx(0.3 * 30 / 40)
+
+
+def test_large_collectives_are_not_small() -> None:
+    builder = TraceBuilder()
+    for i in range(40):
+        at = 100 * US * i
+        builder.kernel("gemm", at, at + 60 * US)
+        builder.kernel("ncclDevKernel_AllReduce", at + 60 * US, at + 100 * US)
+        builder.collective("all_reduce", at, at + 1, n_bytes=50_000_000)
+    assert "small_buckets" not in found(builder.build())
+
+
+def copies_of(kind: str, api: str) -> Trace:
+    return (
+        TraceBuilder()
+        .kernel("gemm", 0, 80 * MS, launched_ns=(0, 1))
+        .copy(
+            "d2h",
+            80 * MS,
+            100 * MS,
+            n_bytes=400_000_000,
+            launched_ns=(1, 2),
+            dst_kind=kind,
+            api=api,
+        )
+        .build()
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "rule", "saving"),
+    [
+        ("pageable", "cudaMemcpyAsync", "pageable_copies", 0.2),
+        ("pageable", "cudaMemcpy", "unpinned_memory", 0.2),
+        ("pinned", "cudaMemcpy", "blocking_copies", 0.2),
+    ],
+)
+def test_copies_that_wait(kind: str, api: str, rule: str, saving: float) -> None:
+    rules = found(copies_of(kind, api))
+    assert list(rules) == [rule]
+    assert rules[rule].saving_ratio == pytest.approx(saving)
+    assert rules[rule].saving_ns == saving * 100 * MS
+    assert rules[rule].window == "80000.000us..100000.000us"
+
+
+def test_asynchronous_copies_of_pinned_memory_that_nothing_hides() -> None:
+    rules = found(copies_of("pinned", "cudaMemcpyAsync"))
+    assert list(rules) == ["exposed_copies"]
+    finding = rules["exposed_copies"]
+    assert (finding.kind, finding.saving_ns) == ("bounded", 20 * MS)
+    assert not any("hide" in sentence for sentence in finding.evidence)
+
+
+def test_no_more_copies_can_be_hidden_than_there_are_kernels_to_hide_them() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 10 * MS, launched_ns=(0, 1))
+        .copy("h2d", 10 * MS, 100 * MS, launched_ns=(1, 2))
+        .build()
+    )
+    finding = found(trace)["exposed_copies"]
+    assert finding.title.startswith("exposed copies: 90.0 % of the time")
+    assert finding.saving_ns == 10 * MS
+    assert "there are kernels to hide 11.1 % of that at most" in finding.evidence
+
+
+def test_copies_that_kernels_hide_are_fine() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 100 * MS, launched_ns=(0, 1))
+        .copy("h2d", 10 * MS, 90 * MS, stream=8, launched_ns=(1, 2))
+        .build()
+    )
+    assert found(trace) == {}
+
+
+def test_small_copies_to_the_device_do_not_block() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 50 * MS, launched_ns=(0, 1))
+    builder.copy("h2d", 50 * MS, 100 * MS, n_bytes=64_000, launched_ns=(1, 2), api="cudaMemcpy")
+    assert "blocking_copies" not in found(builder.build())
+
+
+def test_memsets_that_wait() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 90, launched_ns=(0, 1))
+    builder.copy("memset", 90, 100, dst_kind="managed", launched_ns=(1, 2), api="cudaMemset")
+    assert found(builder.build())["blocking_memsets"].saving_ratio == pytest.approx(0.1)
+
+
+def test_the_profiler_itself() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 40 * MS, launched_ns=(0, 1))
+        .kernel("gemm", 60 * MS, 100 * MS, launched_ns=(60 * MS - 2, 60 * MS - 1))
+        .overhead("CUDA profiling data flush overhead", 41 * MS, 59 * MS)
+        .build()
+    )
+    rules = found(trace)
+    assert list(rules) == ["profiler_overhead"]
+    assert rules["profiler_overhead"].saving_ratio == pytest.approx(0.18)
+
+
+def test_layout_conversions() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("conv", 0, 90 * US)
+        .kernel("void cudnn::ops::nchwToNhwcKernel<float>", 90 * US, 100 * US)
+        .build()
+    )
+    assert found(trace)["layout_conversion"].saving_ratio == pytest.approx(0.1)
+
+
+def test_small_kernels() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 60 * US)
+    for i in range(8):
+        builder.kernel("gather", (60 + 5 * i) * US, (65 + 5 * i) * US)
+    finding = found(builder.build())["small_kernels"]
+    assert finding.saving_ratio == pytest.approx(0.2)
+    assert finding.evidence[0] == "8 of them (88.9 % of all)"
+
+
+def test_pointwise_kernels_in_a_row_could_be_fused() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 50 * US)
+    # Two pairs, 10 + 20 and 10 + 5, and one that is left over.
+    for start, end in ((50, 60), (60, 80), (80, 90), (90, 95), (95, 100)):
+        builder.kernel("elementwise_kernel", start * US, end * US)
+    finding = found(builder.build())["fusable_kernels"]
+    assert finding.title.startswith("pointwise kernels one after the other: 45.0 % of the time")
+    assert (finding.kind, finding.saving_ns) == ("estimated", 15 * US)
+
+
+@pytest.mark.parametrize("name", ["triton_poi_fused_add_0", "gather_kernel"])
+def test_kernels_that_nobody_fuses(name: str) -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.kernel(name, 25 * i * US, 25 * (i + 1) * US)
+    assert "fusable_kernels" not in found(builder.build())
+
+
+def test_pointwise_kernels_of_two_streams_are_not_in_a_row() -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        builder.kernel("elementwise_kernel", 25 * i * US, 25 * (i + 1) * US, stream=i)
+    assert "fusable_kernels" not in found(builder.build())
+
+
+_PASS = "void at::native::multi_tensor_apply_kernel<at::native::{}OpFunctor<float>>"
+
+
+def optimizer(*kernels: tuple[str, int]) -> Trace:
+    builder, at = TraceBuilder(), 0
+    for name, length in kernels:
+        builder.kernel(name, at * US, (at + length) * US)
+        at += length
+    return builder.build()
+
+
+def test_an_optimizer_in_several_passes() -> None:
+    names = [_PASS.format(own) for own in ("Unary", "Binary", "Pointwise", "Ternary")]
+    trace = optimizer(*zip(names, (20, 20, 40, 20), strict=True), ("gemm", 100))
+    finding = found(trace)["unfused_optimizer"]
+    # Fused: 7/4 of 40 µs instead of 100 µs.
+    assert (finding.kind, finding.saving_ns) == ("estimated", 30 * US)
+
+
+def test_a_fused_optimizer_is_fine() -> None:
+    name = "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<{}>>"
+    trace = optimizer(*((name.format(i), 20) for i in range(4)), ("gemm", 100))
+    assert "unfused_optimizer" not in found(trace)
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel", "saved", "action"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "ampere_sgemm_128x64_tn", 1 - 1 / 16, "BF16"),
+        ("NVIDIA A100-SXM4-80GB", "cutlass_80_tensorop_s1688gemm_128x64", 0.5, "BF16"),
+        ("NVIDIA GeForce RTX 4060", "cutlass_80_simt_sgemm_128x64", 0.5, "BF16"),
+        ("NVIDIA GeForce RTX 3070 Ti", "fmha_cutlassF_f32_aligned_64x64_rf_sm80", 0.5, "BF16"),
+        ("Tesla V100-SXM2-16GB", "volta_sgemm_128x64_tn", 1 - 15.7 / 125, "FP16"),
+        ("Tesla T4", "volta_sgemm_128x64_tn", 1 - 8.1 / 65, "FP16"),
+        ("AMD Instinct MI300X", "Cijk_Ailk_Bljk_SB_MT128x128x16_MI32x32x2", 0.875, "BF16"),
+    ],
+)
+def test_matrix_work_in_32_bits(device: str, kernel: str, saved: float, action: str) -> None:
+    builder = TraceBuilder().device(0, device).kernel("at::native::x", 50 * US, 100 * US)
+    finding = found(builder.kernel(kernel, 0, 50 * US).build())["precision"]
+    assert finding.saving_ratio == pytest.approx(0.5 * saved, rel=1e-3)
+    assert finding.kind == "estimated"
+    assert finding.action.startswith(f"compute in {action}")
+    others = {
+        "A100": ("FP16",),
+        "V100": ("TF32", "BF16"),
+        "T4": ("TF32", "BF16"),
+        "MI300X": ("TF32",),
+    }
+    assert not any(
+        word in finding.action for name, words in others.items() if name in device for word in words
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "kernel"),
+    [
+        ("NVIDIA A100", "ampere_bf16_s16816gemm_bf16_128x128"),
+        ("NVIDIA A100", "turing_fp16_s1688gemm_fp16_128x128"),
+        ("GeForce GTX 1080", "maxwell_sgemm_128x64_tn"),
+        ("Tesla P100-SXM2-16GB", "maxwell_sgemm_128x64_tn"),
+        ("", "ampere_sgemm_128x64_tn"),
+    ],
+)
+def test_matrix_work_that_is_not_faster_in_16_bits(device: str, kernel: str) -> None:
+    trace = TraceBuilder().device(0, device).kernel(kernel, 0, 100 * US).build()
+    assert "precision" not in found(trace)
+
+
+def loop_with(call: str, n_steps: int = 5) -> Trace:
+    """Steps of 100 ms, 20 ms of which the device is idle while the host is in ``call``."""
+    builder = TraceBuilder()
+    for i in range(n_steps):
+        at = 100 * MS * i
+        builder.step(at, at + 100 * MS, number=i)
+        builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at - 2, at - 1))
+        builder.api_call(call, at + 70 * MS, at + 100 * MS)
+    return builder.build(span=(0, 100 * MS * n_steps))
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        ("cudaMalloc", "allocations"),
+        ("cudaFree", "allocations"),
+        ("hipMalloc", "allocations"),
+        ("cuMemCreate", "allocations"),
+        ("cuModuleLoadDataEx", "loading"),
+        ("cuLibraryLoadData", "loading"),
+        ("nvrtcCompileProgram", "loading"),
+    ],
+)
+def test_calls_that_stall_the_loop(call: str, rule: str) -> None:
+    finding = findings_of(loop_with(call))[0]
+    assert (finding.rule, finding.kind, finding.saving_ns) == (rule, "measured", 20 * MS)
+    assert finding.evidence[0] == f"1 call of {call} per step"
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["cudaMallocAsync", "cudaFreeAsync", "cuModuleGetLoadingMode", "hipExtModuleLaunchKernel"],
+)
+def test_calls_that_do_not_stall(call: str) -> None:
+    assert not {"allocations", "loading"} & set(found(loop_with(call)))
+
+
+def test_without_steps_loading_occurs_once() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 50 * MS, launched_ns=(0, 1))
+    builder.api_call("cuModuleLoadDataEx", 50 * MS, 90 * MS)
+    finding = found(builder.kernel("gemm", 90 * MS, 100 * MS).build())["loading"]
+    assert (finding.kind, finding.saving_ns, finding.once_ns) == ("once", 0, 40 * MS)
+
+
+def test_of_graphs_that_were_traced_whole_nothing_else_is_said() -> None:
+    builder = TraceBuilder()
+    for i in range(4):
+        at = 100 * MS * i
+        builder.kernel("CUDA graph 7", at, at + 60 * MS, activity=Activity.CUDA_GRAPH)
+    (finding,) = findings_of(builder.build(info=TraceInfo(format="nsys")))
+    assert finding.rule == "whole_graphs"
+    assert (finding.kind, finding.saving_ratio, finding.is_minor) == ("none", 0, False)
+    assert "--cuda-graph-trace=node" in finding.action
+
+
+def test_nobody_is_told_of_what_he_does_not_have() -> None:
+    builder = TraceBuilder().device(0, "AMD Instinct MI300X")
+    builder.kernel("gemm", 0, 80 * MS, launched_ns=(0, 1))
+    builder.copy("d2h", 80 * MS, 100 * MS, launched_ns=(1, 2), dst_kind="pageable", api="hipMemcpy")
+    result = run("findings", builder.build(info=TraceInfo(format="nvprof")))
+    words = " ".join(result.table["action"]) + " ".join(map(note_text, result.notes))
+    assert "hipHostRegister" in words
+    assert not any(word in words for word in ("cuda", "DataLoader", "torch", "nsys"))
+
+
+def test_a_gap_is_told_once_by_those_who_know_why() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, MS, launched_ns=(0, 1))
+        .phase("data", 2 * MS, 900 * MS)
+        .kernel("gemm", 1000 * MS, 1001 * MS, launched_ns=(1000 * MS - 10, 1000 * MS - 5))
+        .build()
+    )
+    rules = found(trace)
+    assert list(rules) == ["input_bound", "host_code"]
+    assert rules["input_bound"].saving_ns == 898 * MS
+    assert rules["host_code"].once_ns == 101 * MS - 10
+
+
+def test_a_wait_costs_at_most_its_own_length_of_the_gap_after_it() -> None:
+    trace = (
+        TraceBuilder()
+        .kernel("gemm", 0, 10 * MS, launched_ns=(0, 1))
+        .api_call("cudaDeviceSynchronize", 5 * MS, 10 * MS)
+        .kernel("gemm", 90 * MS, 100 * MS, launched_ns=(90 * MS - 20, 90 * MS - 10))
+        .build()
+    )
+    rules = found(trace)
+    # The host had waited 5 ms; in the other 75 ms of the gap it did something else.
+    assert rules["host_sync"].saving_ns == 5 * MS
+    assert rules["host_sync"].kind == "bounded"
+    assert rules["host_code"].once_ns == pytest.approx(75 * MS, abs=100)
+
+
+def test_waiting_for_a_rank_is_not_exposed_communication_too() -> None:
+    ranks = run_with_late((6,))
+    exposed = run("breakdown", ranks).to_frame("total")["exposed_communication_ns"].iloc[0]
+    rules = found(ranks)
+    straggler, rest = rules["straggler"], rules.get("exposed_communication")
+    # 10 steps of 140 ms with pauses of 60 ms, in each of which 7 of 8 ranks wait 40 ms; in the
+    # first nobody knows who was late.
+    assert straggler.saving_ratio == pytest.approx(0.36 / 1.94)
+    claimed = straggler.saving_ratio + (rest.saving_ratio if rest else 0)
+    assert claimed * 1_400 * MS * 8 <= exposed
+
+
+def test_long_gaps_without_a_launch_are_told_once_for_all_devices() -> None:
+    builder = TraceBuilder()
+    for device in (0, 1):
+        builder.kernel("gemm", 0, MS, device=device)
+        builder.kernel("gemm", 1000 * MS, 1001 * MS, device=device)
+    (finding,) = findings_of(builder.api_call("cudaFree", 0, 1).build())
+    assert finding.rule == "gpu_gaps"
+    assert finding.title == (
+        "2 gaps of more than 500.0 ms without a cause that was recorded: 99.8 % of the time"
+    )
+    assert finding.saving_ns == 999 * MS
+
+
+def test_idle_that_nothing_explains_is_one_finding_for_all_devices() -> None:
+    builder = TraceBuilder()
+    for device in range(8):
+        for i in range(3):
+            builder.kernel("gemm", 10 * MS * i, 10 * MS * i + 6 * MS, device=device)
+    (finding,) = findings_of(builder.build())
+    assert finding.rule == "low_utilisation"
+    assert finding.title == (
+        "idle, and the recording does not tell why: all 8 devices, 30.8 % of the time"
+    )
+    assert finding.evidence == (
+        "100.0 % of it: which call launched the next work was not recorded",
+    )
+    assert (finding.kind, finding.saving_ns) == ("bounded", 8 * MS)
+
+
+def test_a_device_that_starts_later_than_another_is_told_so_and_saves_nothing() -> None:
+    builder = TraceBuilder()
+    for device, first in ((0, 0), (1, 80)):
+        for at in range(first, 100, 10):
+            begins = at * MS
+            builder.kernel(
+                "k", begins, begins + 10 * MS, device=device, launched_ns=(begins, begins)
+            )
+    (finding,) = findings_of(builder.build())
+    assert finding.title == (
+        "no work before the first or after the last kernel: device 1, 80.0 % of the time"
+    )
+    assert finding.evidence == ("device 1 begins 80.00 ms after the start of the window",)
+    assert (finding.kind, finding.saving_ns) == ("none", 0)
+
+
+def test_training_on_the_host_can_be_input_bound_too() -> None:
+    trace = TraceBuilder().phase("data", 0, 30).phase("forward", 30, 100).build()
+    finding = found(trace)["input_bound"]
+    assert finding.title == "input-bound: training waits 30.0 % of the time while data is fetched"
+    assert finding.saving_ns == 30
+
+
+def test_what_lies_before_forward_passes_is_told_where_no_range_says_what_it_is() -> None:
+    hooked, by_hand = TraceBuilder(), TraceBuilder()
+    for at in range(0, 400, 100):  # 20 before forward, 30 before backward, 10 after it
+        hooked.phase("forward", at + 20, at + 30).phase("backward", at + 60, at + 90)
+        hooked.phase("zero_grad", at + 11, at + 19)
+        by_hand.range("forward", at + 20, at + 30).range("backward", at + 60, at + 90)
+    # only hooks would have seen a DataLoader
+    told = found(by_hand.build())["input_bound"].evidence
+    assert told[-1] == "no range says when data is fetched"
+    finding = found(hooked.build())["input_bound"]
+    assert finding.evidence[-1].startswith("no DataLoader was used")
+    # from the first forward pass to the end of the last backward pass: 3 times 30 of 370, but
+    # for the 8 in which gradients are reset
+    assert finding.title.startswith("17.8 % of the time lies before a forward pass")
+    assert (finding.kind, finding.saving_ns) == ("bounded", 18)  # of a step of 100
+
+
+def test_findings_as_a_table() -> None:
+    result = run("findings", copies_of("pinned", "cudaMemcpy"))
+    (row,) = result.table.to_dict("records")
+    assert (row["rule"], row["number"], row["show"]) == ("blocking_copies", 1, "copies")
+    assert list(map(note_text, row["evidence"])) == [
+        "1 copy by cudaMemcpy",
+        "the calls take 1 ns of host time",
+    ]
+    assert row["evidence"][1].values == {"each": 1}
+    assert (row["kind"], row["ground"], row["is_minor"]) == ("bounded", "lost", False)
+
+
+def test_savings_are_per_step_where_steps_are_known() -> None:
+    builder = TraceBuilder()
+    for i in range(5):
+        at = 100 * MS * i
+        builder.step(at, at + 100 * MS, number=i)
+        builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at, at + 1))
+        called = (at + 2, at + 3)
+        builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=called, api="cudaMemcpy")
+    finding = found(builder.build(span=(0, 500 * MS)))["blocking_copies"]
+    assert finding.saving_ns == 20 * MS
+    assert finding.evidence[0] == "1 copy by cudaMemcpy per step"
+
+
+def test_what_most_steps_have_once_is_not_in_each_of_them() -> None:
+    builder = TraceBuilder()
+    for i in range(9):
+        at = 100 * MS * i
+        builder.step(at, at + 100 * MS, number=i)
+        works_ns = 100 * MS if i == 2 else 80 * MS
+        builder.kernel("gemm", at, at + works_ns, launched_ns=(at, at + 1))
+        if i != 2:
+            called = (at + 2, at + 3)
+            builder.copy("d2h", at + 80 * MS, at + 100 * MS, launched_ns=called, api="cudaMemcpy")
+    finding = found(builder.build(span=(0, 900 * MS)))["blocking_copies"]
+    assert finding.evidence[0] == "8 copies by cudaMemcpy in 9 steps"
+
+
+def test_slow_steps_cost_each_step_what_they_take_more_in_all() -> None:
+    """Steps of 40 and 60 ms in turn, and one of a second: their mean is far above their median."""
+    builder, at = TraceBuilder(), 0
+    lengths = [40, 40, 60] * 8 + [1000] + [40, 40, 60] * 8
+    for i, length in enumerate(lengths):
+        builder.step(at, at + length * MS, number=i)
+        builder.kernel("gemm", at, at + length * MS - 1, launched_ns=(at, at + 1))
+        at += length * MS
+    finding = found(builder.build())["slow_steps"]
+    assert finding.saving_ns == pytest.approx((1000 - 40) * MS / len(lengths), rel=0.001)

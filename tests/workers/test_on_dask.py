@@ -1,0 +1,183 @@
+import gc
+import os
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from distributed.batched import BatchedSend
+
+from tests.builders import TraceBuilder
+from tests.workers.conftest import Told
+from traceprof.errors import UsageError
+from traceprof.model.trace import Trace
+from traceprof.workers.dask import DaskCrew
+from traceprof.workers.remote import Plan, PlanStep, Question
+
+LOG_LENGTH = "distributed.admin.low-level-log-length"
+DEADLY = "deadly"
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of Dask are its own
+
+
+def test_a_cluster_says_what_one_process_says(generated: Path, told: Told) -> None:
+    names = ("stragglers",)
+    assert told(generated, names, scheduler="local", jobs=2) == told(generated, names)
+
+
+def test_workers_are_asked_a_few_questions_at_a_time(
+    generated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler in the process of the command keeps what it was asked, and its answers."""
+    n_done, most = 0, 0
+    asked: list[int] = []
+
+    def progress(done: int, _: int) -> None:
+        nonlocal n_done
+        n_done = done
+
+    crew = DaskCrew("", 1, progress)
+    submit = crew._client.submit
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal most
+        asked.append(len(asked))
+        most = max(most, len(asked) - n_done)
+        return submit(*args, **kwargs)
+
+    monkeypatch.setattr(crew._client, "submit", counted)
+    try:
+        found = crew.ask(_questions_of_one(generated, 9))
+    finally:
+        crew.close()
+    assert found == list(range(9))
+    assert (len(asked), most) == (9, 3)  # two, and one for the answer that has just come
+
+
+def test_connections_do_not_keep_what_was_asked(generated: Path) -> None:
+    """Dask's last messages hold questions: of a run of 64 large ranks half a gigabyte.
+
+    Also those to a worker that came in the place of another.
+    """
+    before = dask.config.get(LOG_LENGTH)
+    crew = DaskCrew("", 1)
+    questions = _questions_of_one(generated, 3)
+    try:
+        crew.ask(questions)
+        _kill_one(crew)
+        crew.ask(questions)
+        ends = [
+            one for one in gc.get_objects() if isinstance(one, BatchedSend) and not one.closed()
+        ]
+        assert len(ends) >= 2  # to the scheduler, and its to the worker
+        assert [one.batch_count > 0 for one in ends].count(True) >= 2
+        assert not [one for one in ends if one.recent_message_log]
+    finally:
+        crew.close()
+    assert dask.config.get(LOG_LENGTH) == before > 0
+
+
+def test_who_dies_is_replaced_before_files_are_shared_out_anew(generated: Path) -> None:
+    """Else all files would go to who is left, and stay there."""
+    crew = DaskCrew("", 2)
+    questions = _questions_of_each(generated)
+    try:
+        crew.ask(questions)
+        before = set(crew._owners.values())
+        address = _kill_one(crew)
+        assert crew.ask(questions) == list(range(len(questions)))
+        owners = Counter(crew._owners.values())
+    finally:
+        crew.close()
+    assert len(before) == 2
+    assert address not in owners
+    assert sorted(owners.values()) == [2, 2]
+
+
+def test_a_question_is_asked_again_where_nobody_is_left(generated: Path) -> None:
+    """A scheduler keeps what was meant for a worker that died while there was no other."""
+    killed: list[int] = []
+
+    def kill(done: int, _: int) -> None:
+        if done == 2:
+            killed.extend(pids := crew._client.run(os.getpid).values())
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+
+    crew = DaskCrew("", 1, kill)
+    try:
+        found = crew.ask(_questions_of_one(generated, 9))
+    finally:
+        crew.close()
+    assert found == list(range(9))
+    assert len(killed) == 1
+
+
+def test_who_dies_while_files_are_looked_for_is_done_without(
+    generated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On workers that run elsewhere: those of this machine see the same files."""
+    monkeypatch.setattr("traceprof.workers.dask._which_are_there", _die_or_tell)
+    own = DaskCrew("", 2)
+    questions = _questions_of_each(generated)
+    crew = DaskCrew(own._local.scheduler_address, 2)
+    deadly = generated / DEADLY
+    deadly.touch()
+    try:
+        assert crew.ask(questions) == list(range(len(questions)))
+    finally:
+        crew.close()
+        own.close()
+    assert not deadly.exists()
+
+
+def _die_or_tell(files: list[str]) -> list[bool]:
+    """Die, if nobody has; the others have all files."""
+    with suppress(FileNotFoundError):
+        Path(files[0]).with_name(DEADLY).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [True] * len(files)
+
+
+def _kill_one(crew: DaskCrew) -> str:
+    """Kill a worker, wait until that is known, and return its address."""
+    address, pid = next(iter(crew._client.run(os.getpid).items()))
+    os.kill(pid, signal.SIGKILL)
+    while address in crew.living():
+        pass
+    return str(address)
+
+
+def _questions_of_one(run: Path, n: int) -> list[Question]:
+    """Return so many questions about one file, of which each is answered by its number."""
+    file = min(run.iterdir())
+    return [Question(_recipe_of(file), _with_number, (number,)) for number in range(n)]
+
+
+def _questions_of_each(run: Path) -> list[Question]:
+    """Return a question about each file, answered by its number."""
+    files = sorted(run.glob("*.sqlite"))
+    return [Question(_recipe_of(file), _with_number, (i,)) for i, file in enumerate(files)]
+
+
+def _recipe_of(file: Path) -> Plan:
+    return Plan((PlanStep(_trace_of, (file,)),))
+
+
+def _trace_of(_: Path) -> Trace:
+    return TraceBuilder().build()
+
+
+def _with_number(_: Trace, number: int) -> int:
+    return number
+
+
+def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceprof.workers.dask._WAITS_FOR_SCHEDULER", "200ms")
+    crew = DaskCrew("tcp://127.0.0.1:1", 1)
+    with pytest.raises(UsageError, match=r"--cluster tcp://127.0.0.1:1: no scheduler of Dask"):
+        crew.ask([])
+    crew.close()
