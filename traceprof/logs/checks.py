@@ -34,10 +34,7 @@ class Evidence(NamedTuple):
 
 def check(run: Gathered) -> None:
     """Note where the numbers of ``run`` rule one another out."""
-    for name, amount in (
-        ("samples_per_s", run.facts.batch),
-        ("tokens_per_s", run.facts.tokens_per_step),
-    ):
+    for name, amount in (("samples_per_s", run.facts.batch), ("tokens_per_s", run.facts.tokens)):
         printed = run.measures.get(f"printed_{name}") or run.measures.get(name)
         if printed is None or printed["source"] != "printed":
             continue

@@ -168,7 +168,8 @@ class Facts:
     """What readers learn of a run beside its numbers; None: not known.
 
     ``batch_per_process`` is what one process takes at a time, on all its devices. ``train_samples``
-    is the size of the data set. ``has_warmup``: the rates that are printed hold the first steps.
+    is the size of the data set, ``sequence`` how many tokens a sample has. ``has_warmup``: rates
+    that are printed hold the first steps.
     """
 
     world_size: int | None = None
@@ -179,6 +180,7 @@ class Facts:
     batch_per_process: float | None = None
     accumulation: int | None = None
     tokens_per_step: float | None = None
+    sequence: float | None = None
     train_samples: float | None = None
     has_warmup: bool = True
 
@@ -186,6 +188,13 @@ class Facts:
     def size(self) -> int | None:
         """On how many devices the run trains, where one process has one device or more."""
         return self.devices or self.world_size
+
+    @property
+    def tokens(self) -> float | None:
+        """Tokens of a step on all devices."""
+        if self.tokens_per_step or not (self.global_batch and self.sequence):
+            return self.tokens_per_step
+        return self.global_batch * self.sequence
 
     @property
     def batch(self) -> float | None:

@@ -11,7 +11,7 @@ from typing import Final
 from traceprof.errors import TraceError, UsageError
 from traceprof.logs.gathered import Book
 from traceprof.logs.lines import LogLine, RawLines, cleaned
-from traceprof.logs.source import LogReader, LogSource, PatternReader, compiled_patterns
+from traceprof.logs.source import LogReader, LogSource, OwnPatterns, compiled_patterns
 from traceprof.logs.sources import SOURCES, source_called
 from traceprof.logs.summary import summary_of
 from traceprof.model.summary import SourceFile, Summary
@@ -39,10 +39,13 @@ def recognise(lines: Iterable[LogLine]) -> Recognised | None:
     Launchers count where there is nothing else; all are read beside any program.
     """
     counts: Counter[str] = Counter()
+    marks = [(source.name, source.all_marks()) for source in SOURCES]
     for i, line in enumerate(lines):
-        for source in SOURCES:
-            if any(mark.search(line.text) for mark in source.marks):
-                counts[source.name] += 1
+        for name, own in marks:
+            for mark in own:
+                if mark.search(line.text) is not None:
+                    counts[name] += 1
+                    break
         if i >= _LOOKED_AT and max(counts.values(), default=0) >= _ENOUGH:
             break
     programs = [source for source in SOURCES if not source.is_launcher]
@@ -84,10 +87,10 @@ def read_log(
     chosen = _chosen(path, source, needed=not own)
     book = Book()
     stem = _stem(path)
-    readers: list[LogReader] = [s.reader(book, stem) for s in SOURCES if s.is_launcher]
+    readers = [s.reader(book, stem, s) for s in SOURCES if s.is_launcher]
     if chosen is not None and not chosen.source.is_launcher:
-        readers.append(chosen.source.reader(book, stem))
-    pattern = PatternReader(book, stem, own)
+        readers.append(chosen.source.reader(book, stem, chosen.source))
+    pattern = OwnPatterns(book, stem, LogSource(_OWN, _OWN, own))
     if own:
         readers.append(pattern)
     book.at_end = [reader.end for reader in readers]

@@ -1,181 +1,418 @@
-"""What a source of logs is: how it is recognised, and who reads it."""
+"""What a source of logs is: its lines, declared as patterns whose groups say what values are.
+
+Groups called step, epoch, samples, elapsed_s and rank place a value; world_size, devices, nodes,
+global_batch, batch_per_device and their like are facts of the run; others are values, by a name
+that ends with its unit: ``step_period_ms`` becomes step_period_ns, ``top1_percent`` top1.
+``samples_per_s_per_device`` is of one device, ``loss__ema`` a smoothed one. ``epoch_s`` is the
+length of an epoch, which may be printed as 1:02:03. The user's own patterns are the same.
+
+In declared lines groups that begin with an underscore place a value, too (``_idx`` from 0 or
+``_n`` from 1, of ``_total`` steps of an epoch; ``_step`` from 0), tell of an event (``_text``,
+``_value``, ``_seconds``) or that values are of an average model (``_ema``), or hold ``_cells``; the
+rest is for the method ``then``.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from traceprof.errors import UsageError
-from traceprof.logs.gathered import Book, LogPoint
+from traceprof.logs.gathered import Book, Gathered, LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
+from traceprof.model.results import Unit
+
+_PLACES: Final = frozenset({"step", "epoch", "samples", "elapsed_s", "rank"})
+_COUNTS: Final = frozenset({"world_size", "devices", "nodes", "accumulation"})
+_FACTS: Final = _COUNTS | {"global_batch", "batch_per_device", "tokens_per_step", "sequence"}
+_SCOPES: Final = (("_per_device", "device"), ("_per_rank", "rank"))
+_LAST: Final = 1 << 30
+_IN_S: Final = 1e9
+_UNITS: Final = (
+    ("_ns", "_ns", 1.0, 1.0),
+    ("_us", "_ns", 1e3, 1.0),
+    ("_ms", "_ns", 1e6, 1.0),
+    ("_s", "_ns", _IN_S, 1.0),
+    ("_min", "_ns", 60e9, 1.0),
+    ("_percent", "", 1.0, 100.0),
+    ("_in_mib", "_bytes", 2.0**20, 1.0),
+    ("_in_gib", "_bytes", 2.0**30, 1.0),
+)
 
 
-class LogReader(ABC):
+class Declared(NamedTuple):
+    """What a value is: of which metric, times what, of whom, and over what ("": by its name)."""
+
+    metric: str
+    times: float = 1.0
+    by: float = 1.0
+    scope: str = "run"
+    over: str = ""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One kind of line: what it matches. ``holds`` is a text without which it is not tried.
+
+    ``over`` is what values are over that do not say it themselves; a line over the whole run tells
+    of an evaluation, and does not move the run on. ``at`` is where its values belong: "step", the
+    last step that was seen, "epoch", the end of that epoch, else where its groups say.
+    ``cells`` matches "key" and "value" (and "mean") in the group ``_cells``, once in each part
+    ``between`` separators; ``names`` says what each key is ("": nothing), ``others`` what the
+    others are. ``event`` is what happened, ``text`` what is said of it. With ``is_first`` facts
+    that are known already stay. ``is_mark``: no other program prints such a line.
+    """
+
+    line: str
+    holds: str = ""
+    over: str = ""
+    at: str = ""
+    cells: re.Pattern[str] | None = None
+    between: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    others: Callable[[str], Declared | None] = lambda _key: None
+    event: str = ""
+    text: str = ""
+    then: str = ""
+    is_first: bool = False
+    is_mark: bool = False
+
+    def found_in(self, text: str) -> re.Match[str] | None:
+        """Return the match of a line of this kind."""
+        return self.regex.search(text) if self.holds in text else None
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """What a line of this kind matches."""
+        return re.compile(self.line)
+
+    @cached_property
+    def values(self) -> tuple[tuple[str, Declared], ...]:
+        """The groups that are values, and what they are."""
+        groups = self.regex.groupindex
+        return tuple(
+            (name, declared(name)) for name in groups if name[0] != "_" and name not in _PLACES
+        )
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: place for place, key in enumerate(self.names)}
+
+    def values_in(self, cells: str) -> list[tuple[Declared, str]]:
+        """Return what the cells of a line hold: those of ``names`` in that order, then others."""
+        if self.cells is None:
+            return []
+        parts = cells.split(self.between) if self.between else [cells]
+        matches = [match for part in parts for match in self.cells.finditer(part.strip())]
+        found = []
+        for match in matches:
+            key = match["key"].strip()
+            name = self.names.get(key)
+            value = self.others(key) if name is None else declared(name) if name else None
+            if value is not None:
+                text = match["value"]
+                if value.over == "epoch" and "mean" in self.cells.groupindex:
+                    text = match["mean"] or text
+                found.append((self._places.get(key, _LAST), value, text))
+        found.sort(key=itemgetter(0))
+        return [(value, text) for _, value, text in found]
+
+
+@cache
+def declared(name: str) -> Declared:
+    """Return what a value of that name is; see the module."""
+    name, _, over = name.partition("__")
+    scope, times, by = "run", 1.0, 1.0
+    for suffix, own in _SCOPES:
+        if name.endswith(suffix) and name not in _FACTS:
+            name, scope = name.removesuffix(suffix), own
+    if not name.endswith("_per_s"):
+        for suffix, unit, times_, by_ in _UNITS:
+            if name.endswith(suffix):
+                name, times, by = name.removesuffix(suffix) + unit, times_, by_
+                break
+    return Declared(name, times, by, scope, over)
+
+
+def _over(name: str) -> str:
+    """Return what values of that name are over where nothing says it."""
+    if name in ("top1", "top5", "accuracy") or name.startswith("val_"):
+        return "run"
+    return "interval" if name.endswith(("_per_s", "_ns")) else "step"
+
+
+class LogReader:
     """Reads the lines of one log, one at a time, into a `Book`. ``stem`` names its file."""
 
-    def __init__(self, book: Book, stem: str = "") -> None:
+    def __init__(self, book: Book, stem: str, source: LogSource) -> None:
         self.book = book
         self.stem = stem
+        self.source = source
+        self.begin()
 
-    @abstractmethod
+    @property
+    def run(self) -> Gathered:
+        """The run that is at work."""
+        return self.book.run
+
+    def at_s(self, line: LogLine) -> float:
+        """Return when ``line`` was written, in s of the log's clock; NaN where it does not say."""
+        return self.book.when(line).seconds
+
+    def begin(self) -> None:
+        """Know nothing: a log begins, or another run in it."""
+
     def read(self, line: LogLine) -> None:
         """Note what ``line`` says; most lines say nothing."""
 
     def end(self) -> None:
         """Note what follows from a whole run, and forget it: another may follow in the log."""
-        return
+
+
+class PatternReader(LogReader):
+    """Reads lines as they are declared: the first pattern that matches says what one tells.
+
+    With ``by_rank`` values of one rank are kept apart, by the rank that prefixes of lines name.
+    ``step``, ``epoch`` and ``total`` are the last of the training that were seen.
+    """
+
+    by_rank = False
+    step = math.nan
+    epoch: int | None = None
+    total = 0
+
+    def read(self, line: LogLine) -> None:
+        """Note what ``line`` says."""
+        for pattern in self.source.patterns:
+            match = pattern.found_in(line.text)
+            if match is not None:
+                self.take(pattern, match, line)
+                return
+
+    def take(self, pattern: Pattern, match: re.Match[str], line: LogLine) -> None:
+        """Note what a line of the kind ``pattern`` says."""
+        texts = {name: text for name, text in match.groupdict().items() if text is not None}
+        values = [(value, texts[name]) for name, value in pattern.values if name in texts]
+        values += pattern.values_in(texts.get("_cells", ""))
+        rank = self._rank(texts, line)
+        point = self._place(pattern, texts, rank)
+        if values or pattern.event:
+            elapsed = texts.get("elapsed_s")
+            at_s = self.at_s(line) if elapsed is None else seconds_of(elapsed)
+            point = point._replace(at_s=self.at_s(line) if at_s is None else at_s)
+        of: dict[str, Any] = {"is_elapsed": True} if "elapsed_s" in texts else {}
+        if "_ema" in texts:
+            values = [(value._replace(metric=f"{value.metric}_ema"), own) for value, own in values]
+        for value, text in values:
+            self._value(pattern, value, text, point, rank, of)
+        if pattern.event and (values or pattern.cells is None):
+            self._event(pattern, match, texts, line)
+        if pattern.then:
+            getattr(self, pattern.then)(match, point, line)
+
+    def done(self, idx: int, _total: int) -> int:
+        """Return how many steps of an epoch are done at step ``idx`` of it, counted from 0."""
+        return idx + 1
+
+    def _rank(self, texts: Mapping[str, str], line: LogLine) -> int | None:
+        own = number(texts.get("rank"))
+        if own is not None and math.isfinite(own):
+            return int(own)
+        return line.rank if self.by_rank else None
+
+    def _place(self, pattern: Pattern, texts: Mapping[str, str], rank: int | None) -> LogPoint:
+        step, epoch, samples = (
+            math.nan if (found := number(texts.get(name))) is None else found
+            for name in ("step", "epoch", "samples")
+        )
+        if "_step" in texts:
+            step = float(texts["_step"]) + 1
+        if "_idx" in texts or "_n" in texts:
+            step, epoch = self._place_in_epoch(texts, int(epoch), rank)
+        elif pattern.at == "step":
+            step = self.step
+        elif pattern.at == "epoch":
+            last = self.epoch if math.isnan(epoch) else epoch
+            epoch = math.nan if last is None else last + 1
+            step = epoch * self.total if self.total else math.nan
+        elif math.isfinite(step) and pattern.over != "run":
+            self.book.position(step, 0.0, rank)
+            self.step = step
+        return LogPoint(step, epoch, samples=samples)
+
+    def _place_in_epoch(
+        self, texts: Mapping[str, str], epoch: int, rank: int | None
+    ) -> tuple[float, float]:
+        """Return step and epoch, both as how much is done, of a line that counts anew in each."""
+        first = 1 if "_n" in texts else 0
+        at, total = int(texts["_n" if first else "_idx"]), int(texts["_total"])
+        self.book.position(at, epoch, rank)
+        done = at if first else self.done(at, total)
+        self.epoch, self.total = epoch, total
+        self.step = float((epoch - first) * total + done)
+        self.run.epoch(epoch, steps=total)
+        return self.step, epoch - first + done / total
+
+    def _value(
+        self,
+        pattern: Pattern,
+        value: Declared,
+        text: str,
+        point: LogPoint,
+        rank: int | None,
+        of: dict[str, Any],
+    ) -> None:
+        name = value.metric
+        if name == "workload":
+            self.run.workload = text.strip("'")
+            return
+        found = _length_s(text) if value.times == _IN_S else number(text)
+        if found is None:
+            return
+        found = found * value.times / value.by
+        if name in _FACTS:
+            self._fact(name, found, is_first=pattern.is_first)
+        elif name == "total_ns":
+            self.run.measure(name, found, Unit.NS, better="lower")
+        elif name == "epoch_ns" and math.isfinite(point.epoch):
+            self.run.epoch(int(point.epoch) - (pattern.at == "epoch"), seconds=found / 1e9)
+        else:
+            over = value.over or pattern.over or _over(name)
+            if rank is not None and value.scope != "run":
+                of = of | {"rank": rank}
+            self.note(name, found, point, scope=value.scope, over=over, **of)
+
+    def note(self, name: str, value: float, point: LogPoint, **of: Any) -> None:
+        """Note a value of a metric, and what must be read with it."""
+        self.run.metric(name, value, point, **of)
+        if name in self.source.says:
+            self.run.say(self.source.says[name])
+
+    def _fact(self, name: str, value: float, *, is_first: bool) -> None:
+        known = getattr(self.run.facts, name)
+        if math.isfinite(value) and not (is_first and known):
+            setattr(self.run.facts, name, int(value) if name in _COUNTS else value)
+
+    def _event(
+        self, pattern: Pattern, match: re.Match[str], texts: Mapping[str, str], line: LogLine
+    ) -> None:
+        seconds, value = texts.get("_seconds"), texts.get("_value")
+        said = texts.get("_text") or pattern.text.format(match=match[0], line=line.text.strip())
+        epoch = number(texts.get("epoch")) or self.epoch
+        self.run.event(
+            pattern.event,
+            self.book.when(line),
+            None if seconds is None else _length_s(seconds),
+            epoch=epoch if pattern.event == "evaluation" else None,
+            value=None if value is None else int(value),
+            text=said.strip(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
     """A program whose logs can be read.
 
-    ``marks`` match lines that it alone prints, anywhere in them; the more of a log they match, the
-    more likely it is of this program. Launchers and what else stands beside a program's own lines
-    are read with it.
+    ``marks``, and the patterns that are marks, match lines that it alone prints, anywhere in them;
+    the more of a log they match, the more likely it is of this program. ``says`` is what must be
+    read with a metric. Launchers and what else stands beside a program's own lines are read with
+    it.
     """
 
     name: str
     title: str
-    marks: tuple[re.Pattern[str], ...]
-    reader: type[LogReader]
+    patterns: tuple[Pattern, ...] = ()
+    reader: type[LogReader] = PatternReader
+    marks: tuple[re.Pattern[str], ...] = ()
+    says: Mapping[str, str] = field(default_factory=dict)
     is_launcher: bool = False
+
+    def all_marks(self) -> tuple[re.Pattern[str], ...]:
+        """Return what only its lines match."""
+        return (*(one.regex for one in self.patterns if one.is_mark), *self.marks)
+
+
+def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:
+    """Return the user's own patterns; see the module for what their groups mean.
+
+    Raises:
+        UsageError: one is no regular expression, or has no named group that is a value.
+    """
+    found = []
+    for text in patterns.values():
+        try:
+            names = set(re.compile(text).groupindex)
+        except re.error as error:
+            raise UsageError(f"--pattern {text!r} is no regular expression: {error}") from error
+        if not names - _PLACES:
+            raise UsageError(
+                f"--pattern {text!r}: name the groups that are values, such as "
+                r"(?P<step>\d+) and (?P<samples_per_s>[\d.]+)"
+            )
+        found.append(Pattern(text))
+    return tuple(found)
+
+
+class OwnPatterns(PatternReader):
+    """Reads the user's own patterns: each may match a line, with or without its prefixes."""
+
+    by_rank = True
+    count = 0
+
+    def read(self, line: LogLine) -> None:
+        """Note what ``line`` says."""
+        for pattern in self.source.patterns:
+            match = pattern.regex.search(line.text) or pattern.regex.search(line.raw)
+            if match is not None:
+                self.count += 1
+                self.take(pattern, match, line)
+
+
+class MeansOfEpoch:
+    """The steps between two lines that print means since their epoch began.
+
+    Such a mean holds the first step of the epoch, which is longer than others.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int | None, tuple[int, int, float]] = {}
+
+    def period_s(self, rank: int | None, epoch: int, done: int, mean_s: float) -> float | None:
+        """Return the s of a step since the line before; None where that was of another epoch."""
+        before = self._before.get(rank)
+        self._before[rank] = (epoch, done, mean_s)
+        if before is None or before[0] != epoch or done <= before[1]:
+            return None
+        spent = done * mean_s - before[1] * before[2]
+        return spent / (done - before[1]) if spent > 0 else None
 
 
 def number(text: str | None) -> float | None:
     """Return a number as logs print it ("1,024", "3e-4", "nan", "9.5%"), None where it is none."""
     if text is None:
         return None
-    text = text.strip().rstrip("%,").replace(",", "")
+    try:
+        return float(text)
+    except ValueError:
+        text = text.strip().rstrip("%,").replace(",", "")
     if text.lower() in ("nan.0", "-nan"):
-        text = "nan"
+        return math.nan
     try:
         return float(text)
     except ValueError:
         return None
 
 
+def _length_s(text: str) -> float | None:
+    return seconds_of(text) if ":" in text else number(text)
+
+
 def share(text: str | None) -> float | None:
     """Return what is printed in per cent as a share."""
     value = number(text)
     return None if value is None else value / 100
-
-
-def first(match: re.Match[str] | Mapping[str, str | None], *names: str) -> str | None:
-    """Return the first of the groups ``names`` that matched."""
-    own = match.groupdict() if isinstance(match, re.Match) else match
-    return next((own[name] for name in names if own.get(name) is not None), None)
-
-
-_PLACES: Final = frozenset({"step", "epoch", "samples", "elapsed_s", "rank"})
-_FACTS: Final = frozenset({"world_size", "devices", "nodes", "global_batch", "batch_per_device"})
-_LENGTHS: Final = (("_ns", 1.0), ("_us", 1e3), ("_ms", 1e6), ("_s", 1e9), ("_min", 60e9))
-_SCOPES: Final = (("_per_device", "device"), ("_per_rank", "rank"))
-
-
-def compiled_patterns(patterns: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
-    """Return the patterns, by the scope and mean that their names say.
-
-    Raises:
-        UsageError: one is no regular expression, or has no named group that is a value.
-    """
-    found = {}
-    for name, text in patterns.items():
-        try:
-            pattern = re.compile(text)
-        except re.error as error:
-            raise UsageError(f"--pattern {text!r} is no regular expression: {error}") from error
-        if not set(pattern.groupindex) - _PLACES:
-            raise UsageError(
-                f"--pattern {text!r}: name the groups that are values, such as "
-                r"(?P<step>\d+) and (?P<samples_per_s>[\d.]+)"
-            )
-        found[name] = pattern
-    return found
-
-
-class PatternReader(LogReader):
-    """Groups called step, epoch, samples, elapsed_s and rank place a value; others are values.
-
-    A name ends with its unit: ``step_period_ms`` becomes step_period_ns, ``top1_percent`` top1.
-    ``samples_per_s_per_device`` is of one device. world_size, devices, nodes, global_batch and
-    batch_per_device are facts of the run, epoch_s the length of an epoch.
-    """
-
-    def __init__(self, book: Book, stem: str, patterns: Mapping[str, re.Pattern[str]]) -> None:
-        super().__init__(book, stem)
-        self.patterns = patterns
-        self.count = 0
-
-    def read(self, line: LogLine) -> None:
-        """Note what one line says; a pattern may match it with or without its prefixes."""
-        for pattern in self.patterns.values():
-            match = pattern.search(line.text) or pattern.search(line.raw)
-            if match is not None:
-                self.count += 1
-                self._match(match, line)
-
-    def _match(self, match: re.Match[str], line: LogLine) -> None:
-        texts = {name: text for name, text in match.groupdict().items() if text is not None}
-        values = {
-            name: value for name, text in texts.items() if (value := number(text)) is not None
-        }
-        rank = int(values["rank"]) if math.isfinite(values.get("rank", math.nan)) else line.rank
-        step, epoch = values.get("step", math.nan), values.get("epoch", math.nan)
-        if math.isfinite(step):
-            self.book.position(step, 0.0, rank)
-        when = self.book.when(line)
-        elapsed = seconds_of(texts["elapsed_s"]) if "elapsed_s" in texts else None
-        at_s = when.seconds if elapsed is None else elapsed
-        point = LogPoint(step, epoch, at_s, values.get("samples", math.nan))
-        for name, value in values.items():
-            if name not in _PLACES:
-                self._value(name, value, point, rank=rank, is_elapsed=elapsed is not None)
-
-    def _value(
-        self, name: str, value: float, point: LogPoint, *, rank: int | None, is_elapsed: bool
-    ) -> None:
-        run = self.book.run
-        if name in _FACTS:
-            self._fact(name, value)
-            return
-        if name.startswith("epoch_") and math.isfinite(point.epoch):
-            run.epoch(int(point.epoch), seconds=_in_ns(name, value)[1] / 1e9)
-            return
-        scope = "run"
-        for suffix, own in _SCOPES:
-            if name.endswith(suffix):
-                name, scope = name.removesuffix(suffix), own
-        name, value = _in_ns(name, value)
-        if name.endswith("_percent"):
-            name, value = name.removesuffix("_percent"), value / 100
-        over = "interval" if name.endswith(("_per_s", "_ns")) else "step"
-        if name in ("top1", "top5", "accuracy") or name.startswith("val_"):
-            over = "run"
-        run.metric(
-            name,
-            value,
-            point,
-            scope=scope,
-            over=over,
-            rank=rank if scope != "run" else None,
-            is_elapsed=is_elapsed,
-        )
-
-    def _fact(self, name: str, value: float) -> None:
-        if math.isfinite(value):
-            whole = name in ("world_size", "devices", "nodes")
-            setattr(self.book.run.facts, name, int(value) if whole else value)
-
-
-def _in_ns(name: str, value: float) -> tuple[str, float]:
-    if name.endswith("_per_s"):
-        return name, value
-    for suffix, factor in _LENGTHS:
-        if name.endswith(suffix):
-            return name.removesuffix(suffix) + "_ns", value * factor
-    return name, value

@@ -161,10 +161,7 @@ def _multiplied(run: Gathered, what: str) -> None:
 def _computed(run: Gathered) -> None:
     """Add rates that follow from lengths of steps, and the other way about."""
     period = run.measures.get("step_period_ns")
-    for name, amount in (
-        ("samples_per_s", run.facts.batch),
-        ("tokens_per_s", run.facts.tokens_per_step),
-    ):
+    for name, amount in (("samples_per_s", run.facts.batch), ("tokens_per_s", run.facts.tokens)):
         rate = run.measures.get(name)
         if rate is None and period is not None and amount and period["value"]:
             value = 1e9 * amount / period["value"]

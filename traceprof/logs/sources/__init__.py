@@ -6,26 +6,21 @@ from typing import Final
 
 from traceprof.logs.source import LogSource
 from traceprof.logs.sources import (
-    frameworks,
+    keras_mxnet,
     language,
     launchers,
     mlperf,
     notes,
+    torch_loops,
     vision,
 )
-from traceprof.logs.sources import (
-    mlperf as dllogger,
-)
-
-__all__ = ["SOURCES", "source_called"]
-
 
 SOURCES: Final[tuple[LogSource, ...]] = (
     mlperf.MLPERF,
     language.MEGATRON,
     language.TORCHTITAN,
-    frameworks.NEMO,
-    frameworks.HF_TRAINER,
+    torch_loops.NEMO,
+    torch_loops.HF_TRAINER,
     language.DEEPSPEED,
     language.COMPOSER,
     language.FAIRSEQ,
@@ -36,12 +31,12 @@ SOURCES: Final[tuple[LogSource, ...]] = (
     vision.DETECTRON2,
     vision.TF_CNN_BENCHMARKS,
     launchers.HOROVOD,
-    frameworks.MXNET,
-    language.NANOGPT,
-    frameworks.KERAS,
-    frameworks.LIGHTNING,
-    dllogger.DLLOGGER,
-    frameworks.METRICS_CSV,
+    keras_mxnet.MXNET,
+    notes.NANOGPT,
+    keras_mxnet.KERAS,
+    torch_loops.LIGHTNING,
+    mlperf.DLLOGGER,
+    torch_loops.METRICS_CSV,
     launchers.TORCHRUN,
     launchers.HOROVOD_ELASTIC,
     notes.NOTES,

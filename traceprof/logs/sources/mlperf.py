@@ -1,11 +1,16 @@
-"""Logs in a declared form: MLPerf Training, NVIDIA's DLLogger."""
+"""Logs that are made for programs: MLPerf Training's, and those of NVIDIA's DLLogger.
+
+MLPerf's lines are ``:::MLLOG {json}``, and were ``:::MLPv0.5.0 …``; DLLogger is what
+DeepLearningExamples print with.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from typing import Any, Final
+from re import IGNORECASE
+from re import compile as rx
+from typing import Any, Final, NamedTuple
 
 from traceprof.logs.checks import Evidence, disagree
 from traceprof.logs.gathered import LogPoint, When
@@ -13,14 +18,14 @@ from traceprof.logs.lines import LogClock, LogLine
 from traceprof.logs.source import LogReader, LogSource, number
 from traceprof.model.results import Unit
 
-_MLPERF_LINE: Final = re.compile(r":::MLLOG\s*(?P<json>\{.*\})")
-_OLD: Final = re.compile(
+_LINE: Final = rx(r":::MLLOG\s*(?P<json>\{.*\})")
+_OLD: Final = rx(
     r":::MLPv?(?P<version>0\.[56]\.\d+)\s+(?P<benchmark>\S+)\s+(?P<time>\d+\.\d+)\s+"
     r"\((?P<where>[^)]*)\)\s+(?P<key>\w+)(?::\s*(?P<value>.*))?$"
 )
-_NODES: Final = re.compile(r"^(\d+)\s*x", re.IGNORECASE)
-_LOWER: Final = re.compile(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", re.IGNORECASE)
-_MLPERF_RATES: Final = ("imgs_sec", "samples_sec", "samples_per_sec", "throughput", "seqs_per_sec")
+_NODES: Final = rx(r"^(\d+)\s*x", IGNORECASE)
+_LOWER: Final = rx(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", IGNORECASE)
+_RATES: Final = ("imgs_sec", "samples_sec", "samples_per_sec", "throughput", "seqs_per_sec")
 _BEGINNINGS: Final = ("init_start", "run_start", "cache_clear", "submission_benchmark")
 _ENVIRONMENT: Final = {
     "submission_platform": "platform",
@@ -31,19 +36,33 @@ _ENVIRONMENT: Final = {
 """What of a submission is kept; contact data is not."""
 
 
+class _Event(NamedTuple):
+    """One event; NaN and None: not known."""
+
+    key: str
+    value: Any
+    at_s: float
+    about: dict[str, Any]
+
+    @property
+    def number(self) -> float | None:
+        """Its value."""
+        return _float(self.value)
+
+    @property
+    def epoch(self) -> float | None:
+        """The number of the epoch."""
+        return _float(self.about.get("epoch_num"))
+
+
 class MlperfReader(LogReader):
     """The rules of the benchmark say what most keys mean; rates are each submitter's own."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._begin()
-
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Know nothing."""
         self.times: dict[str, float] = {}
         self.starts = 0
-        self.train_samples: float | None = None
-        self.device_batch: float | None = None
-        self.target: float | None = None
+        self.known: dict[str, float | None] = {}
         self.status = ""
         self.benchmark = ""
         self.evaluations: list[tuple[LogPoint, float]] = []
@@ -54,183 +73,154 @@ class MlperfReader(LogReader):
 
     def read(self, line: LogLine) -> None:
         """Note one event."""
-        if ":::ML" not in line.text:
-            return
-        event = _event_of(line.text, self.book.clock)
+        event = _event_of(line.text, self.book.clock) if ":::ML" in line.text else None
         if event is None:
             return
-        key, value, at_s, about = event
-        if "run_stop" in self.times and key in _BEGINNINGS:
+        if "run_stop" in self.times and event.key in _BEGINNINGS:
             self.book.begin_run()
-        handler = getattr(self, f"_{key}", None)
+        handler = getattr(self, f"_on_{event.key}", None)
         if handler is not None:
-            handler(value, at_s, about)
-        elif key in _ENVIRONMENT:
-            self.book.run.environment[_ENVIRONMENT[key]] = str(value)
-            self._of_submission(key, str(value))
+            handler(event)
+        elif event.key in ("d_batch_size", "train_samples", "target_accuracy"):
+            self.known[event.key] = event.number
+        elif event.key in _ENVIRONMENT:
+            self.run.environment[_ENVIRONMENT[event.key]] = str(event.value)
+            self._of_submission(event.key, str(event.value))
 
     def end(self) -> None:
         """Note what follows from the whole."""
-        self._flush()
-        self._begin()
+        run, facts = self.run, self.run.facts
+        facts.train_samples = self.known.get("train_samples")
+        facts.batch_per_device = each = self.known.get("d_batch_size")
+        if each and facts.global_batch:
+            each *= facts.accumulation or 1
+            facts.devices = facts.world_size = round(facts.global_batch / each) or None
+        if not facts.world_size and self.starts > 1:
+            facts.devices = facts.world_size = self.starts
+        name, target = self._metric_name(), self.known.get("target_accuracy")
+        for point, value in self.evaluations:
+            run.metric(name, value, point, over="run")
+        run.measure(f"target_{name}", target, Unit.NUMBER)
+        self._time_to_train()
+        self._throughput_of_spans()
+        self.begin()
 
     def _of_submission(self, key: str, value: str) -> None:
         if key == "submission_benchmark":
-            self.benchmark = self.book.run.workload = value
+            self.benchmark = self.run.workload = value
         elif key == "submission_platform" and (nodes := _NODES.match(value)) is not None:
-            self.book.run.facts.nodes = int(nodes[1])
+            self.run.facts.nodes = int(nodes[1])
 
-    def _init_start(self, _value: Any, at_s: float, _about: dict[str, Any]) -> None:
+    def _on_init_start(self, event: _Event) -> None:
         self.starts += 1
-        self.times.setdefault("init_start", at_s)
+        self.times.setdefault("init_start", event.at_s)
 
-    def _init_stop(self, _value: Any, at_s: float, _about: dict[str, Any]) -> None:
-        began = self.times.get("init_start", at_s)
-        seconds = at_s - began
-        self.book.run.event("initialisation", When(began), None if math.isnan(seconds) else seconds)
+    def _on_init_stop(self, event: _Event) -> None:
+        began = self.times.get("init_start", event.at_s)
+        self.run.event("initialisation", When(began), _known(event.at_s - began))
 
-    def _run_start(self, _value: Any, at_s: float, _about: dict[str, Any]) -> None:
-        run = self.book.run
+    def _on_run_start(self, event: _Event) -> None:
+        run, at_s = self.run, event.at_s
         self.times["run_start"] = self.training_from_s = at_s
-        base_s = self.book.clock.base_s
-        run.utc_of_zero_s = base_s if math.isfinite(at_s) else None
+        run.utc_of_zero_s = self.book.clock.base_s if math.isfinite(at_s) else None
         if math.isfinite(at_s):
             run.training_from_s = at_s
         run.event("start", When(at_s), text="run_start: the clock of the benchmark")
 
-    def _run_stop(self, _value: Any, at_s: float, about: dict[str, Any]) -> None:
-        self.times["run_stop"] = at_s
-        self.status = str(about.get("status", ""))
-        self.book.run.event("end", When(at_s), text=f"run_stop: {self.status or 'no status'}")
+    def _on_run_stop(self, event: _Event) -> None:
+        self.times["run_stop"] = event.at_s
+        self.status = str(event.about.get("status", ""))
+        self.run.event("end", When(event.at_s), text=f"run_stop: {self.status or 'no status'}")
 
-    def _global_batch_size(self, value: Any, *_: Any) -> None:
-        self.book.run.facts.global_batch = _float(value)
+    def _on_global_batch_size(self, event: _Event) -> None:
+        self.run.facts.global_batch = event.number
 
-    def _gradient_accumulation_steps(self, value: Any, *_: Any) -> None:
-        steps = _float(value)
-        self.book.run.facts.accumulation = int(steps) if steps else None
+    def _on_gradient_accumulation_steps(self, event: _Event) -> None:
+        self.run.facts.accumulation = int(event.number) if event.number else None
 
-    def _d_batch_size(self, value: Any, *_: Any) -> None:
-        self.device_batch = _float(value)
+    def _on_epoch_start(self, event: _Event) -> None:
+        if event.epoch is not None:
+            self.times["epoch"] = event.at_s
+            self.run.epoch(int(event.epoch), at_s=event.at_s)
 
-    def _train_samples(self, value: Any, *_: Any) -> None:
-        self.train_samples = _float(value)
+    def _on_epoch_stop(self, event: _Event) -> None:
+        if event.epoch is not None and "epoch" in self.times:
+            seconds, samples = event.at_s - self.times.pop("epoch"), self.known.get("train_samples")
+            self.run.epoch(int(event.epoch), seconds=seconds, samples=samples)
 
-    def _target_accuracy(self, value: Any, *_: Any) -> None:
-        self.target = _float(value)
-
-    def _epoch_start(self, _value: Any, at_s: float, about: dict[str, Any]) -> None:
-        number = _float(about.get("epoch_num"))
-        if number is not None:
-            self.times["epoch"] = at_s
-            self.book.run.epoch(int(number), at_s=at_s)
-
-    def _epoch_stop(self, _value: Any, at_s: float, about: dict[str, Any]) -> None:
-        number = _float(about.get("epoch_num"))
-        if number is not None and "epoch" in self.times:
-            seconds = at_s - self.times.pop("epoch")
-            self.book.run.epoch(int(number), seconds=seconds, samples=self.train_samples)
-
-    def _eval_start(self, _value: Any, at_s: float, about: dict[str, Any]) -> None:
+    def _on_eval_start(self, event: _Event) -> None:
         if "eval" in self.times:
             return
-        self.times["eval"] = at_s
-        samples = self._samples(about)
-        seconds = at_s - self.training_from_s
+        self.times["eval"] = event.at_s
+        samples = self._samples(event)
+        seconds = event.at_s - self.training_from_s
         if samples is not None and samples > self.done and seconds > 0:
             self.spans.append((samples - self.done, seconds))
             self.done = samples
 
-    def _eval_stop(self, _value: Any, at_s: float, about: dict[str, Any]) -> None:
+    def _on_eval_stop(self, event: _Event) -> None:
         began = self.times.pop("eval", None)
-        if began is None:
-            return
-        self.training_from_s = at_s
-        epoch = _float(about.get("epoch_num"))
-        seconds = at_s - began
-        self.book.run.event(
-            "evaluation", When(began), None if math.isnan(seconds) else seconds, epoch=epoch
-        )
+        if began is not None:
+            self.training_from_s = event.at_s
+            seconds = _known(event.at_s - began)
+            self.run.event("evaluation", When(began), seconds, epoch=event.epoch)
 
-    def _eval_accuracy(self, value: Any, at_s: float, about: dict[str, Any]) -> None:
-        if isinstance(value, dict):
-            about, value = {**about, "epoch_num": value.get("epoch")}, value.get("value")
-        reached = _float(value)
-        if reached is not None:
-            self.evaluations.append((self._point(at_s, about), reached))
+    def _on_eval_accuracy(self, event: _Event) -> None:
+        if isinstance(event.value, dict):
+            about = {**event.about, "epoch_num": event.value.get("epoch")}
+            event = event._replace(about=about, value=event.value.get("value"))
+        if event.number is not None:
+            self.evaluations.append((self._point(event), event.number))
 
-    def _train_loss(self, value: Any, at_s: float, about: dict[str, Any]) -> None:
-        self.book.run.metric("loss", _float(value), self._point(at_s, about), over="interval")
+    def _on_train_loss(self, event: _Event) -> None:
+        self.run.metric("loss", event.number, self._point(event), over="interval")
 
-    def _throughput(self, value: Any, at_s: float, about: dict[str, Any]) -> None:
+    def _on_throughput(self, event: _Event) -> None:
         if not self.has_tracked:
-            rate = _float(value)
-            self.book.run.metric("samples_per_s", rate, self._point(at_s, about), over="interval")
+            self.run.metric("samples_per_s", event.number, self._point(event), over="interval")
 
-    def _tracked_stats(self, value: Any, at_s: float, about: dict[str, Any]) -> None:
-        if not isinstance(value, dict):
-            return
-        point = self._point(at_s, about)
-        for key, text in value.items():
+    def _on_tracked_stats(self, event: _Event) -> None:
+        values = event.value if isinstance(event.value, dict) else {}
+        run, point = self.run, self._point(event)
+        for key, text in values.items():
             found = _float(text)
-            if key in _MLPERF_RATES:
+            if key in _RATES:
                 self.has_tracked = True
-                self.book.run.metric("samples_per_s", found, point, over="interval")
+                run.metric("samples_per_s", found, point, over="interval")
             elif key.endswith("tokens_per_sec_per_gpu"):
-                self.book.run.metric("tokens_per_s", found, point, scope="device", over="interval")
-            elif found is not None:
+                run.metric("tokens_per_s", found, point, scope="device", over="interval")
+            else:
                 name = "loss" if key in ("reduced_train_loss", "train_loss") else key
-                self.book.run.metric(name, found, point, over="interval")
+                run.metric(name, found, point, over="interval")
 
-    def _point(self, at_s: float, about: dict[str, Any]) -> LogPoint:
-        epoch = _float(about.get("epoch_num"))
-        samples = self._samples(about)
-        batch = self.book.run.facts.global_batch
-        steps = samples / batch if samples is not None and batch else math.nan
+    def _point(self, event: _Event) -> LogPoint:
+        epoch, samples, batch = event.epoch, self._samples(event), self.run.facts.global_batch
         return LogPoint(
-            steps,
+            samples / batch if samples is not None and batch else math.nan,
             math.nan if epoch is None else epoch,
-            at_s,
+            event.at_s,
             math.nan if samples is None else samples,
         )
 
-    def _samples(self, about: dict[str, Any]) -> float | None:
-        samples, epoch = _float(about.get("samples_count")), _float(about.get("epoch_num"))
+    def _samples(self, event: _Event) -> float | None:
+        samples, whole = _float(event.about.get("samples_count")), self.known.get("train_samples")
         if samples is not None:
             return samples
-        return epoch * self.train_samples if epoch is not None and self.train_samples else None
-
-    def _flush(self) -> None:
-        run = self.book.run
-        facts = run.facts
-        facts.train_samples = self.train_samples
-        facts.batch_per_device = self.device_batch
-        if self.device_batch and facts.global_batch:
-            each = self.device_batch * (facts.accumulation or 1)
-            facts.devices = facts.world_size = round(facts.global_batch / each) or None
-        if not facts.world_size and self.starts > 1:
-            facts.devices = facts.world_size = self.starts
-        name = self._metric_name()
-        for point, value in self.evaluations:
-            run.metric(name, value, point, over="run")
-        if self.target is not None:
-            run.measure(f"target_{name}", self.target, Unit.NUMBER)
-        self._time_to_train()
-        self._throughput_of_spans()
+        return event.epoch * whole if event.epoch is not None and whole else None
 
     def _metric_name(self) -> str:
         """Return what the quality is; language models have the logarithm of the perplexity."""
         if self.benchmark in ("resnet", "resnet50"):
             return "top1"
-        values = [value for _, value in self.evaluations]
-        if self.target is not None and len(values) > 1:
-            is_lower = values[0] > self.target >= values[-1] or values[0] > values[-1] > self.target
+        values, target = [value for _, value in self.evaluations], self.known.get("target_accuracy")
+        if target is not None and len(values) > 1:
+            is_lower = values[0] > target >= values[-1] or values[0] > values[-1] > target
         else:
             is_lower = bool(_LOWER.search(self.benchmark)) and "grpo" not in self.benchmark
         return "eval_loss" if is_lower else "eval_accuracy"
 
     def _time_to_train(self) -> None:
-        run = self.book.run
+        run = self.run
         began, ended = self.times.get("run_start"), self.times.get("run_stop")
         if began is None or ended is None:
             return
@@ -244,55 +234,52 @@ class MlperfReader(LogReader):
 
     def _throughput_of_spans(self) -> None:
         """Add the throughput between evaluations, without the first part, which holds warm-up."""
-        run, spans = self.book.run, self.spans
+        run, spans = self.run, self.spans
         if not spans:
             return
         steady = spans[1:] if len(spans) >= 3 else spans
-        seconds = sum(s for _, s in steady)
-        run.measure(
-            "samples_per_s",
-            sum(n for n, _ in steady) / seconds,
-            Unit.PER_S,
-            better="higher",
-            source="computed",
-        )
+        rate = sum(n for n, _ in steady) / sum(s for _, s in steady)
+        run.measure("samples_per_s", rate, Unit.PER_S, better="higher", source="computed")
         text = "throughput is of the time between evaluations"
         if len(spans) >= 3:
             text += ", without the first: {first:1/s} until then, later {later:1/s}"
-        run.say(text, first=spans[0][0] / spans[0][1], later=sum(n for n, _ in steady) / seconds)
+        run.say(text, first=spans[0][0] / spans[0][1], later=rate)
         printed = [v for _, series in run.of("samples_per_s") for v in series.steady()]
         if printed:
-            rate = sorted(printed)[len(printed) // 2]
             whole = Evidence(sum(n for n, _ in spans), sum(s for _, s in spans))
-            disagree(run, "samples", rate, whole, "all between evaluations")
+            middle = sorted(printed)[len(printed) // 2]
+            disagree(run, "samples", middle, whole, "all between evaluations")
 
 
-def _event_of(text: str, clock: LogClock) -> tuple[str, Any, float, dict[str, Any]] | None:
-    match = _MLPERF_LINE.search(text)
+def _event_of(text: str, clock: LogClock) -> _Event | None:
+    match = _LINE.search(text)
     if match is not None:
-        try:
-            event = json.loads(match["json"])
-        except (ValueError, RecursionError):
+        event = _json(match["json"])
+        if not isinstance(event, dict):
             return None
-        about = event.get("metadata")
-        time_ms = _float(event.get("time_ms"))
+        about, time_ms = event.get("metadata"), _float(event.get("time_ms"))
         at_s = math.nan
         if time_ms is not None and math.isfinite(time_ms):
             at_s = clock.since(int(time_ms // 1000), time_ms % 1000 / 1e3)
         about = about if isinstance(about, dict) else {}
-        return str(event.get("key", "")), event.get("value"), at_s, about
+        return _Event(str(event.get("key", "")), event.get("value"), at_s, about)
     old = _OLD.search(text)
     if old is None:
         return None
-    try:
-        value = json.loads(old["value"]) if old["value"] else None
-    except (ValueError, RecursionError):
-        value = old["value"]
+    value = _json(old["value"]) if old["value"] else None
     about = {}
     if old["key"] == "run_stop" and isinstance(value, dict):
         about = {"status": "success" if value.get("success") else "aborted"}
     whole, _, part = old["time"].partition(".")
-    return old["key"], value, clock.since(int(whole), float(f"0.{part}")), about
+    return _Event(old["key"], value, clock.since(int(whole), float(f"0.{part}")), about)
+
+
+def _json(text: str) -> Any:
+    """Return what a text is in JSON; itself where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _float(value: Any) -> float | None:
@@ -302,26 +289,11 @@ def _float(value: Any) -> float | None:
         return None
 
 
-MLPERF: Final = LogSource("mlperf", "MLPerf Training", (_MLPERF_LINE, _OLD), MlperfReader)
+def _known(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else seconds
 
 
-_DLLOGGER_LINE: Final = re.compile(r"\bDLL (?P<stamp>\d{4}-\d\d-\d\d [\d:.]+) - (?P<rest>.*)")
-_EPOCH: Final = re.compile(r"^epoch\s+(?P<epoch>\d+)$|^Epoch: (?P<other>\d+)$")
-_ITER: Final = re.compile(r"^iter\s+(?P<n>\d+)/(?P<total>\d+)$|^Iteration: (?P<other>\d+)$")
-_RATE: Final = re.compile(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
-_TOOK: Final = re.compile(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
-_CELL: Final = re.compile(
-    r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
-)
-_DLLOGGER_RATES: Final = {
-    "frames": "frames_per_s",
-    "samples": "samples_per_s",
-    "images": "samples_per_s",
-    "imgs": "samples_per_s",
-    "tokens": "tokens_per_s",
-}
-_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
-_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
+MLPERF: Final = LogSource("mlperf", "MLPerf Training", reader=MlperfReader, marks=(_LINE, _OLD))
 
 
 class DlloggerReader(LogReader):
@@ -329,43 +301,52 @@ class DlloggerReader(LogReader):
 
     def read(self, line: LogLine) -> None:
         """Note what one line says."""
-        match = _DLLOGGER_LINE.search(line.text)
+        match = _DLL_LINE.search(line.text)
         if match is None:
             return
         cells = [cell.strip() for cell in match["rest"].split("|")]
-        epoch = total = None
-        step = math.nan
+        epoch, step = None, math.nan
         for cell in cells[:2]:
-            if (found := _EPOCH.match(cell)) is not None:
-                epoch = int(found["epoch"] or found["other"])
-            elif (found := _ITER.match(cell)) is not None:
-                n = int(found["n"] or found["other"])
-                total = int(found["total"]) if found["total"] else None
-                step = n if total is None or epoch is None else (epoch - 1) * total + n
+            if (found := _DLL_EPOCH.match(cell)) is not None:
+                epoch = int(found["epoch"])
+            elif (found := _DLL_STEP.match(cell)) is not None:
+                step, total = float(found["n"]), found["total"]
+                step += 0 if total is None or epoch is None else (epoch - 1) * int(total)
         if math.isfinite(step):
             self.book.position(step)
         self._cells(cells, epoch, step, line)
 
     def _cells(self, cells: list[str], epoch: int | None, step: float, line: LogLine) -> None:
-        run = self.book.run
-        is_step = math.isfinite(step)
+        run, is_step = self.run, math.isfinite(step)
         over = "step" if is_step else "epoch"
         is_valid = any("val" in cell.lower() for cell in cells[:3])
         prefix = "val_" if is_valid else ""
-        point = LogPoint(step, math.nan if epoch is None else epoch, self.book.when(line).seconds)
+        point = LogPoint(step, math.nan if epoch is None else epoch, self.at_s(line))
         for cell in cells:
-            if (rate := _RATE.match(cell)) is not None:
-                name = _DLLOGGER_RATES.get(rate["what"], f"{rate['what']}_per_s")
-                run.metric(prefix + name, float(rate["value"]), point, over=over)
-            elif (took := _TOOK.match(cell)) is not None:
-                seconds = float(took["value"]) * _SECONDS[took["unit"]]
+            if (rate := _DLL_RATE.match(cell)) is not None:
+                name = "samples" if rate["what"] in ("images", "imgs") else rate["what"]
+                run.metric(f"{prefix}{name}_per_s", float(rate["value"]), point, over=over)
+            elif (took := _DLL_TOOK.match(cell)) is not None:
+                seconds = float(took["value"]) * _DLL_SECONDS[took["unit"]]
                 if is_step:
                     run.metric("step_period_ns", seconds * 1e9, point)
                 elif epoch is not None and not is_valid:
                     run.epoch(epoch, seconds=seconds)
-            elif (found := _CELL.match(cell)) is not None and found["key"] not in _SKIPPED:
+            elif (found := _DLL_CELL.match(cell)) is not None and found["key"] not in _DLL_SKIPPED:
                 name = prefix + found["key"].strip().replace(" ", "_")
                 run.metric(name, number(found["value"]), point, over=over)
 
 
-DLLOGGER: Final = LogSource("dllogger", "NVIDIA DLLogger", (_DLLOGGER_LINE,), DlloggerReader)
+_DLL_LINE: Final = rx(r"\bDLL (?P<stamp>\d{4}-\d\d-\d\d [\d:.]+) - (?P<rest>.*)")
+_DLL_EPOCH: Final = rx(r"^(?:epoch\s+|Epoch: )(?P<epoch>\d+)$")
+_DLL_STEP: Final = rx(r"^(?:iter\s+(?=\d+/)|Iteration: (?=\d+$))(?P<n>\d+)(?:/(?P<total>\d+))?$")
+_DLL_RATE: Final = rx(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
+_DLL_TOOK: Final = rx(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
+_DLL_CELL: Final = rx(
+    r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
+)
+_DLL_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
+_DLL_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
+DLLOGGER: Final = LogSource(
+    "dllogger", "NVIDIA DLLogger", reader=DlloggerReader, marks=(_DLL_LINE,)
+)

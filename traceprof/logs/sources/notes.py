@@ -1,56 +1,27 @@
-"""Scripts that print how long an epoch took, and what they print beside it."""
+"""Scripts: nanoGPT's, and those that print how long an epoch took, and more beside it."""
 
 from __future__ import annotations
 
 import math
 import re
+from re import compile as rx
 from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import LogReader, LogSource, number
+from traceprof.logs.source import LogSource, Pattern, PatternReader, number
 from traceprof.model.results import Unit
 from traceprof.model.summary import CONTRADICTS
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
-_UNIT: Final = r"(?P<unit>milliseconds|msec|ms|seconds?|secs?|minutes?|mins?|hours?|[smh])?\b"
-_TOOK: Final = re.compile(
-    r"\bepoch\s*(?:\[|#|:)?\s*(?P<epoch>\d+)(?:\s*/\s*\d+)?\]?.{0,200}?"
-    r"\b(?:took|time(?: taken)?|duration|completed in|finished in|done in)\b"
-    r"\s*(?:is|of|:|=)?\s*(?P<value>\d[\d.]*(?:e-?\d+)?)\s*" + _UNIT,
-    re.IGNORECASE,
+_LENGTH: Final = (
+    r"(?P<_length>\d[\d.]*{exponent})\s*"
+    r"(?P<_unit>milliseconds|msec|ms|seconds?|secs?|minutes?|mins?|hours?|[smh])?\b"
 )
-_LOST: Final = re.compile(
-    r"epoch time lost\s*(?:is|:|=)?\s*(?P<value>\d[\d.]*)\s*" + _UNIT, re.IGNORECASE
-)
-_SETUP: Final = re.compile(
-    r"(?P<what>(?:script |worker |job )?set-?up|initiali[sz]e[_ ]workers|initiali[sz]ation)"
-    r" took:?\s*"
-    r"(?P<value>\d[\d.]*)\s*" + _UNIT,
-    re.IGNORECASE,
-)
-_TOTAL: Final = re.compile(
-    r"(?:total (?:train(?:ing)? )?time|all training(?: \(\d+ epochs\))?|training)"
-    r" (?:is|was|took|:)\s*"
-    r"(?P<value>\d[\d.]*)\s*" + _UNIT,
-    re.IGNORECASE,
-)
-_PAIR: Final = re.compile(
+_PAIR: Final = rx(
     r"(?P<key>[A-Za-z_][\w@./-]*)\s*[:=]\s*(?P<value>nan|-?inf|-?\d[\d.]*(?:e-?\d+)?)\b"
 )
-_PHASE: Final = re.compile(
-    r"(?P<phase>data loading|forward|backwards?|step|optimizer)\w* time cost:?\s*:?\s*\(ms\)[^\d]*"
-    r"(?P<value>[\d.]+)"
-)
-_RATE: Final = re.compile(
-    r"throughput \((?:images|samples)/s(?:ec(?:ond)?)?\)\s*[:=]\s*(?P<value>[\d.]+)"
-)
-_SYNCS: Final = re.compile(
-    r"communication frequency \([^)]*sync/s(?:econd)?\)\s*[:=]\s*(?P<value>[\d.]+)"
-)
-_DDP: Final = re.compile(r"size_params_ddp_sum\s*[:=]\s*(?P<value>[\d.]+)")
-_INDEX: Final = re.compile(r"epoch = (?P<epoch>\d+), batch index = (?P<n>\d+)/(?P<total>\d+)")
-_BATCH: Final = re.compile(r"(?:^|[-_.])(?:bs|batch)[-_]?(?P<batch>\d+)(?:$|[-_.])")
+_BATCH: Final = rx(r"(?:^|[-_.])(?:bs|batch)[-_]?(?P<batch>\d+)(?:$|[-_.])")
 _PHASES: Final = {"data loading": "data_ns", "forward": "forward_ns", "backward": "backward_ns"}
 _NAMES: Final = {
     "accuracy": "top1",
@@ -63,133 +34,112 @@ _CLOSE: Final = 0.05
 _EXPLAINED: Final = 1.0
 
 
-class NotesReader(LogReader):
+class NotesReader(PatternReader):
     """Lengths are lengths and no throughput; instants are the sums of what was printed before."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.spent_s = 0.0
-        self.epoch: int | None = None
-        self.counts_from = 0
-        self.setups_s = 0.0
-        self.step: dict[str, float] = {}
+    counts_from = 0
 
-    def read(self, line: LogLine) -> None:
-        """Note what one line says."""
-        text = line.text
-        if (lost := _LOST.search(text)) is not None:
-            self._happened("time_lost", lost, text)
-        elif (setup := _SETUP.search(text)) is not None:
-            is_setup = "set" in setup["what"].lower()
-            self._happened("setup" if is_setup else "initialisation", setup, text)
-        elif (total := _TOTAL.search(text)) is not None:
-            self._total(total)
-        elif (took := _TOOK.search(text)) is not None:
-            self._took(took, text)
-        else:
-            self._of_a_step(text, line)
+    def begin(self) -> None:
+        """Know nothing."""
+        self.spent_s = self.setups_s = 0.0
+        self.epoch = None
+        self.parts: dict[str, float] = {}
 
-    def _happened(self, kind: str, match: re.Match[str], text: str) -> None:
-        """Note a set-up or what was lost: once epochs have ended, inside the next of them."""
-        seconds = _seconds(match)
-        run = self.book.run
-        is_first = self.epoch is None
-        if not is_first and kind == "initialisation":
+    def lost(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note time that was lost."""
+        self._happened("time_lost", match, line)
+
+    def setup(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note a set-up or an initialisation."""
+        kind = "setup" if "set" in match["_what"].lower() else "initialisation"
+        self._happened(kind, match, line)
+
+    def _happened(self, kind: str, match: re.Match[str], line: LogLine) -> None:
+        """Note what takes time: once epochs have ended, inside the next of them."""
+        run, seconds = self.run, _seconds(match)
+        if self.epoch is not None and kind == "initialisation":
             run.life += 1
-        run.event(
-            kind,
-            When(self.spent_s, is_elapsed=True),
-            seconds,
-            epoch=None if self.epoch is None else self.epoch + 1,
-            text=text.strip(),
-        )
-        if is_first:
+        epoch = None if self.epoch is None else self.epoch + 1
+        when = When(self.spent_s, is_elapsed=True)
+        run.event(kind, when, seconds, epoch=epoch, text=line.text.strip())
+        if self.epoch is None:
             self.spent_s += seconds
             self.setups_s += seconds
 
-    def _took(self, match: re.Match[str], text: str) -> None:
-        run = self.book.run
-        epoch, seconds = int(match["epoch"]), _seconds(match)
+    def took(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note how long an epoch took, and the values beside it."""
+        epoch, seconds = int(match["_epoch"]), _seconds(match)
         self.book.position(0, epoch)
-        run = self.book.run
-        began = self.spent_s
-        self.spent_s += seconds
         if self.epoch is None:
             self.counts_from = min(epoch, 1)
         self.epoch = epoch
-        run.epoch(epoch, seconds=seconds, at_s=began, is_elapsed=True)
+        self.run.epoch(epoch, seconds=seconds, at_s=self.spent_s, is_elapsed=True)
+        self.spent_s += seconds
         point = LogPoint(epoch=epoch + 1 - self.counts_from, at_s=self.spent_s)
-        for pair in _PAIR.finditer(text[match.end() :] + " " + text[: match.start()]):
+        for pair in _PAIR.finditer(line.text[match.end() :] + " " + line.text[: match.start()]):
             key = pair["key"].lower()
-            if key in _TIMED:
-                continue
-            name = _NAMES.get(key.removeprefix("val_"), key)
-            run.metric(name, number(pair["value"]), point, over="epoch", is_elapsed=True)
+            if key not in _TIMED:
+                name = _NAMES.get(key.removeprefix("val_"), key)
+                value = number(pair["value"])
+                self.run.metric(name, value, point, over="epoch", is_elapsed=True)
 
-    def _total(self, match: re.Match[str]) -> None:
-        run, total_s = self.book.run, _seconds(match)
+    def whole(self, match: re.Match[str], *_: object) -> None:
+        """Note how long the run took, and what of it the epochs explain."""
+        run, total_s = self.run, _seconds(match)
         run.measure("total_ns", total_s * 1e9, Unit.NS, better="lower")
         run.event("end", When(self.spent_s, is_elapsed=True), text=match[0].strip())
         epochs_s = sum(own.get("seconds", 0.0) for own in run.epochs.values())
         rest_s = total_s - epochs_s - self.setups_s
-        if not epochs_s:
-            return
-        if rest_s < -_EXPLAINED and total_s < epochs_s:
+        lengths = {"total": total_s * 1e9, "epochs": epochs_s * 1e9}
+        if epochs_s and rest_s < -_EXPLAINED and total_s < epochs_s:
             run.say(
                 f"{CONTRADICTS}: its epochs add up to {{epochs:ns}}, and the "
                 "total is said to be {total:ns}",
-                epochs=epochs_s * 1e9,
-                total=total_s * 1e9,
+                **lengths,
             )
-        elif rest_s > _EXPLAINED:
+        elif epochs_s and rest_s > _EXPLAINED:
             run.say(
                 "of the total of {total:ns} the epochs explain {epochs:ns} and the "
                 "first set-up {setup:ns}: {rest:ns} are of nothing that is printed; "
                 "instants are sums of what was printed before, and may be that much later",
-                total=total_s * 1e9,
-                epochs=epochs_s * 1e9,
+                **lengths,
                 setup=self.setups_s * 1e9,
                 rest=rest_s * 1e9,
             )
 
-    def _of_a_step(self, text: str, line: LogLine) -> None:
-        if (phase := _PHASE.search(text)) is not None:
-            name = _PHASES.get(phase["phase"].removesuffix("s"), f"{phase['phase']}_ns")
-            self.step[name] = float(phase["value"]) * 1e6
-        elif (rate := _RATE.search(text)) is not None:
-            self.step["samples_per_s"] = float(rate["value"])
-        elif (syncs := _SYNCS.search(text)) is not None:
-            self.step["syncs_per_s"] = float(syncs["value"])
-        elif (ddp := _DDP.search(text)) is not None:
-            self.step["ddp_parameters"] = float(ddp["value"])
-        elif (index := _INDEX.search(text)) is not None:
-            self._indexed(index, line)
+    def part(self, match: re.Match[str], *_: object) -> None:
+        """Keep a phase, a rate or a count of a step until its line comes."""
+        if match["_phase"]:
+            name = _PHASES.get(match["_phase"].removesuffix("s"), f"{match['_phase']}_ns")
+            self.parts[name] = float(match["_ms"]) * 1e6
+            return
+        for name in ("samples_per_s", "syncs_per_s", "ddp_parameters"):
+            if match[f"_{name}"]:
+                self.parts[name] = float(match[f"_{name}"])
 
-    def _indexed(self, match: re.Match[str], line: LogLine) -> None:
-        epoch, n, total = int(match["epoch"]), int(match["n"]), int(match["total"])
+    def indexed(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note what was kept as of this step."""
+        epoch, n, total = (int(match[name]) for name in ("_epoch", "_at", "_of"))
         self.book.position(n, epoch)
-        point = LogPoint(epoch * total + n, epoch + n / max(1, total), self.book.when(line).seconds)
-        self._write(point)
+        self._write(LogPoint(epoch * total + n, epoch + n / max(1, total), self.at_s(line)))
 
     def _write(self, point: LogPoint) -> None:
-        run = self.book.run
-        for name, value in self.step.items():
+        for name, value in self.parts.items():
             scope = "rank" if name.endswith("_ns") else "run"
-            run.metric(name, value, point, scope=scope, over="interval")
-        self.step = {}
+            self.run.metric(name, value, point, scope=scope, over="interval")
+        self.parts = {}
 
     def end(self) -> None:
         """Hold the parts of a step against the rate that is printed."""
         self._write(LogPoint())
-        run = self.book.run
-        self.spent_s, self.setups_s, self.epoch = 0.0, 0.0, None
+        self.begin()
+        run = self.run
         run.facts.has_warmup = False
         last = {key.metric: s.values[-1] for key, s in run.series.items() if len(s.values)}
         named = _BATCH.search(self.stem)
         batch = float(named["batch"]) if named is not None else None
         if {"forward_ns", "backward_ns"} <= last.keys():
-            if batch is not None:
-                run.facts.batch_per_device = batch
+            run.facts.batch_per_device = batch or run.facts.batch_per_device
             _check_parts(run, last, batch)
 
 
@@ -246,14 +196,95 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
 
 
 def _seconds(match: re.Match[str]) -> float:
-    unit = (match["unit"] or "").lower()
+    unit = (match["_unit"] or "").lower()
     short = "ms" if unit.startswith(("ms", "milli")) else unit[:1]
-    return (number(match["value"]) or 0.0) * _UNITS[short]
+    return (number(match["_length"]) or 0.0) * _UNITS[short]
 
 
+_PLAIN: Final = _LENGTH.format(exponent="")
 NOTES: Final = LogSource(
     "notes",
     "lines such as `Epoch 3 took 51 s`",
-    (_TOOK, _SETUP, _TOTAL, _PHASE, _INDEX),
+    (
+        Pattern(r"(?i)epoch time lost\s*(?:is|:|=)?\s*" + _PLAIN, then="lost"),
+        Pattern(
+            r"(?i)(?P<_what>(?:script |worker |job )?set-?up|initiali[sz]e[_ ]workers"
+            r"|initiali[sz]ation) took:?\s*" + _PLAIN,
+            then="setup",
+            is_mark=True,
+        ),
+        Pattern(
+            r"(?i)(?:total (?:train(?:ing)? )?time|all training(?: \(\d+ epochs\))?|training)"
+            r" (?:is|was|took|:)\s*" + _PLAIN,
+            then="whole",
+            is_mark=True,
+        ),
+        Pattern(
+            r"(?i)\bepoch\s*(?:\[|#|:)?\s*(?P<_epoch>\d+)(?:\s*/\s*\d+)?\]?.{0,200}?"
+            r"\b(?:took|time(?: taken)?|duration|completed in|finished in|done in)\b"
+            r"\s*(?:is|of|:|=)?\s*" + _LENGTH.format(exponent=r"(?:e-?\d+)?"),
+            then="took",
+            is_mark=True,
+        ),
+        Pattern(
+            r"(?P<_phase>data loading|forward|backwards?|step|optimizer)\w* time cost:?\s*:?\s*"
+            r"\(ms\)[^\d]*(?P<_ms>[\d.]+)"
+            r"|throughput \((?:images|samples)/s(?:ec(?:ond)?)?\)\s*[:=]\s*"
+            r"(?P<_samples_per_s>[\d.]+)"
+            r"|communication frequency \([^)]*sync/s(?:econd)?\)\s*[:=]\s*"
+            r"(?P<_syncs_per_s>[\d.]+)"
+            r"|size_params_ddp_sum\s*[:=]\s*(?P<_ddp_parameters>[\d.]+)",
+            then="part",
+        ),
+        Pattern(
+            r"epoch = (?P<_epoch>\d+), batch index = (?P<_at>\d+)/(?P<_of>\d+)",
+            then="indexed",
+            is_mark=True,
+        ),
+    ),
     NotesReader,
+    marks=(rx(r"(?:data loading|forward|backwards?|step|optimizer)\w* time cost:?\s*:?\s*\(ms\)"),),
+)
+
+
+class NanoGptReader(PatternReader):
+    """The time is that of one iteration; one that evaluates holds the evaluation."""
+
+    evaluated = -1.0
+
+    def note(self, name: str, value: float, point: LogPoint, **of: Any) -> None:
+        """Note a value; iterations that evaluate are kept apart."""
+        if name == "val_loss":
+            self.evaluated = point.step
+        elif name == "step_period_ns" and point.step == self.evaluated:
+            name = "step_with_evaluation_ns"
+        super().note(name, value, point, **of)
+
+
+NANOGPT: Final = LogSource(
+    "nanogpt",
+    "nanoGPT",
+    (
+        Pattern(
+            r"iter (?P<step>\d+): loss (?P<loss_per_rank>nan|-?inf|-?[\d.]+), "
+            r"time (?P<step_period_ms>[\d.]+) ?ms"
+            r"(?:, mfu (?P<mfu_ratio_percent_per_device__ema>[\d.]+)%)?",
+            over="step",
+            is_mark=True,
+        ),
+        Pattern(
+            r"step (?P<step>(?P<_value>\d+)): (?=.*, val loss (?P<val_loss>nan|inf|[\d.]+))"
+            r"train loss (?P<eval_train_loss>nan|inf|[\d.]+)",
+            over="run",
+            event="evaluation",
+            is_mark=True,
+        ),
+        Pattern(r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)"),
+        Pattern(r"saving checkpoint to (?P<_text>\S+)", event="checkpoint"),
+    ),
+    NanoGptReader,
+    says={
+        "mfu_ratio": "mfu is relative to the 312 TFLOP/s of an A100, whatever the GPU",
+        "step_with_evaluation_ns": "iterations that evaluate are left out of the length of a step",
+    },
 )

@@ -1,0 +1,392 @@
+"""Loops of frameworks of torch: Hugging Face's Trainer, Lightning, NeMo."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import math
+import re
+from re import compile as rx
+from typing import Any, Final
+
+from traceprof.logs.bars import ProgressBar, ProgressSpeed, bars_in
+from traceprof.logs.gathered import LogPoint
+from traceprof.logs.lines import LogLine, seconds_of
+from traceprof.logs.source import LogReader, LogSource, Pattern, PatternReader, number
+from traceprof.model.results import Unit
+
+
+class HfTrainerReader(PatternReader):
+    """Steps come from the bars, or from the epochs: the dictionaries have none."""
+
+    epochs: float | None = None
+    total_steps: int | None = None
+    bar: ProgressBar | None = None
+    rate: float | None = None
+    steps_rate: float | None = None
+
+    def begin(self) -> None:
+        """Know nothing."""
+        self.speed = ProgressSpeed()
+
+    def read(self, line: LogLine) -> None:
+        """Note what ``line`` says: of bars, of dictionaries, and as it is declared."""
+        for bar in bars_in(line.text):
+            self._bar(bar)
+        if "{'" in line.text:
+            for match in _DICT.finditer(line.text):
+                self._values(_parsed(match[0]))
+        super().read(line)
+
+    def began(self, _match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note when training began."""
+        at_s = self.at_s(line)
+        if self.run.training_from_s is None and math.isfinite(at_s):
+            self.run.training_from_s = at_s
+
+    def banner(self, match: re.Match[str], *_: object) -> None:
+        """Note a line of the banner, and how many ranks follow from its batches."""
+        facts, value = self.run.facts, number(match["_of"]) or 0.0
+        if match["_key"] == "Num Epochs":
+            self.epochs = value
+        elif match["_key"] == "Total optimization steps":
+            self.total_steps = int(value)
+        elif match["_key"].startswith("Total train"):
+            facts.global_batch = value
+        elif match["_key"].startswith("Grad"):
+            facts.accumulation = int(value)
+        else:
+            name = "train_samples" if match["_key"] == "Num examples" else "batch_per_device"
+            setattr(facts, name, value)
+        each = (facts.batch_per_device or 0) * (facts.accumulation or 0)
+        if each and facts.global_batch:
+            facts.world_size = round(facts.global_batch / each) or None
+
+    def final(self, match: re.Match[str], *_: object) -> None:
+        """Note a line of the table at the end."""
+        self._final({match["_key"]: match["_of"]})
+
+    def _bar(self, bar: ProgressBar) -> None:
+        if bar.title or bar.total is None:
+            return
+        self.total_steps = self.total_steps or bar.total
+        if bar.total != self.total_steps:
+            return
+        self.book.position(bar.n)
+        point = LogPoint(bar.n, at_s=bar.elapsed_s)
+        for period_s, over in ((bar.period_s, "ema"), (self.speed.period_s(bar), "interval")):
+            if period_s is not None:
+                of: dict[str, Any] = {"over": over, "is_redrawn": over == "ema"}
+                self.run.metric("step_period_ns", period_s * 1e9, point, is_elapsed=True, **of)
+        self.bar = bar
+
+    def _values(self, values: dict[str, Any]) -> None:
+        if "train_runtime" in values:
+            self._final(values)
+            return
+        epoch = _value(values.get("epoch"))
+        point = self._point(epoch, _value(values.get("step")))
+        for key, text in values.items():
+            if key not in _HF_SKIPPED and not key.endswith(("_runtime", "_per_second")):
+                over = "run" if key.startswith("eval_") else "interval"
+                name = _HF_NAMES.get(key, key)
+                self.run.metric(name, _value(text), point, over=over, is_elapsed=True)
+        seconds = _value(values.get("eval_runtime"))
+        if seconds is not None:
+            self.run.event("evaluation", seconds=seconds, epoch=epoch)
+
+    def _point(self, epoch: float | None, step: float | None) -> LogPoint:
+        bar = self.bar
+        if step is None and epoch is not None and self.epochs and self.total_steps:
+            step = float(round(epoch * self.total_steps / self.epochs))
+        if step is None and bar is not None:
+            step = bar.n
+        at_s = math.nan
+        if bar is not None and step is not None:
+            at_s = bar.elapsed_s
+            if bar.period_s is not None:
+                at_s = max(0.0, at_s + (step - bar.n) * bar.period_s)
+        batch = self.run.facts.global_batch
+        samples = step * batch if step is not None and batch else math.nan
+        return LogPoint(_known(step), _known(epoch), at_s, samples)
+
+    def _final(self, values: dict[str, Any]) -> None:
+        run, length = self.run, values.get("train_runtime")
+        seconds = _value(length)
+        if seconds is None and length is not None:
+            seconds = seconds_of(str(length))
+        if seconds is not None:
+            run.measure("total_ns", seconds * 1e9, Unit.NS, better="lower")
+        if "train_loss" in values:
+            run.measure("mean_loss", _value(values["train_loss"]), Unit.NUMBER, better="lower")
+        rate = _value(values.get("train_samples_per_second"))
+        steps = _value(values.get("train_steps_per_second"))
+        self.rate = self.rate if rate is None else rate
+        self.steps_rate = self.steps_rate if steps is None else steps
+        for key, text in values.items():
+            if key.startswith("eval_") and not key.endswith(("_runtime", "_per_second")):
+                name = key if key == "eval_acc" else _HF_NAMES.get(key, key)
+                run.metric(name, _value(text), over="run")
+
+    def end(self) -> None:
+        """Note the rates of the whole run, once it is known whether steps are printed, too."""
+        run, rate, steps = self.run, self.rate, self.steps_rate
+        self.rate = self.steps_rate = None
+        if steps is not None:
+            run.metric("steps_per_s", steps, over="run")
+        if rate is None:
+            return
+        run.metric("steps_per_s" if steps is None else "samples_per_s", rate, over="run")
+        run.say(
+            "train_samples_per_second stands alone: versions before May 2021 print steps per "
+            "second by that name, and {rate:1/s} is taken as such"
+            if steps is None
+            else "throughput of the whole run holds evaluations and checkpoints: {rate:1/s}",
+            rate=rate,
+        )
+
+
+_DICT: Final = rx(
+    r"\{'(?=[^{}]*'(?:loss|eval_\w+|train_runtime|train_loss|learning_rate|epoch)')[^{}]*\}"
+)
+_HF_PAIR: Final = rx(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
+_HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
+_HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"}
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        # Bare nan and inf are no literals.
+        return {match["key"]: match["value"].strip() for match in _HF_PAIR.finditer(text)}
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _value(value: Any) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    return float(value) if isinstance(value, int | float) else number(str(value))
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+HF_TRAINER: Final = LogSource(
+    "hf-trainer",
+    "Hugging Face Trainer",
+    (
+        Pattern(
+            r"(?P<_key>Num examples|Num Epochs|Instantaneous batch size per device"
+            r"|Total train batch size[^=]*|Gradient Accumulation steps"
+            r"|Total optimization steps)\s*=\s*(?P<_of>[\d,.]+)",
+            holds="=",
+            then="banner",
+            is_mark=True,
+        ),
+        Pattern(
+            r"^\s{0,4}(?P<_key>(?:train|eval|predict)_\w+)\s+=\s+(?P<_of>\S+)$",
+            holds="=",
+            then="final",
+        ),
+        Pattern(r"\*{5} Running training \*{5}", holds="Running training", then="began"),
+        Pattern(r"Saving model checkpoint to (?P<_text>\S+)", event="checkpoint"),
+    ),
+    HfTrainerReader,
+    marks=(_DICT, rx(r"train_steps_per_second")),
+)
+
+
+class LightningReader(PatternReader):
+    """Bars that are called "Epoch N"; other bars are of evaluations."""
+
+    def begin(self) -> None:
+        """Know nothing."""
+        self.speed = ProgressSpeed()
+
+    def read(self, line: LogLine) -> None:
+        """Note what ``line`` says: of bars, and as it is declared."""
+        for bar in bars_in(line.text):
+            match = _EPOCH_BAR.search(bar.title)
+            if match is not None:
+                self._bar(int(match["epoch"]), bar)
+        super().read(line)
+
+    def _bar(self, epoch: int, bar: ProgressBar) -> None:
+        step = epoch * bar.total + bar.n if bar.total else bar.n
+        self.book.position(bar.n, epoch)
+        run = self.run
+        point = LogPoint(step, epoch + (bar.n / bar.total if bar.total else 0.0))
+        if bar.period_s is not None and bar.n:
+            run.metric("step_period_ns", bar.period_s * 1e9, point, over="ema", is_redrawn=True)
+        period_s = self.speed.period_s(bar)
+        if period_s is not None:
+            run.metric("step_period_ns", period_s * 1e9, point, over="interval")
+        if bar.n:
+            self.of_postfix(bar, point)
+        if bar.total and bar.n == bar.total:
+            run.epoch(epoch, seconds=bar.elapsed_s, steps=bar.total)
+            if bar.elapsed_s:
+                each_ns = 1e9 * bar.elapsed_s / bar.n
+                run.metric("step_period_ns", each_ns, point, over="epoch", is_redrawn=True)
+
+    def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
+        """Note the metrics behind a bar."""
+        for key, text in bar.values.items():
+            if key != "v_num":
+                over = "run" if key.startswith("val") else "ema" if key == "loss" else "step"
+                name = _LIGHTNING_NAMES.get(key, key)
+                self.run.metric(name, number(text), point, over=over, is_redrawn=True)
+
+
+_EPOCH_BAR: Final = rx(r"Epoch\s+(?P<epoch>\d+)(?:/\S+)?\s*:?\s*:?$")
+_LIGHTNING_NAMES: Final = {
+    "train_loss": "loss",
+    "train/loss": "loss",
+    "val_acc": "top1",
+    "val_accuracy": "top1",
+    "train_acc": "train_top1",
+}
+_LIGHTNING_LINES: Final = (
+    Pattern(r"GLOBAL_RANK: \d+, MEMBER: \d+/(?P<world_size>\d+)", holds="MEMBER"),
+    Pattern(r"Starting with (?P<world_size>\d+) processes", holds="rocesses"),
+    Pattern(r"`Trainer\.fit` stopped: (?P<_text>.*)", event="end"),
+)
+LIGHTNING: Final = LogSource(
+    "lightning",
+    "PyTorch Lightning",
+    _LIGHTNING_LINES,
+    LightningReader,
+    marks=(
+        rx(
+            r"Epoch \d+: (?!.*(?:reduced_train_loss|consumed_samples)).*?"
+            r"(?:\|.*\d+/(?:\d+|\?)|\d+it) ?\["
+            r"|Epoch \d+/\S+\s+[━╸╺ ]+\s\d+/\d+\s+\d[\d:]* •"
+        ),
+        rx(r"(?:GPU|TPU|HPU|IPU) available: |GLOBAL_RANK: \d+, MEMBER:"),
+        rx(r"`Trainer\.fit` stopped: "),
+    ),
+)
+
+
+class NemoReader(LightningReader):
+    """Counters in the bar of the first version are rounded; steps are counted by the bar."""
+
+    def stepped(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note what the cells of a line of the second version say."""
+        parts = (cell.rpartition(": ") for cell in match["_parts"].split("|"))
+        cells = {key.strip(): number(value) for key, colon, value in parts if colon}
+        done, samples = cells.get("global_step"), cells.get("consumed_samples")
+        epoch = int(match["_epoch"])
+        if done is None:
+            self.book.position(int(match["_at"]), epoch)
+        else:
+            self.book.position(done)
+        run = self.run
+        run.facts.global_batch = cells.get("global_batch_size") or run.facts.global_batch
+        point = LogPoint(
+            _known(done), epoch if done is None else math.nan, self.at_s(line), _known(samples)
+        )
+        seconds = cells.get("train_step_timing in s")
+        if seconds is not None:
+            run.metric("step_period_ns", seconds * 1e9, point)
+        run.metric("loss", cells.get("reduced_train_loss"), point)
+        for key, value in cells.items():
+            if key.startswith("val_"):
+                run.metric(key, value, point, over="run")
+
+    def reached(self, match: re.Match[str], point: LogPoint, line: LogLine) -> None:
+        """Note a value that was the best so far, for which a checkpoint may be saved."""
+        point = point._replace(at_s=self.at_s(line))
+        self.run.metric(match["_name"], number(match["_best"]), point, over="run")
+        if "saving model to '" in line.text:
+            self.run.event("checkpoint", self.book.when(line))
+
+    def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
+        """Note the metrics behind a bar; those that count are rounded to two or three digits."""
+        run = self.run
+        for key, text in bar.values.items():
+            value = number(text)
+            if key == "reduced_train_loss":
+                run.metric("loss", value, point, is_redrawn=True)
+            elif key == "train_step_timing in s" and value is not None:
+                run.metric("step_period_ns", value * 1e9, point, is_redrawn=True)
+            elif key.startswith("val_"):
+                run.metric(key, value, point, over="interval", is_redrawn=True)
+        if "global_step" in bar.values:
+            run.say("global_step and consumed_samples in the bar are rounded, and are not used")
+
+
+NEMO: Final = LogSource(
+    "nemo",
+    "NVIDIA NeMo",
+    (
+        Pattern(
+            r"Training epoch (?P<_epoch>\d+), iteration (?P<_at>\d+)/\d+\s*\|(?P<_parts>.*)",
+            holds="Training epoch",
+            then="stepped",
+            is_mark=True,
+        ),
+        Pattern(
+            r"Epoch (?P<epoch>\d+), global step (?P<step>\d+): '?(?P<_name>val_\w+)'? "
+            r"(?:reached (?P<_best>[\d.]+|nan)|was not in top)",
+            over="run",
+            then="reached",
+            is_mark=True,
+        ),
+        Pattern(
+            r"checkpoint save for step (?P<_value>\d+) finalized|saving model to '[^']+'",
+            event="checkpoint",
+        ),
+        *_LIGHTNING_LINES,
+    ),
+    NemoReader,
+    marks=(rx(r"Epoch \d+: .*(?:reduced_train_loss|consumed_samples)="),),
+)
+
+
+class MetricsCsvReader(LogReader):
+    """Rows of Lightning's CSVLogger: one a step, cells empty where nothing was logged.
+
+    Steps are counted from 0; no row tells a time, so that there is no throughput.
+    """
+
+    def begin(self) -> None:
+        """Know nothing."""
+        self.names: list[str] = []
+        self.epoch = math.nan
+
+    def read(self, line: LogLine) -> None:
+        """Note what one row says."""
+        text = line.raw.strip()
+        if _CSV_HEADING.match(text):
+            self.names = [name.strip() for name in text.split(",")]
+            return
+        cells = next(csv.reader([text]), []) if self.names else []
+        if len(cells) != len(self.names):
+            return
+        found = zip(self.names, map(number, cells), strict=True)
+        values = {name: value for name, value in found if value is not None}
+        step = values.pop("step", None)
+        if step is None:
+            return
+        self.epoch = values.pop("epoch", self.epoch)
+        self.book.position(step)
+        for name, value in values.items():
+            if not _CSV_RATES.search(name):
+                is_evaluated = name.startswith(("val", "test"))
+                point = LogPoint(step + 1, self.epoch + is_evaluated)
+                over = "run" if is_evaluated else "step"
+                self.run.metric(_CSV_NAMES.get(name, name), value, point, over=over)
+
+
+_CSV_HEADING: Final = rx(
+    r"^(?=(?:.*,)?step(?:,|$))(?=(?:.*,)?epoch(?:,|$))"
+    r"[A-Za-z_][\w./@ -]*(?:,[A-Za-z_][\w./@ -]*)+\s*$"
+)
+_CSV_NAMES: Final = {"train_loss": "loss", "val_acc": "top1", "val_accuracy": "top1"}
+_CSV_RATES: Final = rx(r"^lr-|^lr$|learning_rate")
+METRICS_CSV: Final = LogSource(
+    "metrics-csv", "Lightning's metrics.csv", reader=MetricsCsvReader, marks=(_CSV_HEADING,)
+)
