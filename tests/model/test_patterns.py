@@ -6,7 +6,14 @@ import re
 
 import pytest
 
-from traceprof.names.classes import DECIDING_SCOPES, IDENTIFIERS, SCOPES, WRAPPERS, Pattern, Wrapper
+from traceprof.names.classes import (
+    DECIDING_SCOPES,
+    IDENTIFIERS,
+    SCOPES,
+    WRAPPERS,
+    KernelRule,
+    Wrapper,
+)
 from traceprof.names.parsing import pattern
 
 
@@ -33,5 +40,5 @@ def test_a_wrong_one_says_so_when_it_is_asked() -> None:
 
 
 @pytest.mark.parametrize("rule", (*DECIDING_SCOPES, *IDENTIFIERS, *SCOPES, *WRAPPERS))
-def test_those_of_the_kernels_are_right(rule: Pattern | Wrapper) -> None:
-    assert rule.expression.search("no kernel \0") is None
+def test_those_of_the_kernels_are_right(rule: KernelRule | Wrapper) -> None:
+    assert rule.pattern.search("no kernel \0") is None

@@ -10,8 +10,8 @@ import pytest
 
 from tests.workers.conftest import Told
 from traceprof.workers import choice
-from traceprof.workers.dask import DaskCrew
-from traceprof.workers.pool import Pool
+from traceprof.workers.dask import DaskPool
+from traceprof.workers.pool import ProcessPool
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of Dask are its own
 
@@ -19,16 +19,17 @@ Pids = Callable[[Any], list[int]]
 AT_ANSWERS = (1, 60, 222)
 
 
-def pids_of_pool(pool: Pool) -> list[int]:
-    return [hand.process.pid for hand in pool._hands]
+def pids_of_pool(pool: ProcessPool) -> list[int]:
+    return pool.pids()
 
 
-def pids_of_dask(crew: DaskCrew) -> list[int]:
-    return [nanny.pid for nanny in crew._local.workers.values() if nanny.pid]
+def pids_of_dask(pool: DaskPool) -> list[int]:
+    return [nanny.pid for nanny in pool._local.workers.values() if nanny.pid]
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "make", "pids_of"), [("", Pool, pids_of_pool), ("local", DaskCrew, pids_of_dask)]
+    ("scheduler", "make", "pids_of"),
+    [("", ProcessPool, pids_of_pool), ("local", DaskPool, pids_of_dask)],
 )
 def test_deaths_change_nothing(
     generated: Path, told: Told, scheduler: str, make: Any, pids_of: Pids
@@ -40,12 +41,12 @@ def test_deaths_change_nothing(
         nonlocal n_answers
         n_answers += done > 0
         if done and n_answers in AT_ANSWERS:
-            living = [pid for pid in pids_of(crew) if pid not in killed]
+            living = [pid for pid in pids_of(pool) if pid not in killed]
             victim = living[len(killed) % len(living)]
             os.kill(victim, signal.SIGKILL)
             killed.append(victim)
 
-    crew = make("", 2, kill) if scheduler else make(2, kill)
-    choice._crews[scheduler, 2] = crew
+    pool = make("", 2, kill) if scheduler else make(2, kill)
+    choice._pools[scheduler, 2] = pool
     assert told(generated, scheduler=scheduler, jobs=2) == told(generated)
     assert len(killed) == len(AT_ANSWERS)

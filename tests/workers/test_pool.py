@@ -11,7 +11,7 @@ import pytest
 from tests.workers.conftest import STRAGGLER, Told
 from traceprof.errors import TraceError
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.workers.pool import Pool
+from traceprof.workers.pool import ProcessPool
 from traceprof.workers.remote import Failed, Plan, PlanStep, Question
 
 ACROSS_RANKS = ("stragglers", "ranks", "shared", "rank-steps", "alignment", "kernels", "whatif")
@@ -51,7 +51,7 @@ def asked(measure: Any, *args: Any, file: str = "a") -> Question:
 
 @pytest.fixture
 def pool() -> Any:
-    made = Pool(2)
+    made = ProcessPool(2)
     yield made
     made.close()
 
@@ -62,7 +62,7 @@ def test_many_processes_say_what_one_says(generated: Path, told: Told) -> None:
     assert told(generated, ACROSS_RANKS, jobs=3) == alone
 
 
-def test_arrays_of_any_size_are_sent_as_they_are(pool: Pool) -> None:
+def test_arrays_of_any_size_are_sent_as_they_are(pool: ProcessPool) -> None:
     sizes = [0, 1, 8191, 8192, 8193, 300_000]
     arrays = [np.arange(size) for size in sizes]
     own = (*arrays, arrays[-1][::2], np.asfortranarray(np.ones((300, 300), np.int16)))
@@ -71,14 +71,14 @@ def test_arrays_of_any_size_are_sent_as_they_are(pool: Pool) -> None:
     assert pool.ask(questions) == [expected] * 3
 
 
-def test_answers_come_in_the_order_of_the_questions(pool: Pool) -> None:
+def test_answers_come_in_the_order_of_the_questions(pool: ProcessPool) -> None:
     files = [f"file{number % 3}" for number in range(20)]
     questions = [asked(number_of, n, file=file) for n, file in enumerate(files)]
     assert pool.ask(questions) == list(range(20))
     assert pool.ask([]) == []
 
 
-def test_one_process_holds_a_file(pool: Pool) -> None:
+def test_one_process_holds_a_file(pool: ProcessPool) -> None:
     files = ["a", "b", "a", "b", "a"]
     held = dict.fromkeys(files, 0)
     found = pool.ask([asked(process_of, file=file) for file in files])
@@ -89,13 +89,13 @@ def test_one_process_holds_a_file(pool: Pool) -> None:
     assert os.getpid() not in held.values()
 
 
-def test_a_question_that_kills_is_not_asked_for_ever(pool: Pool) -> None:
+def test_a_question_that_kills_is_not_asked_for_ever(pool: ProcessPool) -> None:
     with pytest.raises(TraceError, match=r"^a: the process that reads it died 3 times"):
         pool.ask([asked(die), asked(number_of, 7, file="b")])
     assert pool.ask([asked(number_of, 8)]) == [8]
 
 
-def test_an_error_is_an_answer(pool: Pool) -> None:
+def test_an_error_is_an_answer(pool: ProcessPool) -> None:
     refused, secret, known = pool.ask([asked(refuse), asked(keep_a_secret), asked(number_of, 1)])
     assert isinstance(refused, Failed)
     assert str(refused.error) == "not this one"
@@ -110,12 +110,12 @@ def test_who_interrupts_leaves_no_process_behind() -> None:
         if done:
             raise KeyboardInterrupt
 
-    pool = Pool(2, interrupt)
+    pool = ProcessPool(2, interrupt)
     before = set(active_children())
     with pytest.raises(KeyboardInterrupt):
         pool.ask([asked(number_of, 1), asked(number_of, 2, file="b")])
     assert set(active_children()) <= before
-    assert pool._hands == []
+    assert pool.pids() == []
 
 
 def test_a_rank_that_cannot_be_read_is_named(generated: Path, told: Told, tmp_path: Path) -> None:

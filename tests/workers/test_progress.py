@@ -2,8 +2,8 @@ import io
 
 import pytest
 
-from traceprof.workers import pool
-from traceprof.workers.pool import RankProgress
+from traceprof.workers import choice
+from traceprof.workers.choice import RankProgress
 
 
 class Terminal(io.StringIO):
@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(choice.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -14,7 +14,7 @@ COMMANDS = ("analyze", "findings", "show stragglers", "report", "timeline", "com
 
 
 @pytest.fixture(autouse=True)
-def _without_crews_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _without_pools_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TRACEPROF_CACHE", "0")
     yield
     choice.dismiss()

@@ -40,7 +40,7 @@ def waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tupl
             others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
     together = Intervals.empty()
     for time in others.values():
-        together |= time.here()  # of several ranks: no process of a crew has all of them
+        together |= time.here()  # of several ranks: no process of a pool has all of them
     slow = {device_of[place] for place in places if place in device_of}
     computing = {device: context.times[device].compute & together for device in slow}
     resting = {device: together - context.times[device].compute for device in slow}

@@ -13,12 +13,12 @@ import numpy as np
 from traceprof.errors import NotRecordedError, TraceError
 from traceprof.measures.facts import fact
 from traceprof.model.combining import combine, compacted
-from traceprof.model.ranks import Ranks
+from traceprof.model.ranks import Ranks, measure_each
 from traceprof.model.results import Result, ResultSpec
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.processes import PROGRESS, do_side_by_side
-from traceprof.workers.remote import RemoteTrace, measure_each
+from traceprof.workers.remote import RemoteTrace
 
 _MOST: Final = 1 << 62
 _YEAR_NS: Final = 365 * 86_400 * 10**9

@@ -32,12 +32,11 @@ from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS, Part
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import compact, groups_of
 from traceprof.model.intervals import Intervals
-from traceprof.model.ranks import Ranks
+from traceprof.model.ranks import Ranks, measure_of_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED
-from traceprof.workers.remote import measure_of_each
 
 COLLECTIVE: Final = "collective"
 WAITING: Final = "waiting"

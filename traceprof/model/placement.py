@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.model.ranks import Ranks, RunFiles
+from traceprof.model.ranks import Ranks, RunFiles, change_each, measure_each
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.workers.remote import change_each, measure_each
 
 _OF_MACHINE: Final = ("nic", "rdma")
 _NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")

@@ -14,7 +14,6 @@ from traceprof.hardware.catalogue import Hardware
 from traceprof.model.tables import ABSENT, TABLES, make_table, stack
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
-from traceprof.workers.remote import change_each, measure_each, measure_of_each
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
@@ -290,3 +289,42 @@ def of_process(trace: Trace, process: int) -> Trace:
     devices = trace.devices.assign(used=trace.devices["device"].isin(worked).astype("int64"))
     columns = {str(name): devices[name] for name in devices}
     return replace(trace, **mine, devices=make_table("devices", columns))
+
+
+def measure_each(
+    traces: Sequence[Trace],
+    measure: Callable[Concatenate[Trace, _Arguments], _Answer],
+    *args: _Arguments.args,
+    **kwargs: _Arguments.kwargs,
+) -> list[_Answer]:
+    """Return what ``measure`` says of every Trace, where it is.
+
+    ``measure`` must be the function of a module, and everything that goes there and back small.
+    """
+    return measure_of_each(traces, measure, [args] * len(traces), kwargs)
+
+
+def measure_of_each(
+    traces: Sequence[Trace],
+    measure: Callable[..., _Answer],
+    args: Sequence[tuple[Any, ...]],
+    kwargs: Mapping[str, Any] | None = None,
+) -> list[_Answer]:
+    """Return what ``measure`` says of every Trace with its own arguments (see `measure_each`)."""
+    return type(traces[0]).measure_all(traces, measure, args, kwargs or {}) if traces else []
+
+
+def change_each(
+    traces: Sequence[Trace],
+    change: Callable[..., Trace],
+    args: Sequence[tuple[Any, ...]],
+    *,
+    takes_part: bool = False,
+) -> list[Trace]:
+    """Return what ``change`` makes of every Trace with its own arguments, where it is.
+
+    ``takes_part``: it is one of several that are made of the same Trace.
+    """
+    if not traces:
+        return []
+    return type(traces[0]).change_all(traces, change, args, takes_part=takes_part)

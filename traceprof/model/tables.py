@@ -56,8 +56,15 @@ class Table:
         return "start_ns" in self.columns
 
 
-_T, _N, _F, _NAME, _TEXT = ColumnKind
-_SPAN: Final = {"start_ns": _T, "end_ns": _T}
+def _columns(text: str) -> Mapping[str, ColumnKind]:
+    """Return columns from their names, each with its kind behind a colon if it is no number."""
+    named = (column.partition(":") for column in text.split())
+    times = {"start_ns": ColumnKind.TIME, "end_ns": ColumnKind.TIME}
+    return {
+        name: ColumnKind(kind) if kind else times.get(name, ColumnKind.NUMBER)
+        for name, _, kind in named
+    }
+
 
 TABLES: Final[Mapping[str, Table]] = {
     table.name: table
@@ -65,115 +72,58 @@ TABLES: Final[Mapping[str, Table]] = {
         Table(
             "kernels",
             "device work that runs code; a CUDA graph that was traced whole is one row",
-            {
-                **_SPAN,
-                "device": _N,
-                "stream": _N,
-                "process": _N,
-                "correlation": _N,
-                "name": _NAME,
-                "activity": _NAME,
-                "graph_node": _N,
-            },
+            _columns(
+                "start_ns end_ns device stream process correlation name:name activity:name "
+                "graph_node"
+            ),
         ),
         Table(
             "kernel_shapes",
             "how kernels were launched: grid and block, registers per thread, shared memory per "
             "block (shared_bytes is static and dynamic together), context",
-            {
-                **_SPAN,
-                "device": _N,
-                "stream": _N,
-                "process": _N,
-                "correlation": _N,
-                "context": _N,
-                "grid_x": _N,
-                "grid_y": _N,
-                "grid_z": _N,
-                "block_x": _N,
-                "block_y": _N,
-                "block_z": _N,
-                "registers": _N,
-                "static_shared_bytes": _N,
-                "dynamic_shared_bytes": _N,
-                "shared_bytes": _N,
-            },
+            _columns(
+                "start_ns end_ns device stream process correlation context grid_x grid_y grid_z "
+                "block_x block_y block_z registers static_shared_bytes dynamic_shared_bytes "
+                "shared_bytes"
+            ),
             detail_of="kernels",
         ),
         Table(
             "copies",
             "copies and memsets on a device; direction: h2d d2h d2d p2p h2h memset unknown",
-            {
-                **_SPAN,
-                "device": _N,
-                "stream": _N,
-                "process": _N,
-                "correlation": _N,
-                "direction": _NAME,
-                "n_bytes": _N,
-                "src_kind": _NAME,
-                "dst_kind": _NAME,
-                "src_device": _N,
-                "dst_device": _N,
-                "graph_node": _N,
-            },
+            _columns(
+                "start_ns end_ns device stream process correlation direction:name n_bytes "
+                "src_kind:name dst_kind:name src_device dst_device graph_node"
+            ),
             pro_rata=("n_bytes",),
         ),
         Table(
             "api_calls",
             "calls of the CUDA runtime and driver (HIP alike) on the host",
-            {**_SPAN, "process": _N, "thread": _N, "correlation": _N, "name": _NAME},
+            _columns("start_ns end_ns process thread correlation name:name"),
         ),
         Table(
             "ranges",
             "annotations of the host: NVTX and the like; kind: push_pop or start_end",
-            {
-                **_SPAN,
-                "process": _N,
-                "thread": _N,
-                "domain": _NAME,
-                "category": _N,
-                "name": _NAME,
-                "depth": _N,
-                "payload": _F,
-                "kind": _NAME,
-            },
+            _columns(
+                "start_ns end_ns process thread domain:name category name:name depth payload:float "
+                "kind:name"
+            ),
         ),
         Table(
             "marks",
             "instants that the host annotated",
-            {
-                "start_ns": _T,
-                "process": _N,
-                "thread": _N,
-                "domain": _NAME,
-                "name": _NAME,
-                "payload": _F,
-            },
+            _columns("start_ns process thread domain:name name:name payload:float"),
         ),
         Table(
             "host_ops",
             "operators on the host; source: cpu_op, osrt, cudnn, cublas, mpi, async …",
-            {
-                **_SPAN,
-                "process": _N,
-                "thread": _N,
-                "source": _NAME,
-                "name": _NAME,
-                "correlation": _N,
-            },
+            _columns("start_ns end_ns process thread source:name name:name correlation"),
         ),
         Table(
             "syncs",
             "waits of the host or of a stream; kind: event stream_wait stream context",
-            {
-                **_SPAN,
-                "device": _N,
-                "stream": _N,
-                "process": _N,
-                "correlation": _N,
-                "kind": _NAME,
-            },
+            _columns("start_ns end_ns device stream process correlation kind:name"),
         ),
         Table(
             "collectives",
@@ -182,71 +132,44 @@ TABLES: Final[Mapping[str, Table]] = {
             "all_to_all), for scatter and recv what it gets; group_rank: the number of this rank "
             "in the group; peer: that of the rank that a send goes to or a receive comes from, and "
             "peer_rank its number in the whole job; tag: as MPI and torch tell messages apart",
-            {
-                **_SPAN,
-                "process": _N,
-                "thread": _N,
-                "op": _NAME,
-                "n_bytes": _N,
-                "dtype": _NAME,
-                "group": _NAME,
-                "group_size": _N,
-                "backend": _NAME,
-                "sequence": _N,
-                "correlation": _N,
-                "group_rank": _N,
-                "peer": _N,
-                "peer_rank": _N,
-                "tag": _N,
-            },
+            _columns(
+                "start_ns end_ns process thread op:name n_bytes dtype:name group:name group_size "
+                "backend:name sequence correlation group_rank peer peer_rank tag"
+            ),
         ),
         Table(
             "samples",
             "time series: network, GPU and host counters; value in the unit that metric names",
-            {"start_ns": _T, "source": _NAME, "metric": _NAME, "value": _F},
+            _columns("start_ns source:name metric:name value:float"),
         ),
         Table(
             "overheads",
             "what the profiler itself took",
-            {**_SPAN, "process": _N, "thread": _N, "name": _NAME},
+            _columns("start_ns end_ns process thread name:name"),
         ),
         Table(
             "devices",
             "accelerators of the machine; used: 1 where the trace has work of theirs; "
             "compute_capability: of NVIDIA's, 86 for 8.6",
-            {
-                "device": _N,
-                "used": _N,
-                "name": _TEXT,
-                "uuid": _TEXT,
-                "memory_bytes": _N,
-                "memory_bytes_per_s": _N,
-                "sm_count": _N,
-                "compute_capability": _N,
-            },
+            _columns(
+                "device used name:text uuid:text memory_bytes memory_bytes_per_s sm_count "
+                "compute_capability"
+            ),
         ),
         Table(
             "processes",
             "processes that left rows in this trace",
-            {
-                "process": _N,
-                "name": _TEXT,
-                "rank": _N,
-                "local_rank": _N,
-                "world_size": _N,
-                "host": _TEXT,
-                "rack": _TEXT,
-            },
+            _columns("process name:text rank local_rank world_size host:text rack:text"),
         ),
         Table(
             "threads",
             "names of threads",
-            {"process": _N, "thread": _N, "name": _TEXT},
+            _columns("process thread name:text"),
         ),
         Table(
             "environment",
             "what is known of the machine and the software; never secrets",
-            {"name": _TEXT, "value": _TEXT},
+            _columns("name:text value:text"),
         ),
     )
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ __all__ = [
 DEVICE_TABLES = ("kernels", "copies")
 """The tables whose rows occupy a device."""
 
+_Answer = TypeVar("_Answer")
 RowsOf: TypeAlias = "slice | npt.NDArray[np.int64]"
 """Which rows of a table: a slice, or their numbers."""
 
@@ -158,6 +159,29 @@ class Trace:
                 cut[name], inside = _clip(self.table(name), window, table)
                 rows[name] = _rows_of_rows(self.rows_in_whole(name), inside)
         return replace(self, span=window, uncut=self.whole, rows=rows, **cut)
+
+    @classmethod
+    def measure_all(
+        cls,
+        traces: Sequence[Any],
+        measure: Callable[..., _Answer],
+        args: Sequence[tuple[Any, ...]],
+        kwargs: Mapping[str, Any],
+    ) -> list[_Answer]:
+        """Return what ``measure`` says of each of ``traces``, all of this class, where it is."""
+        return [measure(trace, *own, **kwargs) for trace, own in zip(traces, args, strict=True)]
+
+    @classmethod
+    def change_all(
+        cls,
+        traces: Sequence[Any],
+        change: Callable[..., Trace],
+        args: Sequence[tuple[Any, ...]],
+        *,
+        takes_part: bool,  # noqa: ARG003 (of those that are elsewhere)
+    ) -> list[Trace]:
+        """Return what ``change`` makes of each of ``traces``, all of this class, where it is."""
+        return [change(trace, *own) for trace, own in zip(traces, args, strict=True)]
 
     def with_warmup(self, n_steps: int) -> Trace:
         """Return the same trace with this many leading steps taken as warm-up."""

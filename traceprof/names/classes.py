@@ -30,11 +30,11 @@ from traceprof.names.parsing import KernelName, parse_name, pattern, words_of
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
-    """Names in which ``expression`` is found are of the class ``activity``."""
+class KernelRule:
+    """Kernels whose name contains ``pattern`` do ``activity``."""
 
     activity: Activity
-    expression: re.Pattern[str]
+    pattern: re.Pattern[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,247 +44,155 @@ class Wrapper:
     Where it does not the kernel is of the class ``otherwise``.
     """
 
-    expression: re.Pattern[str]
+    pattern: re.Pattern[str]
     otherwise: Activity
     classes: frozenset[Activity]
 
 
-def _words(activity: Activity, *alternatives: str) -> Pattern:
-    return Pattern(activity, pattern("|".join(alternatives)))
+def _rules(text: str) -> tuple[KernelRule, ...]:
+    """Return the rules of ``text``: a line for each; one that begins with | goes on."""
+    lines = re.sub(r"(?m)^#.*\n", "", text).replace("\n    |", "|").strip().splitlines()
+    named = (line.partition(": ") for line in lines)
+    return tuple(KernelRule(Activity(activity), pattern(words)) for activity, _, words in named)
 
 
-def _wrapper(expression: str, otherwise: Activity, *classes: Activity) -> Wrapper:
-    return Wrapper(pattern(expression), otherwise, frozenset(classes))
-
-
-_A = Activity
-
-_COMPILED: Final = (
-    # Inductor lists all operators of the piece of graph, also those that ran elsewhere.
-    _words(_A.ATTENTION, r"^triton tem fused .*attention"),
-    _words(_A.CONVOLUTION, r"^triton tem fused .*convolution"),
-    _words(_A.GEMM, r"^triton tem fused"),
-    _words(_A.SOFTMAX, r"^triton (red|per) fused .*softmax"),
-    _words(_A.LOSS, r"^triton (red|per) fused .*(nll loss|cross entropy)"),
-    _words(
-        _A.NORMALISATION,
-        r"^triton (red|per) fused .*(layer|group|batch|instance|rms) norm",
-        r"^triton (red|per) fused .*(var mean|mean .*pow)",
-    ),
-    _words(_A.REDUCTION, r"^triton (red|per) ", r"^nvfuser (reduction|\w+ persistent)"),
-    _words(
-        _A.LAYOUT,
-        r"^triton poi fused( (to copy|copy|cat|slice|select|view|reshape|unsafe view|clone|split"
-        r"|permute|transpose|t|expand|stack|unbind|unsqueeze|squeeze|as strided|constant pad nd"
-        r"|repeat|flip|roll))+( \d+)?$",
-    ),
-    _words(_A.OPTIMIZER, r"^triton for fused"),
-    _words(_A.ELEMENTWISE, r"^triton poi ", r"^nvfuser pointwise"),
+IDENTIFIERS: Final = _rules(
+    r"""
+# Inductor lists all operators of the piece of graph, also those that ran elsewhere.
+attention: ^triton tem fused .*attention
+convolution: ^triton tem fused .*convolution
+gemm: ^triton tem fused
+softmax: ^triton (red|per) fused .*softmax
+loss: ^triton (red|per) fused .*(nll loss|cross entropy)
+normalisation: ^triton (red|per) fused .*(layer|group|batch|instance|rms) norm
+    |^triton (red|per) fused .*(var mean|mean .*pow)
+reduction: ^triton (red|per)[ ]|^nvfuser (reduction|\w+ persistent)
+layout: ^triton poi fused( (to copy|copy|cat|slice|select|view|reshape|unsafe view|clone|split
+    |permute|transpose|t|expand|stack|unbind|unsqueeze|squeeze|as strided|constant pad nd
+    |repeat|flip|roll))+( \d+)?$
+optimizer: ^triton for fused
+elementwise: ^triton poi[ ]|^nvfuser pointwise
+memory: ^mem(cpy|set)|^(hip|amd) ?mem(cpy|set)|rocclr (copy|fill) buffer
+    |^copy (host|device) to (host|device)|^(clean|clear|zero|reset) .*buffer
+moe: dispatch layout|(dispatch|combine) .*epilogue
+communication: ^(nccl|rccl|hccl|msccl)|\ball ?reduce|\ball ?gather|\breduce ?scatter|\ball ?to ?all
+    |cross device reduce|\b(one|two) ?shot\b|multimem|lamport|symm(etric)? ?mem
+    |nvshmem|rocshmem|userbuffers
+    |\bsend ?recv|\b(push|pull) ?(send|recv)|\bpush pull|\b(put|wait) signal
+    |^barrier|\bdevice sync\b|^(producer|consumer)( batch)? kernel
+    |^(cached )?notify (dispatch|combine)|^(dispatch|combine)( kernel)?$|\b(dispatch|combine) impl$
+# No work of a network, or of none of the classes: before what their names also mention.
+other: upsampl|\bresize|grid sampl|interpolat|roi align|\bnms\b
+    |trsm|trsv|trtri|triangular|getr[fs]|potr[fs]|geqr|larf|syev|gesv|ipiv|laswp
+    |\bchunk (scan|state|cumsum)|selective scan|state passing|tensor ?maps
+fft: \bi?fft|fft\b|fft\d
+recurrent: \b(rnn|lstm|gru)\b|persist rnn
+moe: \bf?moe|\bexperts?\b|\brout(ing|er)\b
+    |\btop ?k (gating|softmax|with|sum|and)\b|\b(grouped|deepseek \w+) top ?k|\bno ?aux
+    |^finalize (kernel|moe|mat ?mul)|expand input|row id map
+elementwise: \brope\b|\brotary
+layout: \b(append|reshape|concat|copy|store|set|write)\b.*\b(kv ?)?cache
+    |\b(update|reindex|swap|gather)\b.*\b(kv ?)?cache|\bcopy blocks|\btoken pool
+    |\bnchw to nhwc|\bnhwc to nchw|\btensor transform|^permut
+rng_dropout: \brng\b|\bseed\b
+loss: entropy|\bxent|\bloss\b|\bnll\b|\bcriterion|^mse |\bsmooth l1|\bhuber|\bkl ?div|\bbce\b
+softmax: soft ?max|normalized prob
+attention: flash|fmha|attention|attn|\bmha\b|\bmla\b|\bsdpa|\bmqa\b
+    |kv ?cache|\bpaged|\bprefill|\bmerge states?|^sage|^thd[ ]
+    |^pa (fwd|bf16|fp8)|\bdelta (rule|net)|^fused recurrent
+    |^chunk (fwd|bwd|gla|scaled dot|retention)
+convolution: \bconv(\dd?|\b|ol)|winograd|\bim\d?d?2 ?col|col2 ?im|depthwise|[a-z0-9]cudnn\b
+    |implicit gemm|xmma fprop|\d(fprop|dgrad|wgrad)|\b(dgrad|wgrad)
+    |^igemm (fwd|bwd|wrw)|gemm .*bwd (weight|data)|^mi ?open (conv|cv|sp3|gcn)
+    |^compute .*(offsets kernel|pointers)
+normalisation: (batch|layer|group|instance|rms|spatial|qk|ada) ?norm
+    |^ln |\bln (fwd|bwd)|\b[bg]n\b|gamma beta|welford|\blrn\b|^rowwise moments
+    |internal gradients|\bfused params
+    |(?<!lp )(?<!l2 )(?<!l1 )(?<!grad )\bnorm (fwd|bwd|forward|backward|kernel|quant|f\d)
+    |compute grad input
+quantise: quant|\bamax|hadamard|\bcast (transpose|to fp|fp8|mxfp|nvfp|dbias|gated)
+    |\b(token|channel|block|group) cast|swizzle .*scal|row ?scaling
+    |(fp8|8bit|4bit|2bit)rowwise|(to|from) h?(fp8|int8|fp4|mxfp\d|nvfp4)\b|\bh?fp8 to
+    |\bscales? (interleave|swizzle)
+embedding: embedding|\bembs?\b|partials? .*segment|grad weight|sum and scatter
+    |\blxu|bounds check indices|linearize|\bindice weights|lookup ?table
+optimizer: adam|\bsgd|\blamb\b|adagrad|rms ?prop|\blars\b|novograd|\blion\b|optimi[sz]er|momentum
+    |non finite|amp update scale|check finite
+gemm: gemm|gemv|mat ?mul|\bmm\b|\bbmm\b|\bmul mat|nvjet|\bcijk|split ?k ?reduce|xmma|tensorop
+    |\bdot kernel|^reduce 1 ?block kernel|marlin|w8a8|wv ?split ?k|spm[mv]|csrm[mv]
+    |\bsyrk|\bher2?k|\bger\b
+rng_dropout: dropout|philox|random|bernoulli|distribution|curand|masked scale|multinomial|\brand\b
+    |(uniform|normal|exponential) (and transform|kernel)|sampling|gen sequenced
+elementwise: ^(\w+ )?elementwise kernel with index
+sort_index: \b(radix|bitonic|merge|block|key|arg|seg(mented)?|device|kv)? ?sort(?!ed)|search ?sorted
+    |\bradix|top ?k|\bgather|\bscatter|\bindex|get rows
+    |\bdevice (select|compact|partition|unique|run)
+    |nonzero|\bunique|histogram|bucketize|masked select|\bpartition|\btake\b|merge ?path
+    |\bblock merge|odd ?even
+pooling: pool(ing)?(\dd)?\b
+layout: transpose|permut|concat|\bcat\b|^split (?!k )|\bsplit (tensor|with)|\b(copy|copies|cpy)\b
+    |shuffl|\bswap|convert \w+ to (thd|bshd|sbhd)|to (nchw|nhwc)|cnhw|\bpadding|unpad|padded
+    |\bpad\b|\bpad\dd|dense to|\bslic|\bflip|\broll\b|reorder|flatten|\bstack|\brepeat|^tile\b
+reduction: reduc|\bsum\b|\bmean\b|\bscan|cumsum|cumprod|arg ?(max|min)|\bdbias|bias ?(grad|diff)
+    |norm\b|log ?sum ?exp|segments?\b|\basum|\bnrm2|\biam(ax|in)|aminmax|lp norm|\bdevice scan
+elementwise: el(ement|t) ?wise|point ?wise|unary|binary|\bact\b|activation|vectorized|\bcwise
+    |re ?lu\b|ge ?lu\b|si ?lu\b|\belu\b|relu|gelu|silu|swish|neuron|\w*glu\b|sigmoid|tanh
+    |\bbias|\badd\b|\bmul\b|\bdiv\b|\bsub\b|\bpow\b
+    |\bexp\b|\blog\b|\bsqrt|\babs\b|\bneg\b|fill|arange|\bwhere\b|clamp|\bscal\b|\bscale\b
+    |\baxpb?y|\bop(\dd)? (generic )?tensor|tensor op\b|broadcast|bcast|\bmap plan|\btril
+    |\btriu|convert|conversion
+    |\bcast\b|\btransform\b|parallel for|\bfusion\b|\bzero|\bset\b|^(wrapped|loop)[ ]|scale packed
+"""
 )
 
-_MOVING: Final = (
-    _words(
-        _A.MEMORY,
-        r"^mem(cpy|set)",
-        r"^(hip|amd) ?mem(cpy|set)",
-        r"rocclr (copy|fill) buffer",
-        r"^copy (host|device) to (host|device)",
-        r"^(clean|clear|zero|reset) .*buffer",
-    ),
-    _words(_A.MOE, r"dispatch layout", r"(dispatch|combine) .*epilogue"),
-    _words(
-        _A.COMMUNICATION,
-        r"^(nccl|rccl|hccl|msccl)",
-        r"\ball ?reduce|\ball ?gather|\breduce ?scatter|\ball ?to ?all",
-        r"cross device reduce|\b(one|two) ?shot\b|multimem|lamport|symm(etric)? ?mem",
-        r"nvshmem|rocshmem|userbuffers",
-        r"\bsend ?recv|\b(push|pull) ?(send|recv)|\bpush pull|\b(put|wait) signal",
-        r"^barrier|\bdevice sync\b|^(producer|consumer)( batch)? kernel",
-        r"^(cached )?notify (dispatch|combine)|^(dispatch|combine)( kernel)?$",
-        r"\b(dispatch|combine) impl$",
-    ),
+DECIDING_SCOPES: Final = _rules(
+    r"""
+moe: (^|::)moe::dev(::|$)
+convolution: ^xmma_cudnn(::|$)|^xmma\w*::.*implicit_gemm(::|$)
+gemm: ^xmma\w*(::|$)
+"""
 )
 
-_OUTSIDE: Final = (
-    # No work of a network, or of none of the classes: before what their names also mention.
-    _words(
-        _A.OTHER,
-        r"upsampl|\bresize|grid sampl|interpolat|roi align|\bnms\b",
-        r"trsm|trsv|trtri|triangular|getr[fs]|potr[fs]|geqr|larf|syev|gesv|ipiv|laswp",
-        r"\bchunk (scan|state|cumsum)|selective scan|state passing",
-        r"tensor ?maps",
-    ),
+SCOPES: Final = _rules(
+    r"""
+communication: (^|::)(deep_ep|hybrid_ep|ep::)|(^|::)(inter|intra)node|nvshmem|rocshmem
+moe: (^|::)moe(::|$)
+fft: (^|::)([sd]p)?(Radix|Vector|VectorFFT)\d|(^|::)\w*fft\b
+convolution: cudnn::(cnn|winograd|\w*::?gemm|gemm)
+gemm: (^|::)(gemvx|gemv|epilogue|cublas\w*)(::|$)
+"""
 )
 
-_NETWORK: Final = (
-    _words(_A.FFT, r"\bi?fft|fft\b|fft\d"),
-    _words(_A.RECURRENT, r"\b(rnn|lstm|gru)\b|persist rnn"),
-    _words(
-        _A.MOE,
-        r"\bf?moe|\bexperts?\b|\brout(ing|er)\b",
-        r"\btop ?k (gating|softmax|with|sum|and)\b|\b(grouped|deepseek \w+) top ?k|\bno ?aux",
-        r"^finalize (kernel|moe|mat ?mul)|expand input|row id map",
-    ),
-    _words(_A.ELEMENTWISE, r"\brope\b|\brotary"),
-    _words(
-        _A.LAYOUT,
-        r"\b(append|reshape|concat|copy|store|set|write)\b.*\b(kv ?)?cache",
-        r"\b(update|reindex|swap|gather)\b.*\b(kv ?)?cache|\bcopy blocks|\btoken pool",
-        r"\bnchw to nhwc|\bnhwc to nchw|\btensor transform|^permut",
-    ),
-    _words(_A.RNG_DROPOUT, r"\brng\b|\bseed\b"),
-    _words(
-        _A.LOSS,
-        r"entropy|\bxent|\bloss\b|\bnll\b|\bcriterion|^mse |\bsmooth l1|\bhuber|\bkl ?div|\bbce\b",
-    ),
-    _words(_A.SOFTMAX, r"soft ?max|normalized prob"),
-    _words(
-        _A.ATTENTION,
-        r"flash|fmha|attention|attn|\bmha\b|\bmla\b|\bsdpa|\bmqa\b",
-        r"kv ?cache|\bpaged|\bprefill|\bmerge states?|^sage|^thd ",
-        r"^pa (fwd|bf16|fp8)|\bdelta (rule|net)|^fused recurrent",
-        r"^chunk (fwd|bwd|gla|scaled dot|retention)",
-    ),
-    _words(
-        _A.CONVOLUTION,
-        r"\bconv(\dd?|\b|ol)|winograd|\bim\d?d?2 ?col|col2 ?im|depthwise|[a-z0-9]cudnn\b",
-        r"implicit gemm|xmma fprop|\d(fprop|dgrad|wgrad)|\b(dgrad|wgrad)",
-        r"^igemm (fwd|bwd|wrw)|gemm .*bwd (weight|data)|^mi ?open (conv|cv|sp3|gcn)",
-        r"^compute .*(offsets kernel|pointers)",
-    ),
-    _words(
-        _A.NORMALISATION,
-        r"(batch|layer|group|instance|rms|spatial|qk|ada) ?norm",
-        r"^ln |\bln (fwd|bwd)|\b[bg]n\b|gamma beta|welford|\blrn\b|^rowwise moments",
-        r"internal gradients|\bfused params",
-        r"(?<!lp )(?<!l2 )(?<!l1 )(?<!grad )\bnorm (fwd|bwd|forward|backward|kernel|quant|f\d)",
-        r"compute grad input",
-    ),
-    _words(
-        _A.QUANTISE,
-        r"quant|\bamax|hadamard|\bcast (transpose|to fp|fp8|mxfp|nvfp|dbias|gated)",
-        r"\b(token|channel|block|group) cast|swizzle .*scal|row ?scaling",
-        r"(fp8|8bit|4bit|2bit)rowwise|(to|from) h?(fp8|int8|fp4|mxfp\d|nvfp4)\b|\bh?fp8 to",
-        r"\bscales? (interleave|swizzle)",
-    ),
-    _words(
-        _A.EMBEDDING,
-        r"embedding|\bembs?\b|partials? .*segment|grad weight|sum and scatter",
-        r"\blxu|bounds check indices|linearize|\bindice weights|lookup ?table",
-    ),
-    _words(
-        _A.OPTIMIZER,
-        r"adam|\bsgd|\blamb\b|adagrad|rms ?prop|\blars\b|novograd|\blion\b|optimi[sz]er|momentum",
-        r"non finite|amp update scale|check finite",
-    ),
-    _words(
-        _A.GEMM,
-        r"gemm|gemv|mat ?mul|\bmm\b|\bbmm\b|\bmul mat|nvjet|\bcijk|split ?k ?reduce|xmma|tensorop",
-        r"\bdot kernel|^reduce 1 ?block kernel|marlin|w8a8|wv ?split ?k|spm[mv]|csrm[mv]",
-        r"\bsyrk|\bher2?k|\bger\b",
-    ),
-    _words(
-        _A.RNG_DROPOUT,
-        r"dropout|philox|random|bernoulli|distribution|curand|masked scale|multinomial|\brand\b",
-        r"(uniform|normal|exponential) (and transform|kernel)|sampling|gen sequenced",
-    ),
-    _words(_A.ELEMENTWISE, r"^(\w+ )?elementwise kernel with index"),
-    _words(
-        _A.SORT_INDEX,
-        r"\b(radix|bitonic|merge|block|key|arg|seg(mented)?|device|kv)? ?sort(?!ed)|search ?sorted",
-        r"\bradix|top ?k|\bgather|\bscatter|\bindex|get rows",
-        r"\bdevice (select|compact|partition|unique|run)",
-        r"nonzero|\bunique|histogram|bucketize|masked select|\bpartition|\btake\b|merge ?path",
-        r"\bblock merge|odd ?even",
-    ),
-    _words(_A.POOLING, r"pool(ing)?(\dd)?\b"),
-    _words(
-        _A.LAYOUT,
-        r"transpose|permut|concat|\bcat\b|^split (?!k )|\bsplit (tensor|with)",
-        r"\b(copy|copies|cpy)\b",
-        r"shuffl|\bswap|convert \w+ to (thd|bshd|sbhd)|to (nchw|nhwc)|cnhw|\bpadding|unpad|padded",
-        r"\bpad\b|\bpad\dd|dense to|\bslic|\bflip|\broll\b|reorder|flatten|\bstack|\brepeat",
-        r"^tile\b",
-    ),
-    _words(
-        _A.REDUCTION,
-        r"reduc|\bsum\b|\bmean\b|\bscan|cumsum|cumprod|arg ?(max|min)|\bdbias|bias ?(grad|diff)",
-        r"norm\b|log ?sum ?exp|segments?\b|\basum|\bnrm2|\biam(ax|in)|aminmax|lp norm",
-        r"\bdevice scan",
-    ),
-    _words(
-        _A.ELEMENTWISE,
-        r"el(ement|t) ?wise|point ?wise|unary|binary|\bact\b|activation|vectorized|\bcwise",
-        r"re ?lu\b|ge ?lu\b|si ?lu\b|\belu\b|relu|gelu|silu|swish|neuron|\w*glu\b|sigmoid|tanh",
-        r"\bbias|\badd\b|\bmul\b|\bdiv\b|\bsub\b|\bpow\b",
-        r"\bexp\b|\blog\b|\bsqrt|\babs\b|\bneg\b|fill|arange|\bwhere\b|clamp|\bscal\b|\bscale\b",
-        r"\baxpb?y|\bop(\dd)? (generic )?tensor|tensor op\b|broadcast|bcast|\bmap plan|\btril",
-        r"\btriu|convert|conversion",
-        r"\bcast\b|\btransform\b|parallel for|\bfusion\b|\bzero|\bset\b|^(wrapped|loop) ",
-        r"scale packed",
-    ),
+_OF_ELEMENTS: Final = "layout loss normalisation rng_dropout softmax quantise embedding"
+_OF_ALGORITHMS: Final = "reduction sort_index layout elementwise rng_dropout"
+_OF_ANYTHING: Final = " ".join({*Activity} - {Activity.OTHER, Activity.ELEMENTWISE})
+
+WRAPPERS: Final = tuple(
+    Wrapper(pattern(expression), Activity(otherwise), frozenset(map(Activity, classes.split())))
+    for expression, otherwise, classes in (
+        (
+            r"(^|::)(vectorized_|unrolled_|legacy_)*elementwise_kernel(_manual_unroll\w*"
+            r"|_for_multi_outputs)?$|(^|::)kernelPointwiseApply\d$",
+            "elementwise",
+            _OF_ELEMENTS,
+        ),
+        (r"(^|::)multi_tensor_apply_kernel$", "optimizer", "reduction quantise"),
+        (r"^cutlass\w*cudnn\w*::(Kernel2?|device_kernel)$", "convolution", "attention"),
+        (r"^(cutlass\w*::)?(Kernel2?|device_kernel)$", "gemm", "attention convolution gemm"),
+        (r"(^|::)kentry$", "other", _OF_ANYTHING),
+        (r"(^|::)mxnet_generic_kernel(_ex)?$", "elementwise", _OF_ELEMENTS),
+        (
+            r"(^|::)EigenMetaKernel(_\w+)?$",
+            "elementwise",
+            "elementwise reduction layout convolution rng_dropout",
+        ),
+        (
+            r"(^|::)(trampoline_kernel|_kernel_agent|static_kernel|transform_kernel)$",
+            "other",
+            _OF_ALGORITHMS,
+        ),
+    )
 )
-
-DECIDING_SCOPES: Final = (
-    Pattern(_A.MOE, pattern(r"(^|::)moe::dev(::|$)")),
-    Pattern(_A.CONVOLUTION, pattern(r"^xmma_cudnn(::|$)|^xmma\w*::.*implicit_gemm(::|$)")),
-    Pattern(_A.GEMM, pattern(r"^xmma\w*(::|$)")),
-)
-
-IDENTIFIERS: Final = (*_COMPILED, *_MOVING, *_OUTSIDE, *_NETWORK)
-
-SCOPES: Final = (
-    Pattern(
-        _A.COMMUNICATION,
-        pattern(r"(^|::)(deep_ep|hybrid_ep|ep::)|(^|::)(inter|intra)node|nvshmem|rocshmem"),
-    ),
-    Pattern(_A.MOE, pattern(r"(^|::)moe(::|$)")),
-    Pattern(_A.FFT, pattern(r"(^|::)([sd]p)?(Radix|Vector|VectorFFT)\d|(^|::)\w*fft\b")),
-    Pattern(_A.CONVOLUTION, pattern(r"cudnn::(cnn|winograd|\w*::?gemm|gemm)")),
-    Pattern(_A.GEMM, pattern(r"(^|::)(gemvx|gemv|epilogue|cublas\w*)(::|$)")),
-)
-
-_OF_ELEMENTS: Final = (
-    _A.LAYOUT,
-    _A.LOSS,
-    _A.NORMALISATION,
-    _A.RNG_DROPOUT,
-    _A.SOFTMAX,
-    _A.QUANTISE,
-    _A.EMBEDDING,
-)
-_OF_ALGORITHMS: Final = (_A.REDUCTION, _A.SORT_INDEX, _A.LAYOUT, _A.ELEMENTWISE, _A.RNG_DROPOUT)
-
-WRAPPERS: Final = (
-    _wrapper(
-        r"(^|::)(vectorized_|unrolled_|legacy_)*elementwise_kernel(_manual_unroll\w*"
-        r"|_for_multi_outputs)?$|(^|::)kernelPointwiseApply\d$",
-        _A.ELEMENTWISE,
-        *_OF_ELEMENTS,
-    ),
-    _wrapper(r"(^|::)multi_tensor_apply_kernel$", _A.OPTIMIZER, _A.REDUCTION, _A.QUANTISE),
-    _wrapper(r"^cutlass\w*cudnn\w*::(Kernel2?|device_kernel)$", _A.CONVOLUTION, _A.ATTENTION),
-    _wrapper(
-        r"^(cutlass\w*::)?(Kernel2?|device_kernel)$", _A.GEMM, _A.ATTENTION, _A.CONVOLUTION, _A.GEMM
-    ),
-    _wrapper(r"(^|::)kentry$", _A.OTHER, *(set(Activity) - {_A.OTHER, _A.ELEMENTWISE})),
-    _wrapper(r"(^|::)mxnet_generic_kernel(_ex)?$", _A.ELEMENTWISE, *_OF_ELEMENTS),
-    _wrapper(
-        r"(^|::)EigenMetaKernel(_\w+)?$",
-        _A.ELEMENTWISE,
-        _A.ELEMENTWISE,
-        _A.REDUCTION,
-        _A.LAYOUT,
-        _A.CONVOLUTION,
-        _A.RNG_DROPOUT,
-    ),
-    _wrapper(
-        r"(^|::)(trampoline_kernel|_kernel_agent|static_kernel|transform_kernel)$",
-        _A.OTHER,
-        *_OF_ALGORITHMS,
-    ),
-)
-
 
 _FORMER: Final = {
     "indexing": Activity.SORT_INDEX,
@@ -294,14 +202,6 @@ _FORMER: Final = {
     "device_memory": Activity.MEMORY,
 }
 """What classes were called before: rules that name them still hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRule:
-    """Kernels whose name contains ``pattern`` do ``activity``."""
-
-    activity: Activity
-    pattern: re.Pattern[str]
 
 
 def parse_rules(text: str) -> tuple[KernelRule, ...]:
@@ -353,16 +253,13 @@ def classify(names: pd.Categorical, rules: Sequence[KernelRule] = ()) -> pd.Cate
 
 def class_of(name: str, rules: Iterable[KernelRule] = ()) -> Activity:
     """Return what a kernel of this name does."""
-    for rule in rules:
-        if rule.pattern.search(name):
-            return rule.activity
-    return _class_of(parse_name(name))
+    return _first(rules, name) or _class_of(parse_name(name))
 
 
 def _class_of(name: KernelName) -> Activity:
     whole = f"{name.scope}::{name.identifier}" if name.scope else name.identifier
     for wrapper in WRAPPERS:
-        if wrapper.expression.search(whole):
+        if wrapper.pattern.search(whole):
             return _applied(wrapper, name.functors)
     return (
         _first(DECIDING_SCOPES, name.scope)
@@ -373,10 +270,10 @@ def _class_of(name: KernelName) -> Activity:
 
 
 def _applied(wrapper: Wrapper, functors: Iterable[str]) -> Activity:
-    patterns = [pattern for pattern in IDENTIFIERS if pattern.activity in wrapper.classes]
+    rules = [rule for rule in IDENTIFIERS if rule.activity in wrapper.classes]
     words = (words_of(functor.rpartition("::")[2]) for functor in functors)
-    return next(filter(None, (_first(patterns, own) for own in words)), wrapper.otherwise)
+    return next(filter(None, (_first(rules, own) for own in words)), wrapper.otherwise)
 
 
-def _first(patterns: Iterable[Pattern], text: str) -> Activity | None:
-    return next((p.activity for p in patterns if p.expression.search(text)), None)
+def _first(rules: Iterable[KernelRule], text: str) -> Activity | None:
+    return next((rule.activity for rule in rules if rule.pattern.search(text)), None)

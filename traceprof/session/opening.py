@@ -137,7 +137,7 @@ def open_files(
             paths,
             options,
             opening.life,
-            choose_crew=partial(pool_for, jobs=opening.jobs, scheduler=opening.scheduler),
+            choose_pool=partial(pool_for, jobs=opening.jobs, scheduler=opening.scheduler),
             allow_missing=opening.allow_missing,
         )
         if not opening.is_one_run:

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TextIO
 
-from traceprof.processes import n_processors, usable_bytes
-from traceprof.workers.pool import RankProgress
-from traceprof.workers.remote import Crew
+from traceprof.processes import PROGRESS, n_processors, usable_bytes
+from traceprof.units import format_duration
+from traceprof.workers.remote import Pool
 
 LOCAL: Final = "local"
 """Instead of an address: a Dask cluster that is started here."""
 _WORTH_BYTES: Final = 200_000_000
 """Of smaller runs the start of the processes, a second each, costs more than they save."""
-
-
 _IN_MEMORY: Final = 4
 """So many times the bytes of an nsys export takes its rank, while a page is made of it."""
+_FIRST_AFTER_S: Final = 1.0
+_EVERY_S: Final = 0.2
+_WIDTH: Final = 79
 
 
-class _Closable(Crew, Protocol):
+class _Closable(Pool, Protocol):
     def close(self) -> None: ...
 
 
-_crews: dict[tuple[str, int], _Closable] = {}
+_pools: dict[tuple[str, int], _Closable] = {}
 """Those that were started; runs that are opened one after another share them."""
 
 
-def pool_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Crew | None:
+def pool_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Pool | None:
     """Return who looks at the ranks of the run in ``files``; None: we do, all of them in memory.
 
-    Of a run that does not fit there one process does, which lays ranks down on the disk.
+    Of a run that does not fit there one process does, which spills ranks to the disk.
 
     ``jobs`` is how many processes there are, None for as many as make sense; ``scheduler`` is the
     address of a Dask cluster, `LOCAL` for one that is started here, "" for none.
@@ -43,21 +46,26 @@ def pool_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Crew | 
     n_jobs = _sensible(files) if jobs is None and not scheduler else jobs or n_processors()
     if n_jobs < 2 and not scheduler and _fits(files):
         return None
-    key = scheduler, n_jobs
-    if key not in _crews:
-        _crews[key] = _started(scheduler, n_jobs)
-    return _crews[key]
+    if (scheduler, n_jobs) not in _pools:
+        _pools[scheduler, n_jobs] = _started(scheduler, n_jobs)
+    return _pools[scheduler, n_jobs]
+
+
+def dismiss() -> None:
+    """End all processes that were started here."""
+    while _pools:
+        _pools.popitem()[1].close()
 
 
 def _started(scheduler: str, n_jobs: int) -> _Closable:
     # Processes are needed for few runs, and Dask, which is slow to import, is an extra.
-    crew: _Closable
+    pool: _Closable
     if not scheduler:
-        crew = import_module("traceprof.workers.pool").Pool(n_jobs, RankProgress())
+        pool = import_module("traceprof.workers.pool").ProcessPool(n_jobs, RankProgress())
     else:
         address = "" if scheduler == LOCAL else scheduler
-        crew = import_module("traceprof.workers.dask").DaskCrew(address, n_jobs, RankProgress())
-    return crew
+        pool = import_module("traceprof.workers.dask").DaskPool(address, n_jobs, RankProgress())
+    return pool
 
 
 def _sensible(files: Sequence[Path]) -> int:
@@ -76,7 +84,41 @@ def _n_bytes(files: Sequence[Path]) -> int:
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
-def dismiss() -> None:
-    """End all processes that were started here."""
-    while _crews:
-        _crews.popitem()[1].close()
+class RankProgress:
+    """A line on standard error, where somebody looks at it: how many ranks are done.
+
+    It says how many a second, and how long the rest takes, too.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._begun_s = self._shown_s = 0.0
+        self._is_shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        """Say that ``done`` of ``total`` ranks are done; the first of them may take a while."""
+        if not self._stream.isatty():
+            return
+        now_s = time.monotonic()
+        if done == 0:
+            PROGRESS.is_told = True
+            self._begun_s = self._shown_s = now_s
+        if done == total:
+            if self._is_shown:
+                self._write("", "\r")
+            self._is_shown = False
+        elif now_s - self._begun_s > _FIRST_AFTER_S and now_s - self._shown_s > _EVERY_S:
+            self._shown_s, self._is_shown = now_s, True
+            self._write(_said(done, total, now_s - self._begun_s))
+
+    def _write(self, text: str, end: str = "") -> None:
+        self._stream.write(f"\r{text:{_WIDTH}}{end}")
+        self._stream.flush()
+
+
+def _said(done: int, total: int, taken_s: float) -> str:
+    text = f"traceprof: {done} of {total} ranks"
+    if not done:
+        return text
+    left = format_duration(round((total - done) * taken_s / done * 1e9))
+    return f"{text}, {done / taken_s:.3g} a second, {left} left"

@@ -27,7 +27,7 @@ _WITH_FACTS: Final = 3
 """A Trace and what is computed of it take about this many times the bytes of its tables."""
 _MOST_TIMES_BYTES: Final = 150_000_000
 """Of sets of instants that are kept, of a file; not counting that facts share them."""
-_MOST_TIMES_BYTES_LAID_DOWN: Final = 60_000_000
+_MOST_TIMES_BYTES_SPILLED: Final = 60_000_000
 _FACTS_ALONE: Final = 1
 """What is computed of a Trace whose tables lie on the disk."""
 _WORTH_BYTES: Final = 10_000_000
@@ -40,8 +40,8 @@ _Key: TypeAlias = tuple[str, bytes]
 class Holder:
     """The Traces that a process holds: of every file the last one whole, and windows of it.
 
-    Those that were asked least recently are laid down on the disk where the process takes more than
-    ``most_bytes``, and brought back when they are asked again; where there is no room they are
+    Those that were asked least recently are spilled to the disk where the process takes more than
+    ``most_bytes``, and loaded when they are asked again; where there is no room they are
     given up, and made again. Sets of ``n_large`` intervals stay here.
     """
 
@@ -53,7 +53,7 @@ class Holder:
 
     def answer(self, question: Question | TimeQuestion) -> bytes:
         """Return the answer to ``question`` as it travels; an error is the answer, too."""
-        file = question.recipe.file
+        file = question.plan.file
         with self._lock:
             held = self._held.setdefault(file, _Held(self._n_large))
             self._held.move_to_end(file)
@@ -70,10 +70,10 @@ class Holder:
             for file, held in list(self._held.items())[:-1]:
                 if self._taken_bytes() <= self._most_bytes:
                     return
-                if held.is_up and held.lock.acquire(blocking=False):
+                if held.is_in_memory and held.lock.acquire(blocking=False):
                     is_large = held.n_bytes >= _WORTH_BYTES
                     try:
-                        if not held.lay_down():
+                        if not held.spill():
                             del self._held[file]
                     finally:
                         held.lock.release()
@@ -96,34 +96,34 @@ class _Held:
         self._times: OrderedDict[_Key, Intervals] = OrderedDict()
         self._whole: dict[tuple[PlanStep, ...], Trace] = {}
         self._windows: OrderedDict[tuple[PlanStep, ...], Trace] = OrderedDict()
-        self._spill = Spill()
-        self._is_down = self._was_down = False
+        self._file = Spill()
+        self._is_spilled = self._was_spilled = False
 
     @property
     def n_bytes(self) -> int:
         """About how much memory it takes."""
-        if self._is_down:
+        if self._is_spilled:
             return 0
-        times = _FACTS_ALONE if self._was_down else _WITH_FACTS
+        times = _FACTS_ALONE if self._was_spilled else _WITH_FACTS
         return times * self._n_table_bytes + self._n_times_bytes
 
     @property
-    def is_up(self) -> bool:
+    def is_in_memory(self) -> bool:
         """Whether any of it is in memory."""
-        return not self._is_down and bool(self._whole or self._times)
+        return not self._is_spilled and bool(self._whole or self._times)
 
-    def lay_down(self) -> bool:
+    def spill(self) -> bool:
         """Leave it on the disk alone; False where that cannot be done."""
-        self._forget_times(_MOST_TIMES_BYTES_LAID_DOWN)
-        if not self._spill.lay_down((self._whole, self._windows, self._times)):
+        self._forget_times(_MOST_TIMES_BYTES_SPILLED)
+        if not self._file.spill((self._whole, self._windows, self._times)):
             return False
         self._whole, self._windows, self._times = {}, OrderedDict(), OrderedDict()
-        self._is_down = True
+        self._is_spilled = True
         return True
 
-    def _bring_back(self) -> None:
-        self._whole, self._windows, self._times = self._spill.bring_back()
-        self._is_down, self._was_down = False, True
+    def _load(self) -> None:
+        self._whole, self._windows, self._times = self._file.load()
+        self._is_spilled, self._was_spilled = False, True
 
     def answer(self, question: Question | TimeQuestion) -> bytes:
         """Return the answer as it travels."""
@@ -138,7 +138,7 @@ class _Held:
         return text
 
     def _answer(self, question: Question) -> Any:
-        trace = self.made(question.recipe)
+        trace = self.made(question.plan)
         return question.measure(trace, *question.args, **dict(question.kwargs))
 
     def _time(self, of: Expression) -> Intervals:
@@ -172,16 +172,16 @@ class _Held:
         while self._n_times_bytes > most_bytes and len(self._times) > 1:
             self._n_times_bytes -= _BYTES_EACH * len(self._times.popitem(last=False)[1])
 
-    def made(self, recipe: Plan) -> Trace:
-        """Return the Trace that ``recipe`` makes, from as far as it is made already."""
-        if self._is_down:
-            self._bring_back()
-        changes = recipe.changes
-        makers = [change.make for change in changes]
+    def made(self, plan: Plan) -> Trace:
+        """Return the Trace that ``plan`` makes, from as far as it is made already."""
+        if self._is_spilled:
+            self._load()
+        steps = plan.steps
+        makers = [step.make for step in steps]
         n_whole = makers.index(Trace.within) if Trace.within in makers else len(makers)
-        trace = self._made_whole(changes[:n_whole])
-        for n in range(n_whole + 1, len(changes) + 1):
-            key = changes[:n]
+        trace = self._made_whole(steps[:n_whole])
+        for n in range(n_whole + 1, len(steps) + 1):
+            key = steps[:n]
             if key not in self._windows:
                 self._windows[key] = key[-1].make(trace, *key[-1].args)
             self._windows.move_to_end(key)
@@ -190,28 +190,28 @@ class _Held:
             self._windows.popitem(last=False)
         return trace
 
-    def _made_whole(self, changes: tuple[PlanStep, ...]) -> Trace:
-        if changes in self._whole:
-            return self._whole[changes]
-        if changes[:1] not in self._began_with():
+    def _made_whole(self, steps: tuple[PlanStep, ...]) -> Trace:
+        if steps in self._whole:
+            return self._whole[steps]
+        if steps[:1] not in self._began_with():
             self._whole.clear()
             self._windows.clear()
-        known = next((n for n in range(len(changes), 0, -1) if changes[:n] in self._whole), 0)
-        for n in range(known, len(changes)):
-            make, args = changes[n].make, changes[n].args
-            before = self._whole[changes[:n]] if n else None
-            self._whole[changes[: n + 1]] = make(*args) if before is None else make(before, *args)
-            if n and not changes[n].takes_part:
-                self._forget(changes[:n])
+        known = next((n for n in range(len(steps), 0, -1) if steps[:n] in self._whole), 0)
+        for n in range(known, len(steps)):
+            make, args = steps[n].make, steps[n].args
+            before = self._whole[steps[:n]] if n else None
+            self._whole[steps[: n + 1]] = make(*args) if before is None else make(before, *args)
+            if n and not steps[n].takes_part:
+                self._forget(steps[:n])
         self._n_table_bytes = sum(map(_n_bytes, self._whole.values()))
-        return self._whole[changes]
+        return self._whole[steps]
 
     def _began_with(self) -> set[tuple[PlanStep, ...]]:
-        return {changes[:1] for changes in self._whole}
+        return {steps[:1] for steps in self._whole}
 
-    def _forget(self, changes: tuple[PlanStep, ...]) -> None:
-        del self._whole[changes]
-        for key in [key for key in self._windows if key[: len(changes)] == changes]:
+    def _forget(self, steps: tuple[PlanStep, ...]) -> None:
+        del self._whole[steps]
+        for key in [key for key in self._windows if key[: len(steps)] == steps]:
             del self._windows[key]
 
 

@@ -1,281 +1,294 @@
-"""Processes on this machine that hold the Traces of some files, and how far they are."""
+"""Workers that hold the Traces of some files, asked side by side; and those that are processes."""
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import pickle
 import signal
-import sys
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import count
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeAlias
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Final, TypeAlias
 
 from traceprof.errors import TraceError
-from traceprof.processes import PROGRESS, alone, trim, usable_bytes
-from traceprof.units import format_duration
+from traceprof.processes import alone, trim, usable_bytes
 from traceprof.workers.holder import Holder
 from traceprof.workers.remote import Question
 from traceprof.workers.remote_intervals import TimeQuestion, unpacked
+from traceprof.workers.spill import folder_on_disk
 
+Asked: TypeAlias = Question | TimeQuestion
 Report: TypeAlias = Callable[[int, int], None]
 """Is told how many ranks are done, and of how many."""
 
-_FIRST_AFTER_S: Final = 1.0
-_EVERY_S: Final = 0.2
-_WIDTH: Final = 79
+_MOST_DEATHS: Final = 3
+"""A question whose worker died so often is not asked again."""
+_LOOKS_EVERY_S: Final = 1.0
+_LARGE_BYTES: Final = 1 << 16
+"""Questions with arrays of so many go by a file: they are not copied on their way."""
 
 
 def no_progress(done: int, total: int) -> None:
     """Tell nobody."""
 
 
-class RankProgress:
-    """A line that says how many ranks are done, how many a second, and how long the rest takes."""
+class WorkerPool(ABC):
+    """Workers that answer questions; the questions about one file go to the same one.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._begun_s = self._shown_s = 0.0
-        self._is_shown = False
-
-    def __call__(self, done: int, total: int) -> None:
-        """Say that ``done`` of ``total`` ranks are done; the first of them may take a while."""
-        if not self._stream.isatty():
-            return
-        now_s = time.monotonic()
-        if done == 0:
-            PROGRESS.is_told = True
-            self._begun_s = self._shown_s = now_s
-        if done == total:
-            self._clear()
-        elif now_s - self._begun_s > _FIRST_AFTER_S and now_s - self._shown_s > _EVERY_S:
-            self._shown_s = now_s
-            self._show(done, total, now_s - self._begun_s)
-
-    def _show(self, done: int, total: int, taken_s: float) -> None:
-        text = f"traceprof: {done} of {total} ranks"
-        if done:
-            left = format_duration(round((total - done) * taken_s / done * 1e9))
-            text += f", {done / taken_s:.3g} a second, {left} left"
-        self._stream.write(f"\r{text:{_WIDTH}}")
-        self._stream.flush()
-        self._is_shown = True
-
-    def _clear(self) -> None:
-        if self._is_shown:
-            self._stream.write(f"\r{'':{_WIDTH}}\r")
-            self._stream.flush()
-        self._is_shown = False
-
-
-Asked: TypeAlias = Question | TimeQuestion
-
-_LARGE_BYTES: Final = 1 << 16
-"""Arrays of so many are sent from where they are, not copied first."""
-
-
-def apart(question: Asked) -> tuple[bytes, list[memoryview]]:
-    """Return a question as text, and what of it is large."""
-    arrays: list[memoryview] = []
-
-    def is_small(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes >= _LARGE_BYTES:
-            arrays.append(raw)
-        return raw.nbytes < _LARGE_BYTES
-
-    text = pickle.dumps(question, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
-    return text, arrays
-
-
-def together(text: bytes, arrays: Sequence[bytes]) -> Asked:
-    """Return the question that was taken apart."""
-    question: Asked = pickle.loads(text, buffers=arrays)
-    return question
-
-
-def laid_down(question: Asked, file: Path) -> bool:
-    """Write a question to ``file``; False where there is no room."""
-    text, arrays = apart(question)
-    head = pickle.dumps((text, [array.nbytes for array in arrays]))
-    return _are_written([head, *arrays], file)
-
-
-def is_written(answer: bytes, file: Path) -> bool:
-    """Write an answer to ``file``; False where there is no room."""
-    return _are_written([answer], file)
-
-
-def _are_written(parts: Iterable[bytes | memoryview], file: Path) -> bool:
-    try:
-        with file.open("wb") as out:
-            for part in parts:
-                out.write(part)
-    except OSError:
-        with suppress(OSError):
-            file.unlink()
-        return False
-    return True
-
-
-def picked_up(file: Path) -> Asked:
-    """Return the question that lies in ``file``."""
-    with file.open("rb") as own:
-        text, sizes = pickle.load(own)
-        return together(text, [own.read(n_bytes) for n_bytes in sizes])
-
-
-_MOST_DEATHS: Final = 3
-"""A question whose process died so often is not asked again."""
-
-
-@dataclass(eq=False)
-class _Hand:
-    """One process, and what it is still to be asked: by number."""
-
-    process: Any
-    connection: Connection
-    asked: int | None = None
-    waiting: deque[int] = field(default_factory=deque)
-
-
-class Pool:
-    """Processes that answer questions; the questions about one file go to the same one.
-
-    A process that dies is replaced, and what it was asked is asked again.
+    What was asked of one that dies is asked again. Few questions are given to each at a time: to
+    one that died those are lost, and whoever passes them on holds them meanwhile.
     """
 
-    def __init__(self, n_processes: int, progress: Report = no_progress) -> None:
-        self._n_processes = max(1, n_processes)
+    n_ahead: ClassVar = 1
+    """Questions that a worker is given at a time."""
+    deaths: ClassVar[tuple[type[Exception], ...]] = ()
+    """What a question ends with whose worker died."""
+    died: ClassVar = "{}"
+    """What is said then, of how many deaths."""
+
+    def __init__(self, n_workers: int, progress: Report = no_progress) -> None:
+        self.n_workers = max(1, n_workers)
         self._progress = progress
-        self._hands: list[_Hand] = []
-        self._owners: dict[str, _Hand] = {}
+        self._owners: dict[str, Any] = {}
         self._is_backwards = True
+        self._numbers = count()
+        self._folder: TemporaryDirectory[str] | None = None
 
     def ask(self, questions: Sequence[Asked]) -> list[Any]:
-        """Return the answers in the order of the questions (see `Crew`).
+        """Return the answers in the order of the questions (see `Pool`).
 
         Raises:
-            TraceError: processes die of a question.
+            TraceError: workers die of a question.
         """
         if not questions:
             return []
         try:
             return self._answers(questions)
         except BaseException:
-            self.close()  # what is half answered would be the answer to the next question
+            self.close()  # nobody takes what is half answered
             raise
+
+    @abstractmethod
+    def submit(self, worker: Any, question: Asked) -> Any:
+        """Return the answer of a worker, as a future."""
+
+    @abstractmethod
+    def workers(self) -> Collection[Any]:
+        """Return the workers among which files are shared out."""
+
+    def living(self) -> Collection[Any]:
+        """Return those that answer what they were asked."""
+        return self.workers()
+
+    def able(self, files: Sequence[str], workers: Collection[Any]) -> Sequence[Collection[Any]]:
+        """Return, of each file, the workers that can read it."""
+        return [workers] * len(files)
+
+    def close(self) -> None:
+        """Give up what is held; the next question begins anew."""
+        self._owners = {}
+        if self._folder is not None:
+            self._folder.cleanup()
+        self._folder = None
+
+    def posted(self, question: Asked) -> bytes | Path:
+        """Return a question as it goes to a process of this machine: itself, or where it lies."""
+        large: list[pickle.PickleBuffer] = []
+        text = pickle.dumps(
+            question,
+            pickle.HIGHEST_PROTOCOL,
+            buffer_callback=lambda own: own.raw().nbytes < _LARGE_BYTES or large.append(own),
+        )
+        if not large:
+            return text
+        try:
+            file = self.new_file()
+            with file.open("wb") as out:
+                pickle.dump(question, out, pickle.HIGHEST_PROTOCOL)
+        except OSError:  # no room: it goes as it is
+            return pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
+        return file
+
+    def new_file(self) -> Path:
+        """Return the name of a file for a question or an answer."""
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="traceprof-", dir=folder_on_disk())
+        return Path(self._folder.name) / str(next(self._numbers))
+
+    def _answers(self, questions: Sequence[Asked]) -> list[Any]:
+        asked = _Round(self, questions)
+        answers: list[Any] = [None] * len(questions)
+        # To and fro: a process has in memory what it was asked about last.
+        self._is_backwards = not self._is_backwards
+        numbers = range(len(questions))
+        asked.begin([*reversed(numbers)] if self._is_backwards else [*numbers])
+        self._progress(0, len(questions))
+        trim()  # meanwhile: what the last answers were made into is seldom as large
+        for n_done in range(1, len(questions) + 1):
+            number, text = asked.next_answer()
+            answers[number] = unpacked(text, self, questions[number])
+            self._progress(n_done, len(questions))
+        return answers
+
+    def owners_of(self, files: Sequence[str]) -> Sequence[Any]:
+        """Return the worker that looks at each file: of those that can, the one with the fewest."""
+        workers = self.workers()
+        new = [file for file in dict.fromkeys(files) if self._owners.get(file) not in workers]
+        loads = Counter(owner for file, owner in self._owners.items() if file not in new)
+        for file, able in zip(new, self.able(new, workers) if new else (), strict=True):
+            self._owners[file] = min(able or workers, key=lambda worker: loads[worker])
+            loads[self._owners[file]] += 1
+        return [self._owners[file] for file in files]
+
+
+class _Round:
+    """Some questions, until all are answered."""
+
+    def __init__(self, pool: WorkerPool, questions: Sequence[Asked]) -> None:
+        self._pool, self._questions = pool, questions
+        self._waiting: dict[Any, deque[int]] = defaultdict(deque)
+        self._asked: dict[int, tuple[Any, int, Any]] = {}
+        self._answered: SimpleQueue[int] = SimpleQueue()
+        self._deaths: Counter[int] = Counter()
+        self._tickets = count()
+
+    def begin(self, numbers: Sequence[int]) -> None:
+        """Ask the first of the questions at ``numbers``; who has none left is asked the next."""
+        owners = self._pool.owners_of([self._questions[one].plan.file for one in numbers])
+        for number, owner in zip(numbers, owners, strict=True):
+            self._waiting[owner].append(number)
+        for owner in dict.fromkeys(owners):
+            n_asked = sum(own == owner for own, _, _ in self._asked.values())
+            for _ in range(self._pool.n_ahead - n_asked):
+                self._ask_next(owner)
+
+    def next_answer(self) -> tuple[int, bytes]:
+        """Return the number of a question, and its answer as it travels."""
+        while True:
+            try:
+                ticket = self._answered.get(timeout=_LOOKS_EVERY_S)
+            except Empty:
+                self._ask_again(self._dead())
+                continue
+            if ticket not in self._asked:
+                continue  # it was asked again meanwhile
+            owner, number, future = self._asked[ticket]
+            try:
+                text: bytes = future.result()
+            except self._pool.deaths:
+                self._ask_again({owner})
+                continue
+            del self._asked[ticket]
+            self._ask_next(owner)
+            return number, text
+
+    def _ask_next(self, owner: Any) -> None:
+        if self._waiting[owner]:
+            number, ticket = self._waiting[owner].popleft(), next(self._tickets)
+            future = self._pool.submit(owner, self._questions[number])
+            self._asked[ticket] = owner, number, future
+            future.add_done_callback(lambda _: self._answered.put(ticket))
+
+    def _dead(self) -> set[Any]:
+        """Return who has died with a question: of some nobody says so."""
+        living = self._pool.living()
+        return {owner for owner, _, _ in self._asked.values() if owner not in living}
+
+    def _ask_again(self, dead: Collection[Any]) -> None:
+        """Ask anew what was asked of workers that died, and what these were still to be asked."""
+        numbers: list[int] = []
+        for owner in dead:
+            tickets = [ticket for ticket, (own, _, _) in self._asked.items() if own == owner]
+            lost = [self._asked.pop(ticket)[1] for ticket in tickets]
+            self._deaths[lost[0]] += 1  # the others it had not begun with
+            if self._deaths[lost[0]] >= _MOST_DEATHS:
+                said = self._pool.died.format(_MOST_DEATHS)
+                raise TraceError(f"{self._questions[lost[0]].plan.file}: {said}")
+            numbers += [*lost, *self._waiting.pop(owner, ())]
+        if numbers:
+            self.begin(numbers)
+
+
+class ProcessPool(WorkerPool):
+    """Processes of this machine; one that dies is replaced."""
+
+    deaths = (BrokenProcessPool,)
+    died = (
+        "the process that reads it died {} times (not enough memory?): "
+        "fewer --jobs leave more memory to each"
+    )
+
+    def __init__(self, n_workers: int, progress: Report = no_progress) -> None:
+        super().__init__(n_workers, progress)
+        self._executors: dict[int, ProcessPoolExecutor] = {}
+
+    def workers(self) -> Collection[int]:
+        """Return the numbers of the processes, which start when they are asked."""
+        return range(self.n_workers)
+
+    def submit(self, worker: int, question: Asked) -> Any:
+        """Return the answer of a process, as a future."""
+        sent = self.posted(question)
+        if worker in self._executors:
+            try:
+                return self._executors[worker].submit(answer_posted, sent)
+            except BrokenProcessPool:
+                self._executors.pop(worker).shutdown()
+        self._executors[worker] = own = ProcessPoolExecutor(
+            1, get_context("spawn"), _begin, (usable_bytes(self.n_workers),)
+        )
+        with alone():  # the first question starts the process
+            return own.submit(answer_posted, sent)
+
+    def pids(self) -> list[int]:
+        """Return the processes that there are."""
+        return [pid for own in self._executors.values() for pid in own._processes or {}]
 
     def close(self) -> None:
         """End the processes; the next question starts them anew."""
-        hands, self._hands = self._hands, []
-        self._owners = {}
-        for hand in hands:
-            hand.connection.close()
-            hand.process.kill()
-        for hand in hands:
-            hand.process.join()
-
-    def _hand(self) -> _Hand:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        args = (theirs, usable_bytes(self._n_processes))
-        process = context.Process(target=_work, args=args, daemon=True)
-        with alone():
-            process.start()
-        theirs.close()
-        return _Hand(process, ours)
-
-    def _answers(self, questions: Sequence[Asked]) -> list[Any]:
-        answers: list[Any] = [None] * len(questions)
-        deaths = [0] * len(questions)
-        n_done = 0
-        self._progress(0, len(questions))
-        self._share_out(questions)
-        for hand in self._hands:
-            self._ask_next(hand, questions)
-        trim()  # meanwhile: what the last answers were made into is seldom as large
-        while n_done < len(questions):
-            busy = {hand.connection: hand for hand in self._hands if hand.asked is not None}
-            for connection in wait(list(busy)):
-                hand = busy[connection]  # type: ignore[index]
-                number = hand.asked
-                assert number is not None
-                try:
-                    text = hand.connection.recv_bytes()
-                except (EOFError, OSError):
-                    deaths[number] += 1
-                    self._replace(hand, questions[number], deaths[number])
-                    hand.waiting.appendleft(number)
-                else:
-                    answers[number] = unpacked(text, self, questions[number])
-                    n_done += 1
-                    self._progress(n_done, len(questions))
-                hand.asked = None
-                self._ask_next(hand, questions)
-        return answers
-
-    def _share_out(self, questions: Sequence[Asked]) -> None:
-        """Give every question to the process that holds its file, of new files to the idlest."""
-        while len(self._hands) < min(self._n_processes, len(questions)):
-            self._hands.append(self._hand())
-        loads = {id(hand): 0 for hand in self._hands}
-        for owner in self._owners.values():
-            loads[id(owner)] += 1
-        # To and fro: a process has in memory what it was asked about last.
-        self._is_backwards = not self._is_backwards
-        numbered = list(enumerate(questions))
-        for number, question in reversed(numbered) if self._is_backwards else numbered:
-            root = question.recipe.file
-            if root not in self._owners:
-                owner = min(self._hands, key=lambda hand: loads[id(hand)])
-                self._owners[root] = owner
-                loads[id(owner)] += 1
-            self._owners[root].waiting.append(number)
-
-    def _ask_next(self, hand: _Hand, questions: Sequence[Asked]) -> None:
-        if hand.asked is None and hand.waiting:
-            hand.asked = hand.waiting.popleft()
-            try:
-                _send(hand.connection, questions[hand.asked])
-            except OSError:
-                return  # it has died, which is found when its answer is read
-
-    def _replace(self, hand: _Hand, question: Asked, n_deaths: int) -> None:
-        if n_deaths >= _MOST_DEATHS:
-            what = question.recipe.file
-            raise TraceError(
-                f"{what}: the process that reads it died {n_deaths} times (not enough memory?): "
-                "fewer --jobs leave more memory to each"
-            )
-        hand.connection.close()
-        hand.process.join()
-        new = self._hand()
-        hand.process, hand.connection = new.process, new.connection
+        super().close()
+        while self._executors:
+            own = self._executors.popitem()[1]
+            for process in [*(own._processes or {}).values()]:
+                process.kill()
+            own.shutdown()
 
 
-def _send(connection: Connection, question: Asked) -> None:
-    text, arrays = apart(question)
-    connection.send((len(arrays), text))
-    for array in arrays:
-        connection.send_bytes(array)
+_holders: Final[dict[int, Holder]] = {}
+"""That of this process, which keeps what it has made."""
 
 
-def _received(connection: Connection) -> Asked:
-    n_arrays, text = connection.recv()
-    return together(text, [connection.recv_bytes() for _ in range(n_arrays)])
-
-
-def _work(connection: Connection, most_bytes: int) -> None:
-    """Answer questions until nobody asks any more; Ctrl-C is for who asks."""
+def _begin(most_bytes: int) -> None:
+    """Begin a process that answers; Ctrl-C is for who asks, and it ends with them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    holder = Holder(most_bytes)
-    while True:
-        try:
-            connection.send_bytes(holder.answer(_received(connection)))
-        except (EOFError, OSError):
-            return
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _holders[0] = Holder(most_bytes)
+
+
+def _end_with_parent() -> None:
+    if (parent := parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
+def answer_posted(posted: bytes | Path) -> bytes:
+    """Answer a question that was `posted` to this process, which keeps what it has made."""
+    question = picked_up(posted)
+    if isinstance(posted, Path):
+        posted.unlink(missing_ok=True)
+    return _holders[0].answer(question)
+
+
+def picked_up(posted: bytes | Path) -> Asked:
+    """Return a question that was posted."""
+    text = posted if isinstance(posted, bytes) else posted.read_bytes()
+    question: Asked = pickle.loads(text)
+    return question

@@ -6,9 +6,9 @@ the plan has the Trace, so that one that was lost is made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
 import pandas as pd
@@ -17,7 +17,6 @@ from traceprof.model.tables import TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import RowsOf, Trace
 
-_Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
 _EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_times)
 """The tables that grow with the recording; the others travel with the head of a Trace."""
@@ -25,7 +24,7 @@ _EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_t
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step of a recipe: a function, and what it takes beside the Trace so far.
+    """One step of a plan: a function, and what it takes beside the Trace so far.
 
     Two are the same that bear the same ``name``. ``takes_part``: others are made of the same
     Trace, which is still needed.
@@ -41,23 +40,23 @@ class PlanStep:
 class Plan:
     """How a Trace is made: it is read, then changed."""
 
-    changes: tuple[PlanStep, ...]
+    steps: tuple[PlanStep, ...]
 
     @property
     def file(self) -> str:
         """The file that the Trace is read from."""
-        return str(self.changes[0].args[0])
+        return str(self.steps[0].args[0])
 
-    def then(self, change: PlanStep) -> Plan:
-        """Return the recipe of what ``change`` makes of this one's Trace."""
-        return Plan((*self.changes, change))
+    def then(self, step: PlanStep) -> Plan:
+        """Return the plan of what ``step`` makes of this one's Trace."""
+        return Plan((*self.steps, step))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked of a Trace: a function that pickles by its name, and what it takes beside."""
 
-    recipe: Plan
+    plan: Plan
     measure: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: tuple[tuple[str, Any], ...] = ()
@@ -71,11 +70,11 @@ class Failed:
     error: Exception
 
 
-class Crew(Protocol):
+class Pool(Protocol):
     """The processes that hold the Traces."""
 
-    def ask(self, questions: Sequence[Any]) -> list[Any]:
-        """Return the answers in the order of the questions, `Raised` where one raised an error.
+    def ask(self, questions: Sequence[Any], /) -> list[Any]:
+        """Return the answers in the order of the questions, `Failed` where one raised an error.
 
         Questions are each a `Question`, or one about sets of instants (`TimeQuestion`).
 
@@ -86,16 +85,16 @@ class Crew(Protocol):
 
 
 class RemoteTrace(Trace):
-    """A Trace that a crew holds; what is small of it is here, and its events where they are.
+    """A Trace that a pool holds; what is small of it is here, and its events where they are.
 
     ``siblings`` are the Traces that were made in the same way, this one among them: a fact that is
     asked of one is measured of all of them at once.
     """
 
-    __slots__ = ("_facts", "_head", "_span", "_uncut", "crew", "recipe", "siblings")
+    __slots__ = ("_facts", "_head", "_span", "_uncut", "plan", "pool", "siblings")
 
-    crew: Crew
-    recipe: Plan
+    pool: Pool
+    plan: Plan
     siblings: list[RemoteTrace]
     _head: Trace | None
     _span: TimeWindow | None
@@ -104,13 +103,13 @@ class RemoteTrace(Trace):
 
     def __init__(
         self,
-        crew: Crew,
-        recipe: Plan,
+        pool: Pool,
+        plan: Plan,
         siblings: list[RemoteTrace],
         within: tuple[RemoteTrace, TimeWindow] | None = None,
     ) -> None:
         uncut, span = within or (None, None)
-        known = {"crew": crew, "recipe": recipe, "siblings": siblings, "_head": None}
+        known = {"pool": pool, "plan": plan, "siblings": siblings, "_head": None}
         known |= {"_span": span, "_uncut": uncut, "_facts": {}}
         for name, value in known.items():
             object.__setattr__(self, name, value)
@@ -118,23 +117,14 @@ class RemoteTrace(Trace):
 
     @classmethod
     def read_by(
-        cls, crew: Crew, read: Callable[..., Trace], roots: Sequence[tuple[Any, ...]]
+        cls, pool: Pool, read: Callable[..., Trace], roots: Sequence[tuple[Any, ...]]
     ) -> list[RemoteTrace | Exception]:
         """Return the Trace that ``read`` makes of each of ``roots``, or why it cannot."""
         siblings: list[RemoteTrace] = []
-        made = [cls(crew, Plan((PlanStep(read, args),)), siblings) for args in roots]
-        heads = crew.ask([Question(one.recipe, head_of) for one in made])
-        siblings[:] = [
-            one for one, head in zip(made, heads, strict=True) if not isinstance(head, Failed)
-        ]
-        found: list[RemoteTrace | Exception] = []
-        for one, head in zip(made, heads, strict=True):
-            if isinstance(head, Failed):
-                found.append(head.error)
-            else:
-                object.__setattr__(one, "_head", head)
-                found.append(one)
-        return found
+        made = [cls(pool, Plan((PlanStep(read, args),)), siblings) for args in roots]
+        failed = _fetch_heads(made)
+        siblings[:] = [one for one in made if one not in failed]
+        return [failed.get(one, one) for one in made]
 
     @property
     def head(self) -> Trace:
@@ -142,13 +132,9 @@ class RemoteTrace(Trace):
         if self._uncut is not None:
             return self._uncut.head
         if self._head is None:
-            missing = [one for one in self.siblings if one._head is None]
-            heads = self.crew.ask([Question(one.recipe, head_of) for one in missing])
-            for one, head in zip(missing, heads, strict=True):
-                if not isinstance(head, Failed):
-                    object.__setattr__(one, "_head", head)
-                elif one is self:
-                    raise head.error
+            failed = _fetch_heads([one for one in self.siblings if one._head is None])
+            if self in failed:
+                raise failed[self]
         assert self._head is not None
         return self._head
 
@@ -161,7 +147,7 @@ class RemoteTrace(Trace):
         """
         asked = [one for one in self.siblings if key not in one._facts]
         more = tuple(sorted(kwargs.items()))
-        found = self.crew.ask([Question(one.recipe, measure, args, more) for one in asked])
+        found = self.pool.ask([Question(one.plan, measure, args, more) for one in asked])
         for one, answer in zip(asked, found, strict=True):
             if not isinstance(answer, Failed):
                 one._facts[key] = answer
@@ -170,9 +156,47 @@ class RemoteTrace(Trace):
         kept: _Answer = self._facts[key]
         return kept
 
+    @classmethod
+    def measure_all(
+        cls,
+        traces: Sequence[Any],
+        measure: Callable[..., _Answer],
+        args: Sequence[tuple[Any, ...]],
+        kwargs: Mapping[str, Any],
+    ) -> list[_Answer]:
+        """Return what ``measure`` says of each of ``traces``, where it is."""
+        more = tuple(kwargs.items())
+        answers = traces[0].pool.ask(
+            [Question(one.plan, measure, own, more) for one, own in zip(traces, args, strict=True)]
+        )
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+        return answers
+
+    @classmethod
+    def change_all(
+        cls,
+        traces: Sequence[Any],
+        change: Callable[..., Trace],
+        args: Sequence[tuple[Any, ...]],
+        *,
+        takes_part: bool,
+    ) -> list[Trace]:
+        """Return what ``change`` makes of each of ``traces``, where it is."""
+        siblings: list[RemoteTrace] = []
+        made: list[Trace] = []
+        for one, own in zip(traces, args, strict=True):
+            within = None
+            if change is Trace.within:
+                within = one if one._uncut is None else one._uncut, *own
+            step = PlanStep(change, own, takes_part)
+            made.append(cls(one.pool, one.plan.then(step), siblings, within))
+        return made
+
     def within(self, window: TimeWindow) -> Self:
         """Return the part of the Trace inside ``window``, held where the Trace is."""
-        return cast("Self", _within([self], window)[0])
+        return cast("Self", self.change_all([self], Trace.within, [(window,)], takes_part=False)[0])
 
     def table(self, name: str) -> pd.DataFrame:
         """Return a table; one of events comes from where the Trace is."""
@@ -182,11 +206,10 @@ class RemoteTrace(Trace):
         """Return which rows of table ``name`` of the whole Trace those of this one are."""
         if self._uncut is None:
             return slice(None)
-        return measure_each([self], Trace.rows_in_whole, name)[0]
+        return self.measure_all([self], Trace.rows_in_whole, [(name,)], {})[0]
 
     def _events(self, name: str) -> pd.DataFrame:
-        found: pd.DataFrame = measure_each([self], Trace.table, name)[0]
-        return found
+        return self.measure_all([self], Trace.table, [(name,)], {})[0]
 
     @property
     def uncut(self) -> RemoteTrace | None:
@@ -221,81 +244,19 @@ for _name in TABLES:
     setattr(RemoteTrace, _name, _of_events(_name) if _name in _EVENTS else _of_head(_name))
 
 
+def _fetch_heads(traces: Sequence[RemoteTrace]) -> dict[RemoteTrace, Exception]:
+    """Bring the heads of ``traces`` here; return the errors of those that have none."""
+    heads = traces[0].pool.ask([Question(one.plan, head_of) for one in traces]) if traces else []
+    failed = {}
+    for one, head in zip(traces, heads, strict=True):
+        if isinstance(head, Failed):
+            failed[one] = head.error
+        else:
+            object.__setattr__(one, "_head", head)
+    return failed
+
+
 def head_of(trace: Trace) -> Trace:
     """Return a Trace without its events."""
     events: dict[str, Any] = {name: empty_table(name) for name in _EVENTS}
     return replace(trace, **events, uncut=None, rows={})
-
-
-def measure_each(
-    traces: Sequence[Trace],
-    measure: Callable[Concatenate[Trace, _Arguments], _Answer],
-    *args: _Arguments.args,
-    **kwargs: _Arguments.kwargs,
-) -> list[_Answer]:
-    """Return what ``measure`` says of every Trace, where it is.
-
-    ``measure`` must be the function of a module, and everything that goes there and back small.
-    """
-    return measure_of_each(traces, measure, [args] * len(traces), tuple(kwargs.items()))
-
-
-def measure_of_each(
-    traces: Sequence[Trace],
-    measure: Callable[..., _Answer],
-    args: Sequence[tuple[Any, ...]],
-    kwargs: tuple[tuple[str, Any], ...] = (),
-) -> list[_Answer]:
-    """Return what ``measure`` says of every Trace with its own arguments (see `measure_each`)."""
-    away = [trace for trace in traces if isinstance(trace, RemoteTrace)]
-    if not away:
-        named = dict(kwargs)
-        return [measure(trace, *own, **named) for trace, own in zip(traces, args, strict=True)]
-    assert len(away) == len(traces)
-    asked = [
-        Question(one.recipe, measure, own, kwargs) for one, own in zip(away, args, strict=True)
-    ]
-    return [_raised(answer) for answer in away[0].crew.ask(asked)]
-
-
-def change_each(
-    traces: Sequence[Trace],
-    change: Callable[..., Trace],
-    args: Sequence[tuple[Any, ...]],
-    *,
-    takes_part: bool = False,
-) -> list[Trace]:
-    """Return what ``change`` makes of every Trace with its own arguments, where it is.
-
-    ``takes_part``: it is one of several that are made of the same Trace.
-    """
-    away = [trace for trace in traces if isinstance(trace, RemoteTrace)]
-    if not away:
-        return [change(trace, *own) for trace, own in zip(traces, args, strict=True)]
-    assert len(away) == len(traces)
-    if change is Trace.within:
-        return [*_within(away, *args[0])]
-    siblings: list[RemoteTrace] = []
-    return [
-        RemoteTrace(one.crew, one.recipe.then(PlanStep(change, own, takes_part)), siblings)
-        for one, own in zip(away, args, strict=True)
-    ]
-
-
-def _within(traces: Sequence[RemoteTrace], window: TimeWindow) -> list[RemoteTrace]:
-    siblings: list[RemoteTrace] = []
-    return [
-        RemoteTrace(
-            one.crew,
-            one.recipe.then(PlanStep(Trace.within, (window,))),
-            siblings,
-            (one if one._uncut is None else one._uncut, window),
-        )
-        for one in traces
-    ]
-
-
-def _raised(answer: Any) -> Any:
-    if isinstance(answer, Failed):
-        raise answer.error
-    return answer

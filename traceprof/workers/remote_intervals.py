@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.workers.remote import Crew, Failed, Plan, Question
+from traceprof.workers.remote import Failed, Plan, Pool, Question
 
 LARGE: Final = 2048
 """Sets of so many intervals do not travel."""
@@ -67,11 +67,11 @@ _DONE: Final[Mapping[str, Callable[[Intervals, Intervals], Intervals]]] = {
 class TimeQuestion:
     """What is asked of sets that lie elsewhere: their sizes, themselves, or how much they cover.
 
-    ``recipe`` is that of one of the Traces that they are of, all of one file; ``spans`` are starts
+    ``plan`` is that of one of the Traces that they are of, all of one file; ``spans`` are starts
     and ends in ns.
     """
 
-    recipe: Plan
+    plan: Plan
     expressions: tuple[Expression, ...]
     spans: tuple[Int64Array, Int64Array] | None = None
     is_whole: bool = False
@@ -102,16 +102,16 @@ class _Size(NamedTuple):
 
 
 class RemoteIntervals(Intervals):
-    """A set that a crew holds; it does all that `Intervals` does.
+    """A set that a pool holds; it does all that `Intervals` does.
 
     Sets that came about in the same way are asked about together: those of other ranks.
     """
 
-    __slots__ = ("__weakref__", "_crew", "_expression", "_recipe", "_shape", "_size")
+    __slots__ = ("__weakref__", "_expression", "_plan", "_pool", "_shape", "_size")
 
-    _crew: Crew
+    _pool: Pool
     _expression: KeptSet | CombinedSet
-    _recipe: Plan
+    _plan: Plan
     _shape: int
     _size: _Size | None
     _unknown: ClassVar[dict[int, list[ref[RemoteIntervals]]]] = {}
@@ -119,13 +119,13 @@ class RemoteIntervals(Intervals):
 
     def __init__(
         self,
-        crew: Crew,
-        recipe: Plan,
+        pool: Pool,
+        plan: Plan,
         expression: KeptSet | CombinedSet,
         shape: int,
         size: _Size | None = None,
     ) -> None:
-        known = {"_crew": crew, "_recipe": recipe, "_expression": expression, "_shape": shape}
+        known = {"_pool": pool, "_plan": plan, "_expression": expression, "_shape": shape}
         for name, value in (known | {"_size": size}).items():
             object.__setattr__(self, name, value)
         if size is None:
@@ -133,20 +133,20 @@ class RemoteIntervals(Intervals):
 
     @classmethod
     def arrived(
-        cls, crew: Crew, question: Question, number: int, digest: bytes, n: int, total_ns: int
+        cls, pool: Pool, question: Question, number: int, digest: bytes, n: int, total_ns: int
     ) -> RemoteIntervals:
         """Return a set that stayed behind when the rest of the answer came, the ``number``-th."""
         shape = hash((getattr(question.measure, "__qualname__", ""), number))
         size = _Size(n, total_ns, None, None)
-        return cls(crew, question.recipe, KeptSet(question, digest), shape, size)
+        return cls(pool, question.plan, KeptSet(question, digest), shape, size)
 
     def _known(self) -> _Size:
         if self._size is None:
             others = (one() for one in self._unknown.pop(self._shape, ()))
-            like = [one for one in others if one is not None and one._crew is self._crew]
+            like = [one for one in others if one is not None and one._pool is self._pool]
             like = [self, *(one for one in like if one is not self)]
-            questions = [TimeQuestion(one._recipe, (one._expression,)) for one in like]
-            for one, found in zip(like, _answers(self._crew, questions), strict=True):
+            questions = [TimeQuestion(one._plan, (one._expression,)) for one in like]
+            for one, found in zip(like, _answers(self._pool, questions), strict=True):
                 object.__setattr__(one, "_size", found)
         assert self._size is not None
         return self._size
@@ -162,8 +162,8 @@ class RemoteIntervals(Intervals):
         self._known()
         found = self._small()
         if found is None:
-            question = TimeQuestion(self._recipe, (self._expression,), is_whole=True)
-            found = Intervals(*_answers(self._crew, [question])[0])
+            question = TimeQuestion(self._plan, (self._expression,), is_whole=True)
+            found = Intervals(*_answers(self._pool, [question])[0])
         return found
 
     @property
@@ -190,8 +190,8 @@ class RemoteIntervals(Intervals):
         if small is not None:
             return small.covered_ns(starts, ends)
         spans = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
-        question = TimeQuestion(self._recipe, (self._expression,), spans)
-        found: Int64Array = _answers(self._crew, [question])[0]
+        question = TimeQuestion(self._plan, (self._expression,), spans)
+        found: Int64Array = _answers(self._pool, [question])[0]
         return found
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
@@ -223,7 +223,7 @@ class RemoteIntervals(Intervals):
         self, how: _How, left: Expression, right: Expression | tuple[int, int], about: object
     ) -> RemoteIntervals:
         shape = hash((how, self._shape, about))
-        return RemoteIntervals(self._crew, self._recipe, CombinedSet(how, left, right), shape)
+        return RemoteIntervals(self._pool, self._plan, CombinedSet(how, left, right), shape)
 
     def __reduce__(self) -> Any:
         found = self.here()
@@ -236,7 +236,7 @@ def _combined(how: _How, left: Intervals, right: Intervals) -> Intervals:
     if not isinstance(away, RemoteIntervals):
         return _DONE[how](left, right)
     if isinstance(left, RemoteIntervals) and isinstance(right, RemoteIntervals):
-        if left._recipe.file != right._recipe.file or left._crew is not right._crew:
+        if left._plan.file != right._plan.file or left._pool is not right._pool:
             return _DONE[how](left.here(), right.here())
         return left._with(how, left._expression, right._expression, right._shape)
     if away is left and not len(right):
@@ -253,15 +253,15 @@ def _at_hand(found: Intervals) -> Intervals:
     return found if small is None else small
 
 
-def _answers(crew: Crew, questions: Sequence[TimeQuestion]) -> list[Any]:
-    found = crew.ask(questions)
+def _answers(pool: Pool, questions: Sequence[TimeQuestion]) -> list[Any]:
+    found = pool.ask(questions)
     for answer in found:
         if isinstance(answer, Failed):
             raise answer.error
     return [answer[0] for answer in found]
 
 
-_asked: ContextVar[tuple[Crew, Question]] = ContextVar("_asked")
+_asked: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
 
 
 class _Packer(pickle.Pickler):
@@ -288,8 +288,8 @@ def _digest(of: Intervals) -> bytes:
 
 
 def _arrived(number: int, digest: bytes, n: int, total_ns: int) -> RemoteIntervals:
-    crew, question = _asked.get()
-    return RemoteIntervals.arrived(crew, question, number, digest, n, total_ns)
+    pool, question = _asked.get()
+    return RemoteIntervals.arrived(pool, question, number, digest, n, total_ns)
 
 
 def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]:
@@ -309,11 +309,11 @@ def large_of(answer: Any, n_large: int) -> Mapping[bytes, Intervals]:
     return packed(answer, n_large)[1]
 
 
-def unpacked(text: bytes, crew: Crew, question: Question | TimeQuestion) -> Any:
-    """Return the answer to a question that ``crew`` was asked."""
+def unpacked(text: bytes, pool: Pool, question: Question | TimeQuestion) -> Any:
+    """Return the answer to a question that ``pool`` was asked."""
     if isinstance(question, TimeQuestion):
         return pickle.loads(text)
-    token = _asked.set((crew, question))
+    token = _asked.set((pool, question))
     try:
         return pickle.loads(text)
     finally:

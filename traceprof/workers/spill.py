@@ -35,7 +35,7 @@ _Place: TypeAlias = tuple[int, int]
 class Spill:
     """A file without a name that holds an object; it is gone with this or the process.
 
-    An object that was brought back and has grown is laid down again; of its arrays only those are
+    An object that was loaded and has grown is spilled again; of its arrays only those are
     written that the file does not hold yet.
     """
 
@@ -47,12 +47,12 @@ class Spill:
         self._objects: dict[int, tuple[_Place, npt.NDArray[np.object_]]] = {}
         self._regions: set[_Place] = set()
 
-    def lay_down(self, known: Any) -> bool:
+    def spill(self, known: Any) -> bool:
         """Write ``known``; False where there is no room for it, or it does not pickle."""
         buffers: list[pickle.PickleBuffer] = []
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=_folder())  # noqa: SIM115 - it stays open
+                self._file = tempfile.TemporaryFile(dir=folder_on_disk())  # noqa: SIM115 - it stays open
                 finalize(self, self._file.close)
             text = io.BytesIO()
             pickler = _Pickler(text, buffers, self._place_of_objects)
@@ -69,8 +69,8 @@ class Spill:
         self._objects = {}
         return True
 
-    def bring_back(self) -> Any:
-        """Return what was laid down; its arrays cannot be written to."""
+    def load(self) -> Any:
+        """Return what was spilled; its arrays cannot be written to."""
         assert self._file is not None
         end = os.fstat(self._file.fileno()).st_size
         if end:
@@ -186,6 +186,6 @@ def _punch(file: int, place: _Place) -> None:
         ctypes.CDLL(None).fallocate64(file, _PUNCH_HOLE | _KEEP_SIZE, start, n_bytes)
 
 
-def _folder() -> str | None:
+def folder_on_disk() -> str | None:
     """Return the folder for such files; None: the usual one."""
     return _ON_DISK if "TMPDIR" not in os.environ and Path(_ON_DISK).is_dir() else None

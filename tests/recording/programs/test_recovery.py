@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.model.test_masking import COMMANDS, PLANTED
 from tests.recording.conftest import (
     NAMED_STEPS,
     TOOLS,
@@ -23,6 +22,7 @@ from tests.recording.conftest import (
     nsys_of,
     require_tool,
 )
+from tests.test_secrets import COMMANDS, PLANTED
 from traceprof.cli import app
 from traceprof.formats import open_trace
 from traceprof.recording.orphans import is_alive

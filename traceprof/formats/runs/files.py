@@ -28,10 +28,10 @@ from traceprof.formats.runs.ranks import (
     varying_number,
 )
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
-from traceprof.model.ranks import Attempt, RankTrace, RunFiles
+from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.workers.remote import Crew, RemoteTrace, measure_each
+from traceprof.workers.remote import Pool, RemoteTrace
 
 _Told: TypeAlias = tuple[Trace, Callable[[], Work]]
 """What a file says of itself, and where its device work is."""
@@ -57,7 +57,7 @@ class _Found:
     life: int = 0
 
 
-PoolOf: TypeAlias = Callable[[Sequence[Path]], Crew | None]
+PoolOf: TypeAlias = Callable[[Sequence[Path]], Pool | None]
 """Chooses who holds the traces in so many files; None: we do."""
 
 
@@ -70,7 +70,7 @@ def open_run(
     options: ReadOptions | None = None,
     life: int | None = None,
     *,
-    choose_crew: PoolOf = _nobody,
+    choose_pool: PoolOf = _nobody,
     allow_missing: bool = False,
 ) -> RunFiles:
     """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
@@ -90,7 +90,7 @@ def open_run(
     options = _with_ranks(options or ReadOptions())
 
     def read(files: Sequence[Path]) -> Iterator[_Told | TraceError]:
-        found = _traces(files, options, choose_crew(files))
+        found = _traces(files, options, choose_pool(files))
         for path, trace in zip(files, found, strict=True):
             if isinstance(trace, TraceError):
                 yield trace
@@ -101,13 +101,13 @@ def open_run(
 
 
 def _traces(
-    files: Sequence[Path], options: ReadOptions, crew: Crew | None
+    files: Sequence[Path], options: ReadOptions, pool: Pool | None
 ) -> Iterable[Trace | TraceError]:
-    """Yield the traces in ``files``, or why one cannot be read: held by ``crew`` or else here."""
-    if crew is None:
+    """Yield the traces in ``files``, or why one cannot be read: held by ``pool`` or else here."""
+    if pool is None:
         yield from (_opened_trace(path, options) for path in files)
         return
-    for found in RemoteTrace.read_by(crew, open_trace, [(path, options) for path in files]):
+    for found in RemoteTrace.read_by(pool, open_trace, [(path, options) for path in files]):
         if isinstance(found, Exception) and not isinstance(found, TraceError):
             raise found
         yield found

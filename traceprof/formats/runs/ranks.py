@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
-from traceprof.model.ranks import RankTrace, of_process
+from traceprof.model.ranks import RankTrace, change_each, of_process
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.workers.remote import change_each
 
 Work = Mapping[str, Mapping[tuple[int, int], int]]
 """Where the device work of a file is: kernels and copies → (process, device) → rows."""

@@ -19,12 +19,11 @@ from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.collectives.members import Member
 from traceprof.measures.facts import fact
 from traceprof.model.placement import UNTIED_CLOCKS, retime
-from traceprof.model.ranks import Ranks
+from traceprof.model.ranks import Ranks, change_each
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.workers.remote import change_each
 
 _FloatArray = npt.NDArray[np.float64]
 

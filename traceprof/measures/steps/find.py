@@ -29,10 +29,9 @@ from traceprof.measures.steps.from_ranges import (
 )
 from traceprof.measures.steps.spans import with_spans
 from traceprof.measures.steps.steadiness import count_warmup
-from traceprof.model.ranks import Ranks
+from traceprof.model.ranks import Ranks, measure_each, measure_of_each
 from traceprof.model.timing import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import Trace
-from traceprof.workers.remote import measure_each, measure_of_each
 
 _EXPLICIT: Final = re.compile("user_step")
 _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")

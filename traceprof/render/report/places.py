@@ -24,7 +24,7 @@ from traceprof.measures.device.times import (
 )
 from traceprof.model.activity import IDLE, PARTS
 from traceprof.model.intervals import Intervals
-from traceprof.model.ranks import Ranks
+from traceprof.model.ranks import Ranks, measure_of_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -34,7 +34,6 @@ from traceprof.render.page.document import Link
 from traceprof.render.palette import category_of
 from traceprof.render.shown import Row
 from traceprof.units import format_duration, format_ratio
-from traceprof.workers.remote import measure_of_each
 
 _LEAST_MARGIN_NS: Final = 1_000
 _RANK: Final = re.compile(r"\brank (\d{1,6})\b")

@@ -44,15 +44,15 @@ _OF_ONE_RANK = ("RANK", "LOCALID", "PROCID")
 
 def write_process_record(**more):
     """Write (again) the record of this process; ``more`` overrides what the environment says."""
-    masking = _load_masking()
+    secrets = _load_secrets()
     record = {
         "pid": os.getpid(),
         "ancestors": _ancestors(),
-        "argv": masking.masked_command(sys.argv) if masking else sys.argv[:1],
+        "argv": secrets.masked_command(sys.argv) if secrets else sys.argv[:1],
         "executable": sys.executable,
         "started_ns": _started_ns(),
         "software": _software(),
-        "variables": masking.kept_variables(_own_variables()) if masking else {},
+        "variables": secrets.kept_variables(_own_variables()) if secrets else {},
     }
     for name, variables in _RANK_VARIABLES.items():
         values = [os.environ[variable] for variable in variables if variable in os.environ]
@@ -71,21 +71,19 @@ def _own_variables():
     }
 
 
-def _load_masking():
+def _load_secrets():
     """Return traceprof's own module that masks secrets, None where it cannot be loaded.
 
-    The program's Python need not have traceprof: the two files that it takes are loaded by
-    themselves.
+    The program's Python need not have traceprof: the one file that it takes is loaded by itself.
     """
-    name = "_traceprof_model"
+    name = "_traceprof_alone"
     try:
         if name not in sys.modules:
             package = types.ModuleType(name)
             inject = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-            root = os.path.dirname(os.path.dirname(inject))
-            package.__path__ = [os.path.join(root, "model")]
+            package.__path__ = [os.path.dirname(os.path.dirname(inject))]
             sys.modules[name] = package
-        return importlib.import_module(name + ".masking")
+        return importlib.import_module(name + ".secrets")
     except Exception as error:
         complain("no arguments and variables of the program", error)
         return None

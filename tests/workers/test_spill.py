@@ -17,7 +17,7 @@ def in_file(spill: Spill) -> int:
     return os.fstat(spill._file.fileno()).st_size
 
 
-def test_what_comes_back_is_what_was_laid_down() -> None:
+def test_what_comes_back_is_what_was_spilled() -> None:
     frame = pd.DataFrame(
         {
             "start_ns": np.arange(LONG),
@@ -27,8 +27,8 @@ def test_what_comes_back_is_what_was_laid_down() -> None:
     )
     known: dict[str, Any] = {"frame": frame, "again": frame, "few": np.arange(3), "text": "x"}
     spill = Spill()
-    assert spill.lay_down(known)
-    back = spill.bring_back()
+    assert spill.spill(known)
+    back = spill.load()
     pd.testing.assert_frame_equal(back["frame"], frame)
     assert back["again"] is back["frame"]
     assert back["few"].tolist() == [0, 1, 2]
@@ -37,14 +37,14 @@ def test_what_comes_back_is_what_was_laid_down() -> None:
 
 def test_arrays_that_lie_in_the_file_are_not_written_again() -> None:
     spill = Spill()
-    assert spill.lay_down([np.arange(LONG)])
+    assert spill.spill([np.arange(LONG)])
     n_bytes = in_file(spill)
     assert n_bytes >= 8 * LONG
-    grown = [*spill.bring_back(), np.ones(LONG)]
+    grown = [*spill.load(), np.ones(LONG)]
     grown.append(grown[0][100:9000])
-    assert spill.lay_down(grown)
+    assert spill.spill(grown)
     assert in_file(spill) < n_bytes + 8 * LONG + 100
-    old, new, part = spill.bring_back()
+    old, new, part = spill.load()
     assert old.tolist() == list(range(LONG))
     assert new.sum() == LONG
     assert part.tolist() == list(range(100, 9000))
@@ -54,12 +54,12 @@ def test_names_that_lie_in_the_file_are_not_written_again() -> None:
     spill = Spill()
     names = pd.Index([f"name {n}" for n in range(LONG)], dtype=object)
     coded = pd.Series(pd.Categorical.from_codes(np.arange(LONG), names))
-    assert spill.lay_down([coded, names])
+    assert spill.spill([coded, names])
     n_bytes = in_file(spill)
     for _ in range(2):
-        back = spill.bring_back()
+        back = spill.load()
         assert back[0].tolist() == back[1].tolist() == names.tolist()
-        assert spill.lay_down(back)
+        assert spill.spill(back)
     assert in_file(spill) == n_bytes
 
 
@@ -68,32 +68,32 @@ def test_the_disk_gets_back_what_is_gone() -> None:
     spill = Spill()
     size = 1 << 20
     whole, gone, part = np.arange(size), np.ones(size), np.arange(size)
-    assert spill.lay_down([whole, gone, part])
+    assert spill.spill([whole, gone, part])
     assert spill._file is not None
     before = os.fstat(spill._file.fileno()).st_blocks * 512
-    back = spill.bring_back()
-    assert spill.lay_down([back[0], back[2][10:-10], np.arange(3)])
+    back = spill.load()
+    assert spill.spill([back[0], back[2][10:-10], np.arange(3)])
     assert before - os.fstat(spill._file.fileno()).st_blocks * 512 == pytest.approx(
         gone.nbytes, abs=1 << 16
     )
     del back
-    again = spill.bring_back()
+    again = spill.load()
     assert again[0].tolist() == whole.tolist()
     assert again[1].tolist() == part[10:-10].tolist()
 
 
 def test_without_arrays_nothing_is_mapped() -> None:
     spill = Spill()
-    assert spill.lay_down({"a": (1, 2)})
-    assert spill.bring_back() == {"a": (1, 2)}
+    assert spill.spill({"a": (1, 2)})
+    assert spill.load() == {"a": (1, 2)}
 
 
 def test_a_disk_without_room_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     spill = Spill()
     with Path("/dev/full").open("wb+", buffering=0) as full:
         monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full)
-        assert not spill.lay_down([np.arange(LONG)])
+        assert not spill.spill([np.arange(LONG)])
 
 
 def test_what_does_not_pickle_stays() -> None:
-    assert not Spill().lay_down([lambda: 0])
+    assert not Spill().spill([lambda: 0])

@@ -9,7 +9,8 @@ from tests.builders import TraceBuilder
 from traceprof.model.intervals import Intervals
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.workers import holder, spill
+from traceprof.workers import holder as holders
+from traceprof.workers import spill
 from traceprof.workers.holder import Holder
 from traceprof.workers.remote import Failed, Plan, PlanStep, Question
 
@@ -30,18 +31,18 @@ def n_kernels(trace: Trace) -> int:
     return len(trace.kernels)
 
 
-def asked(holder: Holder, recipe: Plan) -> Any:
+def asked(holder: Holder, plan: Plan) -> Any:
     made.clear()
-    return pickle.loads(holder.answer(Question(recipe, n_kernels)))
+    return pickle.loads(holder.answer(Question(plan, n_kernels)))
 
 
-def recipe_of(path: str) -> Plan:
+def plan_of(path: str) -> Plan:
     return Plan((PlanStep(read, (path,)),))
 
 
 def test_what_is_made_is_kept() -> None:
     holder = Holder(1_000_000)
-    first = recipe_of("a")
+    first = plan_of("a")
     placed = first.then(PlanStep(change, ("placed",)))
     assert asked(holder, first) == 2
     assert made == ["read a"]
@@ -51,13 +52,13 @@ def test_what_is_made_is_kept() -> None:
     assert asked(holder, cut) == 1
     assert asked(holder, placed) == 2
     assert made == []
-    assert asked(holder, recipe_of("a")) == 2  # read by another command: anew
+    assert asked(holder, plan_of("a")) == 2  # read by another command: anew
     assert made == ["read a"]
 
 
 def test_several_ranks_of_one_file() -> None:
     holder = Holder(1_000_000)
-    file = recipe_of("a")
+    file = plan_of("a")
     ranks = [file.then(PlanStep(change, (f"rank {n}",), takes_part=True)) for n in range(3)]
     for rank in ranks:
         asked(holder, rank)
@@ -67,9 +68,9 @@ def test_several_ranks_of_one_file() -> None:
         assert made == ["placed"]
 
 
-def test_the_oldest_is_laid_down_where_memory_is_short() -> None:
+def test_the_oldest_is_spilled_where_memory_is_short() -> None:
     holder = Holder(1)
-    first, other = recipe_of("a"), recipe_of("b")
+    first, other = plan_of("a"), plan_of("b")
     cut = first.then(PlanStep(Trace.within, (TimeWindow(0, 50),)))
     assert asked(holder, first) == 2
     assert asked(holder, cut) == 1
@@ -87,42 +88,42 @@ def test_where_the_disk_is_full_the_oldest_is_given_up(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(spill.tempfile, "TemporaryFile", full)
     holder = Holder(1)
-    asked(holder, first := recipe_of("a"))
-    asked(holder, recipe_of("b"))
+    asked(holder, first := plan_of("a"))
+    asked(holder, plan_of("b"))
     assert asked(holder, first) == 2
     assert made == ["read a"]
 
 
 @pytest.mark.parametrize("taken", [101, 100, None])
-def test_what_the_process_takes_decides_what_is_laid_down(
+def test_what_the_process_takes_decides_what_is_spilled(
     taken: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    laid_down = []
-    lay_down = spill.Spill.lay_down
-    monkeypatch.setattr(holder, "taken_bytes", lambda: taken)
+    spilled = []
+    write = spill.Spill.spill
+    monkeypatch.setattr(holders, "taken_bytes", lambda: taken)
     monkeypatch.setattr(
-        spill.Spill, "lay_down", lambda self, known: laid_down.append(1) or lay_down(self, known)
+        spill.Spill, "spill", lambda self, known: spilled.append(1) or write(self, known)
     )
-    held = Holder(100)
-    asked(held, first := recipe_of("a"))
-    asked(held, recipe_of("b"))
-    assert bool(laid_down) == (taken != 100)
-    asked(held, first)
+    holder = Holder(100)
+    asked(holder, first := plan_of("a"))
+    asked(holder, plan_of("b"))
+    assert bool(spilled) == (taken != 100)
+    asked(holder, first)
     assert made == []
 
 
-def test_sets_of_instants_that_were_asked_last_are_laid_down(
+def test_sets_of_instants_that_were_asked_last_are_spilled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holder, "_MOST_TIMES_BYTES_LAID_DOWN", 16)
-    held = holder._Held(0)
+    monkeypatch.setattr(holders, "_MOST_TIMES_BYTES_SPILLED", 16)
+    held = holders._Held(0)
     for n in range(3):
         held._keep((str(n), b""), Intervals(np.array([n]), np.array([n + 1])))
-    assert held.lay_down()
-    held._bring_back()
+    assert held.spill()
+    held._load()
     assert [name for name, _ in held._times] == ["2"]
 
 
 def test_an_error_is_the_answer() -> None:
-    answer = pickle.loads(Holder(1).answer(Question(recipe_of("a"), Trace.require, ("samples",))))
+    answer = pickle.loads(Holder(1).answer(Question(plan_of("a"), Trace.require, ("samples",))))
     assert isinstance(answer, Failed)

@@ -4,7 +4,7 @@ import pytest
 
 from traceprof.workers import choice
 from traceprof.workers.choice import pool_for
-from traceprof.workers.pool import Pool
+from traceprof.workers.pool import ProcessPool
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def test_small_runs_are_looked_at_here(files: list[Path]) -> None:
 def test_runs_that_do_not_fit_are_looked_at_by_one_that_lays_ranks_down(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choice, "_crews", {})
+    monkeypatch.setattr(choice, "_pools", {})
     monkeypatch.setattr(choice, "usable_bytes", lambda n_processes: 79 // n_processes)
-    crew = pool_for(files, 1, "")
-    assert isinstance(crew, Pool)
-    assert crew._n_processes == 1
+    pool = pool_for(files, 1, "")
+    assert isinstance(pool, ProcessPool)
+    assert pool.n_workers == 1
     assert pool_for(files[:1], 1, "") is None
     monkeypatch.setattr(choice, "usable_bytes", lambda n_processes: 81 // n_processes)
     assert pool_for(files, 1, "") is None
@@ -36,11 +36,11 @@ def test_runs_that_do_not_fit_are_looked_at_by_one_that_lays_ranks_down(
 def test_large_runs_are_shared_out(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_WORTH_BYTES", 20)
     monkeypatch.setattr(choice, "n_processors", lambda: 8)
-    monkeypatch.setattr(choice, "_crews", {})
+    monkeypatch.setattr(choice, "_pools", {})
     assert pool_for(files[:1], None, "") is None
-    crew = pool_for(files, None, "")
-    assert isinstance(crew, Pool)
-    assert crew._n_processes == 2
-    assert pool_for(files, 2, "") is crew
+    pool = pool_for(files, None, "")
+    assert isinstance(pool, ProcessPool)
+    assert pool.n_workers == 2
+    assert pool_for(files, 2, "") is pool
     choice.dismiss()
-    assert pool_for(files, 2, "") is not crew
+    assert pool_for(files, 2, "") is not pool

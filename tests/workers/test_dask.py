@@ -14,7 +14,7 @@ from tests.builders import TraceBuilder
 from tests.workers.conftest import Told
 from traceprof.errors import UsageError
 from traceprof.model.trace import Trace
-from traceprof.workers.dask import DaskCrew
+from traceprof.workers.dask import DaskPool
 from traceprof.workers.remote import Plan, PlanStep, Question
 
 LOG_LENGTH = "distributed.admin.low-level-log-length"
@@ -39,8 +39,8 @@ def test_workers_are_asked_a_few_questions_at_a_time(
         nonlocal n_done
         n_done = done
 
-    crew = DaskCrew("", 1, progress)
-    submit = crew._client.submit
+    pool = DaskPool("", 1, progress)
+    submit = pool._client.submit
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         nonlocal most
@@ -48,11 +48,11 @@ def test_workers_are_asked_a_few_questions_at_a_time(
         most = max(most, len(asked) - n_done)
         return submit(*args, **kwargs)
 
-    monkeypatch.setattr(crew._client, "submit", counted)
+    monkeypatch.setattr(pool._client, "submit", counted)
     try:
-        found = crew.ask(_questions_of_one(generated, 9))
+        found = pool.ask(_questions_of_one(generated, 9))
     finally:
-        crew.close()
+        pool.close()
     assert found == list(range(9))
     assert (len(asked), most) == (9, 3)  # two, and one for the answer that has just come
 
@@ -63,12 +63,12 @@ def test_connections_do_not_keep_what_was_asked(generated: Path) -> None:
     Also those to a worker that came in the place of another.
     """
     before = dask.config.get(LOG_LENGTH)
-    crew = DaskCrew("", 1)
+    pool = DaskPool("", 1)
     questions = _questions_of_one(generated, 3)
     try:
-        crew.ask(questions)
-        _kill_one(crew)
-        crew.ask(questions)
+        pool.ask(questions)
+        _kill_one(pool)
+        pool.ask(questions)
         ends = [
             one for one in gc.get_objects() if isinstance(one, BatchedSend) and not one.closed()
         ]
@@ -76,22 +76,22 @@ def test_connections_do_not_keep_what_was_asked(generated: Path) -> None:
         assert [one.batch_count > 0 for one in ends].count(True) >= 2
         assert not [one for one in ends if one.recent_message_log]
     finally:
-        crew.close()
+        pool.close()
     assert dask.config.get(LOG_LENGTH) == before > 0
 
 
 def test_who_dies_is_replaced_before_files_are_shared_out_anew(generated: Path) -> None:
     """Else all files would go to who is left, and stay there."""
-    crew = DaskCrew("", 2)
+    pool = DaskPool("", 2)
     questions = _questions_of_each(generated)
     try:
-        crew.ask(questions)
-        before = set(crew._owners.values())
-        address = _kill_one(crew)
-        assert crew.ask(questions) == list(range(len(questions)))
-        owners = Counter(crew._owners.values())
+        pool.ask(questions)
+        before = set(pool._owners.values())
+        address = _kill_one(pool)
+        assert pool.ask(questions) == list(range(len(questions)))
+        owners = Counter(pool._owners.values())
     finally:
-        crew.close()
+        pool.close()
     assert len(before) == 2
     assert address not in owners
     assert sorted(owners.values()) == [2, 2]
@@ -103,15 +103,15 @@ def test_a_question_is_asked_again_where_nobody_is_left(generated: Path) -> None
 
     def kill(done: int, _: int) -> None:
         if done == 2:
-            killed.extend(pids := crew._client.run(os.getpid).values())
+            killed.extend(pids := pool._client.run(os.getpid).values())
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
 
-    crew = DaskCrew("", 1, kill)
+    pool = DaskPool("", 1, kill)
     try:
-        found = crew.ask(_questions_of_one(generated, 9))
+        found = pool.ask(_questions_of_one(generated, 9))
     finally:
-        crew.close()
+        pool.close()
     assert found == list(range(9))
     assert len(killed) == 1
 
@@ -121,15 +121,15 @@ def test_who_dies_while_files_are_looked_for_is_done_without(
 ) -> None:
     """On workers that run elsewhere: those of this machine see the same files."""
     monkeypatch.setattr("traceprof.workers.dask._which_are_there", _die_or_tell)
-    own = DaskCrew("", 2)
+    own = DaskPool("", 2)
     questions = _questions_of_each(generated)
-    crew = DaskCrew(own._local.scheduler_address, 2)
+    pool = DaskPool(own._local.scheduler_address, 2)
     deadly = generated / DEADLY
     deadly.touch()
     try:
-        assert crew.ask(questions) == list(range(len(questions)))
+        assert pool.ask(questions) == list(range(len(questions)))
     finally:
-        crew.close()
+        pool.close()
         own.close()
     assert not deadly.exists()
 
@@ -142,11 +142,11 @@ def _die_or_tell(files: list[str]) -> list[bool]:
     return [True] * len(files)
 
 
-def _kill_one(crew: DaskCrew) -> str:
+def _kill_one(pool: DaskPool) -> str:
     """Kill a worker, wait until that is known, and return its address."""
-    address, pid = next(iter(crew._client.run(os.getpid).items()))
+    address, pid = next(iter(pool._client.run(os.getpid).items()))
     os.kill(pid, signal.SIGKILL)
-    while address in crew.living():
+    while address in pool.living():
         pass
     return str(address)
 
@@ -154,16 +154,16 @@ def _kill_one(crew: DaskCrew) -> str:
 def _questions_of_one(run: Path, n: int) -> list[Question]:
     """Return so many questions about one file, of which each is answered by its number."""
     file = min(run.iterdir())
-    return [Question(_recipe_of(file), _with_number, (number,)) for number in range(n)]
+    return [Question(_plan_of(file), _with_number, (number,)) for number in range(n)]
 
 
 def _questions_of_each(run: Path) -> list[Question]:
     """Return a question about each file, answered by its number."""
     files = sorted(run.glob("*.sqlite"))
-    return [Question(_recipe_of(file), _with_number, (i,)) for i, file in enumerate(files)]
+    return [Question(_plan_of(file), _with_number, (i,)) for i, file in enumerate(files)]
 
 
-def _recipe_of(file: Path) -> Plan:
+def _plan_of(file: Path) -> Plan:
     return Plan((PlanStep(_trace_of, (file,)),))
 
 
@@ -177,7 +177,7 @@ def _with_number(_: Trace, number: int) -> int:
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceprof.workers.dask._WAITS_FOR_SCHEDULER", "200ms")
-    crew = DaskCrew("tcp://127.0.0.1:1", 1)
+    pool = DaskPool("tcp://127.0.0.1:1", 1)
     with pytest.raises(UsageError, match=r"--cluster tcp://127.0.0.1:1: no scheduler of Dask"):
-        crew.ask([])
-    crew.close()
+        pool.ask([Question(_plan_of(Path("a")), _with_number, (0,))])
+    pool.close()

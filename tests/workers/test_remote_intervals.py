@@ -22,7 +22,7 @@ ALL = ("breakdown", "stragglers", "ranks", "shared", "rank-steps", "kernels", "w
 
 
 class Alone:
-    """A crew in this process, in which no set of instants is too small to stay behind."""
+    """A pool in this process, in which no set of instants is too small to stay behind."""
 
     def __init__(self, most_bytes: int = 10**9) -> None:
         self.holder = Holder(most_bytes, n_large=1)
@@ -39,9 +39,9 @@ class Alone:
 
 @pytest.fixture
 def alone() -> Iterator[Alone]:
-    crew = Alone()
-    choice._crews["", 2] = crew
-    yield crew
+    pool = Alone()
+    choice._pools["", 2] = pool
+    yield pool
 
 
 @pytest.mark.parametrize(("names", "most_bytes"), [(ALL, 10**9), (("stragglers",), 1)])
@@ -49,10 +49,10 @@ def test_what_is_said_of_sets_elsewhere_is_what_is_said_of_them_here(
     generated: Path, told: Told, names: tuple[str, ...], most_bytes: int
 ) -> None:
     here = told(generated, names)
-    crew = Alone(most_bytes)
-    choice._crews["", 2] = crew
+    pool = Alone(most_bytes)
+    choice._pools["", 2] = pool
     assert told(generated, names, jobs=2) == here
-    assert crew.asked["TimeQuestion"] > 50
+    assert pool.asked["TimeQuestion"] > 50
 
 
 class Doubted(Alone):
@@ -67,7 +67,7 @@ class Doubted(Alone):
         answers = super().ask(questions)
         for question in (own for own in questions[:1] if isinstance(own, Question)):
             sets = self._sets_of(self.holder, question)
-            key = question.measure.__qualname__, question.recipe.changes[-1].name
+            key = question.measure.__qualname__, question.plan.steps[-1].name
             if sets and key not in self._known:
                 self._known.add(key)
                 if self._sets_of(Holder(10**9, n_large=1), question) != sets:
@@ -91,11 +91,11 @@ def test_who_knows_nothing_answers_as_who_was_asked_much_before(
     generated: Path, told: Told
 ) -> None:
     """Facts keep what is worked out of them: it is no part of an answer."""
-    crew = Doubted()
-    choice._crews["", 2] = crew
+    pool = Doubted()
+    choice._pools["", 2] = pool
     told(generated, jobs=2)
-    assert crew.differing == []
-    assert len(crew._known) > 5
+    assert pool.differing == []
+    assert len(pool._known) > 5
 
 
 def read(path: str) -> Trace:
@@ -110,11 +110,11 @@ def refused(trace: Trace) -> Intervals:
     raise TraceError("not this one")
 
 
-def asked(crew: Alone, found: Intervals, file: str = "a") -> Intervals:
+def asked(pool: Alone, found: Intervals, file: str = "a") -> Intervals:
     """Return a set as one that lies elsewhere; an empty one always is here."""
-    recipe = Plan((PlanStep(read, (file,)),))
+    plan = Plan((PlanStep(read, (file,)),))
     starts, ends = found.starts.tolist(), found.ends.tolist()
-    answer: dict[str, Intervals] = crew.ask([Question(recipe, times, (starts, ends))])[0]
+    answer: dict[str, Intervals] = pool.ask([Question(plan, times, (starts, ends))])[0]
     return answer["own"]
 
 
@@ -128,10 +128,10 @@ steps = st.lists(st.tuples(st.sampled_from(["|", "&", "-", "r-", "clip"]), spans
 def test_everything_is_as_if_it_were_here(
     first: Intervals, others: list[tuple[str, Intervals]], are_away: list[str]
 ) -> None:
-    crew = Alone()
-    here, away = first, asked(crew, first)
+    pool = Alone()
+    here, away = first, asked(pool, first)
     for (how, own), where in zip(others, are_away, strict=False):
-        other = own if where == "-" else asked(crew, own, where)
+        other = own if where == "-" else asked(pool, own, where)
         match how:
             case "|":
                 here, away = here | own, away | other
@@ -151,13 +151,13 @@ def test_everything_is_as_if_it_were_here(
 
 
 def test_sets_that_came_about_alike_are_asked_about_together() -> None:
-    crew = Alone()
-    own = [asked(crew, Intervals.union_of([0, 10, 20], [5, 15, 25]), file) for file in "abc"]
+    pool = Alone()
+    own = [asked(pool, Intervals.union_of([0, 10, 20], [5, 15, 25]), file) for file in "abc"]
     left = [one - Intervals.single(12, 30) for one in own]
     assert all(isinstance(one, RemoteIntervals) for one in left)
     asked_together: list[int] = []
-    ask = crew.ask
-    crew.ask = lambda questions: (  # type: ignore[method-assign]
+    ask = pool.ask
+    pool.ask = lambda questions: (  # type: ignore[method-assign]
         asked_together.append(len(questions)),
         ask(questions),
     )[1]
@@ -166,18 +166,18 @@ def test_sets_that_came_about_alike_are_asked_about_together() -> None:
 
 
 def test_an_error_is_raised_where_it_is_asked() -> None:
-    crew = Alone()
-    away = asked(crew, Intervals.union_of([0, 10], [5, 15])) - Intervals.single(0, 3)
-    crew.ask = lambda _: [Failed(TraceError("gone"))]  # type: ignore[method-assign]
+    pool = Alone()
+    away = asked(pool, Intervals.union_of([0, 10], [5, 15])) - Intervals.single(0, 3)
+    pool.ask = lambda _: [Failed(TraceError("gone"))]  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(TraceError, match="gone"):
             len(away)
 
 
 def test_what_was_lost_is_found_anew() -> None:
-    crew = Alone()
-    away = asked(crew, Intervals.union_of([0, 10], [5, 15])) - Intervals.single(0, 3)
-    crew.holder = Holder(1, n_large=1)
+    pool = Alone()
+    away = asked(pool, Intervals.union_of([0, 10], [5, 15])) - Intervals.single(0, 3)
+    pool.holder = Holder(1, n_large=1)
     assert away.total_ns == 7
 
 
@@ -195,13 +195,13 @@ def three(trace: Trace) -> tuple[Intervals, ...]:
 @pytest.mark.parametrize("is_known_first", [False, True])
 def test_the_same_sets_are_found_anew_though_equal_ones_were_one(is_known_first: bool) -> None:
     """Their places in the answer differ: counted by these, others would be found, or none."""
-    crew, recipe = Alone(), Plan((PlanStep(read, ("a",)),))
-    ask = Question(recipe, prepared)
+    pool, plan = Alone(), Plan((PlanStep(read, ("a",)),))
+    ask = Question(plan, prepared)
     if is_known_first:
-        crew.ask([ask])
-    away = crew.ask([Question(recipe, three)])[0]
+        pool.ask([ask])
+    away = pool.ask([Question(plan, three)])[0]
     left = [own - Intervals.single(0, 1) for own in away]
-    crew.holder = Holder(10**9, n_large=1)
+    pool.holder = Holder(10**9, n_large=1)
     if not is_known_first:
-        crew.ask([ask])
+        pool.ask([ask])
     assert [own.total_ns for own in left] == [9, 9, 13, 1]
