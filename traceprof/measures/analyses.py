@@ -12,6 +12,7 @@ import numpy as np
 
 from traceprof.errors import NotRecordedError, TraceError
 from traceprof.measures.facts import fact
+from traceprof.measures.rows import bounds
 from traceprof.model.combining import combine, compacted
 from traceprof.model.ranks import Ranks, measure_each
 from traceprof.model.results import Result, ResultSpec
@@ -54,7 +55,7 @@ def _totals(trace: Trace) -> dict[str, int]:
         if frame.empty:
             continue
         if table.has_spans:
-            starts, ends = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
+            starts, ends = bounds(frame)
             most = len(frame) * (int(ends.max()) - int(starts[0]))
             if most >= _MOST >> 10:
                 most = int((ends - starts).sum(dtype=np.float64))

@@ -6,11 +6,11 @@ the one that began first, so that the others have what they add to it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.collectives.blame import find_blame
@@ -24,11 +24,21 @@ from traceprof.measures.device.times import (
     recorded_window,
 )
 from traceprof.measures.facts import fact
-from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
+from traceprof.measures.host.states import phase_times
 from traceprof.measures.idle.charges import NOTHING, OF_HOST, find_charges
+from traceprof.measures.rows import (
+    Array,
+    Floats,
+    Ints,
+    bounds,
+    ints,
+    lengths_of,
+    rows_by,
+    span_at,
+    union_of,
+)
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
-from traceprof.measures.steps.spans import rows_by
-from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS, Part
+from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import compact, groups_of
 from traceprof.model.intervals import Intervals
@@ -90,8 +100,6 @@ def _name(member: Member) -> str:
     return f"device {member.device}" if member.device != ABSENT else f"process {member.process}"
 
 
-_Int64Array = npt.NDArray[np.int64]
-
 DeviceSpans: TypeAlias = Mapping[tuple[int, int], TimeWindow]
 """Windows of devices, by the place of their Trace among the ranks and the device's number."""
 
@@ -106,12 +114,6 @@ _WITHOUT_HOST: Final = {
     "peer": "(work shared with another device)",
 }
 """What idle time is called in which the host held nothing up."""
-_PART_OF: Final = {
-    "compute": Part.COMPUTE,
-    "exposed_communication": Part.COMMUNICATION,
-    "exposed_transfer": Part.TRANSFER,
-    "device_memory": Part.DEVICE_MEMORY,
-}
 
 
 def composition_of_devices(
@@ -175,13 +177,12 @@ def _of_trace(
         own = work[(work["device"] == device).to_numpy()]
         shared = released[(released["device"] == device).to_numpy()]
         found = []
-        for part in BUSY_PARTS:
+        for place, part in enumerate(BUSY_PARTS):  # in the order of `Part`
             left = exposed[part]
             if part == "exposed_communication":
                 found += [*_collectives(shared, left, span)]
-                left = left - Intervals.union_of(shared["start_ns"], shared["end_ns"])
-            chosen = own[(own["place"] == list(Part).index(_PART_OF[part])).to_numpy()]
-            found.append(_claims(chosen, left, part, span))
+                left = left - union_of(shared)
+            found.append(_claims(own[(own["place"] == place).to_numpy()], left, part, span))
         found.append(_idle(charges[(charges["device"] == device).to_numpy()]))
         found.append(_rest(found, exposed, span.duration_ns))
         yield device, pd.concat(found, ignore_index=True)
@@ -225,27 +226,19 @@ def _routes(copies: pd.DataFrame) -> pd.Categorical:
     groups = groups_of(*(one.codes for one in columns))
     texts = []
     for key in groups.keys:
-        direction, source, target = (
-            one.categories[code] for one, code in zip(columns, key, strict=True)
-        )
-        memory = {"h2d": source, "d2h": target}.get(direction, "")
+        direction, *ends = (own.categories[code] for own, code in zip(columns, key, strict=True))
+        memory = dict(zip(("h2d", "d2h"), ends, strict=True)).get(direction, "")
         texts.append(f"{direction} {memory}".strip())
-    distinct = list(dict.fromkeys(texts))
-    codes = np.array([distinct.index(text) for text in texts], np.int32)[groups.number]
-    return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
+    codes, distinct = pd.factorize(np.array(texts, object))
+    return pd.Categorical.from_codes(codes[groups.number], pd.Index(distinct, dtype=object))
 
 
-def _sizes(n_bytes: pd.Series) -> npt.NDArray[np.float64]:
+def _sizes(n_bytes: pd.Series) -> Floats:
     return n_bytes.where(n_bytes != ABSENT).to_numpy(np.float64)
 
 
 def _sums(
-    part: str,
-    kind: Any,
-    name: Any,
-    ns: _Int64Array,
-    count: npt.NDArray[Any],
-    n_bytes: npt.NDArray[np.float64] | None = None,
+    part: str, kind: Any, name: Any, ns: Ints, count: Array, n_bytes: Floats | None = None
 ) -> pd.DataFrame:
     """Return the sums of the rows of each kind and name, both anything with categories."""
     kinds, names = pd.Categorical(kind), pd.Categorical(name)
@@ -267,14 +260,11 @@ def _sums(
     )
 
 
-def _first_claims(rows: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
+def _first_claims(rows: pd.DataFrame) -> tuple[Ints, Ints]:
     """Return from when to when each row, by start, is the first of those that run."""
-    starts, ends = (rows[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    if not len(rows):
-        return starts, ends
-    reach = np.maximum.accumulate(np.append(starts[0], ends[:-1]))
-    first = np.minimum(np.maximum(starts, reach), ends)
-    return first, ends
+    starts, ends = bounds(rows)
+    reach = np.maximum.accumulate(np.append(starts[:1], ends[:-1]))
+    return np.minimum(np.maximum(starts, reach), ends), ends
 
 
 def _claims(rows: pd.DataFrame, left: Intervals, part: str, span: TimeWindow) -> pd.DataFrame:
@@ -286,7 +276,7 @@ def _claims(rows: pd.DataFrame, left: Intervals, part: str, span: TimeWindow) ->
 
 def _collectives(rows: pd.DataFrame, left: Intervals, span: TimeWindow) -> Iterator[pd.DataFrame]:
     """Yield what of the exposed communication is waiting for others, and what the collectives."""
-    near = span.overlaps(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+    near = span.overlaps(*bounds(rows))
     rows = rows[near]
     first, ends = _first_claims(rows)
     release = np.clip(rows["release_ns"].to_numpy(np.int64), first, ends)
@@ -303,17 +293,15 @@ def _collectives(rows: pd.DataFrame, left: Intervals, span: TimeWindow) -> Itera
 def _idle(charges: pd.DataFrame) -> pd.DataFrame:
     cause, name = (pd.Categorical(charges[own]) for own in ("cause", "name"))
     groups = groups_of(cause.codes, name.codes)
-    texts = [
-        (str(cause.categories[code]), str(name.categories[named])) for code, named in groups.keys
-    ]
-    pairs = [(own, text or _unnamed(own)) for own, text in texts]
+    pairs = []
+    for code, named in groups.keys:
+        own, text = str(cause.categories[code]), str(name.categories[named])
+        pairs.append((own, text or _unnamed(own)))
     distinct = list(dict.fromkeys(pairs))
-    places = {pair: place for place, pair in enumerate(distinct)}
-    number = np.array([places[pair] for pair in pairs], np.int64)[groups.number]
+    number = np.array([distinct.index(pair) for pair in pairs], np.int64)[groups.number]
     keys = pd.DataFrame({"gap": charges["gap"].to_numpy(), "number": number})
     causes, names = (pd.Categorical([pair[place] for pair in distinct])[number] for place in (0, 1))
-    lengths = (charges["end_ns"] - charges["start_ns"]).to_numpy(np.int64)
-    return _sums(IDLE, causes, names, lengths, ~keys.duplicated().to_numpy())
+    return _sums(IDLE, causes, names, lengths_of(charges), ~keys.duplicated().to_numpy())
 
 
 def _unnamed(cause: str) -> str:
@@ -337,7 +325,6 @@ def _rest(
 HostSpans: TypeAlias = Mapping[int, tuple[TimeWindow, int]]
 """By process: its time on the host, and how much more until its next step, in ns."""
 
-_BACKWARD: Final = "backward"
 BETWEEN_STEPS_OF_HOST: Final = "(between steps)"
 
 
@@ -347,34 +334,28 @@ def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> pd.DataFrame:
     Columns: phase (of `PHASES`, `UNCLAIMED`, or `BETWEEN_STEPS`) and ns, added up over these
     processes: the spans with what lies behind them.
     """
-    sums: dict[str, int] = {}
+    sums = Counter[str]()
     for trace in ranks.whole:
-        inferred = inferred_backward_on_host(trace)
-        for host in find_host_phases(trace):
-            if host.process not in spans:
+        for process, times in phase_times(trace).items():
+            if process not in spans:
                 continue
-            window, between_ns = spans[host.process]
-            times = dict(host.times)
-            known = inferred.get(host.process, Intervals.empty())
-            times[_BACKWARD] = times.get(_BACKWARD, Intervals.empty()) | known
-            first, last = np.array([window.start_ns]), np.array([window.end_ns])
-            own = {name: int(time.covered_ns(first, last)[0]) for name, time in times.items()}
+            window, between_ns = spans[process]
+            cut = {name: time.clip(window.start_ns, window.end_ns) for name, time in times.items()}
+            own = {name: time.total_ns for name, time in cut.items()}
             own[UNCLAIMED] = window.duration_ns - sum(own.values())
-            own[BETWEEN_STEPS_OF_HOST] = between_ns
-            for name, ns in own.items():
-                sums[name] = sums.get(name, 0) + ns
-    order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums.get(name)]
+            sums.update(own | {BETWEEN_STEPS_OF_HOST: between_ns})
+    order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums[name]]
     return pd.DataFrame({"phase": order, "ns": np.array([sums[n] for n in order], np.int64)})
 
 
-_StepSpans = Mapping[int, tuple[_Int64Array, _Int64Array]]
+_StepSpans = Mapping[int, tuple[Ints, Ints]]
 _PLACED_KEYS: Final = ["kind", "name"]
 
 
 def place_of_work(ranks: Ranks) -> pd.DataFrame:
     """Return what kind of work it is and where in a step it begins.
 
-    One row per kind and name, as `makeup_of_devices` has them, of kernels, copies and collectives:
+    One row per kind and name (of `composition_of_devices`) of kernels, copies and collectives:
     class (of kernels; "" of others) and place_ratio, the mean from 0 (where the step begins) to 1;
     NaN where no step holds it. Where no steps are known turns of a repeating pattern count.
     """
@@ -385,11 +366,10 @@ def place_of_work(ranks: Ranks) -> pd.DataFrame:
     own = shared[["start_ns", "device"]].assign(kind=COLLECTIVE, name=shared["op"])
     tables.append(_placed(own, {device: both for own in spans for device, both in own.items()}))
     sums = pd.concat(tables).groupby(_PLACED_KEYS)[["place", "known"]].sum().reset_index()
-    found = sums[_PLACED_KEYS].assign(
-        place_ratio=sums["place"] / sums["known"].where(sums["known"] > 0)
-    )
-    classes = _classes(ranks)
-    is_kernel = found["kind"] == "kernel"
+    ratio = sums["place"] / sums["known"].where(sums["known"] > 0)
+    found = sums[_PLACED_KEYS].assign(place_ratio=ratio)
+    classes = {name: own for part in ranks.whole.each(_classes_of) for name, own in part.items()}
+    is_kernel = found["kind"] == KERNEL
     return found.assign(**{"class": found["name"].map(classes).where(is_kernel, "").fillna("")})
 
 
@@ -402,10 +382,10 @@ def _spans_of_steps(ranks: Ranks) -> list[_StepSpans]:
     steps = steps_of_ranks(ranks.whole)
     table = (steps if len(steps) else pattern_of_ranks(ranks.whole)).table
     by_process = rows_by(table, "process")
-    starts, ends = (table[name].to_numpy(np.int64) for name in ("device_start_ns", "device_end_ns"))
+    starts, ends = ints(table, "device_start_ns", "device_end_ns")
     found: list[_StepSpans] = []
     for part in ranks.whole.parts:
-        own: dict[int, tuple[_Int64Array, _Int64Array]] = {}
+        own: dict[int, tuple[Ints, Ints]] = {}
         for process, devices in devices_of_processes(part).items():
             rows = by_process.get(process)
             if rows is not None:
@@ -417,31 +397,20 @@ def _spans_of_steps(ranks: Ranks) -> list[_StepSpans]:
 
 def _placed(work: pd.DataFrame, spans: _StepSpans) -> pd.DataFrame:
     """Return the sum of the places of each kind and name, and of how many it is known."""
-    instants = work["start_ns"].to_numpy(np.int64)
-    devices = work["device"].to_numpy(np.int64)
+    (instants,) = ints(work, "start_ns")
     place = np.full(len(work), np.nan)
-    for device in np.unique(devices).tolist():
-        if device not in spans:
-            continue
-        rows = np.flatnonzero(devices == device)
-        starts, ends = spans[device]
-        step = np.searchsorted(starts, instants[rows], side="right") - 1
-        kept = np.flatnonzero(step >= 0)
-        rows, step = rows[kept], step[kept]
-        inside = instants[rows] < ends[step]
-        rows, step = rows[inside], step[inside]
-        place[rows] = (instants[rows] - starts[step]) / np.maximum(1, ends[step] - starts[step])
+    for device, rows in rows_by(work, "device").items():
+        starts, ends = spans.get(device, (np.empty(0, np.int64),) * 2)
+        step = span_at(starts, ends, instants[rows])
+        held, step = rows[step >= 0], step[step >= 0]
+        place[held] = (instants[held] - starts[step]) / np.maximum(1, ends[step] - starts[step])
     own = work[_PLACED_KEYS].assign(place=np.nan_to_num(place), known=~np.isnan(place))
     groups = own.groupby(_PLACED_KEYS, sort=False, observed=True)
     sums = groups[["place", "known"]].sum().reset_index()
     return sums.astype(dict.fromkeys(_PLACED_KEYS, object))
 
 
-def _classes(ranks: Ranks) -> dict[str, str]:
-    """Return the class of each kernel by its name."""
-    return {name: own for part in ranks.whole.each(_classes_of) for name, own in part.items()}
-
-
 def _classes_of(trace: Trace) -> dict[str, str]:
+    """Return the class of each kernel by its name."""
     pairs = trace.kernels[["name", "activity"]].drop_duplicates()
     return dict(zip(pairs["name"].astype(str), pairs["activity"].astype(str), strict=True))

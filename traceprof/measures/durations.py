@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from traceprof.measures.rows import Array, in_order, lengths_of
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import groups_of
 from traceprof.model.results import (
     Column,
     Result,
     Samples,
-    Unit,
-    derived,
-    largest,
-    median,
-    smallest,
-    total,
+    columns,
 )
 
-DURATIONS: Final[tuple[Column, ...]] = (
-    total("count", Unit.COUNT, "how many"),
-    total("total_ns", Unit.NS, "the durations of all added up"),
-    derived("share_ratio", Unit.RATIO, "total_ns of the sum over all rows"),
-    derived("mean_ns", Unit.NS, "the mean duration"),
-    median("median_ns", Unit.NS, "the median duration"),
-    smallest("min_ns", Unit.NS, "the shortest duration"),
-    largest("max_ns", Unit.NS, "the longest duration"),
+DURATIONS: Final[tuple[Column, ...]] = columns(
+    """
+    total count: how many
+    total total_ns: the durations of all added up
+    derived share_ratio: total_ns of the sum over all rows
+    derived mean_ns: the mean duration
+    median median_ns: the median duration
+    smallest min_ns: the shortest duration
+    largest max_ns: the longest duration
+    """
 )
 """The columns of a table of durations by group, after its keys."""
 
@@ -41,14 +38,14 @@ def summarise(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, S
     The groups are sorted by their keys; sums are exact integers. `finish_durations` adds the
     derived columns of `DURATIONS` and the medians once all ranks are together.
     """
-    durations = (frame["end_ns"] - frame["start_ns"]).to_numpy(np.int64)
+    durations = lengths_of(frame)
     by = [frame[key] for key in keys]
     is_name = [isinstance(column.dtype, pd.CategoricalDtype) for column in by]
     groups = groups_of(
         *(column.cat.codes if named else column for column, named in zip(by, is_name, strict=True))
     )
     values = np.array(groups.keys, np.int64).reshape(-1, len(by)).T
-    columns: dict[str, npt.NDArray[Any]] = {
+    columns: dict[str, Array] = {
         key: column.cat.categories.to_numpy(object)[own] if named else own
         for key, column, named, own in zip(keys, by, is_name, values, strict=True)
     }
@@ -69,7 +66,4 @@ def finish_durations(result: Result) -> Result:
         median_ns=medians_of(table, result.samples[name]),
     )
     keys = [key for key in result.spec.tables[0].keys if key in table]
-    order = [False, *(True for _ in keys)]
-    return result.with_table(
-        table.sort_values(["total_ns", *keys], ascending=order, ignore_index=True)
-    )
+    return result.with_table(in_order(table, "-total_ns", *keys))

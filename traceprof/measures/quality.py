@@ -11,16 +11,16 @@ from pathlib import PurePath
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
+from traceprof.measures.rows import Ints, bounds, lengths_of, union_of
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.activity import Activity
-from traceprof.model.intervals import Intervals
+from traceprof.model.grouping import rows_by_values
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -28,24 +28,21 @@ _SHOWN_ROWS: Final = 5
 _SKEW_LIMIT_NS: Final = 1_000_000
 _FEWEST_COLLECTIVES: Final = 3
 
-_Int64Array = npt.NDArray[np.int64]
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "suspicions",
-            "one row per thing that is suspicious",
-            (
-                key("check", "what was checked"),
-                key("table", "the table whose rows show it, none where all is meant"),
-                key("number", "which one of that check and table, from 1", Unit.NUMBER),
-                same("message", Unit.TEXT, "what is suspicious"),
-                total("rows_count", Unit.COUNT, "how many rows show it"),
-                same("first_rows", Unit.TEXT, "the first of them in the file that has any"),
-                total("duration_ns", Unit.NS, "how long that took, or how far it is off"),
-            ),
-        ),
-    )
+SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "suspicions",
+        "one row per thing that is suspicious",
+        """
+        key check: what was checked
+        key table: the table whose rows show it, none where all is meant
+        key number [number]: which one of that check and table, from 1
+        same message: what is suspicious
+        total rows_count: how many rows show it
+        same first_rows: the first of them in the file that has any
+        total duration_ns: how long that took, or how far it is off
+        """,
+    ),
 )
 
 
@@ -56,7 +53,7 @@ class _Suspicion:
     check: str
     message: str
     table: str
-    rows: _Int64Array
+    rows: Ints
     duration_ns: int | None = None
 
 
@@ -103,7 +100,7 @@ def _of_all(
 
 
 def _checked(trace: Trace, check: Callable[[Trace], Iterator[_Suspicion]]) -> list[_Suspicion]:
-    return list(check(trace))
+    return [one for one in check(trace) if len(one.rows)]
 
 
 def _label(part: Trace) -> str:
@@ -117,45 +114,37 @@ def _label(part: Trace) -> str:
 
 def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
     """Kernels of one stream run one after another, unless a graph runs its branches there."""
-    kernels = trace.kernels
-    kernels = kernels[(kernels["graph_node"] <= 0)]
-    late: list[_Int64Array] = []
-    lanes = kernels.groupby(["process", "device", "stream"], sort=False).indices
-    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    kernels = trace.kernels[(trace.kernels["graph_node"] <= 0)]
+    late = [np.empty(0, np.int64)]
+    starts, ends = bounds(kernels)
+    lanes = rows_by_values(kernels["process"], kernels["device"], kernels["stream"])
     for places in lanes.values():
         reach = np.maximum.accumulate(ends[places])
         late.append(kernels.index.to_numpy()[places[1:][starts[places][1:] < reach[:-1]]])
-    rows = np.sort(np.concatenate(late)) if late else _none()
     text = (
         "{n:count} kernels begin before the one before on their stream ends "
         "(programmatic dependent launch does so on purpose)"
     )
-    yield from _if_any("overlapping kernels", text, "kernels", rows)
+    yield _Suspicion("overlapping kernels", text, "kernels", np.sort(np.concatenate(late)))
 
 
 def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
     if "api_calls" not in trace.recorded or trace.uncut is not None:
         return
     rows = np.flatnonzero(~launches_of(trace, "kernels").is_known)
-    yield from _if_any(
-        "kernels without launch",
-        "{n:count} kernels were launched before the recording began, or their launch is missing",
-        "kernels",
-        rows,
-    )
+    text = "{n:count} kernels were launched before the recording began, or their launch is missing"
+    yield _Suspicion("kernels without launch", text, "kernels", rows)
 
 
 def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
     for name, table in TABLES.items():
         if table.has_times:
             rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
-            yield from _if_any(
-                "negative times", f"{{n:count}} {name} begin before time 0", name, rows
-            )
+            text = f"{{n:count}} {name} begin before time 0"
+            yield _Suspicion("negative times", text, name, rows)
     for name in DEVICE_TABLES:
-        frame = trace.table(name)
-        rows = np.flatnonzero(frame["end_ns"] <= frame["start_ns"])
-        yield from _if_any("no duration", f"{{n:count}} {name} take no time", name, rows)
+        rows = np.flatnonzero(lengths_of(trace.table(name)) <= 0)
+        yield _Suspicion("no duration", f"{{n:count}} {name} take no time", name, rows)
 
 
 def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
@@ -163,14 +152,13 @@ def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
     work = pd.concat([trace.table(name)[["start_ns", "end_ns"]] for name in DEVICE_TABLES])
     overheads = trace.overheads
     is_flush = overheads["name"].astype(str).str.contains("flush|buffer", case=False)
-    amid = (overheads["start_ns"] < work["end_ns"].max()) & (
-        overheads["end_ns"] > work["start_ns"].min()
+    begins, ends = work["start_ns"].min(), work["end_ns"].max()
+    rows = np.flatnonzero(
+        is_flush & (overheads["start_ns"] < ends) & (overheads["end_ns"] > begins)
     )
-    rows = np.flatnonzero(is_flush & amid)
-    flushes = overheads.iloc[rows]
-    took = Intervals.union_of(flushes["start_ns"].to_numpy(), flushes["end_ns"].to_numpy())
     text = "the profiler was busy with its buffers {n:count} times"
-    yield from _if_any("profiler flush", text, "overheads", rows, took.total_ns)
+    took_ns = union_of(overheads.iloc[rows]).total_ns
+    yield _Suspicion("profiler flush", text, "overheads", rows, took_ns)
 
 
 def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
@@ -181,40 +169,31 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
     launched = launches.start_ns[launches.is_known]
     work = np.sort(np.concatenate([trace.kernels["start_ns"], launched]), kind="stable")
     steps = find_steps(trace).table
-    first = np.searchsorted(work, steps["start_ns"].to_numpy(np.int64))
-    last = np.searchsorted(work, steps["end_ns"].to_numpy(np.int64))
+    first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
     numbers = steps["step"].to_numpy(np.int64)[first == last]
-    yield from _if_any(
-        "steps without work", "{n:count} steps launch no device work: {rows}", "", numbers
-    )
+    text = "{n:count} steps launch no device work: {rows}"
+    yield _Suspicion("steps without work", text, "", numbers)
 
 
 def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
     rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
-    yield from _if_any(
-        "whole graphs",
+    text = (
         "{n:count} CUDA graphs were recorded whole: their kernels cannot be told apart; record "
-        "with nsys --cuda-graph-trace=node",
-        "kernels",
-        rows,
+        "with nsys --cuda-graph-trace=node"
     )
+    yield _Suspicion("whole graphs", text, "kernels", rows)
 
 
 def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
     for name in ("copies", "collectives"):
         rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
         text = f"{{n:count}} {name} have no size: no bandwidth is known of them"
-        yield from _if_any("no size", text, name, rows)
+        yield _Suspicion("no size", text, name, rows)
 
 
 _CHECKS: Final[tuple[Callable[[Trace], Iterator[_Suspicion]], ...]] = (
-    _overlapping,
-    _without_launch,
-    _odd_times,
-    _profiler_work,
-    _idle_steps,
-    _whole_graphs,
-    _without_bytes,
+    *(_overlapping, _without_launch, _odd_times, _profiler_work),
+    *(_idle_steps, _whole_graphs, _without_bytes),
 )
 
 
@@ -237,23 +216,12 @@ def _clock_skew(ranks: Ranks) -> Iterator[dict[str, object]]:
             yield _row("clock skew", note, abs(skew))
 
 
-def _collective_ends(trace: Trace) -> _Int64Array:
+def _collective_ends(trace: Trace) -> Ints:
     """Return when the communication kernels ended; none where no wall clock ties the rank."""
     if trace.info.utc_epoch_ns is None:
-        return _none()
+        return np.empty(0, np.int64)
     kernels = trace.kernels[trace.kernels["activity"] == Activity.COMMUNICATION.value]
     return np.sort(kernels["end_ns"].to_numpy(np.int64), kind="stable")
-
-
-def _if_any(
-    check: str, message: str, table: str, rows: _Int64Array, duration_ns: int | None = None
-) -> Iterator[_Suspicion]:
-    if len(rows):
-        yield _Suspicion(check, message, table, rows, duration_ns)
-
-
-def _none() -> _Int64Array:
-    return np.empty(0, np.int64)
 
 
 QUALITY = Analysis(

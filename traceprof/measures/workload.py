@@ -13,6 +13,7 @@ import pandas as pd
 
 from traceprof.measures.facts import fact
 from traceprof.measures.host.phases import autograd_rows, phases_of_all_ranges, phases_of_work
+from traceprof.measures.rows import lengths_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
@@ -98,7 +99,7 @@ def _kernel_times(ranks: Ranks) -> pd.DataFrame:
 def _times_of_names(part: Trace) -> pd.DataFrame:
     own = part.kernels
     codes = own["name"].cat.codes.to_numpy()
-    length = (own["end_ns"] - own["start_ns"]).to_numpy(np.int64)
+    length = lengths_of(own)
     groups = groups_of(codes)
     first = groups.order[groups.first]
     named = own[["name", "activity"]].take(first).astype(object).reset_index(drop=True)
@@ -145,7 +146,7 @@ def _names_of(
         own = own[own["name"].astype(str).str.contains(pattern)]
     plain = plain_names(own["name"])
     short = np.array([_short(str(name).strip()) for name in plain.categories], object)
-    ns = own["end_ns"].to_numpy(np.int64) - own["start_ns"].to_numpy(np.int64)
+    ns = lengths_of(own)
     by_name = pd.DataFrame({"name": short[plain.codes], "ns": ns, "n": 1}).groupby("name")
     return by_name.sum().reset_index()
 
@@ -250,7 +251,7 @@ def _only_forward(ranks: Ranks) -> list[Note]:
 
 def _time_in_forward(part: Trace) -> tuple[int, int]:
     """Return the time of the kernels that were launched in forward passes, and that of all."""
-    length = (part.kernels["end_ns"] - part.kernels["start_ns"]).to_numpy(np.int64)
+    length = lengths_of(part.kernels)
     is_forward = np.isin(phases_of_work(part, "kernels"), _FORWARD)
     return int(length[is_forward].sum()), int(length.sum())
 

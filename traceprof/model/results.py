@@ -7,10 +7,12 @@ of two runs and the combining of ranks all come from that declaration.
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ __all__ = [
     "Samples",
     "TableSpec",
     "Unit",
+    "columns",
     "derived",
     "key",
     "largest",
@@ -126,6 +129,54 @@ def derived(name: str, unit: Unit, meaning: str) -> Column:
     return Column(name, unit, meaning, Combine.DERIVED)
 
 
+_UNITS: Final = (
+    ("bytes_per_s", Unit.BYTES_PER_S),
+    ("per_s", Unit.PER_S),
+    ("bytes", Unit.BYTES),
+    ("ratio", Unit.RATIO),
+    ("count", Unit.COUNT),
+    ("at_ns", Unit.AT_NS),
+    ("ns", Unit.NS),
+    *((name, Unit.NUMBER) for name in ("device", "process", "rank", "step", "stream", "stage")),
+)
+"""What names end with, or are, tells the unit."""
+_KINDS: Final = {"total": Combine.SUM, "smallest": Combine.MIN, "largest": Combine.MAX}
+_DECLARATION: Final = re.compile(
+    r"(?P<kind>[a-z]+)(\((?P<weight>\w+)\))? (?P<name>\w+)( \[(?P<unit>\S+)\])?: (?P<meaning>.+)"
+)
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """Return the columns that ``text`` declares, one a line; what is indented goes on with it.
+
+    A line is how the column combines (key, total, smallest, largest, mean(WEIGHT), median, same or
+    derived), its name, and what it means: "total idle_ns: when nothing ran". The name tells the
+    unit; another one is named behind it: "same waves [number]: …". Names that tell none are texts.
+
+    Raises:
+        ValueError: a line declares no column.
+    """
+    lines = re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines()
+    return tuple(map(_column, lines))
+
+
+def _column(line: str) -> Column:
+    found = _DECLARATION.fullmatch(line)
+    if found is None:
+        raise ValueError(f"no column is declared by {line!r}")
+    name, unit, kind = found["name"], found["unit"], found["kind"]
+    combine = _KINDS.get(kind) or Combine(kind)
+    known = Unit(unit) if unit else _unit_of(name)
+    return Column(name, known, found["meaning"], combine, found["weight"] or "")
+
+
+def _unit_of(name: str) -> Unit:
+    if name.startswith("is_"):
+        return Unit.FLAG
+    parts = f"_{name}"
+    return next((unit for end, unit in _UNITS if parts.endswith(f"_{end}")), Unit.TEXT)
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """A table that an analysis returns: its columns in order. A frame may lack some of them."""
@@ -133,6 +184,11 @@ class TableSpec:
     name: str
     about: str
     columns: tuple[Column, ...]
+
+    @classmethod
+    def of(cls, name: str, about: str, *parts: str | Column) -> Self:
+        """Return a table of columns, and of what `columns` reads from texts."""
+        return cls(name, about, _columns_of(parts))
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
@@ -163,12 +219,22 @@ class TableSpec:
         return rows.copy(deep=False) if wanted == list(rows) else rows[wanted]
 
 
+def _columns_of(parts: Sequence[str | Column]) -> tuple[Column, ...]:
+    found = [columns(part) if isinstance(part, str) else (part,) for part in parts]
+    return tuple(column for own in found for column in own)
+
+
 @dataclass(frozen=True, slots=True)
 class ResultSpec:
     """What the result of an analysis holds; the first table is the one that answers."""
 
     tables: tuple[TableSpec, ...]
     scalars: tuple[Column, ...] = ()
+
+    @classmethod
+    def of(cls, *tables: TableSpec, scalars: str = "") -> Self:
+        """Return what holds ``tables``, and the scalars that `columns` reads."""
+        return cls(tables, columns(scalars) if scalars else ())
 
     def table(self, name: str) -> TableSpec:
         """Return the table called ``name``.

@@ -19,7 +19,8 @@ from tests.requirements import require
 from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.measures.host import range_work
-from traceprof.measures.host.range_work import find_parents, is_outermost_of
+from traceprof.measures.host.range_work import is_outermost_of
+from traceprof.measures.host.ranges import find_parents
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import unnumbered_names

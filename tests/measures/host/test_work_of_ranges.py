@@ -11,7 +11,8 @@ import pytest
 from tests.requirements import require
 from traceprof.formats import open_trace
 from traceprof.measures.host.launches import innermost, launches_of
-from traceprof.measures.host.range_work import find_parents, sum_work
+from traceprof.measures.host.range_work import sum_work
+from traceprof.measures.host.ranges import find_parents
 from traceprof.model.trace import DEVICE_TABLES
 
 FILES = (

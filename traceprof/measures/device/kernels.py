@@ -11,6 +11,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_work
+from traceprof.measures.rows import in_order
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import groups_of
 from traceprof.model.results import (
@@ -19,28 +20,21 @@ from traceprof.model.results import (
     ResultSpec,
     Samples,
     TableSpec,
-    Unit,
-    derived,
-    key,
-    median,
-    total,
 )
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK, SHORT_NS, MatrixUnits, copy_titles, matrix_units
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
-KERNELS_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "kernels",
-            "one row per kernel name, by total time (added up over streams and devices)",
-            (
-                key("name", "the name of the kernel"),
-                key("activity", "what kind of work it does"),
-                *DURATIONS,
-            ),
-        ),
-    )
+KERNELS_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "kernels",
+        "one row per kernel name, by total time (added up over streams and devices)",
+        """
+        key name: the name of the kernel
+        key activity: what kind of work it does
+        """,
+        *DURATIONS,
+    ),
 )
 
 
@@ -62,26 +56,22 @@ KERNELS = Analysis(
 _GPU: Final = "GPU activities"
 _CALLS: Final = "API calls"
 _OF_DURATIONS: Final = {column.name: column for column in DURATIONS}
-SUMMARY_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "summary",
-            "one row per kernel, direction of copies and call of CUDA; shares are of the kind",
-            (
-                key("kind", "GPU activities, or API calls of the host"),
-                key("name", "the name of the kernel or the call, or [CUDA memcpy HtoD] …"),
-                derived("share_ratio", Unit.RATIO, "total_ns of the sum over the rows of the kind"),
-                _OF_DURATIONS["total_ns"],
-                _OF_DURATIONS["count"],
-                *(_OF_DURATIONS[f"{of}_ns"] for of in ("mean", "median", "min", "max")),
-                derived(
-                    "deviation_ns",
-                    Unit.NS,
-                    "the standard deviation of the durations (of a sample: n − 1)",
-                ),
-            ),
-        ),
-    )
+SUMMARY_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "summary",
+        "one row per kernel, direction of copies and call of CUDA; shares are of the kind",
+        """
+        key kind: GPU activities, or API calls of the host
+        key name: the name of the kernel or the call, or [CUDA memcpy HtoD] …
+        derived share_ratio: total_ns of the sum over the rows of the kind
+        """,
+        _OF_DURATIONS["total_ns"],
+        _OF_DURATIONS["count"],
+        *(_OF_DURATIONS[f"{of}_ns"] for of in ("mean", "median", "min", "max")),
+        """
+        derived deviation_ns: the standard deviation of the durations (of a sample: n − 1)
+        """,
+    ),
 )
 _TABLES: Final = ("kernels", "copies", "api_calls")
 
@@ -115,10 +105,7 @@ def _finish_summary(result: Result) -> Result:
     table = finished.table
     of_kind = table.groupby("kind")["total_ns"].transform("sum")
     table = table.assign(share_ratio=table["total_ns"] / of_kind.where(of_kind > 0))
-    order = ["kind", "total_ns", "name"]
-    return finished.with_table(
-        table.sort_values(order, ascending=[False, False, True], ignore_index=True)
-    )
+    return finished.with_table(in_order(table, "-kind", "-total_ns", "name"))
 
 
 def _deviations(table: pd.DataFrame, samples: Samples) -> np.ndarray:
@@ -141,40 +128,27 @@ SUMMARY = Analysis(
 )
 
 
-CLASSES_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "classes",
-            "one row per activity and phase, by total time",
-            (
-                key("activity", "what kind of work it is"),
-                key("phase", 'the phase that launched it; "" where none are named'),
-                total("count", Unit.COUNT, "how many kernels"),
-                total("total_ns", Unit.NS, "their durations added up over streams and devices"),
-                derived("share_ratio", Unit.RATIO, "total_ns of the sum over all rows"),
-                median("median_ns", Unit.NS, "the median duration"),
-                total("short_count", Unit.COUNT, "how many are shorter than 10 µs"),
-                derived("short_ratio", Unit.RATIO, "the share of the kernels that are that short"),
-                total(
-                    "tensor_core_ns",
-                    Unit.NS,
-                    "total_ns in kernels named after tensor cores (AMD: matrix cores); not known "
-                    "of work that has no use for them",
-                ),
-                derived(
-                    "tensor_core_ratio",
-                    Unit.RATIO,
-                    "tensor_core_ns of what is told: total_ns without tensor_core_unknown_ns",
-                ),
-                total("launch_ns", Unit.NS, "host time in the calls that launched them"),
-                total(
-                    "tensor_core_unknown_ns",
-                    Unit.NS,
-                    "total_ns in kernels of matrix work whose names do not tell",
-                ),
-            ),
-        ),
-    )
+CLASSES_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "classes",
+        "one row per activity and phase, by total time",
+        """
+        key activity: what kind of work it is
+        key phase: the phase that launched it; "" where none are named
+        total count: how many kernels
+        total total_ns: their durations added up over streams and devices
+        derived share_ratio: total_ns of the sum over all rows
+        median median_ns: the median duration
+        total short_count: how many are shorter than 10 µs
+        derived short_ratio: the share of the kernels that are that short
+        total tensor_core_ns: total_ns in kernels named after tensor cores (AMD: matrix cores); not
+            known of work that has no use for them
+        derived tensor_core_ratio: tensor_core_ns of what is told: total_ns without
+            tensor_core_unknown_ns
+        total launch_ns: host time in the calls that launched them
+        total tensor_core_unknown_ns: total_ns in kernels of matrix work whose names do not tell
+        """,
+    ),
 )
 _OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
 
@@ -222,8 +196,7 @@ def _finish_classes(result: Result) -> Result:
     )
     if set(table["phase"]) == {UNCLAIMED}:
         table["phase"] = ""
-    order = ["total_ns", "activity", "phase"]
-    table = table.sort_values(order, ascending=[False, True, True], ignore_index=True)
+    table = in_order(table, "-total_ns", "activity", "phase")
     return result.with_table(table).with_notes(*_notes(table))
 
 

@@ -6,23 +6,17 @@ import re
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.states import HostPhases, find_host_phases
+from traceprof.measures.rows import Floats, Ints, Texts, in_order
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
     Result,
     ResultSpec,
     TableSpec,
-    Unit,
-    key,
-    largest,
-    mean,
-    same,
-    total,
 )
 from traceprof.model.tables import stack
 from traceprof.model.trace import Trace
@@ -46,26 +40,21 @@ _NONE: Final = (
 )
 
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "memory",
-            "one row per source, metric and phase, by peak",
-            (
-                key("source", "what was sampled: a device, a process"),
-                key("metric", "what it is called there"),
-                key(
-                    "phase",
-                    "what the host did at the time of the samples; "
-                    '"" where no process or several name phases',
-                ),
-                total("count", Unit.COUNT, "how many samples"),
-                largest("peak_bytes", Unit.BYTES, "the largest of them"),
-                mean("mean_bytes", Unit.BYTES, "their mean", weight="count"),
-                same("last_bytes", Unit.BYTES, "the last of them"),
-            ),
-        ),
-    )
+SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "memory",
+        "one row per source, metric and phase, by peak",
+        """
+        key source: what was sampled: a device, a process
+        key metric: what it is called there
+        key phase: what the host did at the time of the samples; "" where no process or several name
+            phases
+        total count: how many samples
+        largest peak_bytes: the largest of them
+        mean(count) mean_bytes: their mean
+        same last_bytes: the last of them
+        """,
+    ),
 )
 
 
@@ -83,9 +72,9 @@ def _of_memory(trace: Trace) -> pd.DataFrame:
     return trace.samples.iloc[np.flatnonzero(np.isfinite(_factors(trace.samples)))]
 
 
-def _factors(samples: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _factors(samples: pd.DataFrame) -> Floats:
     factors = [_factor(str(metric)) for metric in samples["metric"].cat.categories]
-    found: npt.NDArray[np.float64] = np.array([*factors, np.nan])[samples["metric"].cat.codes]
+    found: Floats = np.array([*factors, np.nan])[samples["metric"].cat.codes]
     return found
 
 
@@ -100,19 +89,19 @@ def measure_memory(ranks: Ranks) -> Result:
     samples = _memory_samples(stack("samples", ranks.each(_of_memory)))
     hosts = [host for part in ranks for host in find_host_phases(part)]
     phases = _phases_at(hosts[0], samples) if len(hosts) == 1 else ""
-    table = (
+    table = in_order(
         samples.assign(phase=phases)
         .groupby(["source", "metric", "phase"], observed=True)["size_bytes"]
         .agg(count="size", peak_bytes="max", mean_bytes="mean", last_bytes="last")
         .reset_index()
-        .astype({"source": object, "metric": object, "phase": object})
-        .sort_values("peak_bytes", ascending=False, kind="stable", ignore_index=True)
+        .astype({"source": object, "metric": object, "phase": object}),
+        "-peak_bytes",
     )
     return Result("memory", SPEC, {"memory": table})
 
 
-def _phases_at(host: HostPhases, samples: pd.DataFrame) -> npt.NDArray[np.object_]:
-    at: npt.NDArray[np.int64] = samples["start_ns"].to_numpy(np.int64)
+def _phases_at(host: HostPhases, samples: pd.DataFrame) -> Texts:
+    at: Ints = samples["start_ns"].to_numpy(np.int64)
     phases = np.full(len(at), UNCLAIMED, object)
     for phase, time in host.times.items():
         phases[time.covered_ns(at, at + 1) > 0] = phase

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact
+from traceprof.measures.rows import Ints, bounds
 from traceprof.model.intervals import Intervals
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -60,7 +60,7 @@ def function_names(kernels: pd.DataFrame) -> pd.Categorical:
 
 
 @fact
-def launch_numbers(trace: Trace) -> npt.NDArray[np.int64]:
+def launch_numbers(trace: Trace) -> Ints:
     """Return how many kernels of the same function its process had launched before each kernel.
 
     CUDA numbers launches as they are made (the correlation id), which need not be the order in
@@ -82,7 +82,7 @@ def launch_numbers(trace: Trace) -> npt.NDArray[np.int64]:
 def longest_launch(part: Trace, name: str, inside: Intervals) -> KernelLaunch | None:
     """Return the longest of the kernels called ``name`` that start ``inside``, None without any."""
     kernels = part.kernels
-    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    starts, ends = bounds(kernels)
     wanted = np.append(kernels["name"].cat.categories == name, False)
     fits = wanted[kernels["name"].cat.codes.to_numpy()]
     rows = np.flatnonzero(fits)
@@ -105,7 +105,7 @@ def _launched_before(trace: Trace, row: int) -> int:
     return int(np.flatnonzero(order == row)[0])
 
 
-def _launches(kernels: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _launches(kernels: pd.DataFrame) -> Ints:
     """Return what orders launches: their numbers, nothing where one is not known."""
     launches = kernels["correlation"].to_numpy()
     return np.zeros(len(kernels), np.int64) if (launches == ABSENT).any() else launches

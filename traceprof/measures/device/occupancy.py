@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,24 +14,18 @@ from traceprof.hardware.catalogue import Hardware, built_in_hardware
 from traceprof.hardware.occupancy import LIMITS, occupancy_of
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact
+from traceprof.measures.rows import Ints, in_order
 from traceprof.model.combining import combine
-from traceprof.model.grouping import places_of
+from traceprof.model.grouping import numbered
 from traceprof.model.results import (
     Note,
     Result,
     ResultSpec,
     TableSpec,
-    Unit,
-    derived,
-    key,
-    mean,
-    same,
-    total,
 )
 from traceprof.model.tables import ABSENT, SHAPE_COLUMNS, shapes_of
 from traceprof.model.trace import Trace
 
-_Int64Array = npt.NDArray[np.int64]
 _KEYS: Final = ("device", *(column for column in SHAPE_COLUMNS if column != "context"))
 
 
@@ -64,10 +58,10 @@ def launch_shapes(trace: Trace) -> LaunchShapes:
     shapes = shapes_of(trace.kernels, trace.kernel_shapes).assign(
         device=trace.kernels["device"].to_numpy()
     )
-    of_kernel, first = _distinct(shapes)
+    of_kernel, first = numbered(*(shapes[name] for name in _KEYS))
     table = shapes.loc[first, list(_KEYS)].reset_index(drop=True)
     contexts = shapes["context"].to_numpy().astype(np.int32)
-    return LaunchShapes(of_kernel, contexts, _with_occupancy(table, trace))
+    return LaunchShapes(of_kernel.astype(np.int32), contexts, _with_occupancy(table, trace))
 
 
 @fact
@@ -80,22 +74,6 @@ def contexts_of_streams(trace: Trace) -> pd.DataFrame:
     known = trace.whole.kernel_shapes[[*place, "context"]]
     known = known[(known[["context", "stream"]] != ABSENT).all(axis=1)].drop_duplicates()
     return known[~known.duplicated(place, keep=False)].reset_index(drop=True)
-
-
-def _distinct(shapes: pd.DataFrame) -> tuple[npt.NDArray[np.int32], _Int64Array]:
-    """Return the number of each row's shape, and a row of each shape."""
-    code: npt.NDArray[Any] = np.zeros(len(shapes), np.int64)
-    for column in _KEYS:
-        values = shapes[column].to_numpy()
-        if not len(values) or bool((values == values[0]).all()):
-            continue
-        place, distinct = places_of(values)
-        code = places_of(code.astype(np.int64) * len(distinct) + place)[0]
-    code, _ = pd.factorize(code)
-    # Numbers are given in the order of appearance: the first of each is greater than all before.
-    is_first = np.ones(len(code), np.bool_)
-    is_first[1:] = code[1:] > np.maximum.accumulate(code)[:-1]
-    return code.astype(np.int32), np.flatnonzero(is_first)
 
 
 def _with_occupancy(table: pd.DataFrame, trace: Trace) -> pd.DataFrame:
@@ -123,10 +101,11 @@ def _with_occupancy(table: pd.DataFrame, trace: Trace) -> pd.DataFrame:
                 ", ".join(name for name, is_one in zip(names, each, strict=True) if is_one)
                 for each in holds.tolist()
             ]
-    at_once = np.where((sm_blocks > 0) & (sm_count > 0), sm_blocks * sm_count, ABSENT)
-    waves = np.where((at_once > 0) & (grid > 0), grid / np.where(at_once > 0, at_once, 1), np.nan)
-    rest = np.where(at_once > 0, grid % np.where(at_once > 0, at_once, 1), 0)
-    tail = np.where(rest == 0, 1.0, rest / np.where(at_once > 0, at_once, 1))
+    at_once = np.where((sm_blocks > 0) & (sm_count > 0), sm_blocks * sm_count, 0)
+    of_waves = np.maximum(at_once, 1)
+    waves = np.where((at_once > 0) & (grid > 0), grid / of_waves, np.nan)
+    rest = np.where(at_once > 0, grid % of_waves, 0)
+    tail = np.where(rest == 0, 1.0, rest / of_waves)
     return table.assign(
         grid_blocks=grid,
         block_threads=block,
@@ -139,7 +118,7 @@ def _with_occupancy(table: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     )
 
 
-def _product(table: pd.DataFrame, *names: str) -> _Int64Array:
+def _product(table: pd.DataFrame, *names: str) -> Ints:
     sizes = [table[name].to_numpy() for name in names]
     is_known = np.logical_and.reduce([size > 0 for size in sizes])
     return np.where(is_known, np.multiply.reduce([np.maximum(one, 0) for one in sizes]), ABSENT)
@@ -155,53 +134,40 @@ def _model_of(trace: Trace, device: int) -> tuple[int, int]:
     name = str(row["name"].iloc[0]) if len(row) else ""
     told = [int(row[column].iloc[0]) if len(row) else ABSENT for column in _OF_DEVICES]
     model = hardware.model_of(name)
-    said = [ABSENT, ABSENT]
-    if model is not None:
-        said = [model.compute_capability or ABSENT, model.multiprocessors or ABSENT]
-    first, second = (said, told) if hardware.chosen is not None else (told, said)
-    capability, multiprocessors = (
-        one if one > 0 else other for one, other in zip(first, second, strict=True)
-    )
+    said = [
+        getattr(model, own, None) or ABSENT for own in ("compute_capability", "multiprocessors")
+    ]
+    pairs = zip(*((said, told) if hardware.chosen is not None else (told, said)), strict=True)
+    capability, multiprocessors = (one if one > 0 else other for one, other in pairs)
     return capability, multiprocessors
 
 
 _OF_DEVICES: Final = ("compute_capability", "sm_count")
 
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "occupancy",
-            "one row per kernel and way of launching it, by total time; occupancy is theoretical: "
-            "it follows from the launch, nothing was measured",
-            (
-                key("name", "the name of the kernel"),
-                total("total_ns", Unit.NS, "the durations of all added up"),
-                derived("share_ratio", Unit.RATIO, "total_ns of the sum over all rows"),
-                total("count", Unit.COUNT, "how often it was launched so"),
-                mean(
-                    "occupancy_ratio",
-                    Unit.RATIO,
-                    "warps that a multiprocessor can hold of it to those that there can be at most",
-                    "total_ns",
-                ),
-                same("limiter", Unit.TEXT, "what allows no more blocks on a multiprocessor"),
-                mean(
-                    "waves",
-                    Unit.NUMBER,
-                    "how often its blocks can fill the GPU; below 1 it never does",
-                    "total_ns",
-                ),
-                mean("tail_ratio", Unit.RATIO, "how full the last wave is", "total_ns"),
-                key("grid", "blocks of the launch in x, y and z"),
-                key("block", "threads of a block in x, y and z"),
-                key("registers", "registers of a thread", Unit.NUMBER),
-                key("shared_bytes", "static and dynamic shared memory of a block", Unit.BYTES),
-                mean("sm_blocks", Unit.NUMBER, "blocks of it on a multiprocessor", "total_ns"),
-                derived("mean_ns", Unit.NS, "the mean duration"),
-            ),
-        ),
-    )
+SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "occupancy",
+        "one row per kernel and way of launching it, by total time; occupancy is theoretical: "
+        "it follows from the launch, nothing was measured",
+        """
+        key name: the name of the kernel
+        total total_ns: the durations of all added up
+        derived share_ratio: total_ns of the sum over all rows
+        total count: how often it was launched so
+        mean(total_ns) occupancy_ratio: warps that a multiprocessor can hold of it to those that
+            there can be at most
+        same limiter: what allows no more blocks on a multiprocessor
+        mean(total_ns) waves [number]: how often its blocks can fill the GPU; below 1 it never does
+        mean(total_ns) tail_ratio: how full the last wave is
+        key grid: blocks of the launch in x, y and z
+        key block: threads of a block in x, y and z
+        key registers [number]: registers of a thread
+        key shared_bytes: static and dynamic shared memory of a block
+        mean(total_ns) sm_blocks [number]: blocks of it on a multiprocessor
+        derived mean_ns: the mean duration
+        """,
+    ),
 )
 _SIZES: Final = ("grid", "block")
 _ADDED: Final = ("count", "total_ns")
@@ -263,8 +229,7 @@ def _finish(result: Result) -> Result:
         share_ratio=table["total_ns"] / (whole or float("nan")),
         mean_ns=table["total_ns"] / table["count"],
     )
-    order = ["total_ns", *SPEC.tables[0].keys]
-    table = table.sort_values(order, ascending=[False] + [True] * 5, ignore_index=True)
+    table = in_order(table, "-total_ns", *SPEC.tables[0].keys)
     return result.with_table(SPEC.tables[0].frame(table)).with_notes(*_notes(table))
 
 

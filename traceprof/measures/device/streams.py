@@ -9,45 +9,33 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
+from traceprof.measures.rows import Ints, in_order, ints, sums_at
 from traceprof.model.intervals import union_lengths
-from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, total
+from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.model.trace import DEVICE_TABLES, Trace
-
-_Int64Array = npt.NDArray[np.int64]
 
 _KERNEL_WAIT_NS: Final = 30_000
 """A shorter gap before work that had been launched is the usual pause between two kernels."""
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "streams",
-            "one row per device and stream, by busy time; gaps are those between its own work",
-            (
-                key("device", "the number of the device in the run", Unit.NUMBER),
-                key("stream", "the number of the stream", Unit.NUMBER),
-                total("count", Unit.COUNT, "kernels and copies"),
-                total("busy_ns", Unit.NS, "when any of them ran"),
-                total(
-                    "host_wait_ns",
-                    Unit.NS,
-                    "gaps before work that was launched after the gap had opened",
-                ),
-                total("kernel_wait_ns", Unit.NS, "other gaps below 30 µs"),
-                total(
-                    "other_ns",
-                    Unit.NS,
-                    "the remaining gaps: it waited for something else, or the launch was not "
-                    "recorded",
-                ),
-                total("gap_count", Unit.COUNT, "how many gaps there are"),
-            ),
-        ),
-    )
+SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "streams",
+        "one row per device and stream, by busy time; gaps are those between its own work",
+        """
+        key device: the number of the device in the run
+        key stream: the number of the stream
+        total count: kernels and copies
+        total busy_ns: when any of them ran
+        total host_wait_ns: gaps before work that was launched after the gap had opened
+        total kernel_wait_ns: other gaps below 30 µs
+        total other_ns: the remaining gaps: it waited for something else, or the launch was not
+            recorded
+        total gap_count: how many gaps there are
+        """,
+    ),
 )
 
 
@@ -55,19 +43,15 @@ def measure_streams(trace: Trace) -> Result:
     """Return the streams of every device with HTA's split of their idle time."""
     work = _work(trace)
     lanes = work[["device", "stream"]].drop_duplicates(ignore_index=True)
-    lane = work.groupby(["device", "stream"], sort=False).ngroup().to_numpy(np.int64)
-    starts, ends, launch = (
-        work[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "launch_ns")
-    )
+    lane = np.asarray(work.groupby(["device", "stream"], sort=False).ngroup(), np.int64)
+    starts, ends, launch = ints(work, "start_ns", "end_ns", "launch_ns")
     gap = np.maximum(starts[1:] - ends[:-1], 0)
     gap[lane[1:] != lane[:-1]] = 0
     by_host = (launch[1:] >= 0) & (launch[1:] > ends[:-1])
     is_short = ~by_host & (gap < _KERNEL_WAIT_NS)
 
-    def sums(values: _Int64Array) -> _Int64Array:
-        found = np.zeros(len(lanes), np.int64)
-        np.add.at(found, lane[len(lane) - len(values) :], values)
-        return found
+    def sums(values: Ints) -> Ints:
+        return sums_at(lane[len(lane) - len(values) :], values, len(lanes))
 
     table = lanes.assign(
         count=sums(np.ones(len(lane), np.int64)),
@@ -94,8 +78,7 @@ def _work(trace: Trace) -> pd.DataFrame:
 
 
 def _finish(result: Result) -> Result:
-    order = ["busy_ns", "device", "stream"]
-    table = result.table.sort_values(order, ascending=[False, True, True], ignore_index=True)
+    table = in_order(result.table, "-busy_ns", "device", "stream")
     return result.with_table(table)
 
 

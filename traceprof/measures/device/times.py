@@ -6,38 +6,32 @@ The parts add up to the window exactly; `traceprof.model.parts` says what they a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import Ints, bounds, by_category
 from traceprof.model.activity import Activity, DeviceTime, Part
+from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
-    Column,
     Note,
     Result,
     ResultSpec,
     TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
+    columns,
 )
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-_DEVICE_MEMORY_DIRECTIONS: Final = ("d2d", "memset")
-_HOST_ONLY_DIRECTIONS: Final = ("h2h",)
-_OF_DEVICES: Final = (Part.COMPUTE, Part.COMMUNICATION, Part.TRANSFER, Part.DEVICE_MEMORY)
+_PLACES: Final = {part: place for place, part in enumerate(Part)} | {None: -1}
+_PART_OF_COPY: Final = {"d2d": Part.DEVICE_MEMORY, "memset": Part.DEVICE_MEMORY, "h2h": None}
+"""Of other directions it is `Part.TRANSFER`."""
 _DEVICE_BITS: Final = 20
-_NEITHER, _INSIDE, _OUTSIDE = -1, 0, 1
 
 
 def used_devices(trace: Trace) -> dict[int, str]:
@@ -101,19 +95,14 @@ def device_times(trace: Trace) -> Mapping[int, DeviceTime]:
     return {device: time.clip(span.start_ns, span.end_ns) for device, time in whole.items()}
 
 
-@fact
 def devices_of_processes(trace: Trace) -> Mapping[int, tuple[int, ...]]:
     """Return the devices that each process works on, anywhere in the recording."""
-    return _devices_by_process(trace)
+    return devices_at_work(trace.whole)
 
 
 @of_window
 def devices_at_work(trace: Trace) -> Mapping[int, tuple[int, ...]]:
     """Return the devices that each process works on in the window."""
-    return _devices_by_process(trace)
-
-
-def _devices_by_process(trace: Trace) -> Mapping[int, tuple[int, ...]]:
     # Both in one number, of which there are few: quick for many rows and for many small files.
     packed = [
         (frame["process"].to_numpy(np.int64) << _DEVICE_BITS) + frame["device"].to_numpy(np.int64)
@@ -129,67 +118,30 @@ def _devices_by_process(trace: Trace) -> Mapping[int, tuple[int, ...]]:
 @fact
 def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
     """Return what each device did when, in one pass over the tables for all of them."""
-    kernels, copies = trace.kernels, trace.copies
-    direction = copies["direction"].cat
-    kind_of = [_kind_of_copy(str(name)) for name in direction.categories]
-    of_kernels = _unions(kernels, _part_of_kernels(kernels))
-    of_copies = _unions(copies, np.array([*kind_of, _NEITHER], np.int64)[direction.codes])
-    compute, communication, transfer, device_memory = map(list(Part).index, _OF_DEVICES)
+    found: dict[tuple[int, ...], Intervals] = {}
     nothing = Intervals.empty()
+    for name in DEVICE_TABLES:
+        frame = trace.table(name)
+        starts, ends = bounds(frame)
+        for key, rows in rows_by_values(frame["device"], places_in_part(trace, name)).items():
+            time = Intervals.union_of(starts[rows], ends[rows])
+            found[key] = found[key] | time if key in found else time
     return {
-        device: DeviceTime(
-            compute=of_kernels.get((device, compute), nothing),
-            communication=of_kernels.get((device, communication), nothing),
-            transfer=of_kernels.get((device, transfer), nothing)
-            | of_copies.get((device, _OUTSIDE), nothing),
-            device_memory=of_kernels.get((device, device_memory), nothing)
-            | of_copies.get((device, _INSIDE), nothing),
-        )
-        for device in {*used_devices(trace), *(own for own, _ in (*of_kernels, *of_copies))}
+        device: DeviceTime(*(found.get((device, place), nothing) for place in range(len(Part))))
+        for device in {*used_devices(trace), *(own for own, _ in found)}
     }
 
 
-def places_in_part(trace: Trace, name: str) -> npt.NDArray[np.int64]:
+def places_in_part(trace: Trace, name: str) -> Ints:
     """Return the place in `Part` of each row of "kernels" or "copies"; -1: none of a device."""
-    if name == "kernels":
-        return _part_of_kernels(trace.kernels)
-    direction = trace.copies["direction"].cat
-    part_of = {
-        _NEITHER: -1,
-        _INSIDE: list(Part).index(Part.DEVICE_MEMORY),
-        _OUTSIDE: list(Part).index(Part.TRANSFER),
-    }
-    kinds = [part_of[_kind_of_copy(str(own))] for own in direction.categories]
-    return np.array([*kinds, -1], np.int64)[direction.codes]
-
-
-def _kind_of_copy(direction: str) -> int:
-    if direction in _HOST_ONLY_DIRECTIONS:
-        return _NEITHER
-    return _INSIDE if direction in _DEVICE_MEMORY_DIRECTIONS else _OUTSIDE
-
-
-def _unions(frame: pd.DataFrame, kind: npt.NDArray[np.int64]) -> dict[tuple[int, int], Intervals]:
-    """Return the union of the rows of each device and kind."""
-    device = frame["device"].to_numpy()
-    order = np.lexsort((kind, device))
-    starts, ends = frame["start_ns"].to_numpy()[order], frame["end_ns"].to_numpy()[order]
-    device, kind = device[order], kind[order]
-    changes = np.flatnonzero((np.diff(device) != 0) | (np.diff(kind) != 0)) + 1
-    edges = [0, *changes.tolist(), len(order)] if len(order) else []
-    return {
-        (int(device[first]), int(kind[first])): Intervals.union_of(
-            starts[first:last], ends[first:last]
-        )
-        for first, last in pairwise(edges)
-    }
-
-
-def _part_of_kernels(kernels: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Return the place in `Part` of each kernel; one look per activity, not per kernel."""
-    activities = kernels["activity"].cat
-    places = [list(Part).index(Activity(name).part) for name in activities.categories]
-    return np.array([*places, -1], np.int64)[activities.codes]
+    column = trace.kernels["activity"] if name == "kernels" else trace.copies["direction"]
+    labels = map(str, column.cat.categories)
+    parts = (
+        [Activity(own).part for own in labels]
+        if name == "kernels"
+        else [_PART_OF_COPY.get(own, Part.TRANSFER) for own in labels]
+    )
+    return by_category(column, [_PLACES[part] for part in parts], -1)
 
 
 @of_window
@@ -223,39 +175,45 @@ def _measure(trace: Trace, device: int, name: str) -> dict[str, int | str]:
     }
 
 
-_MEASURES: Final = (
-    total("duration_ns", Unit.NS, "the length of the window, as far as it was recorded"),
-    total("compute_ns", Unit.NS, "when compute kernels ran"),
-    total("exposed_communication_ns", Unit.NS, "when communication ran and no compute hid it"),
-    total("exposed_transfer_ns", Unit.NS, "when copies from or to elsewhere ran and no kernel did"),
-    total("device_memory_ns", Unit.NS, "when only copies and memsets inside the device ran"),
-    total("idle_ns", Unit.NS, "when nothing ran"),
-    total("communication_ns", Unit.NS, "when communication ran, hidden or not"),
-    total("transfer_ns", Unit.NS, "when copies from or to elsewhere ran, hidden or not"),
-    total("communication_overlap_ns", Unit.NS, "communication that compute hides"),
-    total("transfer_overlap_ns", Unit.NS, "copies from or to elsewhere that kernels hide"),
-    total("kernel_ns", Unit.NS, "when any kernel ran"),
-    derived("utilisation_ratio", Unit.RATIO, "kernel_ns of duration_ns: GPU-Util of nvidia-smi"),
-    derived("communication_overlap_ratio", Unit.RATIO, "the share of communication that is hidden"),
-    derived("transfer_overlap_ratio", Unit.RATIO, "the share of these copies that is hidden"),
+_MEASURES: Final = columns(
+    """
+    total duration_ns: the length of the window, as far as it was recorded
+    total compute_ns: when compute kernels ran
+    total exposed_communication_ns: when communication ran and no compute hid it
+    total exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
+    total device_memory_ns: when only copies and memsets inside the device ran
+    total idle_ns: when nothing ran
+    total communication_ns: when communication ran, hidden or not
+    total transfer_ns: when copies from or to elsewhere ran, hidden or not
+    total communication_overlap_ns: communication that compute hides
+    total transfer_overlap_ns: copies from or to elsewhere that kernels hide
+    total kernel_ns: when any kernel ran
+    derived utilisation_ratio: kernel_ns of duration_ns: GPU-Util of nvidia-smi
+    derived communication_overlap_ratio: the share of communication that is hidden
+    derived transfer_overlap_ratio: the share of these copies that is hidden
+    """
+)
+_ON_GRAPHS: Final = (
+    "{graphs:count} CUDA graph launches were traced whole and count as compute: "
+    "gaps and communication inside them are not seen (nsys --cuda-graph-trace=node)"
 )
 _RATIOS: Final = (
     ("utilisation_ratio", "kernel_ns", "duration_ns"),
     ("communication_overlap_ratio", "communication_overlap_ns", "communication_ns"),
     ("transfer_overlap_ratio", "transfer_overlap_ns", "transfer_ns"),
 )
-_DEVICE: Final[tuple[Column, ...]] = (
-    key("device", "the number of the device in the run", Unit.NUMBER),
-    same("name", Unit.TEXT, "what the device is"),
-)
-BREAKDOWN_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec("devices", "one row per device that worked", (*_DEVICE, *_MEASURES)),
-        TableSpec("total", "all devices added up, their parts and their durations", _MEASURES),
+BREAKDOWN_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "devices",
+        "one row per device that worked",
+        """
+        key device: the number of the device in the run
+        same name: what the device is
+        """,
+        *_MEASURES,
     ),
-    scalars=(
-        total("graphs_count", Unit.COUNT, "CUDA graphs that were traced whole, as one kernel each"),
-    ),
+    TableSpec("total", "all devices added up, their parts and their durations", _MEASURES),
+    scalars="total graphs_count: CUDA graphs that were traced whole, as one kernel each",
 )
 
 
@@ -279,20 +237,12 @@ def _finish(result: Result) -> Result:
     whole = devices[measures].sum().to_frame().T.astype("int64")
     finished = result.with_table(_with_ratios(devices)).with_table(_with_ratios(whole), "total")
     graphs = int(result.scalars["graphs_count"])
-    return finished.with_notes(*([_on_graphs(graphs)] if graphs else []))
+    return finished.with_notes(Note.of(_ON_GRAPHS, graphs=graphs)) if graphs else finished
 
 
 def _with_ratios(frame: pd.DataFrame) -> pd.DataFrame:
     ratios = {name: frame[part] / frame[of].where(frame[of] > 0) for name, part, of in _RATIOS}
     return frame.assign(**ratios)
-
-
-def _on_graphs(graphs: int) -> Note:
-    return Note.of(
-        "{graphs:count} CUDA graph launches were traced whole and count as compute: "
-        "gaps and communication inside them are not seen (nsys --cuda-graph-trace=node)",
-        graphs=graphs,
-    )
 
 
 BREAKDOWN = Analysis(

@@ -8,16 +8,16 @@ launch of the graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import Array, Bools, Ints, bounds, in_order, ints, lengths_of
 from traceprof.model.combining import medians_of
-from traceprof.model.grouping import compact, parents_of, rows_by_values
+from traceprof.model.grouping import compact, groups_of, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import (
     Note,
@@ -25,17 +25,10 @@ from traceprof.model.results import (
     ResultSpec,
     Samples,
     TableSpec,
-    Unit,
-    key,
-    largest,
-    mean,
-    median,
-    total,
 )
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, RowsOf, Trace
 
-_Int64Array = npt.NDArray[np.int64]
 _NOTHING = -1
 
 
@@ -47,31 +40,31 @@ class Launches:
     work. What a call itself says is looked up when it is asked for; starts and ends are in ns.
     """
 
-    call: _Int64Array
-    process: _Int64Array
+    call: Ints
+    process: Ints
     calls: pd.DataFrame
 
     @property
-    def start_ns(self) -> _Int64Array:
+    def start_ns(self) -> Ints:
         """When each call began."""
         return _taken(self.calls["start_ns"], self.call)
 
     @property
-    def end_ns(self) -> _Int64Array:
+    def end_ns(self) -> Ints:
         """When each call returned."""
         return _taken(self.calls["end_ns"], self.call)
 
     @property
-    def thread(self) -> _Int64Array:
+    def thread(self) -> Ints:
         """The thread of each call."""
         return _taken(self.calls["thread"], self.call)
 
     @property
-    def is_known(self) -> npt.NDArray[np.bool_]:
+    def is_known(self) -> Bools:
         """Whether the launch of each row was recorded."""
         return self.call >= 0
 
-    def of_rows(self, rows: RowsOf | npt.NDArray[np.bool_]) -> Launches:
+    def of_rows(self, rows: RowsOf | Bools) -> Launches:
         """Return the launches of some of the rows: a slice, row numbers or a mask."""
         return Launches(self.call[rows], self.process[rows], self.calls)
 
@@ -83,7 +76,7 @@ def launches_of(trace: Trace, table: str) -> Launches:
 
 
 @fact
-def _calls_of_table(trace: Trace, table: str) -> _Int64Array:
+def _calls_of_table(trace: Trace, table: str) -> Ints:
     return find_launches(trace, trace.table(table)).call
 
 
@@ -102,11 +95,11 @@ def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
 class _CallIndex:
     """The API calls of a trace by process and correlation."""
 
-    processes: _Int64Array
-    keys: _Int64Array
-    rows: npt.NDArray[Any]
+    processes: Ints
+    keys: Ints
+    rows: Array
 
-    def find(self, work: pd.DataFrame) -> _Int64Array:
+    def find(self, work: pd.DataFrame) -> Ints:
         """Return the first call with the process and correlation of each row of ``work``."""
         if work.empty or not len(self.keys):
             return np.full(len(work), _NOTHING, np.int64)
@@ -127,12 +120,12 @@ def _index_of_calls(trace: Trace) -> _CallIndex:
     return _CallIndex(processes, keys[rows], compact(rows))
 
 
-def _key(frame: pd.DataFrame, processes: _Int64Array) -> _Int64Array:
+def _key(frame: pd.DataFrame, processes: Ints) -> Ints:
     place = np.searchsorted(processes, frame["process"].to_numpy())
     return np.asarray((place << 40) + frame["correlation"].to_numpy(np.int64), np.int64)
 
 
-def _taken(column: pd.Series, place: _Int64Array) -> _Int64Array:
+def _taken(column: pd.Series, place: Ints) -> Ints:
     values = column.to_numpy(np.int64)
     if not len(values):
         return np.full(len(place), ABSENT, np.int64)
@@ -141,9 +134,7 @@ def _taken(column: pd.Series, place: _Int64Array) -> _Int64Array:
     return np.where(place >= 0, values[np.maximum(place, 0)], ABSENT)
 
 
-def innermost(
-    ranges: pd.DataFrame, process: _Int64Array, thread: _Int64Array, instants: _Int64Array
-) -> _Int64Array:
+def innermost(ranges: pd.DataFrame, process: Ints, thread: Ints, instants: Ints) -> Ints:
     """Return the row of the innermost of ``ranges`` open at each instant on each thread.
 
     -1 where none is. The ranges must nest on each thread, as push/pop ranges do.
@@ -151,19 +142,17 @@ def innermost(
     found = np.full(len(instants), _NOTHING, np.int64)
     if ranges.empty or not len(instants):
         return found
-    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    starts, ends = bounds(ranges)
     queries = rows_by_values(process, thread)
     for lane, rows in rows_by_values(ranges["process"], ranges["thread"]).items():
         if lane in queries:
             mine = queries[lane]
             inner = _innermost_of_lane(starts[rows], ends[rows], instants[mine])
-            found[mine] = np.where(inner >= 0, rows[np.maximum(inner, 0)], _NOTHING)
+            found[mine] = np.append(rows, _NOTHING)[inner]
     return found
 
 
-def _innermost_of_lane(
-    starts: _Int64Array, ends: _Int64Array, instants: _Int64Array
-) -> _Int64Array:
+def _innermost_of_lane(starts: Ints, ends: Ints, instants: Ints) -> Ints:
     parents = parents_of(nesting_depth(starts, ends))
     place = np.searchsorted(starts, instants, side="right") - 1
     while True:
@@ -173,13 +162,12 @@ def _innermost_of_lane(
         place[closed] = parents[place[closed]]
 
 
-def range_of_launches(trace: Trace, launches: Launches) -> _Int64Array:
+def range_of_launches(trace: Trace, launches: Launches) -> Ints:
     """Return the row, in the ranges of the whole trace, that each launch belongs to; -1: none."""
     ranges = trace.whole.ranges
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
     inner = innermost(ranges.iloc[nested], launches.process, launches.thread, launches.start_ns)
-    found = (inner >= 0) & launches.is_known
-    return np.where(found, nested[np.maximum(inner, 0)] if len(nested) else _NOTHING, _NOTHING)
+    return np.where(launches.is_known, np.append(nested, _NOTHING)[inner], _NOTHING)
 
 
 @of_window
@@ -191,12 +179,10 @@ def launch_table(trace: Trace) -> pd.DataFrame:
     before but had not started), is_empty (no such work was queued or running at the launch).
     """
     table = pd.concat([_launched(trace, name) for name in DEVICE_TABLES], ignore_index=True)
-    table = table.sort_values("launch_ns", kind="stable", ignore_index=True)
+    table = in_order(table, "launch_ns")
     depth = np.full(len(table), ABSENT, np.int64)
     empty = np.zeros(len(table), np.bool_)
-    launches, starts, ends = (
-        table[name].to_numpy(np.int64) for name in ("launch_ns", "start_ns", "end_ns")
-    )
+    launches, starts, ends = ints(table, "launch_ns", "start_ns", "end_ns")
     for rows in table.groupby("device").indices.values():
         before = np.arange(len(rows))
         # Both are nearly in order.
@@ -225,44 +211,27 @@ def _launched(trace: Trace, name: str) -> pd.DataFrame:
     )
 
 
-LAUNCHES_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "launches",
-            "one row per device and launching call, by number",
-            (
-                key("device", "the number of the device in the run", Unit.NUMBER),
-                key("api", "the call that launched the work"),
-                total("count", Unit.COUNT, "how many kernels and copies it launched"),
-                median("call_ns", Unit.NS, "the median length of the call"),
-                total("call_total_ns", Unit.NS, "the length of all calls added up"),
-                median(
-                    "delay_ns",
-                    Unit.NS,
-                    "the median time from the end of the call to the start of the work, 0 where "
-                    "it starts earlier",
-                ),
-                mean("short_ratio", Unit.RATIO, "the share of work shorter than its call", "count"),
-                mean(
-                    "queue_mean",
-                    Unit.NUMBER,
-                    "how many launched pieces of work of the device had not started, when one "
-                    "more was launched",
-                    "count",
-                ),
-                largest("queue_max", Unit.COUNT, "the most that had not started"),
-                mean(
-                    "empty_ratio",
-                    Unit.RATIO,
-                    "the share of launches that found nothing queued or running: launch-bound",
-                    "count",
-                ),
-            ),
-        ),
+LAUNCHES_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "launches",
+        "one row per device and launching call, by number",
+        """
+        key device: the number of the device in the run
+        key api: the call that launched the work
+        total count: how many kernels and copies it launched
+        median call_ns: the median length of the call
+        total call_total_ns: the length of all calls added up
+        median delay_ns: the median time from the end of the call to the start of the work, 0 where
+            it starts earlier
+        mean(count) short_ratio: the share of work shorter than its call
+        mean(count) queue_mean [number]: how many launched pieces of work of the device had not
+            started, when one more was launched
+        largest queue_max [count]: the most that had not started
+        mean(count) empty_ratio: the share of launches that found nothing queued or running:
+            launch-bound
+        """,
     ),
-    scalars=(
-        total("unlinked_count", Unit.COUNT, "kernels and copies whose launch was not recorded"),
-    ),
+    scalars="total unlinked_count: kernels and copies whose launch was not recorded",
 )
 _MEDIANS: Final = ("call_ns", "delay_ns")
 
@@ -270,9 +239,8 @@ _MEDIANS: Final = ("call_ns", "delay_ns")
 def measure_launches(trace: Trace) -> Result:
     """Return the launches by device and call."""
     rows = launch_table(trace)
-    launched = rows["launched_ns"].to_numpy(np.int64)
-    call = launched - rows["launch_ns"].to_numpy(np.int64)
-    delay = np.maximum(rows["start_ns"].to_numpy(np.int64) - launched, 0)
+    launch, launched, starts = ints(rows, "launch_ns", "launched_ns", "start_ns")
+    call, delay = launched - launch, np.maximum(starts - launched, 0)
     all_work = sum(len(trace.table(name)) for name in DEVICE_TABLES)
     table, place = _by_call(rows, call)
     return Result(
@@ -284,33 +252,27 @@ def measure_launches(trace: Trace) -> Result:
     )
 
 
-def _by_call(rows: pd.DataFrame, call: _Int64Array) -> tuple[pd.DataFrame, _Int64Array]:
+def _by_call(rows: pd.DataFrame, call: Ints) -> tuple[pd.DataFrame, Ints]:
     """Return the sums by device and call, and the row of them that each launch is part of."""
-    apis = rows["api"].cat
-    n_apis = max(1, len(apis.categories))
-    packed = rows["device"].to_numpy(np.int64) * n_apis + np.asarray(apis.codes, np.int64)
-    place, distinct = pd.factorize(packed)
-    count = np.bincount(place, minlength=len(distinct))
-    short = (rows["end_ns"] - rows["start_ns"]).to_numpy(np.int64) < call
-    depth, empty = rows["queue_depth"].to_numpy(np.int64), rows["is_empty"].to_numpy(np.bool_)
-    call_total, deepest = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
-    np.add.at(call_total, place, call)
-    np.maximum.at(deepest, place, depth)
-    means = {"short_ratio": short, "queue_mean": depth, "empty_ratio": empty}
+    apis, depth = rows["api"].cat, rows["queue_depth"].to_numpy(np.int64)
+    groups = groups_of(rows["device"], apis.codes)
+    device, api = np.array(groups.keys, np.int64).reshape(-1, 2).T
+    means = {
+        "short_ratio": (lengths_of(rows) < call).astype(np.int64),
+        "queue_mean": depth,
+        "empty_ratio": rows["is_empty"].to_numpy(np.int64),
+    }
     table = pd.DataFrame(
         {
-            "device": distinct // n_apis,
-            "api": apis.categories.to_numpy(object)[distinct % n_apis],
-            "count": count,
-            "call_total_ns": call_total,
-            "queue_max": deepest,
-            **{
-                name: np.bincount(place, values, len(distinct)) / count
-                for name, values in means.items()
-            },
+            "device": device,
+            "api": apis.categories.to_numpy(object)[api],
+            "count": groups.counts,
+            "call_total_ns": groups.reduced(np.add, call),
+            "queue_max": groups.reduced(np.maximum, depth),
+            **{name: groups.reduced(np.add, own) / groups.counts for name, own in means.items()},
         }
     )
-    return table, np.asarray(place, np.int64)
+    return table, groups.number.astype(np.int64)
 
 
 def _finish(result: Result) -> Result:
@@ -319,14 +281,10 @@ def _finish(result: Result) -> Result:
         name: medians_of(result.table, Samples(samples.rows, samples.values[:, i]))
         for i, name in enumerate(_MEDIANS)
     }
-    table = result.table.assign(**medians).sort_values(
-        ["count", "device", "api"], ascending=[False, True, True], ignore_index=True
-    )
+    table = in_order(result.table.assign(**medians), "-count", "device", "api")
     lost = int(result.scalars["unlinked_count"])
-    note = Note.of(
-        "{lost:count} kernels and copies have no recorded launch and do not count", lost=lost
-    )
-    return result.with_table(table).with_notes(*([note] if lost else []))
+    text = "{lost:count} kernels and copies have no recorded launch and do not count"
+    return result.with_table(table).with_notes(*([Note.of(text, lost=lost)] if lost else []))
 
 
 LAUNCHES = Analysis(

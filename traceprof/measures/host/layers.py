@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
@@ -23,18 +22,17 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import adopting_range_of_launches
 from traceprof.measures.host.range_work import (
     add_to_parents,
-    find_parents,
     is_outermost_of,
     sum_work,
 )
+from traceprof.measures.host.ranges import find_parents, self_times
+from traceprof.measures.rows import Bools, Ints, in_order, sums_at
 from traceprof.model.combining import combine
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
-
-_Int64Array = npt.NDArray[np.int64]
 
 LAYER: Final = "layer:"
 """How the names of the ranges begin that `traceprof record --layers` injects."""
@@ -54,15 +52,15 @@ class LayerSpans:
     no numbers that tell.
     """
 
-    start_ns: _Int64Array
-    end_ns: _Int64Array
-    parent: _Int64Array
-    depth: _Int64Array
-    layer: _Int64Array
+    start_ns: Ints
+    end_ns: Ints
+    parent: Ints
+    depth: Ints
+    layer: Ints
     names: tuple[str, ...]
-    is_outermost: npt.NDArray[np.bool_]
-    backward: _Int64Array | None
-    forward: _Int64Array | None
+    is_outermost: Bools
+    backward: Ints | None
+    forward: Ints | None
 
 
 def source_of_layers(ranks: Ranks) -> str:
@@ -72,7 +70,7 @@ def source_of_layers(ranks: Ranks) -> str:
 
 
 @fact
-def _rows_by_source(trace: Trace) -> Mapping[str, _Int64Array]:
+def _rows_by_source(trace: Trace) -> Mapping[str, Ints]:
     """Return the rows of ranges, or of host operators, that each source has."""
     ranges, operators = trace.ranges, trace.host_ops
     is_nested = (ranges["kind"] == "push_pop").to_numpy()
@@ -114,7 +112,7 @@ def layer_spans(trace: Trace, source: str) -> LayerSpans:
     )
 
 
-def layers_of_work(trace: Trace, source: str) -> Mapping[str, _Int64Array]:
+def layers_of_work(trace: Trace, source: str) -> Mapping[str, Ints]:
     """Return, for each table of work in the window, the innermost span that launched each row.
 
     -1 where none did. What threads without a span of their own launch, as autograd's do, counts
@@ -127,13 +125,11 @@ def layers_of_work(trace: Trace, source: str) -> Mapping[str, _Int64Array]:
 
 
 @fact
-def _layers_of_table(trace: Trace, source: str, table: str) -> _Int64Array:
+def _layers_of_table(trace: Trace, source: str, table: str) -> Ints:
     return adopting_range_of_launches(trace, _spans(trace, source), launches_of(trace, table))
 
 
-def _operators(
-    spans: pd.DataFrame, parent: _Int64Array
-) -> tuple[_Int64Array, _Int64Array] | tuple[None, None]:
+def _operators(spans: pd.DataFrame, parent: Ints) -> tuple[Ints, Ints] | tuple[None, None]:
     """Return the outermost backward operators and the forward ones of the same number."""
     names = spans["name"].cat
     numbers = numbers_in(names.categories, _SEQUENCE)
@@ -153,33 +149,26 @@ def _operators(
     return pairs["row"].to_numpy(np.int64), pairs["row_of"].to_numpy(np.int64)
 
 
-LAYERS_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "layers",
-            "one row per layer, by device time, else by host time",
-            (
-                key("layer", "the path of the module, else the name of a range or operator"),
-                key("type", 'the class of the module; "" where it is not known'),
-                total("count", Unit.COUNT, "how often it ran in the window"),
-                total("host_ns", Unit.NS, "when the host was in it"),
-                total("host_self_ns", Unit.NS, "when the host was in it, and in no other inside"),
-                total(
-                    "device_ns",
-                    Unit.NS,
-                    "the durations of all that it launched, added up over streams and devices",
-                ),
-                total("device_self_ns", Unit.NS, "the same without the layers inside it"),
-                total(
-                    "backward_ns",
-                    Unit.NS,
-                    "the device time of its backward operators; not there where names do not tell",
-                ),
-                total("work_count", Unit.COUNT, "how many kernels and copies it launched"),
-            ),
-        ),
+LAYERS_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "layers",
+        "one row per layer, by device time, else by host time",
+        """
+        key layer: the path of the module, else the name of a range or operator
+        key type: the class of the module; "" where it is not known
+        total count: how often it ran in the window
+        total host_ns: when the host was in it
+        total host_self_ns: when the host was in it, and in no other inside
+        total device_ns: the durations of all that it launched, added up over streams and devices
+        total device_self_ns: the same without the layers inside it
+        total backward_ns: the device time of its backward operators; not there where names do not
+            tell
+        total work_count: how many kernels and copies it launched
+        """,
     ),
-    scalars=(same("source", Unit.TEXT, 'what the layers are read from; "" where there are none'),),
+    scalars="""
+    same source: what the layers are read from; "" where there are none
+    """,
 )
 _NONE: Final = "no layers are named: record with `traceprof record --layers`, or with emit_nvtx"
 
@@ -204,41 +193,26 @@ def _measure(trace: Trace, source: str) -> Result:
     measures = {
         "count": trace.span.overlaps(spans.start_ns, spans.end_ns).astype(np.int64),
         "host_ns": (ends - starts) * outermost,
-        "host_self_ns": _self_ns(starts, ends, spans.parent),
+        "host_self_ns": self_times(starts, ends, spans.parent),
     }
     if trace.recorded & set(DEVICE_TABLES):
         measures |= _device_times(trace, source, spans)
-    columns = {name: _sums(spans, values) for name, values in measures.items()}
+    columns = {
+        name: sums_at(spans.layer, values, len(spans.names)) for name, values in measures.items()
+    }
     layers, types = _paths(spans.names)
     table = pd.DataFrame({"layer": layers, "type": types, **columns})
     return Result("layers", LAYERS_SPEC, {"layers": table}, {"source": source})
 
 
-def _self_ns(starts: _Int64Array, ends: _Int64Array, parent: _Int64Array) -> _Int64Array:
-    """Return what of each span no other right inside it covers."""
-    own = ends - starts
-    inside = np.flatnonzero((parent >= 0) & (own > 0))
-    outer = parent[inside]
-    covered = np.maximum(np.minimum(ends[inside], ends[outer]) - starts[inside], 0)
-    np.subtract.at(own, outer, covered)
-    return np.asarray(np.maximum(own, 0), np.int64)
-
-
-def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, _Int64Array]:
+def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, Ints]:
     outermost = spans.is_outermost
     work = sum_work(trace, layers_of_work(trace, source), spans.parent, spans.depth)
     times = {"device_ns": work.total_ns * outermost, "device_self_ns": work.self_ns}
     if spans.forward is not None:
-        backward = np.zeros(len(spans.parent), np.int64)
-        np.add.at(backward, spans.forward, work.total_ns[spans.backward])
+        backward = sums_at(spans.forward, work.total_ns[spans.backward], len(spans.parent))
         times["backward_ns"] = add_to_parents(backward, spans.parent, spans.depth) * outermost
     return times | {"work_count": work.work_count * outermost}
-
-
-def _sums(spans: LayerSpans, values: _Int64Array) -> _Int64Array:
-    sums = np.zeros(len(spans.names), np.int64)
-    np.add.at(sums, spans.layer, values)
-    return sums
 
 
 def _paths(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -256,10 +230,9 @@ def _finish(result: Result) -> Result:
         return result.with_notes(Note(_NONE))
     shown = table[(table["count"] > 0) | (table.get("work_count", 0) > 0)]
     largest = "device_ns" if "device_ns" in shown and shown["device_ns"].any() else "host_ns"
-    order = [largest, "layer", "type"]
-    finished = result.with_table(
-        shown.sort_values(order, ascending=[False, True, True], ignore_index=True)
-    ).with_notes(Note.of("layers are from: {source}", source=result.scalars["source"]))
+    note = Note.of("layers are from: {source}", source=result.scalars["source"])
+    table = in_order(shown, f"-{largest}", "layer", "type")
+    finished = result.with_table(table).with_notes(note)
     if "device_ns" not in table or "backward_ns" in table:
         return finished
     return finished.with_notes(

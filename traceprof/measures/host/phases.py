@@ -19,18 +19,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact
-from traceprof.measures.host.launches import _NOTHING, Launches, _Int64Array, innermost, launches_of
+from traceprof.measures.host.launches import _NOTHING, Launches, innermost, launches_of
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, span_at
 from traceprof.model.grouping import groups_of, places_of, rows_by_value
 from traceprof.model.intervals import Intervals, nesting_depth
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-from traceprof.names.ranges import PHASES, are_matched, phases_of_ranges
-
-_Instants = npt.NDArray[np.int64]
+from traceprof.names.ranges import PHASES, phases_of_ranges
 
 BACKWARD: Final = PHASES.index("backward")
 _AUTOGRAD: Final = re.compile(r"^(autograd::engine::evaluate_function|torch::autograd::)")
@@ -55,7 +53,7 @@ class InferredBackward:
     free: Intervals
     when: Mapping[int, Intervals]
 
-    def holds(self, threads: _Instants, instants: _Instants) -> npt.NDArray[np.bool_]:
+    def holds(self, threads: Ints, instants: Ints) -> Bools:
         """Return which launches, by thread and start, are those of the backward pass."""
         found = np.zeros(len(threads), np.bool_)
         for thread, times in self.when.items():
@@ -64,19 +62,17 @@ class InferredBackward:
         return found
 
 
-def autograd_rows(names: pd.Series) -> npt.NDArray[np.bool_]:
+def autograd_rows(names: pd.Series) -> Bools:
     """Return which of a categorical column are operators of PyTorch's autograd engine."""
-    if not len(names):
-        return np.zeros(0, np.bool_)
-    return are_matched(names.cat.categories, _AUTOGRAD)[names.cat.codes.to_numpy()]
+    return are_named(names, _AUTOGRAD)
 
 
 def infer_backward(
     ranges: pd.DataFrame,
-    phases: _Instants,
+    phases: Ints,
     autograd: pd.DataFrame,
-    threads: _Instants,
-    instants: _Instants,
+    threads: Ints,
+    instants: Ints,
 ) -> InferredBackward | None:
     """Return the backward pass of one process; None where it is named, or nothing tells it.
 
@@ -116,12 +112,9 @@ def _by_operators(free: Intervals, autograd: pd.DataFrame, main: int) -> Mapping
     return times
 
 
-def are_inside(intervals: Intervals, instants: _Instants) -> npt.NDArray[np.bool_]:
+def are_inside(intervals: Intervals, instants: Ints) -> Bools:
     """Return which instants lie in ``intervals``."""
-    if not len(intervals):
-        return np.zeros(len(instants), np.bool_)
-    place = np.searchsorted(intervals.starts, instants, side="right") - 1
-    return (place >= 0) & (instants < intervals.ends[np.maximum(place, 0)])
+    return span_at(intervals.starts, intervals.ends, instants) >= 0
 
 
 @dataclass(slots=True)
@@ -133,11 +126,11 @@ class _Loop:
     after_last_forward: Intervals
 
     @classmethod
-    def of(cls, ranges: pd.DataFrame, phases: _Instants) -> _Loop:
-        starts, ends = (ranges[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    def of(cls, ranges: pd.DataFrame, phases: Ints) -> _Loop:
+        starts, ends = bounds(ranges)
         free = Intervals.union_of(starts, ends).gaps(*_ALWAYS)
         outer = nesting_depth(starts, ends) == 0
-        codes = np.where(_zeroes_gradients(ranges), _ZEROES, phases)[outer]
+        codes = np.where(are_named(ranges["name"], _ZERO_GRAD), _ZEROES, phases)[outer]
         tracker = _Tracker()
         for phase, start, end in zip(
             *(column.tolist() for column in (codes, starts[outer], ends[outer])), strict=True
@@ -170,42 +163,37 @@ class _Tracker:
             self.first = self.last = None
 
 
-def _zeroes_gradients(ranges: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    names = ranges["name"].cat.remove_unused_categories().cat
-    return are_matched(names.categories, _ZERO_GRAD)[names.codes.to_numpy()]
-
-
 def _union(spans: list[tuple[int, int]]) -> Intervals:
     return Intervals.union_of([start for start, _ in spans], [end for _, end in spans])
 
 
-def phases_of_work(trace: Trace, table: str) -> _Int64Array:
+def phases_of_work(trace: Trace, table: str) -> Ints:
     """Return the place in `PHASES` that each row of ``table`` was launched in, -1 for none."""
     return _phases_of_table(trace, table)[trace.rows_in_whole(table)]
 
 
 @fact
-def _phases_of_table(trace: Trace, table: str) -> _Int64Array:
+def _phases_of_table(trace: Trace, table: str) -> Ints:
     launches = launches_of(trace, table)
     phases = phase_of_launches(trace, launches).copy()
     phases[_inferred_among(trace, launches, phases)] = BACKWARD
     return phases
 
 
-def are_inferred_backward(trace: Trace, table: str) -> npt.NDArray[np.bool_]:
+def are_inferred_backward(trace: Trace, table: str) -> Bools:
     """Return which rows of ``table`` are the backward pass's although no range says so."""
     return _inferred_of_table(trace, table)[trace.rows_in_whole(table)]
 
 
 @fact
-def _inferred_of_table(trace: Trace, table: str) -> npt.NDArray[np.bool_]:
+def _inferred_of_table(trace: Trace, table: str) -> Bools:
     if not inferred_backward(trace):
         return np.zeros(len(trace.table(table)), np.bool_)
     launches = launches_of(trace, table)
     return _inferred_among(trace, launches, phase_of_launches(trace, launches))
 
 
-def _inferred_among(trace: Trace, launches: Launches, phases: _Int64Array) -> npt.NDArray[np.bool_]:
+def _inferred_among(trace: Trace, launches: Launches, phases: Ints) -> Bools:
     found = np.zeros(len(phases), np.bool_)
     for process, backward in inferred_backward(trace).items():
         rows = np.flatnonzero((launches.process == process) & launches.is_known & (phases < 0))
@@ -253,25 +241,22 @@ def _autograd_operators(trace: Trace) -> pd.DataFrame:
 
 
 @fact
-def phases_of_all_ranges(trace: Trace) -> _Int64Array:
+def phases_of_all_ranges(trace: Trace) -> Ints:
     """Return the place in `PHASES` of each range of the whole trace, -1 where it is none."""
     return phases_of_ranges(trace.ranges)
 
 
-def phase_of_launches(trace: Trace, launches: Launches) -> _Int64Array:
+def phase_of_launches(trace: Trace, launches: Launches) -> Ints:
     """Return the place in `PHASES` that each launch belongs to, -1 where it belongs to none."""
     ranges = trace.whole.ranges
     phases = phases_of_all_ranges(trace)
     kept = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
     phased, phases = ranges.iloc[kept], phases[kept]
     inner = _innermost_or_adopting(phased, launches, phased, phases)
-    found = (inner >= 0) & launches.is_known
-    return np.where(found, phases[np.maximum(inner, 0)] if len(phases) else _NOTHING, _NOTHING)
+    return np.where(launches.is_known, np.append(phases, _NOTHING)[inner], _NOTHING)
 
 
-def adopting_range_of_launches(
-    trace: Trace, spans: pd.DataFrame, launches: Launches
-) -> _Int64Array:
+def adopting_range_of_launches(trace: Trace, spans: pd.DataFrame, launches: Launches) -> Ints:
     """Return the row of ``spans`` that each launch belongs to, -1 where it belongs to none.
 
     A launch on a thread without an open span belongs to the one that is open on the thread of
@@ -285,8 +270,8 @@ def adopting_range_of_launches(
 
 
 def _innermost_or_adopting(
-    spans: pd.DataFrame, launches: Launches, phased: pd.DataFrame, phases: _Int64Array
-) -> _Int64Array:
+    spans: pd.DataFrame, launches: Launches, phased: pd.DataFrame, phases: Ints
+) -> Ints:
     """Return the innermost span on the thread of each launch, else on that which calls backward."""
     found = innermost(spans, launches.process, launches.thread, launches.start_ns)
     rest = np.flatnonzero(found < 0)
@@ -296,7 +281,7 @@ def _innermost_or_adopting(
     return found
 
 
-def _calling_thread(phased: pd.DataFrame, phases: _Int64Array, process: _Int64Array) -> _Int64Array:
+def _calling_thread(phased: pd.DataFrame, phases: Ints, process: Ints) -> Ints:
     """Return the thread of each process that calls backward the most, else that names phases."""
     threads = groups_of(phased["process"], phased["thread"])
     backward = threads.reduced(np.add, (phases == PHASES.index("backward")).astype(np.int64))

@@ -13,27 +13,25 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of, range_of_launches
-from traceprof.measures.host.ranges import self_time_ns
+from traceprof.measures.host.ranges import find_parents, self_time_ns
+from traceprof.measures.rows import Bools, Ints, bounds, in_order, ints, lengths_of, sums_at
 from traceprof.model.grouping import (
     has_alike_around,
     levels_of,
     nearest_around,
-    parents_of,
     rows_by_value,
     sum_of_chains,
 )
-from traceprof.model.intervals import check_pairs, nesting_depth, union_lengths
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
+from traceprof.model.intervals import check_pairs, union_lengths
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, key
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import unnumbered_names
 
-_Int64Array = npt.NDArray[np.int64]
 _FEW_ROUNDS: Final = 64
 """Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
 
@@ -48,15 +46,15 @@ class RangeWork:
     its work (0, 0 where ``work_count`` is 0).
     """
 
-    parent: _Int64Array
-    self_ns: _Int64Array
-    total_ns: _Int64Array
-    work_count: _Int64Array
-    first_ns: _Int64Array
-    last_ns: _Int64Array
+    parent: Ints
+    self_ns: Ints
+    total_ns: Ints
+    work_count: Ints
+    first_ns: Ints
+    last_ns: Ints
 
 
-def is_outermost_of(codes: _Int64Array, parent: _Int64Array) -> npt.NDArray[np.bool_]:
+def is_outermost_of(codes: Ints, parent: Ints) -> Bools:
     """Return which spans have none of the same code around them (recursion counts once)."""
     outermost = np.ones(len(codes), np.bool_)
     rows, above = np.arange(len(codes)), parent
@@ -70,19 +68,7 @@ def is_outermost_of(codes: _Int64Array, parent: _Int64Array) -> npt.NDArray[np.b
     return outermost if not len(rows) else ~has_alike_around(codes, parent)
 
 
-def find_parents(spans: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
-    """Return, for each of the nested ``spans``, the row around it and its depth, per thread."""
-    parent = np.full(len(spans), -1, np.int64)
-    depth = np.zeros(len(spans), np.int64)
-    starts, ends = spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy()
-    for rows in spans.groupby(["process", "thread"]).indices.values():
-        depth[rows] = nesting_depth(starts[rows], ends[rows])
-        inside = parents_of(depth[rows])
-        parent[rows] = np.where(inside >= 0, rows[np.maximum(inside, 0)], -1)
-    return parent, depth
-
-
-def add_to_parents(values: _Int64Array, parent: _Int64Array, depth: _Int64Array) -> _Int64Array:
+def add_to_parents(values: Ints, parent: Ints, depth: Ints) -> Ints:
     """Return the value of each span together with those of all spans inside it."""
     total = values.copy()
     for rows in _inside_others(parent, depth):
@@ -90,30 +76,28 @@ def add_to_parents(values: _Int64Array, parent: _Int64Array, depth: _Int64Array)
     return total
 
 
-def _inside_others(parent: _Int64Array, depth: _Int64Array) -> Iterator[_Int64Array]:
+def _inside_others(parent: Ints, depth: Ints) -> Iterator[Ints]:
     """Yield the spans that are inside others, the deepest first."""
     inside = np.flatnonzero(parent >= 0)
     return (inside[rows] for rows in reversed(levels_of(depth[inside])))
 
 
-def sum_work(
-    trace: Trace, owners: Mapping[str, _Int64Array], parent: _Int64Array, depth: _Int64Array
-) -> RangeWork:
+def sum_work(trace: Trace, owners: Mapping[str, Ints], parent: Ints, depth: Ints) -> RangeWork:
     """Return the work of nested spans; ``owners`` say which span launched each row of a table.
 
     That is the innermost one, -1 where there is none.
     """
-    own_ns, count = np.zeros(len(parent), np.int64), np.zeros(len(parent), np.int64)
+    n_spans = len(parent)
+    own_ns, count = np.zeros(n_spans, np.int64), np.zeros(n_spans, np.int64)
     first = np.full(len(parent), np.iinfo(np.int64).max)
     last = np.full(len(parent), np.iinfo(np.int64).min)
     for name, owner in owners.items():
         work = trace.table(name)
-        owned = owner >= 0
-        starts, ends = work["start_ns"].to_numpy()[owned], work["end_ns"].to_numpy()[owned]
-        np.add.at(own_ns, owner[owned], ends - starts)
-        np.add.at(count, owner[owned], 1)
-        np.minimum.at(first, owner[owned], starts)
-        np.maximum.at(last, owner[owned], ends)
+        owned, (starts, ends) = owner >= 0, bounds(work)
+        own_ns += sums_at(owner, ends - starts, n_spans)
+        count += sums_at(owner, 1, n_spans)
+        np.minimum.at(first, owner[owned], starts[owned])
+        np.maximum.at(last, owner[owned], ends[owned])
     for rows in _inside_others(parent, depth):
         np.minimum.at(first, parent[rows], first[rows])
         np.maximum.at(last, parent[rows], last[rows])
@@ -137,9 +121,9 @@ class NestedRanges:
     each, -1 for the outermost) and ``depth`` are as `find_parents` gives them.
     """
 
-    rows: _Int64Array
-    parent: _Int64Array
-    depth: _Int64Array
+    rows: Ints
+    parent: Ints
+    depth: Ints
 
 
 @fact
@@ -150,7 +134,7 @@ def nested_ranges(trace: Trace) -> NestedRanges:
     return NestedRanges(rows, *find_parents(spans.reset_index(drop=True)))
 
 
-def ranges_of_work(trace: Trace, table: str) -> _Int64Array:
+def ranges_of_work(trace: Trace, table: str) -> Ints:
     """Return the place in `nested_ranges` of the innermost range that launched each row; -1: none.
 
     That is on the launching thread: what autograd's threads launch belongs to their own ranges.
@@ -159,7 +143,7 @@ def ranges_of_work(trace: Trace, table: str) -> _Int64Array:
 
 
 @fact
-def _ranges_of_table(trace: Trace, table: str) -> _Int64Array:
+def _ranges_of_table(trace: Trace, table: str) -> Ints:
     place = np.full(len(trace.ranges) + 1, -1, np.int64)
     rows = nested_ranges(trace).rows
     place[rows] = np.arange(len(rows))
@@ -174,28 +158,26 @@ class SpanKinds:
     the innermost span that counts of each and those around it, ``outer`` the next of those around.
     """
 
-    codes: _Int64Array
+    codes: Ints
     n_kinds: int
-    counts: npt.NDArray[np.bool_]
-    nearest: _Int64Array
-    outer: _Int64Array
-    chain: _Int64Array
+    counts: Bools
+    nearest: Ints
+    outer: Ints
+    chain: Ints
 
     @classmethod
-    def of(cls, codes: _Int64Array, n_kinds: int, parent: _Int64Array) -> SpanKinds:
+    def of(cls, codes: Ints, n_kinds: int, parent: Ints) -> SpanKinds:
         """Return the kinds of spans; ``parent`` is the one around each, -1 for the outermost."""
         counts = is_outermost_of(codes, parent)
         outer = nearest_around(parent, counts)
         nearest = np.where(counts, np.arange(len(codes)), outer)
         return cls(codes, n_kinds, counts, nearest, outer, sum_of_chains(counts, parent))
 
-    def summed(self, totals: _Int64Array) -> _Int64Array:
+    def summed(self, totals: Ints) -> Ints:
         """Return the sum of each kind; ``totals`` are of each span and all inside it."""
-        sums = np.zeros(self.n_kinds, np.int64)
-        np.add.at(sums, self.codes[self.counts], totals[self.counts])
-        return sums
+        return sums_at(self.codes[self.counts], totals[self.counts], self.n_kinds)
 
-    def inside(self, owner: _Int64Array) -> Iterator[tuple[_Int64Array, _Int64Array]]:
+    def inside(self, owner: Ints) -> Iterator[tuple[Ints, Ints]]:
         """Yield which work was launched inside which kind, each pair of a kind and a row once.
 
         ``owner`` is the innermost span around each row of work, -1 where there is none. Rows ascend
@@ -210,64 +192,49 @@ class SpanKinds:
             row, span = row[span >= 0], span[span >= 0]
 
 
-_Rows: TypeAlias = npt.NDArray[np.int64]
-_Owners: TypeAlias = Mapping[str, _Rows]
+_Owners: TypeAlias = Mapping[str, Ints]
 _AT_ONCE: Final = 200_000
 """Of about so many kernels and copies that overlap unions are made at a time."""
 _NO_KERNELS: Final = pd.DataFrame({"size": [], "sum": []}, dtype="int64")
 
 _NAME: Final = key("name", "the name, without ids of operators and numbers that stand alone")
 _DOMAIN: Final = key("domain", 'the NVTX domain; "" for the default one')
-RANGE_WORK_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "range_work",
-            "one row per name and domain of range, by device time; ranges nest, so that totals "
-            "add up to more than the work there is",
-            (
-                _NAME,
-                _DOMAIN,
-                total("count", Unit.COUNT, "how many ranges there are"),
-                total("host_ns", Unit.NS, "their durations on the host"),
-                total("self_ns", Unit.NS, "of that, the time in no other range inside"),
-                total(
-                    "device_ns",
-                    Unit.NS,
-                    "the durations of the kernels and copies launched inside, each once",
-                ),
-                derived("device_ratio", Unit.RATIO, "device_ns of all kernels and copies"),
-                total(
-                    "union_ns",
-                    Unit.NS,
-                    "when a device worked on any of these: the union, added up over devices",
-                ),
-                total("own_ns", Unit.NS, "device_ns of what no other range inside launched"),
-                total(
-                    "projected_ns",
-                    Unit.NS,
-                    "from the first start to the last end of the work of each range, added up",
-                ),
-                total("work_count", Unit.COUNT, "how many kernels and copies, each once"),
-            ),
-        ),
-        TableSpec(
-            "range_kernels",
-            "one row per range and kernel launched inside it, by device time",
-            (
-                _NAME,
-                _DOMAIN,
-                key("kernel", "the name of the kernel"),
-                total("count", Unit.COUNT, "how many were launched inside"),
-                total("total_ns", Unit.NS, "their durations"),
-            ),
-        ),
+RANGE_WORK_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "range_work",
+        "one row per name and domain of range, by device time; ranges nest, so that totals "
+        "add up to more than the work there is",
+        _NAME,
+        _DOMAIN,
+        """
+        total count: how many ranges there are
+        total host_ns: their durations on the host
+        total self_ns: of that, the time in no other range inside
+        total device_ns: the durations of the kernels and copies launched inside, each once
+        derived device_ratio: device_ns of all kernels and copies
+        total union_ns: when a device worked on any of these: the union, added up over devices
+        total own_ns: device_ns of what no other range inside launched
+        total projected_ns: from the first start to the last end of the work of each range, added up
+        total work_count: how many kernels and copies, each once
+        """,
     ),
-    scalars=(
-        total("work_ns", Unit.NS, "the durations of all kernels and copies"),
-        total("outside_ns", Unit.NS, "the durations of those launched in no range"),
-        total("outside_count", Unit.COUNT, "how many these are"),
-        total("unlinked_count", Unit.COUNT, "how many of these have no recorded launch"),
+    TableSpec.of(
+        "range_kernels",
+        "one row per range and kernel launched inside it, by device time",
+        _NAME,
+        _DOMAIN,
+        """
+        key kernel: the name of the kernel
+        total count: how many were launched inside
+        total total_ns: their durations
+        """,
     ),
+    scalars="""
+    total work_ns: the durations of all kernels and copies
+    total outside_ns: the durations of those launched in no range
+    total outside_count: how many these are
+    total unlinked_count: how many of these have no recorded launch
+    """,
 )
 _KEYS: Final = ["name", "domain"]
 
@@ -294,7 +261,7 @@ def measure_range_work(trace: Trace) -> Result:
     )
 
 
-def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, _Rows]:
+def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, Ints]:
     """Return the distinct names and domains of ranges, and which of them each range is."""
     ranges = trace.whole.ranges.iloc[nested.rows]
     named = pd.DataFrame(
@@ -305,32 +272,25 @@ def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, _Rows]:
     return kinds, np.asarray(groups.ngroup(), np.int64)
 
 
-def _host(trace: Trace, kinds: pd.DataFrame, codes: _Rows, nested: NestedRanges) -> pd.DataFrame:
+def _host(trace: Trace, kinds: pd.DataFrame, codes: Ints, nested: NestedRanges) -> pd.DataFrame:
     kind_of = np.full(len(trace.whole.ranges), -1, np.int64)
     kind_of[nested.rows] = codes
     kind = kind_of[trace.rows_in_whole("ranges")]
     here = np.flatnonzero(kind >= 0)
-    ranges = trace.ranges.iloc[here]
-    own = self_time_ns(ranges, ("process", "thread"))
-    found = pd.DataFrame(
-        {
-            "kind": kind[here],
-            "count": 1,
-            "host_ns": (ranges["end_ns"] - ranges["start_ns"]).to_numpy(np.int64),
-            "self_ns": own.to_numpy(np.int64),
-        }
-    )
-    return found.groupby("kind").sum().reindex(kinds.index, fill_value=0)
+    ranges, kind = trace.ranges.iloc[here], kind[here]
+    own: dict[str, Ints | int] = {
+        "count": 1,
+        "host_ns": lengths_of(ranges),
+        "self_ns": self_time_ns(ranges),
+    }
+    return pd.DataFrame({name: sums_at(kind, values, len(kinds)) for name, values in own.items()})
 
 
 def _device(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> pd.DataFrame:
-    own = np.zeros((2, spans.n_kinds), np.int64)
-    for sums, values in zip(own, (work.self_ns, work.last_ns - work.first_ns), strict=True):
-        np.add.at(sums, spans.codes, values)
     return pd.DataFrame(
         {
-            "own_ns": own[0],
-            "projected_ns": own[1],
+            "own_ns": sums_at(spans.codes, work.self_ns, spans.n_kinds),
+            "projected_ns": sums_at(spans.codes, work.last_ns - work.first_ns, spans.n_kinds),
             "union_ns": _union_ns(trace, spans, work, owners),
             "work_count": spans.summed(work.work_count),
             "device_ns": spans.summed(work.total_ns),
@@ -338,13 +298,12 @@ def _device(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) ->
     )
 
 
-def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> _Rows:
+def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> Ints:
     """Return when a device worked on anything of each kind, added up over devices.
 
     Work that has its device to itself counts as it is: unions are made of what overlaps alone.
     """
-    columns = ("device", "start_ns", "end_ns")
-    parts = [[trace.table(of)[name].to_numpy(np.int64) for name in columns] for of in owners]
+    parts = [ints(trace.table(of), "device", "start_ns", "end_ns") for of in owners]
     device, starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
     owner = np.concatenate(list(owners.values()))
     order = np.argsort(starts, kind="stable")
@@ -359,7 +318,7 @@ def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) 
     return found
 
 
-def _overlapping(rows: _Rows, starts: _Rows, ends: _Rows) -> Iterator[_Rows]:
+def _overlapping(rows: Ints, starts: Ints, ends: Ints) -> Iterator[Ints]:
     """Yield those of ``rows``, which come by start, that overlap others; what overlaps at once."""
     furthest = np.maximum.accumulate(ends[rows])
     begins = np.append(True, starts[rows[1:]] >= furthest[:-1])
@@ -373,9 +332,9 @@ def _overlapping(rows: _Rows, starts: _Rows, ends: _Rows) -> Iterator[_Rows]:
         yield from np.split(shared, np.unique(first[cuts[cuts < len(first)]]))
 
 
-def _kernels(trace: Trace, spans: SpanKinds, owner: _Rows, kinds: pd.DataFrame) -> pd.DataFrame:
+def _kernels(trace: Trace, spans: SpanKinds, owner: Ints, kinds: pd.DataFrame) -> pd.DataFrame:
     kernels = trace.kernels
-    lengths = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.int64)
+    lengths = lengths_of(kernels)
     names = kernels["name"].cat.codes.to_numpy(np.int64)
     n_names = max(1, len(kernels["name"].cat.categories))
     sums = [
@@ -384,19 +343,17 @@ def _kernels(trace: Trace, spans: SpanKinds, owner: _Rows, kinds: pd.DataFrame) 
     ]
     found = pd.concat([_NO_KERNELS, *sums]).groupby(level=0).sum()
     pairs = found.index.to_numpy(np.int64)
-    named = pd.Series(
-        kernels["name"].cat.categories.to_numpy(object)[pairs % n_names], dtype=object
-    )
+    named = kernels["name"].cat.categories.to_numpy(object)[pairs % n_names]
     sizes = {"count": found["size"].array, "total_ns": found["sum"].array}
-    table = pd.DataFrame({"kernel": named, **sizes})
+    table = pd.DataFrame({"kernel": pd.Series(named, dtype=object), **sizes})
     return kinds.iloc[pairs // n_names].reset_index(drop=True).join(table)
 
 
-def _outside(trace: Trace, owners: dict[str, _Rows]) -> dict[str, int]:
+def _outside(trace: Trace, owners: dict[str, Ints]) -> dict[str, int]:
     totals = dict.fromkeys(("work_ns", "outside_ns", "outside_count", "unlinked_count"), 0)
     for name, owner in owners.items():
         work = trace.table(name)
-        lengths = (work["end_ns"] - work["start_ns"]).to_numpy(np.int64)
+        lengths = lengths_of(work)
         totals["work_ns"] += int(lengths.sum())
         totals["outside_ns"] += int(lengths[owner < 0].sum())
         totals["outside_count"] += int((owner < 0).sum())
@@ -408,11 +365,8 @@ def _finish(result: Result) -> Result:
     work_ns = result.scalars["work_ns"]
     table = result.table
     table = table.assign(device_ratio=table["device_ns"] / (work_ns or float("nan")))
-    order = ["device_ns", "host_ns", *_KEYS]
-    table = table.sort_values(order, ascending=[False, False, True, True], ignore_index=True)
-    kernels = result.tables["range_kernels"].sort_values(
-        ["total_ns", *_KEYS, "kernel"], ascending=[False, True, True, True], ignore_index=True
-    )
+    table = in_order(table, "-device_ns", "-host_ns", *_KEYS)
+    kernels = in_order(result.tables["range_kernels"], "-total_ns", *_KEYS, "kernel")
     result = result.with_table(table).with_table(kernels, "range_kernels")
     outside, unlinked = result.scalars["outside_count"], result.scalars["unlinked_count"]
     if not outside:

@@ -10,67 +10,81 @@ import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
+from traceprof.measures.rows import Ints, bounds, in_order, sums_at
 from traceprof.model.grouping import parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, derived, key, total
+from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import plain_names
 
+_BY_THREAD: Final = ("process", "thread")
 
-def self_time_ns(frame: pd.DataFrame, lane: Sequence[str]) -> pd.Series:
-    """Return the self time of each row of ``frame`` (sorted as tables are).
 
-    ``lane`` names the columns within whose values rows nest (the thread, say). Where rows of a
-    lane overlap without nesting, the later one counts with its part inside the earlier.
+def find_parents(spans: pd.DataFrame, lane: Sequence[str] = _BY_THREAD) -> tuple[Ints, Ints]:
+    """Return, for each of the nested ``spans``, the row around it (-1: none) and its depth.
+
+    ``lane`` names the columns within whose values rows nest; they are sorted as tables are.
     """
-    own = (frame["end_ns"] - frame["start_ns"]).to_numpy().copy()
-    starts, ends = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
-    for rows in rows_by_values(*(_numbers(frame[name]) for name in lane)).values():
-        parents = parents_of(nesting_depth(starts[rows], ends[rows]))
-        children = parents >= 0
-        outer = rows[parents[children]]
-        inside = np.minimum(ends[rows[children]], ends[outer]) - starts[rows[children]]
-        np.subtract.at(own, outer, np.maximum(inside, 0))
-    return pd.Series(np.maximum(own, 0), index=frame.index)
+    parent, depth = np.full(len(spans), -1, np.int64), np.zeros(len(spans), np.int64)
+    starts, ends = bounds(spans)
+    for rows in rows_by_values(*(_numbers(spans[name]) for name in lane)).values():
+        depth[rows] = nesting_depth(starts[rows], ends[rows])
+        inside = parents_of(depth[rows])
+        parent[rows] = np.append(rows, -1)[inside]
+    return parent, depth
 
 
 def _numbers(column: pd.Series) -> pd.Series:
     return column.cat.codes if isinstance(column.dtype, pd.CategoricalDtype) else column
 
 
-RANGES_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "ranges",
-            "one row per name, domain and kind of range, by total host time; ranges nest and run "
-            "on many threads, so that totals add up to more than the window",
-            (
-                key("name", "the name, without the numbers that PyTorch's emit_nvtx adds"),
-                key("domain", 'the NVTX domain; "" for the default one'),
-                key("kind", "push_pop (they nest on a thread) or start_end"),
-                *DURATIONS[:2],
-                total(
-                    "self_ns",
-                    Unit.NS,
-                    "the time in no other range of the same kind inside, on the same thread",
-                ),
-                *DURATIONS[2:],
-            ),
-        ),
-    )
+def self_times(starts: Ints, ends: Ints, parent: Ints) -> Ints:
+    """Return what of each span none right inside it covers.
+
+    Where two overlap without nesting, the later one counts with its part inside the earlier.
+    """
+    own = ends - starts
+    inside = np.flatnonzero(parent >= 0)
+    outer = parent[inside]
+    covered = np.maximum(np.minimum(ends[inside], ends[outer]) - starts[inside], 0)
+    np.subtract.at(own, outer, covered)
+    return np.asarray(np.maximum(own, 0), np.int64)
+
+
+def self_time_ns(frame: pd.DataFrame, lane: Sequence[str] = _BY_THREAD) -> Ints:
+    """Return the self time of each row of ``frame``; arguments are those of `find_parents`."""
+    return self_times(*bounds(frame), find_parents(frame, lane)[0])
+
+
+def _measured(spec: ResultSpec, frame: pd.DataFrame, lane: str) -> Result:
+    """Return the durations and self times of the rows of ``frame``, which nest by ``lane``, too."""
+    name = spec.tables[0].name
+    table, samples = summarise(frame, spec.tables[0].keys)
+    self_ns = sums_at(samples.rows, self_time_ns(frame, (*_BY_THREAD, lane)), len(table))
+    return Result(name, spec, {name: table.assign(self_ns=self_ns)}, samples={name: samples})
+
+
+RANGES_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "ranges",
+        "one row per name, domain and kind of range, by total host time; ranges nest and run "
+        "on many threads, so that totals add up to more than the window",
+        """
+        key name: the name, without the numbers that PyTorch's emit_nvtx adds
+        key domain: the NVTX domain; "" for the default one
+        key kind: push_pop (they nest on a thread) or start_end
+        """,
+        *DURATIONS[:2],
+        "total self_ns: the time in no other range of the same kind inside, on the same thread",
+        *DURATIONS[2:],
+    ),
 )
-_RANGE_KEYS: Final = RANGES_SPEC.tables[0].keys
 
 
 def measure_ranges(trace: Trace) -> Result:
     """Return the ranges by name; one that the window cuts counts with its part inside."""
     ranges = trace.ranges.assign(name=plain_names(trace.ranges["name"]))
-    table, samples = summarise(ranges, _RANGE_KEYS)
-    self_ns = np.zeros(len(table), np.int64)
-    own = self_time_ns(ranges, ("process", "thread", "kind")).to_numpy(np.int64)
-    np.add.at(self_ns, samples.rows, own)
-    table = table.assign(self_ns=self_ns)
-    return Result("ranges", RANGES_SPEC, {"ranges": table}, samples={"ranges": samples})
+    return _measured(RANGES_SPEC, ranges, "kind")
 
 
 RANGES = Analysis(
@@ -82,48 +96,32 @@ RANGES = Analysis(
 )
 
 
-OPERATORS_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "operators",
-            "one row per operator, by self time",
-            (
-                key("name", "the name of the operator or of the call"),
-                key("source", "who recorded it: cpu_op (PyTorch's operators), osrt …"),
-                total("count", Unit.COUNT, "how often it ran"),
-                total("self_ns", Unit.NS, "the time in it, and in no operator that it called"),
-                derived("self_ratio", Unit.RATIO, "self_ns of the sum over all rows"),
-                *(column for column in DURATIONS if column.name not in ("count", "share_ratio")),
-            ),
-        ),
-    )
+OPERATORS_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "operators",
+        "one row per operator, by self time",
+        """
+        key name: the name of the operator or of the call
+        key source: who recorded it: cpu_op (PyTorch's operators), osrt …
+        total count: how often it ran
+        total self_ns: the time in it, and in no operator that it called
+        derived self_ratio: self_ns of the sum over all rows
+        """,
+        *(column for column in DURATIONS if column.name not in ("count", "share_ratio")),
+    ),
 )
-_OPERATOR_KEYS: Final = OPERATORS_SPEC.tables[0].keys
 
 
 def measure_operators(trace: Trace) -> Result:
     """Return the host operators by name."""
-    operators = trace.host_ops
-    table, samples = summarise(operators, _OPERATOR_KEYS)
-    self_ns = np.zeros(len(table), np.int64)
-    own = self_time_ns(operators, ("process", "thread", "source")).to_numpy(np.int64)
-    np.add.at(self_ns, samples.rows, own)
-    return Result(
-        "operators",
-        OPERATORS_SPEC,
-        {"operators": table.assign(self_ns=self_ns)},
-        samples={"operators": samples},
-    )
+    return _measured(OPERATORS_SPEC, trace.host_ops, "source")
 
 
 def _finish_operators(result: Result) -> Result:
     finished = finish_durations(result)
     table = finished.table
     table["self_ratio"] = table["self_ns"] / (int(table["self_ns"].sum()) or float("nan"))
-    order = ["self_ns", *_OPERATOR_KEYS]
-    return finished.with_table(
-        table.sort_values(order, ascending=[False, True, True], ignore_index=True)
-    )
+    return finished.with_table(in_order(table, "-self_ns", *OPERATORS_SPEC.tables[0].keys))
 
 
 OPERATORS = Analysis(

@@ -10,7 +10,6 @@ from operator import or_
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact, of_window
@@ -20,12 +19,12 @@ from traceprof.measures.host.phases import (
     inferred_backward,
     phases_of_all_ranges,
 )
-from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, ints, unions_by
+from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import PHASES, are_matched
+from traceprof.names.ranges import PHASES
 
-_Int64Array = npt.NDArray[np.int64]
 _RESETS: Final = re.compile(r"(?i)((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?")
 
 
@@ -60,7 +59,7 @@ def find_host_phases(trace: Trace) -> list[HostPhases]:
     # Of equals the first thread: rows are sorted by it.
     main = sizes.loc[sizes.groupby("process")["size"].idxmax()]
     lanes = phased.groupby(["process", "thread"]).indices
-    columns = [phased[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "depth", "phase")]
+    columns = ints(phased, "start_ns", "end_ns", "depth", "phase")
     found = []
     for process, thread in zip(main["process"].tolist(), main["thread"].tolist(), strict=True):
         rows = lanes[process, thread]
@@ -71,10 +70,10 @@ def find_host_phases(trace: Trace) -> list[HostPhases]:
 def _of_thread(
     process: int,
     thread: int,
-    starts: _Int64Array,
-    ends: _Int64Array,
-    depth: _Int64Array,
-    phase: _Int64Array,
+    starts: Ints,
+    ends: Ints,
+    depth: Ints,
+    phase: Ints,
 ) -> HostPhases:
     """Return the exclusive times: what is deeper is taken from what is around it."""
     times = dict.fromkeys(range(len(PHASES)), Intervals.empty())
@@ -95,6 +94,15 @@ def _of_thread(
     )
 
 
+def phase_times(trace: Trace) -> dict[int, dict[str, Intervals]]:
+    """Return when each process was in which phase, with the backward passes that no range names."""
+    inferred = inferred_backward_on_host(trace)
+    found = {host.process: dict(host.times) for host in find_host_phases(trace)}
+    for process in found.keys() & inferred.keys():
+        found[process]["backward"] = inferred[process]
+    return found
+
+
 @of_window
 def before_forward(trace: Trace) -> dict[int, Intervals]:
     """Return when the main thread of each process was in no phase, and then in a forward pass.
@@ -102,28 +110,16 @@ def before_forward(trace: Trace) -> dict[int, Intervals]:
     What batches are fetched or made by without a loader lies there, often ahead of the resetting of
     gradients. Not what lies between two forward passes: those of one step.
     """
-    inferred, resets = inferred_backward_on_host(trace), _resets_of_gradients(trace)
-    found = {}
-    for host in find_host_phases(trace):
-        forward = host.times.get("forward", Intervals.empty())
-        known = [*host.times.values(), inferred.get(host.process, Intervals.empty())]
-        reset = resets.get(host.process, Intervals.empty())
-        claimed = reduce(or_, known, Intervals.empty()) - reset
+    ranges, found = trace.ranges, {}
+    resets = unions_by(ranges[are_named(ranges["name"], _RESETS)])
+    for process, times in phase_times(trace).items():
+        forward = times.get("forward", Intervals.empty())
+        reset = resets.get(process, Intervals.empty())
+        claimed = reduce(or_, times.values(), Intervals.empty()) - reset
         begins, ends = claimed.ends[:-1], claimed.starts[1:]
         is_before = np.isin(ends, forward.starts) & ~np.isin(begins, forward.ends)
-        found[host.process] = Intervals.union_of(begins[is_before], ends[is_before]) - reset
+        found[process] = Intervals.union_of(begins[is_before], ends[is_before]) - reset
     return found
-
-
-def _resets_of_gradients(trace: Trace) -> dict[int, Intervals]:
-    """Return when each process reset gradients, as its ranges tell."""
-    ranges = trace.ranges
-    named = np.append(are_matched(ranges["name"].cat.categories, _RESETS), False)
-    chosen = ranges[["process", "start_ns", "end_ns"]][named[ranges["name"].cat.codes]]
-    return {
-        int(str(process)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
-        for process, rows in chosen.groupby("process")
-    }
 
 
 @fact
@@ -154,7 +150,7 @@ def _launches(trace: Trace, table: str) -> pd.DataFrame:
 
 def _hulls(launches: pd.DataFrame, main: int, free: Intervals) -> Intervals:
     mine = launches[launches["inferred"] | (launches["thread"] == main)].sort_values("start_ns")
-    starts, ends = mine["start_ns"].to_numpy(np.int64), mine["end_ns"].to_numpy(np.int64)
+    starts, ends = bounds(mine)
     inferred = mine["inferred"].to_numpy(np.bool_)
     part = np.searchsorted(free.starts, starts, side="right")
     opens = np.ones(len(mine), np.bool_)
@@ -175,8 +171,6 @@ _BLOCKING_COPY: Final = re.compile(
 )
 _LAUNCHES: Final = re.compile(r"(cuda|cu|hip)\w*Launch\w*", re.IGNORECASE)
 
-_BoolArray = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostState:
@@ -196,22 +190,22 @@ class HostState:
         }
 
 
-def is_synchronisation(names: pd.Series) -> _BoolArray:
+def is_synchronisation(names: pd.Series) -> Bools:
     """Return which API calls wait for the device."""
     return _matches(names, _SYNCHRONISES)
 
 
-def is_blocking_copy(names: pd.Series) -> _BoolArray:
+def is_blocking_copy(names: pd.Series) -> Bools:
     """Return which API calls are copies or memsets that return only when they are done."""
     return _matches(names, _BLOCKING_COPY)
 
 
-def is_launch(names: pd.Series) -> _BoolArray:
+def is_launch(names: pd.Series) -> Bools:
     """Return which API calls launch a kernel, a graph or a host function."""
     return _matches(names, _LAUNCHES)
 
 
-def _matches(names: pd.Series, pattern: re.Pattern[str]) -> _BoolArray:
+def _matches(names: pd.Series, pattern: re.Pattern[str]) -> Bools:
     matches = [pattern.fullmatch(str(name)) is not None for name in names.cat.categories]
     return np.array([*matches, False], np.bool_)[names.cat.codes.to_numpy()]
 
@@ -223,8 +217,8 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
         phases.process: phases.times.get("data", Intervals.empty())
         for phases in find_host_phases(trace)
     }
-    waits = _unions(trace.api_calls[hold_devices_up(trace.api_calls)])
-    profiler = _unions(trace.overheads)
+    waits = unions_by(trace.api_calls[hold_devices_up(trace.api_calls)])
+    profiler = unions_by(trace.overheads)
     nothing = Intervals.empty()
     return {
         process: HostState(
@@ -236,7 +230,7 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
     }
 
 
-def hold_devices_up(calls: pd.DataFrame) -> _BoolArray:
+def hold_devices_up(calls: pd.DataFrame) -> Bools:
     """Return which calls wait, of the threads that launch work; of all where none does."""
     launches = is_launch(calls["name"])
     waits = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
@@ -247,12 +241,3 @@ def hold_devices_up(calls: pd.DataFrame) -> _BoolArray:
         if lane not in launching and lane[0] in processes:
             waits[rows] = False
     return waits
-
-
-def _unions(frame: pd.DataFrame) -> dict[int, Intervals]:
-    """Return the time that the rows of each process cover."""
-    starts, ends = frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
-    return {
-        process: Intervals.union_of(starts[rows], ends[rows])
-        for process, rows in rows_by_value(frame["process"]).items()
-    }

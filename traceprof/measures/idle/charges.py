@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.states import is_launch
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import Doing, ThreadLane, ThreadLanes, lanes_within
+from traceprof.measures.rows import Array, Ints, bounds, ints, lengths_of, sums_at
 from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, overlapping_pairs, union_lengths
 from traceprof.model.tables import ABSENT
@@ -44,9 +45,7 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: ThreadLanes) -> pd.DataFrame:
     ``parts`` have start_ns, end_ns, process and thread (that launches what ends the gap). Columns:
     part (its row), start_ns, end_ns, name, operator, lane, is_own (of that thread) and doing.
     """
-    starts, ends, thread = (
-        parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns", "thread")
-    )
+    starts, ends, thread = ints(parts, "start_ns", "end_ns", "thread")
     of_processes = {
         process: _Parts.of(rows, starts, ends)
         for process, rows in rows_by_value(parts["process"]).items()
@@ -80,17 +79,17 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: ThreadLanes) -> pd.DataFrame:
 class _Parts:
     """The parts of gaps of a process by their starts, and how far those up to each reach."""
 
-    rows: _Int64Array
-    starts: _Int64Array
-    reach: _Int64Array
+    rows: Ints
+    starts: Ints
+    reach: Ints
 
     @classmethod
-    def of(cls, rows: _Int64Array, starts: _Int64Array, ends: _Int64Array) -> Self:
+    def of(cls, rows: Ints, starts: Ints, ends: Ints) -> Self:
         """Return the parts ``rows``."""
         rows = rows[np.argsort(starts[rows], kind="stable")]
         return cls(rows, starts[rows], np.maximum.accumulate(ends[rows]))
 
-    def within(self, lane: ThreadLane) -> _Int64Array:
+    def within(self, lane: ThreadLane) -> Ints:
         """Return the parts, in their order, that can overlap what a thread was in."""
         if not len(lane.starts):
             return self.rows[:0]
@@ -105,11 +104,11 @@ class ChargedPieces(NamedTuple):
     Of the smallest types that hold them: there are as many rows as launches.
     """
 
-    part: npt.NDArray[Any]
-    start_ns: _Int64Array
-    end_ns: _Int64Array
-    name: npt.NDArray[Any]
-    operator: npt.NDArray[Any]
+    part: Array
+    start_ns: Ints
+    end_ns: Ints
+    name: Array
+    operator: Array
     by: npt.NDArray[np.int8]
 
 
@@ -121,7 +120,7 @@ def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> ChargedPieces:
     next what that left free, and so on.
     """
     offset = parts["offset_ns"].to_numpy(np.int64)
-    starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
+    starts, ends = bounds(parts)
     lengths = ends - starts
     columns = ("part", "start_ns", "name", "operator", "is_own")
     part, begin, name, operator, is_own = (pieces[own].to_numpy() for own in columns)
@@ -150,7 +149,7 @@ def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> ChargedPieces:
     return ChargedPieces(part, x0 + to_time, x1 + to_time, name, operator, by)
 
 
-def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[_Int64Array]:
+def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[Ints]:
     """Yield the rows of ``pieces`` that are charged first, then those behind them, and so on."""
     is_own, doing = pieces["is_own"].to_numpy(np.bool_), pieces["doing"].to_numpy()
     yield np.flatnonzero(is_own & (doing != Doing.WAITS))
@@ -161,14 +160,13 @@ def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[_Int64Array]:
     yield np.flatnonzero(is_own & (doing == Doing.WAITS))
 
 
-def _ranks(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
+def _ranks(parts: pd.DataFrame, pieces: pd.DataFrame) -> Ints:
     """Return which thread of its gap each piece is of, by the time that they cover of it."""
     gap = parts["gap"].to_numpy(np.int64)[pieces["part"].to_numpy()]
     lane = pieces["lane"].to_numpy(np.int64)
     n_lanes = int(lane.max(initial=0)) + 1
     pairs, place = np.unique(gap * n_lanes + lane, return_inverse=True)
-    covered = np.zeros(len(pairs), np.int64)
-    np.add.at(covered, place, (pieces["end_ns"] - pieces["start_ns"]).to_numpy(np.int64))
+    covered = sums_at(place, lengths_of(pieces), len(pairs))
     order = np.lexsort((-covered, pairs // n_lanes))
     owner = (pairs // n_lanes)[order]
     opens = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(owner) else owner
@@ -177,8 +175,7 @@ def _ranks(parts: pd.DataFrame, pieces: pd.DataFrame) -> _Int64Array:
     return rank[place]
 
 
-_Int64Array = npt.NDArray[np.int64]
-_Columns: TypeAlias = tuple[npt.NDArray[Any], ...]
+_Columns: TypeAlias = tuple[Array, ...]
 """gap, start_ns, end_ns, cause, name, operator, by"""
 
 NOTHING: Final = "(nothing recorded)"
@@ -251,7 +248,7 @@ def _asked_parts(trace: Trace) -> pd.DataFrame:
     parts = parts[asked].reset_index(drop=True)
     gap = parts["gap"].to_numpy()
     process, thread = (gaps[name].to_numpy(np.int64)[gap] for name in ("holder", "thread"))
-    lengths = (parts["end_ns"] - parts["start_ns"]).to_numpy(np.int64)
+    lengths = lengths_of(parts)
     main = pd.Series(process).map(_main_threads(trace)).fillna(ABSENT).to_numpy(np.int64)
     return parts.assign(
         process=process,
@@ -274,7 +271,7 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
 
 
 def _times_of_processes(parts: pd.DataFrame) -> dict[int, Intervals]:
-    starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
+    starts, ends = bounds(parts)
     return {
         process: Intervals.union_of(starts[rows], ends[rows])
         for process, rows in rows_by_value(parts["process"]).items()

@@ -13,19 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.device.times import device_time, recorded_window, used_devices
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import Launches, launches_of
 from traceprof.measures.host.states import find_host_states
+from traceprof.measures.rows import Array, Bools, Ints
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.model.trace import DEVICE_TABLES, Trace
-
-_BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,22 +35,22 @@ class DeviceWork:
     begin. ``by_end`` are the same rows by end, ``ends_sorted`` these ends.
     """
 
-    rows: npt.NDArray[Any]
-    starts: _Int64Array
-    by_end: npt.NDArray[Any]
-    ends_sorted: _Int64Array
+    rows: Array
+    starts: Ints
+    by_end: Array
+    ends_sorted: Ints
 
-    def after(self, instants: _Int64Array) -> _Int64Array:
+    def after(self, instants: Ints) -> Ints:
         """Return the row of the first that begins at or after each instant, -1 where none does."""
         place = np.searchsorted(self.starts, instants, side="left")
         return self._row(self.rows, place, place < len(self.starts))
 
-    def before(self, instants: _Int64Array) -> _Int64Array:
+    def before(self, instants: Ints) -> Ints:
         """Return the row of what ended last at or before each instant, -1 where nothing did."""
         place = np.searchsorted(self.ends_sorted, instants, side="right") - 1
         return self._row(self.by_end, place, place >= 0)
 
-    def _row(self, rows: npt.NDArray[Any], place: _Int64Array, is_any: _BoolArray) -> _Int64Array:
+    def _row(self, rows: Array, place: Ints, is_any: Bools) -> Ints:
         if not len(rows):
             return np.full(len(place), -1, np.int64)
         return np.where(is_any, rows[np.where(is_any, place, 0)], -1)
@@ -66,15 +64,15 @@ class Pieces:
     """
 
     trace: Trace
-    rows: _Int64Array
+    rows: Ints
 
     @property
-    def process(self) -> _Int64Array:
+    def process(self) -> Ints:
         """The process of each."""
         return self._of_either(*(self.trace.table(name)["process"] for name in DEVICE_TABLES))
 
     @property
-    def is_shared(self) -> _BoolArray:
+    def is_shared(self) -> Bools:
         """Whether another device takes part: in communication, in copies between devices."""
         kernels, copies = self.trace.kernels["activity"], self.trace.copies["direction"]
         return self._of_either(kernels == Activity.COMMUNICATION.value, copies == "p2p")
@@ -98,7 +96,7 @@ class Pieces:
         codes = np.where(self.rows >= 0, places[codes], places[-1])
         return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
 
-    def _of_either(self, of_kernels: Any, of_copies: Any) -> npt.NDArray[Any]:
+    def _of_either(self, of_kernels: Any, of_copies: Any) -> Array:
         """Return the values of the rows, of columns of both tables."""
         kernels, copies = np.asarray(of_kernels), np.asarray(of_copies)
         if not len(kernels):
@@ -123,7 +121,7 @@ def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
     return {number: _in_order(rows, starts[rows], ends[rows]) for number, rows in rows_of.items()}
 
 
-def _in_order(rows: _Int64Array, starts: _Int64Array, ends: _Int64Array) -> DeviceWork:
+def _in_order(rows: Ints, starts: Ints, ends: Ints) -> DeviceWork:
     by_start = np.argsort(starts, kind="stable")
     rows, ends = rows[by_start], ends[by_start]
     by_end = np.argsort(ends, kind="stable")
@@ -136,8 +134,7 @@ def _in_order(rows: _Int64Array, starts: _Int64Array, ends: _Int64Array) -> Devi
     )
 
 
-_Int64Array = npt.NDArray[np.int64]
-_Parts: TypeAlias = "tuple[npt.NDArray[Any], _Int64Array, _Int64Array, npt.NDArray[Any]]"
+_Parts: TypeAlias = "tuple[Array, Ints, Ints, Array]"
 """Rows of gaps, and the start, end and cause of a part of each."""
 
 CAUSES: Final = (
@@ -194,7 +191,7 @@ def find_gap_parts(trace: Trace) -> pd.DataFrame:
     return _gaps_and_parts(trace)[1]
 
 
-def times_in_gaps(n_gaps: int, parts: pd.DataFrame, *causes: int) -> _Int64Array:
+def times_in_gaps(n_gaps: int, parts: pd.DataFrame, *causes: int) -> Ints:
     """Return how many ns of each of the gaps those ``parts`` take that have one of ``causes``.
 
     Parts are as `find_gap_parts` returns them, causes places in the names of theirs.
@@ -209,7 +206,7 @@ def times_in_gaps(n_gaps: int, parts: pd.DataFrame, *causes: int) -> _Int64Array
     return found
 
 
-def causes_of_gaps(trace: Trace, gaps: _Int64Array) -> _Int64Array:
+def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
     """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
     parts = find_gap_parts(trace)
     parts = parts[np.isin(parts["gap"], gaps)]
@@ -241,9 +238,9 @@ class _Ends:
     """What is known of the work that ends each gap, and of that in front of it."""
 
     launches: Launches
-    is_linked: npt.NDArray[np.bool_]
-    is_shared: npt.NDArray[np.bool_]
-    is_edge: npt.NDArray[np.bool_]
+    is_linked: Bools
+    is_shared: Bools
+    is_edge: Bools
 
 
 def _bounded_gaps(trace: Trace) -> tuple[pd.DataFrame, _Ends]:
@@ -270,7 +267,7 @@ def _bounded_gaps(trace: Trace) -> tuple[pd.DataFrame, _Ends]:
     return pd.DataFrame(gaps, copy=False), _Ends(launches, linked, shared, edge == ends - starts)
 
 
-def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[_Int64Array, ...]:
+def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
     """Return device, start, end, the work around each gap, and how much of it is at an edge."""
     span = recorded_window(trace, device)
     idle = device_time(trace, device).busy.gaps(span.start_ns, span.end_ns)
@@ -323,18 +320,14 @@ def _parts_of_known(trace: Trace, gaps: pd.DataFrame, following: _Ends) -> Itera
     yield _of_cause(rows, arrived, ends, cause)
 
 
-def _of_cause(
-    rows: _Int64Array, starts: _Int64Array, ends: _Int64Array, cause: _Int64Array | int
-) -> _Parts:
+def _of_cause(rows: Ints, starts: Ints, ends: Ints, cause: Ints | int) -> _Parts:
     """Return parts of the gaps ``rows``, without those that last for no time."""
     kept = np.flatnonzero(ends > starts)
     causes = np.full(len(rows), cause, np.int8)
     return compact(rows[kept]), starts[kept], ends[kept], causes[kept]
 
 
-def _split_by_state(
-    trace: Trace, process: npt.NDArray[Any], starts: _Int64Array, ends: _Int64Array
-) -> Iterator[_Parts]:
+def _split_by_state(trace: Trace, process: Array, starts: Ints, ends: Ints) -> Iterator[_Parts]:
     """Yield when the host of each time was in which state, -1 where in none."""
     states = find_host_states(trace)
     waited = np.flatnonzero(ends > starts)
@@ -349,9 +342,7 @@ def _split_by_state(
         yield _cut(own, first, last, in_any.gaps(int(first.min()), int(last.max())), -1)
 
 
-def _cut(
-    rows: _Int64Array, starts: _Int64Array, ends: _Int64Array, time: Intervals, cause: int
-) -> _Parts:
+def _cut(rows: Ints, starts: Ints, ends: Ints, time: Intervals, cause: int) -> _Parts:
     """Return what of each span lies in ``time``."""
     span, other = overlapping_pairs(starts, ends, time.starts, time.ends)
     first = np.maximum(starts[span], time.starts[other])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
@@ -18,8 +17,19 @@ from traceprof.measures.idle.gaps import (
     find_gaps,
     times_in_gaps,
 )
+from traceprof.measures.rows import (
+    Floats,
+    Ints,
+    Texts,
+    bounds,
+    in_order,
+    ints,
+    lengths_of,
+    rows_by,
+    span_at,
+)
 from traceprof.measures.steps.find import find_steps
-from traceprof.model.grouping import rows_by_value, rows_by_values
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import (
     Note,
@@ -29,8 +39,6 @@ from traceprof.model.results import (
     Unit,
     derived,
     key,
-    same,
-    total,
 )
 from traceprof.model.trace import Trace
 
@@ -42,75 +50,71 @@ _NAMED: Final = 3
 _DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBER)
 _SHARE: Final = "total_ns of the window, as far as the device was recorded in it"
 
-IDLE_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "causes",
-            "one row per device and cause, the largest first: per device they are its idle time",
-            (
-                _DEVICE,
-                key("cause", "what the device waited for"),
-                total("total_ns", Unit.NS, "how long"),
-                derived("share_ratio", Unit.RATIO, _SHARE),
-                derived("idle_ratio", Unit.RATIO, "total_ns of the idle time of the device"),
-                total("gap_count", Unit.COUNT, "gaps in which it is the largest cause"),
-            ),
-        ),
-        TableSpec(
-            "names",
-            "one row per device, cause and name that the host was in, the largest first: the time "
-            "of the host's causes, charged by overlap",
-            (
-                _DEVICE,
-                key("cause", "what the device waited for"),
-                key(
-                    "name",
-                    "the innermost range, operator or call that was open, without numbers of steps "
-                    "and occurrences; (nothing recorded) where none was",
-                ),
-                key("operator", "the outermost operator around it; the name where none is"),
-                key(
-                    "thread",
-                    "launching: on the thread that launches what ends the gap; other: on another "
-                    "one, while that thread waited or recorded nothing",
-                ),
-                total("total_ns", Unit.NS, "how long devices were idle in it"),
-                derived("share_ratio", Unit.RATIO, _SHARE),
-                total("gap_count", Unit.COUNT, "in how many gaps"),
-            ),
-        ),
-        TableSpec(
-            "devices",
-            "one row per device that worked: how long it was idle, as `breakdown` has it",
-            (
-                _DEVICE,
-                total("recorded_ns", Unit.NS, "the length of the window, as far as recorded"),
-                total("idle_ns", Unit.NS, "how long it was idle"),
-                derived("share_ratio", Unit.RATIO, "idle_ns of recorded_ns"),
-            ),
-        ),
-        TableSpec(
-            "histogram",
-            "the gaps of each device by length",
-            (
-                _DEVICE,
-                key("from_ns", "the shortest gaps", Unit.NS),
-                same("up_to_ns", Unit.NS, "the longest gaps are shorter than this"),
-                total("count", Unit.COUNT, "how many"),
-                total("total_ns", Unit.NS, "their lengths added up"),
-            ),
-        ),
-        TableSpec(
-            "host_bound_steps",
-            "the steps in which devices waited more than 30 % of the time for the host",
-            (
-                key("process", "the process", Unit.NUMBER),
-                key("step", "the number of the step", Unit.NUMBER),
-                same("idle_ratio", Unit.RATIO, "how much they waited, the mean over devices"),
-            ),
-        ),
+IDLE_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "causes",
+        "one row per device and cause, the largest first: per device they are its idle time",
+        _DEVICE,
+        """
+        key cause: what the device waited for
+        total total_ns: how long
+        """,
+        derived("share_ratio", Unit.RATIO, _SHARE),
+        """
+        derived idle_ratio: total_ns of the idle time of the device
+        total gap_count: gaps in which it is the largest cause
+        """,
     ),
-    scalars=(same("window_ns", Unit.NS, "the length of the window"),),
+    TableSpec.of(
+        "names",
+        "one row per device, cause and name that the host was in, the largest first: the time "
+        "of the host's causes, charged by overlap",
+        _DEVICE,
+        """
+        key cause: what the device waited for
+        key name: the innermost range, operator or call that was open, without numbers of steps and
+            occurrences; (nothing recorded) where none was
+        key operator: the outermost operator around it; the name where none is
+        key thread: launching: on the thread that launches what ends the gap; other: on another one,
+            while that thread waited or recorded nothing
+        total total_ns: how long devices were idle in it
+        """,
+        derived("share_ratio", Unit.RATIO, _SHARE),
+        """
+        total gap_count: in how many gaps
+        """,
+    ),
+    TableSpec.of(
+        "devices",
+        "one row per device that worked: how long it was idle, as `breakdown` has it",
+        _DEVICE,
+        """
+        total recorded_ns: the length of the window, as far as recorded
+        total idle_ns: how long it was idle
+        derived share_ratio: idle_ns of recorded_ns
+        """,
+    ),
+    TableSpec.of(
+        "histogram",
+        "the gaps of each device by length",
+        _DEVICE,
+        """
+        key from_ns: the shortest gaps
+        same up_to_ns: the longest gaps are shorter than this
+        total count: how many
+        total total_ns: their lengths added up
+        """,
+    ),
+    TableSpec.of(
+        "host_bound_steps",
+        "the steps in which devices waited more than 30 % of the time for the host",
+        """
+        key process: the process
+        key step: the number of the step
+        same idle_ratio: how much they waited, the mean over devices
+        """,
+    ),
+    scalars="same window_ns: the length of the window",
 )
 
 
@@ -186,22 +190,18 @@ def _by_name(charged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
-    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy(np.int64)
+    lengths = lengths_of(gaps)
     length = np.searchsorted(_EDGES_NS, lengths, side="right") - 1
     edges = np.array([*_EDGES_NS, np.iinfo(np.int64).max])
-    place, numbers = pd.factorize(gaps["device"].to_numpy(np.int64), sort=True)
-    count, total_ns = (np.zeros((len(numbers), len(_EDGES_NS)), np.int64) for _ in range(2))
-    for (device, of_length), rows in rows_by_values(place, length).items():
-        count[device, of_length] = len(rows)
-        total_ns[device, of_length] = lengths[rows].sum()
-    devices, lengths = np.nonzero(count)
+    groups = groups_of(gaps["device"], length)
+    device, place = np.array(groups.keys, np.int64).reshape(-1, 2).T
     return pd.DataFrame(
         {
-            "device": numbers[devices],
-            "from_ns": edges[lengths],
-            "up_to_ns": edges[lengths + 1],
-            "count": count[devices, lengths],
-            "total_ns": total_ns[devices, lengths],
+            "device": device,
+            "from_ns": edges[place],
+            "up_to_ns": edges[place + 1],
+            "count": groups.counts,
+            "total_ns": groups.reduced(np.add, lengths),
         }
     )
 
@@ -214,9 +214,7 @@ def _host_bound_steps(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     return found.loc[np.flatnonzero(ratio > _HOST_BOUND)].reset_index(drop=True)
 
 
-def _waited_for_host(
-    trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame
-) -> npt.NDArray[np.float64]:
+def _waited_for_host(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> Floats:
     """Return the ns that devices waited for the host in each step, the mean over its devices.
 
     A gap counts for the step in which it ends.
@@ -227,15 +225,12 @@ def _waited_for_host(
     closed = gaps["end_ns"].to_numpy(np.int64)
     gaps_of = rows_by_value(gaps["device"])
     devices_of = devices_of_processes(trace)
-    borders = ("device_start_ns", "device_end_ns")
-    starts, ends = (steps[name].to_numpy(np.int64) for name in borders)
-    for process, rows in steps.groupby("process").indices.items():
-        devices = devices_of.get(int(str(process)), ())
-        mine = [gaps_of[device] for device in devices if device in gaps_of]
-        for own in mine:
-            place = np.searchsorted(starts[rows], closed[own], side="left") - 1
-            inside = (place >= 0) & (closed[own] <= ends[rows][place])
-            np.add.at(waited, rows[place[inside]], lost[own[inside]])
+    starts, ends = ints(steps, "device_start_ns", "device_end_ns")
+    for process, rows in rows_by(steps, "process").items():
+        devices = devices_of.get(process, ())
+        for own in (gaps_of[device] for device in devices if device in gaps_of):
+            place = span_at(starts[rows], ends[rows], closed[own] - 1)
+            np.add.at(waited, rows[place[place >= 0]], lost[own[place >= 0]])
         waited[rows] /= max(1, len(devices))
     return waited
 
@@ -249,23 +244,18 @@ def _finish(result: Result) -> Result:
         idle_ratio=table["total_ns"] / idle_ns,
     )
     table = table.assign(place=table["cause"].map({name: i for i, name in enumerate(CAUSES)}))
-    table = table.sort_values(
-        ["total_ns", "device", "place"], ascending=[False, True, True], ignore_index=True
-    )
+    table = in_order(table, "-total_ns", "device", "place")
     names = result.to_frame("names")
     shares = _shares(names["total_ns"], names["device"], recorded_ns)
-    names = names.assign(share_ratio=shares).sort_values(
-        ["total_ns", "device", "cause", "name", "operator", "thread"],
-        ascending=[False, True, True, True, True, True],
-        ignore_index=True,
-    )
+    order = ("-total_ns", "device", "cause", "name", "operator", "thread")
+    names = in_order(names.assign(share_ratio=shares), *order)
     shares = _shares(devices["idle_ns"], devices["device"], recorded_ns)
     result = result.with_table(table).with_table(names, "names")
     result = result.with_table(devices.assign(share_ratio=shares), "devices")
     return result.with_notes(*_notes(result.to_frame("host_bound_steps")), *_named(names))
 
 
-def _shares(ns: pd.Series, device: pd.Series, recorded_ns: pd.Series) -> npt.NDArray[np.float64]:
+def _shares(ns: pd.Series, device: pd.Series, recorded_ns: pd.Series) -> Floats:
     """Return times of devices as shares of how long each was recorded; NaN where it was not."""
     of = device.map(recorded_ns).to_numpy(np.float64)
     return ns.to_numpy(np.float64) / np.where(of > 0, of, np.nan)
@@ -312,45 +302,34 @@ IDLE = Analysis(
 
 
 _MOST: Final = 1000
-GAPS_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "gaps",
-            "the longest gaps, the longest first",
-            (
-                key("device", "the number of the device in the run", Unit.NUMBER),
-                key("at_ns", "when it opens", Unit.AT_NS),
-                same("duration_ns", Unit.NS, "its length inside the window"),
-                same("cause", Unit.TEXT, "what the device waited for the longest"),
-                same("cause_ratio", Unit.RATIO, "the share of that cause"),
-                same(
-                    "host_name",
-                    Unit.TEXT,
-                    "what the host was in for most of it, by overlap: a range, operator or call, "
-                    'innermost, of the thread that launches what ends it, else of one that runs; ""'
-                    " where the host held nobody up",
-                ),
-                same("host_ratio", Unit.RATIO, "the share of the gap charged to that"),
-                same(
-                    "meanwhile",
-                    Unit.TEXT,
-                    "what other threads ran the longest in it: told, not charged",
-                ),
-                same("meanwhile_ratio", Unit.RATIO, "the share of the gap that this covers"),
-                same("before", Unit.TEXT, "the work that ended before it"),
-                same("after", Unit.TEXT, "the work that ends it"),
-            ),
-        ),
+GAPS_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "gaps",
+        "the longest gaps, the longest first",
+        """
+        key device: the number of the device in the run
+        key at_ns: when it opens
+        same duration_ns: its length inside the window
+        same cause: what the device waited for the longest
+        same cause_ratio: the share of that cause
+        same host_name: what the host was in for most of it, by overlap: a range, operator or call,
+            innermost, of the thread that launches what ends it, else of one that runs; "" where the
+            host held nobody up
+        same host_ratio: the share of the gap charged to that
+        same meanwhile: what other threads ran the longest in it: told, not charged
+        same meanwhile_ratio: the share of the gap that this covers
+        same before: the work that ended before it
+        same after: the work that ends it
+        """,
     ),
-    scalars=(total("gaps_count", Unit.COUNT, "the gaps of all devices"),),
+    scalars="total gaps_count: the gaps of all devices",
 )
 
 
 def measure_gaps(trace: Trace) -> Result:
     """Return the longest gaps of the devices of a rank."""
     gaps = find_gaps(trace)
-    duration = (gaps["end_ns"] - gaps["start_ns"]).to_numpy(np.int64)
-    longest = np.argsort(-duration, kind="stable")[:_MOST]
+    longest = np.argsort(-lengths_of(gaps), kind="stable")[:_MOST]
     return Result(
         "gaps",
         GAPS_SPEC,
@@ -359,10 +338,9 @@ def measure_gaps(trace: Trace) -> Result:
     )
 
 
-def _described(trace: Trace, every: pd.DataFrame, rows: npt.NDArray[np.int64]) -> pd.DataFrame:
+def _described(trace: Trace, every: pd.DataFrame, rows: Ints) -> pd.DataFrame:
     gaps = every.take(rows)
-    starts = gaps["start_ns"].to_numpy(np.int64)
-    lengths = gaps["end_ns"].to_numpy(np.int64) - starts
+    starts, lengths = gaps["start_ns"].to_numpy(np.int64), lengths_of(gaps)
     causes = causes_of_gaps(trace, rows)
     charged, charged_ns = _most(charged_by_host(trace), rows)
     running = find_charges(trace).running
@@ -384,9 +362,7 @@ def _described(trace: Trace, every: pd.DataFrame, rows: npt.NDArray[np.int64]) -
     )
 
 
-def _most(
-    times: pd.DataFrame, gaps: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
+def _most(times: pd.DataFrame, gaps: Ints) -> tuple[Texts, Ints]:
     """Return the name that has the most of ``times`` in each of ``gaps``, and how much."""
     names = times["name"].cat
     n_names = max(1, len(names.categories))
@@ -394,8 +370,7 @@ def _most(
     kept = np.flatnonzero(np.isin(gap, gaps))
     own, code = gap[kept], names.codes.to_numpy(np.int64)[kept]
     pairs, place = np.unique(own * n_names + code, return_inverse=True)
-    starts, ends = (times[name].to_numpy(np.int64)[kept] for name in ("start_ns", "end_ns"))
-    covered = union_lengths(place, starts, ends, len(pairs))
+    covered = union_lengths(place, *bounds(times.take(kept)), len(pairs))
     # Of equals the first name: the last one that is written stays.
     order = np.lexsort((-pairs, covered))
     text, most_ns = np.full(len(gaps), "", object), np.zeros(len(gaps), np.int64)
@@ -407,9 +382,7 @@ def _most(
 
 
 def _finish_gaps(result: Result) -> Result:
-    table = result.table.sort_values(
-        ["duration_ns", "device", "at_ns"], ascending=[False, True, True], ignore_index=True
-    )
+    table = in_order(result.table, "-duration_ns", "device", "at_ns")
     result = result.with_table(table.head(_MOST))
     n = int(result.scalars["gaps_count"])
     note = Note.of("the {most:count} longest of {n:count} gaps", most=_MOST, n=n)

@@ -18,12 +18,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.host.states import is_synchronisation
+from traceprof.measures.rows import Bools, Ints, Texts, ints
 from traceprof.model import grouping
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import are_matched, common_categories
-
-_Int64Array = npt.NDArray[np.int64]
 
 _FEW_ROUNDS: Final = 64
 """Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
@@ -61,10 +60,10 @@ class ThreadLane:
 
     process: int
     thread: int
-    starts: _Int64Array
-    ends: _Int64Array
-    name: _Int64Array
-    operator: _Int64Array
+    starts: Ints
+    ends: Ints
+    name: Ints
+    operator: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +113,7 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> pd.
     return pd.DataFrame(taken | {"name": codes, "is_operator": is_operator})
 
 
-def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[npt.NDArray[np.object_], _Int64Array]:
+def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[Texts, Ints]:
     """Return the distinct names of the rows ``found``, and the place among them of each row."""
     texts, places, n_before = [], [], 0
     for table, rows in zip(_TABLES, found, strict=True):
@@ -129,21 +128,20 @@ def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[npt.NDArray[np.obje
     return names, codes[np.concatenate(places)]
 
 
-def _doings(names: npt.NDArray[np.object_]) -> npt.NDArray[np.int8]:
+def _doings(names: Texts) -> npt.NDArray[np.int8]:
     column = pd.Series(pd.Categorical(names, categories=pd.unique(names)))
     waits = is_synchronisation(column) | _are(names, _OS_WAITS)
     sleeps = _are(names, _OS_SLEEPS)
     return np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)).astype(np.int8)
 
 
-def _are(names: npt.NDArray[np.object_], pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+def _are(names: Texts, pattern: re.Pattern[str]) -> Bools:
     return np.array([pattern.fullmatch(str(name)) is not None for name in names], np.bool_)
 
 
 def _lanes_of(rows: pd.DataFrame) -> Iterator[ThreadLane]:
-    process, thread, starts, ends, name = (
-        rows[column].to_numpy(np.int64)
-        for column in ("process", "thread", "start_ns", "end_ns", "name")
+    process, thread, starts, ends, name = ints(
+        rows, "process", "thread", "start_ns", "end_ns", "name"
     )
     order = np.lexsort((-ends, starts, thread, process))
     is_operator = rows["is_operator"].to_numpy(np.bool_)
@@ -161,9 +159,7 @@ def _lanes_of(rows: pd.DataFrame) -> Iterator[ThreadLane]:
             )
 
 
-def innermost_pieces(
-    starts: _Int64Array, ends: _Int64Array
-) -> tuple[_Int64Array, _Int64Array, _Int64Array]:
+def innermost_pieces(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
     """Return disjoint pieces of time (starts, ends) and which span is the innermost in each.
 
     The spans must be sorted by start, and of those that begin together the inner one is the last;
@@ -185,7 +181,7 @@ def innermost_pieces(
     return edges[kept], edges[kept + 1], owner[kept]
 
 
-def outermost_around(ends: _Int64Array, is_asked: npt.NDArray[np.bool_]) -> _Int64Array:
+def outermost_around(ends: Ints, is_asked: Bools) -> Ints:
     """Return, of each span, the outermost that is asked for of those that hold it and itself.
 
     -1 where none is. The spans are sorted as for `innermost_pieces`; what ends together with a
@@ -194,9 +190,7 @@ def outermost_around(ends: _Int64Array, is_asked: npt.NDArray[np.bool_]) -> _Int
     return grouping.outermost_around(_spans_around(ends, holds_equal=True), is_asked)
 
 
-def _first_after(
-    around: _Int64Array, ends: _Int64Array, spans: _Int64Array, instants: _Int64Array
-) -> _Int64Array:
+def _first_after(around: Ints, ends: Ints, spans: Ints, instants: Ints) -> Ints:
     """Return the first span around each of ``spans`` that ends after the instant; -1: none.
 
     Their ends grow outwards: jumps of 2ᵏ, the longest first, find it.
@@ -213,7 +207,7 @@ def _first_after(
     return around[spans]
 
 
-def _spans_around(ends: _Int64Array, *, holds_equal: bool = False) -> _Int64Array:
+def _spans_around(ends: Ints, *, holds_equal: bool = False) -> Ints:
     """Return the last span before each that ends later than it, -1 where none does.
 
     What lies between the two ends no later: a span that is closed leads to the one still open.

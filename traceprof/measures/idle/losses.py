@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.device.times import device_times, used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_states
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps, times_in_gaps
+from traceprof.measures.rows import Ints, bounds
 from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
@@ -30,14 +30,13 @@ Without the wait the host would have been that much earlier: at most the wait's 
 gap is its doing, whatever the host does then.
 """
 
-_Int64Array = npt.NDArray[np.int64]
 _Times: TypeAlias = Mapping[int, Intervals]
 """When, by device."""
 _AFTER_A_WAIT: Final = ("launch", "host")
 _NAMES: Final = (*CAUSES, DRAINED)
 
 
-def lost_in_gaps(part: Trace, *causes: str) -> _Int64Array:
+def lost_in_gaps(part: Trace, *causes: str) -> Ints:
     """Return how long ``causes`` (of `CAUSES`, or `DRAINED`) hold in each of `find_gaps`.
 
     The causes in which a host is busy are without what is `DRAINED`, so that all add up.
@@ -71,7 +70,7 @@ def _times_of_one(
 ) -> dict[str, dict[int, Intervals]]:
     found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
     parts, device = parts_of(part), find_gaps(part)["device"].to_numpy()
-    starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    starts, ends = bounds(parts)
     for number in rows_by_value(device):
         for times in found.values():
             times[number] = Intervals.empty()
@@ -87,7 +86,7 @@ def _parts(part: Trace) -> pd.DataFrame:
     parts = find_gap_parts(part)
     busy = np.isin(parts["cause"], [CAUSES.index(name) for name in _AFTER_A_WAIT])
     gap = parts["gap"].to_numpy()
-    starts, ends = (parts[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    starts, ends = bounds(parts)
     lengths = np.where(busy, ends - starts, 0)
     so_far = np.cumsum(lengths) - lengths
     first = np.flatnonzero(np.append(True, gap[1:] != gap[:-1])) if len(gap) else gap
@@ -108,7 +107,7 @@ def _parts(part: Trace) -> pd.DataFrame:
     return pd.DataFrame(columns, copy=False)
 
 
-def _wait_before(part: Trace) -> _Int64Array:
+def _wait_before(part: Trace) -> Ints:
     """Return how long the host had waited for the device where each gap opens, 0 where not."""
     gaps = find_gaps(part)
     waited = np.zeros(len(gaps), np.int64)

@@ -10,11 +10,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
+from traceprof.measures.durations import summarise
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost
 from traceprof.measures.host.states import hold_devices_up, is_blocking_copy, is_synchronisation
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import innermost_pieces
+from traceprof.measures.rows import Bools, Ints, bounds, in_order, ints, sums_at
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import overlapping_pairs
 from traceprof.model.results import (
@@ -22,18 +24,10 @@ from traceprof.model.results import (
     Result,
     ResultSpec,
     TableSpec,
-    Unit,
-    derived,
-    key,
-    largest,
-    total,
 )
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import plain_name
-
-_Int64Array = npt.NDArray[np.int64]
-_BoolArray = npt.NDArray[np.bool_]
 
 READS_A_VALUE: Final = ".item()"
 PATTERNS: Final = ("synchronise", "blocking copy", READS_A_VALUE)
@@ -50,9 +44,9 @@ class _Waits:
     ``pattern`` is the place in `PATTERNS`, ``label`` that in ``labels`` (names of ranges).
     """
 
-    rows: _Int64Array
+    rows: Ints
     pattern: npt.NDArray[np.int8]
-    label: _Int64Array
+    label: Ints
     labels: pd.Index
 
 
@@ -91,7 +85,7 @@ def _waits_of_whole(trace: Trace) -> _Waits:
     )
 
 
-def _labels(trace: Trace, waits: _Int64Array) -> tuple[_Int64Array, pd.Index]:
+def _labels(trace: Trace, waits: Ints) -> tuple[Ints, pd.Index]:
     """Return the plain name of the innermost range around each of the calls ``waits``."""
     calls, ranges = trace.api_calls, trace.ranges
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
@@ -106,15 +100,13 @@ def _labels(trace: Trace, waits: _Int64Array) -> tuple[_Int64Array, pd.Index]:
     return np.asarray(label, np.int64)[place], pd.Index(labels, dtype=object)
 
 
-def _reads_a_value(trace: Trace, waits: _Int64Array, is_copy: _BoolArray) -> _BoolArray:
+def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:
     """Return which waits come right after, or are, a copy of a few bytes to the host."""
     calls = trace.api_calls
     small = _makes_a_small_copy(trace)
     if not small.any() or not len(waits):
         return np.zeros(len(waits), np.bool_)
-    process, thread, starts = (
-        calls[name].to_numpy(np.int64) for name in ("process", "thread", "start_ns")
-    )
+    process, thread, starts = ints(calls, "process", "thread", "start_ns")
     order = np.lexsort((thread, process))
     process, thread, starts = process[order], thread[order], starts[order]
     # Calls that begin together on a thread (one is inside the other) are one instant.
@@ -130,7 +122,7 @@ def _reads_a_value(trace: Trace, waits: _Int64Array, is_copy: _BoolArray) -> _Bo
     return np.where(is_copy, small_there[own], follows[own])
 
 
-def _makes_a_small_copy(trace: Trace) -> _BoolArray:
+def _makes_a_small_copy(trace: Trace) -> Bools:
     """Return which API calls made a copy of a few bytes to the host."""
     copies, calls = trace.copies, trace.api_calls
     n_bytes, number = copies["n_bytes"].to_numpy(), copies["correlation"].to_numpy(np.int64)
@@ -145,7 +137,7 @@ def _makes_a_small_copy(trace: Trace) -> _BoolArray:
 
 
 @of_window
-def idle_in_waits(trace: Trace) -> _Int64Array:
+def idle_in_waits(trace: Trace) -> Ints:
     """Return for how long devices had nothing to do in each of the waits of `find_waits`.
 
     That is the time that idle gaps have as "synchronising", device by device: of threads that wait
@@ -156,7 +148,7 @@ def idle_in_waits(trace: Trace) -> _Int64Array:
     parts = find_gap_parts(trace)
     parts = parts[(parts["cause"] == CAUSES.index("synchronising")).to_numpy()]
     owner = find_gaps(trace)["process"].to_numpy(np.int64)[parts["gap"].to_numpy()]
-    starts, ends = parts["start_ns"].to_numpy(np.int64), parts["end_ns"].to_numpy(np.int64)
+    starts, ends = bounds(parts)
     counting = np.flatnonzero(_hold_up(trace))
     begin, end, process = (
         waits[name].to_numpy(np.int64)[counting] for name in ("start_ns", "end_ns", "process")
@@ -171,7 +163,7 @@ def idle_in_waits(trace: Trace) -> _Int64Array:
     return found
 
 
-def _hold_up(trace: Trace) -> _BoolArray:
+def _hold_up(trace: Trace) -> Bools:
     """Return which of the waits are those of threads that launch work."""
     calls = trace.api_calls
     held = hold_devices_up(calls)
@@ -180,41 +172,33 @@ def _hold_up(trace: Trace) -> _BoolArray:
 
 
 _KEYS: Final = ("call", "pattern", "host_range")
-SYNC_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "waits",
-            "one row per call, pattern and range, by total host time",
-            (
-                key("call", "the call that waits"),
-                key(
-                    "pattern",
-                    "synchronise, blocking copy, or .item(): a copy of a few bytes to the host "
-                    "that is waited for at once",
-                ),
-                key("host_range", "the innermost range around the call"),
-                total("count", Unit.COUNT, "how many calls"),
-                derived("per_step", Unit.NUMBER, "how many calls in a step"),
-                total("total_ns", Unit.NS, "the length of all calls added up"),
-                derived("mean_ns", Unit.NS, "the mean length of a call"),
-                largest("max_ns", Unit.NS, "the longest call"),
-                total(
-                    "idle_ns",
-                    Unit.NS,
-                    "how long devices had nothing to do meanwhile, added up over devices: what "
-                    "`idle` calls synchronising; empty where no device's work was recorded",
-                ),
-            ),
-        ),
+SYNC_SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "waits",
+        "one row per call, pattern and range, by total host time",
+        """
+        key call: the call that waits
+        key pattern: synchronise, blocking copy, or .item(): a copy of a few bytes to the host that
+            is waited for at once
+        key host_range: the innermost range around the call
+        total count: how many calls
+        derived per_step: how many calls in a step
+        total total_ns: the length of all calls added up
+        derived mean_ns: the mean length of a call
+        largest max_ns: the longest call
+        total idle_ns: how long devices had nothing to do meanwhile, added up over devices: what
+            `idle` calls synchronising; empty where no device's work was recorded
+        """,
     ),
-    scalars=(total("steps_count", Unit.COUNT, "the steps of all processes in the window"),),
+    scalars="total steps_count: the steps of all processes in the window",
 )
 
 
 def measure_sync(trace: Trace) -> Result:
     """Return the waits of the host by call, pattern and range."""
     waits = find_waits(trace).rename(columns={"name": "call"})
-    table = _by_keys(waits, idle_in_waits(trace))
+    table, samples = summarise(waits, _KEYS)
+    table = table.assign(idle_ns=sums_at(samples.rows, idle_in_waits(trace), len(table)))
     if not trace.recorded & set(DEVICE_TABLES):
         table = table.assign(idle_ns=np.nan)
     return Result(
@@ -225,27 +209,6 @@ def measure_sync(trace: Trace) -> Result:
     )
 
 
-def _by_keys(waits: pd.DataFrame, idle: npt.NDArray[np.int64]) -> pd.DataFrame:
-    """Return number, sum and longest of the waits of each call, pattern and range."""
-    keys = [waits[name].cat for name in _KEYS]
-    sizes = [max(1, len(own.categories)) for own in keys]
-    packed = np.ravel_multi_index([own.codes.to_numpy(np.int64) for own in keys], sizes)
-    place, distinct = pd.factorize(packed)
-    duration = (waits["end_ns"] - waits["start_ns"]).to_numpy(np.int64)
-    total_ns, max_ns, idle_ns = (np.zeros(len(distinct), np.int64) for _ in range(3))
-    np.add.at(total_ns, place, duration)
-    np.maximum.at(max_ns, place, duration)
-    np.add.at(idle_ns, place, idle)
-    codes = np.unravel_index(distinct, sizes)
-    labels = {
-        name: own.categories.to_numpy(object)[code]
-        for name, own, code in zip(_KEYS, keys, codes, strict=True)
-    }
-    count = np.bincount(place, minlength=len(distinct))
-    sums = {"count": count, "total_ns": total_ns, "max_ns": max_ns, "idle_ns": idle_ns}
-    return pd.DataFrame({**labels, **sums})
-
-
 def _finish(result: Result) -> Result:
     table = result.table
     n_steps = int(result.scalars["steps_count"])
@@ -253,8 +216,7 @@ def _finish(result: Result) -> Result:
         per_step=table["count"] / n_steps if n_steps else np.nan,
         mean_ns=table["total_ns"] / table["count"],
     )
-    order = [False, *(True for _ in _KEYS)]
-    table = table.sort_values(["total_ns", *_KEYS], ascending=order, ignore_index=True)
+    table = in_order(table, "-total_ns", *_KEYS)
     return result.with_table(table).with_notes(*_notes(table))
 
 

@@ -11,30 +11,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.measures.device.times import places_in_part
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.states import is_blocking_copy, is_synchronisation
 from traceprof.measures.idle.gaps import LATENCY_NS
-from traceprof.model.activity import Activity, Part
+from traceprof.measures.rows import Array, Ints, in_order
+from traceprof.model.activity import Part
 from traceprof.model.grouping import groups_of, places_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
-_Int64Array = npt.NDArray[np.int64]
-_Columns = Mapping[str, npt.NDArray[Any]]
+_Columns = Mapping[str, Array]
 
-DEVICE_KINDS: Final = ("compute", "communication", "transfer", "device_memory")
+DEVICE_KINDS: Final = tuple(part.value for part in Part)
 DEPENDS_NS: Final = 10_000
 """Work that starts this soon after work on another stream ended is taken to depend on it."""
 _NONE: Final = -1
 _NEVER: Final = np.iinfo(np.int64).min
-_INSIDE: Final = ("d2d", "memset")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,23 +52,23 @@ class Graph:
     start of the wait), ``earlier_wait`` (the last wait before that).
     """
 
-    starts: _Int64Array
-    ends: _Int64Array
+    starts: Ints
+    ends: Ints
     kinds: npt.NDArray[np.int8]
-    n_bytes: _Int64Array
+    n_bytes: Ints
     directions: npt.NDArray[np.int8]
     direction_names: pd.Index
-    launched: _Int64Array
-    work_before: _Int64Array
-    wait_before: _Int64Array
-    reach: _Int64Array
-    wait_starts: _Int64Array
-    wait_ends: _Int64Array
-    released_by: _Int64Array
-    left: _Int64Array
-    earlier_wait: _Int64Array
+    launched: Ints
+    work_before: Ints
+    wait_before: Ints
+    reach: Ints
+    wait_starts: Ints
+    wait_ends: Ints
+    released_by: Ints
+    left: Ints
+    earlier_wait: Ints
 
-    def wait_until(self, instants: npt.ArrayLike) -> _Int64Array:
+    def wait_until(self, instants: npt.ArrayLike) -> Ints:
         """Return the last wait that had ended at each instant, -1 where none had."""
         return np.asarray(np.searchsorted(self.wait_ends, instants, side="right") - 1, np.int64)
 
@@ -79,7 +79,7 @@ def dependencies(trace: Trace) -> Mapping[int, Graph]:
     work = _work(trace)
     calls = trace.api_calls
     waits = calls[is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])]
-    waits = waits.sort_values(["process", "end_ns"], kind="stable", ignore_index=True)
+    waits = in_order(waits, "process", "end_ns")
     columns = {name: waits[name].to_numpy(np.int64) for name in ("process", "start_ns", "end_ns")}
     work_of, waits_of = _by_process(work), _by_process(columns)
     nothing = {name: np.empty(0, np.int64) for name in ("start_ns", "end_ns")}
@@ -101,7 +101,7 @@ def _by_process(columns: _Columns) -> dict[int, _Columns]:
     }
 
 
-def _work(trace: Trace) -> dict[str, _Int64Array]:
+def _work(trace: Trace) -> dict[str, Ints]:
     """Return the work of the devices by process and start, ``lane`` being the stream of each."""
     parts = [_work_of(trace, name) for name in DEVICE_TABLES]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -114,7 +114,7 @@ def _work(trace: Trace) -> dict[str, _Int64Array]:
     return columns
 
 
-def _work_of(trace: Trace, name: str) -> dict[str, npt.NDArray[Any]]:
+def _work_of(trace: Trace, name: str) -> dict[str, Array]:
     """Return the rows of a device table with kind and launch (`_NEVER` where it is not known)."""
     frame, launches = trace.table(name), launches_of(trace, name)
     known = launches.is_known
@@ -123,7 +123,7 @@ def _work_of(trace: Trace, name: str) -> dict[str, npt.NDArray[Any]]:
     nothing = np.zeros(len(frame), np.int8)
     return {
         **{column: frame[column].to_numpy(np.int64) for column in columns},
-        "kind": _kinds_of_copies(frame) if is_copy else _kinds_of_kernels(frame),
+        "kind": _kinds_of(trace, name),
         "launch_ns": np.where(known, launches.start_ns, _NEVER),
         "launched_ns": np.where(known, launches.end_ns, _NEVER),
         "n_bytes": frame["n_bytes"].to_numpy(np.int64) if is_copy else nothing,
@@ -131,23 +131,11 @@ def _work_of(trace: Trace, name: str) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _kinds_of_copies(copies: pd.DataFrame) -> npt.NDArray[np.int8]:
-    directions = copies["direction"].cat
-    places = [
-        DEVICE_KINDS.index("device_memory" if name in _INSIDE else "transfer")
-        for name in (*directions.categories, "")
-    ]
-    return np.array(places, np.int8)[directions.codes]
-
-
-def _kinds_of_kernels(kernels: pd.DataFrame) -> npt.NDArray[np.int8]:
-    activities = kernels["activity"].cat
-    places = [_place(Activity(name).part) for name in activities.categories]
-    return np.array([*places, 0], np.int8)[activities.codes]
-
-
-def _place(part: Part) -> int:
-    return DEVICE_KINDS.index(part.value)
+def _kinds_of(trace: Trace, name: str) -> npt.NDArray[np.int8]:
+    """Return the place of each row in `DEVICE_KINDS`; copies of the host alone are transfers."""
+    places = places_in_part(trace, name)
+    otherwise = DEVICE_KINDS.index("transfer") if name == "copies" else 0
+    return np.where(places < 0, otherwise, places).astype(np.int8)
 
 
 def _graph(work: _Columns, waits: _Columns, directions: pd.Index) -> Graph:
@@ -180,7 +168,7 @@ def _graph(work: _Columns, waits: _Columns, directions: pd.Index) -> Graph:
     )
 
 
-def _predecessors(work: _Columns, by_end: _Int64Array) -> _Int64Array:
+def _predecessors(work: _Columns, by_end: Ints) -> Ints:
     """Return the row that each piece of work waited for, -1 where it was its launch."""
     starts, ends = work["start_ns"], work["end_ns"]
     ahead = _ahead(work["lane"])
@@ -200,7 +188,7 @@ def _predecessors(work: _Columns, by_end: _Int64Array) -> _Int64Array:
     return np.where(~is_known & (best < 0), other, best)
 
 
-def _ahead(lane: _Int64Array) -> _Int64Array:
+def _ahead(lane: Ints) -> Ints:
     """Return the row right before each one in its lane, -1 for the first."""
     order = np.argsort(lane, kind="stable")
     ahead = np.full(len(lane), _NONE, np.int64)
@@ -209,7 +197,7 @@ def _ahead(lane: _Int64Array) -> _Int64Array:
     return ahead
 
 
-def _last(by_end: _Int64Array, ends: _Int64Array, instants: _Int64Array) -> _Int64Array:
+def _last(by_end: Ints, ends: Ints, instants: Ints) -> Ints:
     """Return the row of the work that ended last at or before each instant, -1: none."""
     place = np.searchsorted(ends[by_end], instants, side="right") - 1
     return np.where(place >= 0, by_end[place], _NONE)
@@ -233,10 +221,10 @@ class Segments:
     in ``graph`` (-1 for the host).
     """
 
-    start_ns: _Int64Array
-    end_ns: _Int64Array
+    start_ns: Ints
+    end_ns: Ints
     kind: npt.NDArray[np.int8]
-    row: _Int64Array
+    row: Ints
     graph: Graph
 
 
@@ -247,8 +235,8 @@ class _Nodes:
     first_row: int
     first_wait: int
     n_rows: int
-    left: _Int64Array
-    following: _Int64Array
+    left: Ints
+    following: Ints
 
     def of_wait(self, wait: int) -> int:
         """Return the node of a wait of the recording, `_END` for one before the window."""
@@ -283,7 +271,7 @@ def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
     n_rows = last - first
     rows, waits = slice(first, last), slice(first_wait, max(first_wait, last_wait))
 
-    def of_waits(wait: _Int64Array) -> _Int64Array:
+    def of_waits(wait: Ints) -> Ints:
         return np.where(wait >= first_wait, n_rows + wait - first_wait, _END)
 
     before = graph.work_before[rows]
@@ -301,7 +289,7 @@ def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
     return _Nodes(first, first_wait, n_rows, left, following)
 
 
-def _slice(reach: _Int64Array, starts: _Int64Array, span: TimeWindow) -> tuple[int, int]:
+def _slice(reach: Ints, starts: Ints, span: TimeWindow) -> tuple[int, int]:
     """Return the first row that reaches into the window, and the first that begins behind it."""
     first = int(np.searchsorted(reach, span.start_ns, side="right"))
     return first, max(first, int(np.searchsorted(starts, span.end_ns, side="left")))
@@ -331,7 +319,7 @@ def _begin(
     return (last if released else nodes.of_wait(int(graph.wait_until(at)))), at, waiting
 
 
-def _followed(following: _Int64Array, node: int) -> _Int64Array:
+def _followed(following: Ints, node: int) -> Ints:
     """Return the nodes from ``node`` to the beginning of the window."""
     path, chain = [], following.tolist()
     while node >= 0:
@@ -340,9 +328,7 @@ def _followed(following: _Int64Array, node: int) -> _Int64Array:
     return np.array(path, np.int64)
 
 
-def _segments(
-    graph: Graph, nodes: _Nodes, path: _Int64Array, arrived: _Int64Array
-) -> tuple[npt.NDArray[Any], ...]:
+def _segments(graph: Graph, nodes: _Nodes, path: Ints, arrived: Ints) -> tuple[Array, ...]:
     """Return start, end, kind and row of the segments of each node of ``path``, latest first.
 
     Of work: until its end is waited for, itself, and from its launch to its start. Of a wait:

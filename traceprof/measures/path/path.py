@@ -26,9 +26,10 @@ from traceprof.measures.path.graph import (
     dependencies,
     walk_back,
 )
+from traceprof.measures.rows import bounds, in_order
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import Intervals
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, total
 from traceprof.model.trace import Trace
 
 PATH_PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronising")
@@ -77,7 +78,7 @@ def _data_loading(trace: Trace) -> Mapping[int, Intervals]:
 def _launching(trace: Trace) -> Mapping[int, Intervals]:
     """Return when each process made one call after the other, with pauses of at most 200 µs."""
     calls = trace.api_calls
-    starts, ends = calls["start_ns"].to_numpy(np.int64), calls["end_ns"].to_numpy(np.int64)
+    starts, ends = bounds(calls)
     quick = np.flatnonzero(ends - starts <= LONGEST_CALL_NS)
     found = {}
     for process, places in calls["process"].iloc[quick].groupby(calls["process"]).indices.items():
@@ -99,20 +100,20 @@ _MEANING: Final = {
     "latency": "between a launch, or the work ahead, and the start of work",
     "synchronising": "from the end of work to the return of the call that waited for it",
 }
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "path",
-            "one row per process and step (one per process where steps are not known)",
-            (
-                key("process", "the process", Unit.NUMBER),
-                key("step", "the number of the step, -1 for the window", Unit.NUMBER),
-                total("duration_ns", Unit.NS, "its length: the parts add up to it"),
-                *(total(f"{name}_ns", Unit.NS, _MEANING[name]) for name in PATH_PARTS),
-                derived("bound_by", Unit.TEXT, "the largest part"),
-            ),
-        ),
-    )
+SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "path",
+        "one row per process and step (one per process where steps are not known)",
+        """
+        key process: the process
+        key step: the number of the step, -1 for the window
+        total duration_ns: its length: the parts add up to it
+        """,
+        *(total(f"{name}_ns", Unit.NS, _MEANING[name]) for name in PATH_PARTS),
+        """
+        derived bound_by: the largest part
+        """,
+    ),
 )
 _PARTS: Final = [f"{name}_ns" for name in PATH_PARTS]
 
@@ -148,7 +149,7 @@ def _finish(result: Result) -> Result:
         return result.with_notes(Note("no device worked in this window"))
     largest = table[_PARTS].to_numpy(np.int64).argmax(axis=1)
     table = table.assign(bound_by=np.array(PATH_PARTS, object)[largest])
-    return result.with_table(table.sort_values("process", kind="stable", ignore_index=True))
+    return result.with_table(in_order(table, "process"))
 
 
 PATH = Analysis(

@@ -27,6 +27,7 @@ from traceprof.measures.device.times import (
 from traceprof.measures.idle.losses import find_losses, within
 from traceprof.measures.path.graph import DEVICE_KINDS, Segments
 from traceprof.measures.path.path import find_path
+from traceprof.measures.rows import in_order
 from traceprof.measures.steps.measured import (
     are_typical,
     judged_times,
@@ -41,12 +42,6 @@ from traceprof.model.results import (
     Result,
     ResultSpec,
     TableSpec,
-    Unit,
-    derived,
-    key,
-    mean,
-    same,
-    total,
 )
 from traceprof.model.trace import Trace
 
@@ -61,63 +56,37 @@ _CASES: Final = (
 
 _COPIES: Final = "copies at link speed"
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "cases",
-            "one row per case, the largest gain first; the mean over processes",
-            (
-                key("case", "what would be different"),
-                derived(
-                    "gain_ns",
-                    Unit.NS,
-                    "how much shorter a typical step would be, at most (the window where steps are "
-                    "not known)",
-                ),
-                mean("gain_ratio", Unit.RATIO, "gain of the judged time, at most", "process_count"),
-                derived("speedup", Unit.FACTOR, "how many times as fast it would be, at most"),
-                derived(
-                    "device_ratio",
-                    Unit.RATIO,
-                    "device_ns of the judged time of all devices, as `findings` counts it",
-                ),
-                derived(
-                    "window_ratio",
-                    Unit.RATIO,
-                    "window_ns of the window, as far as each device was recorded in it",
-                ),
-                total(
-                    "device_ns",
-                    Unit.NS,
-                    "what devices lose to it in the judged time, together: exposed communication, "
-                    "or idle for that cause",
-                ),
-                total(
-                    "window_ns",
-                    Unit.NS,
-                    "the same of the whole window, as `breakdown` and `idle` have it",
-                ),
-                total("process_count", Unit.COUNT, "over how many processes"),
-            ),
-        ),
-        TableSpec(
-            "links",
-            "the speeds that copies are taken to reach",
-            (
-                key("direction", "the direction of the copies"),
-                same(
-                    "bytes_per_s",
-                    Unit.BYTES_PER_S,
-                    "the peak of the link, or what the best large copies reach",
-                ),
-            ),
-        ),
+SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "cases",
+        "one row per case, the largest gain first; the mean over processes",
+        """
+        key case: what would be different
+        derived gain_ns: how much shorter a typical step would be, at most (the window where steps
+            are not known)
+        mean(process_count) gain_ratio: gain of the judged time, at most
+        derived speedup [factor]: how many times as fast it would be, at most
+        derived device_ratio: device_ns of the judged time of all devices, as `findings` counts it
+        derived window_ratio: window_ns of the window, as far as each device was recorded in it
+        total device_ns: what devices lose to it in the judged time, together: exposed
+            communication, or idle for that cause
+        total window_ns: the same of the whole window, as `breakdown` and `idle` have it
+        total process_count: over how many processes
+        """,
     ),
-    scalars=(
-        same("step_ns", Unit.NS, "the median typical step; the window where steps are not known"),
-        same("window_ns", Unit.NS, "the length of the window"),
-        same("judged_ns", Unit.NS, "what of it is judged: the typical steps"),
+    TableSpec.of(
+        "links",
+        "the speeds that copies are taken to reach",
+        """
+        key direction: the direction of the copies
+        same bytes_per_s: the peak of the link, or what the best large copies reach
+        """,
     ),
+    scalars="""
+    same step_ns: the median typical step; the window where steps are not known
+    same window_ns: the length of the window
+    same judged_ns: what of it is judged: the typical steps
+    """,
 )
 _BOUND: Final = Note(
     "each gain is an upper bound on the critical path, and they do not add up: what is taken away "
@@ -144,7 +113,7 @@ def measure_whatif(ranks: Ranks) -> Result:
         }
     )
     cases = cases.merge(_lost_by_devices(ranks), on="case", how="left")
-    cases = cases.sort_values("gain_ratio", ascending=False, kind="stable", ignore_index=True)
+    cases = in_order(cases, "-gain_ratio")
     links = pd.DataFrame({"direction": list(speeds), "bytes_per_s": list(speeds.values())})
     tables = {"cases": cases, "links": links}
     return Result(

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_all_ranges
+from traceprof.measures.rows import (
+    Ints,
+    Texts,
+    are_named,
+    in_order,
+    ints,
+    rows_by,
+    unions_by,
+)
 from traceprof.measures.steps.find import find_steps
-from traceprof.measures.steps.spans import rows_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
-from traceprof.names.ranges import PHASES, are_matched
-
-_Int64Array = npt.NDArray[np.int64]
+from traceprof.names.ranges import PHASES
 
 EVALUATION: Final = "evaluation"
 CHECKPOINT: Final = "checkpoint"
@@ -33,18 +37,26 @@ that neither has gradients is all that is recorded of them; checkpoint: ranges t
 wait: ranges that load data; logging: ranges that log; unknown: none of these was recorded there.
 """
 
-_NAMES: Final = (
-    (EVALUATION, r"(?i)(^|[^a-z])(eval|evaluat\w*|valid|validat\w*|val|test|testing)([^a-z]|$)"),
+_NAMES: Final = {
+    EVALUATION: r"(?i)(^|[^a-z])(eval|evaluat\w*|valid|validat\w*|val|test|testing)([^a-z]|$)",
     # Not what recomputes activations ("CheckpointFunction") nor "save_for_backward".
-    (
-        CHECKPOINT,
+    CHECKPOINT: (
         r"(?i)^checkpoint(ing)?$|(sav|writ|stor)\w*[ _.-]*checkpoint"
         r"|checkpoint[ _.-]*(sav|writ|stor)"
-        r"|(^|[^a-z])ckpt|(^|[^a-z])save([^a-z_]|$)|save[ _](model|state|weights|params)",
+        r"|(^|[^a-z])ckpt|(^|[^a-z])save([^a-z_]|$)|save[ _](model|state|weights|params)"
     ),
-    (DATA_WAIT, r"(?i)data[ _]?load|__next__|(^|[^a-z])fetch|(get|next|load)[ _]?(data|batch)"),
-    (LOGGING, r"(?i)(^|[^a-z])log(ging|ger|s)?([^a-z]|$)|tensorboard|wandb|mlflow"),
-)
+    DATA_WAIT: r"(?i)data[ _]?load|__next__|(^|[^a-z])fetch|(get|next|load)[ _]?(data|batch)",
+    LOGGING: r"(?i)(^|[^a-z])log(ging|ger|s)?([^a-z]|$)|tensorboard|wandb|mlflow",
+    "forward": "$^",
+    "backward": "$^",
+}
+_PHASES_OF: Final = {
+    name: PHASES.index(phase)
+    for name, phase in (
+        *((EVALUATION, "eval"), (DATA_WAIT, "data")),
+        *(("forward", "forward"), ("backward", "backward")),
+    )
+}
 
 
 _OF_AUTOGRAD: Final = re.compile("autograd::")
@@ -67,7 +79,7 @@ def between_steps(trace: Trace) -> pd.DataFrame:
     return whole[inside].reset_index(drop=True)
 
 
-def cause_of_steps(trace: Trace, steps: pd.DataFrame) -> npt.NDArray[np.object_]:
+def cause_of_steps(trace: Trace, steps: pd.DataFrame) -> Texts:
     """Return why the process was longest between each of ``steps`` and the next; "" if not."""
     between = between_steps(trace)
     length = between["end_ns"] - between["start_ns"]
@@ -84,46 +96,32 @@ def cause_of_steps(trace: Trace, steps: pd.DataFrame) -> npt.NDArray[np.object_]
 
 @fact
 def _between_all_steps(trace: Trace) -> pd.DataFrame:
-    steps = find_steps(trace).table
-    times = dict(activity_of_ranges(trace))
-    tables = []
+    steps, activity = find_steps(trace).table, activity_of_ranges(trace)
+    empty = {name: np.empty(0, np.int64) for name in ("process", "step", "start_ns", "end_ns")}
+    tables = [pd.DataFrame(empty).assign(cause=np.empty(0, object))]
     for process, rows in rows_by(steps, "process").items():
-        own = steps.iloc[rows]
-        starts, ends = own["end_ns"].to_numpy(np.int64), own["next_ns"].to_numpy(np.int64)
+        starts, ends, number = (own[rows] for own in ints(steps, "end_ns", "next_ns", "step"))
         gaps = ends > starts
         if not gaps.any():
             continue
-        starts, ends, number = starts[gaps], ends[gaps], own["step"].to_numpy(np.int64)[gaps]
+        starts, ends, number = starts[gaps], ends[gaps], number[gaps]
         left = Intervals.union_of(starts, ends)
-        evaluated = times.get((process, EVALUATION), Intervals.empty())
-        evaluated = evaluated | _forward_alone(times, process, left)
-        fetched = times.get((process, DATA_WAIT), Intervals.empty())
-        saved = times.get((process, CHECKPOINT), Intervals.empty())
-        loops = _evaluation_loops(starts, ends, evaluated & left, fetched & left)
-        times[process, EVALUATION] = evaluated | (loops - saved)
+        times = {name: activity.get((process, name), Intervals.empty()) for name in _NAMES}
+        if not len(times["backward"] & left):  # forward passes alone train nothing
+            times[EVALUATION] = times[EVALUATION] | times["forward"]
+        found = times[EVALUATION] & left, times[DATA_WAIT] & left
+        loops = _evaluation_loops(starts, ends, *found)
+        times[EVALUATION] = times[EVALUATION] | (loops - times[CHECKPOINT])
         for cause in BETWEEN_CAUSES:
-            known = times.get((process, cause), Intervals.empty())
-            found = left if cause == UNKNOWN else left & known
-            left = left - found
-            tables.append(_cut(process, found, starts, number).assign(cause=cause))
-    if not tables:
-        columns = {name: np.empty(0, np.int64) for name in (*_COLUMNS, "step")}
-        return pd.DataFrame(columns).assign(cause=np.empty(0, object))[[*_ORDER]]
-    table = pd.concat(tables, ignore_index=True)[[*_ORDER]]
-    return table.sort_values(["process", "start_ns"], ignore_index=True)
-
-
-def _forward_alone(
-    times: Mapping[tuple[int, str], Intervals], process: int, left: Intervals
-) -> Intervals:
-    """Return the forward passes between steps where none of them has a backward pass."""
-    nothing = Intervals.empty()
-    is_training = bool(len(times.get((process, "backward"), nothing) & left))
-    return nothing if is_training else times.get((process, "forward"), nothing)
+            time = left if cause == UNKNOWN else left & times[cause]
+            left = left - time
+            tables.append(_cut(process, time, starts, number).assign(cause=cause))
+    table = pd.concat(tables[1:] or tables, ignore_index=True)
+    return in_order(table, "process", "start_ns")
 
 
 def _evaluation_loops(
-    starts: _Int64Array, ends: _Int64Array, evaluated: Intervals, fetched: Intervals
+    starts: Ints, ends: Ints, evaluated: Intervals, fetched: Intervals
 ) -> Intervals:
     """Return the loops of evaluation, from their first fetch on, in the gaps that hold any.
 
@@ -135,9 +133,7 @@ def _evaluation_loops(
     return Intervals.union_of(begins[is_held], last[is_held])
 
 
-def _reach(
-    starts: _Int64Array, ends: _Int64Array, times: Intervals
-) -> tuple[_Int64Array, _Int64Array]:
+def _reach(starts: Ints, ends: Ints, times: Intervals) -> tuple[Ints, Ints]:
     """Return from when to when ``times`` reach in each gap: from its end to its start if never."""
     known_starts, known_ends = np.append(times.starts, ends.max()), np.append(0, times.ends)
     first = known_starts[np.searchsorted(times.starts, starts)]
@@ -145,11 +141,7 @@ def _reach(
     return np.minimum(first, ends), np.maximum(last, starts)
 
 
-_COLUMNS: Final = ("process", "start_ns", "end_ns")
-_ORDER: Final = ("process", "step", "start_ns", "end_ns", "cause")
-
-
-def _cut(process: int, found: Intervals, starts: _Int64Array, number: _Int64Array) -> pd.DataFrame:
+def _cut(process: int, found: Intervals, starts: Ints, number: Ints) -> pd.DataFrame:
     """Return ``found`` with the steps; one that touches the next gap is cut there."""
     inner = starts[np.isin(starts, found.starts, invert=True)]
     inner = inner[found.covered_ns(inner, inner + 1) > 0]
@@ -169,25 +161,12 @@ def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
 
     Beside `BETWEEN_CAUSES` also "forward" and "backward", the phases.
     """
-    ranges = trace.ranges
-    names, codes = ranges["name"].cat.categories, ranges["name"].cat.codes.to_numpy()
-    phases = phases_of_all_ranges(trace)
-    of_autograd = are_matched(names, _OF_AUTOGRAD)
+    ranges, phases = trace.ranges, phases_of_all_ranges(trace)
+    of_autograd = are_named(ranges["name"], _OF_AUTOGRAD)
     found: dict[tuple[int, str], Intervals] = {}
-    for cause, pattern in (*_NAMES, ("forward", "$^"), ("backward", "$^")):
-        matched = are_matched(names, re.compile(pattern)) & ~of_autograd
-        named = np.append(matched, False)
-        chosen = named[codes] | np.isin(phases, _PHASES_OF.get(cause, ()))
-        own = ranges[chosen]
-        starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        for process, rows in rows_by(own, "process").items():
-            found[process, cause] = Intervals.union_of(starts[rows], ends[rows])
+    for cause, pattern in _NAMES.items():
+        named = are_named(ranges["name"], re.compile(pattern)) & ~of_autograd
+        chosen = named | (phases == _PHASES_OF.get(cause, len(PHASES)))
+        times = unions_by(ranges[chosen])
+        found |= {(process, cause): time for process, time in times.items()}
     return found
-
-
-_PHASES_OF: Final = {
-    EVALUATION: (PHASES.index("eval"),),
-    DATA_WAIT: (PHASES.index("data"),),
-    "forward": (PHASES.index("forward"),),
-    "backward": (PHASES.index("backward"),),
-}

@@ -11,10 +11,21 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import (
+    Bools,
+    Floats,
+    Ints,
+    Texts,
+    are_named,
+    bounds,
+    covered_ns,
+    in_order,
+    rows_by,
+    unions_by,
+)
 from traceprof.measures.steps.between import (
     CHECKPOINT,
     EVALUATION,
@@ -22,13 +33,11 @@ from traceprof.measures.steps.between import (
     between_steps,
 )
 from traceprof.measures.steps.find import find_steps
-from traceprof.measures.steps.spans import rows_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
-from traceprof.names.ranges import are_matched
 
 LOADING, COMPILING, WARMUP = "loading", "compiling", "warm-up"
 LOADING_KERNELS = "loading kernels"
@@ -46,6 +55,8 @@ before the first step.
 """
 
 _MOST: Final = 0.5
+_FEW_KERNELS: Final = 0.01
+"""Copies that come before more kernels than this are of the loop."""
 
 _COMPILES: Final = re.compile(
     r"(?i)nvrtc|(inductor|triton|jit).*(compile[^d]|compile$|codegen|autotun)|dynamo_timed"
@@ -112,7 +123,7 @@ def _beside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
     own = steps[steps["process"].to_numpy() == process]
     if own.empty:
         return time
-    starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    starts, ends = bounds(own)
     held = time.covered_ns(starts, np.maximum(starts, ends)) > 0
     return time - Intervals.union_of(starts, ends) if held.mean() > _MOST else time
 
@@ -123,22 +134,13 @@ def compiling_ranges(trace: Trace) -> pd.DataFrame:
 
 
 def _matching(frame: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    names = frame["name"].cat
-    chosen = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
-    return frame[chosen]
+    return frame[are_named(frame["name"], pattern)]
 
 
 def _warmup(trace: Trace) -> pd.DataFrame:
     steps = find_steps(trace)
-    own = steps.table[steps.warmup()]
-    return pd.DataFrame(
-        {
-            "process": own["process"].to_numpy(np.int64),
-            "start_ns": own["device_start_ns"].to_numpy(np.int64),
-            "end_ns": own["device_end_ns"].to_numpy(np.int64),
-            "kind": WARMUP,
-        }
-    )
+    own = steps.table.loc[steps.warmup(), ["process", "device_start_ns", "device_end_ns"]]
+    return own.set_axis(["process", "start_ns", "end_ns"], axis=1).assign(kind=WARMUP)
 
 
 def _copies(trace: Trace) -> pd.DataFrame:
@@ -150,10 +152,6 @@ def _copies(trace: Trace) -> pd.DataFrame:
         limits = trace.kernels.groupby("process")["start_ns"].quantile(_FEW_KERNELS)
     before = own["start_ns"] < own["process"].map(limits)
     return own[before].assign(kind=LOADING)
-
-
-_FEW_KERNELS: Final = 0.01
-"""Copies that come before more kernels than this are of the loop."""
 
 
 _LEAST: Final = 0.001
@@ -171,30 +169,16 @@ def one_off_costs(ranks: Ranks) -> pd.DataFrame:
     longest come first.
     What takes less than a thousandth of the recording is left out.
     """
-    least_ns = _LEAST * ranks.whole.span.duration_ns
-    tables = [costs_of_processes(part) for part in ranks]
-    rows = [
-        {
-            "kind": kind,
-            "count": count,
-            "total_ns": time.total_ns,
-            "outside_ns": time.total_ns
-            - time.clip(ranks.span.start_ns, ranks.span.end_ns).total_ns,
-            "start_ns": int(time.starts[0]),
-            "end_ns": int(time.ends[-1]),
-            "process": process,
-        }
-        for table in tables
-        for (process, kind), (count, time) in table.items()
-        if time.total_ns >= least_ns
-    ]
+    rows = []
+    for part in ranks:
+        for (process, kind), (count, time) in costs_of_processes(part).items():
+            inside_ns = time.clip(ranks.span.start_ns, ranks.span.end_ns).total_ns
+            if time.total_ns >= _LEAST * ranks.whole.span.duration_ns:
+                sums = (kind, count, time.total_ns, time.total_ns - inside_ns)
+                rows.append((*sums, int(time.starts[0]), int(time.ends[-1]), process))
     table = pd.DataFrame(rows, columns=list(_COLUMNS))
-    return table.sort_values(
-        ["total_ns", "process", "kind"], ascending=[False, True, True], ignore_index=True
-    )
+    return in_order(table, "-total_ns", "process", "kind")
 
-
-_Float64Array = npt.NDArray[np.float64]
 
 OCCASIONS: Final = (EVALUATION, CHECKPOINT, COMPILING, LOADING_KERNELS, GARBAGE)
 """What is done now and then, beside the steps."""
@@ -205,27 +189,21 @@ _MOST_OF_STEPS: Final = 0.5
 """What is done in more of the steps than this belongs to the loop."""
 
 
-def occasions_in(trace: Trace, spans: pd.DataFrame) -> Mapping[str, _Float64Array]:
+def occasions_in(trace: Trace, spans: pd.DataFrame) -> Mapping[str, Floats]:
     """Return how long each of `OCCASIONS` took in each of ``spans`` (process, start_ns, end_ns)."""
-    costs, between = costs_of_processes(trace), between_steps(trace)
-    of_process = rows_by(between, "process")
-    found = {kind: np.zeros(len(spans)) for kind in OCCASIONS}
-    for process, rows in rows_by(spans, "process").items():
-        own = between.iloc[of_process.get(process, np.empty(0, np.int64))]
-        starts, ends = (spans[name].to_numpy(np.int64)[rows] for name in ("start_ns", "end_ns"))
-        for kind in OCCASIONS:
-            # A forward pass between two steps is evaluation whatever it is called.
-            rests = own[own["cause"] == kind]
-            time = Intervals.union_of(rests["start_ns"], rests["end_ns"])
-            if (process, kind) in costs:
-                time = time | costs[process, kind][1]
-            found[kind][rows] = time.covered_ns(starts, np.maximum(starts, ends))
-    return found
+    between = between_steps(trace)
+    times: dict[str, dict[int, Intervals]] = {kind: {} for kind in OCCASIONS}
+    for kind in OCCASIONS:
+        # A forward pass between two steps is evaluation whatever it is called.
+        times[kind].update(unions_by(between[between["cause"] == kind]))
+    for (process, kind), (_, time) in costs_of_processes(trace).items():
+        if kind in times:
+            known = times[kind].get(process, Intervals.empty())
+            times[kind][process] = known | time
+    return {kind: np.nan_to_num(covered_ns(spans, own)) for kind, own in times.items()}
 
 
-def explained_by(
-    steps: pd.DataFrame, took: Mapping[str, _Float64Array], is_judged: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.object_]:
+def explained_by(steps: pd.DataFrame, took: Mapping[str, Floats], is_judged: Bools) -> Texts:
     """Return what of `OCCASIONS` made each step longer; "" for the others.
 
     ``took`` is what `occasions_in` says of ``steps`` (process, step, duration_ns). A step is
@@ -239,7 +217,7 @@ def explained_by(
     durations = steps["duration_ns"].to_numpy(np.float64)
     found = np.full(len(steps), "", object)
     judged = np.flatnonzero(is_judged)
-    by_process: Mapping[int, npt.NDArray[np.int64]] = rows_by(steps.iloc[judged], "process")
+    by_process: Mapping[int, Ints] = rows_by(steps.iloc[judged], "process")
     for own in by_process.values():
         rows = judged[own]
         has = whole[rows] > _FLOOR * float(np.median(durations[rows]))

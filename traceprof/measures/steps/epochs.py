@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact
+from traceprof.measures.rows import Bools, Ints, bounds, in_order, rows_by
 from traceprof.measures.steps.find import find_steps
-from traceprof.measures.steps.spans import rows_by
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
-
-_Int64Array = npt.NDArray[np.int64]
-_BoolArray = npt.NDArray[np.bool_]
 
 _PASS: Final = "data.pass"
 _FETCH: Final = "data"
@@ -52,10 +48,10 @@ def passes_of_loaders(trace: Trace) -> pd.DataFrame:
         passes = _passes(own, numbers_at(marks, own), *starts)
         found.append(passes.assign(process=process)[list(_COLUMNS)])
     table = pd.concat([one for one in found if len(one)] or found[:1], ignore_index=True)
-    return table.sort_values(["process", "start_ns"], ignore_index=True)
+    return in_order(table, "process", "start_ns")
 
 
-def are_of_training(trace: Trace, batches: pd.DataFrame) -> _BoolArray:
+def are_of_training(trace: Trace, batches: pd.DataFrame) -> Bools:
     """Return which marks of batches are not of a pass that evaluates."""
     passes = passes_of_loaders(trace)
     evaluating = passes[~passes["is_training"].astype(bool)]
@@ -70,7 +66,7 @@ def are_of_training(trace: Trace, batches: pd.DataFrame) -> _BoolArray:
     return np.asarray(~keys.isin(known), np.bool_)
 
 
-def numbers_at(marks: pd.DataFrame, rows: pd.DataFrame) -> _Int64Array:
+def numbers_at(marks: pd.DataFrame, rows: pd.DataFrame) -> Ints:
     """Return the number of the pass that was told last on the thread of each row, 0 for none."""
     order = np.argsort(rows["start_ns"].to_numpy(np.int64), kind="stable")
     by = ["process", "thread"]
@@ -88,13 +84,13 @@ def _own(table: pd.DataFrame) -> pd.DataFrame:
 
 def _passes(
     fetches: pd.DataFrame,
-    numbers: _Int64Array,
-    trained: _Int64Array,
-    evaluated: _Int64Array,
-    steps: _Int64Array,
+    numbers: Ints,
+    trained: Ints,
+    evaluated: Ints,
+    steps: Ints,
 ) -> pd.DataFrame:
     """Return the passes of one process; the last three are starts, sorted."""
-    starts, ends = (fetches[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    starts, ends = bounds(fetches)
     is_end = (fetches["name"] == _NO_BATCH).to_numpy(np.bool_)
     until = np.append(starts[1:], np.iinfo(np.int64).max)
     trains = _count(trained, starts, until) > 0
@@ -124,13 +120,13 @@ def _passes(
             "of_step": "nunique",
         }
     ).reset_index()
-    n_steps = _count(steps, *(found[name].to_numpy(np.int64) for name in ("start_ns", "end_ns")))
+    n_steps = _count(steps, *bounds(found))
     in_most = (n_steps > 0) & (2 * found["of_step"].to_numpy() > n_steps)
     is_followed = (found["decided"] > 0) & (2 * found["trains"] >= found["decided"])
     return found[found["fetches_count"] > 0].assign(is_training=is_followed | in_most)
 
 
-def _count(sorted_ns: _Int64Array, from_ns: _Int64Array, to_ns: _Int64Array) -> _Int64Array:
+def _count(sorted_ns: Ints, from_ns: Ints, to_ns: Ints) -> Ints:
     """Return how many instants lie in each half-open span."""
     return np.searchsorted(sorted_ns, to_ns) - np.searchsorted(sorted_ns, from_ns)
 
@@ -173,7 +169,7 @@ def epochs_of_loaders(trace: Trace) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(columns), *found], ignore_index=True)
 
 
-def _longest(passes: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _longest(passes: pd.DataFrame) -> Ints:
     """Return when those passes that train begin which lie in no longer one by half or more."""
     training = passes[passes["is_training"].astype(bool)]
     kept: list[tuple[int, int]] = []

@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import Bools, Ints, in_order
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_phases import PhaseSteps, steps_of_backward, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
@@ -109,7 +109,7 @@ def _together(found: Sequence[Steps]) -> Steps:
         return found[0]
     first = max(found, key=len)
     table = pd.concat([steps.table for steps in found], ignore_index=True)
-    return replace(first, table=table.sort_values(["process", "start_ns"], ignore_index=True))
+    return replace(first, table=in_order(table, "process", "start_ns"))
 
 
 def has_named_steps(ranks: Ranks) -> bool:
@@ -161,12 +161,12 @@ def _inside(steps: Steps, trace: Trace) -> Steps:
     return replace(steps, table=steps.table.iloc[rows].reset_index(drop=True))
 
 
-def _rows_inside(table: pd.DataFrame, trace: Trace) -> npt.NDArray[np.int64]:
+def _rows_inside(table: pd.DataFrame, trace: Trace) -> Ints:
     starts, ends = table["device_start_ns"], table["device_end_ns"]
     return np.flatnonzero((starts >= trace.span.start_ns) & (ends <= trace.span.end_ns))
 
 
-def rows_of_steps(trace: Trace) -> npt.NDArray[np.int64]:
+def rows_of_steps(trace: Trace) -> Ints:
     """Return which of the steps of the whole recording `find_steps` returns for the window."""
     return _rows_inside(find_steps(trace.whole).table, trace)
 
@@ -204,7 +204,7 @@ def _with_warmup(
     ]
 
 
-def _leading(table: pd.DataFrame, n_steps: int) -> npt.NDArray[np.bool_]:
+def _leading(table: pd.DataFrame, n_steps: int) -> Bools:
     return np.asarray(table.groupby("process").cumcount().to_numpy() < n_steps)
 
 

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from traceprof.measures.rows import Floats, Ints, bounds
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
 from traceprof.model.timing import STEP_COLUMNS, empty_steps
 from traceprof.model.trace import Trace
-
-_Int64Array = npt.NDArray[np.int64]
 
 _LONGEST: Final = 1 << 18
 """How many symbols are looked at to find the period: enough for steps of 100 000 kernels."""
@@ -31,10 +29,10 @@ class Period:
 
     length: int
     match_ratio: float
-    lasts: _Int64Array
+    lasts: Ints
 
 
-def find_period(codes: _Int64Array, weights: _Int64Array) -> Period | None:
+def find_period(codes: Ints, weights: Ints) -> Period | None:
     """Return the period of ``codes``, None where fewer than 80 % of the symbols repeat.
 
     ``weights[i]`` is the pause after symbol i: the turns are cut at the longest usual pause.
@@ -49,7 +47,7 @@ def find_period(codes: _Int64Array, weights: _Int64Array) -> Period | None:
     return Period(length, match, lasts) if match >= _LEAST_MATCH else None
 
 
-def _best_shift(codes: _Int64Array) -> int | None:
+def _best_shift(codes: Ints) -> int | None:
     """Return the shortest shift at which the sequence matches itself about best."""
     longest = len(codes) // 3
     if longest < _SHORTEST_PERIOD:
@@ -63,7 +61,7 @@ def _best_shift(codes: _Int64Array) -> int | None:
     return int(candidates[exact >= 0.99 * exact.max()].min()) if exact.any() else None
 
 
-def _matches(codes: _Int64Array, longest: int) -> npt.NDArray[np.float64]:
+def _matches(codes: Ints, longest: int) -> Floats:
     """Return, for each shift up to ``longest``, about how many symbols match themselves.
 
     The symbols become random signs, whose correlation (by Fourier transform) is the number of
@@ -80,7 +78,7 @@ def _matches(codes: _Int64Array, longest: int) -> npt.NDArray[np.float64]:
     return total / 8
 
 
-def _cut(codes: _Int64Array, weights: _Int64Array, length: int) -> _Int64Array:
+def _cut(codes: Ints, weights: Ints, length: int) -> Ints:
     """Return the last place of each turn: where the usual pause after it is the longest."""
     n_turns = len(codes) // length
     whole = n_turns * length
@@ -94,7 +92,7 @@ def _cut(codes: _Int64Array, weights: _Int64Array, length: int) -> _Int64Array:
     return np.arange(len(codes) - whole + place, len(codes), length)
 
 
-def _occurrences(codes: _Int64Array, end: int, size: int) -> _Int64Array:
+def _occurrences(codes: Ints, end: int, size: int) -> Ints:
     """Return where the ``size`` symbols up to ``end`` occur, as the places of their last one."""
     signature = codes[end - size + 1 : end + 1]
     windows = np.lib.stride_tricks.sliding_window_view(codes, size)
@@ -143,7 +141,7 @@ def find_periodic_steps(trace: Trace) -> InferredSteps:
     """Return the steps that repeat the same sequence of kernel names."""
     tables, alike = [], []
     for process, kernels in _busiest_lanes(trace.kernels):
-        starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+        starts, ends = bounds(kernels)
         gaps = np.append(np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0), 0)
         codes = np.asarray(kernels["name"].cat.codes, np.int64)
         period = find_period(codes, gaps)
@@ -173,7 +171,7 @@ def _busiest_lanes(kernels: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
     ]
 
 
-def _between(process: int, kernels: pd.DataFrame, lasts: npt.NDArray[np.int64]) -> pd.DataFrame:
+def _between(process: int, kernels: pd.DataFrame, lasts: Ints) -> pd.DataFrame:
     """Return the steps after each last kernel up to the next one."""
     ends = np.maximum.accumulate(kernels["end_ns"].to_numpy())[lasts]
     table = pd.DataFrame(

@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from traceprof.measures.rows import Bools, Ints
 from traceprof.model.timing import STEP_COLUMNS, empty_steps
 from traceprof.names.ranges import PROFILER_RANGES
 
@@ -139,19 +139,19 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
         yield block
 
 
-def are_of_phase(own: pd.DataFrame, phase: int) -> npt.NDArray[np.bool_]:
+def are_of_phase(own: pd.DataFrame, phase: int) -> Bools:
     """Return which ranges of traceprof are of a phase (`BACKWARD`, `OPTIMIZER`)."""
     names = own["name"].cat
     phases, _ = _named([str(name) for name in names.categories])
     return np.asarray(np.append(phases, -1)[names.codes.to_numpy()] == phase, np.bool_)
 
 
-def _most_common(values: _Int64Array) -> int:
+def _most_common(values: Ints) -> int:
     distinct, counts = np.unique(values, return_counts=True)
     return int(distinct[counts.argmax()])
 
 
-def _named(names: Sequence[str]) -> tuple[_Int64Array, _Int64Array]:
+def _named(names: Sequence[str]) -> tuple[Ints, Ints]:
     """Return the place in `_PHASES` of each name (-1: none), and which optimizer it names."""
     places, which = np.full(len(names), -1, np.int64), np.zeros(len(names), np.int64)
     for row, name in enumerate(names):
@@ -168,8 +168,6 @@ def _named(names: Sequence[str]) -> tuple[_Int64Array, _Int64Array]:
 _CAPTURE: Final = "traceprof.capture"
 _REGULAR: Final = 0.5
 _MOST_ADDED: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
-
-_Int64Array = npt.NDArray[np.int64]
 
 
 class PhaseSteps(NamedTuple):

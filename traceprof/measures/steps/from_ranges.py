@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact
+from traceprof.measures.rows import Ints
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import OWN_DOMAIN, STEP_COLUMNS, empty_steps
 from traceprof.model.trace import Trace
@@ -112,7 +112,7 @@ def _number_in(match: re.Match[str]) -> int | None:
     return int(given[0]) if given else None
 
 
-def _numbered(given: pd.Series, process: pd.Series) -> npt.NDArray[np.int64]:
+def _numbered(given: pd.Series, process: pd.Series) -> Ints:
     """Return the given numbers of each process, or the places where they are not all distinct."""
     places = given.groupby(process).cumcount()
     per_process = given.groupby(process)

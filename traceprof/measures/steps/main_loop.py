@@ -8,25 +8,23 @@ hardly any kernel runs, as when a model is copied to the device.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_all_ranges
+from traceprof.measures.rows import are_named, bounds, ints, lengths_of
 from traceprof.measures.steps.find import find_steps, pattern_of_ranks
 from traceprof.measures.steps.steadiness import count_warmup
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import PHASES, are_matched
-
-_Int64Array = npt.NDArray[np.int64]
+from traceprof.names.ranges import PHASES
 
 _LEAST_PATTERN: Final = 0.5
 _FEWEST_KERNELS: Final = 20
@@ -58,15 +56,8 @@ class MainLoop:
 
 def active_window(ranks: Ranks) -> TimeWindow | None:
     """Return the time from the first to the last operation of any device; None without any."""
-    spans = [
-        (int(frame["start_ns"].iloc[0]), int(frame["end_ns"].max()))
-        for part in ranks
-        for frame in map(part.table, DEVICE_TABLES)
-        if len(frame)
-    ]
-    if not spans:
-        return None
-    return TimeWindow(min(start for start, _ in spans), max(end for _, end in spans))
+    spans = [_span_of(part.table(name)) for part in ranks for name in DEVICE_TABLES]
+    return _hull(spans)
 
 
 @fact
@@ -75,15 +66,11 @@ def host_window(ranks: Ranks) -> TimeWindow | None:
 
     For where no device worked: what comes before are imports, and what builds the model.
     """
-    spans = [span for span in ranks.each(_passes_on_host) if span is not None]
-    return _hull(spans) if spans else None
+    return _hull(ranks.each(_passes_on_host))
 
 
 def _passes_on_host(trace: Trace) -> TimeWindow | None:
-    own = trace.ranges[np.isin(phases_of_all_ranges(trace), _PASSES)]
-    if own.empty:
-        return None
-    return TimeWindow(int(own["start_ns"].min()), int(own["end_ns"].max()))
+    return _span_of(trace.ranges[np.isin(phases_of_all_ranges(trace), _PASSES)])
 
 
 @fact
@@ -96,14 +83,23 @@ def main_loop(ranks: Ranks) -> MainLoop | None:
     found = _where_kernels_repeat(ranks, pattern) if len(pattern) else None
     turns, setup = (0, "") if found is None else (len(pattern), "")
     if found is None:
-        found = _hull(ranks.whole.each(_where_kernels_are, active)) & active
-        found, setup = _after_named_setup(ranks, found)
+        hull = _hull(ranks.whole.each(_where_kernels_are, active)) or active
+        found, setup = _after_named_setup(ranks, hull & active)
     before, after = found.start_ns - active.start_ns, active.end_ns - found.end_ns
     return MainLoop(found, turns, before, after, setup)
 
 
-def _hull(windows: list[TimeWindow]) -> TimeWindow:
-    return TimeWindow(min(w.start_ns for w in windows), max(w.end_ns for w in windows))
+def _span_of(rows: pd.DataFrame) -> TimeWindow | None:
+    if rows.empty:
+        return None
+    return TimeWindow(int(rows["start_ns"].min()), int(rows["end_ns"].max()))
+
+
+def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
+    known = [window for window in windows if window is not None]
+    if not known:
+        return None
+    return TimeWindow(min(w.start_ns for w in known), max(w.end_ns for w in known))
 
 
 def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
@@ -117,21 +113,16 @@ def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
 
 def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
     """Return the time of the kernels that begin in ``window``, and of all."""
-    starts, length = _times(trace.kernels)
+    starts, length = ints(trace.kernels, "start_ns")[0], lengths_of(trace.kernels)
     return int(length[window.holds(starts)].sum()), int(length.sum())
-
-
-def _times(kernels: pd.DataFrame) -> tuple[_Int64Array, _Int64Array]:
-    starts = kernels["start_ns"].to_numpy(np.int64)
-    return starts, kernels["end_ns"].to_numpy(np.int64) - starts
 
 
 def _where_kernels_are(trace: Trace, active: TimeWindow) -> TimeWindow:
     """Return ``active`` without a long beginning and end with next to no kernels."""
-    starts, length = _times(trace.kernels)
+    starts, ends = bounds(trace.kernels)
     if len(starts) < _FEWEST_KERNELS:
         return active
-    ends = np.maximum.accumulate(starts + length)
+    length, ends = ends - starts, np.maximum.accumulate(ends)
     pauses = np.concatenate(([starts[0] - active.start_ns], starts[1:] - ends[:-1]))
     share = np.cumsum(length) / max(1, int(length.sum()))
     is_long = pauses >= _PAUSE * active.duration_ns
@@ -165,20 +156,19 @@ def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, st
 def _setup_of(trace: Trace) -> list[tuple[int, str]]:
     """Return when the devices are done with each outermost range that is set-up, and its name."""
     ranges = trace.ranges
-    names = ranges["name"].cat
-    is_setup = np.append(are_matched(names.categories, _SETUP), False)[names.codes.to_numpy()]
+    is_setup = are_named(ranges["name"], _SETUP)
     counts = ranges["name"].map(ranges["name"].value_counts()).to_numpy(np.int64)
     own = ranges[is_setup & (counts == 1) & (ranges["depth"] <= 1).to_numpy()]
     if own.empty or trace.kernels.empty:
         return []
-    starts, length = _times(trace.kernels)
-    launched = launches_of(trace, "kernels")
+    starts, ends = bounds(trace.kernels)
+    length, launched = ends - starts, launches_of(trace, "kernels")
     called = np.where(launched.is_known, launched.start_ns, starts)
     found = []
     for end, name in zip(own["end_ns"].tolist(), own["name"].tolist(), strict=True):
         before = called < end
         if length[before].sum() < _LEAST_PATTERN * length.sum():
-            last = int((starts + length)[before].max()) if before.any() else end
+            last = int(ends[before].max()) if before.any() else end
             found.append((max(end, last), str(name)))
     return found
 
@@ -197,19 +187,10 @@ def find_iterations(trace: Trace) -> pd.DataFrame:
     that name no batches every such pass is a round. Others have none.
     """
     steps = find_steps(trace.whole).table
-    found = [
-        pd.DataFrame(
-            {
-                "process": steps["process"].to_numpy(np.int64),
-                "round": steps["step"].to_numpy(np.int64),
-                "start_ns": steps["start_ns"].to_numpy(np.int64),
-                "end_ns": steps["next_ns"].to_numpy(np.int64),
-                "is_warmup": steps["is_warmup"].to_numpy(bool),
-            }
-        )
-    ]
-    found += _forward_iterations(trace.whole, set(steps["process"].tolist()))
-    return pd.concat(found, ignore_index=True)[list(_COLUMNS)]
+    own = steps[["process", "step", "start_ns", "next_ns", "is_warmup"]]
+    found = own.astype({"is_warmup": bool}).set_axis(list(_COLUMNS), axis=1)
+    others = _forward_iterations(trace.whole, set(steps["process"].tolist()))
+    return pd.concat([found, *others], ignore_index=True)
 
 
 def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[pd.DataFrame]:
@@ -232,15 +213,9 @@ def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[pd.DataFra
         spans = list(_passes(zip(*columns, strict=True), bool((main["phase"] == _DATA).any())))
         starts, ends = (np.array(side, np.int64) for side in zip(*spans, strict=True))
         n_warm = count_warmup(ends - starts)
-        yield pd.DataFrame(
-            {
-                "process": number,
-                "round": np.arange(len(spans)),
-                "start_ns": starts,
-                "end_ns": ends,
-                "is_warmup": np.arange(len(spans)) < n_warm,
-            }
-        )
+        numbers = np.arange(len(spans))
+        values = (number, numbers, starts, ends, numbers < n_warm)
+        yield pd.DataFrame(dict(zip(_COLUMNS, values, strict=True)))
 
 
 def _passes(events: Iterable[tuple[int, int, int]], has_batches: bool) -> Iterator[tuple[int, int]]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.device.times import recorded_window, used_devices
 from traceprof.measures.facts import of_window
+from traceprof.measures.rows import Bools, Floats, covered_ns, in_order, unions_by
 from traceprof.measures.steps.between import between_steps, cause_of_steps
 from traceprof.measures.steps.costs import explained_by, occasions_in
 from traceprof.measures.steps.find import find_pattern, find_steps, pattern_of_ranks, steps_of_ranks
@@ -26,7 +26,6 @@ from traceprof.measures.steps.parts import (
     profiler_in_steps,
     sums_in_steps,
 )
-from traceprof.measures.steps.spans import rows_by
 from traceprof.measures.steps.steadiness import (
     Steadiness,
     measure_steadiness,
@@ -181,7 +180,7 @@ def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
     return table.assign(is_warmup=steps.warmup(), is_cut=_are_cut(trace, rows))
 
 
-def _taken(table: pd.DataFrame, prefix: str) -> dict[str, npt.NDArray[np.float64]]:
+def _taken(table: pd.DataFrame, prefix: str) -> dict[str, Floats]:
     """Take the columns with a prefix out of ``table``, and return them without it."""
     names = [str(name) for name in table if str(name).startswith(prefix)]
     return {name.removeprefix(prefix): table.pop(name).to_numpy(np.float64) for name in names}
@@ -199,20 +198,14 @@ def _launching(steps: pd.DataFrame) -> pd.DataFrame:
     return steps.assign(start_ns=start.astype(np.int64), end_ns=end)
 
 
-def _reasons(trace: Trace, spans: pd.DataFrame) -> Mapping[str, npt.NDArray[np.float64]]:
+def _reasons(trace: Trace, spans: pd.DataFrame) -> Mapping[str, Floats]:
     """Return what the host did while it launched each step, for what makes steps slow."""
-    between = between_steps(trace)
-    lost = np.zeros(len(spans))
-    by_process = rows_by(between, "process")
-    for process, rows in rows_by(spans, "process").items():
-        own = between.iloc[by_process.get(process, np.empty(0, np.int64))]
-        time = Intervals.union_of(own["start_ns"], own["end_ns"])
-        lost[rows] = time.covered_ns(spans["start_ns"].iloc[rows], spans["end_ns"].iloc[rows])
+    lost = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
     found = {**phases_of_host(trace, spans), **profiler_in_steps(trace, spans)}
     return {**found, f"{BETWEEN_STEPS}_ns": lost}
 
 
-def _are_cut(trace: Trace, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _are_cut(trace: Trace, rows: pd.DataFrame) -> Bools:
     """Return which steps may seem short because the recording holds no more of them.
 
     The first span of a process on the devices begins with its first work, and the last period on
@@ -236,7 +229,7 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     if "samples_count" in joined:
         rate = joined["samples_count"] / (joined["period_ns"] / 1e9)
         joined.insert(len(known), "samples_per_s", rate)
-    return joined.sort_values(["process", "at_ns", "step"], kind="stable", ignore_index=True)
+    return in_order(joined, "process", "at_ns", "step")
 
 
 def _throughput(steady: pd.DataFrame) -> Throughput | None:
@@ -261,7 +254,7 @@ def named_steps(steps: Steps) -> Steps:
 
 
 @of_window
-def are_typical(ranks: Ranks) -> npt.NDArray[np.bool_]:
+def are_typical(ranks: Ranks) -> Bools:
     """Return which of the steps of the window are neither warm-up nor slow."""
     steps = steps_of_ranks(ranks)
     if not len(named_steps(steps)):

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.device.times import device_time, devices_of_processes
 from traceprof.measures.facts import fact
 from traceprof.measures.host.states import find_host_phases
+from traceprof.measures.rows import (
+    Array,
+    Floats,
+    Ints,
+    Texts,
+    covered_ns,
+    ints,
+    rows_by,
+    unions_by,
+)
 from traceprof.measures.steps.epochs import are_of_training
 from traceprof.measures.steps.find import find_steps, rows_of_steps
-from traceprof.measures.steps.spans import owner_of, rows_by
+from traceprof.measures.steps.spans import owner_of
 from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
@@ -22,20 +31,17 @@ from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, PROFILER, PROFILER_RANGES
 
-_Int64Array = npt.NDArray[np.int64]
-_Float64Array = npt.NDArray[np.float64]
-
 DEVICE_PARTS: Final = tuple(f"{part}_ns" for part in PARTS)
 _COUNTED: Final = ("h2d", "d2h", "p2p")
 
 
-def parts_of_devices(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Array]:
+def parts_of_devices(trace: Trace, steps: pd.DataFrame) -> Mapping[str, Floats]:
     """Return the five parts of each step, the mean over the devices that its process uses.
 
     They add up to the length of the step (see `traceprof.model.activity`); NaN where the process
     uses no device.
     """
-    starts, ends = _spans(steps, "device_start_ns", "device_end_ns")
+    starts, ends = ints(steps, "device_start_ns", "device_end_ns")
     used = devices_of_processes(trace)
     parts = {name: np.full(len(steps), np.nan) for name in DEVICE_PARTS}
     for process, rows in rows_by(steps, "process").items():
@@ -49,58 +55,40 @@ def parts_of_devices(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64
     return parts
 
 
-def _spans(
-    steps: pd.DataFrame, start: str = "start_ns", end: str = "end_ns"
-) -> tuple[_Int64Array, _Int64Array]:
-    return steps[start].to_numpy(np.int64), steps[end].to_numpy(np.int64)
-
-
-def phases_of_host(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Array]:
+def phases_of_host(trace: Trace, steps: pd.DataFrame) -> Mapping[str, Floats]:
     """Return the host time per phase of each step; NaN where its process names no phases.
 
     Between its borders on the host: what lies between two steps is told apart.
     """
-    starts, ends = _spans(steps)
-    columns: dict[str, _Float64Array] = {}
-    indices = rows_by(steps, "process")
-    for phases in find_host_phases(trace):
-        rows = indices.get(phases.process)
-        if rows is None:
-            continue
-        for phase, time in phases.times.items():
-            if phase == PROFILER:  # which takes more than its ranges: see `profiler_in_steps`
-                continue
-            column = columns.setdefault(f"{phase}_ns", np.full(len(steps), np.nan))
-            column[rows] = time.covered_ns(starts[rows], ends[rows])
-    return columns
+    times: dict[str, dict[int, Intervals]] = {}
+    processes = set(steps["process"].tolist())
+    for host in find_host_phases(trace):
+        for phase, time in host.times.items() if host.process in processes else ():
+            times.setdefault(phase, {})[host.process] = time
+    times.pop(PROFILER, None)  # which takes more than its ranges: see `profiler_in_steps`
+    return {f"{phase}_ns": covered_ns(steps, own) for phase, own in times.items()}
 
 
-def profiler_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Array]:
+def profiler_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, Floats]:
     """Return the host time of each step that the profiler took for itself, where it took any.
 
     Its overheads, and the beginning and end of windows of the embedded recorder.
     """
-    starts, ends = _spans(steps)
     ranges = trace.ranges
     own = ranges[(ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(PROFILER_RANGES)]
     columns = ["process", "start_ns", "end_ns"]
     spans = pd.concat([own[columns], trace.overheads[columns]], ignore_index=True)
-    busy = np.zeros(len(steps))
-    of_process = rows_by(spans, "process")
-    for process, rows in rows_by(steps, "process").items():
-        mine = spans.iloc[of_process.get(process, np.empty(0, np.int64))]
-        time = Intervals.union_of(mine["start_ns"], mine["end_ns"])
-        busy[rows] = time.covered_ns(starts[rows], ends[rows])
+    busy = np.nan_to_num(covered_ns(steps, unions_by(spans)))
     return {"profiler_ns": busy} if busy.any() else {}
 
 
-def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Array]:
+def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, Floats]:
     """Return the bytes of the copies that start in each step, and the samples of its batches.
 
     Only what was recorded: without marks of batches there is no column of samples, and a step
     without a batch of its own has NaN there.
     """
-    columns: dict[str, _Float64Array] = {}
+    columns: dict[str, Floats] = {}
     copies = trace.copies
     on_device = _bordered(steps, "device_start_ns", "device_end_ns")
     for direction in _COUNTED:
@@ -120,7 +108,7 @@ def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, _Float64Arr
     return columns
 
 
-def _unless_zero(values: _Float64Array) -> _Float64Array:
+def _unless_zero(values: Floats) -> Floats:
     return np.where(values > 0, values, np.nan)
 
 
@@ -153,11 +141,11 @@ def _bordered(steps: pd.DataFrame, start: str, end: str) -> pd.DataFrame:
     return steps[["process"]].assign(start_ns=steps[start], end_ns=steps[end])
 
 
-def _sums(steps: pd.DataFrame, rows: pd.DataFrame, values: pd.Series) -> _Float64Array:
+def _sums(steps: pd.DataFrame, rows: pd.DataFrame, values: pd.Series) -> Floats:
     owner = owner_of(steps, rows["process"], rows["start_ns"].to_numpy())
-    sums = np.zeros(len(steps))
-    np.add.at(sums, owner[owner >= 0], values.to_numpy(np.float64)[owner >= 0])
-    return sums
+    inside = owner >= 0
+    sums = np.bincount(owner[inside], values.to_numpy(np.float64)[inside], len(steps))
+    return sums.astype(np.float64)
 
 
 BETWEEN_STEPS: Final = "between_steps"
@@ -167,9 +155,7 @@ _PHASES: Final = tuple(f"{name}_ns" for name in (*PHASES, BETWEEN_STEPS))
 _EXPLAINS: Final = 0.5
 
 
-def excess_of_steps(
-    table: pd.DataFrame, outliers: npt.NDArray[np.int64]
-) -> Mapping[str, npt.NDArray[Any]]:
+def excess_of_steps(table: pd.DataFrame, outliers: Ints) -> Mapping[str, Array]:
     """Return, for each outlier among the steps, what it took more than the typical ones.
 
     ``outliers`` is 1 for slow rows of ``table``, -1 for fast ones, else 0. Typical are the medians
@@ -188,7 +174,7 @@ def excess_of_steps(
     change = table[names].to_numpy(np.float64)[rows] - medians.to_numpy(np.float64)[owner[rows]]
     excess = np.full(len(table), np.nan)
     excess[rows] = change[:, 0]
-    columns: dict[str, npt.NDArray[Any]] = {"excess_ns": excess}
+    columns: dict[str, Array] = {"excess_ns": excess}
     for column, group in (("grown_part", DEVICE_PARTS), ("grown_phase", _PHASES)):
         own = [i for i, name in enumerate(names) if name in group]
         name, grown_ns = _grown([names[i] for i in own], change[:, own], change[:, 0])
@@ -199,9 +185,7 @@ def excess_of_steps(
     return columns
 
 
-def _grown(
-    names: Sequence[str], change: _Float64Array, excess: _Float64Array
-) -> tuple[npt.NDArray[np.object_], _Float64Array]:
+def _grown(names: Sequence[str], change: Floats, excess: Floats) -> tuple[Texts, Floats]:
     """Return which of ``names`` explains the most of each excess, and by how much it grew."""
     found, grown = np.full(len(excess), "", object), np.full(len(excess), np.nan)
     if not names or not len(excess):
@@ -227,10 +211,10 @@ MACHINE: Final = (_CLOCK, "throttled_ratio", *_COUNTERS.values())
 _PERIOD_NS: Final = 1_000_000_000
 """Clocks are sampled once a second, so that most steps have no sample of their own."""
 
-_Series = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]
+_Series = tuple[Ints, Floats]
 
 
-def machine_in_steps(ranks: Ranks, steps: pd.DataFrame) -> dict[str, _Float64Array]:
+def machine_in_steps(ranks: Ranks, steps: pd.DataFrame) -> dict[str, Floats]:
     """Return what of `MACHINE` was recorded, a value for each of ``steps``; NaN where it was not.
 
     ``steps`` is the table of `MeasuredSteps`. Clocks and throttling are the mean of the samples
@@ -283,9 +267,7 @@ def _samples_of_machine(part: Trace) -> pd.DataFrame:
     return own.astype({"source": object, "metric": object})
 
 
-def _means(
-    series: _Series | None, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]
-) -> _Float64Array:
+def _means(series: _Series | None, start: Ints, end: Ints) -> Floats:
     if series is None:
         return np.full(len(start), np.nan)
     times, values = series
@@ -296,7 +278,7 @@ def _means(
     return np.where(n > 0, (sums[last] - sums[first]) / np.maximum(n, 1), np.nan)
 
 
-def _last_before(series: _Series, instants: npt.NDArray[np.int64]) -> _Float64Array:
+def _last_before(series: _Series, instants: Ints) -> Floats:
     times, values = series
     place = np.searchsorted(times, instants, side="left")
     return np.concatenate(([0.0], values))[place]

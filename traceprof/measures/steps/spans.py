@@ -12,17 +12,15 @@ from collections import Counter
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.host.launches import launches_of
+from traceprof.measures.rows import Bools, Ints, bounds, in_order, ints, rows_by, span_at
 from traceprof.model.grouping import places_of, rows_by_value
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PROFILER_RANGES
-
-_Int64Array = npt.NDArray[np.int64]
 
 _FEWEST_LINKED: Final = 0.1
 _LATEST = np.iinfo(np.int64).min
@@ -34,8 +32,8 @@ def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.
 
     Where they are cut in the sequence of kernels (``is_of_kernels``) they are spans themselves.
     """
-    table = table.sort_values(["process", "start_ns"], ignore_index=True)
-    starts, ends = (table[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    table = in_order(table, "process", "start_ns")
+    starts, ends = bounds(table)
     following = ends.copy()
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
@@ -57,9 +55,7 @@ def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.
     )
 
 
-def _leave_out(
-    trace: Trace, process: int, rows: _Int64Array, ends: _Int64Array, following: _Int64Array
-) -> None:
+def _leave_out(trace: Trace, process: int, rows: Ints, ends: Ints, following: Ints) -> None:
     """Have the periods of ``rows`` end where the profiler stops the loop for itself."""
     ranges = trace.ranges
     is_own = ranges["name"].isin(PROFILER_RANGES) & (ranges["domain"] == OWN_DOMAIN)
@@ -71,9 +67,7 @@ def _leave_out(
     following[rows] = np.where(first < following[rows], first, following[rows])
 
 
-def _spans(
-    starts: _Int64Array, following: _Int64Array, first: _Int64Array, last: _Int64Array
-) -> tuple[_Int64Array, _Int64Array, npt.NDArray[np.bool_]]:
+def _spans(starts: Ints, following: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints, Bools]:
     """Return start and end of the span of each step of a process, and whether work tells it."""
     worked = last != _LATEST
     if not worked.any():
@@ -86,7 +80,7 @@ def _spans(
     return begins, ends, worked
 
 
-def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, ...]:
+def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[Ints, ...]:
     """Return when the first work of each step starts, its last ends, and its last launch ends.
 
     Of steps that launched nothing, and of processes of which hardly any launch is known, the first
@@ -100,7 +94,7 @@ def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, ...]
         frame = trace.table(name)
         if frame.empty:
             continue
-        starts, ends = (frame[c].to_numpy(np.int64) for c in ("start_ns", "end_ns"))
+        starts, ends = bounds(frame)
         launches = launches_of(trace, name)
         owner = owner_of(table, frame["process"], launches.start_ns)
         owner = np.where(launches.is_known, owner, -1)
@@ -121,7 +115,7 @@ def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[_Int64Array, ...]
     return first, last, called
 
 
-def _work_begun_in(table: pd.DataFrame, trace: Trace) -> _Int64Array:
+def _work_begun_in(table: pd.DataFrame, trace: Trace) -> Ints:
     """Return how much device work begins in each step, whenever it was launched."""
     seen = np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
@@ -131,46 +125,28 @@ def _work_begun_in(table: pd.DataFrame, trace: Trace) -> _Int64Array:
     return seen
 
 
-def owner_of(steps: pd.DataFrame, process: pd.Series, instants: _Int64Array) -> _Int64Array:
+def owner_of(steps: pd.DataFrame, process: pd.Series, instants: Ints) -> Ints:
     """Return the row of the step that each instant of a process lies in, -1 where in none.
 
     That is between its borders on the host.
     """
     owner = np.full(len(instants), -1, np.int64)
-    starts, ends = (steps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    starts, ends = bounds(steps)
     of_process = rows_by_value(process)
     for key, rows in rows_by(steps, "process").items():
         mine = of_process.get(key)
         if mine is None:
             continue
-        place = np.searchsorted(starts[rows], instants[mine], side="right") - 1
-        inside = (place >= 0) & (instants[mine] < ends[rows][np.maximum(place, 0)])
-        owner[mine[inside]] = rows[place[inside]]
+        place = span_at(starts[rows], ends[rows], instants[mine])
+        owner[mine] = np.where(place >= 0, rows[place], -1)
     return owner
 
 
-def rows_by(frame: pd.DataFrame, column: str) -> dict[int, _Int64Array]:
-    """Return the rows of each value of an integer column, in the order of the values."""
-    return dict(rows_by_value(frame[column]))
-
-
-def steps_of_calls(steps: Steps, work: pd.DataFrame) -> npt.NDArray[np.int64]:
+def steps_of_calls(steps: Steps, work: pd.DataFrame) -> Ints:
     """Return the row of ``steps.table`` that each row of ``work`` was called in, -1 for none.
 
     ``work`` has process, call_ns and start_ns: what has no known call belongs to the step in
     which it started.
     """
-    found = np.full(len(work), ABSENT, np.int64)
-    called = work["call_ns"].to_numpy(np.int64)
-    instants = np.where(called != ABSENT, called, work["start_ns"].to_numpy(np.int64))
-    begins, finishes = (steps.table[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    by_process = rows_by_value(work["process"])
-    for process, rows in steps.table.groupby("process").indices.items():
-        mine = by_process.get(int(str(process)))
-        if mine is None:
-            continue
-        place = np.searchsorted(begins[rows], instants[mine], side="right") - 1
-        step = rows[np.maximum(place, 0)]
-        inside = (place >= 0) & (instants[mine] < finishes[step])
-        found[mine] = np.where(inside, step, ABSENT)
-    return found
+    called, starts = ints(work, "call_ns", "start_ns")
+    return owner_of(steps.table, work["process"], np.where(called != ABSENT, called, starts))

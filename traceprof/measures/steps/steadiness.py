@@ -9,10 +9,9 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-_Float64Array = npt.NDArray[np.float64]
+from traceprof.measures.rows import Bools, Floats, Ints
 
 _MOST_PLACES: Final = 1000
 _FLOOR_RATIO: Final = 0.05
@@ -45,9 +44,7 @@ class Steadiness:
         return self.trend_ns * (self.row_count - 1) / self.median_ns if self.median_ns else 0.0
 
 
-def measure_steadiness(
-    durations_ns: _Float64Array, processes: npt.NDArray[np.int64] | None = None
-) -> Steadiness | None:
+def measure_steadiness(durations_ns: Floats, processes: Ints | None = None) -> Steadiness | None:
     """Return the statistics of ``durations_ns``, None where there are none.
 
     ``processes`` says whose each step is (left out: all are of one); the steps of each are in
@@ -74,12 +71,12 @@ def measure_steadiness(
     )
 
 
-def _trend(rows: Sequence[_Float64Array]) -> float:
+def _trend(rows: Sequence[Floats]) -> float:
     slopes = [_slopes(row, max(3, _MOST_PLACES // len(rows))) for row in rows if len(row) >= 3]
     return float(np.median(np.concatenate(slopes))) if slopes else 0.0
 
 
-def _slopes(durations_ns: _Float64Array, most_places: int) -> _Float64Array:
+def _slopes(durations_ns: Floats, most_places: int) -> Floats:
     # Evenly thinned, so that the number of pairs stays bounded.
     place = np.unique(np.linspace(0, len(durations_ns) - 1, most_places).astype(np.int64))
     first, second = np.triu_indices(len(place), k=1)
@@ -87,7 +84,7 @@ def _slopes(durations_ns: _Float64Array, most_places: int) -> _Float64Array:
     return np.asarray(rise / (place[second] - place[first]), np.float64)
 
 
-def outliers(durations_ns: _Float64Array) -> npt.NDArray[np.int64]:
+def outliers(durations_ns: Floats) -> Ints:
     """Return 1 for each slow outlier, -1 for each fast one, else 0.
 
     An outlier lies outside median ± 3 · 1.4826 · MAD, and more than 5 % from the median. Outliers
@@ -109,10 +106,10 @@ def outliers(durations_ns: _Float64Array) -> npt.NDArray[np.int64]:
 
 
 def outliers_of_processes(
-    durations_ns: _Float64Array,
-    processes: npt.NDArray[np.int64],
-    is_warmup: npt.NDArray[np.bool_],
-) -> npt.NDArray[np.int64]:
+    durations_ns: Floats,
+    processes: Ints,
+    is_warmup: Bools,
+) -> Ints:
     """Return 1 for each slow and -1 for each fast step among the steady ones of its process.
 
     0 for the others and for warm-up.
@@ -129,7 +126,7 @@ _MAD_TO_DEVIATION: Final = 1.4826
 _FEWEST_KEPT: Final = 3
 
 
-def count_warmup(durations_ns: npt.NDArray[np.int64]) -> int:
+def count_warmup(durations_ns: Ints) -> int:
     """Return how many leading steps are warm-up.
 
     A leading step is warm-up while it is longer than median + 3 · 1.4826 · MAD of the steps after

@@ -18,9 +18,7 @@ from traceprof.model.results import (
     ResultSpec,
     TableSpec,
     Unit,
-    derived,
-    key,
-    same,
+    columns,
     total,
 )
 from traceprof.names.ranges import PHASES, PROFILER
@@ -30,124 +28,94 @@ _PHASES: Final[tuple[Column, ...]] = tuple(
     for phase in PHASES
     if phase != PROFILER
 )
-_ON_DEVICE: Final[tuple[Column, ...]] = (
-    total(
-        "device_ns",
-        Unit.NS,
-        "on the devices: from the end of the last work that the step before launched to the end of "
-        "the last that it launched itself (of the first step: from its first work)",
-    ),
-    total("compute_ns", Unit.NS, "when compute kernels ran; this and the next four add up"),
-    total("exposed_communication_ns", Unit.NS, "when communication ran and no compute hid it"),
-    total("exposed_transfer_ns", Unit.NS, "when copies from or to elsewhere ran and no kernel did"),
-    total("device_memory_ns", Unit.NS, "when only copies and memsets inside the device ran"),
-    total("idle_ns", Unit.NS, "when nothing ran; all five are means over the devices in use"),
+_ON_DEVICE: Final[tuple[Column, ...]] = columns(
+    """
+    total device_ns: on the devices: from the end of the last work that the step before launched to
+        the end of the last that it launched itself (of the first step: from its first work)
+    total compute_ns: when compute kernels ran; this and the next four add up
+    total exposed_communication_ns: when communication ran and no compute hid it
+    total exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
+    total device_memory_ns: when only copies and memsets inside the device ran
+    total idle_ns: when nothing ran; all five are means over the devices in use
+    """
 )
-_ON_HOST: Final[tuple[Column, ...]] = (
-    same("host_at_ns", Unit.AT_NS, "when it starts on the host"),
-    total(
-        "period_ns",
-        Unit.NS,
-        "on the host: from its start to that of the next one; of the last one to its own end",
-    ),
-    total("between_ns", Unit.NS, "of the period what lies between the two steps"),
-    same(
-        "between_cause",
-        Unit.TEXT,
-        "what the most of that is: evaluation, checkpoint, data wait, logging, or unknown",
-    ),
-    same("lag_ns", Unit.NS, "how much later the devices are done with it than the host"),
+_ON_HOST: Final[tuple[Column, ...]] = columns(
+    """
+    same host_at_ns: when it starts on the host
+    total period_ns: on the host: from its start to that of the next one; of the last one to its own
+        end
+    total between_ns: of the period what lies between the two steps
+    same between_cause: what the most of that is: evaluation, checkpoint, data wait, logging, or
+        unknown
+    same lag_ns: how much later the devices are done with it than the host
+    """
 )
-_MACHINE: Final[tuple[Column, ...]] = (
-    same(
-        "sm_clock_mhz",
-        Unit.NUMBER,
-        "the clock of the slowest of its devices, in MHz: the mean from a second before it to its "
-        "end",
-    ),
-    same(
-        "throttled_ratio",
-        Unit.RATIO,
-        "how often in that time power or heat held the clock of one of them down",
-    ),
-    total("alloc_retries_count", Unit.COUNT, "how often torch freed its cache to find memory"),
-    total("device_alloc_count", Unit.COUNT, "how often torch asked the device for memory"),
+_MACHINE: Final[tuple[Column, ...]] = columns(
+    """
+    same sm_clock_mhz [number]: the clock of the slowest of its devices, in MHz: the mean from a
+        second before it to its end
+    same throttled_ratio: how often in that time power or heat held the clock of one of them down
+    total alloc_retries_count: how often torch freed its cache to find memory
+    total device_alloc_count: how often torch asked the device for memory
+    """
 )
-_EXCESS: Final[tuple[Column, ...]] = (
-    same("is_warmup", Unit.FLAG, "whether it is warm-up, and not in the statistics"),
-    same(
-        "excess_ns",
-        Unit.NS,
-        "of an outlier: how much longer than the median of the others (below 0: shorter)",
-    ),
-    same("grown_part", Unit.TEXT, 'the device\'s part that explains the most of it; "" for none'),
-    same("grown_part_ns", Unit.NS, "how much longer than usual that was"),
-    same(
-        "grown_phase",
-        Unit.TEXT,
-        'the same of the host\'s phases; also "profiler" and "between_steps"',
-    ),
-    same("grown_phase_ns", Unit.NS, "how much longer than usual that was"),
-    same(
-        "excess_cause",
-        Unit.TEXT,
-        "what made it longer that is meant to be done now and then: evaluation, checkpoint, "
-        "compiling or loading kernels (no slow step, and not in the statistics)",
-    ),
+_EXCESS: Final[tuple[Column, ...]] = columns(
+    """
+    same is_warmup: whether it is warm-up, and not in the statistics
+    same excess_ns: of an outlier: how much longer than the median of the others (below 0: shorter)
+    same grown_part: the device's part that explains the most of it; "" for none
+    same grown_part_ns: how much longer than usual that was
+    same grown_phase: the same of the host's phases; also "profiler" and "between_steps"
+    same grown_phase_ns: how much longer than usual that was
+    same excess_cause: what made it longer that is meant to be done now and then: evaluation,
+        checkpoint, compiling or loading kernels (no slow step, and not in the statistics)
+    """
 )
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "steps",
-            "one row per process and step (or turn of a pattern that repeats, where no steps are "
-            "known); columns of what was not recorded are not there",
-            (
-                key("process", "the process", Unit.NUMBER),
-                key("step", "the number of the step", Unit.NUMBER),
-                same("at_ns", Unit.AT_NS, "when it starts"),
-                total(
-                    "duration_ns",
-                    Unit.NS,
-                    "its length: device_ns where its launches were recorded, else period_ns",
-                ),
-                *_ON_DEVICE,
-                *_ON_HOST,
-                *_PHASES,
-                total("profiler_ns", Unit.NS, "when the profiler itself took the time"),
-                total("h2d_bytes", Unit.BYTES, "copies from host to device that start in it"),
-                total("d2h_bytes", Unit.BYTES, "copies from device to host that start in it"),
-                total("p2p_bytes", Unit.BYTES, "copies between devices that start in it"),
-                total("samples_count", Unit.COUNT, "the samples of its batches; of none nothing"),
-                derived("samples_per_s", Unit.PER_S, "samples_count over period_ns"),
-                *_MACHINE,
-                *_EXCESS,
-            ),
-        ),
+SPEC: Final = ResultSpec.of(
+    TableSpec.of(
+        "steps",
+        "one row per process and step (or turn of a pattern that repeats, where no steps are "
+        "known); columns of what was not recorded are not there",
+        """
+        key process: the process
+        key step: the number of the step
+        same at_ns: when it starts
+        total duration_ns: its length: device_ns where its launches were recorded, else period_ns
+        """,
+        *_ON_DEVICE,
+        *_ON_HOST,
+        *_PHASES,
+        """
+        total profiler_ns: when the profiler itself took the time
+        total h2d_bytes: copies from host to device that start in it
+        total d2h_bytes: copies from device to host that start in it
+        total p2p_bytes: copies between devices that start in it
+        total samples_count: the samples of its batches; of none nothing
+        derived samples_per_s: samples_count over period_ns
+        """,
+        *_MACHINE,
+        *_EXCESS,
     ),
-    scalars=(
-        same("source", Unit.TEXT, 'what the steps are read from; "" where there are none'),
-        same("confidence_ratio", Unit.RATIO, "1, of inferred steps the share that repeats"),
-        same(
-            "is_pattern",
-            Unit.FLAG,
-            "whether these are no steps, but turns of a pattern of kernels that repeats",
-        ),
-        same("lag_ns", Unit.NS, "how much later devices are done than the host: the median"),
-        same("warmup_count", Unit.COUNT, "leading steps of each process that are warm-up"),
-        same("warmup_ns", Unit.NS, "how long these are in the first process"),
-        same("steady_count", Unit.COUNT, "the steps without these and those with an excess_cause"),
-        same("mean_ns", Unit.NS, "the mean of their lengths"),
-        same("median_ns", Unit.NS, "the median of their lengths"),
-        same("p10_ns", Unit.NS, "the 10th percentile of their lengths"),
-        same("p90_ns", Unit.NS, "the 90th percentile of their lengths"),
-        same("min_ns", Unit.NS, "the shortest"),
-        same("max_ns", Unit.NS, "the longest"),
-        same("spread_ratio", Unit.RATIO, "(p90 - p10) / median"),
-        same("trend_ns", Unit.NS, "how much longer each step is than the one before"),
-        same("drift_ratio", Unit.RATIO, "what the trend adds from first to last, of the median"),
-        same("mean_samples_per_s", Unit.PER_S, "throughput: all samples over all time"),
-        same("median_samples_per_s", Unit.PER_S, "throughput: the median over steps"),
-    ),
+    scalars="""
+    same source: what the steps are read from; "" where there are none
+    same confidence_ratio: 1, of inferred steps the share that repeats
+    same is_pattern: whether these are no steps, but turns of a pattern of kernels that repeats
+    same lag_ns: how much later devices are done than the host: the median
+    same warmup_count: leading steps of each process that are warm-up
+    same warmup_ns: how long these are in the first process
+    same steady_count: the steps without these and those with an excess_cause
+    same mean_ns: the mean of their lengths
+    same median_ns: the median of their lengths
+    same p10_ns: the 10th percentile of their lengths
+    same p90_ns: the 90th percentile of their lengths
+    same min_ns: the shortest
+    same max_ns: the longest
+    same spread_ratio: (p90 - p10) / median
+    same trend_ns: how much longer each step is than the one before
+    same drift_ratio: what the trend adds from first to last, of the median
+    same mean_samples_per_s: throughput: all samples over all time
+    same median_samples_per_s: throughput: the median over steps
+    """,
 )
 _LEAST_DRIFT: Final = 0.05
 _LEAST_LAG: Final = 0.05

@@ -1,0 +1,60 @@
+"""What measures ask of tables again and again."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+
+from traceprof.measures.rows import (
+    are_named,
+    bounds,
+    by_category,
+    covered_ns,
+    in_order,
+    lengths_of,
+    span_at,
+    sums_at,
+    union_of,
+    unions_by,
+)
+from traceprof.model.intervals import Intervals
+
+ROWS = pd.DataFrame({"process": [2, 1, 2], "start_ns": [0, 5, 10], "end_ns": [10, 9, 15]})
+
+
+def test_times_of_rows() -> None:
+    assert [own.tolist() for own in bounds(ROWS)] == [[0, 5, 10], [10, 9, 15]]
+    assert lengths_of(ROWS).tolist() == [10, 4, 5]
+    assert union_of(ROWS) == Intervals.single(0, 15)
+    assert unions_by(ROWS) == {1: Intervals.single(5, 9), 2: Intervals.single(0, 15)}
+
+
+def test_what_is_covered_is_that_of_the_process_and_not_known_of_others() -> None:
+    covered = covered_ns(ROWS, {2: Intervals.single(8, 12)})
+    np.testing.assert_array_equal(covered, [2, np.nan, 2])
+
+
+def test_the_span_that_holds_an_instant() -> None:
+    starts, ends = np.array([0, 10]), np.array([5, 20])
+    assert span_at(starts, ends, np.array([-1, 0, 5, 10, 19, 20])).tolist() == [-1, 0, -1, 1, 1, -1]
+    nothing = np.empty(0, np.int64)
+    assert span_at(nothing, nothing, np.array([1])).tolist() == [-1]
+
+
+def test_sums_at_places() -> None:
+    places = np.array([1, -1, 1])
+    assert sums_at(places, np.array([3, 4, 5]), 3).tolist() == [0, 8, 0]
+    assert sums_at(places, 1, 2).tolist() == [0, 2]
+
+
+def test_values_of_categories() -> None:
+    names = pd.Series(pd.Categorical(["load", None, "save"]))
+    assert by_category(names, [7, 8], -1).tolist() == [7, -1, 8]
+    assert are_named(names, re.compile("oa")).tolist() == [True, False, False]
+    assert are_named(names[:0], re.compile("oa")).tolist() == []
+
+
+def test_order_is_ascending_unless_a_minus_says_otherwise() -> None:
+    assert in_order(ROWS, "-process", "start_ns")["start_ns"].tolist() == [0, 10, 5]

@@ -1,0 +1,100 @@
+"""What measures ask of tables again and again: their times, and rows by value and by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from traceprof.model.grouping import rows_by_value
+from traceprof.model.intervals import Intervals
+from traceprof.names.ranges import are_matched
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Texts = npt.NDArray[np.object_]
+
+
+def ints(frame: pd.DataFrame, *names: str) -> list[Ints]:
+    """Return columns of whole numbers."""
+    return [frame[name].to_numpy(np.int64) for name in names]
+
+
+def bounds(frame: pd.DataFrame) -> tuple[Ints, Ints]:
+    """Return when each row starts and ends, in ns."""
+    return frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
+
+
+def lengths_of(frame: pd.DataFrame) -> Ints:
+    """Return how long each row is, in ns."""
+    starts, ends = bounds(frame)
+    return ends - starts
+
+
+def union_of(frame: pd.DataFrame) -> Intervals:
+    """Return when any of the rows is."""
+    return Intervals.union_of(*bounds(frame))
+
+
+def rows_by(frame: pd.DataFrame, column: str) -> dict[int, Ints]:
+    """Return the rows of each value of an integer column, in the order of the values."""
+    return dict(rows_by_value(frame[column]))
+
+
+def unions_by(frame: pd.DataFrame, column: str = "process") -> dict[int, Intervals]:
+    """Return when any of the rows of each process (or other ``column``) is."""
+    starts, ends = bounds(frame)
+    return {
+        value: Intervals.union_of(starts[rows], ends[rows])
+        for value, rows in rows_by(frame, column).items()
+    }
+
+
+def covered_ns(spans: pd.DataFrame, times: Mapping[int, Intervals]) -> Floats:
+    """Return how much of each of ``spans`` lies in the times of its process; NaN without any."""
+    starts, ends = bounds(spans)
+    found = np.full(len(spans), np.nan)
+    for process, rows in rows_by(spans, "process").items():
+        if process in times:
+            found[rows] = times[process].covered_ns(starts[rows], np.maximum(starts, ends)[rows])
+    return found
+
+
+def span_at(starts: Ints, ends: Ints, instants: Ints) -> Ints:
+    """Return which of the spans, sorted by start, holds each instant; the last begun, or -1."""
+    place = np.searchsorted(starts, instants, side="right") - 1
+    inside = np.append(ends, 0)[place] > instants
+    return np.where(inside & (place >= 0), place, -1)
+
+
+def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:
+    """Return the sum of the whole numbers at each of ``n`` places; at -1 they count for none."""
+    found = np.zeros(n, np.int64)
+    kept = places >= 0
+    np.add.at(found, places[kept], np.broadcast_to(values, places.shape)[kept])
+    return found
+
+
+def by_category(column: pd.Series, values: Sequence[Any] | Array, missing: Any = False) -> Array:
+    """Return of each row the value of its category; ``missing`` where it has none."""
+    known = np.append(values, missing) if len(values) else np.array([missing])
+    found: Array = known[column.cat.codes.to_numpy()]
+    return found
+
+
+def are_named(column: pd.Series, pattern: re.Pattern[str]) -> Bools:
+    """Return in which names of a categorical ``column`` ``pattern`` is found."""
+    return by_category(column, are_matched(column.cat.categories, pattern))
+
+
+def in_order(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return ``table`` sorted by ``columns``; by "-NAME" with the largest first."""
+    names = [column.removeprefix("-") for column in columns]
+    ascending = [not column.startswith("-") for column in columns]
+    return table.sort_values(names, ascending=ascending, kind="stable", ignore_index=True)
