@@ -92,4 +92,4 @@ def test_a_package_that_fails_is_not_used(emitters, monkeypatch, capsys):
 def test_nothing_is_loaded_where_no_profiler_is_attached(runtime, monkeypatch):
     monkeypatch.delenv("NVTX_INJECTION64_PATH", raising=False)
     assert runtime("emitters").nvtx_emitter() is None
-    assert not runtime("nvtx_abi").NvtxClient().available
+    assert not runtime("emitters").NvtxClient().available

@@ -22,9 +22,9 @@ def names(runtime, tmp_path):
 
 
 def test_full_collections_are_ranges_and_those_of_the_young_are_not(runtime, names):
-    pauses = runtime("hook_pauses")
+    pauses = runtime("hook_calls")
     before = list(gc.callbacks)
-    pauses.install(None)
+    pauses.install_pauses(None)
     try:
         gc.collect(0)
         gc.collect()
@@ -42,18 +42,18 @@ def test_what_compiles_is_a_range(runtime, names):
             self.end = function
 
     callback = Callback()
-    runtime("hook_pauses")._watch_compiler(callback)
+    runtime("hook_calls")._watch_compiler(callback)
     callback.start("facts")
     callback.end("facts")
     assert names() == ["compile"]
 
 
 def test_an_old_compiler_that_tells_nobody_is_left_alone(runtime):
-    runtime("hook_pauses")._watch_compiler(object())
+    runtime("hook_calls")._watch_compiler(object())
 
 
 def test_a_process_that_leaves_nothing_else_leaves_no_pauses(runtime, tmp_path):
     runtime("session").begin()
-    runtime("hook_pauses")._collect("start", {"generation": 2})
-    runtime("hook_pauses")._collect("stop", {"generation": 2})
+    runtime("hook_calls")._collect("start", {"generation": 2})
+    runtime("hook_calls")._collect("stop", {"generation": 2})
     assert list(tmp_path.glob("events.*")) == []

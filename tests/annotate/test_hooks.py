@@ -48,7 +48,7 @@ class Batch:
     ],
 )
 def test_the_size_of_a_batch_is_the_first_dimension_of_its_first_tensor(runtime, batch, size):
-    assert runtime("hook_data").batch_size(TORCH, batch) == size
+    assert runtime("hook_loading").batch_size(TORCH, batch) == size
 
 
 IMAGE = Tensor(3, 32, 30)
@@ -76,7 +76,7 @@ GRAPHS = Batch(0, Tensor(80, 16))
     ],
 )
 def test_a_batch_has_the_samples_that_were_drawn_for_it(runtime, batch, n_drawn, is_stream, n):
-    assert runtime("hook_data").n_samples(TORCH, batch, n_drawn, is_stream) == n
+    assert runtime("hook_loading").n_samples(TORCH, batch, n_drawn, is_stream) == n
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_batch_has_the_samples_that_were_drawn_for_it(runtime, batch, n_drawn,
     ],
 )
 def test_only_copies_to_a_gpu_get_a_range(runtime, target, expected):
-    assert runtime("hook_copies").is_gpu(TORCH, target) is expected
+    assert runtime("hook_calls").is_gpu(TORCH, target) is expected
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_only_copies_to_a_gpu_get_a_range(runtime, target, expected):
     ],
 )
 def test_whether_a_forward_pass_trains(runtime, is_training, has_gradients, phases):
-    eval_mode = runtime("eval_mode")
+    passes = runtime("hook_passes")
     module = SimpleNamespace(training=is_training)
     found = []
     for _ in range(2):
-        found.append(eval_mode.phase_of(module, has_gradients))
+        found.append(passes.phase_of(module, has_gradients))
         if has_gradients:
-            eval_mode.begin_backward()
+            passes.gradients_are_asked()
     assert found == phases
 
 
@@ -188,5 +188,5 @@ def test_the_profiler_sees_the_gpu_where_the_program_uses_it(
 def test_no_window_is_opened_under_another_profiler(runtime, monkeypatch, capsys, variable):
     monkeypatch.setenv("TRACEPROF_WINDOWS", "5,10,200")
     monkeypatch.setenv(variable, "1")
-    runtime("hook_windows").install(None)  # it would need torch to go on
+    runtime("hook_windows").install_windows(None)  # it would need torch to go on
     assert "another profiler" in capsys.readouterr().err

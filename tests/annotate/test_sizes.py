@@ -41,7 +41,7 @@ def marks(runtime):
 
 def test_gpu_memory_is_noted_at_every_step(runtime, cuda):
     runtime("session").begin()
-    runtime("hook_sizes").install(torch_with(cuda, "12.4"))
+    runtime("hook_optimizers").install_sizes(torch_with(cuda, "12.4"))
     steps = runtime("steps")
     steps.passing(may_train=True)
     steps.begin_optimizer(1)
@@ -55,7 +55,7 @@ def test_gpu_memory_is_noted_at_every_step(runtime, cuda):
 
 def test_what_the_allocator_had_to_do_is_noted_at_the_steps_that_have_any(runtime, cuda, known):
     runtime("session").begin()
-    runtime("hook_sizes").install(torch_with(cuda, "12.4"))
+    runtime("hook_optimizers").install_sizes(torch_with(cuda, "12.4"))
     steps = runtime("steps")
     for retries in (0, 2, 2, 3):
         known["num_alloc_retries"] = retries
@@ -69,7 +69,7 @@ def test_what_the_allocator_had_to_do_is_noted_at_the_steps_that_have_any(runtim
 def test_a_gpu_that_the_program_has_not_touched_stays_untouched(runtime, cuda):
     cuda.is_initialized = lambda: False
     runtime("session").begin()
-    runtime("hook_sizes").install(torch_with(cuda, "12.4"))
+    runtime("hook_optimizers").install_sizes(torch_with(cuda, "12.4"))
     runtime("steps").passing(may_train=True)
     assert marks(runtime) == []
 
@@ -77,7 +77,7 @@ def test_a_gpu_that_the_program_has_not_touched_stays_untouched(runtime, cuda):
 def test_the_parameters_of_an_optimizer_are_counted_in_bytes(runtime, cuda):
     runtime("session").begin()
     torch = torch_with(cuda, None)
-    runtime("hook_sizes").install(torch)
+    runtime("hook_optimizers").install_sizes(torch)
     half = SimpleNamespace(numel=lambda: 10, element_size=lambda: 2)
     whole = SimpleNamespace(numel=lambda: 3, element_size=lambda: 4)
     torch.optim.Optimizer([half, whole], [half])

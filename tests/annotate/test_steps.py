@@ -212,7 +212,7 @@ def test_steps_that_the_program_names_take_the_place_of_those_found(runtime):
 
 def test_a_capture_by_steps_holds_the_others_back(runtime, monkeypatch):
     monkeypatch.setenv("TRACEPROF_STEPS", "1..2")
-    session, steps, start = runtime("session"), runtime("steps"), runtime("start")
+    session, steps, start = runtime("session"), runtime("steps"), runtime("install")
     assert start.start()
     captured = []
     steps.made(1)

@@ -35,9 +35,9 @@ def _install_hooks(torch):
 
 def _note_without_torch():
     if "_traceprof_runtime.process_record" not in sys.modules:
-        from _traceprof_runtime import without_torch
+        from _traceprof_runtime.after_import import note_without_torch
 
-        without_torch.note_end()
+        note_without_torch()
 
 
 try:

@@ -1,7 +1,9 @@
-"""Doing something as soon as the program has imported a module."""
+"""Doing something once the program has imported a module, or has ended without it."""
 
 import os
 import sys
+
+_OTHERS = ("jax", "tensorflow", "mlx", "paddle", "mxnet", "cupy", "numba")
 
 
 def call_after_import(name, action):
@@ -19,6 +21,16 @@ def complain(what, error):
         import traceback
 
         traceback.print_exc()
+
+
+def note_without_torch():
+    """Leave the names of the libraries that compute instead, a line each, as this process ends."""
+    folder = os.environ.get("TRACEPROF_DIR", "")
+    try:
+        with open(os.path.join(folder, "python.%d" % os.getpid()), "w") as file:
+            file.writelines(name + "\n" for name in _OTHERS if name in sys.modules)
+    except OSError:
+        pass  # the recorder is gone
 
 
 class _Finder:

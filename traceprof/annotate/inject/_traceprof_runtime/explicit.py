@@ -2,14 +2,14 @@
 
 import itertools
 
-from . import process_record, session, start, steps
+from . import install, process_record, session, steps
 
 _epochs = itertools.count()
 
 
 def _emitter():
     """Return where events go, in whatever process this is, with or without torch."""
-    start.start(process_record.write_process_record)
+    install.start(process_record.write_process_record)
     session.follow_fork()
     return session.emitter()
 

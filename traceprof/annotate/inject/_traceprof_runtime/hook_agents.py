@@ -14,7 +14,7 @@ from .after_import import call_after_import
 _SERVER = "torch.distributed.elastic.agent.server."
 
 
-def install(_torch):
+def install_agents(_torch):
     """Wrap the methods of the agent, in a process that is one."""
     call_after_import(_SERVER + "api", _wrap_agent)
     call_after_import(_SERVER + "local_elastic_agent", _wrap_monitor)

@@ -42,7 +42,7 @@ _POINT_TO_POINT = ("send", "recv", "recv_any_source")
 _libraries = []
 
 
-def install(torch):
+def install_collectives(torch):
     """Put a kernel of ours above every operator of c10d."""
     if not torch.distributed.is_available():
         return

@@ -25,7 +25,7 @@ _FIRST_NS, _LENGTH_NS, _PERIOD_NS = 2000000000, 500000000, 20000000000
 _WINDOWS_PER_HALVING = 16  # after so many windows they become half as frequent, again and again
 
 
-def install(torch):
+def install_windows(torch):
     """Open and close windows between steps."""
     if settings.WINDOWS is None:
         return

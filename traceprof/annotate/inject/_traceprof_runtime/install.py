@@ -1,25 +1,30 @@
-"""Installing the hooks once torch is there."""
+"""Switching recording on in a process, and installing the hooks once torch is there.
+
+All of a run is recorded, or only the steps or the time that were asked for.
+"""
 
 import importlib
+import threading
+import time
 
-from . import compiling, process_record, session, settings, start, steps
+from . import compiling, process_record, session, settings, steps
 from .after_import import complain
 
-_HOOKS = (
-    "data",
-    "modules",
-    "backward",
-    "optimizer",
-    "collectives",
-    "copies",
-    "sizes",
-    "windows",
-    "named",
-    "pauses",
-    "groups",
-    "checkpoints",
-    "epochs",
-    "agents",
+_HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
+    ("data", "hook_loading"),
+    ("modules", "hook_passes"),
+    ("backward", "hook_passes"),
+    ("optimizer", "hook_optimizers"),
+    ("collectives", "hook_collectives"),
+    ("copies", "hook_calls"),
+    ("sizes", "hook_optimizers"),
+    ("windows", "hook_windows"),
+    ("named", "hook_calls"),
+    ("pauses", "hook_calls"),
+    ("groups", "hook_calls"),
+    ("checkpoints", "hook_calls"),
+    ("epochs", "hook_loading"),
+    ("agents", "hook_agents"),
 )
 
 
@@ -33,14 +38,49 @@ def install_hooks(torch):
     process_record.write_process_record()
     if "hooks" in settings.DISABLED:
         return
-    if not start.start():
+    if not start():
         session.resume_in_fork()  # a process that imports torch only now is no data loader
     session.at_end(_finish)
-    for name in _HOOKS:
+    for name, module in _HOOKS:
         if name in settings.DISABLED:
             continue
         try:
-            importlib.import_module(".hook_" + name, __package__).install(torch)
+            place = importlib.import_module("." + module, __package__)
+            getattr(place, "install_" + name)(torch)
         except Exception as error:
             complain("no hook for %s" % name, error)
     compiling.skip_own_frames()
+
+
+def start(prepare=None):
+    """Switch recording on unless it is, whatever asks first; return whether it was off.
+
+    ``prepare`` is called before time begins to count.
+    """
+    if not session.begin():
+        return False
+    if prepare is not None:
+        prepare()
+    if settings.STEPS is not None:
+        session.hold()
+        steps.on_boundary(_at_step)
+    elif settings.DELAY_S or settings.DURATION_S:
+        session.hold()
+        threading.Thread(target=_by_time, name="traceprof-bounds", daemon=True).start()
+    return True
+
+
+def _at_step(number):
+    first, last = settings.STEPS
+    if number == first:
+        session.begin_capture()
+    elif number == last + 1:
+        session.end_capture()
+
+
+def _by_time():
+    time.sleep(settings.DELAY_S)
+    session.begin_capture()
+    if settings.DURATION_S:
+        time.sleep(settings.DURATION_S)
+        session.end_capture()

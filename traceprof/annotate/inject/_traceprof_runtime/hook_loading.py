@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 _MAX_DEPTH = 3
 
 
-def install(torch):
+def install_data(torch):
     """Wrap the DataLoader and its iterators."""
     from torch.utils.data import dataloader
 
@@ -183,3 +183,18 @@ def batch_size(torch, batch, depth=0):
         if size:
             return size
     return 0
+
+
+def install_epochs(_torch):
+    """Wrap ``DistributedSampler.set_epoch``, which is called before each epoch."""
+    from torch.utils.data.distributed import DistributedSampler
+
+    original = DistributedSampler.set_epoch
+
+    @functools.wraps(original)
+    def set_epoch(self, epoch):
+        if session.active:
+            session.emitter().mark("epoch", epoch)
+        return original(self, epoch)
+
+    DistributedSampler.set_epoch = set_epoch
