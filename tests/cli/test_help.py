@@ -14,7 +14,8 @@ from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.requirements import ROOT
 from traceprof.cli import app
-from traceprof.cli.commands import COMMANDS, OLD_NAMES
+from traceprof.cli.commands import COMMANDS
+from traceprof.cli.options import OLD_NAMES
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures import ANALYSES
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from tests.builders import TraceBuilder
 from traceprof.cli import app
-from traceprof.cli.output import Printing, print_answers
+from traceprof.cli.answers import print_answers
+from traceprof.cli.output import Printing
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.session.options import Opening
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from traceprof import processes
 from traceprof.cli import options
-from traceprof.cli.options import TracePaths, opens_traces
+from traceprof.cli.options import TracePaths, with_options
 from traceprof.session.options import Opening
 
 
@@ -24,7 +24,7 @@ def _kept(monkeypatch: pytest.MonkeyPatch, name: str, files: list[Path]) -> bool
     monkeypatch.setattr(processes, "keep_freed_memory", lambda: calls.append(name))
     monkeypatch.setattr(options, "_LARGE_BYTES", 1000)
     app = typer.Typer()
-    app.command()(opens_traces(command))
+    app.command()(with_options(command))
     found = CliRunner().invoke(app, [str(file) for file in files])
     assert found.exit_code == 0, found.output
     return bool(calls)

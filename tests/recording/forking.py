@@ -74,7 +74,7 @@ def _server(_pid: int) -> subprocess.Popen[str]:
 
 def serve() -> None:
     """Fork a process for each line of the input; say its id, and its exit code in the end."""
-    import traceprof.cli.record  # noqa: PLC0415
+    import traceprof.cli.recording  # noqa: PLC0415
     import traceprof.recording  # noqa: F401, PLC0415
     from traceprof.__main__ import main  # noqa: PLC0415
 

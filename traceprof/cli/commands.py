@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 import typer
 
-from traceprof import measures
+from traceprof.cli.options import OLD_NAMES, looks_like_a_path, table_names
 from traceprof.cli.plain_values import PlainCommand, PlainGroup
 from traceprof.errors import TraceprofError, UsageError
 
@@ -22,72 +21,72 @@ __all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path", 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: ``traceprof.cli.<module>`` has the function that bears the module's name.
+    """One command: ``traceprof.cli.<module>`` has the function that bears the command's name.
 
-    That is ``function``, where it is not the command's own. Commands below it have theirs in
-    ``traceprof.cli.<function>``.
+    The module is called as the command where it is not named. ``function`` is what the function
+    is called where that is not the command's name. Those below a command are in its module.
     """
 
     name: str
     summary: str
+    module: str = ""
     takes_program: bool = False
     function: str = ""
     commands: tuple[Command, ...] = ()
 
-    @property
-    def module(self) -> str:
-        """What the module and the function in it are called."""
-        return self.function or self.name.replace("-", "_")
+    def load(self) -> Any:
+        """Return the function."""
+        name = self.name.replace("-", "_")
+        module = import_module(f"traceprof.cli.{self.module or name}")
+        return getattr(module, self.function or name)
 
 
 _OF_RUNS: Final[tuple[Command, ...]] = (
-    Command("add", "keep what traces, logs, tables and exported runs tell"),
-    Command("list", "the runs that are kept, by label", function="list_runs"),
-    Command("show", "the record of runs: environment, results, notes, side by side"),
-    Command("tag", "give a run labels: network=calico"),
-    Command("rm", "remove runs from the database"),
-    Command("export", "runs as a JSON file, or a table of them as CSV"),
-    Command("import-log", "keep what a training program printed"),
+    Command("add", "keep what traces, logs, tables and exported runs tell", "runs"),
+    Command("list", "the runs that are kept, by label", "runs", function="list_runs"),
+    Command("show", "the record of runs: environment, results, notes, side by side", "runs"),
+    Command("tag", "give a run labels: network=calico", "runs"),
+    Command("rm", "remove runs from the database", "runs"),
+    Command("export", "runs as a JSON file, or a table of them as CSV", "runs"),
+    Command("import-log", "keep what a training program printed", "runs"),
 )
 
 
 COMMANDS: Final[tuple[Command, ...]] = (
-    Command("record", "run a program and leave its trace", takes_program=True),
-    Command("analyze", "one page: where the time went, and what would fix it"),
-    Command("findings", "ranked advice: what costs time, and what to do"),
-    Command("show", "one table: breakdown, steps, kernels … (alone: what there is)"),
-    Command("ops", "every kernel and copy one by one, as nvprof --print-gpu-trace"),
-    Command("explain", "why a step took longer than the typical one, as a sum"),
-    Command("compare", "what changed from one run to another, and is it more than chance"),
-    Command("scaling", "throughput by number of GPUs, and where the rest was lost"),
-    Command("elastic", "a job whose ranks come and go: restarts, the time lost and why"),
-    Command("accuracy", "time, epochs, steps and samples to a target, by run"),
-    Command("nodes", "nodes side by side: independent or synchronised, forward or both"),
-    Command("report", "everything on one HTML page, offline"),
-    Command("timeline", "an interactive timeline in one file; PNG and SVG, too"),
-    Command("view", "the same live in a browser, traces of any size side by side"),
-    Command("cut", "a window of a trace as a smaller trace of the same format"),
-    Command("export", "a trace for other tools: Perfetto, TensorBoard, CSV …"),
-    Command("query", "SQL about kernels, copies, ranges, steps …; --schema: the views"),
-    Command("runs", "a database of runs: add, list, show, tag, rm, export", commands=_OF_RUNS),
-    Command("info", "what is in a trace or a run"),
-    Command("recover", "the trace of a recording that was broken off"),
-    Command("doctor", "what can be recorded on this machine"),
+    Command("record", "run a program and leave its trace", "recording", takes_program=True),
+    Command("analyze", "one page: where the time went, and what would fix it", "answers"),
+    Command("findings", "ranked advice: what costs time, and what to do", "answers"),
+    Command("show", "one table: breakdown, steps, kernels … (alone: what there is)", "answers"),
+    Command("ops", "every kernel and copy one by one, as nvprof --print-gpu-trace", "rows"),
+    Command("explain", "why a step took longer than the typical one, as a sum", "answers"),
+    Command(
+        "compare", "what changed from one run to another, and is it more than chance", "comparisons"
+    ),
+    Command("scaling", "throughput by number of GPUs, and where the rest was lost", "comparisons"),
+    Command(
+        "elastic", "a job whose ranks come and go: restarts, the time lost and why", "comparisons"
+    ),
+    Command("accuracy", "time, epochs, steps and samples to a target, by run", "comparisons"),
+    Command(
+        "nodes", "nodes side by side: independent or synchronised, forward or both", "comparisons"
+    ),
+    Command("report", "everything on one HTML page, offline", "pages"),
+    Command("timeline", "an interactive timeline in one file; PNG and SVG, too", "pages"),
+    Command("view", "the same live in a browser, traces of any size side by side", "pages"),
+    Command("cut", "a window of a trace as a smaller trace of the same format", "exports"),
+    Command("export", "a trace for other tools: Perfetto, TensorBoard, CSV …", "exports"),
+    Command("query", "SQL about kernels, copies, ranges, steps …; --schema: the views", "rows"),
+    Command(
+        "runs", "a database of runs: add, list, show, tag, rm, export", "runs", commands=_OF_RUNS
+    ),
+    Command("info", "what is in a trace or a run", "answers"),
+    Command("recover", "the trace of a recording that was broken off", "recording"),
+    Command("doctor", "what can be recorded on this machine", "recording"),
 )
-
-OLD_NAMES: Final = measures.FORMER_NAMES
-"""Analyses that were called otherwise; every analysis is also a command that is not listed."""
-
-
-def table_names() -> tuple[str, ...]:
-    """Return the names that `traceprof show` takes."""
-    return measures.analysis_names()
 
 
 class LoadedLate(PlainGroup):
     """Commands that are loaded when they are called."""
-
-    package = "traceprof.cli"
 
     @property
     def known(self) -> tuple[Command, ...]:
@@ -104,10 +103,7 @@ class LoadedLate(PlainGroup):
             if command.name == cmd_name and command.commands:
                 return _group(command)
             if command.name == cmd_name:
-                function = getattr(
-                    import_module(f"{self.package}.{command.module}"), command.module
-                )
-                return _made(cmd_name, function, takes_program=command.takes_program)
+                return _made(cmd_name, command.load(), takes_program=command.takes_program)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
@@ -126,7 +122,7 @@ class Commands(LoadedLate):
             return found
         name = OLD_NAMES.get(cmd_name, cmd_name)
         if name in table_names():
-            from traceprof.cli.show import shown_alone
+            from traceprof.cli.answers import shown_alone
 
             return _made(cmd_name, shown_alone(name), hidden=True)
         return None
@@ -172,7 +168,6 @@ def _group(command: Command) -> Any:
     """Return a command that has others below it."""
 
     class Below(LoadedLate):
-        package = f"traceprof.cli.{command.module}"
         known = command.commands
 
     app = typer.Typer(
@@ -191,11 +186,6 @@ def _group(command: Command) -> Any:
 
 def _nothing() -> None:
     pass
-
-
-def looks_like_a_path(text: str) -> bool:
-    """Return whether somebody who writes ``text`` means a file, whether it is there or not."""
-    return Path(text).exists() or any(mark in text for mark in "./\\*?[")
 
 
 def _unknown(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once."""
+"""Options that several commands share, declared once: types, and groups behind one parameter."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ import inspect
 import os
 import shlex
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
-from traceprof.cli.commands import looks_like_a_path, table_names
+from traceprof import measures
+from traceprof.cli.output import Printing, message
 from traceprof.errors import UsageError
 from traceprof.files import is_there
 
-__all__ = [
-    "AsCsv",
-    "AsJson",
-    "AsMarkdown",
-    "DatabaseFile",
-    "Force",
-    "LabelTexts",
-    "Output",
-    "RowCount",
-    "TracePaths",
-    "WindowText",
-    "check_paths",
-    "labels_of",
-    "numbers_of",
-    "opens_traces",
-]
+if TYPE_CHECKING:
+    from traceprof.session.run import Run
+    from traceprof.store import Store
+
+OLD_NAMES: Final = measures.FORMER_NAMES
+"""Analyses that were called otherwise; every analysis is also a command that is not listed."""
+
+
+def table_names() -> tuple[str, ...]:
+    """Return the names that `traceprof show` takes."""
+    return measures.analysis_names()
+
+
+def looks_like_a_path(text: str) -> bool:
+    """Return whether somebody who writes ``text`` means a file, whether it is there or not."""
+    return Path(text).exists() or any(mark in text for mark in "./\\*?[")
 
 
 def check_paths(paths: list[Path]) -> list[Path]:
@@ -89,6 +91,11 @@ def numbers_of(text: str | None) -> list[int] | None:
     return numbers
 
 
+def option(flags: str, told: str, metavar: str = "", **more: Any) -> Any:
+    """Return an option: its flags, its help, and what its value is called."""
+    return typer.Option(*flags.split(), help=told, metavar=metavar or None, **more)
+
+
 TracePaths: TypeAlias = Annotated[
     list[Path],
     typer.Argument(
@@ -97,137 +104,203 @@ TracePaths: TypeAlias = Annotated[
         callback=check_paths,
     ),
 ]
+WINDOWS: Final = "12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active or all."
 WindowText: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--window",
-        "-w",
-        metavar="WINDOW",
-        help="12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active or all. "
-        "Default: the steady steps, else the time in which devices worked.",
+    option(
+        "--window -w",
+        f"{WINDOWS} Default: the steady steps, else the time in which devices worked.",
+        "WINDOW",
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON (times in ns).")]
-AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="Print one table as CSV.")]
-AsMarkdown: TypeAlias = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
+AsJson: TypeAlias = Annotated[bool, option("--json", "Print JSON (times in ns).")]
+AsCsv: TypeAlias = Annotated[bool, option("--csv", "Print one table as CSV.")]
+AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Print Markdown.")]
 RowCount: TypeAlias = Annotated[
-    int, typer.Option("--rows", "-n", min=1, metavar="N", help="How many rows a table shows.")
+    int, option("--rows -n", "How many rows a table shows.", "N", min=1)
 ]
-Output: TypeAlias = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")
+Output: TypeAlias = Annotated[Path | None, option("--output -o", "The file to write.", "FILE")]
+Force: TypeAlias = Annotated[bool, option("--force -f", "Overwrite the output.")]
+Title: TypeAlias = Annotated[
+    str | None, option("--title", "The heading; default: the file's name.", "TITLE")
 ]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", "-f", help="Overwrite the output.")]
-
+RankList: TypeAlias = Annotated[str | None, option("--ranks", "Only these ranks: 0,2..5.", "LIST")]
 DatabaseFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--db", metavar="FILE", help="The database of runs; default: TRACEPROF_RUNS, or your own."
-    ),
+    option("--db", "The database of runs; default: TRACEPROF_RUNS, or your own.", "FILE"),
 ]
 LabelTexts: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--label", "-l", metavar="KEY=VALUE", help="A label of the run: network=calico."),
+    list[str] | None, option("--label -l", "A label of the run: network=calico.", "KEY=VALUE")
 ]
 
-Warmup: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--warmup", min=0, metavar="N", help="Leading steps that are warm-up; default: found."
-    ),
-]
-StepRanges: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--step-ranges", metavar="REGEX", help="The ranges that are steps, by their whole name."
-    ),
-]
-RulesFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--rules", metavar="FILE", help="TOML file of rules that say what kernels do, tried first."
-    ),
-]
-AlignClocks: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--align",
-        metavar="HOW",
-        help="How the clocks of ranks are put together: by the ends of the collectives that they "
-        "share, by wall time, or not at all: auto, collectives, utc, none.",
-    ),
-]
-GpuModel: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="MODEL", help="The model of the GPUs, such as h100-sxm."),
-]
-LinkRates: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--link", metavar="LINK=RATE", help="A link: pcie=gen4x16, nic=400Gb/s …"),
-]
-HardwareFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--hardware", metavar="FILE", help="TOML file with more GPUs and links."),
-]
-RackHosts: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--rack", metavar="RACK=HOSTS", help="Hosts of a rack: r1=node[1-4],node9."),
-]
-ClusterText: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="WHERE|FILE",
-        help="A Dask cluster that looks at the ranks: tcp://HOST:PORT, or local. "
-        "A TOML file: the ranks of [hosts], the hosts of [racks].",
-    ),
-]
-JobCount: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        "-j",
-        min=1,
-        metavar="N",
-        help="Processes that look at the ranks of a run. Default: 1, of a large run as many as "
-        "there are processors.",
-    ),
-]
-AllowMissing: TypeAlias = Annotated[
-    bool,
-    typer.Option("--allow-missing", help="Leave ranks out whose files cannot be read."),
-]
-ChosenLife: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--life",
-        metavar="N",
-        help="Which start of a program that was started again, from 0. Default: the longest.",
-        min=0,
-    ),
-]
-NoCache: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--no-cache", help="Read everything anew, and keep nothing; also TRACEPROF_CACHE=0."
-    ),
-]
 
-_OPENING: Final[dict[str, tuple[Any, Any]]] = {
-    "warmup": (Warmup, None),
-    "step_ranges": (StepRanges, None),
-    "rules": (RulesFile, None),
-    "align": (AlignClocks, "auto"),
-    "gpu": (GpuModel, None),
-    "link": (LinkRates, None),
-    "hardware": (HardwareFile, None),
-    "rack": (RackHosts, None),
-    "cluster": (ClusterText, None),
-    "jobs": (JobCount, None),
-    "allow_missing": (AllowMissing, False),
-    "life": (ChosenLife, None),
-    "no_cache": (NoCache, False),
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Whether and how a run is kept: it is where it gets a name or a label, too."""
+
+    is_wanted: bool
+    name: str | None
+    labels: dict[str, str]
+    db: Path | None
+
+    def keep(self, run: Run, paths: Sequence[Path], *, numbered: bool = False) -> None:
+        """Keep ``run``, which lies in ``paths``, and say so.
+
+        ``numbered``: a name that is taken gets a number, even where the user chose it.
+
+        Raises:
+            UsageError: the name is taken.
+            StoreError: the database cannot be written.
+        """
+        from traceprof.comparison.runs_named import name_of_files, summary_of, with_places
+        from traceprof.store import Store
+
+        store = Store.at(self.db)
+        summary = summary_of(run, self.name or name_of_files(paths), self.labels)
+        numbered = numbered or self.name is None
+        say_kept(store, store.add(with_places(summary), numbered=numbered))
+
+
+def say_kept(store: Store, name: str) -> None:
+    """Say that a run was kept, and how to see it."""
+    message(f"kept as {name} in {store.path}: traceprof runs show {shlex.quote(name)}")
+
+
+def _opening(
+    warmup: Annotated[
+        int | None,
+        option("--warmup", "Leading steps that are warm-up; default: found.", "N", min=0),
+    ] = None,
+    step_ranges: Annotated[
+        str | None,
+        option("--step-ranges", "The ranges that are steps, by their whole name.", "REGEX"),
+    ] = None,
+    rules: Annotated[
+        Path | None,
+        option("--rules", "TOML file of rules that say what kernels do, tried first.", "FILE"),
+    ] = None,
+    align: Annotated[
+        str,
+        option(
+            "--align",
+            "How the clocks of ranks are put together: by the ends of the collectives that they "
+            "share, by wall time, or not at all: auto, collectives, utc, none.",
+            "HOW",
+        ),
+    ] = "auto",
+    gpu: Annotated[
+        str | None, option("--gpu", "The model of the GPUs, such as h100-sxm.", "MODEL")
+    ] = None,
+    link: Annotated[
+        list[str] | None, option("--link", "A link: pcie=gen4x16, nic=400Gb/s …", "LINK=RATE")
+    ] = None,
+    hardware: Annotated[
+        Path | None, option("--hardware", "TOML file with more GPUs and links.", "FILE")
+    ] = None,
+    rack: Annotated[
+        list[str] | None, option("--rack", "Hosts of a rack: r1=node[1-4],node9.", "RACK=HOSTS")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        option(
+            "--cluster",
+            "A Dask cluster that looks at the ranks: tcp://HOST:PORT, or local. "
+            "A TOML file: the ranks of [hosts], the hosts of [racks].",
+            "WHERE|FILE",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        option(
+            "--jobs -j",
+            "Processes that look at the ranks of a run. Default: 1, of a large run as many as "
+            "there are processors.",
+            "N",
+            min=1,
+        ),
+    ] = None,
+    allow_missing: Annotated[
+        bool, option("--allow-missing", "Leave ranks out whose files cannot be read.")
+    ] = False,
+    life: Annotated[
+        int | None,
+        option(
+            "--life",
+            "Which start of a program that was started again, from 0. Default: the longest.",
+            "N",
+            min=0,
+        ),
+    ] = None,
+    no_cache: Annotated[
+        bool,
+        option("--no-cache", "Read everything anew, and keep nothing; also TRACEPROF_CACHE=0."),
+    ] = False,
+) -> Any:
+    """Return what the options say that a trace cannot know."""
+    from traceprof.cache.entries import VARIABLE
+    from traceprof.session.options import Align, Opening, split_cluster
+
+    if no_cache:
+        os.environ[VARIABLE] = "0"  # whatever reads for this command, in other processes too
+    ways = [way.value for way in Align]
+    if align not in ways:
+        raise UsageError(f"--align {align}: expected one of {', '.join(ways)}")
+    scheduler, hosts = split_cluster(cluster or "")
+    return Opening(
+        rules=rules,
+        align=Align(align),
+        gpu=gpu,
+        links=link or (),
+        hardware=hardware,
+        racks=rack or (),
+        cluster=hosts,
+        warmup_steps=warmup,
+        step_ranges=step_ranges,
+        life=life,
+        jobs=jobs,
+        scheduler=scheduler,
+        allow_missing=allow_missing,
+        is_cached=not no_cache,
+    )
+
+
+def _printing(
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_markdown: AsMarkdown = False,
+    rows: RowCount = 25,
+) -> Printing:
+    """Return how a result is printed."""
+    return Printing(as_json, as_csv, as_markdown, rows)
+
+
+def _saving(
+    save: Annotated[bool, option("--save", "Keep the results in the database of runs.")] = False,
+    name: Annotated[
+        str | None, option("--name", "Keep them under this name (--save).", "NAME")
+    ] = None,
+    label: LabelTexts = None,
+    db: DatabaseFile = None,
+) -> Saving:
+    """Return whether and how a run is kept.
+
+    Raises:
+        UsageError: the options make no sense.
+    """
+    if name is not None:
+        from traceprof.store import check_name
+
+        check_name(name)
+    return Saving(save or name is not None or bool(label), name, labels_of(label), db)
+
+
+_GROUPS: Final[Mapping[str, Callable[..., Any]]] = {
+    "printing": _printing,
+    "saving": _saving,
+    "opening": _opening,
 }
-"""The options that say what a trace cannot know: annotation and default by parameter."""
+"""What makes a value of many options: their parameters are those of a command that takes it."""
+
 _FILES_AT_ONCE: Final = {"compare": 2, "view": 0}
 """So many files, of one rank each, does a command look at one after the other, if not 1.
 
@@ -236,40 +309,62 @@ _FILES_AT_ONCE: Final = {"compare": 2, "view": 0}
 _LARGE_BYTES: Final = 50_000_000
 
 
-def opens_traces(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` the options of opening in place of its parameter ``opening``."""
+def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..., None]:
+    """Give ``command`` the options behind its parameters ``opening``, ``printing``, ``saving``.
+
+    Those of opening come last, the others in their place; ``rows`` is how many rows it prints.
+    """
     signature = inspect.signature(command)
-    # What opens is imported when a command runs, not for its signature.
-    hints = get_type_hints(command, localns={"Opening": object}, include_extras=True)
+    taken = {
+        name: _parameters(make) for name, make in _GROUPS.items() if name in signature.parameters
+    }
+    own: list[inspect.Parameter] = []
+    for parameter in _parameters(command):
+        own += taken.get(parameter.name, [parameter])
+    last = taken.get("opening", [])
+    own = [*(one for one in own if one not in last), *last]
     own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in signature.parameters.values()
-        if parameter.name != "opening"
-    ]
-    more = [
-        inspect.Parameter(
-            name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
-        )
-        for name, (annotation, default) in _OPENING.items()
+        one.replace(default=rows) if one.name == "rows" and "printing" in taken else one
+        for one in own
     ]
 
     @wraps(command)
     def opened(**given: Any) -> None:
+        made = {
+            name: _GROUPS[name](**{one.name: given.pop(one.name) for one in parameters})
+            for name, parameters in taken.items()
+            if name != "opening"
+        }
+        if "opening" not in taken:
+            command(**given, **made)
+            return
         from traceprof.cli.streams import reading_shown
         from traceprof.processes import keep_freed_memory
 
-        said = {name: given.pop(name) for name in _OPENING}
+        said = {one.name: given.pop(one.name) for one in last}
         # Those of one command may be names of kept runs, a statement of SQL, a word between two.
         words = [word for value in given.values() if isinstance(value, list) for word in value]
         if len(words) == _FILES_AT_ONCE.get(command.__name__, 1) and _are_large_files(words):
             keep_freed_memory()
         with reading_shown(words):
-            command(**given, opening=_opening(**said))
+            command(**given, **made, opening=_opening(**said))
 
     vars(opened).pop("__wrapped__")
-    opened.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
-    opened.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *more]}
+    opened.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    opened.__annotations__ = {parameter.name: parameter.annotation for parameter in own}
     return opened
+
+
+@cache
+def _parameters(command: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of ``command`` with their annotations, all by position or name."""
+    # What opens is imported when a command runs, not for its signature.
+    names = dict.fromkeys(("Opening", "Run", "Store"), object)
+    hints = get_type_hints(command, localns=names, include_extras=True)
+    return [
+        one.replace(annotation=hints[one.name], kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for one in inspect.signature(command).parameters.values()
+    ]
 
 
 def _are_large_files(words: Sequence[Path | str]) -> bool:
@@ -279,32 +374,3 @@ def _are_large_files(words: Sequence[Path | str]) -> bool:
         are_files = all(stat.S_ISREG(one.st_mode) for one in found)
         return are_files and any(one.st_size >= _LARGE_BYTES for one in found)
     return False
-
-
-def _opening(**said: Any) -> Any:
-    from traceprof.cache.entries import VARIABLE
-    from traceprof.session.options import Align, Opening, split_cluster
-
-    if said["no_cache"]:
-        os.environ[VARIABLE] = "0"  # whatever reads for this command, in other processes too
-
-    ways = [way.value for way in Align]
-    if said["align"] not in ways:
-        raise UsageError(f"--align {said['align']}: expected one of {', '.join(ways)}")
-    scheduler, hosts = split_cluster(said["cluster"] or "")
-    return Opening(
-        rules=said["rules"],
-        align=Align(said["align"]),
-        gpu=said["gpu"],
-        links=said["link"] or (),
-        hardware=said["hardware"],
-        racks=said["rack"] or (),
-        cluster=hosts,
-        warmup_steps=said["warmup"],
-        step_ranges=said["step_ranges"],
-        life=said["life"],
-        jobs=said["jobs"],
-        scheduler=scheduler,
-        allow_missing=said["allow_missing"],
-        is_cached=not said["no_cache"],
-    )

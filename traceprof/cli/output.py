@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,40 +47,6 @@ class Printing:
         if len(names) > 1:
             raise UsageError(f"--{' and --'.join(names)}: one of them at a time")
         return names[0] if names else "text"
-
-
-def print_answers(
-    names: Sequence[str],
-    paths: Sequence[Path],
-    opening: Opening,
-    window: str | None,
-    printing: Printing,
-) -> None:
-    """Run the analyses ``names`` and print them."""
-    if printing.as_csv and len(names) > 1:
-        raise UsageError("--csv prints one table: name one, as in `traceprof show kernels TRACE`")
-
-    def answered() -> Answered:
-        from traceprof.session.answer import answer
-        from traceprof.session.run import open_run
-
-        return answer(open_run(paths, opening).within(window), names, strict=True)
-
-    print_kept(("answers", tuple(names), window), paths, opening, answered, printing)
-
-
-def print_page(
-    paths: Sequence[Path], opening: Opening, window: str | None, printing: Printing
-) -> None:
-    """Print the page that answers where the time went."""
-
-    def answered() -> Answered:
-        from traceprof.session.answer import page
-        from traceprof.session.run import open_run
-
-        return page(open_run(paths, opening).within(window))
-
-    print_kept(("page", window), paths, opening, answered, printing)
 
 
 def print_kept(
@@ -180,20 +146,70 @@ def message(text: str) -> None:
     say(f"traceprof: {plain_text(text, 2_000)}\n")
 
 
-def write_page(
-    path: Path, document: Answered, *, force: bool, inputs: Sequence[Path | str] = ()
+def print_or_write(
+    found: Callable[[], Answered],
+    printing: Printing,
+    output: Path | None,
+    *,
+    force: bool,
+    inputs: Sequence[Path | str] = (),
 ) -> None:
-    """Write an answer as an HTML page that needs nothing else, and say so.
+    """Print an answer, or write it as an HTML page that needs nothing else, and say so.
+
+    Raises:
+        UsageError: the file exists, is one of ``inputs``, or cannot be written.
+    """
+    from traceprof.files import check_target
+
+    if output is None:
+        print_document(found(), printing)
+        return
+    check_target(output, force=force, inputs=inputs)
+    from traceprof.render.registry import render
+
+    write_page(output, render("html", found()), force=force, inputs=inputs)
+
+
+def write_page(path: Path, page: str, *, force: bool, inputs: Sequence[Path | str]) -> None:
+    """Write a page and say so.
 
     Raises:
         UsageError: the file exists, is one of ``inputs``, or cannot be written.
     """
     from traceprof.files import write_file
-    from traceprof.render.registry import render
+
+    write_file(path, page, force=force, inputs=inputs)
+    say_written(path, ": open it in a browser")
+
+
+def say_written(path: Path, hint: str = "") -> None:
+    """Say that a file was written, and how large it is."""
     from traceprof.units import format_bytes
 
-    write_file(path, render("html", document), force=force, inputs=inputs)
-    message(f"wrote {path} ({format_bytes(path.stat().st_size)}): open it in a browser")
+    message(f"wrote {path} ({format_bytes(path.stat().st_size)}){hint}")
+
+
+def print_lines(
+    lines: Iterable[str], output: Path | None, inputs: Sequence[Path], *, force: bool
+) -> None:
+    """Print texts as they come, or write them to a file and say so.
+
+    Raises:
+        UsageError: the file exists, is one of ``inputs``, or cannot be written.
+    """
+    from traceprof.files import new_file
+    from traceprof.render.escape import visible_text
+
+    if output is None:
+        for text in lines:
+            out(visible_text(text) if sys.stdout.isatty() else text)
+        return
+    with (
+        new_file(output, force=force, inputs=inputs) as temporary,
+        temporary.open("w", encoding="utf-8", errors="replace", newline="") as file,
+    ):
+        file.writelines(lines)
+    message(f"wrote {output}")
 
 
 _SILENT_S = 1.0

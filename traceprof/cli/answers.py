@@ -1,0 +1,220 @@
+"""The commands that answer about one trace or run: a page, one table, why a step is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceprof import measures
+from traceprof.cli.options import (
+    OLD_NAMES,
+    AsJson,
+    AsMarkdown,
+    RowCount,
+    Saving,
+    TracePaths,
+    WindowText,
+    check_paths,
+    option,
+    table_names,
+    with_options,
+)
+from traceprof.cli.output import Printing
+from traceprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from traceprof.render.registry import Answered
+    from traceprof.session.options import Opening
+
+
+@with_options
+def analyze(
+    opening: Opening,
+    trace: TracePaths,
+    window: WindowText = None,
+    as_json: AsJson = False,
+    as_markdown: AsMarkdown = False,
+    rows: RowCount = 5,
+    is_full: Annotated[bool, option("--full", "All tables below the answer.")] = False,
+    *,
+    saving: Saving,
+) -> None:
+    """Where did the step time go, and what would fix it? One page about a trace or a run."""
+    from traceprof.cli.output import print_kept
+
+    def answered() -> Answered:
+        from traceprof.session.answer import page
+        from traceprof.session.run import open_run
+
+        return page(open_run(trace, opening).within(window))
+
+    printing = Printing(as_json=as_json, as_markdown=as_markdown, rows=rows, is_full=is_full)
+    print_kept(("page", window), trace, opening, answered, printing)
+    if saving.is_wanted:
+        from traceprof.session.run import open_run
+
+        saving.keep(open_run(trace, opening).within(window), trace)
+
+
+def _completed(incomplete: str) -> list[tuple[str, str]]:
+    done, comma, name = incomplete.rpartition(",")
+    return [
+        (f"{done}{comma}{e.name}", e.summary) for e in measures.ANALYSES if e.name.startswith(name)
+    ]
+
+
+@with_options
+def show(
+    opening: Opening,
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TABLE[,TABLE…]",
+            help="What to show; alone: what there is.",
+            autocompletion=_completed,
+        ),
+    ] = None,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="TRACE", help="A trace, or a run. Only read."),
+    ] = None,
+    window: WindowText = None,
+    *,
+    printing: Printing,
+) -> None:
+    """One table about a trace: `traceprof show kernels TRACE`; alone it lists what there is."""
+    if table is None:
+        from traceprof.cli.output import out
+
+        width = max(map(len, table_names()))
+        out("".join(f"{entry.name:{width}}  {entry.summary}\n" for entry in measures.ANALYSES))
+        return
+    names = _names(table, trace or [])
+    if not check_paths(trace or []):
+        raise UsageError(f"expected a trace: traceprof show {table} TRACE")
+    print_answers(names, trace or [], opening, window, printing)
+
+
+def shown_alone(name: str, doc: str = "") -> Callable[..., None]:
+    """Return the command that shows the table ``name``, as 0.1 had one for each."""
+
+    def command(
+        opening: Opening, trace: TracePaths, window: WindowText = None, *, printing: Printing
+    ) -> None:
+        print_answers([name], trace, opening, window, printing)
+
+    command.__doc__ = doc
+    return with_options(command)
+
+
+findings = shown_alone(
+    "findings",
+    "Ranked advice: what costs time, the evidence, what to do, when it may be wrong.",
+)
+
+
+def print_answers(
+    names: Sequence[str],
+    paths: Sequence[Path],
+    opening: Opening,
+    window: str | None,
+    printing: Printing,
+) -> None:
+    """Run the analyses ``names`` and print them."""
+    from traceprof.cli.output import print_kept
+
+    if printing.as_csv and len(names) > 1:
+        raise UsageError("--csv prints one table: name one, as in `traceprof show kernels TRACE`")
+
+    def answered() -> Answered:
+        from traceprof.session.answer import answer
+        from traceprof.session.run import open_run
+
+        return answer(open_run(paths, opening).within(window), names, strict=True)
+
+    print_kept(("answers", tuple(names), window), paths, opening, answered, printing)
+
+
+def _names(text: str, paths: list[Path]) -> list[str]:
+    """Return the analyses that ``text`` names.
+
+    Raises:
+        UsageError: there is none of a name; the message says what was meant.
+    """
+    names = [OLD_NAMES.get(name, name) for name in text.split(",") if name]
+    for name in names:
+        if name in table_names():
+            continue
+        if Path(name).exists():
+            later = [str(path) for path in paths if str(path) in table_names()]
+            table = later[0] if later else "TABLE"
+            raise UsageError(
+                f"{name} is a file, where the name of a table is expected: "
+                f"traceprof show {table} {name}"
+            )
+        close = get_close_matches(name, table_names(), n=1)
+        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(table_names())}"
+        raise UsageError(f"no table {name!r}: {meant}")
+    return names
+
+
+@partial(with_options, rows=4)
+def explain(
+    opening: Opening,
+    trace: TracePaths,
+    window: Annotated[
+        str,
+        typer.Argument(
+            metavar="STEP", help="step:37, slowest, pattern:3, or a window with --against."
+        ),
+    ],
+    against: Annotated[
+        str | None,
+        option(
+            "--against",
+            "What to hold it against: step:12, 1s..2s, range:NAME … Default: the steady step "
+            "of median length.",
+            "WINDOW",
+        ),
+    ] = None,
+    *,
+    printing: Printing,
+) -> None:
+    """Why a step took longer than the typical one: `traceprof explain TRACE step:37`."""
+    from traceprof.cli.output import print_kept
+
+    def answered() -> Answered:
+        from traceprof.comparison.explaining import explain as explained
+        from traceprof.session.run import open_run
+
+        return explained(open_run(trace, opening), window, against)
+
+    print_kept(("explain", window, against), trace, opening, answered, printing)
+
+
+@with_options
+def info(opening: Opening, trace: TracePaths, as_json: AsJson = False) -> None:
+    """What is in a trace or a run: profiler, machines, ranks, tables; reads no database whole."""
+    from traceprof.cli.output import out, terminal_options
+    from traceprof.session.run_cache import RunCache
+
+    options = None if as_json else terminal_options()
+
+    def described() -> list[str]:
+        from traceprof.session.contents import describe
+
+        contents = describe(trace, opening)
+        if options is None:
+            from traceprof.render.json_text import plain, to_json
+
+            return [to_json(plain(contents.to_dict()))]
+        from traceprof.render.text.contents import render_contents
+
+        return [render_contents(contents, options)]
+
+    out(RunCache.of(trace, opening).texts(("info", options), described)[0])

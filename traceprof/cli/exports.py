@@ -1,0 +1,166 @@
+"""The commands that write a trace as other files: a window of it, or a form of other tools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from traceprof.cli.options import (
+    WINDOWS,
+    Force,
+    RankList,
+    TracePaths,
+    numbers_of,
+    option,
+    with_options,
+)
+from traceprof.errors import UsageError
+from traceprof.export import EXPORTERS
+
+if TYPE_CHECKING:
+    from traceprof.session.options import Opening
+
+_OF_RESULTS = ("parquet", "arrow", "csv", "openmetrics")
+_FORMS = ", ".join(one.name for one in EXPORTERS)
+
+
+@with_options
+def cut(
+    opening: Opening,
+    trace: TracePaths,
+    output: Annotated[Path, option("--output -o", "The file, or the folder of a run.", "FILE")],
+    window: Annotated[
+        str | None, option("--window -w", f"What to keep: {WINDOWS}", "WINDOW")
+    ] = None,
+    devices: Annotated[
+        str | None,
+        option("--devices", "Only work of these, as `traceprof info` numbers them: 0,2.", "LIST"),
+    ] = None,
+    ranks: RankList = None,
+    tables: Annotated[
+        str | None,
+        option(
+            "--tables", "Only these events: kernels,copies,ranges … or tables of the file.", "LIST"
+        ),
+    ] = None,
+    clip: Annotated[
+        bool, option("--clip", "Shorten what crosses the border of the window.")
+    ] = False,
+    split: Annotated[
+        Literal["step"] | None,
+        option("--split", "One file for each step, into the folder -o names."),
+    ] = None,
+    keep_environment: Annotated[
+        bool,
+        option(
+            "--keep-environment",
+            "Leave in environment variables, outputs of programs, and other secrets.",
+        ),
+    ] = False,
+    force: Force = False,
+) -> None:
+    """A window of a trace as a smaller trace of the same format, which other tools open, too."""
+    from traceprof.cli.output import ProgressLine, ended_by_signals, message
+    from traceprof.files import check_target
+    from traceprof.render.formatting import note_text
+    from traceprof.session.cutting import Cutting, cut_run, cut_steps
+    from traceprof.session.run import open_run
+    from traceprof.units import format_bytes, format_count
+
+    names = None if tables is None else [name.strip() for name in tables.split(",")]
+    cutting = Cutting(numbers_of(devices), numbers_of(ranks), names, clip, keep_environment)
+    run = open_run(trace, opening).within(window)
+    with ended_by_signals():
+        if split is None:
+            check_target_of = trace if len(trace) == 1 and trace[0].is_file() else ()
+            if check_target_of:
+                check_target(output, force=force, inputs=trace)
+            cuts, selection = cut_run(
+                run, output, cutting, force=force, progress=ProgressLine("cutting")
+            )
+            notes = selection.notes
+        else:
+            cuts, _ = cut_steps(run, output, cutting, progress=ProgressLine("cutting"))
+            notes = ()
+    for note in notes:
+        message(note_text(note))
+    for remark in cuts.remarks:
+        message(remark)
+    files = f"{cuts.n_files} files, " if cuts.n_files > 1 else ""
+    size = f"{format_count(cuts.n_events)} events, {format_bytes(cuts.n_bytes)}"
+    message(f"wrote {output} ({files}{size})")
+
+
+@with_options
+def export(
+    opening: Opening,
+    trace: TracePaths,
+    to: Annotated[
+        str,
+        option(
+            "--to",
+            f"{_FORMS}.",
+            "FORM",
+            autocompletion=lambda: [(one.name, one.summary) for one in EXPORTERS],
+        ),
+    ],
+    output: Annotated[Path, option("--output -o", "The file, or a new folder.", "PATH")],
+    window: Annotated[
+        str | None,
+        option(
+            "--window -w",
+            f"{WINDOWS} Default: of a trace and of scalars of steps all, of results the steady "
+            "steps.",
+            "WINDOW",
+        ),
+    ] = None,
+    ranks: RankList = None,
+    tables: Annotated[
+        str | None, option("--tables", "Only these tables: kernels,copies …", "LIST")
+    ] = None,
+    results: Annotated[
+        str | None,
+        option(
+            "--results",
+            "Results instead of the trace (parquet, arrow, csv), or these (openmetrics): "
+            "steps,kernels … or all.",
+            "LIST",
+        ),
+    ] = None,
+    keep_secrets: Annotated[
+        bool, option("--keep-secrets", "Leave in what looks like, or is told to be, secret.")
+    ] = False,
+    force: Force = False,
+) -> None:
+    """A trace in a form that other tools read: Perfetto, Parquet, CSV, TensorBoard and more."""
+    from traceprof.cli.output import ProgressLine, ended_by_signals, message
+    from traceprof.export import exporter_called
+    from traceprof.export.request import Request, check_analyses, check_tables
+    from traceprof.session.run import open_run
+    from traceprof.units import format_bytes, format_count
+
+    exporter = exporter_called(to)
+    asked = [] if results is None else check_analyses(_names(results))
+    if asked and to not in _OF_RESULTS:
+        known = ", ".join(_OF_RESULTS)
+        raise UsageError(f"--results: --to {to} takes none; expected one of {known}")
+    request = Request(
+        output,
+        None if tables is None else check_tables(_names(tables)),
+        tuple(asked),
+        numbers_of(ranks),
+        force,
+        ProgressLine("exporting"),
+    )
+    run = open_run(trace, replace(opening, keeps_secrets=keep_secrets)).within(window)
+    with ended_by_signals():
+        done = exporter.load()(run, request)
+    for remark in done.remarks:
+        message(remark)
+    size = f"{format_count(done.n_rows)} rows, {format_bytes(done.n_bytes)}"
+    message(f"wrote {output} ({size})")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

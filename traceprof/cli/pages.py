@@ -1,0 +1,275 @@
+"""The commands that make pages: a report, a timeline or picture of it, and the live viewer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from traceprof.cli.options import (
+    Force,
+    Output,
+    Title,
+    TracePaths,
+    WindowText,
+    numbers_of,
+    option,
+    with_options,
+)
+from traceprof.errors import SeveralRunsError, UsageError
+
+if TYPE_CHECKING:
+    from traceprof.model.ranks import Ranks
+    from traceprof.model.timing import TimeWindow
+    from traceprof.session.options import Opening
+
+_TWO: Final = 2
+
+
+@with_options
+def report(
+    opening: Opening,
+    trace: TracePaths,
+    output: Output = None,
+    window: WindowText = None,
+    title: Title = None,
+    force: Force = False,
+) -> None:
+    """Everything about a trace on one HTML page: to read, to print, to send; works offline.
+
+    Of two runs it is what differs between them, as `traceprof compare` has it.
+    """
+    from traceprof.cli.output import write_page
+    from traceprof.files import check_target
+
+    target = output or Path(f"{trace[0].stem}.report.html")
+    check_target(target, force=force, inputs=trace)
+    try:
+        page = _of_two(trace, opening, window, title) if _are_two_runs(trace) else ""
+        page = page or _of_one(trace, opening, window, title)
+    except SeveralRunsError:
+        if len(trace) != _TWO:
+            raise
+        page = _of_two(trace, opening, window, title)
+    write_page(target, page, force=force, inputs=trace)
+
+
+def _are_two_runs(paths: list[Path]) -> bool:
+    """Return whether each of two paths is a run by itself: a folder."""
+    return len(paths) == _TWO and all(path.is_dir() for path in paths)
+
+
+def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
+    from traceprof.session.run_cache import RunCache
+
+    heading = title or trace[0].name
+
+    def rendered() -> list[str]:
+        from traceprof.measures import analysis_names
+        from traceprof.render.registry import Options
+        from traceprof.render.report import render_report
+        from traceprof.session.answer import page as answer
+        from traceprof.session.run import open_run
+
+        run = open_run(trace, opening).within(window)
+        # The answer first: it needs all tables that the timeline does, and more.
+        found = answer(run, analysis_names())
+        return [render_report(found, run.within("all").of_ranks(), Options(title=heading))]
+
+    return RunCache.of(trace, opening).texts(("report", window, heading), rendered)[0]
+
+
+def _of_two(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
+    from traceprof.comparison.comparing import compare_named
+    from traceprof.render.registry import Options
+    from traceprof.render.report.compared import render_compared
+
+    base, new = trace
+    found = compare_named([base], [new], opening=opening, window=window)
+    return render_compared(found, Options(title=title or ""))
+
+
+@with_options
+def timeline(
+    opening: Opening,
+    trace: TracePaths,
+    output: Output = None,
+    window: Annotated[
+        str | None,
+        option(
+            "--window -w",
+            "Draw only this: 12ms..30ms, 30%..50%, step:100..110, range:NAME, steady or "
+            "active. Default: the whole trace.",
+            "WINDOW",
+        ),
+    ] = None,
+    title: Title = None,
+    kind: Annotated[
+        Literal["html", "png", "svg"] | None,
+        option("--format", "A page or a picture; default: by the output's name."),
+    ] = None,
+    ranks: Annotated[
+        str | None, option("--ranks", "These two ranks of the run, side by side.", "A,B")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """The trace as a picture to zoom into: one HTML file that works offline.
+
+    Two runs (BASE NEW, or several files of each with `vs` between them) come side by side, step
+    under step.
+    """
+    from traceprof.cli.output import message, say_written
+    from traceprof.comparison.comparing import sides_of_paths
+    from traceprof.files import check_target, write_file
+    from traceprof.session.run_cache import RunCache
+
+    named = output.suffix.lstrip(".") if output else ""
+    kind = kind or ("png" if named == "png" else "svg" if named == "svg" else "html")
+    target = output or Path(f"{trace[0].stem}.timeline.{kind}")
+    check_target(target, force=force, inputs=trace)
+    heading = title or trace[0].name
+    page: str | bytes
+    notes: list[str] = []
+    sides = None if ranks else sides_of_paths(trace, opening)
+    if sides or ranks:
+        if kind != "html":
+            raise UsageError("two side by side are a page: name the output .html")
+        page = _page_beside(sides, trace, opening, window, title, ranks)
+    elif kind == "html":
+        what = ("timeline", window, heading)
+        page, *notes = RunCache.of(trace, opening).texts(
+            what, lambda: _page(trace, opening, window, heading)
+        )
+    else:
+        page, notes = _picture(trace, opening, window, heading, kind)
+    write_file(target, page, force=force, inputs=trace)
+    for note in notes:
+        message(note)
+    say_written(target, ": open it in a browser" if kind == "html" else "")
+
+
+def _page(trace: list[Path], opening: Opening, window: str | None, heading: str) -> list[str]:
+    """Return the page, and what is to be said of it."""
+    from traceprof.render.timeline import render_timeline
+
+    found, part, notes = _drawn(trace, opening, window)
+    page = render_timeline(found, title=heading, window=part, window_label=window or "")
+    return [page, *notes]
+
+
+def _page_beside(
+    sides: tuple[Sequence[Path], Sequence[Path]] | None,
+    trace: list[Path],
+    opening: Opening,
+    window: str | None,
+    title: str | None,
+    ranks: str | None,
+) -> str:
+    """Return the page of two runs, or of two ranks of one."""
+    from traceprof.comparison.comparing import ranks_beside, runs_beside
+    from traceprof.render.timeline.beside import TimelineSide, render_beside
+
+    if sides is not None:
+        opened = runs_beside(sides, opening, window)
+        heading = " vs ".join(side.title for side in opened)
+    else:
+        opened = ranks_beside(trace, opening, window, numbers_of(ranks) or ())
+        heading = f"{trace[0].name}: " + " vs ".join(side.name for side in opened)
+    drawn = [TimelineSide(side.name, side.title, side.trace, side.window) for side in opened]
+    return render_beside(drawn, title=title or heading, by_rank=sides is not None)
+
+
+def _picture(
+    trace: list[Path],
+    opening: Opening,
+    window: str | None,
+    heading: str,
+    kind: Literal["png", "svg"],
+) -> tuple[bytes, list[str]]:
+    """Return the picture, and what is to be said of it."""
+    from traceprof.render.pictures import render_picture, timeline_figure
+
+    found, part, notes = _drawn(trace, opening, window)
+    return render_picture(timeline_figure(found.merged(), title=heading, window=part), kind), notes
+
+
+def _drawn(
+    trace: list[Path], opening: Opening, window: str | None
+) -> tuple[Ranks, TimeWindow | None, list[str]]:
+    """Return what is drawn, the part of it that was chosen, and what is to be said of that."""
+    from traceprof.render.formatting import note_text
+    from traceprof.session.run import open_run
+
+    run = open_run(trace, opening)
+    found = run.within("all").of_ranks()
+    selection = run.within(window or "all").selection
+    return found, selection.window if window else None, list(map(note_text, selection.notes))
+
+
+@with_options
+def view(
+    opening: Opening,
+    trace: TracePaths,
+    together: Annotated[
+        bool, option("--run", "The traces are the ranks of one run: show them as one.")
+    ] = False,
+    port: Annotated[
+        int, option("--port", "Listen here; 0 takes a free port.", "PORT", min=0, max=65535)
+    ] = 0,
+    host: Annotated[
+        str, option("--host", "Listen on this address of this machine.", "HOST")
+    ] = "127.0.0.1",
+    allow_remote: Annotated[
+        bool,
+        option(
+            "--allow-remote",
+            "Let other machines read the trace: whoever has the printed address, unencrypted.",
+        ),
+    ] = False,
+    browser: Annotated[bool, option("--browser/--no-browser", "Open the browser.")] = True,
+) -> None:
+    """The timeline of traces of any size, side by side, with tables of what you select."""
+    from traceprof.cli.output import message, out
+    from traceprof.session.run import open_run
+
+    try:
+        from traceprof.viewer.guard import bind
+        from traceprof.viewer.panes import open_pane
+        from traceprof.viewer.server import ViewerServer
+    except ModuleNotFoundError as error:
+        if error.name not in ("dash", "flask", "werkzeug"):
+            raise
+        raise UsageError(
+            f'the viewer needs {error.name}, which is not installed: pip install "traceprof[view]"'
+        ) from error
+
+    listening, address = bind(host, port, allow_remote=allow_remote)
+    opening = replace(opening, is_one_run=together)
+    groups = [trace] if together else [[path] for path in trace]
+    panes = []
+    try:
+        for paths in groups:
+            title = _title(paths)
+            message(f"reading {title}")
+            panes.append(open_pane(title, open_run(paths, opening)))
+    except BaseException:
+        listening.close()
+        raise
+    server = ViewerServer(panes, listening, address)
+    out(f"{address.url}\n")
+    message("open this address in a browser; Ctrl-C ends the viewer")
+    if browser:
+        typer.launch(address.url)
+    try:
+        server.serve()
+    finally:
+        server.close()
+    message("ended")
+
+
+def _title(paths: list[Path]) -> str:
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"{paths[0].name or paths[0]}{more}"

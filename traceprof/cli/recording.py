@@ -1,0 +1,241 @@
+"""The commands that record: a program, what was left of one, and what can be recorded here."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceprof.cli.options import AsJson, Force, Saving, option, with_options
+from traceprof.errors import TraceprofError
+
+if TYPE_CHECKING:
+    from traceprof.recording import Recording
+
+_SCHEMA = 1
+
+
+@with_options
+def record(
+    command: Annotated[
+        list[str],
+        typer.Argument(help="The program and its arguments, after --.", metavar="COMMAND"),
+    ],
+    output: Annotated[
+        str, option("--output -o", "The trace to write; FOLDER/ for one per rank.", "FILE")
+    ] = "trace.sqlite",
+    recorder: Annotated[
+        str, option("--with", "auto, nsys, nvprof or torch (the embedded recorder).", "RECORDER")
+    ] = "auto",
+    layers: Annotated[
+        int, option("--layers", "Ranges for modules, this many levels deep.", "DEPTH", min=0)
+    ] = 0,
+    steps: Annotated[
+        str | None, option("--steps", "Capture only steps A to B, from 0.", "A..B")
+    ] = None,
+    step_from: Annotated[
+        str | None,
+        option(
+            "--step-from",
+            "What a step is: optimizer (or optimizer#2), backward, loader, every-forward or "
+            "range:NAME.",
+            "WHAT",
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None, option("--delay", "Start capturing so much later (10s).", "TIME")
+    ] = None,
+    duration: Annotated[
+        str | None, option("--duration", "Capture for so long; the program goes on.", "TIME")
+    ] = None,
+    max_size: Annotated[
+        str | None, option("--max-size", "Stop at so many bytes per process (500MB).", "SIZE")
+    ] = None,
+    grace: Annotated[
+        str,
+        option(
+            "--grace",
+            "After SIGTERM: so much later write the trace and end what still runs.",
+            "TIME",
+        ),
+    ] = "10s",
+    gpu_metrics: Annotated[
+        bool, option("--gpu-metrics", "Counters inside the GPUs, too (nsys).")
+    ] = False,
+    nsys_arg: Annotated[
+        list[str] | None, option("--nsys-arg", "An argument for nsys profile, as it is.", "ARG")
+    ] = None,
+    nvprof_arg: Annotated[
+        list[str] | None, option("--nvprof-arg", "An argument for nvprof, as it is.", "ARG")
+    ] = None,
+    keep_report: Annotated[
+        bool, option("--keep-report", "Keep nsys's own report (it holds environments).")
+    ] = False,
+    keep_environment: Annotated[
+        bool, option("--keep-environment", "Keep the environments that nsys copied.")
+    ] = False,
+    force: Force = False,
+    *,
+    saving: Saving,
+    verbose: Annotated[bool, option("--verbose -v", "Show the profiler's command.")] = False,
+) -> None:
+    """Run a program and record where its time goes: traceprof record -- python train.py."""
+    from traceprof.cli.output import message
+    from traceprof.recording import RecordRequest
+    from traceprof.recording import record as run_and_record
+    from traceprof.recording.request import parse_bounds, parse_grace, parse_step_from
+
+    request = RecordRequest(
+        command=command,
+        output=Path(output),
+        is_folder=output.endswith("/"),
+        recorder=recorder,
+        force=force,
+        layer_depth=layers,
+        bounds=parse_bounds(steps, delay, duration, max_size),
+        step_from=parse_step_from(step_from),
+        keep_report=keep_report,
+        keep_environment=keep_environment,
+        profiler_arguments={"nsys": nsys_arg or (), "nvprof": nvprof_arg or ()},
+        grace_s=parse_grace(grace),
+        gpu_metrics=gpu_metrics,
+        say=message,
+        detail=message if verbose else _nothing,
+    )
+    recording = run_and_record(request)
+    say_what_was_recorded(recording)
+    if recording.output is not None and saving.is_wanted:
+        _keep(saving, recording.output)
+    raise typer.Exit(recording.exit_code or 0)
+
+
+def say_what_was_recorded(recording: Recording) -> None:
+    """Say on standard error what is in a finished recording, and what is odd about it."""
+    from traceprof.cli.output import message
+
+    for note in recording.notes:
+        message(note)
+    if recording.output is not None:
+        ranks = f", ranks {_listed(recording.ranks)}" if recording.ranks else ""
+        what = (
+            f"{_counted(recording.n_ranges, 'range', 'ranges')} "
+            f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks}"
+        )
+        if recording.has_only_samples:
+            what = "samples of the machine and nothing else"
+        code = recording.exit_code
+        ended = f" (the program ended with exit code {code})" if code else ""
+        message(f"recorded {what} with {recording.recorder}: {recording.output}{ended}")
+
+
+def _keep(saving: Saving, output: Path) -> None:
+    """Keep the run in the database; whatever goes wrong there, the recording is done."""
+    from traceprof.cli.output import message
+    from traceprof.session.run import open_run
+
+    try:
+        saving.keep(open_run([output]), [output], numbered=True)
+    except Exception as error:
+        kind = "" if isinstance(error, TraceprofError) else f"{type(error).__name__}: "
+        message(f"the run was not kept: {kind}{error}; try again: traceprof runs add {output}")
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _nothing(_line: str) -> None:
+    pass
+
+
+def recover(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="The work folder that was left (alone: which there are)."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        option("--output -o", "The trace to write; else where it was to go.", "FILE"),
+    ] = None,
+    force: Force = False,
+    keep: Annotated[bool, option("--keep", "Keep the work folder.")] = False,
+) -> None:
+    """Make the trace of a recording that was killed, or whose disk was full."""
+    from traceprof.cli.output import message, out
+    from traceprof.recording import recover as write_trace
+    from traceprof.recording import recoverable
+
+    if folder is not None:
+        say_what_was_recorded(write_trace(folder, output, force=force, keep=keep, say=message))
+        return
+    left = recoverable()
+    for one in left:
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started_s))
+        out(f"{one.folder}  begun {began}, to {one.output}: {one.command}")
+    if not left:
+        message("no recording was left here: everything was written, or its folder is elsewhere")
+
+
+def doctor(
+    require: Annotated[
+        list[str] | None,
+        option("--require", "Fail where this is not there (nsys, torch, gpu …).", "NAME"),
+    ] = None,
+    as_json: AsJson = False,
+    clear_cache: Annotated[
+        bool, option("--clear-cache", "Remove what is kept of answers and exports; no more.")
+    ] = False,
+) -> None:
+    """What can be recorded on this machine, and how to get the rest.
+
+    Ends with 0 if torch or nsys can record here and everything required is there, else with 5.
+    """
+    if clear_cache:
+        _clear_cache()
+        return
+    from traceprof.cli.output import out
+    from traceprof.errors import RecordingError, UsageError
+    from traceprof.recording.doctor import CHECKS, examine
+    from traceprof.render.escape import plain_text
+
+    unknown = sorted(set(require or ()) - set(CHECKS))
+    if unknown:
+        raise UsageError(f"--require {', '.join(unknown)}: choose from {', '.join(CHECKS)}")
+    checks = examine()
+    if as_json:
+        listed = [check.to_dict() for check in checks]
+        out(json.dumps({"schema": _SCHEMA, "checks": listed}, indent=1) + "\n")
+    else:
+        for check in checks:
+            out(
+                f"{'ok' if check.is_ok else '--'}  {check.name:13} {plain_text(check.found, 400)}\n"
+            )
+            if check.advice:
+                out(f"{'':18}→ {plain_text(check.advice, 200)}\n")
+    is_ok = {check.name: check.is_ok for check in checks}
+    missing = [name for name in require or () if not is_ok[name]]
+    if missing:
+        raise RecordingError(f"missing here: {', '.join(missing)}")
+    if not (is_ok["torch"] or is_ok["nsys"]):
+        raise RecordingError("neither torch nor nsys is here: only named ranges can be recorded")
+
+
+def _clear_cache() -> None:
+    from traceprof.cache.entries import Cache
+    from traceprof.cli.output import message
+    from traceprof.units import format_bytes
+
+    cache = Cache.of_user()
+    if cache is None:
+        message("the cache is off: nothing to remove")
+        return
+    gone = cache.clear()
+    n_bytes = format_bytes(gone.total_bytes)
+    message(f"removed {gone.entry_count} answers and exports, {n_bytes}, from {cache.folder}")

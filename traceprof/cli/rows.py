@@ -1,0 +1,168 @@
+"""The commands that give rows: every operation one by one, and what SQL asks of a trace."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from traceprof.cli.options import (
+    WINDOWS,
+    AsCsv,
+    Force,
+    Output,
+    TracePaths,
+    check_paths,
+    numbers_of,
+    option,
+    with_options,
+)
+from traceprof.cli.output import Printing
+from traceprof.errors import UsageError
+from traceprof.files import is_there
+
+if TYPE_CHECKING:
+    from traceprof.session.options import Opening
+
+
+@with_options
+def ops(
+    opening: Opening,
+    trace: TracePaths,
+    window: Annotated[str | None, option("--window -w", WINDOWS, "WINDOW")] = "all",
+    name: Annotated[
+        str | None, option("--name", "Only those with this in their names.", "REGEX")
+    ] = None,
+    kind: Annotated[Literal["kernel", "copy", "memset"] | None, option("--kind", "Only those.")] = (
+        None
+    ),
+    device: Annotated[str | None, option("--device", "Only of these: 0,2..5.", "LIST")] = None,
+    rank: Annotated[str | None, option("--rank", "Only of these: 0,2..5.", "LIST")] = None,
+    stream: Annotated[str | None, option("--stream", "Only on these: 7,20.", "LIST")] = None,
+    longer: Annotated[
+        str | None, option("--longer", "Only as long or longer: 1ms.", "TIME")
+    ] = None,
+    shorter: Annotated[
+        str | None, option("--shorter", "Only as long or shorter: 5us.", "TIME")
+    ] = None,
+    longest: Annotated[bool, option("--longest", "The longest first, not the earliest.")] = False,
+    rows: Annotated[
+        int | None, option("--rows -n", "At most so many; default: all.", "N", min=1)
+    ] = None,
+    as_csv: AsCsv = False,
+    as_json: Annotated[
+        bool, option("--json", "Print JSON lines, an object each (times in ns).")
+    ] = False,
+    ncu: Annotated[
+        bool,
+        option("--ncu", "Print, for each kernel, what profiles just it with Nsight Compute."),
+    ] = False,
+    output: Output = None,
+    force: Force = False,
+) -> None:
+    """Every kernel, copy and memset one by one, with how it was launched: `ops TRACE --longest`."""
+    from traceprof.cli.output import print_lines
+    from traceprof.render.rows_text import OPERATION_FORMS, ncu_lines
+    from traceprof.session.operations import OPERATIONS, OperationFilter, operations
+    from traceprof.session.run import open_run
+    from traceprof.units import parse_duration
+
+    if as_csv + as_json + ncu > 1:
+        raise UsageError("--csv, --json and --ncu: one of them at a time")
+    chosen = OperationFilter(
+        name=name,
+        kind="kernel" if ncu else kind,
+        devices=numbers_of(device),
+        ranks=numbers_of(rank),
+        streams=numbers_of(stream),
+        min_ns=None if longer is None else parse_duration(longer),
+        max_ns=None if shorter is None else parse_duration(shorter),
+        n_rows=rows,
+        longest_first=longest,
+    )
+    found = operations(open_run(trace, opening).within(window), chosen, counts_launches=ncu)
+    if ncu:
+        lines = ncu_lines(found.launches())
+    else:
+        form = "csv" if as_csv else "json" if as_json else "text"
+        lines = OPERATION_FORMS[form](OPERATIONS, found.chunks())
+    print_lines(lines, output, trace, force=force)
+
+
+@with_options
+def query(
+    opening: Opening,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TRACE... SQL",
+            help="A trace, or a run: its directory or its files; last, one SELECT, or - for "
+            "standard input.",
+        ),
+    ] = None,
+    schema: Annotated[
+        bool, option("--schema", "Print the views and their columns, and end.")
+    ] = False,
+    window: Annotated[
+        str,
+        option(
+            "--window -w",
+            "12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active. "
+            "Rows that it cuts are clipped. Default: all.",
+            "WINDOW",
+        ),
+    ] = "all",
+    rows: Annotated[
+        int | None,
+        option(
+            "--rows -n",
+            "At most so many; default: 1000, with --csv and --json a million.",
+            "N",
+            min=1,
+        ),
+    ] = None,
+    timeout: Annotated[
+        str, option("--timeout", "Stop a query that takes longer: 500ms.", "TIME")
+    ] = "60s",
+    as_csv: Annotated[bool, option("--csv", "Print CSV.")] = False,
+    as_json: Annotated[bool, option("--json", "Print JSON, an object for each row.")] = False,
+    as_markdown: Annotated[bool, option("--markdown", "Print Markdown.")] = False,
+    output: Output = None,
+    force: Force = False,
+) -> None:
+    """SQL about a trace: `query TRACE "SELECT name, sum(duration_ns) FROM kernels GROUP BY 1"`."""
+    from traceprof.cli.output import message, print_lines, terminal_options
+    from traceprof.query.engine import Limits
+    from traceprof.render.rows_text import QUERY_FORMS, schema_text
+    from traceprof.session.querying import query as answered
+    from traceprof.session.querying import views
+    from traceprof.session.run import open_run
+    from traceprof.units import parse_duration
+
+    if schema:
+        print_lines([schema_text(views())], None, [], force=False)
+        return
+    paths, sql = _split(words or [])
+    form = Printing(as_json, as_csv, as_markdown).renderer
+    most = rows or (1_000_000 if form in ("csv", "json") else 1000)
+    limits = Limits(n_rows=most, seconds=parse_duration(timeout) / 1e9)
+    found = answered(open_run(paths, opening).within(window), sql, limits)
+    text = QUERY_FORMS[form](found.rows, terminal_options().width)
+    print_lines([text], output, paths, force=force)
+    for remark in found.remarks:
+        message(remark)
+    if found.rows.is_cut:
+        message(f"only the first {most} rows: --rows N gives more")
+
+
+def _split(words: list[str]) -> tuple[list[Path], str]:
+    """Return traces and statement."""
+    if len(words) < 2 or (words[-1] != "-" and is_there(words[-1])):
+        raise UsageError(
+            'expected a trace and a query: traceprof query TRACE "SELECT …"; --schema prints what '
+            "there is to ask"
+        )
+    sql = sys.stdin.read() if words[-1] == "-" else words[-1]
+    return check_paths([Path(word) for word in words[:-1]]), sql

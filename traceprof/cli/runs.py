@@ -1,0 +1,270 @@
+"""A database of runs: what they ran in and gave is kept, and small, when the traces are gone.
+
+A run is named by its name, by its number, or by how its name begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from traceprof.cli.options import (
+    DatabaseFile,
+    Force,
+    LabelTexts,
+    Output,
+    labels_of,
+    option,
+    say_kept,
+    with_options,
+)
+from traceprof.cli.output import Printing
+from traceprof.errors import TraceprofError, UsageError
+
+if TYPE_CHECKING:
+    from traceprof.comparison.runs_named import LogReading
+    from traceprof.session.options import Opening
+    from traceprof.store import Store
+
+RunName: TypeAlias = Annotated[
+    str | None, option("--name", "What it is called; default: as the file.", "NAME")
+]
+Replace: TypeAlias = Annotated[bool, option("--force -f", "Replace the run that has the name.")]
+
+
+@with_options
+def add(
+    opening: Opening,
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Each one run: a trace, or the directory, pattern or manifest of its ranks; "
+            "also exported runs, logs and tables of rates.",
+        ),
+    ],
+    name: RunName = None,
+    label: LabelTexts = None,
+    force: Replace = False,
+    db: DatabaseFile = None,
+) -> None:
+    """Keep what runs gave: traceprof runs add night/ --name resnet-8gpu --label network=calico.
+
+    A name that you choose must be free; one that follows from the file gets a number.
+    """
+    from traceprof.comparison.runs_named import keep_file
+    from traceprof.store import Store
+
+    store = Store.at(db)
+    labels = labels_of(label)
+    _keep_each(
+        store,
+        run,
+        lambda path: keep_file(store, path, opening, name, labels, replaces=force),
+        name,
+    )
+
+
+def import_log(
+    log: Annotated[
+        list[Path], typer.Argument(metavar="LOG", help="What the program printed: each one run.")
+    ],
+    source: Annotated[
+        str | None,
+        option("--source", "Who wrote it, where its content is not recognised.", "NAME"),
+    ] = None,
+    pattern: Annotated[
+        list[str] | None,
+        option(
+            "--pattern",
+            "Numbers in lines of your own, by named groups: "
+            r"'(?P<step>\d+) loss (?P<loss>[\d.]+)'.",
+            "REGEX",
+        ),
+    ] = None,
+    name: RunName = None,
+    label: LabelTexts = None,
+    force: Replace = False,
+    is_dry: Annotated[
+        bool, option("--dry-run", "Show what would be kept, and keep nothing.")
+    ] = False,
+    db: DatabaseFile = None,
+) -> None:
+    """Keep what a training program printed: throughput, accuracy, epochs, events."""
+    from traceprof.comparison.runs_named import LogReading, keep_log
+    from traceprof.store import Store
+
+    named = {str(number): text for number, text in enumerate(pattern or ())}
+    reading = LogReading(source, named)
+    labels = labels_of(label)
+    if is_dry:
+        _show(log, reading, name, labels)
+        return
+    store = Store.at(db)
+    _keep_each(
+        store,
+        log,
+        lambda path: keep_log(store, path, reading, name, labels, replaces=force),
+        name,
+    )
+
+
+def _show(logs: list[Path], reading: LogReading, name: str | None, labels: dict[str, str]) -> None:
+    """Print the record of the runs in ``logs``, as `runs show` does."""
+    from traceprof.cli.output import print_document
+    from traceprof.comparison.records import record_of_runs
+    from traceprof.comparison.runs_named import runs_of_log
+
+    found = [run for path in logs for run in runs_of_log(path, reading, name, labels)]
+    print_document(record_of_runs(found), Printing(rows=40))
+
+
+def _keep_each(
+    store: Store,
+    files: Sequence[Path | str],
+    keep: Callable[[Path | str], Iterable[str]],
+    name: str | None,
+) -> None:
+    """Keep what is in each of ``files``, and say so; those that cannot be read are said last.
+
+    Raises:
+        UsageError: several runs would bear one ``name``.
+        TraceprofError: the only one cannot be read or kept.
+        typer.Exit: one of several cannot.
+    """
+    from traceprof.cli.output import message
+
+    if len(files) > 1 and name is not None:
+        raise UsageError(f"--name {name}: these are several runs, and a name is of one")
+    kept: list[str] = []
+    failed: list[TraceprofError] = []
+    for file in files:
+        try:
+            kept += keep(file)
+        except TraceprofError as error:
+            if len(files) == 1:
+                raise
+            failed.append(error)
+    if len(kept) == 1:
+        say_kept(store, kept[0])
+    else:
+        message(f"{len(kept)} runs kept in {store.path}: traceprof runs list")
+    for problem in failed:
+        message(str(problem))
+    if failed:
+        raise typer.Exit(failed[-1].exit_code)
+
+
+@partial(with_options, rows=100)
+def list_runs(
+    label: Annotated[
+        list[str] | None, option("--label -l", "Only runs with this label.", "KEY=VALUE")
+    ] = None,
+    measure: Annotated[
+        list[str] | None, option("--measure -m", "Show this measure, too.", "NAME")
+    ] = None,
+    sort: Annotated[
+        str | None, option("--sort -s", "By this column; default: as added.", "COLUMN")
+    ] = None,
+    is_reversed: Annotated[bool, option("--reverse -r", "The last first.")] = False,
+    *,
+    printing: Printing,
+    db: DatabaseFile = None,
+) -> None:
+    """The runs that are kept, with labels and key measures: traceprof runs list -l gpus=8."""
+    from traceprof.cli.output import print_document
+    from traceprof.comparison.records import list_of_runs
+    from traceprof.store import Store
+
+    found = list_of_runs(
+        Store.at(db), labels_of(label), measure or (), sort=sort, is_reversed=is_reversed
+    )
+    print_document(found, printing)
+
+
+@partial(with_options, rows=40)
+def show(
+    run: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="The run, or several; or label:KEY=VALUE."),
+    ],
+    table: Annotated[
+        str | None, option("--table -t", "A table that was kept: steps, kernels …", "TABLE")
+    ] = None,
+    *,
+    printing: Printing,
+    db: DatabaseFile = None,
+) -> None:
+    """The record of runs: what they ran in beside what they gave, labels, notes, what is kept."""
+    from traceprof.cli.output import print_document
+    from traceprof.comparison.records import record_of_runs, table_of_runs
+    from traceprof.comparison.runs_named import summaries_of
+
+    runs = summaries_of(run, db=db)
+    print_document(record_of_runs(runs) if table is None else table_of_runs(runs, table), printing)
+
+
+def tag(
+    run: Annotated[str, typer.Argument(metavar="NAME", help="The run.")],
+    label: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Labels: network=calico.")
+    ] = None,
+    drop: Annotated[list[str] | None, option("--drop -d", "Take a label away.", "KEY")] = None,
+    db: DatabaseFile = None,
+) -> None:
+    """Give a run labels, by which runs are listed and compared; print all that it has then."""
+    from traceprof.cli.output import out
+    from traceprof.render.escape import plain_text
+    from traceprof.store import Store
+
+    labels = Store.at(db).label(run, labels_of(label), drop or ())
+    out("".join(f"{plain_text(name)}={plain_text(text)}\n" for name, text in labels.items()))
+
+
+def rm(
+    run: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="Runs by their whole names, or numbers."),
+    ],
+    db: DatabaseFile = None,
+) -> None:
+    """Remove runs from the database: all that are named, or none; traces are left alone."""
+    from traceprof.cli.output import message
+    from traceprof.store import Store
+
+    store = Store.at(db)
+    for name in store.remove(run):
+        message(f"removed {name} from {store.path}")
+
+
+def export(
+    run: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Runs, or label:KEY=VALUE; default: all."),
+    ] = None,
+    output: Output = None,
+    table: Annotated[
+        str | None, option("--table -t", "This table as CSV: steps, kernels …", "TABLE")
+    ] = None,
+    force: Force = False,
+    db: DatabaseFile = None,
+) -> None:
+    """Runs as JSON that `traceprof runs add` takes, or one of their tables as CSV."""
+    from traceprof.cli.output import message, out
+    from traceprof.comparison.records import table_of_runs
+    from traceprof.comparison.runs_named import summaries_of
+    from traceprof.files import write_file
+    from traceprof.render.registry import render
+    from traceprof.store import Store, exported_runs
+
+    runs = summaries_of(run or Store.at(db).names(), db=db)
+    text = exported_runs(runs) if table is None else render("csv", table_of_runs(runs, table))
+    if output is None:
+        out(text)
+        return
+    write_file(output, text, force=force)
+    message(f"wrote {output}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}")
