@@ -167,8 +167,9 @@ def test_analyses_and_facts_do_not_word_numbers() -> None:
 
 def test_every_format_module_is_registered() -> None:
     modules = pkgutil.walk_packages(formats.__path__, "traceprof.formats.")
-    found = {id(getattr(import_module(module.name), "FORMAT", None)) for module in modules}
-    assert found - {id(None)} == set(map(id, FORMATS))
+    named = (vars(import_module(module.name)).values() for module in modules)
+    found = {id(one) for values in named for one in values if isinstance(one, TraceFormat)}
+    assert found == set(map(id, FORMATS))
 
 
 def test_every_error_has_its_documented_exit_code() -> None:

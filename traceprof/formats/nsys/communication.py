@@ -10,39 +10,31 @@ import re
 import struct
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.schema import NVTX_PUSH_POP, NVTX_START_END, process_of, thread_of
+from traceprof.formats.nsys.schema import ARE_RANGES, NVTX, NVTX_RANGES, placed
 from traceprof.formats.shared.collectives import ANNOTATING_BACKENDS, is_annotated, tied_by_launch
-from traceprof.formats.sqlite.columns import ColumnType, categorical, distinct_pairs
+from traceprof.formats.shared.cupti import constant_name
+from traceprof.formats.sqlite.columns import Column, ColumnType, distinct_pairs
 from traceprof.formats.sqlite.conditions import AllOf, Among, AnyOf, StartsWith
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.names.messages import collective_op
 
-CALLS: Final = (
-    "ncclAllReduce",
-    "ncclAllGather",
-    "ncclReduceScatter",
-    "ncclBroadcast",
-    "ncclBcast",
-    "ncclReduce",
-    "ncclSend",
-    "ncclRecv",
-    "ncclAlltoAll",
-    "ncclAllToAll",
-    "ncclGather",
-    "ncclScatter",
+_OPERATIONS: Final = (
+    *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Bcast", "Reduce", "Send", "Recv"),
+    *("AlltoAll", "AllToAll", "Gather", "Scatter"),
 )
-NCCL: Final = "nccl[A-Z]*"
-INITS: Final = "ncclCommInit"
-NEEDED: Final = {"start", "end", "eventType", "globalTid", "text", "textId"}
-_TELLING: Final = (NCCL, *(f"{backend}:*" for backend in ANNOTATING_BACKENDS))
+_CALLS: Final = tuple(f"nccl{operation}" for operation in _OPERATIONS)
+_NCCL: Final = "nccl[A-Z]*"
+_INITS: Final = "ncclCommInit"
+_NEEDED: Final = {"start", "end", "eventType", "globalTid", "text", "textId"}
+_TELLING: Final = (_NCCL, *(f"{backend}:*" for backend in ANNOTATING_BACKENDS))
 """What names of ranges look like that tell of collectives."""
 
 
@@ -62,59 +54,59 @@ def count_communication(database: Database) -> Communication:
 
     The ranges are scanned once; only the distinct names among those of NCCL and PyTorch come back.
     """
-    if not database.columns("NVTX_EVENTS") >= NEEDED:
+    if not database.columns(NVTX) >= _NEEDED:
         return Communication(0, 0, 0)
     key = (count_communication.__name__,)
     if key not in database.found:
-        database.found[key] = _count_communication(database)
+        told = _counted_names(database)
+        database.found[key] = Communication(
+            sum(n for name, n in told if name in _CALLS),
+            sum(n for name, n in told if is_annotated(name)),
+            sum(n for name, n in told if name.startswith(_INITS)),
+        )
     counted: Communication = database.found[key]
     return counted
 
 
-def _count_communication(database: Database) -> Communication:
-    names = registered_names(database, _TELLING)
+def _counted_names(database: Database) -> list[tuple[str, int]]:
+    """Return the names of the ranges that may tell of communication, and how many have each."""
+    names = _registered_names(database, _TELLING)
     prefixes = tuple(sorted({_prefix(pattern) for pattern in _TELLING}))
     raw = database.read_columns(
-        "NVTX_EVENTS",
+        NVTX,
         {"text": ColumnType.TEXT, "textId": ColumnType.INTEGER},
         where=AllOf(
-            Among("eventType", (NVTX_PUSH_POP, NVTX_START_END)),
+            Among("eventType", NVTX_RANGES),
             AnyOf(StartsWith("text", prefixes), Among("textId", tuple(names))),
         ),
     )
     texts = raw["text"]
     assert isinstance(texts, pd.Categorical)
     pairs, place = distinct_pairs(texts.codes, raw["textId"])
-    told = [
+    return [
         (str(texts.categories[code]) or names.get(key, ""), n)
         for (code, key), n in zip(pairs, np.bincount(place).tolist(), strict=True)
     ]
-    return Communication(
-        sum(n for name, n in told if name in CALLS),
-        sum(n for name, n in told if is_annotated(name)),
-        sum(n for name, n in told if name.startswith(INITS)),
-    )
 
 
 def has_communication(database: Database) -> bool:
     """Return whether `count_communication` counts any; the first one is enough."""
-    if not database.columns("NVTX_EVENTS") >= NEEDED:
+    if not database.columns(NVTX) >= _NEEDED:
         return False
-    names = registered_names(database, _TELLING)
+    names = _registered_names(database, _TELLING)
     found = database.some_rows(
-        f"SELECT text, textId FROM NVTX_EVENTS WHERE {are_ranges(names, _TELLING)}"
+        f"SELECT text, textId FROM {NVTX} WHERE {_are_ranges(names, _TELLING)}"
     )
     told = (text or names[key] for text, key in found)
-    return any(name in CALLS or is_annotated(name) for name in told)
+    return any(name in _CALLS or is_annotated(name) for name in told)
 
 
-def are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
+def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
     """Return SQL that holds for the ranges with such names, of which some are registered."""
     alike = " OR ".join(f"({_is_like('text', pattern)})" for pattern in patterns)
-    kinds = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END})"
     if registered:
         alike += f" OR textId IN ({', '.join(map(str, registered))})"
-    return f"({alike}) AND {kinds}"
+    return f"({alike}) AND {ARE_RANGES}"
 
 
 def _is_like(column: str, pattern: str) -> str:
@@ -128,7 +120,7 @@ def _prefix(pattern: str) -> str:
     return re.split(r"[*?\[]", pattern, maxsplit=1)[0]
 
 
-def registered_names(database: Database, patterns: Sequence[str]) -> dict[int, str]:
+def _registered_names(database: Database, patterns: Sequence[str]) -> dict[int, str]:
     """Return id → text of the registered names that are like one of ``patterns`` (of GLOB)."""
     if "StringIds" not in database.tables:
         return {}
@@ -243,47 +235,37 @@ class NcclCall(NamedTuple):
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NcclCalls:
-    """NVTX ranges of NCCL, by start: when, where, and which of the distinct ``kinds`` each is."""
+    """NVTX ranges of NCCL, by start, and what they are.
 
-    start_ns: npt.NDArray[np.int64]
-    end_ns: npt.NDArray[np.int64]
-    process: npt.NDArray[np.int64]
-    thread: npt.NDArray[np.int64]
-    kind: npt.NDArray[np.int64]
+    ``rows`` says when and where each was (start_ns, end_ns, process, thread), and which of
+    ``kinds`` it is.
+    """
+
+    rows: pd.DataFrame
     kinds: Sequence[NcclCall] = ()
 
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def only(self, names: Container[str]) -> NcclCalls:
-        """Return the calls with these names."""
+    def only(self, names: Container[str]) -> pd.DataFrame:
+        """Return the rows of the calls with these names."""
         wanted = np.array([call.name in names for call in self.kinds], np.bool_)
-        rows = np.flatnonzero(wanted[self.kind])
-        return NcclCalls(
-            self.start_ns[rows],
-            self.end_ns[rows],
-            self.process[rows],
-            self.thread[rows],
-            self.kind[rows],
-            self.kinds,
-        )
+        found: pd.DataFrame = self.rows[wanted[self.rows["kind"].to_numpy()]]
+        return found
 
 
+_PLACE: Final = ["start_ns", "end_ns", "process", "thread"]
 _NO_ROWS: Final = np.empty(0, np.int64)
-_NO_CALLS: Final = NcclCalls(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS)
+_NO_CALLS: Final = NcclCalls(pd.DataFrame(dict.fromkeys((*_PLACE, "kind"), _NO_ROWS)))
 
 
 def communicators(calls: NcclCalls) -> list[Communicator]:
     """Return the communicators that the processes joined, where payloads tell them."""
-    inits = {call.name for call in calls.kinds if call.name.startswith(INITS)}
-    begun = calls.only(inits)
-    joined = ((process, calls.kinds[kind].fields) for process, kind in _pairs(begun))
+    begun = calls.only({call.name for call in calls.kinds if call.name.startswith(_INITS)})
+    joined = zip(begun["process"].tolist(), begun["kind"].tolist(), strict=True)
     return [
         Communicator(process, _communicator(told), _number(told, _RANK), _number(told, _SIZE))
-        for process, told in joined
-        if _SIZE in told
+        for process, kind in joined
+        if _SIZE in (told := calls.kinds[kind].fields)
     ]
 
 
@@ -291,28 +273,20 @@ def make_nccl_collectives(
     calls: NcclCalls, kernels: pd.DataFrame, api_calls: pd.DataFrame
 ) -> pd.DataFrame:
     """Return NCCL's calls as collectives, tied to their kernels; sizes where payloads tell."""
-    issued = calls.only(CALLS)
-    if not len(issued):
+    issued = calls.only(_CALLS)
+    if issued.empty:
         return empty_table("collectives")
     places = {(item.process, item.name): item for item in communicators(calls)}
     # Few of them differ in more than when they are made.
-    distinct, place = distinct_pairs(issued.process, issued.kind)
+    distinct, place = distinct_pairs(issued["process"].to_numpy(), issued["kind"].to_numpy())
     told = [_described(calls.kinds[kind], process, places) for process, kind in distinct]
-    columns = {
+    columns: dict[str, Column] = {
         name: np.array(values, object if isinstance(values[0], str) else np.int64)[place]
         for name, values in zip(_DESCRIBED, zip(*told, strict=True), strict=True)
     }
-    table = make_table(
-        "collectives",
-        {
-            "start_ns": issued.start_ns,
-            "end_ns": issued.end_ns,
-            "process": issued.process,
-            "thread": issued.thread,
-            "backend": categorical(np.zeros(len(issued), np.int64), ["nccl"]),
-            **columns,
-        },
-    )
+    columns |= {name: issued[name].to_numpy() for name in _PLACE}
+    columns["backend"] = constant_name("nccl", len(issued))
+    table = make_table("collectives", columns)
     return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))
 
 
@@ -330,26 +304,21 @@ def _described(
     return op, n_bytes, group, n_ranks, rank, _number(call.fields, _PEER)
 
 
-def _pairs(calls: NcclCalls) -> Iterator[tuple[int, int]]:
-    """Yield process and kind of each call."""
-    yield from zip(calls.process.tolist(), calls.kind.tolist(), strict=True)
-
-
 def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCalls:
     """Return the NVTX ranges of NCCL, by start, with what their payloads say.
 
     ``only_inits``: those with which communicators begin.
     """
-    names_like = f"{INITS}*" if only_inits else NCCL
-    present = database.columns("NVTX_EVENTS")
-    if not present >= NEEDED or (only_inits and not count_communication(database).n_inits):
+    names_like = f"{_INITS}*" if only_inits else _NCCL
+    present = database.columns(NVTX)
+    if not present >= _NEEDED or (only_inits and not count_communication(database).n_inits):
         return _NO_CALLS
-    names = registered_names(database, [names_like])
+    names = _registered_names(database, [names_like])
     json_text = "jsonText" if "jsonText" in present else "NULL"
     blob = "CAST(binaryData AS BLOB)" if "binaryData" in present else "NULL"
     rows = database.rows(
         f'SELECT start, coalesce("end", start), coalesce(globalTid, 0), text, textId, {json_text}, '
-        f"{blob} FROM NVTX_EVENTS WHERE {are_ranges(names, [names_like])} ORDER BY start"
+        f"{blob} FROM {NVTX} WHERE {_are_ranges(names, [names_like])} ORDER BY start"
     )
     if not rows:
         return _NO_CALLS
@@ -357,13 +326,11 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     told_of = list(zip(*told, strict=True))
     kinds = {one: number for number, one in enumerate(dict.fromkeys(told_of))}
     schemas = read_schemas(database)
-    owners = np.array(places, np.int64)
+    raw = {"start": starts, "end": ends, "globalTid": places}
+    place = placed({name: np.array(values, np.int64) for name, values in raw.items()})
+    place["kind"] = np.fromiter(map(kinds.__getitem__, told_of), np.int64, len(rows))
     return NcclCalls(
-        np.array(starts, np.int64),
-        np.array(ends, np.int64),
-        process_of(owners),
-        thread_of(owners),
-        np.fromiter(map(kinds.__getitem__, told_of), np.int64, len(rows)),
+        pd.DataFrame(place),
         [
             NcclCall(text or names[key], schemas.decode(json_text, payload))
             for text, key, json_text, payload in kinds
@@ -383,21 +350,25 @@ def _ends_of_groups(table: pd.DataFrame, calls: NcclCalls) -> npt.NDArray[np.int
     """Return until when each call may launch its kernel: inside a group, only its end does."""
     latest = table["end_ns"].to_numpy().copy()
     begins = table["start_ns"].to_numpy()
-    opening, closing = calls.only((_GROUP_START,)), calls.only((_GROUP_END,))
-    opened_by, closed_by = _by_lane(opening), _by_lane(closing)
+    opening, closing = (_by_lane(calls.only((name,))) for name in (_GROUP_START, _GROUP_END))
     for lane, rows in rows_by_values(table["process"], table["thread"]).items():
-        opened = opening.start_ns[opened_by.get(lane, _NO_ROWS)]
-        closers = closed_by.get(lane, _NO_ROWS)
-        following = np.searchsorted(closing.start_ns[closers], begins[rows])
+        opened, _ = opening.get(lane, (_NO_ROWS, _NO_ROWS))
+        closed, ends = closing.get(lane, (_NO_ROWS, _NO_ROWS))
+        following = np.searchsorted(closed, begins[rows])
         is_open = np.searchsorted(opened, begins[rows]) > following
-        grouped = is_open & (following < len(closers))
-        latest[rows[grouped]] = closing.end_ns[closers][following[grouped]]
+        grouped = is_open & (following < len(closed))
+        latest[rows[grouped]] = ends[following[grouped]]
     return latest
 
 
-def _by_lane(calls: NcclCalls) -> Mapping[tuple[int, ...], npt.NDArray[np.int64]]:
-    """Return the rows of each process and thread."""
-    return rows_by_values(calls.process, calls.thread) if len(calls) else {}
+_Times: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def _by_lane(calls: pd.DataFrame) -> Mapping[tuple[int, ...], _Times]:
+    """Return starts and ends of the calls of each process and thread."""
+    starts, ends, processes, threads = (calls[name].to_numpy() for name in _PLACE)
+    lanes = rows_by_values(processes, threads) if len(calls) else {}
+    return {lane: (starts[rows], ends[rows]) for lane, rows in lanes.items()}
 
 
 def _communicator(fields: Mapping[str, Any]) -> str:

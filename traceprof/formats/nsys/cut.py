@@ -13,12 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from traceprof.formats.nsys.device import COPIES, GRAPHS, KERNELS, MEMSETS, SYNCS
-from traceprof.formats.nsys.host import API_CALLS, HOST_SOURCES, OVERHEADS
-from traceprof.formats.nsys.mpi import MPI_TABLES
-from traceprof.formats.nsys.schema import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END
+from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.secrets import Redaction, redaction_of
-from traceprof.formats.nsys.sidecar import COLLECTIVES, OPERATORS, SAMPLES
 from traceprof.formats.nsys.survey import tells_of_collectives
 from traceprof.formats.nsys.target import physical_devices
 from traceprof.formats.sqlite.copying import (
@@ -36,16 +32,8 @@ from traceprof.formats.sqlite.copying import (
 )
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.schema import quoted
-from traceprof.model.cutting import CutProgress, CutReport, CutRequest
+from traceprof.model.cutting import REMOVED, CutProgress, CutReport, CutRequest
 from traceprof.model.trace import DEVICE_TABLES
-
-DETAILS: Final = {
-    "CUDA_CALLCHAINS": ("id", "CUPTI_ACTIVITY_KIND_RUNTIME", "callchainId"),
-    "OSRT_CALLCHAINS": ("id", "OSRT_API", "callchainId"),
-    "SAMPLING_CALLCHAINS": ("id", "COMPOSITE_EVENTS", "id"),
-    "GENERIC_EVENT_DATA": ("genericEventId", "GENERIC_EVENTS", "genericEventId"),
-}
-"""Table → (its column, the table of events that it tells more about, the column there)."""
 
 _OF_THE_MACHINE: Final = (
     *("TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "DIAGNOSTIC_EVENT", "ANALYSIS_"),
@@ -73,17 +61,17 @@ def is_known(name: str) -> bool:
 
 
 _MODEL: Final = {
-    **dict.fromkeys((KERNELS, GRAPHS), ("kernels",)),
-    **dict.fromkeys((COPIES, MEMSETS), ("copies",)),
-    SYNCS: ("syncs",),
-    API_CALLS: ("api_calls",),
-    "NVTX_EVENTS": ("ranges", "marks", "collectives"),
-    **dict.fromkeys(HOST_SOURCES, ("host_ops",)),
-    **dict.fromkeys(MPI_TABLES, ("host_ops", "collectives")),
-    OPERATORS: ("host_ops",),
-    **dict.fromkeys(OVERHEADS, ("overheads",)),
-    COLLECTIVES: ("collectives",),
-    SAMPLES: ("samples",),
+    **dict.fromkeys((schema.KERNELS, schema.GRAPHS), ("kernels",)),
+    **dict.fromkeys((schema.COPIES, schema.MEMSETS), ("copies",)),
+    schema.SYNCS: ("syncs",),
+    schema.API_CALLS: ("api_calls",),
+    schema.NVTX: ("ranges", "marks", "collectives"),
+    **dict.fromkeys(schema.HOST_SOURCES, ("host_ops",)),
+    **dict.fromkeys(schema.MPI_SOURCES, ("host_ops", "collectives")),
+    schema.OPERATORS: ("host_ops",),
+    **dict.fromkeys(schema.OVERHEADS, ("overheads",)),
+    schema.COLLECTIVES: ("collectives",),
+    schema.SAMPLES: ("samples",),
     "CUDA_GPU_MEMORY_USAGE_EVENTS": ("samples",),
     "CUDA_UM_GPU_PAGE_FAULT_EVENTS": ("samples",),
     "CUDA_UM_CPU_PAGE_FAULT_EVENTS": ("samples",),
@@ -104,15 +92,14 @@ _STRING_COLUMNS: Final = frozenset(
     | {"kernelName", "objectName", "unresolvedFaultPc", "stringId"}
 )
 _CONTENT: Final = "contentId"
+_REMOVED_TEXT: Final = f"'{REMOVED}'"
 _EVENT, _MACHINE, _PRINTED = range(3)
-_PROCESS: Final = "({} >> 24 & 16777215)"
-_NVTX: Final = "NVTX_EVENTS"
 _DEFINITIONS: Final = "eventType IN (33, 39, 75, 76)"
 """Categories, names of threads and domains: rows of NVTX that are no events."""
 _MADE_OF_OTHERS: Final = frozenset({"collectives"})
 """What a table holds only where others tell, too."""
-_TELLING_OF_COLLECTIVES: Final = frozenset({_NVTX, "ranges", "collectives", "host_ops"})
-_OPEN: Final = f"eventType IN ({NVTX_PUSH_POP}, {NVTX_START_END}) AND [end] IS NULL"
+_TELLING_OF_COLLECTIVES: Final = frozenset({schema.NVTX, "ranges", "collectives", "host_ops"})
+_OPEN: Final = f"{schema.ARE_RANGES} AND [end] IS NULL"
 
 
 def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) -> CutReport:
@@ -149,10 +136,10 @@ class _Cut:
         self.request = request
         self.places = places
         self.unknown: dict[str, str] = {}
-        self.passing: Redaction | None = None
+        self.redaction: Redaction | None = None
         if not request.keep_environment:
-            self.passing = redaction_of(copy.connection, "source")
-            self.passing.register(copy.connection)
+            self.redaction = redaction_of(copy.connection, "source")
+            self.redaction.register(copy.connection)
 
     def report(self) -> CutReport:
         """Write the copy; return what came of it."""
@@ -163,19 +150,24 @@ class _Cut:
             "early_of (process INTEGER, start INTEGER, PRIMARY KEY (process, start)) WITHOUT ROWID",
         ):
             copy.execute(f"CREATE TEMP TABLE {sql}")
-        n_events = sum(self._copy_device_events(table) for table in self._on_devices)
+        on_devices = [
+            table
+            for table in self._timed("globalPid", "correlationId", "deviceId")
+            if "CUDA_EVENT" not in table.name
+        ]
+        n_events = sum(map(self._copy_device_events, on_devices))
         self.first_call, self.last_call = copy.execute(
             "SELECT min(call), max(call) FROM launched"
         ).fetchone()
-        n_events += sum(self._copy_calls(table) for table in self._calls)
+        n_events += sum(map(self._copy_calls, self._timed("globalTid", "correlationId", "end")))
         self.reach = self._first_launch()
-        n_events += sum(self._copy_events(table) for table in self._others)
+        n_events += sum(map(self._copy_events, self._timed()))
         for table in copy.tables.values():
             if table.name not in copy.n_copied and table.name != _STRINGS:
                 self._copy_rest(table)
         if _STRINGS in copy.tables:
             self._copy_strings()
-        note_cut(copy, request, request.covered, self._recorded(), self._worked())
+        note_cut(copy, request, request.covered, self._recorded(), self._worked(on_devices))
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out)
 
@@ -184,16 +176,16 @@ class _Cut:
         found = {"collectives"} if self.has_collectives else set()
         for name in filled_tables(self.copy):
             if self.request.takes(model_tables(name) | {name}):
-                made_of_it = frozenset() if name == COLLECTIVES else _MADE_OF_OTHERS
+                made_of_it = frozenset() if name == schema.COLLECTIVES else _MADE_OF_OTHERS
                 found |= model_tables(name) - made_of_it
         return found
 
-    def _worked(self) -> set[int]:
+    def _worked(self, on_devices: Iterable[SourceTable]) -> set[int]:
         """Return the devices that worked in the whole file, of those that are asked for."""
         found: set[int] = set()
-        for table in self._on_devices:
+        for table in on_devices:
             if self.request.is_noted and model_tables(table.name) & set(DEVICE_TABLES):
-                process = _PROCESS.format("globalPid")
+                process = schema.process_sql("globalPid")
                 rows = self.copy.execute(
                     f"SELECT DISTINCT {process}, deviceId FROM source.{quoted(table.name)}"
                     f" WHERE typeof(deviceId) = 'integer' AND {self._owners(table)}"
@@ -206,7 +198,7 @@ class _Cut:
         """The time columns of the tables that are cut by them."""
         found: dict[str, Times] = {}
         for name, table in self.copy.tables.items():
-            if tells_of_machine(name) or name == NOTE or name in DETAILS:
+            if tells_of_machine(name) or name == NOTE or name in schema.DETAILS:
                 continue
             times = times_of(table, foreign=not is_known(name))
             if times is None:
@@ -218,34 +210,16 @@ class _Cut:
                 self.unknown[name] = f"cut by {times.names}"
         return found
 
-    @property
-    def _on_devices(self) -> list[SourceTable]:
+    def _timed(self, *columns: str) -> list[SourceTable]:
+        """Return the tables that are yet to be cut by their times and have these columns."""
         return [
             table
             for name, table in self.copy.tables.items()
-            if name in self.times
-            and table.has("globalPid", "correlationId", "deviceId")
-            and "CUDA_EVENT" not in name
-        ]
-
-    @property
-    def _calls(self) -> list[SourceTable]:
-        return [
-            table
-            for name, table in self.copy.tables.items()
-            if name in self.times and table.has("globalTid", "correlationId", "end")
-        ]
-
-    @property
-    def _others(self) -> list[SourceTable]:
-        return [
-            table
-            for name, table in self.copy.tables.items()
-            if name in self.times and name not in self.copy.n_copied
+            if name in self.times and name not in self.copy.n_copied and table.has(*columns)
         ]
 
     def _copy_device_events(self, table: SourceTable) -> int:
-        process = _PROCESS.format("globalPid")
+        process = schema.process_sql("globalPid")
         n_rows = self._copy(table, self.times[table.name].overlap(self.request.reach))
         self.copy.execute(
             f"INSERT OR IGNORE INTO launched SELECT {process}, correlationId"
@@ -255,7 +229,7 @@ class _Cut:
 
     def _copy_calls(self, table: SourceTable) -> int:
         """Copy the calls in the window, and those before it that launched what was kept."""
-        times, process = self.times[table.name], _PROCESS.format("globalTid")
+        times, process = self.times[table.name], schema.process_sql("globalTid")
         condition = times.overlap(self.request.reach)
         start = self.request.reach.start_ns
         if self.first_call is not None:
@@ -275,7 +249,8 @@ class _Cut:
     def _first_launch(self) -> int:
         """Return when the first of the launches is; the start of the window where none is."""
         self.copy.execute(
-            f"INSERT OR IGNORE INTO early_of SELECT {_PROCESS.format('thread')}, start FROM early"
+            "INSERT OR IGNORE INTO early_of"
+            f" SELECT {schema.process_sql('thread')}, start FROM early"
         )
         ((first,),) = self.copy.execute("SELECT min(start) FROM early")
         return self.request.reach.start_ns if first is None else int(first)
@@ -283,7 +258,7 @@ class _Cut:
     def _copy_events(self, table: SourceTable) -> int:
         times = self.times[table.name]
         conditions = [times.overlap(self.request.reach)]
-        is_ranges = table.name == _NVTX and table.has("eventType")
+        is_ranges = table.name == schema.NVTX and table.has("eventType")
         if table.has("globalTid") and times.end:
             conditions += self._enclosing(is_ranges=is_ranges)
         if table.name.endswith("CUDA_EVENT"):
@@ -301,37 +276,38 @@ class _Cut:
             f" WHERE e.thread = t.globalTid AND {launch}))"
         ]
         if is_ranges:
+            process = schema.process_sql("t.globalTid")
             found.append(
-                f"({before} AND eventType = {NVTX_START_END} AND EXISTS (SELECT 1 FROM"
-                f" early_of AS e WHERE e.process = {_PROCESS.format('t.globalTid')} AND {launch}))"
+                f"({before} AND eventType = {schema.NVTX_START_END} AND EXISTS (SELECT 1 FROM"
+                f" early_of AS e WHERE e.process = {process} AND {launch}))"
             )
         return found
 
     def _of_calls(self, table: SourceTable) -> str:
         """Return the condition on rows that belong to calls that are kept."""
-        for name in ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_RUNTIME_V2"):
+        for name in (schema.API_CALLS, f"{schema.API_CALLS}_V2"):
             calls = self.copy.tables.get(name)
             if name in self.copy.n_copied and calls and table.has("globalPid", "correlationId"):
                 return (
-                    f"({_PROCESS.format('globalPid')}, correlationId) IN (SELECT"
-                    f" {_PROCESS.format('globalTid')}, correlationId FROM main.{name})"
+                    f"({schema.process_sql('globalPid')}, correlationId) IN (SELECT"
+                    f" {schema.process_sql('globalTid')}, correlationId FROM main.{name})"
                 )
         return "1"
 
     def _copy(self, table: SourceTable, condition: str) -> int:
         """Copy the events of a table that meet ``condition`` and are of whom is asked for."""
         condition = f"({condition}) AND {self._owners(table)}"
-        wanted = self.request.takes(model_tables(table.name) | {table.name})
-        if not wanted:
-            condition = _DEFINITIONS if table.name == _NVTX and table.has("eventType") else "0"
-        elif table.name == _NVTX and table.has("eventType"):
+        is_ranges = table.name == schema.NVTX and table.has("eventType")
+        if not self.request.takes(model_tables(table.name) | {table.name}):
+            condition = _DEFINITIONS if is_ranges else "0"
+        elif is_ranges:
             condition += self._kinds_of_ranges()
         shown = {}
         if self.request.clip:
             on_host = table.has("globalTid")
             first = getattr(self, "reach", self.request.reach.start_ns) if on_host else None
             shown = self.times[table.name].clipped(self.request.reach, first)
-            if table.name == _NVTX and "end" in shown:
+            if table.name == schema.NVTX and "end" in shown:
                 end = self.request.reach.end_ns
                 shown["end"] = f"CASE WHEN {_OPEN} THEN {end} ELSE {shown['end']} END"
         return self.copy.copy(table.name, condition, self._texts(table) | shown)
@@ -339,28 +315,28 @@ class _Cut:
     def _texts(self, table: SourceTable) -> dict[str, str]:
         """Return what stands in place of texts that are in a table itself."""
         name = table.name
-        if self.passing is None or name.startswith("ENUM_"):
+        if self.redaction is None or name.startswith("ENUM_"):
             return {}
         texts = [column for column, kind in table.types.items() if kind in ("TEXT", "")]
-        if name in DETAILS or (name in self.times and is_known(name)):
+        if name in schema.DETAILS or (name in self.times and is_known(name)):
             return {column: text_by("event_text", quoted(column)) for column in texts}
-        return {column: self.passing.shown(name, column) for column in texts}
+        return {column: self.redaction.shown(name, column) for column in texts}
 
     def _kinds_of_ranges(self) -> str:
-        if self.request.takes(frozenset({_NVTX, "ranges", "collectives"})):
+        if self.request.takes(frozenset({schema.NVTX, "ranges", "collectives"})):
             return (
                 ""
-                if self.request.takes(frozenset({_NVTX, "marks"}))
-                else (f" AND eventType <> {NVTX_MARK}")
+                if self.request.takes(frozenset({schema.NVTX, "marks"}))
+                else (f" AND eventType <> {schema.NVTX_MARK}")
             )
-        return f" AND (eventType = {NVTX_MARK} OR {_DEFINITIONS})"
+        return f" AND (eventType = {schema.NVTX_MARK} OR {_DEFINITIONS})"
 
     def _owners(self, table: SourceTable) -> str:
         """Return the condition on rows of the processes and devices that are asked for."""
         conditions = ["1"]
         owner = next((column for column in ("globalTid", "globalPid") if table.has(column)), None)
         if self.request.processes is not None and owner is not None:
-            process = _PROCESS.format(owner)
+            process = schema.process_sql(owner)
             processes = _listed(int(one) & 0xFFFFFF for one in self.request.processes)
             conditions.append(f"({owner} IS NULL OR {process} IN ({processes}))")
         devices = self.request.devices
@@ -372,7 +348,7 @@ class _Cut:
         plain = f"deviceId IN ({_listed(devices)})"
         if not self.places or not has_process:
             return plain
-        place = f"({_PROCESS.format('globalPid')}, deviceId)"
+        place = f"({schema.process_sql('globalPid')}, deviceId)"
         known = ", ".join(f"({process}, {number})" for process, number in self.places)
         chosen = [f"({p}, {n})" for (p, n), device in self.places.items() if device in devices]
         is_chosen = f"{place} IN (VALUES {', '.join(chosen)})" if chosen else "0"
@@ -381,8 +357,8 @@ class _Cut:
     def _copy_rest(self, table: SourceTable) -> None:
         """Copy a table without times: what belongs to events with these, others whole."""
         name, condition = table.name, "1"
-        if name in DETAILS:
-            column, events, reference = DETAILS[name]
+        if name in schema.DETAILS:
+            column, events, reference = schema.DETAILS[name]
             if events in self.copy.n_copied and table.has(column):
                 condition = f"{column} IN (SELECT {reference} FROM main.{events})"
         elif name.endswith("CUDA_EVENT"):
@@ -401,16 +377,16 @@ class _Cut:
         copy_strings(self.copy, _STRINGS, "id", references, self._shown_string)
 
     def _kind_of(self, table: str, column: str) -> int:
-        if table in self.times or table in DETAILS:
+        if table in self.times or table in schema.DETAILS:
             return _EVENT
         return _PRINTED if column == _CONTENT else _MACHINE
 
     def _shown_string(self, kind: int) -> str:
-        if self.passing is None:
+        if self.redaction is None:
             return "t.value"
         if kind == _PRINTED:
-            return self.passing.removed
-        return self.passing.shown_string(is_event=kind == _EVENT)
+            return _REMOVED_TEXT
+        return self.redaction.shown_string(is_event=kind == _EVENT)
 
 
 def _listed(numbers: Iterable[int]) -> str:

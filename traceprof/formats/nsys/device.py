@@ -6,53 +6,38 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.schema import KERNEL_SHAPE, named, process_of
+from traceprof.formats.nsys.schema import named, process_of
 from traceprof.formats.shared.collectives import is_exchange
 from traceprof.formats.shared.cupti import (
-    COPY_DIRECTIONS,
+    KERNEL_SHAPE,
     MANAGED,
-    MEMORY_KINDS,
-    SYNC_KINDS,
     UNIFIED_MEMORY_COPIES,
-    decode,
-    with_shared_bytes,
+    Place,
+    make_copies,
+    make_kernel_shapes,
+    make_kernels,
+    make_memsets,
+    make_syncs,
+    make_traced_graphs,
 )
-from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, known
+from traceprof.formats.sqlite.columns import Column, ColumnType, known
+from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.activity import Activity
 from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import KernelRule, classify
 
-__all__ = [
-    "COPIES",
-    "GRAPHS",
-    "KERNELS",
-    "MEMSETS",
-    "SYNCS",
-    "communication_kernels",
-    "has_kernel_shapes",
-    "read_copies",
-    "read_kernel_shapes",
-    "read_kernels",
-    "read_kernels_and_shapes",
-    "read_syncs",
-]
-
-_INTEGER: Final = ColumnType.INTEGER
-_WHERE: Final = dict.fromkeys(
-    ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"), _INTEGER
-)
-_OPTIONAL: Final = ("graphNodeId",)
-_OF_KERNELS: Final = {"demangledName": _INTEGER, **dict.fromkeys(_OPTIONAL, _INTEGER)}
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+_PLACE: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_SHAPE: Final = tuple(KERNEL_SHAPE.values())
+_NODE: Final = "graphNodeId"
 
 
 def read_kernels(
@@ -67,16 +52,11 @@ def read_kernels(
     """
     parts = []
     if KERNELS in database.tables:
-        raw = database.read_columns(
-            KERNELS, {**_WHERE, **_OF_KERNELS}, window, optional=_OPTIONAL, where=where or None
-        )
+        raw = _read(database, KERNELS, ("demangledName",), (_NODE,), window, where or None)
         parts.append(_kernels(database, rules, raw))
     if GRAPHS in database.tables and not where:
-        raw = database.read_columns(GRAPHS, {**_WHERE, "graphId": _INTEGER}, window)
-        distinct, place = np.unique(raw["graphId"], return_inverse=True)
-        names = categorical(place, [f"CUDA graph {graph}" for graph in distinct])
-        activity = categorical(np.zeros(len(names), np.int64), [Activity.CUDA_GRAPH.value])
-        parts.append(make_table("kernels", {**_common(raw), "name": names, "activity": activity}))
+        raw = _read(database, GRAPHS, ("graphId",), (), window)
+        parts.append(make_traced_graphs(_place(raw), raw["graphId"]))
     return stack("kernels", parts)
 
 
@@ -86,36 +66,14 @@ def read_kernels_and_shapes(
     """Return the kernels and how they were launched, as the two readers do, in one pass."""
     if not has_kernel_shapes(database) or GRAPHS in database.tables:
         return read_kernels(database, rules, window), read_kernel_shapes(database, window)
-    wanted = dict.fromkeys(KERNEL_SHAPE.values(), _INTEGER)
-    raw = database.read_columns(
-        KERNELS,
-        {**_WHERE, **_OF_KERNELS, **wanted},
-        window,
-        optional=(*_OPTIONAL, *wanted),
-    )
-    shapes = {source: raw.pop(source) for source in wanted}
-    kernels = _kernels(database, rules, raw)
-    return kernels, _shapes({**{name: raw[name] for name in _WHERE}, **shapes})
+    raw = _read(database, KERNELS, ("demangledName",), (_NODE, *_SHAPE), window)
+    return _kernels(database, rules, raw), make_kernel_shapes(_place(raw), raw)
 
 
 def _kernels(
     database: Database, rules: Sequence[KernelRule], raw: Mapping[str, Column]
 ) -> pd.DataFrame:
-    names = named(database, raw["demangledName"])
-    return make_table(
-        "kernels",
-        {
-            **_common(raw),
-            "name": names,
-            "activity": classify(names, rules),
-            "graph_node": known(raw["graphNodeId"]),
-        },
-    )
-
-
-def _shapes(raw: Mapping[str, Column]) -> pd.DataFrame:
-    shape = {column: known(raw[source]) for column, source in KERNEL_SHAPE.items()}
-    return make_table("kernel_shapes", {**_common(raw), **with_shared_bytes(shape)})
+    return make_kernels(_place(raw), named(database, raw["demangledName"]), rules, raw[_NODE])
 
 
 def has_kernel_shapes(database: Database) -> bool:
@@ -127,12 +85,11 @@ def read_kernel_shapes(database: Database, window: TimeWindow | None = None) -> 
     """Return how the kernels were launched: a row for each of `read_kernels`, graphs among them."""
     parts = []
     if has_kernel_shapes(database):
-        wanted = dict.fromkeys(KERNEL_SHAPE.values(), _INTEGER)
-        raw = database.read_columns(KERNELS, {**_WHERE, **wanted}, window, optional=tuple(wanted))
-        parts.append(_shapes(raw))
+        raw = _read(database, KERNELS, (), _SHAPE, window)
+        parts.append(make_kernel_shapes(_place(raw), raw))
         if GRAPHS in database.tables:
-            raw = database.read_columns(GRAPHS, _WHERE, window)
-            parts.append(make_table("kernel_shapes", _common(raw)))
+            graphs = _place(_read(database, GRAPHS, (), (), window))
+            parts.append(make_table("kernel_shapes", graphs))
     return stack("kernel_shapes", parts)
 
 
@@ -157,47 +114,15 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> pd.Data
     """Return the copies and memsets."""
     parts = []
     if COPIES in database.tables:
-        more = ("copyKind", "bytes", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId")
-        raw = database.read_columns(
-            COPIES,
-            {**_WHERE, **dict.fromkeys((*more, "graphNodeId"), _INTEGER)},
-            window,
-            optional=("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId"),
-        )
-        parts.append(
-            make_table(
-                "copies",
-                {
-                    **_common(raw),
-                    "direction": decode(raw["copyKind"], COPY_DIRECTIONS),
-                    "n_bytes": known(raw["bytes"]),
-                    "src_kind": decode(_kind_codes(raw, "srcKind"), MEMORY_KINDS),
-                    "dst_kind": decode(_kind_codes(raw, "dstKind"), MEMORY_KINDS),
-                    "src_device": known(raw["srcDeviceId"]),
-                    "dst_device": known(raw["dstDeviceId"]),
-                    "graph_node": known(raw["graphNodeId"]),
-                },
-            )
-        )
+        optional = ("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", _NODE)
+        raw = _read(database, COPIES, ("copyKind", "bytes"), optional, window)
+        # A migration of unified memory says itself that its memory is managed.
+        migrates = np.isin(raw["copyKind"], UNIFIED_MEMORY_COPIES)
+        src, dst = (np.where(migrates, MANAGED, raw[kind]) for kind in ("srcKind", "dstKind"))
+        parts.append(make_copies(_place(raw), raw, src, dst))
     if MEMSETS in database.tables:
-        raw = database.read_columns(
-            MEMSETS,
-            {**_WHERE, "bytes": _INTEGER, "memKind": _INTEGER, "graphNodeId": _INTEGER},
-            window,
-            optional=("memKind", "graphNodeId"),
-        )
-        parts.append(
-            make_table(
-                "copies",
-                {
-                    **_common(raw),
-                    "direction": categorical(np.zeros(len(raw["start"]), np.int64), ["memset"]),
-                    "n_bytes": known(raw["bytes"]),
-                    "dst_kind": decode(raw["memKind"], MEMORY_KINDS),
-                    "graph_node": known(raw["graphNodeId"]),
-                },
-            )
-        )
+        raw = _read(database, MEMSETS, ("bytes",), ("memKind", _NODE), window)
+        parts.append(make_memsets(_place(raw), raw, raw["memKind"]))
     return stack("copies", parts)
 
 
@@ -205,20 +130,27 @@ def read_syncs(database: Database, window: TimeWindow | None = None) -> pd.DataF
     """Return the synchronisations of host and streams."""
     if SYNCS not in database.tables:
         return empty_table("syncs")
-    raw = database.read_columns(SYNCS, {**_WHERE, "syncType": _INTEGER}, window)
-    return make_table("syncs", {**_common(raw), "kind": decode(raw["syncType"], SYNC_KINDS)})
+    raw = _read(database, SYNCS, ("syncType",), (), window)
+    return make_syncs(_place(raw), raw["syncType"])
 
 
-def _kind_codes(raw: Mapping[str, Column], column: str) -> npt.NDArray[np.int64]:
-    """Return the kinds of memory; a migration of unified memory says itself that it is managed."""
-    migrates = np.isin(raw["copyKind"], UNIFIED_MEMORY_COPIES)
-    return np.where(migrates, MANAGED, np.asarray(raw[column], np.int64))
+def _read(
+    database: Database,
+    table: str,
+    needed: Sequence[str],
+    optional: Sequence[str],
+    window: TimeWindow | None,
+    where: Condition | str | None = None,
+) -> dict[str, Column]:
+    columns = dict.fromkeys((*_PLACE, *needed, *optional), ColumnType.INTEGER)
+    return database.read_columns(table, columns, window, optional, where)
 
 
-def _common(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
+def _place(raw: Mapping[str, Column]) -> Place:
+    starts = np.asarray(raw["start"], np.int64)
     return {
-        "start_ns": np.asarray(raw["start"], np.int64),
-        "end_ns": np.maximum(np.asarray(raw["start"], np.int64), np.asarray(raw["end"], np.int64)),
+        "start_ns": starts,
+        "end_ns": np.maximum(starts, np.asarray(raw["end"], np.int64)),
         "device": np.asarray(raw["deviceId"], np.int64),
         "stream": known(raw["streamId"]),
         "process": process_of(raw["globalPid"]),

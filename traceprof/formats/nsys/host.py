@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import compress
 from typing import Final
 
@@ -13,16 +12,28 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.nsys.schema import (
+    API_CALLS,
+    HOST_SOURCES,
+    MPI_SOURCES,
+    NVTX,
     NVTX_DOMAIN,
     NVTX_MARK,
     NVTX_PUSH_POP,
-    NVTX_START_END,
-    api_named,
+    NVTX_RANGES,
+    OVERHEADS,
     named,
+    placed,
     process_of,
     thread_of,
 )
-from traceprof.formats.shared.cupti import with_depth
+from traceprof.formats.nsys.sidecar import read_own
+from traceprof.formats.shared.cupti import (
+    NO_ANNOTATIONS,
+    Annotations,
+    constant_name,
+    make_annotations,
+    plain_api_name,
+)
 from traceprof.formats.sqlite.columns import (
     NULL,
     Column,
@@ -41,36 +52,17 @@ from traceprof.formats.sqlite.conditions import (
     Differs,
 )
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import rows_where
 
-__all__ = [
-    "API_CALLS",
-    "HOST_SOURCES",
-    "OVERHEADS",
-    "Annotations",
-    "read_annotations",
-    "read_api_calls",
-    "read_host_ops",
-    "read_launches",
-    "read_overheads",
-]
-
 _INTEGER: Final = ColumnType.INTEGER
-_SPAN: Final = {"start": _INTEGER, "end": _INTEGER, "globalTid": _INTEGER, "nameId": _INTEGER}
-API_CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
-HOST_SOURCES: Final = {"OSRT_API": "osrt", "CUDNN_EVENTS": "cudnn", "CUBLAS_EVENTS": "cublas"}
-OVERHEADS: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+_SPAN: Final = ("start", "end", "globalTid")
 _IN_NAMES_OF_STEPS: Final = ("tep", "ter", "batch")
 """Of step, iter and batch: what upper and lower case of every alphabet leave alone."""
-_PAYLOADS: Final = (
-    "int64Value",
-    "uint64Value",
-    "int32Value",
-    "uint32Value",
-    "doubleValue",
-    "floatValue",
+_NUMBERS: Final = (*_SPAN, "eventType", "textId", "domainId", "category")
+_PAYLOADS: Final = tuple(
+    f"{kind}Value" for kind in ("int64", "uint64", "int32", "uint32", "double", "float")
 )
 
 
@@ -80,16 +72,12 @@ def read_api_calls(
     """Return the calls of the CUDA runtime and driver; with ``where`` those for which it holds."""
     if API_CALLS not in database.tables:
         return empty_table("api_calls")
-    columns = {**_SPAN, "correlationId": _INTEGER}
-    raw = database.read_columns(API_CALLS, columns, window, where=where)
-    return make_table(
-        "api_calls",
-        {
-            **_where(raw),
-            "correlation": known(raw["correlationId"]),
-            "name": api_named(database, raw["nameId"]),
-        },
-    )
+    wanted = dict.fromkeys((*_SPAN, "nameId", "correlationId"), _INTEGER)
+    raw = database.read_columns(API_CALLS, wanted, window, where=where)
+    names = named(database, raw["nameId"])
+    plain = [plain_api_name(str(name)) for name in names.categories]
+    own = {"correlation": known(raw["correlationId"]), "name": categorical(names.codes, plain)}
+    return make_table("api_calls", {**placed(raw), **own})
 
 
 def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -119,43 +107,39 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
 
 
 def read_host_ops(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
-    """Return calls of the operating system and of libraries, each with its source."""
-    sources = [table for table in HOST_SOURCES if table in database.tables]
-    if not sources:
-        return empty_table("host_ops")
-    parts = [database.read_columns(table, _SPAN, window) for table in sources]
-    whole = {name: np.concatenate([np.asarray(raw[name]) for raw in parts]) for name in _SPAN}
-    place = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
-    return make_table(
-        "host_ops",
-        {
-            **_where(whole),
-            "source": categorical(place, [HOST_SOURCES[table] for table in sources]),
-            "name": named(database, whole["nameId"]),
-        },
-    )
+    """Return calls of the operating system, of libraries, MPI and UCX, and CPU operators."""
+    parts = []
+    if libraries := [table for table in HOST_SOURCES if table in database.tables]:
+        spans, place = _named_spans(database, libraries, window)
+        source = categorical(place, [HOST_SOURCES[table] for table in libraries])
+        parts.append(make_table("host_ops", {**spans, "source": source}))
+    for table, name in MPI_SOURCES.items():
+        if table in database.tables:
+            spans, place = _named_spans(database, [table], window, "textId")
+            source = constant_name(name, len(place))
+            parts.append(make_table("host_ops", {**spans, "source": source}))
+    return stack("host_ops", [*parts, read_own(database, "host_ops", window)])
 
 
 def read_overheads(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return what the profiler says that it took itself."""
-    parts = [
-        database.read_columns(table, _SPAN, window)
-        for table in OVERHEADS
-        if table in database.tables
-    ]
-    if not parts:
+    tables = [table for table in OVERHEADS if table in database.tables]
+    if not tables:
         return empty_table("overheads")
-    whole = {name: np.concatenate([np.asarray(raw[name]) for raw in parts]) for name in _SPAN}
-    return make_table("overheads", {**_where(whole), "name": named(database, whole["nameId"])})
+    return make_table("overheads", _named_spans(database, tables, window)[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Annotations:
-    """NVTX: ranges, marks, and how many ranges were never closed."""
-
-    ranges: pd.DataFrame
-    marks: pd.DataFrame
-    n_unclosed: int = 0
+def _named_spans(
+    database: Database, tables: Sequence[str], window: TimeWindow | None, name: str = "nameId"
+) -> tuple[dict[str, Column], npt.NDArray[np.int64]]:
+    """Return the rows of all ``tables``, with their names, and from which each is."""
+    wanted = (*_SPAN, name)
+    parts = [
+        database.read_columns(table, dict.fromkeys(wanted, _INTEGER), window) for table in tables
+    ]
+    whole = {one: np.concatenate([np.asarray(raw[one]) for raw in parts]) for one in wanted}
+    place = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
+    return {**placed(whole), "name": named(database, whole[name])}, place
 
 
 def read_annotations(
@@ -165,14 +149,13 @@ def read_annotations(
 
     ``only_steps``: those in domains, and those with names that steps have.
     """
-    if "NVTX_EVENTS" not in database.tables:
-        return Annotations(empty_table("ranges"), empty_table("marks"))
-    numbers = ("start", "end", "eventType", "globalTid", "textId", "domainId", "category")
-    payloads = [name for name in _PAYLOADS if name in database.columns("NVTX_EVENTS")]
+    if NVTX not in database.tables:
+        return NO_ANNOTATIONS
+    payloads = [name for name in _PAYLOADS if name in database.columns(NVTX)]
     raw = database.read_columns(
-        "NVTX_EVENTS",
+        NVTX,
         {
-            **dict.fromkeys(numbers, _INTEGER),
+            **dict.fromkeys(_NUMBERS, _INTEGER),
             **dict.fromkeys(payloads, ColumnType.REAL),
             "text": ColumnType.TEXT,
         },
@@ -182,7 +165,7 @@ def read_annotations(
     names = _texts(database, raw["text"], raw["textId"])
     events = pd.DataFrame(
         {
-            **{name: np.asarray(raw[name], np.int64) for name in numbers},
+            **{name: np.asarray(raw[name], np.int64) for name in _NUMBERS},
             "process": process_of(raw["globalTid"]),
             "thread": thread_of(raw["globalTid"]),
             "name": names,
@@ -200,7 +183,7 @@ def _may_be_steps(database: Database) -> Condition:
         Among("eventType", (NVTX_DOMAIN,)),
         Contains("text", _IN_NAMES_OF_STEPS),
     ]
-    if "domainId" in database.columns("NVTX_EVENTS"):
+    if "domainId" in database.columns(NVTX):
         found.append(Differs("domainId", 0))
     if "StringIds" in database.tables:
         alike = Contains("value", _IN_NAMES_OF_STEPS).sql()
@@ -222,39 +205,27 @@ def _first_known(columns: Sequence[Column], length: int) -> npt.NDArray[np.float
 
 def _split(events: pd.DataFrame, capture_end_ns: int | None) -> Annotations:
     # Most often one run of rows, which is not copied.
-    spans = events.iloc[
-        rows_where(np.isin(events["eventType"].to_numpy(), (NVTX_PUSH_POP, NVTX_START_END)))
-    ]
+    spans = events.iloc[rows_where(np.isin(events["eventType"].to_numpy(), NVTX_RANGES))]
     ends = spans["end"].to_numpy().copy()
     unclosed = ends == NULL
     if unclosed.any():
         last = max(int(ends.max(initial=0)), int(spans["start"].max()), capture_end_ns or 0)
         ends[unclosed] = last
-    starts = spans["start"].to_numpy()
-    is_nested = (spans["eventType"] == NVTX_PUSH_POP).to_numpy()
-    ranges = make_table(
-        "ranges",
-        {
-            "start_ns": starts,
-            "end_ns": np.maximum(starts, ends),
-            **{name: spans[name].to_numpy() for name in ("process", "thread", "payload")},
-            "domain": spans["domain"].array,
-            "name": spans["name"].array,
-            "category": known(spans["category"].to_numpy()),
-            "kind": categorical(is_nested.astype(np.int64), ["start_end", "push_pop"]),
-        },
+    return make_annotations(
+        {**_described(spans), "category": known(spans["category"].to_numpy())},
+        ends,
+        (spans["eventType"] == NVTX_PUSH_POP).to_numpy(),
+        _described(events[events["eventType"] == NVTX_MARK]),
+        int(unclosed.sum()),
     )
-    points = events[events["eventType"] == NVTX_MARK]
-    marks = make_table(
-        "marks",
-        {
-            "start_ns": points["start"].to_numpy(),
-            **{name: points[name].to_numpy() for name in ("process", "thread", "payload")},
-            "domain": points["domain"].array,
-            "name": points["name"].array,
-        },
-    )
-    return Annotations(with_depth(ranges), marks, int(unclosed.sum()))
+
+
+def _described(events: pd.DataFrame) -> dict[str, Column]:
+    return {
+        "start_ns": events["start"].to_numpy(),
+        **{name: events[name].to_numpy() for name in ("process", "thread", "payload")},
+        **{name: events[name].array for name in ("domain", "name")},
+    }
 
 
 def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
@@ -301,13 +272,3 @@ def _domains(events: pd.DataFrame) -> pd.Categorical:
             is_nccl = bool(inside.str.startswith("nccl").all())
             names.append("NCCL" if is_nccl else f"domain {domain}")
     return categorical(place, names or [""])
-
-
-def _where(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
-    starts = np.asarray(raw["start"], np.int64)
-    return {
-        "start_ns": starts,
-        "end_ns": np.maximum(starts, np.asarray(raw["end"], np.int64)),
-        "process": process_of(raw["globalTid"]),
-        "thread": thread_of(raw["globalTid"]),
-    }

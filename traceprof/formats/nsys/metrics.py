@@ -16,14 +16,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.nsys.schema import process_of
-from traceprof.formats.sqlite.columns import ColumnType, categorical, distinct_pairs, known
-from traceprof.formats.sqlite.conditions import Between
+from traceprof.formats.shared.cupti import constant_name, names_by_number
+from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, distinct_pairs, known
+from traceprof.formats.sqlite.conditions import Between, Condition
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.survey import RowSource, TableExtent
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
-_COLUMNS: Final = ("start", "end", "globalId", "metricsListId", "metricsIdx", "value")
+_NET: Final = "NET_NIC_METRIC"
 _PORT: Final = "portId"
 _SERIES: Final = ("globalId", _PORT, "metricsListId", "metricsIdx")
 _BYTES: Final = re.compile(
@@ -31,6 +32,21 @@ _BYTES: Final = re.compile(
 )
 _PER: Final = {"bytes/ns": 1, "bytes/us": 1e3, "bytes/ms": 1e6, "bytes/s": 1e9, "bytes/sec": 1e9}
 """How many ns the time is that a rate counts by."""
+_GPU: Final = "GPU_METRICS"
+_MEMORY: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
+_GPU_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
+_CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
+_NEEDED: Final = {
+    _NET: ("start", "end", "globalId", "metricsListId", "metricsIdx", "value"),
+    _GPU: ("timestamp", "typeId", "metricId", "value"),
+    _MEMORY: ("start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType"),
+    _GPU_FAULTS: ("start", "deviceId", "numberOfPageFaults"),
+    _CPU_FAULTS: ("start", "globalPid"),
+}
+"""The columns of each table without which it says nothing."""
+_GPU_INDEX: Final = 0xFF
+_ON_DEVICE: Final = (2, 4, 5, 6)  # device, managed, device static, managed static
+_FREED: Final = 1
 
 
 class _Metric(NamedTuple):
@@ -38,17 +54,108 @@ class _Metric(NamedTuple):
     unit: str
 
 
-def read_network_metrics(database: Database) -> pd.DataFrame:
+def read_metrics(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
+    """Return all time series that the export has.
+
+    With ``window`` rows outside it may be missing; counters that add up are read whole.
+    """
+    readers = (_network_metrics, _memory_usage, _page_faults)
+    return stack("samples", [_gpu_metrics(database, window), *(read(database) for read in readers)])
+
+
+def metric_sources(database: Database) -> list[RowSource]:
+    """Return where the samples come from, but for those of networks: `network_extent`."""
+    on_device = f"memKind IN ({', '.join(map(str, _ON_DEVICE))})"
+    known_sources = (
+        RowSource(_GPU, "timestamp", end=""),
+        RowSource(_MEMORY, end="", where=on_device),
+        RowSource(_GPU_FAULTS, end=""),
+        RowSource(_CPU_FAULTS, end=""),
+    )
+    return [source for source in known_sources if _tells(database, source.table)]
+
+
+def _tells(database: Database, table: str) -> bool:
+    return set(_NEEDED[table]) <= database.columns(table)
+
+
+def _read(
+    database: Database, table: str, optional: str = "", where: Condition | None = None
+) -> dict[str, Column]:
+    """Return the columns of a table; none where it does not tell enough."""
+    if not _tells(database, table):
+        return {}
+    more = (optional,) if optional else ()
+    wanted = dict.fromkeys((*_NEEDED[table], *more), ColumnType.INTEGER)
+    return database.read_columns(table, wanted, optional=more, where=where)
+
+
+def _samples(
+    starts: Column, sources: pd.Categorical, metrics: pd.Categorical, values: Column
+) -> pd.DataFrame:
+    own = {"start_ns": starts, "source": sources, "metric": metrics, "value": values}
+    return make_table("samples", own)
+
+
+def _gpu_metrics(database: Database, window: TimeWindow | None) -> pd.DataFrame:
+    """Return the GPU counters: per cent, or whatever the name of the metric says."""
+    inside = None
+    if window is not None:
+        inside = Between("timestamp", window.start_ns, window.end_ns - 1)
+    raw = _read(database, _GPU, where=inside)
+    if not raw:
+        return empty_table("samples")
+    titles = {}
+    if {"typeId", "metricId", "metricName"} <= database.columns("TARGET_INFO_GPU_METRICS"):
+        sql = "SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS"
+        titles = {(kind, metric): str(name) for kind, metric, name in database.rows(sql)}
+    keys, place = distinct_pairs(raw["typeId"], raw["metricId"])
+    sources = categorical(place, [f"gpu:{kind & _GPU_INDEX}" for kind, _ in keys])
+    metrics = categorical(place, [titles.get(key, f"metric {key[1]}") for key in keys])
+    return _samples(raw["timestamp"], sources, metrics, raw["value"])
+
+
+def _memory_usage(database: Database) -> pd.DataFrame:
+    """Return the bytes of device memory that each process holds, after each change."""
+    raw = pd.DataFrame(_read(database, _MEMORY))
+    if raw.empty:
+        return empty_table("samples")
+    raw = raw[raw["memKind"].isin(_ON_DEVICE)].sort_values("start", kind="stable")
+    change = np.where(raw["memoryOperationType"] == _FREED, -raw["bytes"], raw["bytes"])
+    processes = process_of(raw["globalPid"].to_numpy())
+    keys, place = distinct_pairs(processes, raw["deviceId"].to_numpy())
+    sources = categorical(place, [f"process:{pid} gpu:{gpu}" for pid, gpu in keys])
+    held = pd.Series(change).groupby(place).cumsum()
+    metrics = constant_name("cuda_allocated_bytes", len(raw))
+    return _samples(raw["start"].to_numpy(), sources, metrics, held.to_numpy(np.float64))
+
+
+def _page_faults(database: Database) -> pd.DataFrame:
+    """Return the page faults of unified memory: how many at a time."""
+    parts = []
+    if raw := _read(database, _GPU_FAULTS):
+        gpus = names_by_number(raw["deviceId"], "gpu:{}".format)
+        parts.append(_samples(raw["start"], gpus, _faults(raw), raw["numberOfPageFaults"]))
+    if raw := _read(database, _CPU_FAULTS):
+        processes = names_by_number(process_of(raw["globalPid"]), "process:{}".format)
+        parts.append(_samples(raw["start"], processes, _faults(raw), np.ones(len(processes))))
+    return stack("samples", parts)
+
+
+def _faults(raw: Mapping[str, Column]) -> pd.Categorical:
+    return constant_name("page_faults", len(raw["start"]))
+
+
+def _network_metrics(database: Database) -> pd.DataFrame:
     """Return the counters of interfaces as samples.
 
     Bytes are ``bytes_sent`` and ``bytes_received`` of the source "nic:mlx5_0 IB", counted from
     the first interval; where nothing was recorded between two intervals the counter is NaN once.
     Other metrics bear their unit, and stand at the start of their interval.
     """
-    if not set(_COLUMNS) <= database.columns("NET_NIC_METRIC"):
+    raw = pd.DataFrame(_read(database, _NET, _PORT))
+    if raw.empty:
         return empty_table("samples")
-    wanted = dict.fromkeys((*_COLUMNS, _PORT), ColumnType.INTEGER)
-    raw = pd.DataFrame(database.read_columns("NET_NIC_METRIC", wanted, optional=(_PORT,)))
     raw[_PORT] = known(raw[_PORT].to_numpy())
     names, metrics = _interfaces(database), _metrics(database)
     several_ports = raw.groupby("globalId")[_PORT].transform("nunique") > 1
@@ -69,10 +176,12 @@ def _series(source: str, metric: _Metric, rows: pd.DataFrame) -> pd.DataFrame:
     counted, per_ns = _counted(metric)
     if counted is None or per_ns is None:
         name = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
-        return _samples(source, name, starts, values)
-    instants, counter = _add_up(starts, ends, values / per_ns)
-    source = f"{source} {counted['protocol']}"
-    return _samples(source, f"bytes_{counted['direction'].lower()}", instants, counter)
+    else:
+        starts, values = _add_up(starts, ends, values / per_ns)
+        source = f"{source} {counted['protocol']}"
+        name = f"bytes_{counted['direction'].lower()}"
+    n_rows = len(starts)
+    return _samples(starts, constant_name(source, n_rows), constant_name(name, n_rows), values)
 
 
 def _counted(metric: _Metric) -> tuple[re.Match[str] | None, float | None]:
@@ -81,18 +190,17 @@ def _counted(metric: _Metric) -> tuple[re.Match[str] | None, float | None]:
 
 
 def network_extent(database: Database) -> TableExtent:
-    """Return the extent of the samples that `read_network_metrics` gives, by one scan."""
-    present = database.columns("NET_NIC_METRIC")
-    if not set(_COLUMNS) <= present:
+    """Return the extent of the samples of network interfaces, by one scan."""
+    if not _tells(database, _NET):
         return TableExtent()
     series = "globalId, metricsListId, metricsIdx"
-    series += f", coalesce({_PORT}, {ABSENT})" if _PORT in present else ""
+    series += f", coalesce({_PORT}, {ABSENT})" if _PORT in database.columns(_NET) else ""
     (rows,) = database.rows_of_each(
         [
             "SELECT metricsListId, metricsIdx, count(*), total(start > before), min(start), "
             "max(start), min([end]), max([end]) FROM (SELECT *, lag([end]) OVER "
             f"(PARTITION BY {series} ORDER BY start, rowid) AS before "
-            f"FROM {database.stored_name('NET_NIC_METRIC')}) GROUP BY {series}"
+            f"FROM {database.stored_name(_NET)}) GROUP BY {series}"
         ]
     )
     metrics, whole = _metrics(database), TableExtent()
@@ -124,16 +232,6 @@ def _add_up(
     return instants[order], values[order]
 
 
-def _samples(
-    source: str, metric: str, instants: npt.NDArray[np.int64], values: npt.NDArray[np.float64]
-) -> pd.DataFrame:
-    n = len(instants)
-    return make_table(
-        "samples",
-        {"start_ns": instants, "source": [source] * n, "metric": [metric] * n, "value": values},
-    )
-
-
 def _metrics(database: Database) -> Mapping[tuple[int, int], _Metric]:
     present = database.columns("TARGET_INFO_NETWORK_METRICS")
     if not {"metricsListId", "metricsIdx", "name"} <= present:
@@ -154,113 +252,3 @@ def _interfaces(database: Database) -> dict[int, str]:
         "SELECT m.globalId, i.name FROM NIC_ID_MAP m JOIN TARGET_INFO_NIC_INFO i USING (nicId)"
     )
     return {owner: str(name) for owner, name in rows}
-
-
-_INTEGER: Final = ColumnType.INTEGER
-_GPU_INDEX: Final = 0xFF
-_ON_DEVICE: Final = (2, 4, 5, 6)  # device, managed, device static, managed static
-_FREED: Final = 1
-_COUNTERS: Final = ("timestamp", "typeId", "metricId", "value")
-_MEMORY: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
-_USAGE: Final = ("start", "globalPid", "deviceId", "bytes", "memKind", "memoryOperationType")
-_GPU_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
-_GPU_FAULT: Final = ("start", "deviceId", "numberOfPageFaults")
-_CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
-_CPU_FAULT: Final = ("start", "globalPid")
-
-
-def read_metrics(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
-    """Return all time series that the export has.
-
-    With ``window`` rows outside it may be missing; counters that add up are read whole.
-    """
-    counters = [read(database) for read in (read_network_metrics, _memory_usage, _page_faults)]
-    return stack("samples", [_gpu_metrics(database, window), *counters])
-
-
-def metric_sources(database: Database) -> list[RowSource]:
-    """Return where the samples come from, but for those of networks: `network_extent`."""
-    on_device = f"memKind IN ({', '.join(map(str, _ON_DEVICE))})"
-    known = (
-        (RowSource("GPU_METRICS", "timestamp", end=""), _COUNTERS),
-        (RowSource(_MEMORY, end="", where=on_device), _USAGE),
-        (RowSource(_GPU_FAULTS, end=""), _GPU_FAULT),
-        (RowSource(_CPU_FAULTS, end=""), _CPU_FAULT),
-    )
-    return [source for source, needed in known if set(needed) <= database.columns(source.table)]
-
-
-def _gpu_metrics(database: Database, window: TimeWindow | None) -> pd.DataFrame:
-    """Return the GPU counters: per cent, or whatever the name of the metric says."""
-    if not set(_COUNTERS) <= database.columns("GPU_METRICS"):
-        return empty_table("samples")
-    inside = None
-    if window is not None:
-        inside = Between("timestamp", window.start_ns, window.end_ns - 1)
-    wanted = dict.fromkeys(_COUNTERS, _INTEGER)
-    raw = database.read_columns("GPU_METRICS", wanted, where=inside)
-    kinds, metrics = np.asarray(raw["typeId"]), np.asarray(raw["metricId"])
-    names = {}
-    if {"typeId", "metricId", "metricName"} <= database.columns("TARGET_INFO_GPU_METRICS"):
-        sql = "SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS"
-        names = {(kind, metric): str(name) for kind, metric, name in database.rows(sql)}
-    keys, place = distinct_pairs(kinds, metrics)
-    return make_table(
-        "samples",
-        {
-            "start_ns": raw["timestamp"],
-            "source": categorical(place, [f"gpu:{kind & _GPU_INDEX}" for kind, _ in keys] or [""]),
-            "metric": categorical(
-                place, [names.get(key, f"metric {key[1]}") for key in keys] or [""]
-            ),
-            "value": np.asarray(raw["value"], np.float64),
-        },
-    )
-
-
-def _memory_usage(database: Database) -> pd.DataFrame:
-    """Return the bytes of device memory that each process holds, after each change."""
-    if not set(_USAGE) <= database.columns(_MEMORY):
-        return empty_table("samples")
-    raw = pd.DataFrame(database.read_columns(_MEMORY, dict.fromkeys(_USAGE, _INTEGER)))
-    raw = raw[raw["memKind"].isin(_ON_DEVICE)].sort_values("start", kind="stable")
-    change = np.where(raw["memoryOperationType"] == _FREED, -raw["bytes"], raw["bytes"])
-    processes = process_of(raw["globalPid"].to_numpy())
-    keys, place = distinct_pairs(processes, raw["deviceId"].to_numpy())
-    held = pd.Series(change).groupby(place).cumsum()
-    return make_table(
-        "samples",
-        {
-            "start_ns": raw["start"].to_numpy(),
-            "source": categorical(place, [f"process:{pid} gpu:{gpu}" for pid, gpu in keys] or [""]),
-            "metric": categorical(np.zeros(len(raw), np.int64), ["cuda_allocated_bytes"]),
-            "value": held.to_numpy(np.float64),
-        },
-    )
-
-
-def _page_faults(database: Database) -> pd.DataFrame:
-    """Return the page faults of unified memory: how many at a time."""
-    parts = []
-    if set(_GPU_FAULT) <= database.columns(_GPU_FAULTS):
-        raw = database.read_columns(_GPU_FAULTS, dict.fromkeys(_GPU_FAULT, _INTEGER))
-        value = np.asarray(raw["numberOfPageFaults"], np.float64)
-        parts.append(_faults(raw["start"], raw["deviceId"], "gpu", value))
-    if set(_CPU_FAULT) <= database.columns(_CPU_FAULTS):
-        raw = database.read_columns(_CPU_FAULTS, dict.fromkeys(_CPU_FAULT, _INTEGER))
-        owners = process_of(raw["globalPid"])
-        parts.append(_faults(raw["start"], owners, "process", np.ones(len(owners))))
-    return stack("samples", parts)
-
-
-def _faults(starts: object, owners: object, kind: str, value: np.ndarray) -> pd.DataFrame:
-    distinct, place = np.unique(np.asarray(owners, np.int64), return_inverse=True)
-    return make_table(
-        "samples",
-        {
-            "start_ns": starts,
-            "source": categorical(place.ravel(), [f"{kind}:{one}" for one in distinct] or [""]),
-            "metric": categorical(np.zeros(len(value), np.int64), ["page_faults"]),
-            "value": value,
-        },
-    )

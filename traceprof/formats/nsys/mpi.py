@@ -1,4 +1,4 @@
-"""MPI's calls in an nsys export, as host operations and as collectives with their sizes."""
+"""MPI's calls in an nsys export, as collectives with their sizes."""
 
 from __future__ import annotations
 
@@ -6,52 +6,27 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.schema import named, process_of, thread_of
-from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, categorical, known
+from traceprof.formats.nsys.schema import MPI_WITH_SIZES, named, placed, process_of
+from traceprof.formats.sqlite.columns import NULL, ColumnType, categorical, known
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.tables import ABSENT, empty_table, make_table, stack
-from traceprof.model.timing import TimeWindow
+from traceprof.model.tables import ABSENT, make_table, stack
 from traceprof.names.messages import NON_BLOCKING, collective_op
 
-__all__ = ["MPI_TABLES", "count_mpi_collectives", "read_mpi_calls", "read_mpi_collectives"]
-
-_WITH_SIZES: Final = ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS")
-MPI_TABLES: Final = (*_WITH_SIZES, "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS", "UCP_EVENTS")
 _CALL: Final = ("start", "end", "globalTid", "textId")
 _FACTS: Final = ("size", "commHandle", "remoteRank", "tag")
-
-
-def read_mpi_calls(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
-    """Return all calls of MPI and UCX as host operations."""
-    parts = []
-    for table in MPI_TABLES:
-        if table in database.tables:
-            raw = _read(database, table, _CALL, window)
-            source = "ucx" if table.startswith("UCP") else "mpi"
-            parts.append(
-                make_table(
-                    "host_ops",
-                    {
-                        **_place(raw),
-                        "source": categorical(np.zeros(len(raw["start"]), np.int64), [source]),
-                        "name": named(database, raw["textId"]),
-                    },
-                )
-            )
-    return stack("host_ops", parts)
 
 
 def read_mpi_collectives(database: Database) -> pd.DataFrame:
     """Return the collective and point-to-point calls of MPI with the bytes that a rank sends."""
     joined, ranks = _joined(database), _ranks(database)
     parts = []
-    for table in _WITH_SIZES:
+    for table in MPI_WITH_SIZES:
         if table not in database.tables:
             continue
-        raw = _read(database, table, (*_CALL, *_FACTS))
+        wanted = dict.fromkeys((*_CALL, *_FACTS), ColumnType.INTEGER)
+        raw = database.read_columns(table, wanted, optional=_FACTS)
         names = named(database, raw["textId"])
         ops = [collective_op(str(name)) for name in names.categories]
         callers = [ranks.get(process, ABSENT) for process in process_of(raw["globalTid"]).tolist()]
@@ -60,7 +35,7 @@ def read_mpi_collectives(database: Database) -> pd.DataFrame:
         frame = make_table(
             "collectives",
             {
-                **_place(raw),
+                **placed(raw),
                 "op": categorical(names.codes, ops),
                 "n_bytes": known(raw["size"]),
                 "group": [own.name for own in used],
@@ -73,12 +48,12 @@ def read_mpi_collectives(database: Database) -> pd.DataFrame:
             },
         )
         parts.append(frame[frame["op"] != ""])
-    return stack("collectives", parts) if parts else empty_table("collectives")
+    return stack("collectives", parts)
 
 
 def count_mpi_collectives(database: Database) -> int:
     """Return how many rows `read_mpi_collectives` gives."""
-    tables = [table for table in _WITH_SIZES if table in database.tables]
+    tables = [table for table in MPI_WITH_SIZES if table in database.tables]
     answers = database.rows_of_each(
         f"SELECT textId, count(*) FROM {database.stored_name(table)} GROUP BY 1" for table in tables
     )
@@ -91,26 +66,6 @@ def count_mpi_collectives(database: Database) -> int:
 def _backend(name: object) -> str:
     """Return "mpi" or, of a call that does not wait until it is done, `NON_BLOCKING`."""
     return NON_BLOCKING if str(name).startswith("MPI_I") else "mpi"
-
-
-def _read(
-    database: Database,
-    table: str,
-    columns: tuple[str, ...],
-    window: TimeWindow | None = None,
-) -> dict[str, Column]:
-    wanted = dict.fromkeys(columns, ColumnType.INTEGER)
-    return database.read_columns(table, wanted, window, optional=_FACTS)
-
-
-def _place(raw: dict[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
-    start, end = np.asarray(raw["start"], np.int64), np.asarray(raw["end"], np.int64)
-    return {
-        "start_ns": start,
-        "end_ns": np.maximum(start, np.where(end == NULL, start, end)),
-        "process": process_of(raw["globalTid"]),
-        "thread": thread_of(raw["globalTid"]),
-    }
 
 
 class _Communicator(NamedTuple):

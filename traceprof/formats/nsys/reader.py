@@ -19,7 +19,6 @@ from traceprof.formats.nsys.communication import (
     read_nccl_calls,
 )
 from traceprof.formats.nsys.device import (
-    KERNELS,
     communication_kernels,
     read_copies,
     read_kernel_shapes,
@@ -29,7 +28,6 @@ from traceprof.formats.nsys.device import (
 )
 from traceprof.formats.nsys.format import FORMAT
 from traceprof.formats.nsys.host import (
-    Annotations,
     read_annotations,
     read_api_calls,
     read_host_ops,
@@ -37,13 +35,9 @@ from traceprof.formats.nsys.host import (
     read_overheads,
 )
 from traceprof.formats.nsys.metrics import read_metrics
-from traceprof.formats.nsys.mpi import read_mpi_calls, read_mpi_collectives
-from traceprof.formats.nsys.sidecar import (
-    COLLECTIVES,
-    read_collectives,
-    read_operators,
-    read_samples,
-)
+from traceprof.formats.nsys.mpi import read_mpi_collectives
+from traceprof.formats.nsys.schema import COLLECTIVES, KERNELS
+from traceprof.formats.nsys.sidecar import read_own
 from traceprof.formats.nsys.survey import (
     read_diagnostics,
     recorded_tables,
@@ -65,6 +59,7 @@ from traceprof.formats.shared.collectives import (
     tied_by_launch,
     tied_to_batches,
 )
+from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.copying import cut_note
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
@@ -73,8 +68,6 @@ from traceprof.model.tables import empty_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.processes import do_side_by_side
-
-__all__ = ["outline", "read"]
 
 _WORTH_THREADS: Final = 32 << 20
 
@@ -168,11 +161,11 @@ class _Reading:
             "api_calls": lambda: self._api_calls,
             "ranges": lambda: self._annotations.ranges,
             "marks": lambda: self._annotations.marks,
-            "host_ops": self._read_host_ops,
+            "host_ops": lambda: read_host_ops(database, self._reach),
             "syncs": lambda: read_syncs(database, window),
             "collectives": self._read_collectives,
             "samples": lambda: stack(
-                "samples", [read_samples(database, window), read_metrics(database, window)]
+                "samples", [read_own(database, "samples", window), read_metrics(database, window)]
             ),
             "overheads": lambda: read_overheads(database, window),
         }
@@ -233,13 +226,6 @@ class _Reading:
         work = (self._kernels, self._copies)
         return from_first_launch(window, work, read_launches(self.database, window.start_ns, work))
 
-    def _read_host_ops(self) -> pd.DataFrame:
-        parts = [
-            read(self.database, self._reach)
-            for read in (read_host_ops, read_mpi_calls, read_operators)
-        ]
-        return stack("host_ops", parts)
-
     @property
     def _has_own_collectives(self) -> bool:
         return COLLECTIVES in self.database.tables
@@ -253,7 +239,7 @@ class _Reading:
             found = self._own_collectives()
         else:
             parts = [read_mpi_collectives(self.database)]
-            if len(self._nccl_calls):
+            if len(self._nccl_calls.rows):
                 parts.insert(0, make_nccl_collectives(self._nccl_calls, *self._communication))
             found = stack("collectives", parts)
         if found.empty and count_communication(self.database).n_annotations:
@@ -270,7 +256,7 @@ class _Reading:
         return communicators(read_nccl_calls(self.database, only_inits=True))
 
     def _own_collectives(self) -> pd.DataFrame:
-        own = read_collectives(self.database)
+        own = read_own(self.database, "collectives")
         if own.empty:
             return own
         inside = tied_by_launch(own, *self._communication)

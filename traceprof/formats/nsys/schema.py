@@ -18,31 +18,58 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.shared.cupti import plain_api_name
 from traceprof.formats.sqlite.columns import NULL, Column, categorical, distinct
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT
 
+KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+API_CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
+NVTX: Final = "NVTX_EVENTS"
+OVERHEADS: Final = ("PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD")
+HOST_SOURCES: Final = {"OSRT_API": "osrt", "CUDNN_EVENTS": "cudnn", "CUBLAS_EVENTS": "cublas"}
+MPI_WITH_SIZES: Final = ("MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS")
+MPI_SOURCES: Final = {
+    **dict.fromkeys((*MPI_WITH_SIZES, "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS"), "mpi"),
+    "UCP_EVENTS": "ucx",
+}
+OPERATORS: Final = "TRACEPROF_HOST_OPS"
+COLLECTIVES: Final = "TRACEPROF_COLLECTIVES"
+SAMPLES: Final = "TRACEPROF_SAMPLES"
 
-def global_id(process: int, thread: int = 0) -> int:
-    """Return nsys's ``globalTid`` (``globalPid`` without ``thread``) of a process and thread."""
-    return 1 << 48 | (process & 0xFFFFFF) << 24 | (thread & 0xFFFFFF)
+NVTX_MARK: Final = 34
+NVTX_PUSH_POP: Final = 59
+NVTX_START_END: Final = 60
+NVTX_DOMAIN: Final = 75
+NVTX_RANGES: Final = (NVTX_PUSH_POP, NVTX_START_END)
+ARE_RANGES: Final = f"eventType IN {NVTX_RANGES}"
+"""SQL that holds for the rows of NVTX that are ranges."""
 
+DETAILS: Final = {
+    "CUDA_CALLCHAINS": ("id", API_CALLS, "callchainId"),
+    "OSRT_CALLCHAINS": ("id", "OSRT_API", "callchainId"),
+    "SAMPLING_CALLCHAINS": ("id", "COMPOSITE_EVENTS", "id"),
+    "GENERIC_EVENT_DATA": ("genericEventId", "GENERIC_EVENTS", "genericEventId"),
+}
+"""Table → (its column, the table of events that it tells more about, the column there)."""
 
 TRACEPROF_TABLES: Final[Mapping[str, str]] = {
     # Operators on the host. source: cpu_op, user_annotation, async (a worker thread's)
-    "TRACEPROF_HOST_OPS": """
+    OPERATORS: """
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER,
         nameId INTEGER NOT NULL, source TEXT NOT NULL, correlationId INTEGER""",
     # One row per collective or point-to-point call of one rank. bytes: the buffer of this rank;
     # end: the completion where the backend tells it, else when the call came back
-    "TRACEPROF_COLLECTIVES": """
+    COLLECTIVES: """
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, op TEXT NOT NULL,
         bytes INTEGER, dtype TEXT, groupName TEXT, groupSize INTEGER, backend TEXT,
         sequence INTEGER, correlationId INTEGER, groupRank INTEGER, peer INTEGER,
         peerRank INTEGER, tag INTEGER""",
     # Time series. source: nic:eth0, gpu:0, process:1234, user …; metric names its unit
-    "TRACEPROF_SAMPLES": """
+    SAMPLES: """
         start INTEGER NOT NULL, source TEXT NOT NULL, metric TEXT NOT NULL, value REAL""",
     # Which process is which rank of which job
     "TRACEPROF_PROCESSES": """
@@ -59,24 +86,6 @@ _GPU_ROW: Final = """
         start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
         contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL,
         correlationId INTEGER, globalPid INTEGER,"""
-
-KERNEL_SHAPE: Final = {
-    "context": "contextId",
-    "grid_x": "gridX",
-    "grid_y": "gridY",
-    "grid_z": "gridZ",
-    "block_x": "blockX",
-    "block_y": "blockY",
-    "block_z": "blockZ",
-    "registers": "registersPerThread",
-    "static_shared_bytes": "staticSharedMemory",
-    "dynamic_shared_bytes": "dynamicSharedMemory",
-    "shared_bytes": "sharedMemoryTotal",
-}
-"""How kernels were launched: column of `kernel_shapes` → column of the table of kernels.
-
-The last is ours, for recorders that know only the sum.
-"""
 
 NSYS_TABLES: Final[Mapping[str, str]] = {
     "StringIds": "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
@@ -96,28 +105,28 @@ NSYS_TABLES: Final[Mapping[str, str]] = {
     "ThreadNames": "nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER",
     "ENUM_CUDA_MEMCPY_OPER": "id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT",
     "ENUM_CUDA_MEM_KIND": "id INTEGER NOT NULL PRIMARY KEY, name TEXT, label TEXT",
-    "NVTX_EVENTS": """
+    NVTX: """
         start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER,
         category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER,
         textId INTEGER, domainId INTEGER, uint64Value INTEGER, int64Value INTEGER,
         doubleValue REAL, uint32Value INTEGER, int32Value INTEGER, floatValue REAL,
         jsonTextId INTEGER, jsonText TEXT""",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": """
+    API_CALLS: """
         start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
         globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL,
         returnValue INTEGER NOT NULL, callchainId INTEGER""",
-    "CUPTI_ACTIVITY_KIND_KERNEL": f"""{_GPU_ROW}
+    KERNELS: f"""{_GPU_ROW}
         demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER,
         registersPerThread INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER,
         blockY INTEGER, blockZ INTEGER, staticSharedMemory INTEGER, dynamicSharedMemory INTEGER,
         sharedMemoryTotal INTEGER, graphNodeId INTEGER""",
-    "CUPTI_ACTIVITY_KIND_MEMCPY": f"""{_GPU_ROW}
+    COPIES: f"""{_GPU_ROW}
         bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL, srcKind INTEGER, dstKind INTEGER,
         srcDeviceId INTEGER, srcContextId INTEGER, dstDeviceId INTEGER, dstContextId INTEGER,
         graphNodeId INTEGER""",
-    "CUPTI_ACTIVITY_KIND_MEMSET": f"""{_GPU_ROW}
+    MEMSETS: f"""{_GPU_ROW}
         value INTEGER NOT NULL, bytes INTEGER NOT NULL, graphNodeId INTEGER, memKind INTEGER""",
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": f"""{_GPU_ROW}
+    SYNCS: f"""{_GPU_ROW}
         syncType INTEGER NOT NULL, eventId INTEGER NOT NULL""",
     "PROFILER_OVERHEAD": """
         start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER,
@@ -125,10 +134,14 @@ NSYS_TABLES: Final[Mapping[str, str]] = {
 }
 
 
-NVTX_MARK: Final = 34
-NVTX_PUSH_POP: Final = 59
-NVTX_START_END: Final = 60
-NVTX_DOMAIN: Final = 75
+def global_id(process: int, thread: int = 0) -> int:
+    """Return nsys's ``globalTid`` (``globalPid`` without ``thread``) of a process and thread."""
+    return 1 << 48 | (process & 0xFFFFFF) << 24 | (thread & 0xFFFFFF)
+
+
+def process_sql(column: str) -> str:
+    """Return the SQL of the process in a column of global ids, as `process_of`."""
+    return f"({column} >> 24 & 16777215)"
 
 
 def process_of(global_ids: Column) -> npt.NDArray[np.int64]:
@@ -143,15 +156,20 @@ def thread_of(global_ids: Column) -> npt.NDArray[np.int64]:
     return np.where(ids == NULL, ABSENT, ids & 0xFFFFFF)
 
 
+def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
+    """Return when and where something was on the host; what has no end is an instant."""
+    starts = np.asarray(raw["start"], np.int64)
+    return {
+        "start_ns": starts,
+        "end_ns": np.maximum(starts, np.asarray(raw["end"], np.int64)),
+        "process": process_of(raw["globalTid"]),
+        "thread": thread_of(raw["globalTid"]),
+    }
+
+
 def named(database: Database, ids: Column) -> pd.Categorical:
     """Return the names with these string ids; an id without a string is shown as itself."""
     numbers, place = distinct(ids)
     strings = database.read_strings(numbers)
-    names = ["" if key == NULL else strings.get(int(key), f"[string {key}]") for key in numbers]
+    names = ["" if key == NULL else strings.get(key, f"[string {key}]") for key in numbers.tolist()]
     return categorical(place, names)
-
-
-def api_named(database: Database, ids: Column) -> pd.Categorical:
-    """Return the names of API calls without the version of their binary interface."""
-    names = named(database, ids)
-    return categorical(names.codes, [plain_api_name(str(name)) for name in names.categories])

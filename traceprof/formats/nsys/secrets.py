@@ -7,17 +7,36 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats.shared.redaction import worth_seeking
+from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.formats.sqlite.copying import codec_of, text_by
 from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import REMOVED
-from traceprof.secrets import MASK, masked_text, secrets_of
+from traceprof.secrets import masked_text, secrets_of
 
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
+_COMPLAINT: Final = "cannot be cleaned of secrets"
+_REMOVED: Final = "[environment removed by traceprof]"
+_ENVIRONMENTS: Final = (
+    (
+        "StringIds",
+        "instr(CAST(value AS BLOB), x'00') > 0"
+        " AND instr(CAST(value AS BLOB), CAST('=' AS BLOB)) > 0",
+    ),
+    ("TARGET_INFO_SYSTEM_ENV", "name = 'DeviceEnvironment'"),
+    ("META_DATA_CAPTURE", "name LIKE '%ENVIRONMENT%'"),
+)
+"""Tables that hold environments, and the SQL that tells their rows."""
+_NAMES: Final = (("NVTX_EVENTS", "text"), ("StringIds", "value"))
+_IS_THERE: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+_SYSTEM_TABLES: Final = (
+    *("StringIds", "META_DATA_", "TARGET_INFO_", "PROCESSES", "ThreadNames", "EXPORT_META_DATA"),
+    *("DIAGNOSTIC_EVENT", "ANALYSIS_"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +53,23 @@ class Redaction:
 
     def register(self, connection: sqlite3.Connection) -> None:
         """Give SQL the functions ``system_text`` and ``event_text``, of and to bytes."""
-        for name, function in (("system_text", self._system), ("event_text", self._event)):
+
+        def system(text: str) -> str:
+            return masked_text(without_secrets(self.whole.get(text, text), self.parts))
+
+        def event(text: str) -> str:
+            return without_secrets(text, self.parts)
+
+        for name, redacted in (("system_text", system), ("event_text", event)):
+            function = partial(self._redacted, redacted)
             connection.create_function(name, 1, function, deterministic=True)
 
-    def _system(self, value: bytes) -> bytes:
+    def _redacted(self, redacted: Callable[[str], str], value: bytes) -> bytes:
         text = value.decode(self.encoding, "surrogateescape")
-        if _is_environment(text):
-            return REMOVED.encode(self.encoding)
-        shown = masked_text(self._without_parts(self.whole.get(text, text)))
+        # A whole environment: nsys writes NULs between the variables.
+        is_environment = "\0" in text and "=" in text
+        shown = REMOVED if is_environment else redacted(text)
         return value if shown == text else shown.encode(self.encoding, "surrogateescape")
-
-    def _event(self, value: bytes) -> bytes:
-        text = value.decode(self.encoding, "surrogateescape")
-        if _is_environment(text):
-            return REMOVED.encode(self.encoding)
-        shown = self._without_parts(text)
-        return value if shown == text else shown.encode(self.encoding, "surrogateescape")
-
-    def _without_parts(self, text: str) -> str:
-        for part in self.parts:
-            text = text.replace(part, MASK)
-        return text
 
     def shown(self, table: str, column: str) -> str:
         """Return the SQL of a text about machine and processes, in place of the column."""
@@ -65,19 +80,9 @@ class Redaction:
             return f"CASE WHEN name = 'DeviceEnvironment' THEN '{REMOVED}' ELSE {text} END"
         return text
 
-    @property
-    def removed(self) -> str:
-        """The SQL of what stands in place of what a program printed."""
-        return f"'{REMOVED}'"
-
     def shown_string(self, *, is_event: bool) -> str:
         """Return the SQL of a string that events refer to, or what is about the machine."""
         return text_by("event_text" if is_event else "system_text", "t.value")
-
-
-def _is_environment(text: str) -> bool:
-    """Return whether it is a whole environment: nsys writes NULs between the variables."""
-    return "\0" in text and "=" in text
 
 
 def redaction_of(connection: sqlite3.Connection, schema: str) -> Redaction:
@@ -96,20 +101,15 @@ def redaction_of(connection: sqlite3.Connection, schema: str) -> Redaction:
     for name, value in rows:
         if found := _ARGUMENT.fullmatch(name):
             commands.setdefault(found[1], []).append((int(found[2]), value))
-    found_secrets = [
-        secret
-        for arguments in commands.values()
-        for secret in secrets_of([value for _, value in sorted(arguments)])
-    ]
+    lists = [[value for _, value in sorted(arguments)] for arguments in commands.values()]
+    arguments = [secret for one in lists for secret in secrets_of(one)]
     variables = [value for name, value in rows if "ENVIRONMENT" in name.upper()]
-    parts = {part for secret in found_secrets for part in secret.hidden}
-    for variable in variables:
-        for line in variable.split("\0"):
-            parts |= {part for secret in secrets_of([line]) for part in secret.hidden}
+    lines = (line for variable in variables for line in variable.split("\0"))
+    secrets = [*arguments, *(secret for line in lines for secret in secrets_of([line]))]
     return Redaction(
         codec,
-        {secret.argument: secret.shown for secret in found_secrets},
-        worth_seeking(parts),
+        {secret.argument: secret.shown for secret in arguments},
+        worth_seeking(part for secret in secrets for part in secret.hidden),
     )
 
 
@@ -119,11 +119,8 @@ def redaction_in(database: Path) -> Redaction:
     Raises:
         TraceError: it cannot be read.
     """
-    try:
-        with closing(sqlite3.connect(database)) as connection:
-            return redaction_of(connection, "main")
-    except sqlite3.Error as error:
-        raise TraceError(f"{database}: cannot be cleaned of secrets ({error})") from error
+    with edited(database, _COMPLAINT) as connection:
+        return redaction_of(connection, "main")
 
 
 def told_secrets(path: Path) -> Sequence[str]:
@@ -145,30 +142,6 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 
-_REMOVED: Final = "[environment removed by traceprof]"
-_ENVIRONMENTS: Final = (
-    (
-        "StringIds",
-        "UPDATE StringIds SET value = ? WHERE instr(CAST(value AS BLOB), x'00') > 0"
-        " AND instr(CAST(value AS BLOB), CAST('=' AS BLOB)) > 0",
-    ),
-    (
-        "TARGET_INFO_SYSTEM_ENV",
-        "UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'DeviceEnvironment'",
-    ),
-    (
-        "META_DATA_CAPTURE",
-        "UPDATE META_DATA_CAPTURE SET value = ? WHERE name LIKE '%ENVIRONMENT%'",
-    ),
-)
-_NAMES: Final = (("NVTX_EVENTS", "text"), ("StringIds", "value"))
-_IS_THERE: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-_SYSTEM_TABLES: Final = (
-    *("StringIds", "META_DATA_", "TARGET_INFO_", "PROCESSES", "ThreadNames", "EXPORT_META_DATA"),
-    *("DIAGNOSTIC_EVENT", "ANALYSIS_"),
-)
-
-
 def remove_environments(path: Path) -> int:
     """Remove the environments from the nsys export at ``path``, in place; return how many.
 
@@ -179,11 +152,11 @@ def remove_environments(path: Path) -> int:
     Raises:
         TraceError: the export cannot be changed.
     """
-    with _overwriting(path) as connection:
+    with edited(path, _COMPLAINT, overwrites=True) as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
         return sum(
-            connection.execute(sql, (_REMOVED,)).rowcount
-            for table, sql in _ENVIRONMENTS
+            connection.execute(f"UPDATE {table} SET value = ? WHERE {told}", (_REMOVED,)).rowcount
+            for table, told in _ENVIRONMENTS
             if table in tables
         )
 
@@ -205,7 +178,7 @@ def replace_system_texts(
     Raises:
         TraceError: the export cannot be changed.
     """
-    with _overwriting(path) as connection:
+    with edited(path, _COMPLAINT, overwrites=True) as connection:
         for table, column in list(_text_columns(connection)):
             for pair in whole:
                 connection.execute(f"UPDATE {table} SET {column} = ?2 WHERE {column} = ?1", pair)
@@ -223,13 +196,10 @@ def rename_events(path: Path, shown: Callable[[str], str]) -> None:
     Raises:
         TraceError: the export cannot be changed.
     """
-    try:
-        with closing(sqlite3.connect(path)) as connection:
-            changes = list(_changed_names(connection, shown))
-    except sqlite3.Error as error:
-        raise TraceError(f"{path}: cannot be cleaned of secrets ({error})") from error
+    with edited(path, _COMPLAINT) as connection:
+        changes = list(_changed_names(connection, shown))
     if changes:
-        with _overwriting(path) as connection:
+        with edited(path, _COMPLAINT, overwrites=True) as connection:
             for update, names in changes:
                 connection.execute(update, names)
 
@@ -263,13 +233,18 @@ def _text_columns(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _overwriting(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database so that nothing of what is changed stays in its free pages."""
+def edited(path: Path, complaint: str, *, overwrites: bool = False) -> Iterator[sqlite3.Connection]:
+    """Open an export to change it; what goes wrong becomes a `TraceError` with ``complaint``.
+
+    ``overwrites``: nothing of what is changed stays in free pages.
+    """
     try:
         with closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA secure_delete = ON")
+            if overwrites:
+                connection.execute("PRAGMA secure_delete = ON")
             with connection:
                 yield connection
-            connection.execute("VACUUM")
+            if overwrites:
+                connection.execute("VACUUM")
     except sqlite3.Error as error:
-        raise TraceError(f"{path}: cannot be cleaned of secrets ({error})") from error
+        raise TraceError(f"{path}: {complaint} ({error})") from error

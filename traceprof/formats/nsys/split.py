@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from traceprof.errors import TraceError, UsageError
+from traceprof.formats.nsys import schema
+from traceprof.formats.nsys.secrets import edited
+from traceprof.formats.sqlite.copying import DatabaseCopy, copying
 from traceprof.formats.sqlite.schema import quoted
+from traceprof.model.cutting import no_progress
 
 _OWNERS: Final = ("globalTid", "globalPid")
 """Columns that say whose a row is; where there are both, the first counts."""
+_TIMES: Final = frozenset({"start", "timestamp"})
 _OF_THE_NODE: Final = ("TARGET_INFO_", "DIAGNOSTIC_EVENT")
 """Tables that are copied whole although some of their rows name a process."""
-_NO_EVENTS: Final = ("PROFILER_OVERHEAD",)
-_DETAILS: Final = {
-    "CUDA_CALLCHAINS": ("id", "CUPTI_ACTIVITY_KIND_RUNTIME", "callchainId"),
-    "OSRT_CALLCHAINS": ("id", "OSRT_API", "callchainId"),
-    "SAMPLING_CALLCHAINS": ("id", "COMPOSITE_EVENTS", "id"),
-    "GENERIC_EVENT_DATA": ("genericEventId", "GENERIC_EVENTS", "genericEventId"),
-}
-"""Table → (its column, the table of events that it tells more about, the column there)."""
+_NO_EVENTS: Final = schema.OVERHEADS[0]
+_PROCESS: Final = schema.process_sql("globalTid")
+_CLOCK_MARKS: Final = f"""
+    SELECT start, int64Value FROM {schema.NVTX} LEFT JOIN StringIds ON StringIds.id = textId
+    WHERE eventType = {schema.NVTX_MARK} AND coalesce(text, value) = 'clock' AND int64Value > 0
+    ORDER BY int64Value"""
+_SESSION: Final = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
+_DOMAINS: Final = f"""
+    SELECT {_PROCESS}, domainId FROM {schema.NVTX}
+    WHERE eventType = {schema.NVTX_DOMAIN} AND text = 'traceprof'"""
+_COUNTS: Final = f"""
+    SELECT {_PROCESS} AS process, domainId, count(*), max(start) FROM {schema.NVTX}
+    WHERE {schema.ARE_RANGES} GROUP BY process, domainId"""
+_REMOVE: Final = f"""
+    DELETE FROM {schema.NVTX} WHERE (eventType = {schema.NVTX_MARK} OR {schema.ARE_RANGES})
+    AND {_PROCESS} = ? AND domainId = ?"""
 
 
 def copy_processes(export: Path, path: Path, processes: Collection[int], *, others: bool) -> int:
@@ -48,19 +59,37 @@ def copy_processes(export: Path, path: Path, processes: Collection[int], *, othe
         UsageError: the file cannot be written.
     """
     try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
-                connection.execute(f"PRAGMA {pragma}")
-            # Immutable: several of these read the same file side by side.
-            address = f"file:{quote(str(export.absolute()))}?mode=ro&immutable=1"
-            connection.execute("ATTACH ? AS export", (address,))
-            connection.execute("BEGIN")
-            n_events = _copy_tables(connection, processes, others=others)
-            connection.execute("COMMIT")
-    except sqlite3.Error as error:
+        # Immutable: several of these read the same file side by side.
+        with copying(export, path, no_progress) as copy:
+            return _copy_tables(copy, processes, others=others)
+    except (TraceError, UsageError) as error:
         path.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written ({error})") from error
+        raise UsageError(f"{path}: cannot be written ({error.__cause__ or error})") from error
+
+
+def _copy_tables(copy: DatabaseCopy, processes: Collection[int], *, others: bool) -> int:
+    n_events = 0
+    for name, table in sorted(copy.tables.items(), key=lambda one: one[0] in schema.DETAILS):
+        owner = next(filter(table.has, _OWNERS), None)
+        condition = "1"
+        if owner is not None and not name.startswith(_OF_THE_NODE):
+            condition = _belongs(owner, processes, others=others)
+        elif name in schema.DETAILS:
+            column, events, reference = schema.DETAILS[name]
+            if events in copy.tables:
+                condition = f"{column} IN (SELECT {reference} FROM main.{events})"
+        n_rows = copy.copy(name, condition)
+        is_event = owner is not None and _TIMES & table.types.keys()
+        if is_event and not name.startswith((*_OF_THE_NODE, _NO_EVENTS)):
+            n_events += n_rows
     return n_events
+
+
+def _belongs(owner: str, processes: Collection[int], *, others: bool) -> str:
+    """Return the condition on rows of ``processes``, or of all others."""
+    listed = ", ".join(str(int(process) & 0xFFFFFF) for process in processes)
+    process = schema.process_sql(owner)
+    return f"coalesce({process} NOT IN ({listed}), 1)" if others else f"{process} IN ({listed})"
 
 
 def remove_lone_overheads(export: Path, processes: Collection[int]) -> None:
@@ -72,19 +101,16 @@ def remove_lone_overheads(export: Path, processes: Collection[int]) -> None:
     Raises:
         TraceError: the export cannot be changed.
     """
-    try:
-        with closing(sqlite3.connect(export)) as connection, connection:
-            owners = _owners_of_events(connection)
-            overheads = [name for name in owners if name.startswith(_NO_EVENTS)]
-            kept = {int(process) & 0xFFFFFF for process in processes}
-            for name in owners.keys() - set(overheads):
-                sql = f"SELECT DISTINCT {owners[name]} >> 24 & 0xFFFFFF FROM {quoted(name)}"
-                kept |= {process for (process,) in connection.execute(sql) if process is not None}
-            for name in overheads:
-                condition = f"NOT ({_belongs(owners[name], kept, others=False)})"
-                connection.execute(f"DELETE FROM {quoted(name)} WHERE {condition}")
-    except sqlite3.Error as error:
-        raise TraceError(f"{export}: cannot be changed ({error})") from error
+    with edited(export, "cannot be changed") as connection:
+        owners = _owners_of_events(connection)
+        overheads = [name for name in owners if name.startswith(_NO_EVENTS)]
+        kept = {int(process) & 0xFFFFFF for process in processes}
+        for name in owners.keys() - set(overheads):
+            sql = f"SELECT DISTINCT {schema.process_sql(owners[name])} FROM {quoted(name)}"
+            kept |= {process for (process,) in connection.execute(sql) if process is not None}
+        for name in overheads:
+            condition = f"NOT ({_belongs(owners[name], kept, others=False)})"
+            connection.execute(f"DELETE FROM {quoted(name)} WHERE {condition}")
 
 
 def _owners_of_events(connection: sqlite3.Connection) -> dict[str, str]:
@@ -92,67 +118,11 @@ def _owners_of_events(connection: sqlite3.Connection) -> dict[str, str]:
     found = {}
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     for (name,) in tables:
-        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({quoted(name)})")]
+        columns = {row[1] for row in connection.execute(f"PRAGMA table_info({quoted(name)})")}
         owner = next((column for column in _OWNERS if column in columns), None)
-        if owner and {"start", "timestamp"} & set(columns) and not name.startswith(_OF_THE_NODE):
+        if owner and _TIMES & columns and not name.startswith(_OF_THE_NODE):
             found[name] = owner
     return found
-
-
-def _copy_tables(
-    connection: sqlite3.Connection, processes: Collection[int], *, others: bool
-) -> int:
-    tables = connection.execute(
-        "SELECT name, sql FROM export.sqlite_master"
-        " WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_'"
-    ).fetchall()
-    n_events = 0
-    for name, sql in sorted(tables, key=lambda table: table[0] in _DETAILS):
-        connection.execute(sql)
-        columns = [row[1] for row in connection.execute(f"PRAGMA main.table_info({quoted(name)})")]
-        owner = next((column for column in _OWNERS if column in columns), None)
-        condition = "1"
-        if owner is not None and not name.startswith(_OF_THE_NODE):
-            condition = _belongs(owner, processes, others=others)
-        elif name in _DETAILS:
-            condition = _is_wanted(name, {table for table, _ in tables})
-        n_rows = connection.execute(
-            f"INSERT INTO main.{quoted(name)} SELECT * FROM export.{quoted(name)} WHERE {condition}"
-        ).rowcount
-        is_event = owner is not None and {"start", "timestamp"} & set(columns)
-        if is_event and not name.startswith((*_OF_THE_NODE, *_NO_EVENTS)):
-            n_events += n_rows
-    return n_events
-
-
-def _belongs(owner: str, processes: Collection[int], *, others: bool) -> str:
-    """Return the condition on rows of ``processes``, or of all others."""
-    listed = ", ".join(str(int(process) & 0xFFFFFF) for process in processes)
-    process = f"({owner} >> 24 & 0xFFFFFF)"
-    return f"coalesce({process} NOT IN ({listed}), 1)" if others else f"{process} IN ({listed})"
-
-
-def _is_wanted(name: str, tables: set[str]) -> str:
-    """Return the condition on the details of events that have been copied."""
-    column, events, reference = _DETAILS[name]
-    return f"{column} IN (SELECT {reference} FROM main.{events})" if events in tables else "1"
-
-
-_CLOCK_MARKS: Final = """
-    SELECT start, int64Value FROM NVTX_EVENTS
-    LEFT JOIN StringIds ON StringIds.id = textId
-    WHERE eventType = 34 AND coalesce(text, value) = 'clock' AND int64Value > 0
-    ORDER BY int64Value"""
-_SESSION: Final = "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME"
-_DOMAINS: Final = """
-    SELECT globalTid >> 24, domainId FROM NVTX_EVENTS WHERE eventType = 75 AND text = 'traceprof'"""
-_COUNTS: Final = """
-    SELECT globalTid >> 24 AS process, domainId, count(*), max(start) FROM NVTX_EVENTS
-    WHERE eventType IN (59, 60) GROUP BY process, domainId"""
-_REMOVE: Final = """
-    DELETE FROM NVTX_EVENTS
-    WHERE eventType IN (34, 59, 60) AND globalTid >> 24 = ? AND domainId = ?"""
-_PID: Final = 0xFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +148,17 @@ def read_own_events(database: Path) -> OwnEvents:
     Raises:
         TraceError: the export is not readable.
     """
-    with _opened(database, "not a readable export of nsys") as connection:
+    with edited(database, "not a readable export of nsys") as connection:
         session = _rows(connection, "TARGET_INFO_SESSION_START_TIME", _SESSION)
-        marks = _rows(connection, "NVTX_EVENTS", _CLOCK_MARKS)
-        domains = set(_rows(connection, "NVTX_EVENTS", _DOMAINS))
-        counts = _rows(connection, "NVTX_EVENTS", _COUNTS)
+        marks = _rows(connection, schema.NVTX, _CLOCK_MARKS)
+        domains = set(_rows(connection, schema.NVTX, _DOMAINS))
+        counts = _rows(connection, schema.NVTX, _COUNTS)
     n_ranges: Counter[int] = Counter()
     last_ns: dict[int, int] = {}
     for process, domain, count, last in counts:
         if (process, domain) in domains:
-            n_ranges[process & _PID] += count
-            last_ns[process & _PID] = max(last, last_ns.get(process & _PID, last))
+            n_ranges[process] += count
+            last_ns[process] = max(last, last_ns.get(process, last))
     return OwnEvents(session[0][0] if session else 0, marks, n_ranges, last_ns)
 
 
@@ -198,20 +168,10 @@ def remove_own_events(database: Path, processes: Collection[int]) -> None:
     Raises:
         TraceError: the export cannot be changed.
     """
-    with _opened(database, "cannot be changed") as connection:
-        for row in _rows(connection, "NVTX_EVENTS", _DOMAINS):
-            if row[0] & _PID in processes:
+    with edited(database, "cannot be changed") as connection:
+        for row in _rows(connection, schema.NVTX, _DOMAINS):
+            if row[0] in processes:
                 connection.execute(_REMOVE, row)
-
-
-@contextmanager
-def _opened(database: Path, complaint: str) -> Iterator[sqlite3.Connection]:
-    """Open an export; what goes wrong becomes a `TraceError` that begins with ``complaint``."""
-    try:
-        with closing(sqlite3.connect(database)) as connection, connection:
-            yield connection
-    except sqlite3.Error as error:
-        raise TraceError(f"{database}: {complaint} ({error})") from error
 
 
 def _rows(connection: sqlite3.Connection, needed: str, sql: str) -> list[tuple[Any, ...]]:

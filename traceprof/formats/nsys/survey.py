@@ -12,13 +12,11 @@ from typing import Final
 
 import pandas as pd
 
+from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.communication import count_communication, has_communication
-from traceprof.formats.nsys.device import COPIES, GRAPHS, KERNELS, MEMSETS, SYNCS, has_kernel_shapes
-from traceprof.formats.nsys.host import API_CALLS, HOST_SOURCES, OVERHEADS
+from traceprof.formats.nsys.device import has_kernel_shapes
 from traceprof.formats.nsys.metrics import metric_sources, network_extent
-from traceprof.formats.nsys.mpi import MPI_TABLES, count_mpi_collectives
-from traceprof.formats.nsys.schema import NVTX_MARK, NVTX_PUSH_POP, NVTX_START_END, process_of
-from traceprof.formats.nsys.sidecar import COLLECTIVES, OPERATORS, SAMPLES
+from traceprof.formats.nsys.mpi import count_mpi_collectives
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Among
 from traceprof.formats.sqlite.database import Database
@@ -27,8 +25,10 @@ from traceprof.formats.sqlite.survey import RowSource, Survey, TableExtent
 from traceprof.model.tables import ABSENT
 
 _BITS: Final = 24
-_RANGES: Final = Among("eventType", (NVTX_PUSH_POP, NVTX_START_END))
-_MARKS: Final = Among("eventType", (NVTX_MARK,))
+_RANGES: Final = Among("eventType", schema.NVTX_RANGES)
+_MARKS: Final = Among("eventType", (schema.NVTX_MARK,))
+_LOOKED_UP_BY: Final = {schema.NVTX: (), schema.API_CALLS: ("start", "end", "correlationId")}
+"""The columns by which rows are looked up: none of what is always read as a whole."""
 
 
 def survey_of(
@@ -43,7 +43,7 @@ def survey_of(
         if own.n_rows:
             return own
         n_calls, n_annotations, _ = count_communication(database)
-        if COLLECTIVES not in database.tables:
+        if schema.COLLECTIVES not in database.tables:
             n_calls += count_mpi_collectives(database)
             return TableExtent(n_calls or n_annotations)
         return TableExtent(n_annotations)
@@ -64,16 +64,16 @@ def tells_of_collectives(database: Database) -> bool:
 
 def _sources(database: Database) -> dict[str, list[RowSource]]:
     found = {
-        "kernels": _on_devices(KERNELS, GRAPHS),
-        "copies": _on_devices(COPIES, MEMSETS),
-        "syncs": _on_devices(SYNCS),
-        "api_calls": _on_host(API_CALLS),
-        "ranges": _on_host("NVTX_EVENTS", where=_RANGES),
-        "marks": _on_host("NVTX_EVENTS", where=_MARKS, end=""),
-        "host_ops": _on_host(*HOST_SOURCES, *MPI_TABLES, OPERATORS),
-        "overheads": _on_host(*OVERHEADS),
-        "collectives": _on_host(COLLECTIVES),
-        "samples": [RowSource(SAMPLES, end=""), *metric_sources(database)],
+        "kernels": _on_devices(schema.KERNELS, schema.GRAPHS),
+        "copies": _on_devices(schema.COPIES, schema.MEMSETS),
+        "syncs": _on_devices(schema.SYNCS),
+        "api_calls": _on_host(schema.API_CALLS),
+        "ranges": _on_host(schema.NVTX, where=_RANGES),
+        "marks": _on_host(schema.NVTX, where=_MARKS, end=""),
+        "host_ops": _on_host(*schema.HOST_SOURCES, *schema.MPI_SOURCES, schema.OPERATORS),
+        "overheads": _on_host(*schema.OVERHEADS),
+        "collectives": _on_host(schema.COLLECTIVES),
+        "samples": [RowSource(schema.SAMPLES, end=""), *metric_sources(database)],
     }
     return {
         name: [source for source in sources if source.table in database.tables]
@@ -106,20 +106,12 @@ def _source(
             end,
             number,
             "deviceId" if device else "",
-            process_of,
+            schema.process_of,
             _BITS,
             where,
-            _sought(table, end),
+            _LOOKED_UP_BY.get(table, ("start", end) if end else ("start",)),
         ),
     )
-
-
-def _sought(table: str, end: str) -> tuple[str, ...]:
-    """Return the columns by which rows of a table are looked up."""
-    if table == "NVTX_EVENTS":  # always read as a whole
-        return ()
-    times = ("start", end) if end else ("start",)
-    return (*times, "correlationId") if table == API_CALLS else times
 
 
 _CUDA_TABLES: Final = ("kernels", "copies", "api_calls", "syncs")
@@ -132,52 +124,46 @@ def recorded_tables(database: Database, has_rows: set[str]) -> set[str]:
     CUDA was traced at all, which its API calls show.
     """
     recorded = set(has_rows)
-    asked = (
-        database.rows("SELECT value FROM META_DATA_CAPTURE WHERE name = 'CAPTURE_EVENT_TYPE'")
-        if "META_DATA_CAPTURE" in database.tables
-        else []
-    )
-    asked_for = {str(value) for (value,) in asked}
+    asked_for = set()
+    if "META_DATA_CAPTURE" in database.tables:
+        asked = "SELECT value FROM META_DATA_CAPTURE WHERE name = 'CAPTURE_EVENT_TYPE'"
+        asked_for = {str(value) for (value,) in database.rows(asked)}
     # Rows that are left out were recorded, too.
     left_out = [table for table, faults in database.catalogue.left_out.items() if faults]
     asked_for |= {"Cuda" for table in left_out if table.startswith("CUPTI_ACTIVITY_KIND_")}
-    asked_for |= {"NvtxEvents" for table in left_out if table == "NVTX_EVENTS"}
+    asked_for |= {"NvtxEvents" for table in left_out if table == schema.NVTX}
     if recorded & set(_CUDA_TABLES) or "Cuda" in asked_for:
         recorded |= set(_CUDA_TABLES)
     if recorded & {"ranges", "marks"} or "NvtxEvents" in asked_for:
         recorded |= {"ranges", "marks"}
     if has_kernel_shapes(database):
         recorded.add("kernel_shapes")
-    own = {COLLECTIVES: "collectives", SAMPLES: "samples"}
+    own = {schema.COLLECTIVES: "collectives", schema.SAMPLES: "samples"}
     recorded |= {name for table, name in own.items() if table in database.tables}
     return recorded
 
 
 def unrecorded_graphs(database: Database) -> int:
-    """Return how often CUDA graphs were launched of whose work nothing is in the file."""
-    n_launches = _graph_launches(database)
+    """Return how often CUDA graphs were launched of whose work nothing is in the file.
+
+    A scan only where strings say that one was.
+    """
+    if "nameId" not in database.columns(schema.API_CALLS):
+        return 0
+    named = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
+    ids = tuple(key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}"))
+    if not ids:
+        return 0
+    wanted, names = Among("nameId", ids), {"nameId": ColumnType.INTEGER}
+    n_launches = len(database.read_columns(schema.API_CALLS, names, where=wanted)["nameId"])
     return 0 if n_launches and _graph_work_is_recorded(database) else n_launches
 
 
-def _graph_launches(database: Database) -> int:
-    """Return how often a CUDA graph was launched; a scan only where strings say that one was."""
-    if not {"nameId"} <= database.columns(API_CALLS):
-        return 0
-    named = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
-    ids = [key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}")]
-    if not ids:
-        return 0
-    wanted = Among("nameId", tuple(ids))
-    return len(
-        database.read_columns(API_CALLS, {"nameId": ColumnType.INTEGER}, where=wanted)["nameId"]
-    )
-
-
 def _graph_work_is_recorded(database: Database) -> bool:
-    if database.has_rows(GRAPHS):
+    if database.has_rows(schema.GRAPHS):
         return True
-    has_nodes = "graphNodeId" in database.columns(KERNELS)
-    nodes = f"SELECT 1 FROM {KERNELS} WHERE graphNodeId > 0 LIMIT 1"
+    has_nodes = "graphNodeId" in database.columns(schema.KERNELS)
+    nodes = f"SELECT 1 FROM {schema.KERNELS} WHERE graphNodeId > 0 LIMIT 1"
     return has_nodes and bool(database.rows(nodes))
 
 
@@ -195,7 +181,7 @@ _CPU_SAMPLING: Final = re.compile(r"\bCPU\b|perf event|event source Perf|backtra
 def read_diagnostics(database: Database) -> list[str]:
     """Return the errors and the warnings about lost data, each once, the most frequent first.
 
-    nsys warns for every process that does not use CUDA or NVTX, and where it may not sample
+    nsys warns for every process that does not use CUDA or schema.NVTX, and where it may not sample
     the CPU; these say nothing about what was recorded.
     """
     if not {"severity", "text"} <= database.columns("DIAGNOSTIC_EVENT"):

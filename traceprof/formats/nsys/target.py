@@ -9,23 +9,12 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys.communication import Communicator
-from traceprof.formats.nsys.schema import named, process_of, thread_of
+from traceprof.formats.nsys.schema import named, process_of, process_sql, thread_of
 from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLES
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo
-
-__all__ = [
-    "capture_end_ns",
-    "named_processes",
-    "physical_devices",
-    "read_devices",
-    "read_environment",
-    "read_info",
-    "read_processes",
-    "read_threads",
-]
 
 _PROPERTIES: Final = {
     "Hostname": "host",
@@ -38,6 +27,14 @@ _PROPERTIES: Final = {
     "CudaDriverVersion": "cuda_driver",
 }
 """Of the target's properties only these are taken: the others hold environments of processes."""
+_OF_DEVICES: Final = {
+    "device": "id",
+    "name": "name",
+    "uuid": "uuid",
+    "memory_bytes": "totalMemory",
+    "memory_bytes_per_s": "memoryBandwidth",
+    "sm_count": "smCount",
+}
 
 
 def read_info(database: Database, format_name: str) -> TraceInfo:
@@ -62,49 +59,33 @@ def capture_end_ns(database: Database) -> int | None:
 
 def read_devices(database: Database) -> pd.DataFrame:
     """Return the accelerators; display adapters that cannot run CUDA are left out."""
-    wanted = {
-        "device": "id",
-        "name": "name",
-        "uuid": "uuid",
-        "memory_bytes": "totalMemory",
-        "memory_bytes_per_s": "memoryBandwidth",
-        "sm_count": "smCount",
-        "compute_capability": "computeMajor * 10 + computeMinor",
-    }
     present = database.columns("TARGET_INFO_GPU")
     if "id" not in present:
         return empty_table("devices")
-    if not {"computeMajor", "computeMinor"} <= present:
-        del wanted["compute_capability"]
-    found = {
-        column: source
-        for column, source in wanted.items()
-        if source in present or column == "compute_capability"
+    wanted = {own: stored for own, stored in _OF_DEVICES.items() if stored in present}
+    if {"computeMajor", "computeMinor"} <= present:
+        wanted["compute_capability"] = "computeMajor * 10 + computeMinor"
+    rows = database.rows(f"SELECT {', '.join(wanted.values())} FROM TARGET_INFO_GPU ORDER BY id")
+    told = dict(zip(wanted, zip(*rows, strict=True), strict=bool(rows)))
+    columns = {
+        own: list(map(_text if own in ("name", "uuid") else _number, values))
+        for own, values in told.items()
     }
-    rows = database.rows(f"SELECT {', '.join(found.values())} FROM TARGET_INFO_GPU ORDER BY id")
-    devices = pd.DataFrame(rows, columns=list(found))
-    columns: dict[str, pd.Series] = {
-        column: _texts(values) if column in ("name", "uuid") else _numbers(values)
-        for column, values in ((str(name), devices[name]) for name in devices)
-    }
-    is_one = columns["device"] != ABSENT
+    devices = make_table("devices", columns)
+    is_one = devices["device"] != ABSENT
     if "memory_bytes" in columns:
-        is_one &= columns["memory_bytes"] != 0
-    return make_table("devices", {column: values[is_one] for column, values in columns.items()})
+        is_one &= devices["memory_bytes"] != 0
+    return devices[is_one].reset_index(drop=True)
 
 
-def _texts(values: pd.Series) -> pd.Series:
-    return values.map(lambda value: value if isinstance(value, str) else "").astype(object)
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
-def _numbers(values: pd.Series) -> pd.Series:
-    """Return whole numbers; what a damaged file has in their place is not known."""
-
-    def number(value: Any) -> int:
-        is_whole = isinstance(value, float | int) and value == value // 1
-        return int(value) if is_whole and abs(value) < 1 << 62 else ABSENT
-
-    return values.map(number).astype(np.int64)
+def _number(value: Any) -> int:
+    """Return a whole number; what a damaged file has in its place is not known."""
+    is_whole = isinstance(value, float | int) and value == value // 1
+    return int(value) if is_whole and abs(value) < 1 << 62 else ABSENT
 
 
 def _are_whole(*columns: str) -> str:
@@ -182,7 +163,7 @@ def _ranks(database: Database, groups: Callable[[], Sequence[Communicator]]) -> 
         }
     if {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
         rows = database.rows(
-            "SELECT (globalTid >> 24) & 16777215, rank FROM MPI_RANKS "
+            f"SELECT {process_sql('globalTid')}, rank FROM MPI_RANKS "
             f"WHERE {_are_whole('globalTid', 'rank')}"
         )
         return {pid: _Rank(rank=rank) for pid, rank in rows}
@@ -206,18 +187,13 @@ def read_threads(database: Database, processes: np.ndarray) -> pd.DataFrame:
     """Return the names of the threads of these processes."""
     if not {"nameId", "globalTid"} <= database.columns("ThreadNames"):
         return empty_table("threads")
-    integer = ColumnType.INTEGER
-    raw = database.read_columns("ThreadNames", {"nameId": integer, "globalTid": integer})
-    owner = process_of(raw["globalTid"])
-    kept = np.isin(owner, processes)
-    return make_table(
-        "threads",
-        {
-            "process": owner[kept],
-            "thread": thread_of(raw["globalTid"])[kept],
-            "name": np.asarray(named(database, np.asarray(raw["nameId"])[kept]), object),
-        },
-    )
+    wanted = dict.fromkeys(("nameId", "globalTid"), ColumnType.INTEGER)
+    raw = database.read_columns("ThreadNames", wanted)
+    kept = np.isin(process_of(raw["globalTid"]), processes)
+    owners, ids = (np.asarray(raw[name])[kept] for name in ("globalTid", "nameId"))
+    names = np.asarray(named(database, ids), object)
+    own = {"process": process_of(owners), "thread": thread_of(owners), "name": names}
+    return make_table("threads", own)
 
 
 def read_environment(database: Database) -> pd.DataFrame:
@@ -229,9 +205,7 @@ def read_environment(database: Database) -> pd.DataFrame:
     }
     found |= _launcher_variables(database)
     found |= database.settings("TRACEPROF_ENVIRONMENT")
-    return make_table(
-        "environment", {"name": list(found), "value": [found[name] for name in found]}
-    )
+    return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def _launcher_variables(database: Database) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -14,279 +14,25 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.files import new_file
-from traceprof.formats.nsys.schema import KERNEL_SHAPE, NSYS_TABLES, global_id
+from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.sidecar import (
     append_traceprof_events,
     append_traceprof_tables,
+    create,
     global_ids,
 )
+from traceprof.formats.shared.cupti import KERNEL_SHAPE, MEMORY_KINDS, SYNC_KINDS
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
 from traceprof.model.tables import shapes_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.units import NS_PER_S
 
-_COPY_KINDS: Final = {"unknown": 0, "h2d": 1, "d2h": 2, "d2d": 8, "h2h": 9, "p2p": 10}
-_MEMORY_KINDS: Final = {
-    "pageable": 0,
-    "pinned": 1,
-    "device": 2,
-    "array": 3,
-    "managed": 4,
-    "device_static": 5,
-    "managed_static": 6,
-}
-_SYNC_TYPES: Final = {"unknown": 0, "event": 1, "stream_wait": 2, "stream": 3, "context": 4}
-
-
-def _create(connection: sqlite3.Connection, table: str) -> None:
-    connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({NSYS_TABLES[table]})")
-
-
-def _device_columns(frame: pd.DataFrame) -> dict[str, Any]:
-    return {
-        "start": frame["start_ns"],
-        "end": frame["end_ns"],
-        "deviceId": frame["device"],
-        "contextId": 1,
-        "streamId": frame["stream"],
-        "correlationId": without_absent(frame["correlation"]),
-        "globalPid": [global_id(process) for process in frame["process"].tolist()],
-    }
-
-
-def _write_kernels(connection: sqlite3.Connection, frame: pd.DataFrame, strings: StringIds) -> None:
-    """Write kernels with the columns of their shapes."""
-    table = "CUPTI_ACTIVITY_KIND_KERNEL"
-    _create(connection, table)
-    names = strings.ids_of(frame["name"])
-    insert_columns(
-        connection,
-        table,
-        {
-            **_device_columns(frame),
-            "demangledName": names,
-            "shortName": names,
-            "graphNodeId": without_absent(frame["graph_node"]),
-            **{
-                column: without_absent(frame[name])
-                for name, column in KERNEL_SHAPE.items()
-                if name != "context"
-            },
-        },
-    )
-
-
-def _write_copies(connection: sqlite3.Connection, frame: pd.DataFrame, _strings: StringIds) -> None:
-    for table in ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"):
-        _create(connection, table)
-    copies = frame[frame["direction"] != "memset"]
-    insert_columns(
-        connection,
-        "CUPTI_ACTIVITY_KIND_MEMCPY",
-        {
-            **_device_columns(copies),
-            "bytes": copies["n_bytes"],
-            "copyKind": _codes(copies["direction"], _COPY_KINDS, 0),
-            "srcKind": _codes(copies["src_kind"], _MEMORY_KINDS, None),
-            "dstKind": _codes(copies["dst_kind"], _MEMORY_KINDS, None),
-            "srcDeviceId": without_absent(copies["src_device"]),
-            "dstDeviceId": without_absent(copies["dst_device"]),
-            "graphNodeId": without_absent(copies["graph_node"]),
-        },
-    )
-    memsets = frame[frame["direction"] == "memset"]
-    insert_columns(
-        connection,
-        "CUPTI_ACTIVITY_KIND_MEMSET",
-        {
-            **_device_columns(memsets),
-            "value": 0,
-            "bytes": memsets["n_bytes"],
-            "memKind": _codes(memsets["dst_kind"], _MEMORY_KINDS, None),
-            "graphNodeId": without_absent(memsets["graph_node"]),
-        },
-    )
-
-
-def _write_api_calls(
-    connection: sqlite3.Connection, frame: pd.DataFrame, strings: StringIds
-) -> None:
-    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
-    _create(connection, table)
-    insert_columns(
-        connection,
-        table,
-        {
-            "start": frame["start_ns"],
-            "end": frame["end_ns"],
-            "eventClass": 0,
-            "globalTid": global_ids(frame),
-            "correlationId": without_absent(frame["correlation"]),
-            "nameId": strings.ids_of(frame["name"]),
-            "returnValue": 0,
-        },
-    )
-
-
-def _write_syncs(connection: sqlite3.Connection, frame: pd.DataFrame, _strings: StringIds) -> None:
-    table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-    _create(connection, table)
-    kinds = _codes(frame["kind"], _SYNC_TYPES, 0)
-    insert_columns(connection, table, {**_device_columns(frame), "syncType": kinds, "eventId": 0})
-
-
-def _write_overheads(
-    connection: sqlite3.Connection, frame: pd.DataFrame, strings: StringIds
-) -> None:
-    _create(connection, "PROFILER_OVERHEAD")
-    insert_columns(
-        connection,
-        "PROFILER_OVERHEAD",
-        {
-            "start": frame["start_ns"],
-            "end": frame["end_ns"],
-            "globalTid": global_ids(frame),
-            "nameId": strings.ids_of(frame["name"]),
-            "returnValue": 0,
-        },
-    )
-
-
-def _codes(names: pd.Series, codes: Mapping[str, int], other: int | None) -> list[int | None]:
-    return [codes.get(str(name), other) for name in names]
-
-
-_Writer = Callable[[sqlite3.Connection, pd.DataFrame, StringIds], None]
-EVENT_WRITERS: Final[Mapping[str, _Writer]] = {
-    "kernels": _write_kernels,
-    "copies": _write_copies,
-    "api_calls": _write_api_calls,
-    "syncs": _write_syncs,
-    "overheads": _write_overheads,
-}
-
-
-_PUSH_POP: Final = 59
-_START_END: Final = 60
-_MARK: Final = 34
-_DOMAIN: Final = 75
-_LAST_DOMAINS: Final = """
-    SELECT globalTid >> 24 & 0xFFFFFF, max(domainId) FROM NVTX_EVENTS GROUP BY 1"""
-
-EventTables: TypeAlias = Mapping[str, pd.DataFrame]
-"""Tables of events by name: ranges, marks, collectives, samples."""
-
-
-class EventAppender:
-    """Adds events to a database, with the domains and the strings that they need."""
-
-    def __init__(self, connection: sqlite3.Connection, strings: StringIds) -> None:
-        self._connection = connection
-        self._strings = strings
-        self._domains: dict[tuple[int, str], int] = {}
-        self._last: dict[int, int] | None = None
-
-    def append_all(self, events: Iterable[EventTables], span: TimeWindow) -> TimeWindow:
-        """Add all ``events``; return ``span`` widened to hold them."""
-        starts, ends = [span.start_ns], [span.end_ns]
-        is_empty = span.duration_ns == 0
-        for tables in events:
-            self.append(tables)
-            append_traceprof_events(self._connection, tables, self._strings)
-            for table in tables.values():
-                if len(table):
-                    starts.append(int(table["start_ns"].min()))
-                    last = "end_ns" if "end_ns" in table else "start_ns"
-                    ends.append(int(table[last].max()))
-        if is_empty and len(starts) > 1:
-            starts, ends = starts[1:], ends[1:]
-        return TimeWindow(min(starts), max(ends))
-
-    def append(self, tables: EventTables) -> None:
-        """Add ranges and marks to ``NVTX_EVENTS``."""
-        ranges, marks = tables.get("ranges"), tables.get("marks")
-        if ranges is not None and len(ranges):
-            is_pair = (ranges["kind"] == "start_end").to_numpy(np.bool_)
-            self._append(ranges, np.where(is_pair, _START_END, _PUSH_POP))
-        if marks is not None and len(marks):
-            self._append(marks, _MARK)
-
-    def _append(self, frame: pd.DataFrame, event_type: np.ndarray | int) -> None:
-        if self._last is None:
-            self._last = self._prepare()
-        is_span = "end_ns" in frame
-        insert_columns(
-            self._connection,
-            "NVTX_EVENTS",
-            {
-                "start": frame["start_ns"],
-                "end": frame["end_ns"] if is_span else None,
-                "eventType": event_type,
-                "category": without_absent(frame["category"]) if is_span else None,
-                "globalTid": global_ids(frame),
-                "textId": self._strings.ids_of(frame["name"]),
-                "domainId": self._domains_of(frame),
-                **_payloads(frame["payload"].to_numpy()),
-            },
-        )
-
-    def _prepare(self) -> dict[int, int]:
-        """Make the table; return process → the last id of a domain that it has there."""
-        self._connection.execute(
-            f"CREATE TABLE IF NOT EXISTS NVTX_EVENTS ({NSYS_TABLES['NVTX_EVENTS']})"
-        )
-        return dict(self._connection.execute(_LAST_DOMAINS))
-
-    def _domains_of(self, frame: pd.DataFrame) -> list[int]:
-        """Return the id of the domain of each row; ids count per process."""
-        codes, domains = pd.factorize(frame["domain"])
-        keys = frame["process"].to_numpy(np.int64) * len(domains) + codes
-        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-        processes = frame["process"].to_numpy(np.int64)[first].tolist()
-        pairs = zip(processes, (str(domains[code]) for code in codes[first]), strict=True)
-        ids = np.array([self._domain(*pair) for pair in pairs], np.int64)
-        listed: list[int] = ids[place].tolist()
-        return listed
-
-    def _domain(self, process: int, domain: str) -> int:
-        key = (process, domain)
-        if key not in self._domains and not domain:
-            self._domains[key] = 0
-        if key not in self._domains and self._last is not None:
-            number = (self._last.get(process) or 0) + 1
-            self._domains[key] = self._last[process] = number
-            self._connection.execute(
-                "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid, domainId)"
-                " VALUES (0, ?, ?, ?, ?)",
-                (_DOMAIN, domain, global_id(process, process), number),
-            )
-        return self._domains[key]
-
-
-def _payloads(values: Any) -> dict[str, Any]:
-    """Return the payload columns: whole numbers apart from the others, as NVTX has them."""
-    is_known = ~np.isnan(values)
-    is_whole = is_known & (np.abs(values) < 2.0**63) & (np.floor(values) == values)
-    if is_whole.all():
-        return {"int64Value": values.astype(np.int64)}
-    whole = np.full(len(values), None, object)
-    whole[is_whole] = values[is_whole].astype(np.int64)
-    return {"int64Value": whole, "doubleValue": np.where(is_known & ~is_whole, values, np.nan)}
-
-
 _SCHEMA_VERSION: Final = "3.17.2"
 _ALWAYS: Final = (
-    "StringIds",
-    "META_DATA_EXPORT",
-    "TARGET_INFO_SESSION_START_TIME",
-    "TARGET_INFO_SYSTEM_ENV",
-    "TARGET_INFO_GPU",
-    "ANALYSIS_DETAILS",
-    "PROCESSES",
-    "ThreadNames",
-    "ENUM_CUDA_MEMCPY_OPER",
-    "ENUM_CUDA_MEM_KIND",
+    *("StringIds", "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"),
+    *("TARGET_INFO_GPU", "ANALYSIS_DETAILS", "PROCESSES", "ThreadNames"),
+    *("ENUM_CUDA_MEMCPY_OPER", "ENUM_CUDA_MEM_KIND"),
 )
 _COPY_LABELS: Final = {
     1: "Host-to-Device",
@@ -296,6 +42,18 @@ _COPY_LABELS: Final = {
     10: "Peer-to-Peer",
 }
 _MEMORY_LABELS: Final = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
+_COPY_CODES: Final = {"unknown": 0, "h2d": 1, "d2h": 2, "d2d": 8, "h2h": 9, "p2p": 10}
+_MEMORY_CODES: Final = {kind: code for code, kind in MEMORY_KINDS.items() if kind != "unknown"}
+_SYNC_CODES: Final = {kind: code for code, kind in SYNC_KINDS.items()}
+_OF_GPUS: Final = {
+    "totalMemory": "memory_bytes",
+    "memoryBandwidth": "memory_bytes_per_s",
+    "smCount": "sm_count",
+}
+_EVENTS: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
+
+EventTables: TypeAlias = Mapping[str, pd.DataFrame]
+"""Tables of events by name: ranges, marks, collectives, samples."""
 
 
 def write_nsys(
@@ -315,12 +73,14 @@ def write_nsys(
     """
     with _database_beside(path) as connection:
         for table in _ALWAYS:
-            connection.execute(f"CREATE TABLE {table} ({NSYS_TABLES[table]})")
+            create(connection, table, schema.NSYS_TABLES)
         strings = StringIds(connection)
         _write_targets(connection, trace, strings)
-        for name, write in EVENT_WRITERS.items():
+        for name in _EVENTS:
             if name in trace.recorded or len(trace.table(name)):
-                write(connection, _rows_of(trace, name), strings)
+                for table, columns in _stored_events(trace, name, strings).items():
+                    create(connection, table, schema.NSYS_TABLES)
+                    insert_columns(connection, table, columns)
         appender = EventAppender(connection, strings)
         appender.append({"ranges": trace.ranges, "marks": trace.marks})
         append_traceprof_tables(connection, trace, strings, manifest or {})
@@ -343,7 +103,7 @@ def append_to_nsys(
     """
     try:
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(f"CREATE TABLE IF NOT EXISTS StringIds ({NSYS_TABLES['StringIds']})")
+            create(connection, "StringIds", schema.NSYS_TABLES)
             strings = StringIds(connection)
             appender = EventAppender(connection, strings)
             appender.append({"ranges": trace.ranges, "marks": trace.marks})
@@ -353,11 +113,81 @@ def append_to_nsys(
         raise UsageError(f"{path}: cannot be written ({error})") from error
 
 
-def _rows_of(trace: Trace, name: str) -> pd.DataFrame:
+def _stored_events(trace: Trace, name: str, strings: StringIds) -> Mapping[str, Mapping[str, Any]]:
+    """Return the tables of nsys that hold a table of ``trace``, with their columns."""
     frame = trace.table(name)
-    if name != "kernels":
-        return frame
-    return pd.concat([frame, shapes_of(frame, trace.kernel_shapes)], axis="columns")
+    match name:
+        case "kernels":
+            names = strings.ids_of(frame["name"])
+            shapes = shapes_of(frame, trace.kernel_shapes)
+            own: dict[str, Any] = {"demangledName": names, "shortName": names}
+            for column, stored in KERNEL_SHAPE.items():
+                if column != "context":
+                    own[stored] = without_absent(shapes[column])
+            return {schema.KERNELS: {**_on_device(frame), **_graph_nodes(frame), **own}}
+        case "copies":
+            is_memset = (frame["direction"] == "memset").to_numpy()
+            return {
+                schema.COPIES: _copies(frame[~is_memset]),
+                schema.MEMSETS: _memsets(frame[is_memset]),
+            }
+        case "syncs":
+            kinds = _codes(frame["kind"], _SYNC_CODES, 0)
+            return {schema.SYNCS: {**_on_device(frame), "syncType": kinds, "eventId": 0}}
+        case "api_calls":
+            own = {"eventClass": 0, "correlationId": without_absent(frame["correlation"])}
+            return {schema.API_CALLS: {**_on_host(frame, strings), **own}}
+        case _:
+            return {schema.OVERHEADS[0]: _on_host(frame, strings)}
+
+
+def _copies(frame: pd.DataFrame) -> dict[str, Any]:
+    return {
+        **_on_device(frame),
+        **_graph_nodes(frame),
+        "bytes": frame["n_bytes"],
+        "copyKind": _codes(frame["direction"], _COPY_CODES, 0),
+        "srcKind": _codes(frame["src_kind"], _MEMORY_CODES, None),
+        "dstKind": _codes(frame["dst_kind"], _MEMORY_CODES, None),
+        "srcDeviceId": without_absent(frame["src_device"]),
+        "dstDeviceId": without_absent(frame["dst_device"]),
+    }
+
+
+def _memsets(frame: pd.DataFrame) -> dict[str, Any]:
+    kinds = _codes(frame["dst_kind"], _MEMORY_CODES, None)
+    own = {"value": 0, "bytes": frame["n_bytes"], "memKind": kinds}
+    return {**_on_device(frame), **_graph_nodes(frame), **own}
+
+
+def _on_device(frame: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "start": frame["start_ns"],
+        "end": frame["end_ns"],
+        "deviceId": frame["device"],
+        "contextId": 1,
+        "streamId": frame["stream"],
+        "correlationId": without_absent(frame["correlation"]),
+        "globalPid": [schema.global_id(process) for process in frame["process"].tolist()],
+    }
+
+
+def _graph_nodes(frame: pd.DataFrame) -> dict[str, Any]:
+    return {"graphNodeId": without_absent(frame["graph_node"])}
+
+
+def _on_host(frame: pd.DataFrame, strings: StringIds) -> dict[str, Any]:
+    return {
+        "start": frame["start_ns"],
+        "end": frame["end_ns"],
+        "globalTid": global_ids(frame),
+        "nameId": strings.ids_of(frame["name"]),
+        "returnValue": 0,
+    }
+
+
+def _codes(names: pd.Series, codes: Mapping[str, int], other: int | None) -> list[int | None]:
+    return [codes.get(str(name), other) for name in names]
 
 
 @contextmanager
@@ -394,9 +224,9 @@ def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindo
     start_ns, end_ns = min(0, span.start_ns), span.end_ns
     connection.execute(
         "INSERT INTO ANALYSIS_DETAILS VALUES (?, ?, ?, ?)",
-        (global_id(0), end_ns - start_ns, start_ns, end_ns),
+        (schema.global_id(0), end_ns - start_ns, start_ns, end_ns),
     )
-    environment = [(global_id(0), "Hostname", "Hostname", 0, trace.info.host)]
+    environment = [(schema.global_id(0), "Hostname", "Hostname", 0, trace.info.host)]
     connection.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?, ?, ?, ?, ?)", environment)
     for table, labels in (
         ("ENUM_CUDA_MEMCPY_OPER", _COPY_LABELS),
@@ -413,7 +243,7 @@ def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: String
         connection,
         "PROCESSES",
         {
-            "globalPid": [global_id(pid) for pid in processes["process"].tolist()],
+            "globalPid": [schema.global_id(pid) for pid in processes["process"].tolist()],
             "pid": processes["process"],
             "name": processes["name"],
         },
@@ -428,17 +258,114 @@ def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: String
         connection,
         "TARGET_INFO_GPU",
         {
-            "vmId": global_id(0),
+            "vmId": schema.global_id(0),
             "id": devices["device"],
             "cuDevice": devices["device"],
             "name": devices["name"],
             "uuid": devices["uuid"],
-            "totalMemory": [max(0, value) or None for value in devices["memory_bytes"].tolist()],
-            "memoryBandwidth": [
-                max(0, value) or None for value in devices["memory_bytes_per_s"].tolist()
-            ],
-            "smCount": [max(0, value) or None for value in devices["sm_count"].tolist()],
+            **{
+                stored: [max(0, value) or None for value in devices[column].tolist()]
+                for stored, column in _OF_GPUS.items()
+            },
             "computeMajor": [value // 10 if value > 0 else None for value in capabilities],
             "computeMinor": [value % 10 if value > 0 else None for value in capabilities],
         },
     )
+
+
+class EventAppender:
+    """Adds events to a database, with the domains and the strings that they need."""
+
+    def __init__(self, connection: sqlite3.Connection, strings: StringIds) -> None:
+        self._connection = connection
+        self._strings = strings
+        self._domains: dict[tuple[int, str], int] = {}
+        self._last: dict[int, int] | None = None
+
+    def append_all(self, events: Iterable[EventTables], span: TimeWindow) -> TimeWindow:
+        """Add all ``events``; return ``span`` widened to hold them."""
+        starts, ends = [span.start_ns], [span.end_ns]
+        is_empty = span.duration_ns == 0
+        for tables in events:
+            self.append(tables)
+            append_traceprof_events(self._connection, tables, self._strings)
+            for table in tables.values():
+                if len(table):
+                    starts.append(int(table["start_ns"].min()))
+                    last = "end_ns" if "end_ns" in table else "start_ns"
+                    ends.append(int(table[last].max()))
+        if is_empty and len(starts) > 1:
+            starts, ends = starts[1:], ends[1:]
+        return TimeWindow(min(starts), max(ends))
+
+    def append(self, tables: EventTables) -> None:
+        """Add ranges and marks to ``NVTX_EVENTS``."""
+        ranges, marks = tables.get("ranges"), tables.get("marks")
+        if ranges is not None and len(ranges):
+            is_pair = (ranges["kind"] == "start_end").to_numpy(np.bool_)
+            self._append(ranges, np.where(is_pair, schema.NVTX_START_END, schema.NVTX_PUSH_POP))
+        if marks is not None and len(marks):
+            self._append(marks, schema.NVTX_MARK)
+
+    def _append(self, frame: pd.DataFrame, event_type: np.ndarray | int) -> None:
+        if self._last is None:
+            self._last = self._prepare()
+        is_span = "end_ns" in frame
+        insert_columns(
+            self._connection,
+            schema.NVTX,
+            {
+                "start": frame["start_ns"],
+                "end": frame["end_ns"] if is_span else None,
+                "eventType": event_type,
+                "category": without_absent(frame["category"]) if is_span else None,
+                "globalTid": global_ids(frame),
+                "textId": self._strings.ids_of(frame["name"]),
+                "domainId": self._domains_of(frame),
+                **_payloads(frame["payload"].to_numpy()),
+            },
+        )
+
+    def _prepare(self) -> dict[int, int]:
+        """Make the table; return process → the last id of a domain that it has there."""
+        create(self._connection, schema.NVTX, schema.NSYS_TABLES)
+        last = (
+            f"SELECT {schema.process_sql('globalTid')}, max(domainId) FROM {schema.NVTX} GROUP BY 1"
+        )
+        return dict(self._connection.execute(last))
+
+    def _domains_of(self, frame: pd.DataFrame) -> list[int]:
+        """Return the id of the domain of each row; ids count per process."""
+        codes, domains = pd.factorize(frame["domain"])
+        keys = frame["process"].to_numpy(np.int64) * len(domains) + codes
+        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+        processes = frame["process"].to_numpy(np.int64)[first].tolist()
+        pairs = zip(processes, (str(domains[code]) for code in codes[first]), strict=True)
+        ids = np.array([self._domain(*pair) for pair in pairs], np.int64)
+        listed: list[int] = ids[place].tolist()
+        return listed
+
+    def _domain(self, process: int, domain: str) -> int:
+        key = (process, domain)
+        if not domain:
+            return 0
+        if key not in self._domains and self._last is not None:
+            number = (self._last.get(process) or 0) + 1
+            self._domains[key] = self._last[process] = number
+            self._connection.execute(
+                f"INSERT INTO {schema.NVTX} (start, eventType, text, globalTid, domainId)"
+                " VALUES (0, ?, ?, ?, ?)",
+                (schema.NVTX_DOMAIN, domain, schema.global_id(process, process), number),
+            )
+        return self._domains[key]
+
+
+def _payloads(values: Any) -> dict[str, Any]:
+    """Return the payload columns: whole numbers apart from the others, as NVTX has them."""
+    is_known = ~np.isnan(values)
+    is_whole = is_known & (np.abs(values) < 2.0**63) & (np.floor(values) == values)
+    if is_whole.all():
+        return {"int64Value": values.astype(np.int64)}
+    whole = np.full(len(values), None, object)
+    whole[is_whole] = values[is_whole].astype(np.int64)
+    return {"int64Value": whole, "doubleValue": np.where(is_known & ~is_whole, values, np.nan)}

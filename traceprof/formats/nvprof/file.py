@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from itertools import pairwise
@@ -15,6 +15,7 @@ import pandas as pd
 import pydemumble
 
 from traceprof.formats.nvprof.format import PREFIX
+from traceprof.formats.shared.cupti import names_by_number
 from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, categorical
 from traceprof.formats.sqlite.copying import cut_note
 from traceprof.formats.sqlite.database import Database
@@ -25,19 +26,13 @@ from traceprof.model.trace import TraceInfo
 from traceprof.names.classes import KernelRule
 
 _TIMED_TABLES: Final = (
-    "CONCURRENT_KERNEL",
-    "KERNEL",
-    "GRAPH_TRACE",
-    "MEMCPY",
-    "MEMCPY2",
-    "MEMSET",
-    "RUNTIME",
-    "DRIVER",
-    "SYNCHRONIZATION",
-    "OVERHEAD",
+    *("CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2", "MEMSET"),
+    *("RUNTIME", "DRIVER", "SYNCHRONIZATION", "OVERHEAD"),
 )
-_THREAD_BITS: Final = 0xFFFFFFFF
-_INTEGER: Final = ColumnType.INTEGER
+_PROCESS: Final = 1  # the kind of object that a process is
+_GPU: Final = 1
+_PCIE_GPU: Final = 0
+_FIRST_EPOCH_NS: Final = 10**18  # September 2001: an earlier time is not one of day
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +64,34 @@ class NvprofFile:
         """Return whole-number columns of a table, and ``start_ns`` and ``end_ns``.
 
         Times are on the clock of the trace; lost records are left out, and with ``window`` what
-        does not overlap it.
+        does not overlap it. ``optional`` columns may be missing; they come back as all NULL.
         """
         if window is not None:
             window = TimeWindow(window.start_ns + self.zero_ns, window.end_ns + self.zero_ns)
-        raw = self.database.read_columns(
-            PREFIX + table,
-            dict.fromkeys(("start", "end", *names), _INTEGER),
-            window,
-            optional=optional,
-        )
+        wanted = dict.fromkeys(("start", "end", *names, *optional), ColumnType.INTEGER)
+        raw = self.database.read_columns(PREFIX + table, wanted, window, optional)
         values = {name: np.asarray(column, np.int64) for name, column in raw.items()}
         kept = (values["start"] > 0) & (values["end"] > 0)
         values = {name: column[kept] for name, column in values.items()}
         start, end = values.pop("start") - self.zero_ns, values.pop("end") - self.zero_ns
         return {"start_ns": start, "end_ns": np.maximum(start, end), **values}
 
+    def rows(
+        self, table: str, numbers: Sequence[str], ids: Sequence[str] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Return whole ``numbers`` and ``ids`` in hexadecimal of a table; none if it lacks one."""
+        if not {*numbers, *ids} <= self.database.columns(PREFIX + table):
+            return []
+        columns = ", ".join([*map(whole, numbers), *(f"hex({name})" for name in ids)])
+        return self.database.rows(f"SELECT {columns} FROM {PREFIX}{table}")
+
     def names(self, ids: Column) -> pd.Categorical:
         """Return the strings with these ids; 0 is no string."""
-        distinct, place = np.unique(np.asarray(ids, np.int64), return_inverse=True)
-        found = [
-            "" if key in (0, NULL) else self.strings.get(int(key), f"[string {key}]")
-            for key in distinct
-        ]
-        return categorical(place.ravel(), found)
+
+        def string(key: int) -> str:
+            return "" if key in (0, NULL) else self.strings.get(key, f"[string {key}]")
+
+        return names_by_number(ids, string)
 
     def kernel_names(self, ids: Column) -> pd.Categorical:
         """Return the names of kernels as C++ writes them."""
@@ -125,7 +124,8 @@ def open_nvprof(database: Database, rules: Sequence[KernelRule]) -> NvprofFile:
     window = cut_note(database).window
     first.append(None if window is None else window.start_ns)
     zero_ns = min((int(start) for start in first if start is not None), default=0)
-    return NvprofFile(database, rules, strings, zero_ns, _process(database), n_lost)
+    file = NvprofFile(database, rules, strings, zero_ns, ABSENT, n_lost)
+    return replace(file, process=_process(file))
 
 
 def _totals(database: Database, table: str, wanted: str) -> list[Any]:
@@ -139,21 +139,19 @@ def _totals(database: Database, table: str, wanted: str) -> list[Any]:
     return totals
 
 
-def _process(database: Database) -> int:
+def _process(file: NvprofFile) -> int:
     """Return the process that was profiled, from its API calls or else from its own name."""
     for table in ("RUNTIME", "DRIVER"):
-        if "processId" in database.columns(PREFIX + table):
-            rows = database.rows(
+        if "processId" in file.database.columns(PREFIX + table):
+            rows = file.database.rows(
                 f"SELECT {whole('processId')} FROM {PREFIX}{table} "
                 "GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"
             )
             if rows:
                 return int(rows[0][0])
-    if {"objectKind", "objectId"} <= database.columns(f"{PREFIX}NAME"):
-        rows = database.rows(f"SELECT hex(objectId) FROM {PREFIX}NAME WHERE objectKind = 1 LIMIT 1")
-        if rows:
-            return int(object_ids([rows[0][0]])[0][0])
-    return ABSENT
+    rows = file.rows("NAME", ["objectKind"], ["objectId"])
+    named = [owner for kind, owner in rows if kind == _PROCESS]
+    return int(object_ids(named[:1])[0][0]) if named else ABSENT
 
 
 def whole(column: str) -> str:
@@ -173,11 +171,6 @@ def object_ids(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray
     return processes[place.ravel()], threads[place.ravel()]
 
 
-def unsigned_thread(threads: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return thread ids as markers have them: API calls write the same 32 bits with a sign."""
-    return threads & _THREAD_BITS
-
-
 @cache
 def call_names(domain: str) -> tuple[str, ...]:
     """Return the names of the calls of the CUDA ``runtime`` or ``driver``; the first is call 1.
@@ -186,11 +179,6 @@ def call_names(domain: str) -> tuple[str, ...]:
     """
     file = resources.files("traceprof.formats.nvprof") / f"cuda_{domain}_calls.txt"
     return tuple(file.read_text(encoding="utf-8").split())
-
-
-_GPU: Final = 1
-_PCIE_GPU: Final = 0
-_FIRST_EPOCH_NS: Final = 10**18  # September 2001: an earlier time is not one of day
 
 
 def read_info(file: NvprofFile, format_name: str) -> TraceInfo:
@@ -209,23 +197,24 @@ def read_info(file: NvprofFile, format_name: str) -> TraceInfo:
 def read_devices(file: NvprofFile) -> pd.DataFrame:
     """Return the accelerators."""
     numbers = ("id", "name", "globalMemorySize", "globalMemoryBandwidth", "numMultiprocessors")
-    present = file.database.columns(f"{PREFIX}DEVICE")
-    if not {*numbers, "uuid"} <= present:
-        return empty_table("devices")
     capability = ("computeCapabilityMajor", "computeCapabilityMinor")
-    columns = [*map(whole, numbers), "hex(uuid)"]
-    columns += map(whole, capability) if present.issuperset(capability) else ["0", "-1"]
-    rows = file.database.rows(f"SELECT {', '.join(columns)} FROM {PREFIX}DEVICE ORDER BY 1")
+    told = file.rows("DEVICE", (*numbers, *capability), ["uuid"]) or [
+        (*row, 0, ABSENT, uuid) for *row, uuid in file.rows("DEVICE", numbers, ["uuid"])
+    ]
+    if not told:
+        return empty_table("devices")
+    *columns, uuids = zip(*sorted(told), strict=True)
+    number, name, n_bytes, n_kilobytes_per_s, sm_count, major, minor = np.array(columns, np.int64)
     return make_table(
         "devices",
         {
-            "device": [row[0] for row in rows],
-            "name": [file.strings.get(row[1], "") for row in rows],
-            "uuid": [_uuid(row[5]) for row in rows],
-            "memory_bytes": [row[2] for row in rows],
-            "memory_bytes_per_s": [row[3] * 1000 for row in rows],
-            "sm_count": [row[4] for row in rows],
-            "compute_capability": [row[6] * 10 + row[7] for row in rows],
+            "device": number,
+            "name": [file.strings.get(key, "") for key in name.tolist()],
+            "uuid": list(map(_uuid, uuids)),
+            "memory_bytes": n_bytes,
+            "memory_bytes_per_s": n_kilobytes_per_s * 1000,
+            "sm_count": sm_count,
+            "compute_capability": major * 10 + minor,
         },
     )
 
@@ -235,16 +224,10 @@ def read_processes(file: NvprofFile, used: np.ndarray) -> pd.DataFrame:
 
     nvprof keeps the whole command line, whose arguments may hold secrets.
     """
-    names: dict[int, str] = {}
-    if {"objectKind", "objectId", "name"} <= file.database.columns(f"{PREFIX}NAME"):
-        rows = file.database.rows(
-            f"SELECT hex(objectId), {whole('name')} FROM {PREFIX}NAME WHERE objectKind = 1"
-        )
-        processes, _ = object_ids([row[0] for row in rows])
-        names = {
-            int(process): _program(file.strings.get(row[1], ""))
-            for process, row in zip(processes, rows, strict=True)
-        }
+    rows = file.rows("NAME", ["objectKind", "name"], ["objectId"])
+    owners = [(owner, file.strings.get(name, "")) for kind, name, owner in rows if kind == _PROCESS]
+    processes, _ = object_ids([owner for owner, _ in owners])
+    names = {one: _program(text) for one, (_, text) in zip(processes.tolist(), owners, strict=True)}
     return make_table(
         "processes",
         {"process": used, "name": [names.get(int(process), "") for process in used]},
@@ -258,35 +241,23 @@ def read_environment(file: NvprofFile) -> pd.DataFrame:
 
 
 def _pcie(file: NvprofFile) -> dict[str, str]:
-    numbers = ("pcieGeneration", "linkRate", "linkWidth")
-    if not {*numbers, "id", "type"} <= file.database.columns(f"{PREFIX}PCIE"):
-        return {}
-    rows = file.database.rows(
-        f"SELECT hex(id), {', '.join(map(whole, numbers))} "
-        f"FROM {PREFIX}PCIE WHERE type = {_PCIE_GPU}"
-    )
+    numbers = ("type", "pcieGeneration", "linkRate", "linkWidth")
     return {
         f"pcie device {int.from_bytes(bytes.fromhex(device)[:4], 'little')}": (
             f"generation {generation}, {width} lanes, {rate / 1000:g} GT/s each"
         )
-        for device, generation, rate, width in rows
+        for kind, generation, rate, width, device in file.rows("PCIE", numbers, ["id"])
+        if kind == _PCIE_GPU
     }
 
 
 def _nvlink(file: NvprofFile) -> dict[str, str]:
+    devices = {uuid: f"device {device}" for device, uuid in file.rows("DEVICE", ["id"], ["uuid"])}
     numbers = ("typeDev0", "typeDev1", "physicalNvLinkCount", "bandwidth")
-    has_links = {*numbers, "idDev0", "idDev1"} <= file.database.columns(f"{PREFIX}NVLINK")
-    if not has_links or not {"id", "uuid"} <= file.database.columns(f"{PREFIX}DEVICE"):
-        return {}
-    devices = {
-        uuid: f"device {device}"
-        for device, uuid in file.database.rows(f"SELECT id, hex(uuid) FROM {PREFIX}DEVICE")
-    }
-    rows = file.database.rows(
-        f"SELECT {', '.join(map(whole, numbers))}, hex(idDev0), hex(idDev1) FROM {PREFIX}NVLINK"
-    )
     found = {}
-    for kind, other_kind, n_links, kilobytes_per_s, end, other_end in rows:
+    for kind, other_kind, n_links, kilobytes_per_s, end, other_end in file.rows(
+        "NVLINK", numbers, ["idDev0", "idDev1"]
+    ):
         ends = (
             devices.get(uuid, "device") if code == _GPU else "processor"
             for code, uuid in ((kind, end), (other_kind, other_end))

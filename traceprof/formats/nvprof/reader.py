@@ -6,6 +6,7 @@ Of tables that are not read SQL says what their readers would make of them: the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,6 @@ from traceprof.formats.nvprof.events import (
     MARK,
     MIGRATIONS,
     START,
-    Markers,
     has_kernel_shapes,
     read_api_calls,
     read_copies,
@@ -40,6 +40,7 @@ from traceprof.formats.nvprof.file import (
 )
 from traceprof.formats.nvprof.format import FORMAT, PREFIX
 from traceprof.formats.shared.collectives import annotated_collectives, is_annotated
+from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.copying import cut_note
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import (
@@ -107,33 +108,20 @@ def _ranges(file: NvprofFile, survey: Survey) -> TableExtent:
 
 
 def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
-    process = str(file.process)
-    ends_of_migration = "CASE WHEN counterKind = 2 THEN srcId ELSE dstId END"
-    migrations = RowSource(
-        PREFIX + "UNIFIED_MEMORY_COUNTER",
-        whole("start"),
-        whole("end"),
-        process,
-        f"coalesce({ends_of_migration}, {ABSENT})",
-        f"{_IS_KEPT} AND counterKind IN ({', '.join(map(str, MIGRATIONS))})",
-    )
+    process, owner = str(file.process), "hex(objectId)"
+    migrated = f"coalesce(CASE WHEN counterKind = 2 THEN srcId ELSE dstId END, {ABSENT})"
+    is_migration = f"{_IS_KEPT} AND counterKind IN ({', '.join(map(str, MIGRATIONS))})"
+    copies = [
+        *_spans(process, "MEMCPY", "MEMCPY2", "MEMSET", device=_DEVICE),
+        *_spans(process, "UNIFIED_MEMORY_COUNTER", device=migrated, where=is_migration),
+    ]
     found = {
-        "kernels": _activities(process, "CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE"),
-        "copies": [*_activities(process, "MEMCPY", "MEMCPY2", "MEMSET"), migrations],
-        "syncs": _activities(process, "SYNCHRONIZATION"),
-        "api_calls": _activities(whole("processId"), "RUNTIME", "DRIVER"),
-        "overheads": [
-            RowSource(
-                PREFIX + "OVERHEAD",
-                whole("start"),
-                whole("end"),
-                "hex(objectId)",
-                where=_IS_KEPT,
-                process_of=_process_of,
-            )
-        ],
-        "ranges": [_markers(START)],
-        "marks": [_markers(MARK)],
+        "kernels": _spans(process, "CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", device=_DEVICE),
+        "copies": copies,
+        "syncs": _spans(process, "SYNCHRONIZATION"),
+        "api_calls": _spans(whole("processId"), "RUNTIME", "DRIVER"),
+        "overheads": [replace(one, process_of=_process_of) for one in _spans(owner, "OVERHEAD")],
+        **{name: [_markers(owner, flag)] for name, flag in (("ranges", START), ("marks", MARK))},
     }
     return {
         name: [source for source in sources if source.table in file.database.tables]
@@ -141,20 +129,15 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
     }
 
 
-def _activities(process: str, *tables: str) -> list[RowSource]:
+def _spans(process: str, *tables: str, device: str = "", where: str = _IS_KEPT) -> list[RowSource]:
     times = whole("start"), whole("end")
-    return [RowSource(PREFIX + table, *times, process, _DEVICE, _IS_KEPT) for table in tables]
+    return [RowSource(PREFIX + table, *times, process, device, where) for table in tables]
 
 
-def _markers(flag: int) -> RowSource:
-    return RowSource(
-        PREFIX + "MARKER",
-        whole("timestamp"),
-        "",
-        "hex(objectId)",
-        where=f"{whole('flags')} & {flag}",
-        process_of=_process_of,
-    )
+def _markers(owner: str, flag: int) -> RowSource:
+    where = f"{whole('flags')} & {flag}"
+    time = whole("timestamp")
+    return RowSource(PREFIX + "MARKER", time, "", owner, where=where, process_of=_process_of)
 
 
 def _process_of(digits: str) -> int:
@@ -270,7 +253,7 @@ class _Reading:
         return read_api_calls(self.file, reach)
 
     @cached_property
-    def _markers(self) -> Markers:
+    def _markers(self) -> Annotations:
         def latest() -> int:
             return last_ns(survey_of(self.file, self._whole(self._records)))
 

@@ -55,33 +55,28 @@ def read_manifest(path: Path) -> RunManifest | None:
     value = _read_object(path)
     if MANIFEST_KEY not in value:
         return None
-    rows = _objects(path, value, "ranks")
-    size = value.get("world_size")
+    rows = value.get("ranks")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise TraceError(f'{path}: a manifest without a list "ranks" of objects')
+    launcher = {LAUNCHER: storable(path.name)}
+    size, agents = value.get("world_size"), value.get("agents")
     return RunManifest(
         str(value.get("label") or value.get("run_id", "")),
-        {_file(path, row, "file", "ranks"): {**row, LAUNCHER: storable(path.name)} for row in rows},
+        {_file(path, row): {**row, **launcher} for row in rows},
         size if isinstance(size, int) else len(rows),
         str(value.get("job") or ""),
-        _agents(path, value.get("agents")),
+        [
+            {**event, **launcher}
+            for event in (agents if isinstance(agents, list) else [])
+            if isinstance(event, dict)
+        ],
     )
 
 
-def _agents(path: Path, value: Any) -> Sequence[Mapping[str, Any]]:
-    events = value if isinstance(value, list) else []
-    return [{**event, LAUNCHER: storable(path.name)} for event in events if isinstance(event, dict)]
-
-
-def _objects(path: Path, value: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
-    rows = value.get(key)
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TraceError(f'{path}: a manifest without a list "{key}" of objects')
-    return rows
-
-
-def _file(path: Path, row: Mapping[str, Any], key: str, inside: str) -> Path:
-    name = row.get(key)
+def _file(path: Path, row: Mapping[str, Any]) -> Path:
+    name = row.get("file")
     if not isinstance(name, str):
-        raise TraceError(f'{path}: every entry of "{inside}" needs a "{key}"')
+        raise TraceError(f'{path}: every entry of "ranks" needs a "file"')
     if not _can_be_a_file(name):
         raise TraceError(f"{path}: no file can be called {name!a}")
     return path.parent / name
@@ -141,30 +136,30 @@ def attempts_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...]:
     return tuple(one.numbered(life) for life, group in enumerate(groups) for one in group)
 
 
-def chosen_attempt(lives: Sequence[Attempt], wanted: int | None) -> int:
+def chosen_attempt(attempts: Sequence[Attempt], wanted: int | None) -> int:
     """Return the life to look at: the one that is wanted, else the longest, of equals the last.
 
     Raises:
         UsageError: there is no such life.
     """
-    numbers = sorted({one.life for one in lives})
+    numbers = sorted({one.life for one in attempts})
     if wanted is None:
-        return max(numbers, key=lambda life: (_duration_ns(lives, life), life), default=0)
+        return max(numbers, key=lambda life: (_duration_ns(attempts, life), life), default=0)
     if wanted not in (numbers or [0]):
         known = ", ".join(map(str, numbers)) or "0"
         raise UsageError(f"no life {wanted}: the program was started as life {known}")
     return wanted
 
 
-def warning_on_attempts(lives: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:
-    """Return which of several lives is looked at; "" where there is one."""
-    numbers = sorted({one.life for one in lives})
+def warning_on_attempts(attempts: Sequence[Attempt], chosen: int, *, is_wanted: bool) -> str:
+    """Return which of several attempts is looked at; "" where there is one."""
+    numbers = sorted({one.life for one in attempts})
     if len(numbers) < 2:
         return ""
     why = "as asked for" if is_wanted else "the longest"
     each = "; ".join(
-        f"life {life}: {_ranks_of_attempt(lives, life)}, "
-        f"{format_duration(_duration_ns(lives, life))}"
+        f"life {life}: {_ranks_of_attempt(attempts, life)}, "
+        f"{format_duration(_duration_ns(attempts, life))}"
         for life in numbers
     )
     return (
@@ -204,13 +199,13 @@ def _end_ns(one: Attempt) -> int:
     return one.end_ns if one.end_ns > one.start_ns else one.start_ns + _SOON_NS
 
 
-def _duration_ns(lives: Sequence[Attempt], life: int) -> int:
-    own = [one for one in lives if one.life == life]
+def _duration_ns(attempts: Sequence[Attempt], life: int) -> int:
+    own = [one for one in attempts if one.life == life]
     return max(one.end_ns for one in own) - min(one.start_ns for one in own)
 
 
-def _ranks_of_attempt(lives: Sequence[Attempt], life: int) -> str:
-    ranks = sorted({one.rank for one in lives if one.life == life})
+def _ranks_of_attempt(attempts: Sequence[Attempt], life: int) -> str:
+    ranks = sorted({one.rank for one in attempts if one.life == life})
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     is_whole = ranks == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2

@@ -14,16 +14,10 @@ from traceprof.model.activity import Activity
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.names.messages import collective_op
 
-__all__ = [
-    "ANNOTATING_BACKENDS",
-    "annotated_collectives",
-    "is_annotated",
-    "is_exchange",
-    "tied_by_launch",
-    "tied_to_batches",
-]
-
 _SINGLE: Final = ("send", "recv")
+_NEVER_NS: Final = np.iinfo(np.int64).max
+_LAUNCH: Final = ["process", "correlation"]
+_LANE: Final = ["process", "thread"]
 ANNOTATING_BACKENDS: Final = ("nccl", "gloo", "ucc", "mpi", "xccl", "hccl")
 """What PyTorch's annotations of collectives begin with, before a colon."""
 _ANNOTATION: Final = re.compile(rf"({'|'.join(ANNOTATING_BACKENDS)}):(\w+)")
@@ -79,28 +73,12 @@ def tied_by_launch(
     or, where ``latest_ns`` is given, between its start and that time.
     """
     is_communication = kernels["activity"] == Activity.COMMUNICATION.value
-    launched = kernels.loc[is_communication, ["process", "correlation"]].drop_duplicates()
+    launched = kernels.loc[is_communication, _LAUNCH].drop_duplicates()
     may_launch = np.isin(api_calls["correlation"].to_numpy(), launched["correlation"].to_numpy())
-    launches = api_calls[may_launch].merge(launched, on=["process", "correlation"])
-    launches = launches.sort_values("start_ns", kind="stable")
-    open_rows = (collectives["correlation"] == ABSENT).to_numpy()
-    if not open_rows.any() or launches.empty:
-        return collectives
+    launches = api_calls[may_launch].merge(launched, on=_LAUNCH)
+    is_open = (collectives["correlation"] == ABSENT).to_numpy()
     until = collectives["end_ns"].to_numpy() if latest_ns is None else latest_ns
-    begins = collectives["start_ns"].to_numpy()
-    correlation = collectives["correlation"].to_numpy().copy()
-    wanted = collectives[open_rows].groupby(["process", "thread"]).indices
-    for lane, mine in launches.groupby(["process", "thread"]):
-        if lane not in wanted:
-            continue
-        places = np.flatnonzero(open_rows)[wanted[lane]]
-        starts = mine["start_ns"].to_numpy()
-        first = np.searchsorted(starts, begins[places])
-        found = first < len(starts)
-        places, first = places[found], first[found]
-        inside = starts[first] < until[places]
-        correlation[places[inside]] = mine["correlation"].to_numpy()[first[inside]]
-    return collectives.assign(correlation=correlation)
+    return _tied(collectives, is_open, launches, until)
 
 
 def tied_to_batches(
@@ -112,31 +90,44 @@ def tied_to_batches(
     the calls (pytorch#194693): it is the next SendRecv kernel that the thread launches and no
     call claims, unless another collective with a kernel comes in between.
     """
-    is_open = collectives["op"].isin(_SINGLE) & (collectives["correlation"] == ABSENT)
+    is_tied = (collectives["correlation"] != ABSENT).to_numpy()
+    is_open = collectives["op"].isin(_SINGLE).to_numpy() & ~is_tied
     names = kernels["name"].cat
     exchanging = np.array([is_exchange(str(name)) for name in names.categories], np.bool_)
     if not is_open.any() or not exchanging.any():
         return collectives
-    exchanges = kernels.loc[exchanging[names.codes], ["process", "correlation"]].drop_duplicates()
-    tied = collectives.loc[~is_open & (collectives["correlation"] != ABSENT)]
-    claimed = tied[["process", "correlation"]].drop_duplicates().assign(is_claimed=True)
-    launches = api_calls.merge(exchanges, on=["process", "correlation"])
-    launches = launches.merge(claimed, how="left", on=["process", "correlation"])
-    launches = launches[launches["is_claimed"].isna()].sort_values("start_ns", kind="stable")
+    exchanges = kernels.loc[exchanging[names.codes], _LAUNCH].drop_duplicates()
+    claimed = collectives.loc[is_tied, _LAUNCH].drop_duplicates().assign(is_claimed=True)
+    launches = api_calls.merge(exchanges, on=_LAUNCH).merge(claimed, how="left", on=_LAUNCH)
+    begins = collectives["start_ns"].to_numpy()
+    until = np.full(len(collectives), _NEVER_NS)
+    for rows in collectives.groupby(_LANE).indices.values():
+        rivals = np.sort(begins[rows[is_tied[rows]]])
+        following = np.searchsorted(rivals, begins[rows])
+        until[rows] = np.append(rivals, _NEVER_NS)[following]
+    return _tied(collectives, is_open, launches[launches["is_claimed"].isna()], until)
+
+
+def _tied(
+    collectives: pd.DataFrame,
+    is_open: npt.NDArray[np.bool_],
+    launches: pd.DataFrame,
+    until_ns: npt.NDArray[np.int64],
+) -> pd.DataFrame:
+    """Tie those that are open to the next of ``launches`` of their thread, if it is in time."""
+    if not is_open.any() or launches.empty:
+        return collectives
+    begins = collectives["start_ns"].to_numpy()
     correlation = collectives["correlation"].to_numpy().copy()
-    lanes = collectives[is_open].groupby(["process", "thread"]).indices
-    others = tied.groupby(["process", "thread"]).indices
-    for lane, mine in launches.groupby(["process", "thread"]):
-        if lane not in lanes:
+    wanted = collectives[is_open].groupby(_LANE).indices
+    for lane, mine in launches.sort_values("start_ns", kind="stable").groupby(_LANE):
+        if lane not in wanted:
             continue
-        places = np.flatnonzero(is_open)[lanes[lane]]
-        begins = collectives["start_ns"].to_numpy()[places]
+        places = np.flatnonzero(is_open)[wanted[lane]]
         starts = mine["start_ns"].to_numpy()
-        following = np.searchsorted(starts, begins)
-        places, begins = places[following < len(starts)], begins[following < len(starts)]
-        following = following[following < len(starts)]
-        rivals = np.sort(tied["start_ns"].to_numpy()[others.get(lane, np.empty(0, np.int64))])
-        next_rival = np.append(rivals, np.iinfo(np.int64).max)[np.searchsorted(rivals, begins)]
-        is_next = starts[following] < next_rival
-        correlation[places[is_next]] = mine["correlation"].to_numpy()[following[is_next]]
+        first = np.searchsorted(starts, begins[places])
+        found = first < len(starts)
+        places, first = places[found], first[found]
+        in_time = starts[first] < until_ns[places]
+        correlation[places[in_time]] = mine["correlation"].to_numpy()[first[in_time]]
     return collectives.assign(correlation=correlation)

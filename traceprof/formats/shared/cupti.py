@@ -1,36 +1,34 @@
-"""Codes of CUPTI, which nsys and nvprof write as they are; and how deep ranges are nested."""
+"""What CUPTI records, with its codes, which nsys and nvprof write as they are; nested ranges."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.sqlite.columns import Column, categorical, distinct
+from traceprof.formats.sqlite.columns import Column, categorical, distinct, known
+from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.tables import ABSENT, TABLES, sort_rows
+from traceprof.model.tables import TABLES, empty_table, make_table, sort_rows
+from traceprof.names.classes import KernelRule, classify
 
-COPY_DIRECTIONS: Final = {
-    0: "unknown",
-    1: "h2d",
-    2: "d2h",
-    3: "h2d",  # to an array
-    4: "d2h",  # from an array
-    5: "d2d",
-    6: "d2d",
-    7: "d2d",
-    8: "d2d",
-    9: "h2h",
-    10: "p2p",
-    11: "h2d",
-    12: "d2h",
-    13: "p2p",
-}
+Place: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
+"""When and where device work was: start_ns, end_ns, device, stream, process, correlation."""
+
+_COPY_DIRECTIONS: Final = dict(
+    enumerate(
+        (
+            *("unknown", "h2d", "d2h", "h2d", "d2h"),  # 3 and 4: to an array, and from it
+            *("d2d", "d2d", "d2d", "d2d", "h2h", "p2p", "h2d", "d2h", "p2p"),
+        )
+    )
+)
 UNIFIED_MEMORY_COPIES: Final = (11, 12, 13)
 """Copies that the driver makes on its own, to migrate pages of unified memory."""
 
@@ -45,14 +43,37 @@ MEMORY_KINDS: Final = {
     6: "managed_static",
     7: "unknown",
 }
-_ABI_SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$")
 SYNC_KINDS: Final = {0: "unknown", 1: "event", 2: "stream_wait", 3: "stream", 4: "context"}
+KERNEL_SHAPE: Final = {
+    "context": "contextId",
+    **{f"grid_{axis.lower()}": f"grid{axis}" for axis in "XYZ"},
+    **{f"block_{axis.lower()}": f"block{axis}" for axis in "XYZ"},
+    "registers": "registersPerThread",
+    "static_shared_bytes": "staticSharedMemory",
+    "dynamic_shared_bytes": "dynamicSharedMemory",
+    "shared_bytes": "sharedMemoryTotal",
+}
+"""How kernels were launched: column of `kernel_shapes` → column of the table of kernels.
+
+The last is traceprof's, for recorders that know only the sum.
+"""
+_ABI_SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$")
 
 
-def decode(codes: Column, meanings: dict[int, str]) -> pd.Categorical:
+def constant_name(name: str, length: int) -> pd.Categorical:
+    """Return a column of names that are all the same."""
+    return categorical(np.zeros(length, np.int64), [name])
+
+
+def names_by_number(numbers: Column, name: Callable[[int], str]) -> pd.Categorical:
+    """Return what ``name`` calls each of ``numbers``; each of them is asked for once."""
+    found, place = distinct(numbers)
+    return categorical(place, [name(number) for number in found.tolist()])
+
+
+def decode(codes: Column, meanings: Mapping[int, str]) -> pd.Categorical:
     """Return the names of ``codes``; a code without a name is "unknown"."""
-    numbers, place = distinct(codes)
-    return categorical(place, [meanings.get(int(code), "unknown") for code in numbers])
+    return names_by_number(codes, lambda code: meanings.get(code, "unknown"))
 
 
 def plain_api_name(name: str) -> str:
@@ -60,17 +81,107 @@ def plain_api_name(name: str) -> str:
     return _ABI_SUFFIX.sub("", name)
 
 
-def with_shared_bytes(
-    shape: Mapping[str, npt.NDArray[np.int64]],
-) -> dict[str, npt.NDArray[np.int64]]:
-    """Return columns of `kernel_shapes`, with static and dynamic shared memory together.
+def make_kernels(
+    place: Place, names: pd.Categorical, rules: Sequence[KernelRule], graph_nodes: Column
+) -> pd.DataFrame:
+    """Return kernels with these names as the table of kernels."""
+    activity = classify(names, rules)
+    own = {"name": names, "activity": activity, "graph_node": known(graph_nodes)}
+    return make_table("kernels", {**place, **own})
 
-    Where that is in ``shape`` already, it stays where the two are not known.
+
+def make_traced_graphs(place: Place, graphs: Column) -> pd.DataFrame:
+    """Return the CUDA graphs with these ids, which were traced whole, as rows of kernels."""
+    names = names_by_number(graphs, "CUDA graph {}".format)
+    activity = constant_name(Activity.CUDA_GRAPH.value, len(names))
+    return make_table("kernels", {**place, "name": names, "activity": activity})
+
+
+def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> pd.DataFrame:
+    """Return how kernels were launched, with static and dynamic shared memory together.
+
+    Where that is told alone, it stays where the two are not known.
     """
+    shape = {column: known(raw[stored]) for column, stored in KERNEL_SHAPE.items()}
     static, dynamic = shape["static_shared_bytes"], shape["dynamic_shared_bytes"]
-    told = shape.get("shared_bytes", np.full(len(static), ABSENT))
     are_known = (static >= 0) & (dynamic >= 0)
-    return {**shape, "shared_bytes": np.where(are_known, static + dynamic, told)}
+    shape["shared_bytes"] = np.where(are_known, static + dynamic, shape["shared_bytes"])
+    return make_table("kernel_shapes", {**place, **shape})
+
+
+def make_copies(
+    place: Place,
+    raw: Mapping[str, Column],
+    src_kinds: Column,
+    dst_kinds: Column,
+    kinds: Mapping[int, str] = MEMORY_KINDS,
+) -> pd.DataFrame:
+    """Return copies as the table of copies; ``kinds`` tells what the codes of memory mean."""
+    return make_table(
+        "copies",
+        {
+            **place,
+            "direction": decode(raw["copyKind"], _COPY_DIRECTIONS),
+            "n_bytes": known(raw["bytes"]),
+            "src_kind": decode(src_kinds, kinds),
+            "dst_kind": decode(dst_kinds, kinds),
+            "src_device": known(raw["srcDeviceId"]),
+            "dst_device": known(raw["dstDeviceId"]),
+            "graph_node": known(raw["graphNodeId"]),
+        },
+    )
+
+
+def make_memsets(
+    place: Place,
+    raw: Mapping[str, Column],
+    dst_kinds: Column,
+    kinds: Mapping[int, str] = MEMORY_KINDS,
+) -> pd.DataFrame:
+    """Return memsets as rows of the table of copies."""
+    return make_table(
+        "copies",
+        {
+            **place,
+            "direction": constant_name("memset", len(raw["bytes"])),
+            "n_bytes": known(raw["bytes"]),
+            "dst_kind": decode(dst_kinds, kinds),
+            "graph_node": known(raw["graphNodeId"]),
+        },
+    )
+
+
+def make_syncs(place: Place, codes: Column) -> pd.DataFrame:
+    """Return synchronisations with these codes as the table of them."""
+    return make_table("syncs", {**place, "kind": decode(codes, SYNC_KINDS)})
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """NVTX: ranges, marks, and how many ranges were never closed."""
+
+    ranges: pd.DataFrame
+    marks: pd.DataFrame
+    n_unclosed: int = 0
+
+
+NO_ANNOTATIONS: Final = Annotations(empty_table("ranges"), empty_table("marks"))
+
+
+def make_annotations(
+    spans: Mapping[str, Column],
+    ends: npt.NDArray[np.int64],
+    is_nested: npt.NDArray[np.bool_],
+    points: Mapping[str, Column],
+    n_unclosed: int,
+) -> Annotations:
+    """Return ranges that end at ``ends``, with their depth, and the marks at ``points``."""
+    own = {
+        "end_ns": np.maximum(spans["start_ns"], ends),
+        "kind": categorical(is_nested.astype(np.int64), ["start_end", "push_pop"]),
+    }
+    ranges = make_table("ranges", {**spans, **own})
+    return Annotations(with_depth(ranges), make_table("marks", points), n_unclosed)
 
 
 def with_depth(ranges: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,16 +16,19 @@ from traceprof.model.trace import Trace, TraceInfo
 from traceprof.secrets import MASK, masked_text, secrets_of
 
 _TEXTS_OF_MACHINE: Final = frozenset({"devices", "processes", "threads", "environment"})
+MOST_CHARACTERS: Final = 1 << 16
+"""Of longer names the beginning is kept: every page and every table would repeat them in full.
+
+A mangled C++ name has some ten thousand at most.
+"""
+_Change: TypeAlias = Callable[[str], str]
 
 
 def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
     """Return ``trace`` with its tables as `masked_frame` has them."""
-    frames = {name: trace.table(name) for name in TABLES}
-    masked = {name: masked_frame(name, frame, secrets) for name, frame in frames.items()}
-    changes = {name: frame for name, frame in masked.items() if frame is not frames[name]}
     info = masked_info(trace.info, secrets)
     shown = trace if info == trace.info else replace(trace, info=info)
-    return shown.with_tables(changes) if changes else shown
+    return _with_frames(shown, lambda name, frame: masked_frame(name, frame, secrets))
 
 
 def masked_info(info: TraceInfo, secrets: Sequence[str]) -> TraceInfo:
@@ -43,27 +46,68 @@ def masked_frame(name: str, frame: pd.DataFrame, secrets: Sequence[str]) -> pd.D
     That is looked for in texts about the machine; what a program wrote into names of its ranges
     is passed on as it is, as `traceprof.formats.cut` does.
     """
+
+    def plain(text: str) -> str:
+        return without_secrets(text, secrets)
+
+    shown = _with_texts(
+        name,
+        frame,
+        plain if secrets else None,
+        (lambda text: masked_text(plain(text))) if name in _TEXTS_OF_MACHINE else None,
+    )
+    if name != "environment":
+        return shown
+    # A variable's name may tell that its value is a secret.
+    variables = zip(frame["name"], shown["value"], strict=True)
+    values = [masked_text(f"{one}={text}").removeprefix(f"{one}=") for one, text in variables]
+    return shown if values == list(shown["value"]) else shown.assign(value=values)
+
+
+def shortened(trace: Trace) -> Trace:
+    """Return ``trace`` with the beginning of each name that has more than `MOST_CHARACTERS`.
+
+    What is left says how long it was and ends in a hash of all of it, so that names stay distinct.
+    """
+
+    def changed(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        return _with_texts(name, frame, _shortened_text, _shortened_text)
+
+    return _with_frames(trace, changed)
+
+
+def _shortened_text(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    hashed = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{text[:MOST_CHARACTERS]}… ({len(text)} characters, {hashed})"
+
+
+def _with_frames(trace: Trace, changed: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
+    frames = {name: trace.table(name) for name in TABLES}
+    after = {name: changed(name, frame) for name, frame in frames.items()}
+    changes = {name: frame for name, frame in after.items() if frame is not frames[name]}
+    return trace.with_tables(changes) if changes else trace
+
+
+def _with_texts(
+    name: str, frame: pd.DataFrame, of_names: _Change | None, of_texts: _Change | None
+) -> pd.DataFrame:
+    """Return rows of table ``name`` with its names and texts changed; the same where none is."""
     changes: dict[str, Any] = {}
     for column, kind in TABLES[name].columns.items():
-        if kind is ColumnKind.NAME and secrets:
+        if kind is ColumnKind.NAME and of_names is not None:
             before = frame[column].array
-            after = renamed_categories(before, lambda name: without_secrets(name, secrets))
+            after = renamed_categories(before, of_names)
             changes |= {} if after is before else {column: after}
-        elif kind is ColumnKind.TEXT and name in _TEXTS_OF_MACHINE:
+        elif kind is ColumnKind.TEXT and of_texts is not None:
             texts = list(map(str, frame[column]))
-            shown = [masked_text(without_secrets(text, secrets)) for text in texts]
-            if (name, column) == ("environment", "value"):
-                shown = [_of_variable(*own) for own in zip(frame["name"], shown, strict=True)]
+            shown = list(map(of_texts, texts))
             changes |= {} if shown == texts else {column: shown}
     return frame.assign(**changes) if changes else frame
 
 
-def _of_variable(name: str, value: str) -> str:
-    """Return the value of a variable, masked where its name tells that it is a secret."""
-    return masked_text(f"{name}={value}").removeprefix(f"{name}=")
-
-
-def renamed_categories(names: pd.Categorical, shown: Callable[[str], str]) -> pd.Categorical:
+def renamed_categories(names: pd.Categorical, shown: _Change) -> pd.Categorical:
     """Return ``names`` as ``shown`` has each; the same object where none changes."""
     before = list(map(str, names.categories))
     after = list(map(shown, before))
@@ -80,43 +124,6 @@ def without_secrets(text: str, secrets: Sequence[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, MASK)
     return text
-
-
-MOST_CHARACTERS: Final = 1 << 16
-"""A mangled C++ name has some ten thousand at most."""
-
-
-def shortened(trace: Trace) -> Trace:
-    """Return ``trace`` with the beginning of each name that has more than `MOST_CHARACTERS`.
-
-    What is left says how long it was and ends in a hash of all of it, so that names stay distinct.
-    """
-    changes = {name: _of_frame(name, trace.table(name)) for name in TABLES}
-    changes = {name: frame for name, frame in changes.items() if frame is not trace.table(name)}
-    return trace.with_tables(changes) if changes else trace
-
-
-def _of_frame(table: str, frame: pd.DataFrame) -> pd.DataFrame:
-    columns = {}
-    for column, kind in TABLES[table].columns.items():
-        if kind is ColumnKind.NAME:
-            names = frame[column].cat
-            if _are_long(names.categories):
-                columns[column] = names.rename_categories(_shortened_text)
-        elif kind is ColumnKind.TEXT and _are_long(frame[column]):
-            columns[column] = frame[column].map(_shortened_text)
-    return frame.assign(**columns) if columns else frame
-
-
-def _are_long(texts: pd.Index | pd.Series) -> bool:
-    return max(map(len, texts), default=0) > MOST_CHARACTERS
-
-
-def _shortened_text(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    hashed = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"{text[:MOST_CHARACTERS]}… ({len(text)} characters, {hashed})"
 
 
 _SHORTEST: Final = 6
