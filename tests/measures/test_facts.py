@@ -6,11 +6,12 @@ import gc
 import pickle
 import threading
 import weakref
+from typing import Any
 
 import pytest
 
 from tests.builders import TraceBuilder
-from traceprof.measures.facts import fact, of_window, without_keeping
+from traceprof.measures.facts import fact, of_rows, of_window, without_keeping
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
@@ -147,3 +148,16 @@ def test_what_fails_is_asked_again() -> None:
         with pytest.raises(ValueError, match="no"):
             failing_fact(trace)
     assert len(ASKED) == 2
+
+
+@of_rows
+def twice_the_start(trace: Trace, table: str) -> Any:
+    ASKED.append((len(trace.table(table)), table))
+    return 2 * trace.table(table)["start_ns"].to_numpy()
+
+
+def test_a_fact_of_rows_is_computed_of_the_whole_and_told_of_the_window() -> None:
+    trace = two_kernels()
+    assert twice_the_start(trace.within(TimeWindow(15, 40)), "kernels").tolist() == [40]
+    assert twice_the_start(trace, "kernels").tolist() == [0, 40]
+    assert ASKED == [(2, "kernels")]

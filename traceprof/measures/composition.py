@@ -87,14 +87,14 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
     is_other = np.isfinite(origin) & (origin != member[known])
     whom[known[is_other]] = origin[is_other].astype(np.int64)
     in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
-    names = np.array([*map(_name, matches.members), NOT_IN_STEP, ""], object)
+    names = np.array([*map(_name_of, matches.members), NOT_IN_STEP, ""], object)
     whom[whom < 0] = len(names) - 1
     whom[~in_step] = len(names) - 2
     whom[release <= starts] = len(names) - 1
     return found.assign(release_ns=release, waits_for=names[whom])
 
 
-def _name(member: Member) -> str:
+def _name_of(member: Member) -> str:
     if member.rank != ABSENT:
         return f"rank {member.rank}"
     return f"device {member.device}" if member.device != ABSENT else f"process {member.process}"
@@ -131,7 +131,10 @@ def composition_of_devices(
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
     parts, asked = [], []
-    for (place, window), devices in _by_window(spans).items():
+    by_window: dict[tuple[int, TimeWindow], list[int]] = {}
+    for (place, device), window in spans.items():
+        by_window.setdefault((place, window), []).append(device)
+    for (place, window), devices in by_window.items():
         known = ranks if window == ranks.span else ranks.whole  # what is known of a cut Trace
         parts.append(known.parts[place])
         asked.append((window, tuple(devices), released.where(released.isin("device", devices))))
@@ -155,13 +158,6 @@ def _of_window(
     """Return what the devices of a Trace did in a window, where the Trace is."""
     own = _of_trace(trace.within(window), devices, released.frame())
     return _added_up([rows.assign(device=device) for device, rows in own])
-
-
-def _by_window(spans: DeviceSpans) -> Mapping[tuple[int, TimeWindow], list[int]]:
-    found: dict[tuple[int, TimeWindow], list[int]] = {}
-    for (place, device), window in spans.items():
-        found.setdefault((place, window), []).append(device)
-    return found
 
 
 def _of_trace(
@@ -296,17 +292,14 @@ def _idle(charges: pd.DataFrame) -> pd.DataFrame:
     pairs = []
     for code, named in groups.keys:
         own, text = str(cause.categories[code]), str(name.categories[named])
-        pairs.append((own, text or _unnamed(own)))
+        # What idle time is called in which nothing was recorded, or held a device up.
+        unnamed = NOTHING if own in OF_HOST else _WITHOUT_HOST.get(own, "")
+        pairs.append((own, text or unnamed))
     distinct = list(dict.fromkeys(pairs))
     number = np.array([distinct.index(pair) for pair in pairs], np.int64)[groups.number]
     keys = pd.DataFrame({"gap": charges["gap"].to_numpy(), "number": number})
     causes, names = (pd.Categorical([pair[place] for pair in distinct])[number] for place in (0, 1))
     return _sums(IDLE, causes, names, lengths_of(charges), ~keys.duplicated().to_numpy())
-
-
-def _unnamed(cause: str) -> str:
-    """Return what idle time is called in which nothing was recorded, or held a device up."""
-    return NOTHING if cause in OF_HOST else _WITHOUT_HOST.get(cause, "")
 
 
 def _rest(

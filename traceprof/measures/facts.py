@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
+import numpy.typing as npt
+
+from traceprof.model.trace import Trace
 from traceprof.workers.remote import RemoteTrace
 
 
@@ -63,6 +66,24 @@ def of_window(
     @wraps(compute)
     def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         return _recalled(recall, compute, name, of, args, kwargs)
+
+    return recall
+
+
+def of_rows(
+    compute: Callable[Concatenate[Trace, _Parameters], npt.NDArray[Any]],
+) -> Callable[Concatenate[Trace, _Parameters], npt.NDArray[Any]]:
+    """Let ``compute`` tell a value for each row of a table as a `fact`; return the window's rows.
+
+    The name of the table is its last argument.
+    """
+    known = fact(compute)
+
+    @wraps(compute)
+    def recall(
+        trace: Trace, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> npt.NDArray[Any]:
+        return known(trace, *args, **kwargs)[trace.rows_in_whole(str(args[-1]))]
 
     return recall
 

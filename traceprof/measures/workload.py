@@ -64,7 +64,8 @@ class Workload:
 @fact
 def workload(ranks: Ranks) -> Workload:
     """Return what the run does, by the names of its ranges and kernels and what they add up to."""
-    kernels = _kernel_times(ranks)
+    both = pd.concat(ranks.each(_times_of_names), ignore_index=True)
+    kernels = both.groupby(["name", "activity"])[["total_ns", "count"]].sum().reset_index()
     whole = float(kernels["total_ns"].sum())
     training = [*_backward_of(ranks, kernels), *_optimizer_of(ranks, kernels)]
     if training:
@@ -90,13 +91,8 @@ def workload(ranks: Ranks) -> Workload:
     return Workload(UNKNOWN, (Note("no names of a neural network's training or inference"),))
 
 
-def _kernel_times(ranks: Ranks) -> pd.DataFrame:
-    """Return the time of the kernels of all ranks by name: name, activity, total_ns, count."""
-    both = pd.concat(ranks.each(_times_of_names), ignore_index=True)
-    return both.groupby(["name", "activity"], sort=True)[["total_ns", "count"]].sum().reset_index()
-
-
 def _times_of_names(part: Trace) -> pd.DataFrame:
+    """Return the time of the kernels by name: name, activity, total_ns, count."""
     own = part.kernels
     codes = own["name"].cat.codes.to_numpy()
     length = lengths_of(own)
@@ -114,6 +110,11 @@ def _short(text: str) -> str:
 def _kernel_name(name: object) -> str:
     """Return the own name of a kernel, without what it returns and its arguments."""
     return _short(parse_name(plain_name(str(name))).identifier or str(name))
+
+
+def _longest_of(kernels: pd.DataFrame) -> str:
+    top = kernels.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
+    return _kernel_name(top["name"])
 
 
 def _range_name(name: object) -> str:
@@ -170,14 +171,8 @@ def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
     own = _named(kernels, _BACKWARD)
     is_much = own["total_ns"].sum() >= _LEAST_BACKWARD * kernels["total_ns"].sum()
     if own["count"].sum() > 1 and is_much:
-        top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
-        notes.append(
-            Note.of(
-                "{n:count} backward kernel(s), such as {name}",
-                n=int(own["count"].sum()),
-                name=_kernel_name(top["name"]),
-            )
-        )
+        text = "{n:count} backward kernel(s), such as {name}"
+        notes.append(Note.of(text, n=int(own["count"].sum()), name=_longest_of(own)))
     return notes
 
 
@@ -198,10 +193,7 @@ def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
     own = _named(kernels, _DECODES)
     notes = []
     if len(own):
-        top = own.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
-        notes.append(
-            Note.of("kernels of a decoder, such as {name}", name=_kernel_name(top["name"]))
-        )
+        notes.append(Note.of("kernels of a decoder, such as {name}", name=_longest_of(own)))
     ranges = ranks.each(_ranges_of, "eval", _DECODES)
     if any(map(len, ranges)):
         name = next(_range_name(found["name"].iloc[0]) for found in ranges if len(found))
@@ -239,14 +231,10 @@ def _only_forward(ranks: Ranks) -> list[Note]:
     inside, whole = (sum(column) for column in zip(*times, strict=True))
     if not whole or inside < _LEAST_FORWARD * whole:
         return []
-    return [
-        Note.of(
-            "{share:ratio} of the kernels' time is launched in {n:count} forward or evaluation "
-            "range(s)",
-            n=sum(ranks.each(_n_forward)),
-            share=inside / whole,
-        )
-    ]
+    text = (
+        "{share:ratio} of the kernels' time is launched in {n:count} forward or evaluation range(s)"
+    )
+    return [Note.of(text, n=sum(ranks.each(_n_forward)), share=inside / whole)]
 
 
 def _time_in_forward(part: Trace) -> tuple[int, int]:

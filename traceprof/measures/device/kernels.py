@@ -83,7 +83,9 @@ def measure_summary(trace: Trace) -> Result:
     tables, rows, values = [], [], []
     n_rows = 0
     for name in _TABLES:
-        table, samples = summarise(_named(trace.table(name), name), ["name"])
+        frame = trace.table(name)
+        named = frame.assign(name=copy_titles(frame)) if name == "copies" else frame
+        table, samples = summarise(named, ["name"])
         tables.append(table.assign(kind=_CALLS if name == "api_calls" else _GPU))
         rows.append(samples.rows + n_rows)
         values.append(samples.values)
@@ -91,12 +93,6 @@ def measure_summary(trace: Trace) -> Result:
     every = Samples(np.concatenate(rows), np.concatenate(values))
     table = pd.concat(tables, ignore_index=True)
     return Result("summary", SUMMARY_SPEC, {"summary": table}, samples={"summary": every})
-
-
-def _named(frame: pd.DataFrame, table: str) -> pd.DataFrame:
-    if table != "copies":
-        return frame
-    return frame.assign(name=copy_titles(frame))
 
 
 def _finish_summary(result: Result) -> Result:

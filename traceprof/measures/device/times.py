@@ -57,17 +57,16 @@ def recorded_window(trace: Trace, device: int) -> TimeWindow:
 def _recordings_of_devices(trace: Trace) -> Mapping[int, TimeWindow]:
     """Return when each device was recorded, of those of which this is known apart."""
     found: dict[int, TimeWindow] = {}
+    windows = {*trace.recordings.values()}
+    if len(windows) == 1:  # devices that rest in all of a part of a trace
+        found = dict.fromkeys(used_devices(trace), *windows)
     for process, devices in devices_of_processes(trace).items():
-        own = trace.recordings.get(process)
-        if own is None:
+        if (own := trace.recordings.get(process)) is None:
             continue
         for device in devices:
             known = found.get(device, own)
             first, last = min(known.start_ns, own.start_ns), max(known.end_ns, own.end_ns)
             found[device] = TimeWindow(first, last)
-    if len({*trace.recordings.values()}) == 1:  # devices that rest in all of a part of a trace
-        (only,) = {*trace.recordings.values()}
-        found |= {device: only for device in used_devices(trace) if device not in found}
     return found
 
 
@@ -78,11 +77,9 @@ def part_of_device(ranks: Ranks, device: int) -> Trace:
 
 @fact
 def _parts_of_devices(ranks: Ranks) -> Mapping[int, int]:
-    found: dict[int, int] = {}
-    for i, part in enumerate(ranks):
-        for device in part.devices["device"].tolist():
-            found.setdefault(device, i)
-    return found
+    # Of a device that several list the first counts.
+    pairs = [(own, i) for i, part in enumerate(ranks) for own in part.devices["device"].tolist()]
+    return dict(reversed(pairs))
 
 
 @of_window

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.facts import fact, of_window
+from traceprof.measures.facts import fact, of_rows, of_window
 from traceprof.measures.rows import Array, Bools, Ints, bounds, in_order, ints, lengths_of
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import compact, groups_of, parents_of, rows_by_values
@@ -71,12 +71,15 @@ class Launches:
 
 def launches_of(trace: Trace, table: str) -> Launches:
     """Return what launched each row of ``table`` (kernels, copies or syncs) of ``trace``."""
-    calls = _calls_of_table(trace, table)[trace.rows_in_whole(table)]
-    return Launches(calls, trace.table(table)["process"].to_numpy(np.int64), trace.whole.api_calls)
+    return Launches(
+        _calls_of(trace, table),
+        trace.table(table)["process"].to_numpy(np.int64),
+        trace.whole.api_calls,
+    )
 
 
-@fact
-def _calls_of_table(trace: Trace, table: str) -> Ints:
+@of_rows
+def _calls_of(trace: Trace, table: str) -> Ints:
     return find_launches(trace, trace.table(table)).call
 
 

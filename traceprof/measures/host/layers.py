@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.facts import fact
+from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import adopting_range_of_launches
 from traceprof.measures.host.range_work import (
@@ -118,14 +118,11 @@ def layers_of_work(trace: Trace, source: str) -> Mapping[str, Ints]:
     -1 where none did. What threads without a span of their own launch, as autograd's do, counts
     for the span that is open on the thread that calls backward.
     """
-    return {
-        name: _layers_of_table(trace, source, name)[trace.rows_in_whole(name)]
-        for name in DEVICE_TABLES
-    }
+    return {name: _layers_of(trace, source, name) for name in DEVICE_TABLES}
 
 
-@fact
-def _layers_of_table(trace: Trace, source: str, table: str) -> Ints:
+@of_rows
+def _layers_of(trace: Trace, source: str, table: str) -> Ints:
     return adopting_range_of_launches(trace, _spans(trace, source), launches_of(trace, table))
 
 

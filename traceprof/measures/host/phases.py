@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.measures.facts import fact
+from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import _NOTHING, Launches, innermost, launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, span_at
 from traceprof.model.grouping import groups_of, places_of, rows_by_value
@@ -167,26 +167,18 @@ def _union(spans: list[tuple[int, int]]) -> Intervals:
     return Intervals.union_of([start for start, _ in spans], [end for _, end in spans])
 
 
+@of_rows
 def phases_of_work(trace: Trace, table: str) -> Ints:
     """Return the place in `PHASES` that each row of ``table`` was launched in, -1 for none."""
-    return _phases_of_table(trace, table)[trace.rows_in_whole(table)]
-
-
-@fact
-def _phases_of_table(trace: Trace, table: str) -> Ints:
     launches = launches_of(trace, table)
     phases = phase_of_launches(trace, launches).copy()
     phases[_inferred_among(trace, launches, phases)] = BACKWARD
     return phases
 
 
+@of_rows
 def are_inferred_backward(trace: Trace, table: str) -> Bools:
     """Return which rows of ``table`` are the backward pass's although no range says so."""
-    return _inferred_of_table(trace, table)[trace.rows_in_whole(table)]
-
-
-@fact
-def _inferred_of_table(trace: Trace, table: str) -> Bools:
     if not inferred_backward(trace):
         return np.zeros(len(trace.table(table)), np.bool_)
     launches = launches_of(trace, table)
@@ -218,7 +210,9 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
     if not unnamed:
         return {}
     launches = launches_of(trace, "kernels")
-    autograd = _autograd_operators(trace)
+    columns = ["process", "thread", "start_ns", "end_ns"]
+    tables = (trace.host_ops, trace.ranges)
+    autograd = pd.concat([own.loc[autograd_rows(own["name"]), columns] for own in tables])
     found = {}
     for process, rows in unnamed.items():
         own = (launches.process == process) & launches.is_known
@@ -232,12 +226,6 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
         if backward is not None:
             found[process] = backward
     return found
-
-
-def _autograd_operators(trace: Trace) -> pd.DataFrame:
-    columns = ["process", "thread", "start_ns", "end_ns"]
-    tables = (trace.host_ops, trace.ranges)
-    return pd.concat([frame.loc[autograd_rows(frame["name"]), columns] for frame in tables])
 
 
 @fact

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.facts import fact
+from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.ranges import find_parents, self_time_ns
 from traceprof.measures.rows import Bools, Ints, bounds, in_order, ints, lengths_of, sums_at
@@ -134,16 +134,12 @@ def nested_ranges(trace: Trace) -> NestedRanges:
     return NestedRanges(rows, *find_parents(spans.reset_index(drop=True)))
 
 
+@of_rows
 def ranges_of_work(trace: Trace, table: str) -> Ints:
     """Return the place in `nested_ranges` of the innermost range that launched each row; -1: none.
 
     That is on the launching thread: what autograd's threads launch belongs to their own ranges.
     """
-    return _ranges_of_table(trace, table)[trace.rows_in_whole(table)]
-
-
-@fact
-def _ranges_of_table(trace: Trace, table: str) -> Ints:
     place = np.full(len(trace.ranges) + 1, -1, np.int64)
     rows = nested_ranges(trace).rows
     place[rows] = np.arange(len(rows))

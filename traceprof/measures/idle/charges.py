@@ -26,7 +26,7 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.states import is_launch
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import Doing, ThreadLane, ThreadLanes, lanes_within
-from traceprof.measures.rows import Array, Ints, bounds, ints, lengths_of, sums_at
+from traceprof.measures.rows import Array, Ints, bounds, ints, lengths_of, sums_at, unions_by
 from traceprof.model.grouping import compact, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, overlapping_pairs, union_lengths
 from traceprof.model.tables import ABSENT
@@ -204,7 +204,7 @@ class Charges:
 def find_charges(trace: Trace) -> Charges:
     """Return what the gaps of the devices in the window are charged to."""
     parts = _asked_parts(trace)
-    lanes = lanes_within(trace, _times_of_processes(parts))
+    lanes = lanes_within(trace, unions_by(parts))
     pieces = pieces_of_parts(parts, lanes)
     chosen = chosen_pieces(parts, pieces)
     return Charges(_times(trace, parts, chosen, lanes), _running(trace, parts, pieces, lanes))
@@ -268,14 +268,6 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
         for process, thread in sorted(lanes, key=lambda lane: -len(lanes[lane])):
             found.setdefault(process, thread)
     return found
-
-
-def _times_of_processes(parts: pd.DataFrame) -> dict[int, Intervals]:
-    starts, ends = bounds(parts)
-    return {
-        process: Intervals.union_of(starts[rows], ends[rows])
-        for process, rows in rows_by_value(parts["process"]).items()
-    }
 
 
 def _times(

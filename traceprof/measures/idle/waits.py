@@ -149,10 +149,10 @@ def idle_in_waits(trace: Trace) -> Ints:
     parts = parts[(parts["cause"] == CAUSES.index("synchronising")).to_numpy()]
     owner = find_gaps(trace)["process"].to_numpy(np.int64)[parts["gap"].to_numpy()]
     starts, ends = bounds(parts)
-    counting = np.flatnonzero(_hold_up(trace))
-    begin, end, process = (
-        waits[name].to_numpy(np.int64)[counting] for name in ("start_ns", "end_ns", "process")
-    )
+    calls = trace.api_calls
+    every = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
+    counting = np.flatnonzero(hold_devices_up(calls)[every])  # of threads that launch work
+    begin, end, process = ints(waits.take(counting), "start_ns", "end_ns", "process")
     for number in np.unique(owner).tolist():
         own, gaps = np.flatnonzero(process == number), np.flatnonzero(owner == number)
         own = own[np.lexsort((-end[own], begin[own]))]
@@ -161,14 +161,6 @@ def idle_in_waits(trace: Trace) -> Ints:
         ns = np.minimum(ends[gaps][gap], last[piece]) - np.maximum(starts[gaps][gap], first[piece])
         np.add.at(found, counting[own[row[piece]]], ns)
     return found
-
-
-def _hold_up(trace: Trace) -> Bools:
-    """Return which of the waits are those of threads that launch work."""
-    calls = trace.api_calls
-    held = hold_devices_up(calls)
-    every = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
-    return held[every]
 
 
 _KEYS: Final = ("call", "pattern", "host_range")

@@ -264,7 +264,9 @@ def walk_back(graph: Graph, span: TimeWindow) -> Segments:
 
 def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
     """Return what of the recording can be on a path through the window."""
-    first, last = _slice(graph.reach, graph.starts, span)
+    # From the first row that reaches into the window to the first that begins behind it.
+    first = int(np.searchsorted(graph.reach, span.start_ns, side="right"))
+    last = max(first, int(np.searchsorted(graph.starts, span.end_ns, side="left")))
     first_wait, last_wait = np.searchsorted(
         graph.wait_ends, [span.start_ns, span.end_ns], side="right"
     ).tolist()
@@ -287,12 +289,6 @@ def _nodes(graph: Graph, span: TimeWindow) -> _Nodes:
     following = np.concatenate([following, after_wait])
     following[left <= span.start_ns] = _END
     return _Nodes(first, first_wait, n_rows, left, following)
-
-
-def _slice(reach: Ints, starts: Ints, span: TimeWindow) -> tuple[int, int]:
-    """Return the first row that reaches into the window, and the first that begins behind it."""
-    first = int(np.searchsorted(reach, span.start_ns, side="right"))
-    return first, max(first, int(np.searchsorted(starts, span.end_ns, side="left")))
 
 
 def _begin(

@@ -26,7 +26,7 @@ from traceprof.measures.path.graph import (
     dependencies,
     walk_back,
 )
-from traceprof.measures.rows import bounds, in_order
+from traceprof.measures.rows import in_order, lengths_of, unions_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, total
@@ -52,7 +52,8 @@ def find_path(trace: Trace, process: int) -> tuple[Mapping[str, Intervals], Segm
     parts = {name: _of_kind(segments, kind) for kind, name in enumerate(DEVICE_KINDS)}
     host = _of_kind(segments, HOST)
     nothing = Intervals.empty()
-    data = _data_loading(trace).get(process, nothing)
+    phases = {own.process: own.times for own in find_host_phases(trace)}
+    data = phases.get(process, {}).get("data", nothing)
     launching = _launching(trace).get(process, nothing)
     parts["data"] = host & data
     parts["launch"] = (host - data) & launching
@@ -68,25 +69,16 @@ def _of_kind(segments: Segments, kind: int) -> Intervals:
 
 
 @of_window
-def _data_loading(trace: Trace) -> Mapping[int, Intervals]:
-    """Return when each process fetched data."""
-    nothing = Intervals.empty()
-    return {own.process: own.times.get("data", nothing) for own in find_host_phases(trace)}
-
-
-@of_window
 def _launching(trace: Trace) -> Mapping[int, Intervals]:
     """Return when each process made one call after the other, with pauses of at most 200 µs."""
-    calls = trace.api_calls
-    starts, ends = bounds(calls)
-    quick = np.flatnonzero(ends - starts <= LONGEST_CALL_NS)
-    found = {}
-    for process, places in calls["process"].iloc[quick].groupby(calls["process"]).indices.items():
-        rows = quick[places]
-        closed = Intervals.union_of(starts[rows], ends[rows] + LAUNCH_BOUND_NS)
-        # What was added behind the last call of each run of calls is taken off again.
-        found[int(str(process))] = Intervals(closed.starts, closed.ends - LAUNCH_BOUND_NS)
-    return found
+    calls = trace.api_calls[["process", "start_ns", "end_ns"]]
+    quick = calls[lengths_of(calls) <= LONGEST_CALL_NS]
+    closed = unions_by(quick.assign(end_ns=quick["end_ns"] + LAUNCH_BOUND_NS))
+    # What was added behind the last call of each run of calls is taken off again.
+    return {
+        process: Intervals(time.starts, time.ends - LAUNCH_BOUND_NS)
+        for process, time in closed.items()
+    }
 
 
 _MEANING: Final = {

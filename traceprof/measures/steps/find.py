@@ -12,14 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.measures.facts import fact, of_window
-from traceprof.measures.rows import Bools, Ints, in_order
+from traceprof.measures.rows import Ints, in_order
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_phases import PhaseSteps, steps_of_backward, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
@@ -172,12 +173,12 @@ def rows_of_steps(trace: Trace) -> Ints:
 
 
 def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
-    for place, (source, _) in enumerate(_ANNOTATED):
+    for place, source in enumerate(_ANNOTATED):
         annotated = measure_each(traces, _annotated, place)
         tables = [table for table, _ in annotated]
         if any(map(len, tables)):
             most = max((detail for table, detail in annotated if len(table)), default="")
-            return _with_warmup(traces, tables, source + most, 1.0, n_warmup)
+            return _with_warmup(traces, tables, source.name + most, 1.0, n_warmup)
     found = measure_each(traces, find_optimizer_steps)
     sure = [steps.confidence_ratio for steps in found if len(steps.table)]
     if sure:
@@ -199,13 +200,13 @@ def _with_warmup(
     tables = measure_of_each(traces, _with_spans, spanned)
     most = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [
-        Steps(table.assign(is_warmup=_leading(table, most)), source, confidence_ratio)
+        Steps(
+            table.assign(is_warmup=table.groupby("process").cumcount() < most),
+            source,
+            confidence_ratio,
+        )
         for table in tables
     ]
-
-
-def _leading(table: pd.DataFrame, n_steps: int) -> Bools:
-    return np.asarray(table.groupby("process").cumcount().to_numpy() < n_steps)
 
 
 def _count_warmup(table: pd.DataFrame) -> int:
@@ -223,8 +224,12 @@ def _count_warmup(table: pd.DataFrame) -> int:
 
 
 def _annotated(trace: Trace, place: int) -> tuple[pd.DataFrame, str]:
-    """Return the steps of a trace that the source at ``place`` tells."""
-    return _ANNOTATED[place][1](trace.ranges)
+    """Return the steps of a trace that the source at ``place`` tells, and more about this."""
+    source = _ANNOTATED[place]
+    ranges = trace.ranges
+    if source.is_own is not None:
+        ranges = ranges[(ranges["domain"] == OWN_DOMAIN) == source.is_own]
+    return source.steps_of(ranges)
 
 
 def _chosen(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
@@ -235,44 +240,43 @@ def _with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.Da
     return with_spans(table, trace, is_of_kernels=is_of_kernels)
 
 
-def _own(ranges: pd.DataFrame) -> pd.DataFrame:
-    return ranges[ranges["domain"] == OWN_DOMAIN]
+def _of_phases(steps_of: Callable[[pd.DataFrame], PhaseSteps], own: pd.DataFrame) -> _Told:
+    table, several = steps_of(own)
+    return table, f", {several} optimizers a step" if several > 1 else ""
 
 
-def _foreign(ranges: pd.DataFrame) -> pd.DataFrame:
-    return ranges[ranges["domain"] != OWN_DOMAIN]
+def _of_names(
+    steps_of: Callable[..., pd.DataFrame], pattern: re.Pattern[str], *words: str
+) -> Callable[[pd.DataFrame], _Told]:
+    return lambda ranges: (steps_of(ranges, pattern, words), "")
 
 
-def _of_phases(found: PhaseSteps) -> tuple[pd.DataFrame, str]:
-    several = found.optimizers_count
-    return found.table, f", {several} optimizers a step" if several > 1 else ""
+_Told: TypeAlias = tuple[pd.DataFrame, str]
 
 
-_ANNOTATED: Final[tuple[tuple[str, Callable[[pd.DataFrame], tuple[pd.DataFrame, str]]], ...]] = (
-    (
-        "traceprof.step()",
-        lambda ranges: (steps_of_ranges(_own(ranges), _EXPLICIT, ["user_step"]), ""),
-    ),
-    ("--step-from ", lambda ranges: steps_asked_for(_own(ranges))),
-    ("recorded phases", lambda ranges: _of_phases(steps_of_phases(_own(ranges)))),
-    (
-        "ProfilerStep",
-        lambda ranges: (steps_of_ranges(ranges, _PROFILER_STEP, ["ProfilerStep"]), ""),
-    ),
-    (
-        "ranges named step",
-        lambda ranges: (steps_of_ranges(_foreign(ranges), _NAMED_STEP, _STEP_WORDS), ""),
-    ),
-    (
+class _Source(NamedTuple):
+    """Ranges that tell steps: those of traceprof, those of others, or all (None)."""
+
+    name: str
+    is_own: bool | None
+    steps_of: Callable[[pd.DataFrame], _Told]
+
+
+_ANNOTATED: Final = (
+    _Source("traceprof.step()", True, _of_names(steps_of_ranges, _EXPLICIT, "user_step")),
+    _Source("--step-from ", True, steps_asked_for),
+    _Source("recorded phases", True, partial(_of_phases, steps_of_phases)),
+    _Source("ProfilerStep", None, _of_names(steps_of_ranges, _PROFILER_STEP, "ProfilerStep")),
+    _Source("ranges named step", False, _of_names(steps_of_ranges, _NAMED_STEP, *_STEP_WORDS)),
+    _Source(
         "ends of Optimizer.step",
-        lambda ranges: (
-            steps_between_ends(_foreign(ranges), _OPTIMIZER_STEP, ["Optimizer.step"]),
-            "",
-        ),
+        False,
+        _of_names(steps_between_ends, _OPTIMIZER_STEP, "Optimizer.step"),
     ),
-    (
+    _Source(
         "backward passes: no optimizer of torch was seen",
-        lambda ranges: _of_phases(steps_of_backward(_own(ranges))),
+        True,
+        partial(_of_phases, steps_of_backward),
     ),
 )
 _OPTIMIZER: Final = "inferred from the optimizer's kernels"

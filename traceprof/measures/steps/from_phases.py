@@ -111,7 +111,8 @@ def events_of(own: pd.DataFrame, closing: int) -> Iterator[tuple[int, Iterable[P
         if not len(closes):
             continue
         # Of several threads that train the one with most; fetches ahead have threads of their own.
-        is_main = thread == _most_common(closes)
+        distinct, counts = np.unique(closes, return_counts=True)
+        is_main = thread == distinct[counts.argmax()]
         if not (is_main & (phase == BACKWARD)).any():
             is_main |= phase == BACKWARD
         own_rows = rows[is_main]
@@ -144,11 +145,6 @@ def are_of_phase(own: pd.DataFrame, phase: int) -> Bools:
     names = own["name"].cat
     phases, _ = _named([str(name) for name in names.categories])
     return np.asarray(np.append(phases, -1)[names.codes.to_numpy()] == phase, np.bool_)
-
-
-def _most_common(values: Ints) -> int:
-    distinct, counts = np.unique(values, return_counts=True)
-    return int(distinct[counts.argmax()])
 
 
 def _named(names: Sequence[str]) -> tuple[Ints, Ints]:
@@ -194,7 +190,9 @@ def _steps(own: pd.DataFrame, closing: int) -> PhaseSteps:
         blocks = list(blocks_of(events, closing))
         join = _optimizers_joined if closing == OPTIMIZER else _batches_joined
         for number, step in enumerate(join(_trained(blocks)), first.get(process, 0)):
-            rows.append((process, number, step.start, _end_of(step), False))
+            # With a loader, the time up to the next batch is its own.
+            end = step.reach if step.until == NEVER else step.until
+            rows.append((process, number, step.start, end, False))
             sizes[len(set(step.optimizers))] += 1
     if not rows:
         return PhaseSteps(empty_steps(), 0)
@@ -210,11 +208,6 @@ def _first_numbers(own: pd.DataFrame, closing: int) -> dict[int, int]:
     closes = are_of_phase(own, closing) & own["process"].isin(captured) & (own["payload"] >= 0)
     firsts = own[closes].sort_values("start_ns", kind="stable").drop_duplicates("process")
     return dict(zip(firsts["process"].astype(int), firsts["payload"].astype(int), strict=True))
-
-
-def _end_of(step: PhaseBlock) -> int:
-    """Return the end of a step: with a loader, the time up to the next batch is its own."""
-    return step.reach if step.until == NEVER else step.until
 
 
 def _trained(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:

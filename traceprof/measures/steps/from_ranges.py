@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.measures.facts import fact
 from traceprof.measures.rows import Ints
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import OWN_DOMAIN, STEP_COLUMNS, empty_steps
@@ -132,8 +131,5 @@ def how_steps_get_known(ranks: Ranks) -> str:
     return _SAY if any(ranks.whole.each(_is_own)) else _RECORD
 
 
-@fact
 def _is_own(trace: Trace) -> bool:
-    """Return whether `traceprof record` made the recording, whatever it saw."""
-    domains = trace.ranges["domain"].cat.categories
-    return trace.is_by_traceprof or OWN_DOMAIN in set(domains)
+    return trace.is_by_traceprof or OWN_DOMAIN in set(trace.ranges["domain"].cat.categories)
