@@ -13,7 +13,7 @@ from tests.workers.conftest import Told
 from traceprof.errors import TraceError
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
-from traceprof.workers import choice
+from traceprof.workers import choice, remote_intervals
 from traceprof.workers.holder import Holder
 from traceprof.workers.remote import Failed, Plan, PlanStep, Question
 from traceprof.workers.remote_intervals import RemoteIntervals, unpacked
@@ -78,12 +78,13 @@ class Doubted(Alone):
         found: set[bytes] = set()
 
         def arrived(*args: Any) -> Intervals:
-            found.add(args[3])
+            found.add(args[1])
             return Intervals.empty()
 
+        text = holder.answer(question)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RemoteIntervals, "arrived", arrived)
-            unpacked(holder.answer(question), self, question)
+            patch.setattr(remote_intervals, "_arrived", arrived)
+            unpacked(text, self, question)
         return found
 
 

@@ -8,7 +8,6 @@ is not that of the link that was used, and the reader must see it.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -68,7 +67,7 @@ def _pcie_lane_rates() -> dict[int, tuple[float, str]]:
     text = files("traceprof.hardware").joinpath("links.toml").read_text("utf-8")
     return {
         row["generation"]: (row["gt_per_s"] * row["encoding_ratio"] / 8 * 1e9, row["source"])
-        for row in tomllib.loads(text)["pcie"]
+        for row in parse_toml(text, "links")["pcie"]
     }
 
 
@@ -106,22 +105,10 @@ def _parse_rate(text: str, value: str) -> float:
 _GB: Final = 1e9
 _OTHERS: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
 _KNOWN: Final = frozenset(
-    {
-        "key",
-        "names",
-        "source",
-        "compute_capability",
-        "multiprocessors",
-        "memory_gb_per_s",
-        "tflops",
-        "pcie_generation",
-        "host_link_gb_per_s",
-        "nvlink_links",
-        "nvlink_link_gb_per_s",
-        "fabric",
-    }
+    {"key", "names", "source", "compute_capability", "multiprocessors", "memory_gb_per_s"}
+    | {"tflops", "pcie_generation", "host_link_gb_per_s", "nvlink_links", "nvlink_link_gb_per_s"}
+    | {"fabric"}
 )
-
 _PRECISIONS: Final = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
 
 

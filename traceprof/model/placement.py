@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,7 +16,7 @@ import pandas as pd
 from traceprof.model.ranks import Ranks, RunFiles, change_each, measure_each
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.timing import ClockCorrection, TimeWindow
-from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
 
 _OF_MACHINE: Final = ("nic", "rdma")
 _NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
@@ -48,7 +50,7 @@ def places_of_samples(
     devices = _devices_of_hosts(hosts, devices)
     taken: dict[tuple[str, str, str], tuple[int, int]] = {}
     places = []
-    for i, series in enumerate(measure_each([member.trace for member in run], _series_in)):
+    for i, series in enumerate(measure_each(run.traces, _series_in)):
         host = hosts[i] if _several(hosts) else ""
         names = {
             source: _renamed_source(source, processes[i], devices[i], host)
@@ -196,8 +198,7 @@ def _recordings(trace: Trace, placement: Placement) -> dict[int, TimeWindow]:
 
     Where no process did anything it is told under `ABSENT`: devices of the file may be known.
     """
-    offset_ns = placement.offset_ns
-    own = TimeWindow(trace.span.start_ns + offset_ns, trace.span.end_ns + offset_ns)
+    own = trace.span.moved(placement.offset_ns)
     return dict.fromkeys(placement.processes.values() or (ABSENT,), own)
 
 
@@ -300,28 +301,19 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
         without = [str(m.rank) for m in run if name not in m.trace.recorded]
         if without and name in ("kernels", "ranges", "collectives"):
             warnings.append(f"{name} of rank {', '.join(without)} were not recorded")
-    span = _span(run, offsets_ns)
+    spans = (m.trace.span.moved(ns) for m, ns in zip(run, offsets_ns, strict=True))
+    span = reduce(or_, spans)
     placements = [
         (Placement(m.rank, m.local_rank, m.host, m.rack, *own, recorded, span, environment),)
-        for m, own in zip(
-            run, zip(offsets_ns, processes, devices, samples, strict=True), strict=True
-        )
+        for m, *own in zip(run, offsets_ns, processes, devices, samples, strict=True)
     ]
-    placed = change_each([member.trace for member in run], place, placements)
+    placed = change_each(run.traces, place, placements)
     return Ranks(tuple(placed), _info(run, warnings, offsets_ns))
 
 
 def merge_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Trace:
     """Return all ranks of ``run`` as one Trace (see `place_run`)."""
     return place_run(run, offsets_ns).merged()
-
-
-def _span(run: RunFiles, offsets_ns: Sequence[int]) -> TimeWindow:
-    spans = [
-        (m.trace.span.start_ns + offset, m.trace.span.end_ns + offset)
-        for m, offset in zip(run, offsets_ns, strict=True)
-    ]
-    return TimeWindow(min(start for start, _ in spans), max(end for _, end in spans))
 
 
 def _info(run: RunFiles, warnings: Sequence[str], offsets_ns: Sequence[int]) -> TraceInfo:
@@ -347,7 +339,7 @@ def process_ids(run: RunFiles) -> list[dict[int, int]]:
     """Return the id that `place_run` gives each process of each member."""
     taken: set[int] = set()
     renamed = []
-    for own in measure_each([member.trace for member in run], processes_in):
+    for own in measure_each(run.traces, processes_in):
         new = {}
         for process in own:
             candidate = process
@@ -397,20 +389,17 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
     moved = replace(trace, **tables, uncut=None)
     return replace(
         moved,
-        span=_widened_span(trace.span, moved),
-        recordings=_corrected_recordings(trace, corrections),
+        span=span_of({name: moved.table(name) for name in TABLES}, trace.span),
+        recordings={
+            process: _corrected_window(window, corrections.get(process, ClockCorrection()))
+            for process, window in trace.recordings.items()
+        },
     )
 
 
-def _corrected_recordings(
-    trace: Trace, corrections: Mapping[int, ClockCorrection]
-) -> dict[int, TimeWindow]:
-    found = {}
-    for process, window in trace.recordings.items():
-        correction = corrections.get(process, ClockCorrection())
-        edges = correction.apply(np.array([window.start_ns, window.end_ns], np.int64)).tolist()
-        found[process] = TimeWindow(*edges)
-    return found
+def _corrected_window(window: TimeWindow, correction: ClockCorrection) -> TimeWindow:
+    edges = np.array([window.start_ns, window.end_ns], np.int64)
+    return TimeWindow(*correction.apply(edges).tolist())
 
 
 def _corrected(
@@ -423,14 +412,3 @@ def _corrected(
             own = processes == process
             corrected[own] = corrections[process].apply(instants[own])
     return corrected
-
-
-def _widened_span(span: TimeWindow, moved: Trace) -> TimeWindow:
-    """Return the span, widened to hold what was moved."""
-    starts, ends = [span.start_ns], [span.end_ns]
-    for name, table in TABLES.items():
-        frame = moved.table(name)
-        if table.has_times and len(frame):
-            starts.append(int(frame["start_ns"].iloc[0]))
-            ends.append(int(frame["end_ns" if table.has_spans else "start_ns"].max()))
-    return TimeWindow(min(starts), max(ends))

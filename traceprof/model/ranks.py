@@ -238,6 +238,11 @@ class RunFiles:
         return tuple(member.rank for member in self.members)
 
     @property
+    def traces(self) -> list[Trace]:
+        """The traces of all members."""
+        return [member.trace for member in self.members]
+
+    @property
     def missing_ranks(self) -> tuple[int, ...]:
         """The ranks that the program had and the run has no trace of."""
         expected = max(self.world_size, max(self.ranks, default=ABSENT) + 1)

@@ -7,7 +7,7 @@ for "does not apply or is not known"; in a floating-point column NaN does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -241,6 +241,19 @@ def _names(values: Any) -> pd.Categorical:
     names = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
     plain = pd.Index(names.categories.astype(object), dtype=object)
     return pd.Categorical.from_codes(names.codes, plain)
+
+
+def categorical(
+    texts: Iterable[str], codes: npt.NDArray[Any], *, is_sorted: bool = False
+) -> pd.Categorical:
+    """Return rows by the places of their texts among ``texts``, of which several may be equal."""
+    given = list(texts)
+    distinct = sorted(set(given)) if is_sorted else list(dict.fromkeys(given))
+    place = {text: code for code, text in enumerate(distinct)}
+    places = np.array([place[text] for text in given], np.int64)
+    return pd.Categorical.from_codes(
+        places[codes] if given else codes, pd.Index(distinct, dtype=object)
+    )
 
 
 def sort_rows(frame: pd.DataFrame, table: Table) -> pd.DataFrame:

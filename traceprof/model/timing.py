@@ -31,6 +31,10 @@ class TimeWindow:
         """Return the time from the beginning of the first of the windows to the end of the last."""
         return TimeWindow(min(self.start_ns, other.start_ns), max(self.end_ns, other.end_ns))
 
+    def moved(self, ns: int) -> TimeWindow:
+        """Return the window ``ns`` later."""
+        return TimeWindow(self.start_ns + ns, self.end_ns + ns)
+
     def overlaps(
         self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:

@@ -276,7 +276,7 @@ def make_trace(
     return Trace(
         info=info,
         recorded=frozenset(recorded),
-        span=span or _span_of(frames),
+        span=span or span_of(frames),
         **frames,
     )
 
@@ -293,8 +293,9 @@ def _with_used_devices(listed: pd.DataFrame, worked: np.ndarray) -> pd.DataFrame
     return make_table("devices", columns)
 
 
-def _span_of(frames: Mapping[str, pd.DataFrame]) -> TimeWindow:
-    starts, ends = [], []
+def span_of(frames: Mapping[str, pd.DataFrame], *known: TimeWindow) -> TimeWindow:
+    """Return the time from the first start to the last end of tables, and of windows ``known``."""
+    starts, ends = [own.start_ns for own in known], [own.end_ns for own in known]
     for name, table in TABLES.items():
         frame = frames[name]
         if table.has_times and len(frame):

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.files import parse_toml
 from traceprof.model.activity import Activity
+from traceprof.model.tables import categorical
 from traceprof.names.parsing import KernelName, parse_name, pattern, words_of
 
 
@@ -242,13 +242,8 @@ def _parse_rule(table: object) -> KernelRule:
 
 def classify(names: pd.Categorical, rules: Sequence[KernelRule] = ()) -> pd.Categorical:
     """Return the activity of each kernel, ``rules`` first; one look per distinct name."""
-    found = [class_of(str(name), rules).value for name in names.categories]
-    distinct = sorted(set(found))
-    place = {activity: code for code, activity in enumerate(distinct)}
-    codes = np.array([place[activity] for activity in found], np.int64)
-    return pd.Categorical.from_codes(
-        codes[names.codes] if len(codes) else names.codes, pd.Index(distinct, dtype=object)
-    )
+    found = (class_of(str(name), rules).value for name in names.categories)
+    return categorical(found, names.codes, is_sorted=True)
 
 
 def class_of(name: str, rules: Iterable[KernelRule] = ()) -> Activity:

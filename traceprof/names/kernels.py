@@ -13,6 +13,7 @@ import pandas as pd
 
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import places_of
+from traceprof.model.tables import categorical
 from traceprof.names.parsing import KernelName, parse_name, pattern, words_of
 
 PRECISIONS: Final = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
@@ -227,7 +228,7 @@ def _helps(taken: KernelName) -> bool:
     return any(_HELPERS.search(words) for words in (taken.words, *applied))
 
 
-_APPLIES: Final = re.compile(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w+)?$")
+_APPLIES: Final = pattern(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w+)?$")
 
 SHORT_NS: Final = 10_000
 """A kernel shorter than this costs about as much to launch as to run."""
@@ -272,19 +273,17 @@ def _by_name(
     return found
 
 
-_FROM_BRACKET: Final = re.compile(r"[<(].*", re.DOTALL)
-_WRAPPER: Final = re.compile(r"^cutlass::Kernel2?<(?P<wrapped>\w+)")
-_NARROWER: Final = re.compile(
-    r"bf16|f16|fp16|half|e[45]m[23]|fp8|i8|int8|f64|double", re.IGNORECASE
-)
-_NARROW_TYPE: Final = re.compile(r"^[^<(]*<\s*(__half|half|__nv_bfloat16|c10::Half|double|signed)")
-_TF32: Final = re.compile(r"tf32|tfloat32|(^|_)s1688(gemm|cudnn|fprop|dgrad|wgrad)", re.IGNORECASE)
-_FP32: Final = re.compile(
+_FROM_BRACKET: Final = pattern(r"[<(].*", re.DOTALL)
+_WRAPPER: Final = pattern(r"^cutlass::Kernel2?<(?P<wrapped>\w+)")
+_NARROWER: Final = pattern(r"bf16|f16|fp16|half|e[45]m[23]|fp8|i8|int8|f64|double", re.IGNORECASE)
+_NARROW_TYPE: Final = pattern(r"^[^<(]*<\s*(__half|half|__nv_bfloat16|c10::Half|double|signed)")
+_TF32: Final = pattern(r"tf32|tfloat32|(^|_)s1688(gemm|cudnn|fprop|dgrad|wgrad)", re.IGNORECASE)
+_FP32: Final = pattern(
     r"(^|[^a-z0-9]|[a-z0-9]_)sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|fmha_cutlass[FB]_f32"
     r"|cijk_[a-z]{4}_[a-z]{4}_s(b|_)|nvjet_\w*?sss_",
     re.IGNORECASE,
 )
-_FP32_ENGINE: Final = re.compile(r"[wd]grad\w*(engine|alg\d)\w*<float")
+_FP32_ENGINE: Final = pattern(r"[wd]grad\w*(engine|alg\d)\w*<float")
 
 
 def wide_precision_of(name: str) -> str:
@@ -317,7 +316,4 @@ def copy_titles(copies: pd.DataFrame) -> pd.Categorical:
     titles = [*plain, *(title.replace("CUDA", "CUDA Unified Memory") for title in plain)]
     is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
     codes = directions.codes.to_numpy(np.int64) + len(plain) * is_managed.to_numpy(np.int64)
-    distinct = list(dict.fromkeys(titles))
-    place = np.array([distinct.index(title) for title in titles], np.int64)
-    named = pd.Categorical.from_codes(place[codes], pd.Index(distinct, dtype=object))
-    return named.remove_unused_categories()
+    return categorical(titles, codes).remove_unused_categories()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceprof.model.grouping import places_of
+from traceprof.model.tables import categorical
 from traceprof.model.timing import OWN_DOMAIN
 
 _PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
@@ -94,8 +95,7 @@ def unnumbered_names(names: pd.Series) -> pd.Categorical:
     """
     plain = plain_names(names)
     texts = [_NUMBERED.sub("*", str(name)) for name in plain.categories]
-    codes, distinct = pd.factorize(np.array(texts, object), sort=True)
-    return pd.Categorical.from_codes(codes[plain.codes], pd.Index(distinct, dtype=object))
+    return categorical(texts, plain.codes, is_sorted=True)
 
 
 def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:

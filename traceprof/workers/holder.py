@@ -17,7 +17,6 @@ from traceprof.workers.remote_intervals import (
     Expression,
     KeptSet,
     TimeQuestion,
-    large_of,
     packed,
 )
 from traceprof.workers.spill import Spill
@@ -150,7 +149,7 @@ class _Held:
             self._times.move_to_end(key)
             return self._times[key]
         if isinstance(of, KeptSet):
-            large = large_of(self._answer(of.question), self._n_large)
+            large = packed(self._answer(of.question), self._n_large)[1]
             self._keep_times(of.question, large)
             return large[of.digest]
         found = of.of(self._time)

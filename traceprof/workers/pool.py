@@ -102,11 +102,13 @@ class WorkerPool(ABC):
     def posted(self, question: Asked) -> bytes | Path:
         """Return a question as it goes to a process of this machine: itself, or where it lies."""
         large: list[pickle.PickleBuffer] = []
-        text = pickle.dumps(
-            question,
-            pickle.HIGHEST_PROTOCOL,
-            buffer_callback=lambda own: own.raw().nbytes < _LARGE_BYTES or large.append(own),
-        )
+
+        def is_small(buffer: pickle.PickleBuffer) -> bool:
+            if buffer.raw().nbytes >= _LARGE_BYTES:
+                large.append(buffer)
+            return not large
+
+        text = pickle.dumps(question, pickle.HIGHEST_PROTOCOL, buffer_callback=is_small)
         if not large:
             return text
         try:

@@ -166,7 +166,7 @@ class RemoteTrace(Trace):
     ) -> list[_Answer]:
         """Return what ``measure`` says of each of ``traces``, where it is."""
         more = tuple(kwargs.items())
-        answers = traces[0].pool.ask(
+        answers: list[Any] = traces[0].pool.ask(
             [Question(one.plan, measure, own, more) for one, own in zip(traces, args, strict=True)]
         )
         for answer in answers:

@@ -8,12 +8,13 @@ no memory for the millions of intervals in which their devices worked.
 from __future__ import annotations
 
 import io
+import operator
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 from weakref import ref
 
@@ -26,7 +27,7 @@ from traceprof.workers.remote import Failed, Plan, Pool, Question
 LARGE: Final = 2048
 """Sets of so many intervals do not travel."""
 
-_How: TypeAlias = Literal["or", "and", "sub", "clip"]
+_How: TypeAlias = Callable[..., Intervals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +49,11 @@ class CombinedSet:
 
     def of(self, value: Callable[[Expression], Intervals]) -> Intervals:
         """Return the set, where ``value`` tells what the parts are."""
-        left = value(self.left)
-        if isinstance(self.right, tuple):
-            return left.clip(*self.right)
-        return _DONE[self.how](left, value(self.right))
+        right = self.right if isinstance(self.right, tuple) else (value(self.right),)
+        return self.how(value(self.left), *right)
 
 
 Expression: TypeAlias = KeptSet | CombinedSet | Intervals
-
-_DONE: Final[Mapping[str, Callable[[Intervals, Intervals], Intervals]]] = {
-    "or": lambda left, right: left | right,
-    "and": lambda left, right: left & right,
-    "sub": lambda left, right: left - right,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,33 +65,25 @@ class TimeQuestion:
     """
 
     plan: Plan
-    expressions: tuple[Expression, ...]
+    expression: Expression
     spans: tuple[Int64Array, Int64Array] | None = None
     is_whole: bool = False
 
-    def answer(self, value: Callable[[Expression], Intervals], n_large: int) -> list[Any]:
-        """Return the answer about each of them, where ``value`` tells what they are."""
-        found = [value(one) for one in self.expressions]
+    def answer(self, value: Callable[[Expression], Intervals], n_large: int) -> Any:
+        """Return the answer, where ``value`` tells what the sets are."""
+        found = value(self.expression)
         if self.spans is not None:
-            return [one.covered_ns(*self.spans) for one in found]
-        if self.is_whole:
-            return [(one.starts, one.ends) for one in found]
-        return [_Size.of(one, n_large) for one in found]
+            return found.covered_ns(*self.spans)
+        is_here = self.is_whole or len(found) < n_large
+        return _Size(len(found), found.total_ns, (found.starts, found.ends) if is_here else None)
 
 
 class _Size(NamedTuple):
-    """How large a set is; the set itself where it is small."""
+    """How large a set is; and starts and ends of one that is small, or asked for."""
 
     n: int
     total_ns: int
-    starts: Int64Array | None
-    ends: Int64Array | None
-
-    @classmethod
-    def of(cls, found: Intervals, n_large: int) -> _Size:
-        is_small = len(found) < n_large
-        both = (found.starts, found.ends) if is_small else (None, None)
-        return cls(len(found), found.total_ns, *both)
+    whole: tuple[Int64Array, Int64Array] | None = None
 
 
 class RemoteIntervals(Intervals):
@@ -131,21 +116,12 @@ class RemoteIntervals(Intervals):
         if size is None:
             self._unknown.setdefault(shape, []).append(ref(self))
 
-    @classmethod
-    def arrived(
-        cls, pool: Pool, question: Question, number: int, digest: bytes, n: int, total_ns: int
-    ) -> RemoteIntervals:
-        """Return a set that stayed behind when the rest of the answer came, the ``number``-th."""
-        shape = hash((getattr(question.measure, "__qualname__", ""), number))
-        size = _Size(n, total_ns, None, None)
-        return cls(pool, question.plan, KeptSet(question, digest), shape, size)
-
     def _known(self) -> _Size:
         if self._size is None:
             others = (one() for one in self._unknown.pop(self._shape, ()))
             like = [one for one in others if one is not None and one._pool is self._pool]
             like = [self, *(one for one in like if one is not self)]
-            questions = [TimeQuestion(one._plan, (one._expression,)) for one in like]
+            questions = [TimeQuestion(one._plan, one._expression) for one in like]
             for one, found in zip(like, _answers(self._pool, questions), strict=True):
                 object.__setattr__(one, "_size", found)
         assert self._size is not None
@@ -153,17 +129,16 @@ class RemoteIntervals(Intervals):
 
     def _small(self) -> Intervals | None:
         """Return the set, if it is known already to be small."""
-        if self._size is None or self._size.starts is None or self._size.ends is None:
-            return None
-        return Intervals(self._size.starts, self._size.ends)
+        whole = None if self._size is None else self._size.whole
+        return None if whole is None else Intervals(*whole)
 
     def here(self) -> Intervals:
         """Return the set itself, however large it is."""
         self._known()
         found = self._small()
         if found is None:
-            question = TimeQuestion(self._plan, (self._expression,), is_whole=True)
-            found = Intervals(*_answers(self._pool, [question])[0])
+            question = TimeQuestion(self._plan, self._expression, is_whole=True)
+            found = Intervals(*_answers(self._pool, [question])[0].whole)
         return found
 
     @property
@@ -190,7 +165,7 @@ class RemoteIntervals(Intervals):
         if small is not None:
             return small.covered_ns(starts, ends)
         spans = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
-        question = TimeQuestion(self._plan, (self._expression,), spans)
+        question = TimeQuestion(self._plan, self._expression, spans)
         found: Int64Array = _answers(self._pool, [question])[0]
         return found
 
@@ -199,30 +174,30 @@ class RemoteIntervals(Intervals):
         small = self._small()
         if small is not None:
             return small.clip(start_ns, end_ns)
-        return self._with("clip", self._expression, (start_ns, end_ns), "clip")
+        return self._with(Intervals.clip, self._expression, (start_ns, end_ns), "clip")
 
     def __or__(self, other: Intervals) -> Intervals:
-        return _combined("or", self, other)
+        return _combined(operator.or_, self, other)
 
     def __ror__(self, other: Intervals) -> Intervals:
-        return _combined("or", other, self)
+        return _combined(operator.or_, other, self)
 
     def __and__(self, other: Intervals) -> Intervals:
-        return _combined("and", self, other)
+        return _combined(operator.and_, self, other)
 
     def __rand__(self, other: Intervals) -> Intervals:
-        return _combined("and", other, self)
+        return _combined(operator.and_, other, self)
 
     def __sub__(self, other: Intervals) -> Intervals:
-        return _combined("sub", self, other)
+        return _combined(operator.sub, self, other)
 
     def __rsub__(self, other: Intervals) -> Intervals:
-        return _combined("sub", other, self)
+        return _combined(operator.sub, other, self)
 
     def _with(
         self, how: _How, left: Expression, right: Expression | tuple[int, int], about: object
     ) -> RemoteIntervals:
-        shape = hash((how, self._shape, about))
+        shape = hash((how.__name__, self._shape, about))
         return RemoteIntervals(self._pool, self._plan, CombinedSet(how, left, right), shape)
 
     def __reduce__(self) -> Any:
@@ -234,15 +209,15 @@ def _combined(how: _How, left: Intervals, right: Intervals) -> Intervals:
     left, right = _at_hand(left), _at_hand(right)
     away = left if isinstance(left, RemoteIntervals) else right
     if not isinstance(away, RemoteIntervals):
-        return _DONE[how](left, right)
+        return how(left, right)
     if isinstance(left, RemoteIntervals) and isinstance(right, RemoteIntervals):
         if left._plan.file != right._plan.file or left._pool is not right._pool:
-            return _DONE[how](left.here(), right.here())
+            return how(left.here(), right.here())
         return left._with(how, left._expression, right._expression, right._shape)
     if away is left and not len(right):
-        return Intervals.empty() if how == "and" else left
+        return Intervals.empty() if how is operator.and_ else left
     if away is right and not len(left):
-        return right if how == "or" else Intervals.empty()
+        return right if how is operator.or_ else Intervals.empty()
     if away is left:
         return away._with(how, away._expression, right, "left")
     return away._with(how, left, away._expression, "right")
@@ -258,7 +233,7 @@ def _answers(pool: Pool, questions: Sequence[TimeQuestion]) -> list[Any]:
     for answer in found:
         if isinstance(answer, Failed):
             raise answer.error
-    return [answer[0] for answer in found]
+    return found
 
 
 _asked: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
@@ -275,21 +250,19 @@ class _Packer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Intervals or len(value) < self._n_large:
             return NotImplemented
-        digest = _digest(value)
-        self.large[digest] = value
-        return _arrived, (len(self.large) - 1, digest, len(value), value.total_ns)
+        digest = blake2b(digest_size=16)
+        for instants in (value.starts, value.ends):
+            digest.update(np.ascontiguousarray(instants).data)
+        self.large[digest.digest()] = value
+        size = _Size(len(value), value.total_ns)
+        return _arrived, (len(self.large) - 1, digest.digest(), size)
 
 
-def _digest(of: Intervals) -> bytes:
-    digest = blake2b(digest_size=16)
-    for instants in (of.starts, of.ends):
-        digest.update(np.ascontiguousarray(instants).data)
-    return digest.digest()
-
-
-def _arrived(number: int, digest: bytes, n: int, total_ns: int) -> RemoteIntervals:
+def _arrived(number: int, digest: bytes, size: _Size) -> RemoteIntervals:
+    """Return a set that stayed behind when the rest of the answer came, the ``number``-th."""
     pool, question = _asked.get()
-    return RemoteIntervals.arrived(pool, question, number, digest, n, total_ns)
+    shape = hash((getattr(question.measure, "__qualname__", ""), number))
+    return RemoteIntervals(pool, question.plan, KeptSet(question, digest), shape, size)
 
 
 def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]:
@@ -302,11 +275,6 @@ def packed(answer: Any, n_large: int) -> tuple[bytes, Mapping[bytes, Intervals]]
     packer = _Packer(file, n_large)
     packer.dump(answer)
     return file.getvalue(), packer.large
-
-
-def large_of(answer: Any, n_large: int) -> Mapping[bytes, Intervals]:
-    """Return the sets of an answer that stay behind when it travels, by their digests."""
-    return packed(answer, n_large)[1]
 
 
 def unpacked(text: bytes, pool: Pool, question: Question | TimeQuestion) -> Any:

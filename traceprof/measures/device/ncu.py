@@ -12,7 +12,7 @@ import pandas as pd
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Ints, bounds
 from traceprof.model.intervals import Intervals
-from traceprof.model.tables import ABSENT
+from traceprof.model.tables import ABSENT, categorical
 from traceprof.model.trace import Trace
 from traceprof.names.parsing import parse_name
 from traceprof.secrets import masked_text
@@ -50,13 +50,8 @@ def recorded_program(environment: pd.DataFrame) -> str:
 def function_names(kernels: pd.DataFrame) -> pd.Categorical:
     """Return the function of each kernel: its name without types, scopes and arguments."""
     names = kernels["name"].cat
-    functions = [parse_name(str(name)).identifier or str(name) for name in names.categories]
-    distinct = list(dict.fromkeys(functions))
-    place = {function: code for code, function in enumerate(distinct)}
-    codes = np.array([place[function] for function in functions], np.int64)
-    return pd.Categorical.from_codes(
-        codes[names.codes.to_numpy()] if len(codes) else [], pd.Index(distinct, dtype=object)
-    )
+    functions = (parse_name(str(name)).identifier or str(name) for name in names.categories)
+    return categorical(functions, names.codes.to_numpy())
 
 
 @fact
