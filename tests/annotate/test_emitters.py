@@ -1,40 +1,10 @@
-import sys
-from types import ModuleType, SimpleNamespace
+import ctypes
+import struct
+from types import SimpleNamespace
 
 import pytest
 
-
-class DummyDomain:
-    """What nvtx hands out when no profiler listens, or one that is too old for it."""
-
-    def push_range(self, _attributes):
-        raise AssertionError("events for nobody")
-
-
-class NewDomain:
-    """The part of a domain of nvtx 0.2.12 and later that we use."""
-
-    def __init__(self):
-        self.calls = []
-
-    def get_event_attributes(self, message, payload):
-        return message, payload
-
-    def push_range(self, attributes):
-        self.calls.append(("push", *attributes))
-
-    def pop_range(self):
-        self.calls.append(("pop",))
-
-    def start_range(self, attributes):
-        self.calls.append(("start", *attributes))
-        return 17
-
-    def end_range(self, token):
-        self.calls.append(("end", token))
-
-    def mark(self, attributes):
-        self.calls.append(("mark", attributes[0]))
+DOMAIN = 5
 
 
 @pytest.fixture
@@ -43,50 +13,75 @@ def emitters(runtime, monkeypatch):
     return runtime("emitters")
 
 
-def with_package(monkeypatch, domain, mark):
-    package = ModuleType("nvtx")
-    package.get_domain = lambda _name: domain
-    package.mark = mark
-    package.end_range = None
-    monkeypatch.setitem(sys.modules, "nvtx", package)
+class Profiler:
+    """Stands for the attached profiler: keeps what the client hands it."""
+
+    available = True
+
+    def __init__(self, attributes_of):
+        self.calls = []
+        self.names = []
+        self.attributes_of = attributes_of
+
+    def domain(self, name):
+        assert name == "traceprof"
+        return DOMAIN
+
+    def attributes(self, domain, name):
+        assert domain == DOMAIN
+        self.names.append(name)
+        return self.attributes_of(3, message=len(self.names))
+
+    def _take(self, kind, address):
+        event = self.attributes_of.from_address(address.value)
+        payload = event.payload
+        if event.payload_type == 3:
+            (payload,) = struct.unpack("d", struct.pack("q", payload))
+        self.calls.append((kind, self.names[event.message - 1], payload))
+
+    def push(self, _domain, address):
+        self._take("push", address)
+
+    def pop(self, domain):
+        self.calls.append(("pop", domain.value))
+
+    def start(self, _domain, address):
+        self._take("start", address)
+        return 17
+
+    def end(self, _domain, token):
+        self.calls.append(("end", token))
+
+    def mark(self, _domain, address):
+        self._take("mark", address)
 
 
-def test_the_package_is_used_where_it_reaches_the_profiler(emitters, monkeypatch):
-    domain = NewDomain()
-    with_package(monkeypatch, domain, None)
-    emitter = emitters.nvtx_emitter()
+def test_events_reach_the_profiler_with_their_payload(emitters):
+    profiler = Profiler(emitters.EventAttributes)
+    emitter = emitters.NvtxEmitter(profiler)
     emitter.push("forward", 3)
     emitter.pop()
     emitter.end(emitter.start("step", 1))
-    assert domain.calls[:1] == [("mark", "clock")]
-    assert domain.calls[1:] == [("push", "forward", 3), ("pop",), ("start", "step", 1), ("end", 17)]
+    emitter.mark("loss", 2.5)
+    emitter.push("forward", -1)
+    assert profiler.calls == [
+        *(("push", "forward", 3), ("pop", DOMAIN), ("start", "step", 1), ("end", 17)),
+        *(("mark", "loss", 2.5), ("push", "forward", -1)),
+    ]
+    assert profiler.names == ["forward", "step", "loss"]  # each is registered once
 
 
-def test_the_functions_of_the_package_are_used_where_its_domains_have_none(emitters, monkeypatch):
-    marks = []
-
-    def mark(message, domain=None, payload=None):
-        marks.append((message, domain, payload))
-
-    with_package(monkeypatch, SimpleNamespace(), mark)
-    emitters.nvtx_emitter().mark("batch", 4)
-    assert marks[1:] == [("batch", "traceprof", 4)]
+def test_the_payload_lies_where_it_is_written(emitters):
+    assert emitters.EventAttributes.payload_type.offset == emitters._PAYLOAD_AT
+    assert emitters.EventAttributes.payload.offset == emitters._PAYLOAD_AT + 8
+    assert ctypes.sizeof(emitters.EventAttributes) == 48
 
 
-def test_a_package_whose_events_are_lost_is_not_used(emitters, monkeypatch, capsys):
-    with_package(monkeypatch, DummyDomain(), None)
-    # Our own client is next; the library that it should load is not there.
-    assert emitters.nvtx_emitter() is None
+def test_a_client_that_fails_is_said_and_not_used(emitters, monkeypatch, capsys):
+    assert emitters.nvtx_emitter() is None  # the library that it should load is not there
     assert "NVTX does not work" in capsys.readouterr().err
-
-
-def test_a_package_that_fails_is_not_used(emitters, monkeypatch, capsys):
-    def mark(message, domain=None, payload=None):
-        raise TypeError("another signature")
-
-    with_package(monkeypatch, SimpleNamespace(), mark)
+    monkeypatch.setattr(emitters, "NvtxClient", lambda: SimpleNamespace(available=False))
     assert emitters.nvtx_emitter() is None
-    assert "another signature" in capsys.readouterr().err
 
 
 def test_nothing_is_loaded_where_no_profiler_is_attached(runtime, monkeypatch):

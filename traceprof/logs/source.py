@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -121,6 +121,10 @@ class Pattern:
                 found.append((self._places.get(key, _LAST), value, text))
         found.sort(key=itemgetter(0))
         return [(value, text) for _, value, text in found]
+
+
+mark: Final = partial(Pattern, is_mark=True)
+"""A kind of line that no other program prints."""
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.logs.source import LogSource, Pattern, PatternReader, number
+from traceprof.logs.source import LogSource, Pattern, PatternReader, mark, number
 
 
 class KerasReader(PatternReader):
@@ -231,21 +231,20 @@ MXNET: Final = LogSource(
     "MXNet",
     (
         *(
-            Pattern(place + _MXNET_SPEED, holds="Speed:", then="speed", is_mark=True)
+            mark(place + _MXNET_SPEED, holds="Speed:", then="speed")
             for place in (
                 r"(?:Epoch|Iter) ?\[(?P<_epoch>\d+)\],? ?Batch ?\[(?:\d+-)?(?P<_batch>\d+)\]",
                 r"\[Epoch (?P<_epoch>\d+)\]\s*\[Batch (?P<_batch>\d+)\],?",
             )
         ),
         *(
-            Pattern(place + _MXNET_KEYS, then="of_epoch", is_mark=True)
+            mark(place + _MXNET_KEYS, then="of_epoch")
             for place in (r"Epoch ?\[(?P<_epoch>\d+)\]", r"\[Epoch (?P<_epoch>\d+)\]")
         ),
-        Pattern(
+        mark(
             r"\[Epoch (?P<_epoch>\d+)\] speed: (?P<_speed>[\d.]+) samples/sec\s+"
             r"time cost: (?P<_cost>[\d.]+)",
             then="gluon",
-            is_mark=True,
         ),
         Pattern(r"Saved checkpoint to \"?(?P<_text>[^\"\s]+)", event="checkpoint"),
     ),

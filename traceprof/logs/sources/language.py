@@ -11,7 +11,15 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import Declared, LogReader, LogSource, Pattern, PatternReader, number
+from traceprof.logs.source import (
+    Declared,
+    LogReader,
+    LogSource,
+    Pattern,
+    PatternReader,
+    mark,
+    number,
+)
 
 
 class MegatronReader(PatternReader):
@@ -38,7 +46,7 @@ MEGATRON: Final = LogSource(
     "megatron",
     "Megatron-LM",
     (
-        Pattern(
+        mark(
             r"iteration\s+(?P<step>\d+)\s*/\s*(?:\d+|infinity) \|(?P<_cells>"
             r"(?:.*?consumed samples\s*:?\s+(?P<samples>\d+))?.*elapsed time per iteration.*)",
             holds="elapsed time per iteration",
@@ -58,7 +66,6 @@ MEGATRON: Final = LogSource(
             },
             others=lambda key: Declared(key.replace(" ", "_")) if key.endswith("loss") else None,
             then="cells",
-            is_mark=True,
         ),
         *(
             Pattern(
@@ -107,15 +114,14 @@ TORCHTITAN: Final = LogSource(
     "torchtitan",
     "torchtitan",
     (
-        Pattern(
+        mark(
             r"validate step:\s*(?P<step>\d{1,12})\s+(?P<_cells>.{0,400}?\btps:\s*[\d,.]+.*)",
             holds="tps:",
             over="run",
             cells=_TITAN_PAIR,
             names={"loss": "val_loss"},
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"\bstep:\s*(?P<step>\d{1,12})\s+(?P<_cells>.{0,400}?\btps:\s*[\d,.]+.*)",
             holds="tps:",
             over="interval",
@@ -128,7 +134,6 @@ TORCHTITAN: Final = LogSource(
                 "mfu": "mfu_ratio_percent_per_device",
                 "memory": "memory_in_gib_per_rank__step",
             },
-            is_mark=True,
         ),
         Pattern(r"device mesh with \[[^\]]*\], \[(?P<_sizes>[\d, ]+)\]", then="mesh"),
         Pattern(
@@ -188,7 +193,7 @@ DEEPSPEED: Final = LogSource(
     "deepspeed",
     "DeepSpeed",
     (
-        Pattern(
+        mark(
             r"(?:epoch=|(?<!\d))\d{1,9}/(?P<_new>micro_step=\d+/global_step=)?(?P<step>\d+), "
             r"(?:RunningAvg)?SamplesPerSec=(?P<samples_per_s__run>[\d.e+-]+|nan|inf)"
             r"(?:, CurrSamplesPerSec=(?P<samples_per_s__step>[\d.e+-]+|nan|inf))?"
@@ -196,13 +201,11 @@ DEEPSPEED: Final = LogSource(
             r"MaxMemAllocated=(?P<memory_in_gib_per_rank__step>[\d.]+) ?GB)?",
             holds="SamplesPerSec=",
             then="rate",
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"\|CurSamplesPerSec=(?P<samples_per_s__step>[\d.e+-]+)\s*\|"
             r"AvgSamplesPerSec=[\d.e+-]+",
             holds="SamplesPerSec=",
-            is_mark=True,
         ),
         Pattern(
             r"^\s*(?:\[[^\]]*\] *)*\"?(?P<_cells>(?:train_batch_size|train_micro_batch_size_per"
@@ -425,22 +428,19 @@ FAIRSEQ: Final = LogSource(
     "fairseq",
     "fairseq",
     (
-        Pattern(
+        mark(
             r"\| (?P<_tag>train_inner|train|valid|test)\w* \| (?P<_json>\{.*\})",
             holds="{",
             then="of_json",
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"epoch (?P<epoch>\d+):?\s+(?P<_at>\d+) / (?P<_of>\d+) (?P<_pairs>loss=.*)$",
             then="simple",
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"\| epoch (?P<epoch>\d+) \| (?P<_tag>train|valid)(?: on '[^']*' subset)? \|? ?"
             r"(?P<_parts>.*)",
             then="of_epoch",
-            is_mark=True,
         ),
         Pattern(r"training on (?P<world_size>\d+) (?:devices|GPUs)"),
         Pattern(

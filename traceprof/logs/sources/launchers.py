@@ -9,7 +9,7 @@ from typing import Final
 
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import LogSource, Pattern, PatternReader
+from traceprof.logs.source import LogSource, Pattern, PatternReader, mark
 from traceprof.model.results import Unit
 
 
@@ -113,25 +113,23 @@ TORCHRUN: Final = LogSource(
     "torchrun",
     "torchrun (torch elastic)",
     (
-        Pattern(
+        mark(
             r"\[\w*\] (?P<_what>[Ss]tarting workers for entrypoint|Rendezvous'ing worker group"
             r"|Rendezvous complete for workers|Starting worker group|Stopping worker group"
             r"|[Ww]orker group successfully finished"
             r"|Worker group (?P<_state>FAILED|UNHEALTHY)\.?(?: \d+/\d+ attempts left)?"
             r"|Detected (?P<_nodes>\d+) new nodes from group_rank=\d+)",
             then="of_group",
-            is_mark=True,
         ),
         Pattern(
             r"(?:^|\s)(?P<_key>restart_count|group_rank|group_world_size|global_world_sizes"
             r"|global_ranks)=(?P<_of>\[[^\]]*\]|\S+)",
             then="result",
         ),
-        Pattern(
+        mark(
             r"Rendezvous version (?P<_version>\d+) is complete\. Final state: \{"
             r"(?:.*'participants': \[(?P<_ranks>[\d, ]*)\])?.*\}",
             then="old",
-            is_mark=True,
         ),
         Pattern(
             r"TORCHELASTIC_(?:MAX_RESTARTS|RESTART_COUNT)[^\d]+\d+"
@@ -196,7 +194,7 @@ HOROVOD_ELASTIC: Final = LogSource(
     "horovod-elastic",
     "Horovod's elastic driver",
     (
-        Pattern(
+        mark(
             r"(?P<_failed>ExecuteOperation Failed)"
             r"|(?P<_shutdown>Shutting down background thread)"
             r"|blacklist failing host: (?P<_blacklisted>\S+)"
@@ -209,7 +207,6 @@ HOROVOD_ELASTIC: Final = LogSource(
             r"|(?P<_why>(?:success|failure|blacklisted slots) count == \d+ -> stop running"
             r"|reset count \d+ has exceeded limit \d+ -> stop running)",
             then="happened",
-            is_mark=True,
         ),
     ),
     HorovodElasticReader,
@@ -275,17 +272,15 @@ HOROVOD: Final = LogSource(
     "horovod",
     "Horovod's synthetic benchmarks",
     (
-        Pattern(
+        mark(
             r"Iter #(?P<step>\d+): (?P<iter_samples_per_s>[\d.]+) (?:img|images?|samples?)/sec"
             r"(?: (?:per )?(?:GPU|CPU|device))?",
             over="step",
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"(?:Img/sec per (?:GPU|CPU)|Total img/sec on (?P<_size>\d+) (?:GPU|CPU)\(s\)): "
             r"(?P<_mean>[\d.]+) \+-[\d.]+",
             then="summary",
-            is_mark=True,
         ),
         Pattern(
             r"^(?P<_key>Model|Batch size|Number of GPUs|Number of CPUs):\s*(?P<_of>\S+)",

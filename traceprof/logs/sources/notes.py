@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import LogSource, Pattern, PatternReader, number
+from traceprof.logs.source import LogSource, Pattern, PatternReader, mark, number
 from traceprof.model.results import Unit
 from traceprof.model.summary import CONTRADICTS
 
@@ -207,24 +207,21 @@ NOTES: Final = LogSource(
     "lines such as `Epoch 3 took 51 s`",
     (
         Pattern(r"(?i)epoch time lost\s*(?:is|:|=)?\s*" + _PLAIN, then="lost"),
-        Pattern(
+        mark(
             r"(?i)(?P<_what>(?:script |worker |job )?set-?up|initiali[sz]e[_ ]workers"
             r"|initiali[sz]ation) took:?\s*" + _PLAIN,
             then="setup",
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"(?i)(?:total (?:train(?:ing)? )?time|all training(?: \(\d+ epochs\))?|training)"
             r" (?:is|was|took|:)\s*" + _PLAIN,
             then="whole",
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"(?i)\bepoch\s*(?:\[|#|:)?\s*(?P<_epoch>\d+)(?:\s*/\s*\d+)?\]?.{0,200}?"
             r"\b(?:took|time(?: taken)?|duration|completed in|finished in|done in)\b"
             r"\s*(?:is|of|:|=)?\s*" + _LENGTH.format(exponent=r"(?:e-?\d+)?"),
             then="took",
-            is_mark=True,
         ),
         Pattern(
             r"(?P<_phase>data loading|forward|backwards?|step|optimizer)\w* time cost:?\s*:?\s*"
@@ -236,11 +233,7 @@ NOTES: Final = LogSource(
             r"|size_params_ddp_sum\s*[:=]\s*(?P<_ddp_parameters>[\d.]+)",
             then="part",
         ),
-        Pattern(
-            r"epoch = (?P<_epoch>\d+), batch index = (?P<_at>\d+)/(?P<_of>\d+)",
-            then="indexed",
-            is_mark=True,
-        ),
+        mark(r"epoch = (?P<_epoch>\d+), batch index = (?P<_at>\d+)/(?P<_of>\d+)", then="indexed"),
     ),
     NotesReader,
     marks=(rx(r"(?:data loading|forward|backwards?|step|optimizer)\w* time cost:?\s*:?\s*\(ms\)"),),
@@ -265,19 +258,17 @@ NANOGPT: Final = LogSource(
     "nanogpt",
     "nanoGPT",
     (
-        Pattern(
+        mark(
             r"iter (?P<step>\d+): loss (?P<loss_per_rank>nan|-?inf|-?[\d.]+), "
             r"time (?P<step_period_ms>[\d.]+) ?ms"
             r"(?:, mfu (?P<mfu_ratio_percent_per_device__ema>[\d.]+)%)?",
             over="step",
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"step (?P<step>(?P<_value>\d+)): (?=.*, val loss (?P<val_loss>nan|inf|[\d.]+))"
             r"train loss (?P<eval_train_loss>nan|inf|[\d.]+)",
             over="run",
             event="evaluation",
-            is_mark=True,
         ),
         Pattern(r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)"),
         Pattern(r"saving checkpoint to (?P<_text>\S+)", event="checkpoint"),

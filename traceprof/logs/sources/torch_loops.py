@@ -12,7 +12,7 @@ from typing import Any, Final
 from traceprof.logs.bars import ProgressBar, ProgressSpeed, bars_in
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.logs.source import LogReader, LogSource, Pattern, PatternReader, number
+from traceprof.logs.source import LogReader, LogSource, Pattern, PatternReader, mark, number
 from traceprof.model.results import Unit
 
 
@@ -177,13 +177,12 @@ HF_TRAINER: Final = LogSource(
     "hf-trainer",
     "Hugging Face Trainer",
     (
-        Pattern(
+        mark(
             r"(?P<_key>Num examples|Num Epochs|Instantaneous batch size per device"
             r"|Total train batch size[^=]*|Gradient Accumulation steps"
             r"|Total optimization steps)\s*=\s*(?P<_of>[\d,.]+)",
             holds="=",
             then="banner",
-            is_mark=True,
         ),
         Pattern(
             r"^\s{0,4}(?P<_key>(?:train|eval|predict)_\w+)\s+=\s+(?P<_of>\S+)$",
@@ -322,18 +321,16 @@ NEMO: Final = LogSource(
     "nemo",
     "NVIDIA NeMo",
     (
-        Pattern(
+        mark(
             r"Training epoch (?P<_epoch>\d+), iteration (?P<_at>\d+)/\d+\s*\|(?P<_parts>.*)",
             holds="Training epoch",
             then="stepped",
-            is_mark=True,
         ),
-        Pattern(
+        mark(
             r"Epoch (?P<epoch>\d+), global step (?P<step>\d+): '?(?P<_name>val_\w+)'? "
             r"(?:reached (?P<_best>[\d.]+|nan)|was not in top)",
             over="run",
             then="reached",
-            is_mark=True,
         ),
         Pattern(
             r"checkpoint save for step (?P<_value>\d+) finalized|saving model to '[^']+'",

@@ -15,6 +15,7 @@ from traceprof.logs.source import (
     Pattern,
     PatternReader,
     declared,
+    mark,
     number,
 )
 from traceprof.model.results import Unit
@@ -58,14 +59,13 @@ TIMM: Final = LogSource(
     "timm",
     "timm (pytorch-image-models)",
     (
-        Pattern(
+        mark(
             r"Train: (?P<epoch>\d+) \[\s*(?P<_idx>\d+)/(?P<_total>\d+)\s*\(\s*\d+%\)\]\s+Loss:"
             rf"\s*(?P<loss>{_NUMBER}) \(\s*{_NUMBER}\)\s+Time:\s*(?P<_time>[\d.]+)s,\s*"
             r"(?P<samples_per_s__step>[\d.]+)/s\s+\(\s*(?P<_time_avg>[\d.]+)s,\s*"
             r"(?P<samples_per_s__epoch>[\d.]+)/s\)",
             over="step",
             then="trained",
-            is_mark=True,
         ),
         Pattern(
             r"Test(?: \((?:(?P<_ema>[^)]*EMA[^)]*)|[^)]*)\))?: \[\s*(?P<_last>\d+)/(?P=_last)\]"
@@ -92,7 +92,7 @@ TORCHVISION: Final = LogSource(
     "torchvision",
     "torchvision's references (MetricLogger)",
     (
-        Pattern(
+        mark(
             r"Epoch: ?\[(?P<epoch>\d+)(?:/\d+)?\]\s+\[\s*(?P<_idx>\d+)/(?P<_total>\d+)\]"
             r"\s+eta: (?:\d+ days?, )?[\d:]+\s+(?P<_cells>.*)",
             cells=_METER,
@@ -108,18 +108,14 @@ TORCHVISION: Final = LogSource(
                 "lr": "",
             },
             others=lambda key: Declared(key, over="interval"),
-            is_mark=True,
         ),
-        Pattern(rf"{_EVALUATION}\s+\[\s*\d+/\d+\]\s+eta: (?:\d+ days?, )?[\d:]+\s", is_mark=True),
-        Pattern(
+        mark(rf"{_EVALUATION}\s+\[\s*\d+/\d+\]\s+eta: (?:\d+ days?, )?[\d:]+\s"),
+        mark(
             r"Epoch: ?\[(?P<epoch>\d+)(?:/\d+)?\] Total time: (?P<epoch_s>[\d:]+)"
             r"(?:.*?\((?P<step_period_s__epoch>[\d.]+) s / it\))?",
             at="epoch",
-            is_mark=True,
         ),
-        Pattern(
-            rf"{_EVALUATION} Total time: (?P<_seconds>[\d:]+)", event="evaluation", is_mark=True
-        ),
+        mark(rf"{_EVALUATION} Total time: (?P<_seconds>[\d:]+)", event="evaluation"),
         Pattern(
             r"(?:Test:|\*)\s*(?P<_ema>EMA )?\s*Acc@1:?\s+(?P<top1_percent>[\d.]+)\s+"
             r"Acc@5:?\s+(?P<top5_percent>[\d.]+)(?:\s+loss:?\s+(?P<val_loss>[\d.]+))?",
@@ -305,7 +301,7 @@ DETECTRON2: Final = LogSource(
     "detectron2",
     "Detectron2",
     (
-        Pattern(
+        mark(
             r"(?:d2\.)?utils\.events\]:\s+(?P<_cells>.*\biter: (?P<_step>\d+).*)",
             holds="utils.events]",
             over="interval",
@@ -322,7 +318,6 @@ DETECTRON2: Final = LogSource(
                 **dict.fromkeys(("eta", "iter", "lr", "last_data_time"), ""),
             },
             others=Declared,
-            is_mark=True,
         ),
         Pattern(
             r"copypaste: (?:Task: (?P<_task>[\w-]+)|(?P<_row>[\w.,-]+)\s*$)",
@@ -404,10 +399,8 @@ TF_CNN_BENCHMARKS: Final = LogSource(
     "tf-cnn-benchmarks",
     "tf_cnn_benchmarks",
     (
-        Pattern(
-            r"total images/sec: (?P<_per_s>[\d.]+)", holds="images/sec", then="summed", is_mark=True
-        ),
-        Pattern(
+        mark(r"total images/sec: (?P<_per_s>[\d.]+)", holds="images/sec", then="summed"),
+        mark(
             r"(?:^|\s)(?P<step>\d+)\s+images/sec: (?P<samples_per_s_per_rank__run>[\d.]+)"
             r"(?: \+/- [\d.]+(?: \(jitter = [\d.]+\))?)?"
             r"(?:\s+(?P<loss_per_rank>nan|inf|[\d.]+))?"
@@ -415,7 +408,6 @@ TF_CNN_BENCHMARKS: Final = LogSource(
             holds="images/sec",
             over="step",
             then="stepped",
-            is_mark=True,
         ),
         Pattern(
             r"^(?:Batch size:)?\s+(?:(?P<global_batch>[\d.]+) global"

@@ -11,7 +11,6 @@ in ctypes alone.
 """
 
 import ctypes
-import inspect
 import os
 import struct
 import threading
@@ -45,26 +44,32 @@ class _NowhereEmitter:
 NOWHERE = _NowhereEmitter()
 
 
-class ClientEmitter:
-    """Emits through our own NVTX client."""
+class NvtxEmitter:
+    """Emits through our NVTX client: names are registered once, for each thread."""
 
     def __init__(self, client):
         self._client = client
-        self._domain = client.domain(DOMAIN)
+        domain = client.domain(DOMAIN)
+        self._domain = ctypes.c_void_p(domain)
+        self._handle = domain
         self._local = threading.local()
 
     def _attributes(self, name, payload):
         """Return the address of this thread's attributes for ``name``."""
         try:
-            known = self._local.known
-        except AttributeError:
-            known = self._local.known = {}
-        entry = known.get(name)
-        if entry is None:
-            attributes = self._client.attributes(self._domain, name)
-            entry = known[name] = (attributes, ctypes.addressof(attributes))
-        entry[0].set_payload(payload)
-        return entry[1]
+            attributes, address = self._local.known[name]
+        except (AttributeError, KeyError):
+            attributes, address = self._first(name)
+        is_float = isinstance(payload, float)
+        pack = _PACK_FLOAT if is_float else _PACK_INT
+        pack(attributes, _PAYLOAD_AT, _DOUBLE if is_float else _INT64, 0, payload)
+        return address
+
+    def _first(self, name):
+        known = self._local.__dict__.setdefault("known", {})
+        attributes = self._client.attributes(self._handle, name)
+        known[name] = attributes, ctypes.c_void_p(ctypes.addressof(attributes))
+        return known[name]
 
     def push(self, name, payload=0):
         self._client.push(self._domain, self._attributes(name, payload))
@@ -80,47 +85,6 @@ class ClientEmitter:
 
     def mark(self, name, payload=0):
         self._client.mark(self._domain, self._attributes(name, payload))
-
-
-class DomainEmitter:
-    """Emits through a domain of the ``nvtx`` package (0.2.12 and later)."""
-
-    def __init__(self, domain):
-        self._domain = domain
-        self.pop = domain.pop_range
-        self.end = domain.end_range
-
-    def _attributes(self, name, payload):
-        return self._domain.get_event_attributes(message=name, payload=payload)
-
-    def push(self, name, payload=0):
-        self._domain.push_range(self._attributes(name, payload))
-
-    def start(self, name, payload=0):
-        return self._domain.start_range(self._attributes(name, payload))
-
-    def mark(self, name, payload=0):
-        self._domain.mark(self._attributes(name, payload))
-
-
-class ModuleEmitter:
-    """Emits through the functions of the ``nvtx`` package (0.2.9 to 0.2.11)."""
-
-    def __init__(self, nvtx):
-        self._nvtx = nvtx
-        self.end = nvtx.end_range
-
-    def push(self, name, payload=0):
-        self._nvtx.push_range(name, domain=DOMAIN, payload=payload)
-
-    def pop(self):
-        self._nvtx.pop_range(DOMAIN)
-
-    def start(self, name, payload=0):
-        return self._nvtx.start_range(name, domain=DOMAIN, payload=payload)
-
-    def mark(self, name, payload=0):
-        self._nvtx.mark(name, domain=DOMAIN, payload=payload)
 
 
 class TeeEmitter:
@@ -154,42 +118,15 @@ def nvtx_emitter():
     """Return an emitter that reaches the attached profiler, or None where none is attached."""
     if not os.environ.get("NVTX_INJECTION64_PATH") or settings.EMITTER == "spool":
         return None
-    ways = (
-        (_through_client,) if settings.EMITTER == "client" else (_through_package, _through_client)
-    )
-    for way in ways:
-        try:
-            emitter = way()
-            if emitter is not None:
-                emitter.mark("clock", time.time_ns())  # what fails, fails here and not later
-                return emitter
-        except Exception as error:
-            complain("NVTX does not work", error)
-    return None
-
-
-def _through_package():
-    """Return an emitter through the nvtx package, or None where its events would be lost.
-
-    The package hands out a dummy domain both when no profiler is attached and when the profiler
-    is too old for it, in which case it drops every event without a word.
-    """
     try:
-        import nvtx
-    except ImportError:
-        return None
-    domain = nvtx.get_domain(DOMAIN) if hasattr(nvtx, "get_domain") else None
-    if type(domain).__name__ == "DummyDomain":
-        return None
-    if hasattr(domain, "push_range"):
-        return DomainEmitter(domain)
-    takes_payload = "payload" in inspect.signature(nvtx.mark).parameters
-    return ModuleEmitter(nvtx) if takes_payload else None
-
-
-def _through_client():
-    client = NvtxClient()
-    return ClientEmitter(client) if client.available else None
+        client = NvtxClient()
+        if client.available:
+            emitter = NvtxEmitter(client)
+            emitter.mark("clock", time.time_ns())  # what fails, fails here and not later
+            return emitter
+    except Exception as error:
+        complain("NVTX does not work", error)
+    return None
 
 
 _PUSH, _POP, _START, _END, _MARK, _REGISTER, _CREATE = 4, 5, 2, 3, 1, 10, 12
@@ -197,6 +134,9 @@ _CORE2 = 5
 _TABLE_SIZES = {1: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
 _CALLBACKS, _VERSION_INFO = 1, 3
 _INT64, _DOUBLE = 2, 3
+# In the attributes of an event: the type of its payload, four bytes of nothing, the payload.
+_PAYLOAD_AT = 16
+_PACK_INT, _PACK_FLOAT = struct.Struct("=iiq").pack_into, struct.Struct("=iid").pack_into
 _REGISTERED_STRING = 3
 
 _GetTable = ctypes.CFUNCTYPE(
@@ -221,15 +161,6 @@ class EventAttributes(ctypes.Structure):
         ("message_type", ctypes.c_int32),
         ("message", ctypes.c_void_p),
     ]
-
-    def set_payload(self, value):
-        """Attach a number to the event."""
-        if isinstance(value, float):
-            self.payload_type = _DOUBLE
-            self.payload = struct.unpack("q", struct.pack("d", value))[0]
-        else:
-            self.payload_type = _INT64
-            self.payload = value
 
 
 class _Callbacks(ctypes.Structure):

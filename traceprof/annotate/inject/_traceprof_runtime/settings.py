@@ -10,7 +10,7 @@ def _numbers(variable, separator):
 
 
 DIRECTORY = os.environ.get("TRACEPROF_DIR", ".")
-EMITTER = os.environ.get("TRACEPROF_EMITTER", "auto")  # auto, client (our own), spool
+EMITTER = os.environ.get("TRACEPROF_EMITTER", "")  # "spool": not to the profiler
 FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 0.2)
 DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(",")))
 LAYER_DEPTH = int(os.environ.get("TRACEPROF_LAYERS") or 0)
