@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
@@ -54,18 +55,17 @@ def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
         UsageError: no run is such a base.
     """
     sizes = {id(run): devices_of(run) for run in runs}
-    known = [run for run in runs if math.isfinite(sizes[id(run)])]
-    found = sorted(known, key=lambda run: sizes[id(run)])
-    found += [run for run in runs if not math.isfinite(sizes[id(run)])]
+    found = sorted(runs, key=lambda run: (math.isnan(sizes[id(run)]), sizes[id(run)]))
     if base is None:
         return found
     first = [run for run in found if run.name == base]
     first = first or [run for run in found if f"{sizes[id(run)]:g}" == base.strip()]
     if not first:
-        there = ", ".join(
-            f"{run.name} ({sizes[id(run)]:g} devices)" if run in known else run.name
+        names = (
+            f"{run.name} ({sizes[id(run)]:g} devices)" if sizes[id(run)] > 0 else run.name
             for run in found
         )
+        there = ", ".join(names)
         raise UsageError(f"--base {base}: no run has this name or number of devices: {there}")
     return [*first, *(run for run in found if run not in first)]
 
@@ -128,38 +128,35 @@ def _of_speedup(table: pd.DataFrame) -> Iterator[Note]:
     yield Note.of(text, **values)
 
 
-def notes_of(courses: Sequence[Curve], goal: Target) -> Iterator[Note]:
+def notes_of(curves: Sequence[Curve], goal: Target) -> Iterator[Note]:
     """Yield what must be read with the numbers, and what is doubtful in the runs themselves."""
     yield Note.of(
         "time is counted from the start of training to the end of the evaluation that first "
         "reached the target; what the benchmark's own clock says stands beside it"
-        if any(course.run.measure("time_to_train_ns") is not None for course in courses)
+        if any(curve.run.measure("time_to_train_ns") is not None for curve in curves)
         else "time is counted from the start of training to the first value that reached the target"
     )
-    if any(course.is_smoothed for course in courses):
+    if any(curve.is_smoothed for curve in curves):
         yield Note.of(
             "{metric} is that of single steps: the median of five stands for each",
             metric=goal.metric,
         )
-    if any(course.curve["life"].nunique() > 1 for course in courses):
+    if any(curve.rows["life"].nunique() > 1 for curve in curves):
         yield Note.of("time goes on through restarts: what was lost at them is in it")
-    yield from _of_runs(courses)
+    yield from _of_runs(curves)
 
 
-def _of_runs(courses: Sequence[Curve]) -> Iterator[Note]:
+def _of_runs(curves: Sequence[Curve]) -> Iterator[Note]:
     """Yield what the runs say of themselves; of what several say in the same words the first."""
-    told: dict[str, int] = {}
-    for course in courses:
-        for note in course.run.notes:
-            told[note.text] = told.get(note.text, 0) + 1
-    for course in courses:
-        for note in course.run.notes:
-            count = told.get(note.text, 0)
+    told = Counter(note.text for curve in curves for note in curve.run.notes)
+    for curve in curves:
+        for note in curve.run.notes:
+            count, values = told[note.text], {"run": curve.run.name, "note": note}
             if note.text.startswith(CONTRADICTS) or count == 1:
-                yield Note.of("{run}: {note}", run=course.run.name, note=note)
+                yield Note.of("{run}: {note}", **values)
             elif count:
                 text = "{run}: {note} ({n:count} other run(s): the like)"
-                yield Note.of(text, run=course.run.name, note=note, n=count - 1)
+                yield Note.of(text, n=count - 1, **values)
                 told[note.text] = 0
 
 
@@ -171,12 +168,12 @@ _ALIASES: Final = {"accuracy": "top1", "acc": "top1", "top-1": "top1", "acc@1": 
 class _One:
     """A run, and where it reached the target (None: nowhere)."""
 
-    course: Curve
+    curve: Curve
     row: pd.Series | None
 
     @property
     def run(self) -> Summary:
-        return self.course.run
+        return self.curve.run
 
     def at(self, name: str) -> float:
         """Return what is known of where the target was reached; NaN: nothing."""
@@ -198,7 +195,7 @@ def accuracy(
         target: the value to reach; None: what the runs say themselves, else the best that all
             of them reach.
         metric: the metric; None: an accuracy that all have, else a loss.
-        is_lower: whether lower is better; None: by the name of the metric, else by its course.
+        is_lower: whether lower is better; None: by the name of the metric, else by its curve.
         base: the run that speed-ups are against, by its name or number of devices; None: the
             first one with the fewest devices.
 
@@ -212,16 +209,16 @@ def accuracy(
     names = short_names([run.name for run in runs])
     runs = [replace(run, name=short) for run, short in zip(runs, names, strict=True)]
     name = _metric(runs, metric)
-    courses = [curve_of(run, name) for run in runs]
-    known = [course for course in courses if len(course.curve)]
+    curves = [curve_of(run, name) for run in runs]
+    known = [curve for curve in curves if len(curve.rows)]
     goal = _target(name, known, target, is_lower)
-    ones = [_One(course, course.first(goal)) for course in known]
+    ones = [_One(curve, curve.first(goal)) for curve in known]
     groups = _groups(ones)
     results = {"accuracy": _reached(ones, groups, goal)}
     if len(groups) > 1:
         results["speedup"] = _speedups(groups)
     results[CURVE_NAME] = _curves(known, goal)
-    lacking = [course.run.name for course in courses if not len(course.curve)]
+    lacking = [curve.run.name for curve in curves if not len(curve.rows)]
     return Comparison(
         f"{goal.metric} {'≤' if goal.is_lower else '≥'} {goal.value:g}",
         results,
@@ -252,22 +249,22 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _target(
-    metric: str, courses: Sequence[Curve], asked: float | None, is_lower: bool | None
+    metric: str, curves: Sequence[Curve], asked: float | None, is_lower: bool | None
 ) -> Target:
     better = better_of(metric)
     if is_lower is None and not better:
-        curve = courses[0].curve["value"]
+        curve = curves[0].curve["value"]
         is_lower = bool(curve.iloc[-1] < curve.iloc[0])
     lower = better == "lower" if is_lower is None else is_lower
     if asked is None:
-        printed = {course.run.measure(f"target_{metric}") for course in courses}
+        printed = {curve.run.measure(f"target_{metric}") for curve in curves}
         if len(printed) == 1 and (only := printed.pop()) is not None:
             asked = only
     if asked is None:
         open_target = Target(metric, math.nan, lower)
-        bests = [open_target.best(course.curve["value"]) for course in courses]
+        bests = [open_target.best(curve.rows["value"]) for curve in curves]
         asked = max(bests) if lower else min(bests)
-    values = pd.concat([course.curve["value"] for course in courses])
+    values = pd.concat([curve.rows["value"] for curve in curves])
     if is_accuracy(metric) and 1 < asked <= 100 and values.max() <= 1:
         raise UsageError(f"{metric} is kept as a share: --to {asked / 100:g} or --to {asked:g}%")
     return Target(metric, asked, lower)
@@ -278,19 +275,17 @@ def _groups(ones: Sequence[_One]) -> dict[str, list[_One]]:
     found: dict[tuple[Any, ...], list[_One]] = {}
     for one in ones:
         labels = tuple(sorted(one.run.labels.items()))
-        batch = one.run.measure("global_batch_count")
-        size = devices_of(one.run)
+        size, batch = devices_of(one.run), one.run.measure("global_batch_count")
         # Without any label two logs are repeats only where their size and batch say so.
-        telling = (labels, size, batch)
         is_known = bool(labels) or (math.isfinite(size) and batch is not None)
-        found.setdefault(telling if is_known else (id(one),), []).append(one)
+        telling = (labels, size, batch) if is_known else (id(one),)
+        found.setdefault(telling, []).append(one)
     named: dict[str, list[_One]] = {}
     for own in found.values():
-        first = own[0].run
+        first, size = own[0].run, devices_of(own[0].run)
         name = first.name
         if len(own) > 1:
             words = [f"{key} {value}" for key, value in first.labels.items()]
-            size = devices_of(first)
             name = ", ".join([*words, *([f"{size:g} devices"] if math.isfinite(size) else [])])
         while name in named:
             name += "′"
@@ -306,12 +301,12 @@ def _reached(ones: Sequence[_One], groups: dict[str, list[_One]], goal: Target) 
             "is_reached": one.row is not None,
             "time_ns": one.at("time_ns"),
             "epochs": one.at("epoch"),
-            "steps_count": _rounded(one.at("step")),
-            "samples_count": _rounded(one.at("samples_count")),
+            "steps_count": np.round(one.at("step")),
+            "samples_count": np.round(one.at("samples_count")),
             "value": one.at("value"),
-            "best": goal.best(one.course.curve["value"]),
+            "best": goal.best(one.curve.rows["value"]),
             "time_to_train_ns": one.run.measure("time_to_train_ns"),
-            "evaluations_count": len(one.course.curve),
+            "evaluations_count": len(one.curve.rows),
         }
         for one in ones
     ]
@@ -323,62 +318,47 @@ def _reached(ones: Sequence[_One], groups: dict[str, list[_One]], goal: Target) 
     return Result("accuracy", ACCURACY, tables)
 
 
-def _rounded(value: float) -> float:
-    return value if math.isnan(value) else float(round(value))
-
-
 def _spread(own: Sequence[_One]) -> dict[str, Any]:
-    times = _known(one.at("time_ns") for one in own)
-    epochs = _known(one.at("epoch") for one in own)
-    return {
-        "runs_count": len(own),
-        "reached_count": sum(one.row is not None for one in own),
-        **{f"{name}_ns": of(times) if times else math.nan for name, of in _STATISTICS.items()},
-        **{
-            f"{name}_epochs": of(epochs) if epochs else math.nan for name, of in _STATISTICS.items()
-        },
+    counts = {"runs_count": len(own), "reached_count": sum(one.row is not None for one in own)}
+    columns = {"ns": [one.at("time_ns") for one in own], "epochs": [one.at("epoch") for one in own]}
+    return counts | {
+        f"{name}_{unit}": _of_known(of, values)
+        for unit, values in columns.items()
+        for name, of in (("median", median), ("least", min), ("most", max))
     }
 
 
-_STATISTICS: Final[Mapping[str, Callable[[list[float]], float]]] = {
-    "median": median,
-    "least": min,
-    "most": max,
-}
-
-
-def _known(values: Iterator[float]) -> list[float]:
-    return [value for value in values if math.isfinite(value)]
+def _of_known(of: Callable[[list[float]], float], values: Iterable[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return of(known) if known else math.nan
 
 
 def _speedups(groups: dict[str, list[_One]]) -> Result:
-    rows: list[dict[str, Any]] = []
-    for name, own in groups.items():
-        rows.append(
-            {
-                "group": name,
-                "devices_count": devices_of(own[0].run),
-                "global_batch_count": own[0].run.measure("global_batch_count"),
-                "time_ns": _median(one.at("time_ns") for one in own),
-                "samples_per_s": _of_measure(own, "samples_per_s"),
-                "printed_per_s": _of_measure(own, "printed_samples_per_s"),
-                "samples": _median(one.at("samples_count") for one in own),
-            }
-        )
+    rows = [
+        {
+            "group": name,
+            "devices_count": devices_of(own[0].run),
+            "global_batch_count": own[0].run.measure("global_batch_count"),
+            "time_ns": _of_known(median, (one.at("time_ns") for one in own)),
+            "samples_per_s": _of_measure(own, "samples_per_s"),
+            "printed_per_s": _of_measure(own, "printed_samples_per_s"),
+            "samples": _of_known(median, (one.at("samples_count") for one in own)),
+        }
+        for name, own in groups.items()
+    ]
     frame = pd.DataFrame(rows)
     base = frame.iloc[0]
     times = frame["devices_count"].astype(np.float64) / float(base["devices_count"])
     faster = float(base["time_ns"]) / frame["time_ns"]
     more = frame["samples_per_s"] / float(base["samples_per_s"])
+    remarks = map(_remark, frame["samples_per_s"], frame["printed_per_s"])
     frame = frame.assign(
         time_speedup=faster,
         time_efficiency_ratio=faster / times,
         rate_speedup=more,
         rate_efficiency_ratio=more / times,
         work_factor=frame["samples"] / float(base["samples"]),
-        remark=pd.Series(
-            [_remark(row["samples_per_s"], row["printed_per_s"]) for row in rows], dtype=object
-        ),
+        remark=pd.Series(list(remarks), dtype=object),
     )
     return Result("speedup", SPEEDUP, {"speedup": SPEEDUP.table("speedup").frame(frame)})
 
@@ -390,17 +370,12 @@ def _remark(computed: float, printed: float) -> Note | None:
     return Note.of("prints {times:factor}: impossible", times=printed / computed)
 
 
-def _median(values: Iterator[float]) -> float:
-    known = _known(values)
-    return median(known) if known else math.nan
-
-
 def _of_measure(own: Sequence[_One], name: str) -> float:
-    return _median(math.nan if (value := one.run.measure(name)) is None else value for one in own)
+    known = [value for one in own if (value := one.run.measure(name)) is not None]
+    return _of_known(median, known)
 
 
-def _curves(courses: Sequence[Curve], goal: Target) -> Result:
-    frames = [course.curve.assign(run=course.run.name) for course in courses]
-    frame = pd.concat(frames, ignore_index=True)
-    tables = {"curve": CURVE.table("curve").frame(frame)}
+def _curves(curves: Sequence[Curve], goal: Target) -> Result:
+    frames = [curve.rows.assign(run=curve.run.name) for curve in curves]
+    tables = {"curve": CURVE.table("curve").frame(pd.concat(frames, ignore_index=True))}
     return Result(CURVE_NAME, CURVE, tables, {"metric": goal.metric, "target": goal.value})

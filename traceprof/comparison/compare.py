@@ -8,7 +8,7 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.comparison import Comparison
-from traceprof.comparison.difference import difference_of, matched_kernels
+from traceprof.comparison.difference import difference_of, difference_result, matched_kernels
 from traceprof.comparison.judging import Limit, judge, judged_result, limits_of, steps_result
 from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
 from traceprof.comparison.side_by_side import (
@@ -19,7 +19,7 @@ from traceprof.comparison.side_by_side import (
     side_by_side,
 )
 from traceprof.comparison.sides import STEP, TURN, WINDOW, Side, common_unit, units_of
-from traceprof.comparison.specs import ABOUT, DIFFERENCE, MEASURES
+from traceprof.comparison.specs import ABOUT, MEASURES
 from traceprof.comparison.verdict import verdict_of
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
@@ -43,28 +43,24 @@ def compare(
     unit = common_unit([*base, *new])
     sides = Side(tuple(base), unit), Side(tuple(new), unit)
     judged = judge(*sides)
-    results: dict[str, Result] = {"judged": judged_result(judged, *sides)}
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
     difference = _difference(sides, matched, missing)
-    settings = settings_of(*sides, matched)
-    measures = _measures(*sides)
-    if limits:
-        better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
-        results["limits"] = limits_of(limits, judged, sides, better)
-    if difference is not None:
-        results["difference"] = difference
-    results["settings"] = settings
-    kernels = kernels_of(*sides, matched)
-    ranks = ranks_of_sides(*sides)
-    results |= {"kernels": kernels} if kernels is not None else {}
-    results |= side_by_side(*sides)
-    results |= {"ranks": ranks} if ranks is not None else {}
-    metrics = metrics_of_sides(*sides)
-    results |= {"metrics": metrics} if metrics is not None else {}
-    results["steps"] = steps_result(*sides)
-    results["measures"] = measures
-    shown = {name: result for name, result in results.items() if not _is_empty(result)}
+    settings, measures = settings_of(*sides, matched), _measures(*sides)
+    better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
+    results = {
+        "judged": judged_result(judged, *sides),
+        "limits": limits_of(limits, judged, sides, better) if limits else None,
+        "difference": difference,
+        "settings": settings,
+        "kernels": kernels_of(*sides, matched),
+        **side_by_side(*sides),
+        "ranks": ranks_of_sides(*sides),
+        "metrics": metrics_of_sides(*sides),
+        "steps": steps_result(*sides),
+        "measures": measures,
+    }
+    shown = {name: own for name, own in results.items() if own is not None and not _is_empty(own)}
     return Comparison(
         title=f"{sides[1].name} against {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
@@ -88,17 +84,8 @@ def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str])
     missing["difference"] = f"no work of devices is known of {', '.join(without)}"
     if phases is None:
         return None
-    times = {name: int(phases[name].sum()) for name in ("difference_ns", "base_ns", "new_ns")}
-    return Result(
-        "difference",
-        DIFFERENCE,
-        {
-            "causes": DIFFERENCE.table("causes").frame(),
-            "parts": DIFFERENCE.table("parts").frame(),
-            "phases": DIFFERENCE.table("phases").frame(phases),
-        },
-        {"base": sides[0].name, "new": sides[1].name, "per": sides[0].unit, **times},
-    )
+    length = {name: int(phases[name].sum()) for name in ("difference_ns", "base_ns", "new_ns")}
+    return difference_result(sides, length, {"causes": (), "parts": (), "phases": phases})
 
 
 def _measures(base: Side, new: Side) -> Result:

@@ -37,22 +37,22 @@ class Target:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """A metric over one run: ``curve`` has time_ns, epoch, step, samples_count, value, life.
+    """A metric over one run: ``rows`` have time_ns, epoch, step, samples_count, value, life.
 
     ``is_smoothed``: single steps are too noisy to say when a target was reached, and the median of
     the last few stands for each.
     """
 
     run: Summary
-    curve: pd.DataFrame
+    rows: pd.DataFrame
     is_smoothed: bool = False
 
     def first(self, target: Target) -> pd.Series | None:
         """Return the first row that reaches ``target``."""
-        values = self.curve["value"]
+        values = self.rows["value"]
         if self.is_smoothed:
             values = values.rolling(_SMOOTHED, min_periods=1).median()
-        rows = self.curve[target.reached(values)]
+        rows = self.rows[target.reached(values)]
         return None if rows.empty else rows.iloc[0]
 
 
@@ -73,30 +73,18 @@ def curve_of(run: Summary, metric: str) -> Curve:
     rows = metrics[(metrics["metric"] == metric).to_numpy()]
     over = rows["over"].astype(object)
     rows = rows.assign(over=over.where(over.notna(), ""))
-    for overs in (_EVALUATED, tuple(rows["over"].unique())):
-        own = rows[rows["over"].isin(overs).to_numpy()]
-        if len(own):
-            rows = own
-            break
-    if rows["rank"].nunique() > 1 or rows["rank"].isna().any():
-        ranks = rows["rank"].astype(np.float64)
-        is_first = ranks.isna() if ranks.isna().any() else ranks == ranks.min()
-        rows = rows[is_first.to_numpy()]
-    curve = pd.DataFrame(
-        {
-            "life": rows["life"].fillna(0).astype(np.int64),
-            "time_ns": rows["at_ns"].astype(np.float64) - _began_ns(run),
-            "epoch": rows["epoch"].astype(np.float64),
-            "step": rows["step"].astype(np.float64),
-            "samples_count": rows["samples_count"].astype(np.float64),
-            "value": rows["value"].astype(np.float64),
-        }
-    )
+    evaluated = rows[rows["over"].isin(_EVALUATED).to_numpy()]
+    rows = evaluated if len(evaluated) else rows
+    ranks = rows["rank"].astype(np.float64)
+    if ranks.nunique() > 1 or ranks.isna().any():
+        rows = rows[(ranks.isna() if ranks.isna().any() else ranks == ranks.min()).to_numpy()]
+    numbers = rows[["epoch", "step", "samples_count", "value"]].astype(np.float64)
+    times = rows["at_ns"].astype(np.float64) - _began_ns(run)
+    curve = numbers.assign(life=rows["life"].fillna(0).astype(np.int64), time_ns=times)
     curve = _filled(curve[np.isfinite(curve["value"])], run)
     is_evaluated = is_accuracy(metric) or metric.startswith(_EVALUATIONS)
     is_step = bool(rows["over"].isin(["step", ""]).all()) and not is_evaluated
-    is_step = is_step and len(curve) > _SMOOTHED
-    return Curve(run, curve.reset_index(drop=True), is_step)
+    return Curve(run, curve.reset_index(drop=True), is_step and len(curve) > _SMOOTHED)
 
 
 def _began_ns(run: Summary) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,6 @@ PARTS: Final = ("redone", "noticing", "rendezvous", "failed", "initialisation", 
 """Of what the time that is lost at a restart can be made, in the order in which it passes."""
 
 _TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")
-_NOT_KNOWN: Final = float("nan")
 _TELLING: Final = 0.01
 
 
@@ -78,7 +78,12 @@ class ElasticJob:
     def beyond_ns(self, epoch: float) -> float:
         """Return how much of an epoch is neither typical nor the lost time that is told."""
         rows = self.epochs[self.epochs["epoch"] == epoch]
-        return _NOT_KNOWN if rows.empty else float(rows["beyond_ns"].iloc[0])
+        return nan if rows.empty else float(rows["beyond_ns"].iloc[0])
+
+    def accuracy_after(self, epoch: float) -> float:
+        """Return the accuracy after an epoch; metrics may count how many epochs there were."""
+        counts = bool(self.accuracy) and max(self.accuracy) > max(self.epochs["epoch"], default=0)
+        return self.accuracy.get(epoch + 1 if counts else epoch, nan)
 
 
 def table_of(run: Summary, name: str) -> pd.DataFrame:
@@ -100,8 +105,8 @@ def elastic_job(run: Summary) -> ElasticJob:
     return ElasticJob(
         name=run.name,
         total_ns=_total_ns(run),
-        setup_ns=first.get("setup", _NOT_KNOWN),
-        initialisation_ns=first.get("initialisation", _NOT_KNOWN),
+        setup_ns=first.get("setup", nan),
+        initialisation_ns=first.get("initialisation", nan),
         epochs=epochs,
         lost=lost,
         cut_count=len(every) - len(kept),
@@ -117,7 +122,7 @@ def _total_ns(run: Summary) -> float:
     if len(lives) and lives["end_ns"].notna().all():
         return float(lives["end_ns"].max() - lives["at_ns"].min())
     found = (run.measure(name) for name in _TOTALS)
-    return next((value for value in found if value is not None), _NOT_KNOWN)
+    return next((value for value in found if value is not None), nan)
 
 
 def _first_events(events: pd.DataFrame) -> dict[str, float]:
@@ -153,22 +158,12 @@ def _lost(events: pd.DataFrame, epochs: pd.DataFrame, *, is_recorded: bool) -> l
             is_same = _same(other["life"], row["life"]) and _same(other["epoch"], row["epoch"])
             if kind in PARTS and is_same and pd.notna(other["duration_ns"]):
                 parts[kind] = parts.get(kind, 0.0) + float(other["duration_ns"])
-        before, after = _sizes(rows, place) if is_recorded else (_NOT_KNOWN, _NOT_KNOWN)
-        found.append(
-            Lost(
-                number=len(found) + 1,
-                life=_number(row["life"]),
-                epoch=_number(row["epoch"]),
-                at_ns=_number(row["at_ns"]),
-                lost_ns=float(row["duration_ns"]),
-                parts=parts,
-                redone_count=_number(row["value"]),
-                why=str(row["text"]) if is_recorded and pd.notna(row["text"]) else "",
-                ranks_before=before,
-                ranks_after=after,
-                inside_ns=_inside_ns(row, epochs),
-            )
-        )
+        before, after = _sizes(rows, place) if is_recorded else (nan, nan)
+        life, epoch, at_ns = (_number(row[name]) for name in ("life", "epoch", "at_ns"))
+        lost_ns, redone = float(row["duration_ns"]), _number(row["value"])
+        why = str(row["text"]) if is_recorded and pd.notna(row["text"]) else ""
+        about = (life, epoch, at_ns, lost_ns, parts, redone, why, before, after)
+        found.append(Lost(len(found) + 1, *about, _inside_ns(row, epochs)))
     return found
 
 
@@ -177,7 +172,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _number(value: Any) -> float:
-    return _NOT_KNOWN if value is None or pd.isna(value) else float(value)
+    return nan if value is None or pd.isna(value) else float(value)
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:
@@ -186,7 +181,7 @@ def _sizes(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]
     told = [row for row in rows if row["kind"] in ("start", "restart") and pd.notna(row["value"])]
     before = [float(row["value"]) for row in told if row["life"] < life]
     after = [float(row["value"]) for row in told if row["life"] == life]
-    return (before or [_NOT_KNOWN])[-1], (after or [_NOT_KNOWN])[-1]
+    return (before or [nan])[-1], (after or [nan])[-1]
 
 
 def _inside_ns(row: Mapping[str, Any], epochs: pd.DataFrame) -> float:
@@ -236,7 +231,7 @@ def _typical(
 
     Where none follows it is those before it, since the restart before.
     """
-    typical, names = np.full(len(own), _NOT_KNOWN), [""] * len(own)
+    typical, names = np.full(len(own), nan), [""] * len(own)
     known = sorted(set(segment[~disturbed].tolist()))
     for place, of in enumerate(segment.tolist()):
         if not known:
@@ -252,15 +247,11 @@ def _typical(
 
 def _accuracy(metrics: pd.DataFrame) -> tuple[str, dict[float, float]]:
     """Return the accuracy after each epoch, and what it is called; nothing where none is told."""
-    names = [str(name) for name in metrics["metric"].unique()]
-    ranked = [
-        name
-        for wanted in ("top1", "acc")
-        for name in names
-        if wanted in name.lower() and "train" not in name.lower()
-    ]
+    names = [str(name) for name in metrics["metric"].unique() if "train" not in name.lower()]
+    ranked = [name for wanted in ("top1", "acc") for name in names if wanted in name.lower()]
     if not ranked:
         return "", {}
     rows = metrics[(metrics["metric"] == ranked[0]) & metrics["epoch"].notna()]
-    pairs = zip(rows["epoch"], rows["value"], strict=True)
-    return ranked[0], {float(epoch): float(value) for epoch, value in pairs}
+    return ranked[0], dict(
+        zip(rows["epoch"].astype(float), rows["value"].astype(float), strict=True)
+    )

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.comparison.curves import Curve, curve_of, metric_names
-from traceprof.comparison.difference import shares_of, states_of
+from traceprof.comparison.difference import SIDES, phases_of, states_of
 from traceprof.comparison.kernel_names import Matched
 from traceprof.comparison.sides import Side, units_of
 from traceprof.comparison.specs import COLLECTIVES, COPIES, KERNELS, LAYERS, METRICS, PHASES, RANKS
@@ -20,7 +20,6 @@ from traceprof.comparison.statistics import compare_runs
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import better_of
 
-_SIDES: Final = ("base", "new")
 _LONGEST_NAME: Final = 600
 
 
@@ -104,7 +103,7 @@ def _joined(
     if len(keys) < len(plan.keys) or all(frame.empty for frame in frames):
         return pd.DataFrame()
     parts = []
-    for frame, side, suffix in zip(frames, sides, _SIDES, strict=True):
+    for frame, side, suffix in zip(frames, sides, SIDES, strict=True):
         known = [source for source in plan.measures.values() if source in frame]
         sums = frame.groupby(keys)[known].sum(min_count=1) / max(1, side.units_count)
         named = {source: name for name, source in plan.measures.items()}
@@ -115,10 +114,10 @@ def _joined(
             sums[f"{suffix}_busbw_bytes_per_s"] = first["busbw_bytes_per_s"].first()
         parts.append(sums)
     both = parts[0].join(parts[1], how="outer")
-    measured = [f"{side}_{name}" for side in _SIDES for name in plan.measures]
+    measured = [f"{side}_{name}" for side in SIDES for name in plan.measures]
     both = _with_zeros(both, [name for name in measured if name in both]).reset_index()
     for name, (part, of) in plan.rates.items():
-        for own in _SIDES:
+        for own in SIDES:
             whole = both[f"{own}_{of}"]
             both[f"{own}_{name}"] = both[f"{own}_{part}"] / whole.where(whole > 0) * 1e9
     return _with_difference(both, plan.difference)
@@ -126,7 +125,7 @@ def _joined(
 
 def _with_zeros(both: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Return it with 0 where the other side has the row and this one not."""
-    for side in _SIDES:
+    for side in SIDES:
         own = [name for name in names if name.startswith(f"{side}_")]
         is_absent = both[own].isna().all(axis=1)
         both.loc[is_absent, own] = 0.0
@@ -155,7 +154,7 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
         return None
     parts, classes = [], []
     for frame, side, names, suffix in zip(
-        frames, (base, new), (matched.base, matched.new), _SIDES, strict=True
+        frames, (base, new), (matched.base, matched.new), SIDES, strict=True
     ):
         assert frame is not None
         shown = [names.get(str(name)[:_LONGEST_NAME], str(name)) for name in frame["name"]]
@@ -177,7 +176,7 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
         activity=kernels["name"].map(activities),
         base_name=[matched.renamed.get(str(name), "") for name in kernels["name"]],
     )
-    for own_side in _SIDES:
+    for own_side in SIDES:
         count = kernels[f"{own_side}_count"]
         kernels[f"{own_side}_mean_ns"] = kernels[f"{own_side}_ns"] / count.where(count > 0)
     tables = [
@@ -212,7 +211,7 @@ def _phases(base: Side, new: Side) -> pd.DataFrame | None:
     if frames[0] is None or frames[1] is None:
         return None
     parts = []
-    for frame, side, suffix in zip(frames, (base, new), _SIDES, strict=True):
+    for frame, side, suffix in zip(frames, (base, new), SIDES, strict=True):
         assert frame is not None
         if frame.empty:
             return None
@@ -221,7 +220,7 @@ def _phases(base: Side, new: Side) -> pd.DataFrame | None:
         parts.append(sums.add_prefix(f"{suffix}_"))
     both = parts[0].join(parts[1], how="outer").fillna(0.0).rename_axis("phase").reset_index()
     for what in ("host", "device"):
-        names = [f"{side}_{what}_ns" for side in _SIDES]
+        names = [f"{side}_{what}_ns" for side in SIDES]
         if set(names) <= set(both):
             both[f"{what}_difference_ns"] = both[names[1]] - both[names[0]]
     order = np.argsort(-both["host_difference_ns"].abs().to_numpy(), kind="stable")
@@ -231,27 +230,11 @@ def _phases(base: Side, new: Side) -> pd.DataFrame | None:
 def host_phases(base: Side, new: Side) -> pd.DataFrame | None:
     """Return the phases of the hosts as a sum that is exact, per step and process."""
     frames = [side.frame("phases") for side in (base, new)]
-    if any(frame is None or frame.empty for frame in frames):
-        return None
-    sums = [
-        frame.groupby("phase", sort=False)["host_ns"].sum() for frame in frames if frame is not None
-    ]
-    names = list(dict.fromkeys([*sums[1].index, *sums[0].index]))
-    totals = [own.reindex(names, fill_value=0).to_numpy(np.int64) for own in sums]
     counts = [_processes_of(side) for side in (base, new)]
-    if not all(counts):
+    if any(frame is None or frame.empty for frame in frames) or not all(counts):
         return None
-    rough = np.abs(totals[1] / counts[1] - totals[0] / counts[0])
-    order = np.argsort(-rough, kind="stable")
-    means = [shares_of(own[order], n) for own, n in zip(totals, counts, strict=True)]
-    return pd.DataFrame(
-        {
-            "phase": np.array(names, object)[order],
-            "difference_ns": means[1] - means[0],
-            "base_ns": means[0],
-            "new_ns": means[1],
-        }
-    )
+    sums = [own.groupby("phase", sort=False)["host_ns"].sum() for own in frames if own is not None]
+    return phases_of(sums, SIDES, counts)
 
 
 _OF_RANKS: Final = ("period_ns", "compute_ns", "idle_ns", "waited_ns")
@@ -313,15 +296,15 @@ def metrics_of_sides(base: Side, new: Side) -> Result | None:
 
 
 def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
-    courses = [[curve_of(run, name) for run in side.runs] for side in (base, new)]
-    if any(not len(course.curve) for own in courses for course in own):
+    curves = [[curve_of(run, name) for run in side.runs] for side in (base, new)]
+    if any(not len(curve.rows) for own in curves for curve in own):
         return None
     better = better_of(name)
-    bests = [[_best(course, better) for course in own] for own in courses]
+    bests = [[_best(curve, better) for curve in own] for own in curves]
     row: dict[str, Any] = {"metric": name, "better": better}
-    for side, own, best in zip(("base", "new"), courses, bests, strict=True):
+    for side, own, best in zip(("base", "new"), curves, bests, strict=True):
         row |= {
-            f"{side}_last": fmean(float(course.curve["value"].iloc[-1]) for course in own),
+            f"{side}_last": fmean(float(curve.rows["value"].iloc[-1]) for curve in own),
             f"{side}_best": fmean(best),
             f"{side}_epoch": _mean_of_last(own, "epoch"),
             f"{side}_step": _mean_of_last(own, "step"),
@@ -334,15 +317,15 @@ def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
     }
 
 
-def _best(course: Curve, better: str) -> float:
-    values = course.curve["value"]
+def _best(curve: Curve, better: str) -> float:
+    values = curve.rows["value"]
     if not better:
         return nan
     return float(values.min() if better == "lower" else values.max())
 
 
-def _mean_of_last(courses: Sequence[Curve], column: str) -> float:
-    values = [float(course.curve[column].iloc[-1]) for course in courses]
+def _mean_of_last(curves: Sequence[Curve], column: str) -> float:
+    values = [float(curve.rows[column].iloc[-1]) for curve in curves]
     return fmean(values) if all(map(isfinite, values)) else nan
 
 

@@ -284,7 +284,7 @@ def _notes(
 
 def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
     kinds = {one.kind for one in found}
-    if any(one.kind == UNKNOWN and not one.cell.counts_samples for one in found):
+    if any(one.kind == UNKNOWN and not one.cell.first.counts_samples for one in found):
         yield Note(
             "batches are not known, so that steps of several sizes cannot be compared: say "
             "--scaling weak (as many samples per device) or --scaling strong (as many in all)"
@@ -301,7 +301,7 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
             "independent: no collective was recorded, so that ranks do not wait for one another; "
             "they are averaged. Synchronised ranks are not: a step takes as long for all"
         )
-    if any(one.cell.of_hosts for one in found):
+    if any(one.cell.first.of_hosts for one in found):
         yield Note(
             "no device was recorded: losses are of the phases of the hosts; collectives that run "
             "beside the backward pass are in it"
@@ -323,20 +323,15 @@ def _contradictions(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[No
         if one.printed_is not in (CUT_OFF, NOT_FROM_RATES):
             continue
         low, high = one.extremes
-        how = "is cut off, not rounded" if one.printed_is == CUT_OFF else one.printed_is
-        within = (
-            "rates that are rounded to these allow {low:ratio} to {high:ratio}"
-            if high > low
-            else ""
-        )
+        within = "rates that are rounded to these allow {low:ratio} to {high:ratio}"
         yield Note.of(
             "{where}{n:number} {what}: printed {printed:number} % {how}: they give "
-            "{computed:ratio}; " + within,
+            "{computed:ratio}; " + (within if high > low else ""),
             where=f"{one.group.name}, " if one.group.name else "",
             n=one.cell.size,
             what=what,
             printed=one.cell.first.printed_percent,
-            how=how,
+            how="is cut off, not rounded" if one.printed_is == CUT_OFF else one.printed_is,
             computed=one.efficiency.value,
             low=low,
             high=high,

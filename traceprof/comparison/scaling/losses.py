@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from traceprof.comparison.difference import shares_of
 from traceprof.measures.composition import NOT_IN_STEP, WAITING
 from traceprof.model.activity import IDLE
 from traceprof.model.summary import Summary
@@ -86,13 +87,8 @@ def _losses(made: pd.DataFrame) -> pd.Series:
 
 def shared_out(totals: Mapping[str, int], n: int) -> dict[str, int]:
     """Return the ``n``-th part of each, by floor of the cumulated share: sums stay exact."""
-    reached, before, found = 0, 0, {}
-    for name, total in totals.items():
-        reached += total
-        after = reached // n
-        found[name] = after - before
-        before = after
-    return found
+    shares = shares_of(np.array(list(totals.values()), np.int64), n)
+    return dict(zip(totals, shares.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,21 +53,6 @@ class Cell:
         return self.batch / self.size
 
     @property
-    def counts(self) -> str:
-        """What the rate counts."""
-        return self.first.counts
-
-    @property
-    def counts_samples(self) -> bool:
-        """Whether the rate is of what the devices share out, whatever a step is."""
-        return self.first.counts_samples
-
-    @property
-    def is_factor(self) -> bool:
-        """Whether the rate is none: all that is known is a speed-up over one device."""
-        return self.first.is_factor
-
-    @property
     def rate(self) -> Rate:
         """The throughput: the mean of the repeats."""
         return mean_rate([point.rate for point in self.points])
@@ -79,34 +64,25 @@ class Cell:
         return fmean(nan if value is None else value for value in known)
 
     @property
-    def of_hosts(self) -> bool:
-        """Whether the parts of its steps are phases of the hosts."""
-        return self.first.of_hosts
-
-    @property
     def parts(self) -> dict[str, int]:
         """The ns of the parts of a step of one device, the mean of the repeats; {}: not known."""
         if not all(point.parts for point in self.points):
             return {}
-        sums: dict[str, int] = {}
-        for point in self.points:
-            for name, ns in point.parts.items():
-                sums[name] = sums.get(name, 0) + ns
+        names = dict.fromkeys(name for point in self.points for name in point.parts)
+        sums = {name: sum(point.parts.get(name, 0) for point in self.points) for name in names}
         return shared_out(sums, len(self.points))
 
 
 def cells_of(points: Iterable[ScalingPoint], *, by_nodes: bool) -> list[Cell]:
     """Return the runs of each size and batch together, by size and batch; sizes must be known."""
     found: list[list[ScalingPoint]] = []
-    for point in points:
-        if not isfinite(point.size(by_nodes)):
-            continue
-        for cell in found:
-            if _is_repeat(cell[0], point, by_nodes=by_nodes):
-                cell.append(point)
-                break
-        else:
+    for point in (one for one in points if isfinite(one.size(by_nodes))):
+        repeats = (own for own in found if _is_repeat(own[0], point, by_nodes=by_nodes))
+        own = next(repeats, None)
+        if own is None:
             found.append([point])
+        else:
+            own.append(point)
     cells = [Cell(own[0].size(by_nodes), tuple(own)) for own in found]
     return sorted(cells, key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0))
 
@@ -130,19 +106,18 @@ def base_of(cell: Cell, cells: Sequence[Cell], size: float) -> Cell | None:
     and counts the same.
     """
     known = [
-        one for one in cells if one.size == size and one.counts == cell.counts and not one.is_factor
+        one
+        for one in cells
+        if one.size == size and one.first.counts == cell.first.counts and not one.first.is_factor
     ]
     if cell in known:
         return cell
     if not isfinite(cell.batch):
         return known[0] if known else None
-    for alike in (
-        [one for one in known if _are_alike(one.per_device, cell.per_device)],
-        [one for one in known if _are_alike(one.batch, cell.batch)],
-    ):
-        if alike:
-            return alike[0]
-    return min(known, key=lambda one: abs(one.per_device - cell.per_device), default=None)
+    same_share = [one for one in known if _are_alike(one.per_device, cell.per_device)]
+    same_whole = [one for one in known if _are_alike(one.batch, cell.batch)]
+    nearest = sorted(known, key=lambda one: abs(one.per_device - cell.per_device))
+    return next(iter([*same_share, *same_whole, *nearest]), None)
 
 
 def kind_of(cell: Cell, base: Cell, assumed: str) -> str:
@@ -186,8 +161,7 @@ def groups_of(
     complete = [key for key in distinct if not any(_is_vaguer(key, other) for other in distinct)]
     found: dict[tuple[str, ...], list[int]] = {key: [] for key in complete}
     for i, key in enumerate(keys):
-        if key in found:
-            found[key].append(i)
+        found.get(key, []).append(i)
     used = {i for rows in found.values() for i in rows}
     for key, rows in list(found.items()):
         sizes = {points[i].size(by_nodes) for i in rows}
@@ -200,15 +174,14 @@ def groups_of(
         used |= set(joining)
     for i, key in enumerate(keys):
         if i not in used:
-            found.setdefault(key, [])
-            found[key].append(i)
+            found.setdefault(key, []).append(i)
     telling = [i for i, _ in enumerate(names) if len({key[i] for key in found}) > 1]
-    return [
-        RunGroup(
-            _name(key, telling), dict(zip(names, key, strict=True)), tuple(points[i] for i in rows)
-        )
-        for key, rows in sorted(found.items(), key=lambda item: _order(item[0], names, by))
-    ]
+    groups = []
+    for key, rows in sorted(found.items(), key=lambda item: _order(item[0], names, by)):
+        name = ", ".join(key[i] for i in telling if key[i])
+        labels = dict(zip(names, key, strict=True))
+        groups.append(RunGroup(name, labels, tuple(points[i] for i in rows)))
+    return groups
 
 
 def _names(points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]) -> list[str]:
@@ -234,10 +207,6 @@ def _value(point: ScalingPoint, name: str) -> str:
 def _is_vaguer(key: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether ``other`` says all that ``key`` says, and more."""
     return key != other and all(not a or a == b for a, b in zip(key, other, strict=True))
-
-
-def _name(key: Sequence[str], telling: Sequence[int]) -> str:
-    return ", ".join(key[i] for i in telling if key[i])
 
 
 def _order(key: Sequence[str], names: Sequence[str], by: Sequence[str]) -> tuple[str, ...]:
@@ -272,7 +241,7 @@ class Measured:
     @property
     def has_other(self) -> bool:
         """Whether it is held against another size."""
-        return self.cell.is_factor or (self.base is not None and not self.is_base)
+        return self.cell.first.is_factor or (self.base is not None and not self.is_base)
 
     @property
     def is_told(self) -> bool:
@@ -283,21 +252,21 @@ class Measured:
     def base_size(self) -> float:
         """The size of the base."""
         if self.base is None:
-            return _ONE_DEVICE if self.cell.is_factor else nan
+            return _ONE_DEVICE if self.cell.first.is_factor else nan
         return self.base.size
 
     @cached_property
     def efficiency(self) -> Rate:
         """What of ideal is reached, with its interval; NaN: not known."""
         own = self.cell.rate
-        if self.cell.is_factor:
+        if self.cell.first.is_factor:
             return ratio_of(own, Rate(1.0, 1.0, 1.0), 1 / self.cell.size)
         if self.base is None:
             return Rate(nan)
         if self.is_base:
             return Rate(1.0)
         factor = self.base.size / self.cell.size
-        if not self.cell.counts_samples:
+        if not self.cell.first.counts_samples:
             if self.kind not in (WEAK, STRONG):
                 return Rate(nan)
             factor *= self.cell.size / self.base.size if self.kind == WEAK else 1.0
@@ -323,7 +292,11 @@ class Measured:
     @cached_property
     def losses(self) -> list[Loss]:
         """The lost efficiency, split: the lost ns over ``step_ns`` are its shares."""
-        if self.base is None or self.is_base or self.cell.of_hosts != self.base.of_hosts:
+        if (
+            self.base is None
+            or self.is_base
+            or self.cell.first.of_hosts != self.base.first.of_hosts
+        ):
             return []
         share = self._share_of_samples()
         return split_losses(self.cell.parts, self.base.parts, share, self.efficiency.value)
@@ -331,7 +304,7 @@ class Measured:
     def _share_of_samples(self) -> float:
         """Return how many samples a device has in a step, of those of the base."""
         assert self.base is not None
-        if self.cell.counts_samples:
+        if self.cell.first.counts_samples:
             return self.cell.per_device / self.base.per_device
         if self.kind == STRONG:
             return self.base.size / self.cell.size
@@ -346,12 +319,9 @@ class Measured:
     def largest_losses(self) -> tuple[Note, ...]:
         """The largest losses in % of ideal, the largest first."""
         whole = self.step_ns or 1
-        large = [(one.lost_ns / whole, one.name) for one in self.losses]
-        large = sorted((pair for pair in large if pair[0] >= _LEAST_LOSS), reverse=True)
-        return tuple(
-            Note.of("{loss} {lost:ratio}", loss=name, lost=lost)
-            for lost, name in large[:_MOST_LOSSES]
-        )
+        shares = sorted(((one.lost_ns / whole, one.name) for one in self.losses), reverse=True)
+        large = [pair for pair in shares if pair[0] >= _LEAST_LOSS][:_MOST_LOSSES]
+        return tuple(Note.of("{loss} {lost:ratio}", loss=name, lost=lost) for lost, name in large)
 
     @property
     def printed_ratio(self) -> float:
@@ -360,7 +330,7 @@ class Measured:
 
     @property
     def _rates(self) -> PrintedRates:
-        if self.cell.is_factor:
+        if self.cell.first.is_factor:
             return PrintedRates(self.cell.rate.value, 1.0, self.cell.size)
         base = nan if self.base is None else self.base.rate.value
         return PrintedRates(self.cell.rate.value, base, self.cell.size / self.base_size)
@@ -386,5 +356,5 @@ def measured_group(
         return
     size = cells[0].size if base_size is None else base_size
     for cell in cells:
-        base = None if cell.is_factor else base_of(cell, cells, size)
+        base = None if cell.first.is_factor else base_of(cell, cells, size)
         yield Measured(group, cell, base, "" if base is None else kind_of(cell, base, assumed))

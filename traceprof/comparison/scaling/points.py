@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, nan
 from typing import Final
@@ -73,43 +73,25 @@ class ScalingPoint:
 def point_of(run: Summary) -> ScalingPoint:
     """Return what ``run`` says."""
     devices, recorded = _devices(run), _recorded_ranks(run)
-    kind = ranks_of(run, devices)
-    step_ns = _step_ns(run)
+    kind, step_ns = ranks_of(run, devices), _step_ns(run)
     factor, notes = 1.0, []
     if recorded and kind != ONE and recorded < devices and len(run.table("steps")):
         factor = devices / recorded
-        notes.append(
-            Note.of(
-                "{run}: {recorded:count} of {n:count} ranks were recorded: throughput is taken "
-                "for all as for them",
-                run=run.name,
-                recorded=recorded,
-                n=int(devices),
-            )
+        text = (
+            "{run}: {recorded:count} of {n:count} ranks were recorded: throughput is taken for all "
+            "as for them"
         )
-    batch = _batch(run, devices, factor)
+        notes.append(Note.of(text, run=run.name, recorded=recorded, n=int(devices)))
     rate, counts = _rate(run, kind, factor)
     speedup = _first_printed(run, _SPEEDUPS)
     if not isfinite(rate.value) and isfinite(speedup):
         rate, counts = Rate(speedup), ""
+    batch = _batch(run, devices, factor)
     if not isfinite(batch) and counts == SAMPLES and isfinite(step_ns):
         batch = rate.value * step_ns / 1e9
     parts, of_hosts = parts_of_step(run, in_step=kind != INDEPENDENT)
-    return ScalingPoint(
-        run,
-        devices,
-        _nodes(run),
-        batch,
-        rate,
-        counts,
-        step_ns,
-        kind,
-        parts,
-        of_hosts,
-        _printed_percent(run),
-        speedup,
-        tuple(notes),
-    )
+    known = (run, devices, _nodes(run), batch, rate, counts, step_ns, kind, parts, of_hosts)
+    return ScalingPoint(*known, _printed_percent(run), speedup, tuple(notes))
 
 
 def ranks_of(run: Summary, devices: float) -> str:
@@ -204,35 +186,29 @@ def _independent_rate(run: Summary) -> Rate | None:
         return None
     steady = steps[~steps["is_warmup"].astype(bool)]
     sums = steady.groupby("rank")[["samples_count", "period_ns"]].sum(min_count=1).dropna()
-    sums = sums[(sums["samples_count"] > 0) & (sums["period_ns"] > 0)]
+    sums = sums[(sums > 0).all(axis=1)]
     if sums.empty:
         return None
     rates = (1e9 * sums["samples_count"] / sums["period_ns"]).astype(np.float64)
     return _times(mean_rate([Rate(value) for value in rates.tolist()]), len(rates))
 
 
-def _row(run: Summary, name: str) -> pd.Series | None:
+def _measured(run: Summary, name: str) -> Rate:
+    """Return a measure with its interval, as far as these are known."""
     rows = run.table("measures")
     rows = rows[(rows["measure"] == name).to_numpy()]
-    return None if rows.empty else rows.iloc[0]
+    ends = [rows[end].iloc[0] if len(rows) and end in rows else None for end in _ENDS]
+    value, low, high = (nan if pd.isna(end) else float(end) for end in ends)
+    return Rate(value, low, high) if isfinite(value) else Rate(nan)
 
 
-def _measured(run: Summary, name: str) -> Rate:
-    row = _row(run, name)
-    if row is None or pd.isna(row["value"]):
-        return Rate(nan)
-    ends = (row.get("low"), row.get("high"))
-    low, high = (nan if end is None or pd.isna(end) else float(end) for end in ends)
-    return Rate(float(row["value"]), low, high)
+_ENDS: Final = ("value", "low", "high")
 
 
-def _first_printed(run: Summary, names: tuple[str, ...]) -> float:
+def _first_printed(run: Summary, names: Sequence[str]) -> float:
     """Return a measure that a source prints, under whichever of ``names`` it is kept."""
-    for name in names:
-        for own in (f"printed_{name}", name):
-            if (value := run.measure(own)) is not None:
-                return value
-    return nan
+    every = (run.measure(own) for name in names for own in (f"printed_{name}", name))
+    return next((value for value in every if value is not None), nan)
 
 
 def _printed_percent(run: Summary) -> float:

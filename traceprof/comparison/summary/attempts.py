@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -124,30 +124,36 @@ def _restart(
     process = min(one.start_ns for one in began if one.life == new[0].life.life)
     first = min(one.start_ns for one in began)
     own = [event for event in agents if _is_between(event, last_work, begin)]
-    noticed = [int(e["start_ns"]) for e in own if e.get("kind") in ("restart", "membership")]
-    meeting = [int(e["start_ns"]) for e in own if e.get("kind") == "rendezvous"]
-    parts = []
-    if kept < last_work:
-        parts.append(RestartPart("redone", kept, last_work - kept))
-    stopped = min(max(min([*noticed, *meeting], default=last_work), last_work), first)
-    if stopped > last_work:
-        parts.append(RestartPart("noticing", last_work, stopped - last_work))
-    if meeting:
-        parts.append(RestartPart("rendezvous", stopped, first - stopped))
-    if first < process:
-        parts.append(RestartPart("failed", first, process - first))
-    spans = [(int(a), int(b)) for one in new for a, b in one.initialisation]
-    inside = [(a, b) for a, b in spans if process <= a < begin]
-    length = max((b - a for a, b in inside), default=0)
-    if inside:
-        parts.append(RestartPart("initialisation", min(a for a, _ in inside), length))
-    loads = [(int(a), int(b)) for one in new for a, b in one.loads if process <= a < begin]
-    loading = max((b - a for a, b in loads), default=0)
-    if loads:
-        parts.append(RestartPart("loading", min(a for a, _ in loads), loading))
-    parts.append(RestartPart("setup", process, begin - process - length - loading))
-    why = _why([event for event in own if event.get("kind") in ("restart", "membership")], old)
-    return Restart(new[0].life.life, kept, begin, epoch, redone, why, tuple(parts))
+    changes = [event for event in own if event.get("kind") in ("restart", "membership")]
+    meetings = [event for event in own if event.get("kind") == "rendezvous"]
+    noticed = min((int(event["start_ns"]) for event in (*changes, *meetings)), default=last_work)
+    stopped = min(max(noticed, last_work), first)
+    joining, join_ns = _longest(new, "initialisation", process, begin)
+    loading, load_ns = _longest(new, "loads", process, begin)
+    parts = (
+        RestartPart("redone", kept, last_work - kept),
+        RestartPart("noticing", last_work, stopped - last_work),
+        *((RestartPart("rendezvous", stopped, first - stopped),) if meetings else ()),
+        RestartPart("failed", first, process - first),
+        *((RestartPart("initialisation", joining, join_ns),) if joining else ()),
+        *((RestartPart("loading", loading, load_ns),) if loading else ()),
+        RestartPart("setup", process, begin - process - join_ns - load_ns),
+    )
+    told = tuple(one for one in parts if one.duration_ns > 0 or one.kind not in _IF_ANY)
+    why = _why(changes, old)
+    return Restart(new[0].life.life, kept, begin, epoch, redone, why, told)
+
+
+_IF_ANY: Final = ("redone", "noticing", "failed")
+
+
+def _longest(
+    started: Sequence[Started], what: str, first_ns: int, end_ns: int
+) -> tuple[int | None, int]:
+    """Return when the first of such spans begins (None: there is none), and the longest length."""
+    spans = [(int(a), int(b)) for one in started for a, b in getattr(one, what)]
+    own = [(a, b) for a, b in spans if first_ns <= a < end_ns]
+    return min((a for a, _ in own), default=None), max((b - a for a, b in own), default=0)
 
 
 def _kept(
@@ -161,21 +167,12 @@ def _kept(
     numbered = [one for one in new if one.are_numbered and len(one.epochs)]
     epoch = float(numbered[0].epochs["epoch"].iloc[0]) if numbered else None
     if epoch is not None:
-        starts = [
-            int(row["start_ns"])
-            for one in old
-            if one.are_numbered
-            for row in one.epochs.to_dict("records")
-            if row["epoch"] == epoch
-        ]
-        if starts:
-            return epoch, min(*starts, last_work)
-        return epoch, last_work
-    if any(len(one.loads) for one in new):
-        saves = [int(end) for one in old for _, end in one.saves]
-        if saves:
-            return None, min(max(saves), last_work)
-    return epoch, last_work
+        tables = [one.epochs for one in old if one.are_numbered]
+        starts = [int(at) for own in tables for at in own.loc[own["epoch"] == epoch, "start_ns"]]
+        return epoch, min([*starts, last_work])
+    saves = [int(end) for one in old for _, end in one.saves]
+    is_loaded = any(len(one.loads) for one in new)
+    return None, min(max(saves), last_work) if is_loaded and saves else last_work
 
 
 def _is_between(event: Mapping[str, Any], first_ns: int, last_ns: int) -> bool:
@@ -232,24 +229,21 @@ def with_attempts(
     zero = min(begins)
     nodes = _nodes(lives)
     started = [one for one in map(read_start, lives[:_MOST_FILES]) if one is not None]
-    epochs = _epochs(started, zero)
-    restarts = find_restarts(lives, started, agents)
     events = [
-        *_starts(lives, zero),
-        *_of_restarts(restarts, zero),
-        *_of_agents(agents, nodes, zero),
+        *_starts(lives),
+        *_of_restarts(find_restarts(lives, started, agents)),
+        *_of_agents(agents, nodes),
+        *_set_ups(lives, started),
+        *_failures(lives, nodes),
+        *_checkpoints(started),
     ]
-    events += [*_set_ups(lives, started, zero), *_failures(lives, nodes, zero)]
-    events += _checkpoints(started, zero)
     shift_ns = summary.started_utc_ns - zero
     tables = {name: _moved(table, shift_ns, shown) for name, table in summary.tables.items()}
     theirs = tables.get("events", SUMMARY.table("events").frame())
-    kept: list[dict[str, Any]] = [
-        {str(name): value for name, value in row.items()}
-        for row in theirs[~theirs["kind"].isin(_OWN)].to_dict("records")
-    ]
-    tables["events"] = _numbered(events + kept)
-    tables["lives"] = SUMMARY.table("lives").frame(pd.DataFrame(list(_lives(lives, nodes, zero))))
+    kept = theirs[~theirs["kind"].isin(_OWN)].to_dict("records")
+    tables["events"] = _numbered([*_moved_events(events, zero), *kept])
+    tables["lives"] = SUMMARY.table("lives").frame(list(_lives(lives, nodes, zero)))
+    epochs = _epochs(started, zero)
     if len(epochs):
         tables["epochs"] = SUMMARY.table("epochs").frame(epochs)
     notes = list(summary.notes)
@@ -281,15 +275,9 @@ def _lives(
     lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
 ) -> Iterator[Mapping[str, Any]]:
     for one in lives:
-        yield {
-            "life": one.life,
-            "rank": one.rank,
-            "node": nodes[one.launcher],
-            "at_ns": one.start_ns - zero,
-            "end_ns": one.end_ns - zero,
-            "ended": one.ended,
-            "source": one.path,
-        }
+        times = {"at_ns": one.start_ns - zero, "end_ns": one.end_ns - zero}
+        where = {"node": nodes[one.launcher], "source": one.path}
+        yield {"life": one.life, "rank": one.rank, "ended": one.ended, **times, **where}
 
 
 def _epochs(started: Sequence[Started], zero: int) -> pd.DataFrame:
@@ -315,133 +303,99 @@ def _epochs(started: Sequence[Started], zero: int) -> pd.DataFrame:
     return found.assign(samples_count=found["samples_count"].replace(0, np.nan))
 
 
-def _starts(lives: Sequence[Attempt], zero: int) -> Iterator[dict[str, Any]]:
+_Event: TypeAlias = dict[str, Any]
+
+
+def _event(kind: str, at_ns: int, duration_ns: int | None = None, **about: Any) -> _Event:
+    """Return a row of the events, its time in ns since 1970; of some it is not told how long."""
+    length = {} if duration_ns is None else {"duration_ns": duration_ns}
+    return {"kind": kind, "at_ns": at_ns, **length, **about}
+
+
+def _starts(lives: Sequence[Attempt]) -> Iterator[_Event]:
     """Return start and end of the job, and how many ranks each life has."""
     before: set[str] = set()
     size_before = 0
     for life in sorted({one.life for one in lives}):
         own = [one for one in lives if one.life == life]
-        at = min(one.start_ns for one in own) - zero
+        at, launchers = min(one.start_ns for one in own), {one.launcher for one in own}
         size = max(len(own), *(one.world_size for one in own))
         if life == 0:
-            yield {"kind": "start", "at_ns": at, "duration_ns": 0, "life": 0, "value": size}
+            yield _event("start", at, 0, life=0, value=size)
         else:
-            came = sorted({one.launcher for one in own} - before)
-            gone = sorted(before - {one.launcher for one in own})
-            yield {"kind": "restart", "at_ns": at, "life": life, "value": size}
-            if came or gone or size != size_before:
-                text = " and ".join(
-                    filter(None, ("nodes came" if came else "", "nodes went" if gone else ""))
-                )
-                yield {"kind": "membership", "at_ns": at, "life": life, "value": size, "text": text}
-        before, size_before = {one.launcher for one in own}, size
-    end = max(one.end_ns for one in lives) - zero
+            yield _event("restart", at, life=life, value=size)
+            changes = {"nodes came": launchers - before, "nodes went": before - launchers}
+            if any(changes.values()) or size != size_before:
+                text = " and ".join(name for name, nodes in changes.items() if nodes)
+                yield _event("membership", at, life=life, value=size, text=text)
+        before, size_before = launchers, size
     last = max(one.life for one in lives)
-    yield {"kind": "end", "at_ns": end, "duration_ns": 0, "life": last}
+    yield _event("end", max(one.end_ns for one in lives), 0, life=last)
 
 
-def _set_ups(
-    lives: Sequence[Attempt], started: Sequence[Started], zero: int
-) -> Iterator[dict[str, Any]]:
+def _set_ups(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_Event]:
     """Return set-up and worker initialisation of the first life: later ones are lost time."""
     own = [one for one in started if one.life.life == 0 and one.begin_ns is not None]
     if not own:
         return
     begin = min(one.start_ns for one in lives if one.life == 0)
     first = min(one.begin_ns for one in own if one.begin_ns is not None)
-    spans = [(a, b) for one in own for a, b in one.initialisation if a < first]
-    length = max((int(b - a) for a, b in spans), default=0)
-    if spans:
-        at = min(int(a) for a, _ in spans)
-        yield {"kind": "initialisation", "at_ns": at - zero, "duration_ns": length, "life": 0}
-    yield {
-        "kind": "setup",
-        "at_ns": begin - zero,
-        "duration_ns": first - begin - length,
-        "life": 0,
-        "text": "from the start of the first process to the first step, without initialisation",
-    }
+    at, length = _longest(own, "initialisation", 0, first)
+    if at is not None:
+        yield _event("initialisation", at, length, life=0)
+    text = "from the start of the first process to the first step, without initialisation"
+    yield _event("setup", begin, first - begin - length, life=0, text=text)
 
 
-def _of_restarts(restarts: Sequence[Restart], zero: int) -> Iterator[dict[str, Any]]:
+def _of_restarts(restarts: Sequence[Restart]) -> Iterator[_Event]:
     """Return the time lost at each restart, and of what it is made."""
     for one in restarts:
-        about = {"life": one.life, "epoch": one.epoch}
-        yield {
-            "kind": "time_lost",
-            "at_ns": one.kept_ns - zero,
-            "duration_ns": one.begin_ns - one.kept_ns,
-            "value": one.redone_count,
-            "text": one.why,
-            **about,
-        }
+        of = {"life": one.life, "epoch": one.epoch}
+        lost_ns = one.begin_ns - one.kept_ns
+        yield _event("time_lost", one.kept_ns, lost_ns, value=one.redone_count, text=one.why, **of)
         for part in one.parts:
-            yield {
-                "kind": part.kind,
-                "at_ns": part.at_ns - zero,
-                "duration_ns": part.duration_ns,
-                **about,
-            }
+            yield _event(part.kind, part.at_ns, part.duration_ns, **of)
 
 
-def _failures(
-    lives: Sequence[Attempt], nodes: Mapping[str, str], zero: int
-) -> Iterator[dict[str, Any]]:
+def _failures(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
     for one in lives:
-        if one.ended in ("failed", "killed"):
-            yield {
-                "kind": "failure" if one.ended == "failed" else "stopped",
-                "at_ns": one.end_ns - zero,
-                "life": one.life,
-                "rank": one.rank,
-                "node": nodes[one.launcher],
-                "text": one.ended,
-            }
+        if kind := {"failed": "failure", "killed": "stopped"}.get(one.ended):
+            who = {"life": one.life, "rank": one.rank, "node": nodes[one.launcher]}
+            yield _event(kind, one.end_ns, text=one.ended, **who)
 
 
-def _of_agents(
-    agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str], zero: int
-) -> Iterator[dict[str, Any]]:
+def _of_agents(agents: Sequence[Mapping[str, Any]], nodes: Mapping[str, str]) -> Iterator[_Event]:
     for event in agents:
-        if event.get("kind") != "rendezvous" or not isinstance(event.get("start_ns"), int):
-            continue
-        yield {
-            "kind": "rendezvous",
-            "at_ns": event["start_ns"] - zero,
-            "duration_ns": event["end_ns"] - event["start_ns"],
-            "node": nodes.get(str(event.get(LAUNCHER)), str(event.get("node", ""))),
-            "value": event.get("world_size"),
-        }
+        at = event.get("start_ns")
+        if event.get("kind") == "rendezvous" and isinstance(at, int):
+            node = nodes.get(str(event.get(LAUNCHER)), str(event.get("node", "")))
+            size = event.get("world_size")
+            yield _event("rendezvous", at, event["end_ns"] - at, node=node, value=size)
 
 
-def _checkpoints(started: Sequence[Started], zero: int) -> Iterator[dict[str, Any]]:
+def _checkpoints(started: Sequence[Started]) -> Iterator[_Event]:
     for one in started:
-        for what, spans in (("saved", one.saves), ("loaded", one.loads)):
+        who = {"life": one.life.life, "rank": one.life.rank}
+        for text, spans in (("saved", one.saves), ("loaded", one.loads)):
             for begin, end in spans:
-                yield {
-                    "kind": "checkpoint",
-                    "at_ns": int(begin) - zero,
-                    "duration_ns": int(end - begin),
-                    "life": one.life.life,
-                    "rank": one.life.rank,
-                    "text": what,
-                }
+                yield _event("checkpoint", int(begin), int(end - begin), text=text, **who)
 
 
-def _numbered(events: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def _moved_events(events: Sequence[_Event], zero: int) -> Iterator[_Event]:
+    """Return the events with their times in ns after the start of the job."""
+    return ({**event, "at_ns": event["at_ns"] - zero} for event in events)
+
+
+def _numbered(events: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
     spec = SUMMARY.table("events")
-    columns = [column.name for column in spec]
-    table = pd.DataFrame(list(events), columns=columns)
+    table = pd.DataFrame(list(events), columns=[column.name for column in spec])
     table = table.sort_values("at_ns", kind="stable", ignore_index=True)
     return spec.frame(table.assign(event=np.arange(len(table))))
 
 
 def _moved(table: pd.DataFrame, shift_ns: int, life: int) -> pd.DataFrame:
     """Return a table of the life that was looked at as a part of the whole job."""
-    columns: dict[str, Any] = {}
-    for name in ("at_ns", "end_ns"):
-        if name in table:
-            columns[name] = table[name] + shift_ns
-    if "life" in table:
-        columns["life"] = life
-    return table.assign(**columns) if len(table) else table
+    if table.empty:
+        return table
+    moved = {name: table[name] + shift_ns for name in ("at_ns", "end_ns") if name in table}
+    return table.assign(**moved, **({"life": life} if "life" in table else {}))
