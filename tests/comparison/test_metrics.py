@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.comparison.accuracy.test_accuracy import a_run
+from tests.comparison.test_accuracy import a_run
 from traceprof.comparison.compare import compare
 
 

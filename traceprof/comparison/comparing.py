@@ -18,6 +18,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
+from traceprof.session.selection import check_ranks
 from traceprof.units import format_ratio
 
 AGAINST: Final = "vs"
@@ -198,10 +199,7 @@ def _title(paths: Sequence[Path]) -> str:
 def _of_rank(trace: Trace, rank: int) -> Trace:
     processes = trace.processes
     mine = processes.loc[processes["rank"] == rank, "process"]
-    if mine.empty:
-        known = sorted(int(other) for other in set(processes["rank"]) if other >= 0)
-        here = ", ".join(map(str, known)) or "no ranks"
-        raise UsageError(f"no rank {rank}: the trace has {here}")
+    check_ranks([rank], processes["rank"])
     process = int(mine.iloc[0])
     own = of_process(trace, process)
     if own.steps is None:

@@ -33,6 +33,10 @@ _OF_LOGS: Final = (
 )
 """What runs that are known by their measures alone are held against one another by."""
 _MOST_SHOWN: Final = 400
+_OF_DIFFERENCE: Final = (
+    *("base", "new", "change_ratio", "low_ratio", "high_ratio", "smallest_ratio", "larger_ratio"),
+    *("base_count", "new_count", "alike_ratio"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +105,9 @@ def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) ->
         {
             "measure": one.name,
             "unit": one.unit,
-            "base": one.difference.base,
-            "new": one.difference.new,
-            "change_ratio": one.difference.change_ratio,
-            "low_ratio": one.difference.low_ratio,
-            "high_ratio": one.difference.high_ratio,
-            "smallest_ratio": one.difference.smallest_ratio,
-            "larger_ratio": one.difference.larger_ratio,
             "verdict": one.verdict,
             "better": one.better,
-            "base_count": one.difference.base_count,
-            "new_count": one.difference.new_count,
-            "alike_ratio": one.difference.alike_ratio,
+            **{name: getattr(one.difference, name) for name in _OF_DIFFERENCE},
         }
         for one in judged.values()
     ]
@@ -124,52 +119,48 @@ def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) ->
 
 def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple[Note, ...]:
     """Return how it was judged."""
-    known = [one.difference for one in judged.values() if one.difference.is_known]
-    if not known:
-        if not judged:
-            return ()
-        first = next(iter(judged.values())).difference
-        return (
-            Note.of(
-                "{base:count} and {new:count} {what} are too few to say how much they differ among "
-                "themselves ({fewest:count} are needed): numbers are told, nothing is judged",
-                base=first.base_count,
-                new=first.new_count,
-                what="runs" if first.of_runs else f"{base.unit}s",
-                fewest=2 if first.of_runs else FEWEST,
-            ),
-        )
-    if known[0].of_runs:
-        notes = [
-            Note.of(
-                "the run is the unit: geometric means of the medians of {base:count} and "
-                "{new:count} runs, intervals by Welch's t",
-                base=len(base.runs),
-                new=len(new.runs),
-            )
-        ]
-        if 1 in (len(base.runs), len(new.runs)):
-            notes.append(Note("the side of one run is taken to vary as the other one does"))
-        return tuple(notes)
+    every = [one.difference for one in judged.values()]
+    known = [one for one in every if one.is_known]
+    if not every:
+        return ()
     what = "turns" if base.unit == TURN else "steps"
+    if not known:
+        first = every[0]
+        too_few = Note.of(
+            "{base:count} and {new:count} {what} are too few to say how much they differ among "
+            "themselves ({fewest:count} are needed): numbers are told, nothing is judged",
+            base=first.base_count,
+            new=first.new_count,
+            what="runs" if first.of_runs else f"{base.unit}s",
+            fewest=2 if first.of_runs else FEWEST,
+        )
+        return (too_few,)
+    if known[0].of_runs:
+        of_runs = Note.of(
+            "the run is the unit: geometric means of the medians of {base:count} and {new:count} "
+            "runs, intervals by Welch's t",
+            base=len(base.runs),
+            new=len(new.runs),
+        )
+        return (of_runs, _ALONE) if 1 in (len(base.runs), len(new.runs)) else (of_runs,)
     together = max(one.together for one in known)
-    in_turns = Note.of(
-        "{what} come in turns of {n:count}: these are taken together", what=what, n=together
+    text = "{what} come in turns of {n:count}: these are taken together"
+    in_turns = (Note.of(text, what=what, n=together),) if together > 1 else ()
+    of_steps = Note.of(
+        "all pairs of {what} are held against one another (Mann–Whitney): the change is the "
+        "median over the pairs, its 95 % interval allows for neighbours that are alike (by up "
+        "to {alike:ratio} here)",
+        alike=max(one.alike_ratio for one in known),
+        what=what,
     )
-    return (
-        *((in_turns,) if together > 1 else ()),
-        Note.of(
-            "all pairs of {what} are held against one another (Mann–Whitney): the change is the "
-            "median over the pairs, its 95 % interval allows for neighbours that are alike (by up "
-            "to {alike:ratio} here)",
-            alike=max(one.alike_ratio for one in known),
-            what=what,
-        ),
-        Note(
-            "one run of each: how much runs differ from one to the next is not known, and a "
-            "difference below 1 % is called none; give several runs of each to know"
-        ),
-    )
+    return *in_turns, of_steps, _ONE_OF_EACH
+
+
+_ALONE: Final = Note("the side of one run is taken to vary as the other one does")
+_ONE_OF_EACH: Final = Note(
+    "one run of each: how much runs differ from one to the next is not known, and a difference "
+    "below 1 % is called none; give several runs of each to know"
+)
 
 
 _TEXT: Final = re.compile(
@@ -236,45 +227,39 @@ def _row(
                 f"--max-regression idle_ratio=5%; both know {_known(better)}"
             )
     if name in judged:
-        return _of_judged(limit, judged[name])
+        worse, (is_exceeded, why) = judged[name].worse_ratio, _of_judged(limit, judged[name])
+    else:
+        worse = _worse(name, sides, better)
+        is_exceeded, why = worse > limit.ratio, _NUMBERS_ALONE
+    about = {"measure": name, "limit_ratio": limit.ratio, "worse_ratio": worse}
+    return {**about, "is_exceeded": is_exceeded, "why": why}
+
+
+_NUMBERS_ALONE: Final = Note("the numbers alone: how much runs differ in it is not known")
+
+
+def _worse(name: str, sides: tuple[Side, Side], better: Mapping[str, str]) -> float:
+    """Return by how much a measure that statistics do not judge is worse."""
     way = better.get(name)
-    values = [side.measure(name) for side in sides]
-    if way is None or values[0] is None or values[1] is None:
+    base, new = (side.measure(name) for side in sides)
+    if way is None or base is None or new is None:
         raise UsageError(f"{name} is not known of both sides: they know {_known(better)}")
     if not way:
         raise UsageError(f"{name} gets neither better nor worse: a limit says nothing about it")
-    change = values[1] / values[0] - 1 if values[0] else (0.0 if not values[1] else float("inf"))
-    worse = -change if way == "higher" else change
-    why = Note("the numbers alone: how much runs differ in it is not known")
-    return {
-        "measure": name,
-        "limit_ratio": limit.ratio,
-        "worse_ratio": worse,
-        "is_exceeded": worse > limit.ratio,
-        "why": why,
-    }
+    change = new / base - 1 if base else (math.inf if new else 0.0)
+    return -change if way == "higher" else change
 
 
-def _of_judged(limit: Limit, one: JudgedMeasure) -> dict[str, object]:
-    found = one.difference
-    worse = one.worse_ratio
-    is_beyond = worse > limit.ratio
+def _of_judged(limit: Limit, one: JudgedMeasure) -> tuple[bool, Note]:
+    """Return whether a limit is exceeded, and how that was decided."""
+    found, is_beyond = one.difference, one.worse_ratio > limit.ratio
     if not found.is_known:
-        why = Note.of("the numbers alone: {why}", why=found.why)
-        is_exceeded = is_beyond
-    elif not is_beyond:
-        why, is_exceeded = Note("within the limit"), False
-    elif found.is_shown:
-        why, is_exceeded = Note("beyond the limit, and a difference is shown"), True
-    else:
-        why, is_exceeded = Note("beyond the limit, but no difference is shown"), False
-    return {
-        "measure": one.name,
-        "limit_ratio": limit.ratio,
-        "worse_ratio": worse,
-        "is_exceeded": is_exceeded,
-        "why": why,
-    }
+        return is_beyond, Note.of("the numbers alone: {why}", why=found.why)
+    if not is_beyond:
+        return False, Note("within the limit")
+    if found.is_shown:
+        return True, Note("beyond the limit, and a difference is shown")
+    return False, Note("beyond the limit, but no difference is shown")
 
 
 def _known(better: Mapping[str, str]) -> str:

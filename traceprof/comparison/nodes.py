@@ -12,6 +12,7 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.comparison import Comparison
+from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONISED
 from traceprof.comparison.specs_of_many import (
     MEAN,
     NODE_LAYERS,
@@ -26,10 +27,6 @@ from traceprof.names.ranges import PHASES
 
 FORWARD: Final = "forward"
 BOTH: Final = "forward+backward"
-
-ONE: Final = "one"
-SYNCHRONISED: Final = "synchronised"
-INDEPENDENT: Final = "independent"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,10 +100,12 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
             "sees, or steps that the program names (traceprof.step())"
         )
     rows = [row for run in _runs(known) for row in _node_rows(run)]
-    layers = [row for run in _runs(known) for row in _layer_rows(run, _uses_devices(known))]
+    on_device = _uses_devices(known)
+    of_runs = [own for run in _runs(known) if len(own := _layers_of_run(run, on_device))]
     results = {NODES: Result(NODES, NODES_SPEC, {NODES: NODES_SPEC.table(NODES).frame(rows)})}
-    if layers:
-        results[NODE_LAYERS] = _layers(layers, known)
+    if of_runs:
+        layers = pd.concat(of_runs, ignore_index=True)
+        results[NODE_LAYERS] = _layers(layers, known, on_device)
     runs = list(dict.fromkeys(one.run for one in of_ranks))
     left_out = [one for one in of_ranks if not one.rounds_count]
     return Comparison(
@@ -114,7 +113,7 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
         results=results,
         verdict=tuple(_verdict(rows)),
         notes=tuple(_notes(known, left_out)),
-        missing={} if layers else {NODE_LAYERS: "no layers are named: record with --layers"},
+        missing={} if of_runs else {NODE_LAYERS: "no layers are named: record with --layers"},
         about=_ABOUT,
     )
 
@@ -145,7 +144,7 @@ def _node_row(one: NodeIterations) -> dict[str, Any]:
     each = {f"{phase}_ns": one.phases.get(phase, nan) / n for phase in PHASES}
     return {
         "run": one.run,
-        "rank": "" if one.rank is None else str(one.rank),
+        "rank": _rank(one),
         "mode": one.mode,
         "ranks": one.ranks,
         "round_ns": one.rounds_ns / n,
@@ -174,57 +173,48 @@ def _uses_devices(known: Sequence[NodeIterations]) -> bool:
     )
 
 
-def _layer_rows(run: Sequence[NodeIterations], on_device: bool) -> list[dict[str, Any]]:
-    rows = [row for one in run for row in _layers_of_rank(one, on_device)]
-    if not _are_independent(run) or not rows:
-        return rows
-    frame = pd.DataFrame(rows)
-    times = ["forward_ns", "backward_ns", "both_ns"]
-    means = frame.groupby(["layer", "type"], sort=False)[times].mean().reset_index()
-    first = rows[0]
-    shared = {name: first[name] for name in ("run", "mode", "ranks")}
-    found = means.to_dict("records")
-    return [{**{str(k): v for k, v in row.items()}, **shared, "rank": MEAN} for row in found]
+def _layers_of_run(run: Sequence[NodeIterations], on_device: bool) -> pd.DataFrame:
+    """Return the layers of each rank, the time of a round each; of independent ones their mean."""
+    host = "" if on_device else "host_"
+    frames = []
+    for one in run:
+        layers = one.layers
+        if (forward := "device_ns" if on_device else "host_ns") in layers:
+            times = {"forward_ns": layers[forward].astype(float) / one.rounds_count}
+            backward = layers.get(f"{host}backward_ns", pd.Series(nan, layers.index))
+            times["backward_ns"] = backward.astype(float) / one.rounds_count
+            whole = (layers[forward].astype(float) + backward.astype(float)) / one.rounds_count
+            about = {"run": one.run, "rank": _rank(one), "mode": one.mode, "ranks": one.ranks}
+            frames.append(layers[["layer", "type"]].assign(**about, **times, both_ns=whole))
+    found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    if found.empty or not _are_independent(run):
+        return found
+    means = found.groupby(["layer", "type"], sort=False)[_TIMES].mean().reset_index()
+    shared = {name: found[name].iloc[0] for name in ("run", "mode", "ranks")}
+    return means.assign(**shared, rank=MEAN)
 
 
-def _layers_of_rank(one: NodeIterations, on_device: bool) -> Iterator[dict[str, Any]]:
-    """Yield the layers of a rank, the time of a round each."""
-    name = "device_ns" if on_device else "host_ns"
-    if name not in one.layers:
-        return
-    for row in one.layers.to_dict("records"):
-        forward = float(row[name])
-        backward = float(row.get("backward_ns" if on_device else "host_backward_ns", nan))
-        yield {
-            "layer": row["layer"],
-            "type": row["type"],
-            "run": one.run,
-            "rank": "" if one.rank is None else str(one.rank),
-            "mode": one.mode,
-            "ranks": one.ranks,
-            "forward_ns": forward / one.rounds_count,
-            "backward_ns": backward / one.rounds_count,
-            "both_ns": (forward + backward) / one.rounds_count,
-        }
+_TIMES: Final = ["forward_ns", "backward_ns", "both_ns"]
 
 
-def _layers(rows: list[dict[str, Any]], known: Sequence[NodeIterations]) -> Result:
+def _rank(one: NodeIterations) -> str:
+    return "" if one.rank is None else str(one.rank)
+
+
+def _layers(frame: pd.DataFrame, known: Sequence[NodeIterations], on_device: bool) -> Result:
     """Return the layers in the order in which the first run has them, each with all its runs."""
-    order = {str(row["layer"]): i for i, row in reversed(list(enumerate(rows)))}
-    frame = pd.DataFrame(rows)
+    order = {name: place for place, name in enumerate(frame["layer"].unique())}
     frame = frame.iloc[frame["layer"].map(order).argsort(kind="stable")]
-    on_device = _uses_devices(known)
-    notes = []
-    if any(one.mode == BOTH for one in known) and not frame["backward_ns"].notna().any():
-        notes.append(
-            Note(
-                "backward passes are not told apart by layer: record with --layers, or with "
-                "emit_nvtx; the phases above hold the whole backward pass"
-            )
-        )
-    table = NODE_LAYERS_SPEC.table("layers").frame(frame)
+    is_whole = any(one.mode == BOTH for one in known) and not frame["backward_ns"].notna().any()
+    tables = {"layers": NODE_LAYERS_SPEC.table("layers").frame(frame)}
     scalars = {"clock": "device" if on_device else "host"}
-    return Result(NODE_LAYERS, NODE_LAYERS_SPEC, {"layers": table}, scalars, tuple(notes))
+    return Result(NODE_LAYERS, NODE_LAYERS_SPEC, tables, scalars, (_TOGETHER,) * is_whole)
+
+
+_TOGETHER: Final = Note(
+    "backward passes are not told apart by layer: record with --layers, or with emit_nvtx; the "
+    "phases above hold the whole backward pass"
+)
 
 
 def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
@@ -273,12 +263,8 @@ def _rounds_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], flo
 
 def _notes(known: Sequence[NodeIterations], left_out: Sequence[NodeIterations]) -> Iterator[Note]:
     if left_out:
-        yield Note.of(
-            "ranks without rounds are left out: {names}",
-            names=", ".join(
-                one.run if one.rank is None else f"{one.run} rank {one.rank}" for one in left_out
-            ),
-        )
+        names = (one.run if one.rank is None else f"{one.run} rank {one.rank}" for one in left_out)
+        yield Note.of("ranks without rounds are left out: {names}", names=", ".join(names))
     dropped = sum(one.warmup_count for one in known)
     yield Note.of(
         "warm-up is left out: {dropped:count} of {n:count} rounds",

@@ -39,32 +39,21 @@ class _Joined:
     rates: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
+_SUMS: Final = {"ns": "total_ns", "count": "count"}
+_KERNELS: Final = _Joined("kernels", KERNELS, ("name",), _SUMS, "ns")
+_CLASSES: Final = _Joined("kernels", KERNELS, ("activity",), _SUMS, "ns")
+_COLLECTIVES: Final = {"exposed_ns": "exposed_ns", "waited_ns": "waited_ns", "bytes": "size_bytes"}
+_LAYERS: Final = {name: name for name in ("device_ns", "host_ns", "count")}
 _JOINED: Final = (
+    _Joined("layers", LAYERS, ("layer",), _LAYERS, "device_ns"),
     _Joined(
-        "layers",
-        LAYERS,
-        ("layer",),
-        {"device_ns": "device_ns", "host_ns": "host_ns", "count": "count"},
-        "device_ns",
-    ),
-    _Joined(
-        "collectives",
-        COLLECTIVES,
-        ("op", "sizes", "group_size"),
-        {
-            "ns": "total_ns",
-            "exposed_ns": "exposed_ns",
-            "waited_ns": "waited_ns",
-            "count": "count",
-            "bytes": "size_bytes",
-        },
-        "ns",
+        "collectives", COLLECTIVES, ("op", "sizes", "group_size"), {**_SUMS, **_COLLECTIVES}, "ns"
     ),
     _Joined(
         "copies",
         COPIES,
         ("direction", "src_kind", "dst_kind"),
-        {"ns": "total_ns", "count": "count", "bytes": "size_bytes"},
+        {**_SUMS, "bytes": "size_bytes"},
         "ns",
         {"rate_bytes_per_s": ("bytes", "ns")},
     ),
@@ -79,6 +68,7 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
         if frames[0] is not None and frames[1] is not None:
             table = _joined(plan, (frames[0], frames[1]), (base, new))
             if len(table):
+                table = _with_difference(table, plan.difference)
                 found[plan.analysis] = _result(plan.analysis, plan.spec, table)
     phases = _phases(base, new)
     if phases is not None and len(phases):
@@ -99,8 +89,8 @@ def _result(
 def _joined(
     plan: _Joined, frames: tuple[pd.DataFrame, pd.DataFrame], sides: tuple[Side, Side]
 ) -> pd.DataFrame:
-    keys = [name for name in plan.keys if all(name in frame for frame in frames)]
-    if len(keys) < len(plan.keys) or all(frame.empty for frame in frames):
+    keys = list(plan.keys)
+    if not all(name in frame for name in keys for frame in frames) or not any(map(len, frames)):
         return pd.DataFrame()
     parts = []
     for frame, side, suffix in zip(frames, sides, SIDES, strict=True):
@@ -120,7 +110,7 @@ def _joined(
         for own in SIDES:
             whole = both[f"{own}_{of}"]
             both[f"{own}_{name}"] = both[f"{own}_{part}"] / whole.where(whole > 0) * 1e9
-    return _with_difference(both, plan.difference)
+    return both
 
 
 def _with_zeros(both: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
@@ -149,51 +139,24 @@ def _with_difference(both: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
     """Return the kernels and classes of both sides, per step and device."""
-    frames = [side.frame("kernels") for side in (base, new)]
-    if frames[0] is None or frames[1] is None or (frames[0].empty and frames[1].empty):
+    first, second = (side.frame("kernels") for side in (base, new))
+    if first is None or second is None or (first.empty and second.empty):
         return None
-    parts, classes = [], []
-    for frame, side, names, suffix in zip(
-        frames, (base, new), (matched.base, matched.new), SIDES, strict=True
-    ):
-        assert frame is not None
-        shown = [names.get(str(name)[:_LONGEST_NAME], str(name)) for name in frame["name"]]
-        own = frame.assign(name=np.array(shown, object))
-        parts.append(_per_step(own, "name", side, suffix))
-        classes.append(_per_step(own, "activity", side, suffix))
-    kernels = _together(parts, "name")
-    activities = {
-        name: activity
-        for frame, names in zip(frames, (matched.base, matched.new), strict=True)
-        if frame is not None
-        for name, activity in zip(
-            (names.get(str(n)[:_LONGEST_NAME], str(n)) for n in frame["name"]),
-            frame["activity"],
-            strict=True,
-        )
-    }
-    kernels = kernels.assign(
-        activity=kernels["name"].map(activities),
-        base_name=[matched.renamed.get(str(name), "") for name in kernels["name"]],
-    )
-    for own_side in SIDES:
-        count = kernels[f"{own_side}_count"]
-        kernels[f"{own_side}_mean_ns"] = kernels[f"{own_side}_ns"] / count.where(count > 0)
-    tables = [
-        _with_difference(kernels, "ns"),
-        _with_difference(_together(classes, "activity"), "ns"),
-    ]
-    return _result("kernels", KERNELS, *tables)
+    frames = _named(first, matched.base), _named(second, matched.new)
+    kernels, classes = (_joined(plan, frames, (base, new)) for plan in (_KERNELS, _CLASSES))
+    activities = dict(pd.concat(frames)[["name", "activity"]].itertuples(index=False))
+    kernels["activity"] = kernels["name"].map(activities)
+    kernels["base_name"] = [matched.renamed.get(str(name), "") for name in kernels["name"]]
+    for side in SIDES:
+        count = kernels[f"{side}_count"]
+        kernels[f"{side}_mean_ns"] = kernels[f"{side}_ns"] / count.where(count > 0)
+    return _result("kernels", KERNELS, *(_with_difference(own, "ns") for own in (kernels, classes)))
 
 
-def _per_step(frame: pd.DataFrame, key: str, side: Side, suffix: str) -> pd.DataFrame:
-    sums = frame.groupby(key)[["total_ns", "count"]].sum() / max(1, side.units_count)
-    return sums.set_axis([f"{suffix}_ns", f"{suffix}_count"], axis=1)
-
-
-def _together(parts: Sequence[pd.DataFrame], key: str) -> pd.DataFrame:
-    both = parts[0].join(parts[1], how="outer").fillna(0.0)
-    return both.rename_axis(key).reset_index()
+def _named(kernels: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return the kernels with the names that they have on both sides."""
+    shown = [names.get(str(name)[:_LONGEST_NAME], str(name)) for name in kernels["name"]]
+    return kernels.assign(name=np.array(shown, object))
 
 
 def _processes_of(side: Side) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pandas as pd
@@ -46,71 +46,70 @@ def _on_main(
     main: JudgedMeasure, judged: Mapping[str, JudgedMeasure], sides: tuple[Side, Side]
 ) -> Iterator[Note]:
     found = main.difference
+    ends = (found.low_ratio, found.high_ratio)
+    yield Note.of(
+        _sentence(main),
+        base=sides[0].name,
+        new=sides[1].name,
+        size=abs(found.change_ratio),
+        times=1 + found.change_ratio,
+        from_times=1 + found.low_ratio,
+        to_times=1 + found.high_ratio,
+        low=min(map(abs, ends)),
+        high=max(map(abs, ends)),
+        **{"from": found.low_ratio, "to": found.high_ratio},
+        change=found.change_ratio,
+        smallest=found.smallest_ratio,
+        n_base=found.base_count,
+        n_new=found.new_count,
+        of=sides[0].unit if not found.of_runs else "run",
+    )
     # Throughput tells the direction, the time of a step how one thinks of it.
     time = judged.get("step_period_ns", main)
-    worse = main.worse_ratio
-    values: dict[str, Any] = {
-        "base": sides[0].name,
-        "new": sides[1].name,
-        "size": abs(found.change_ratio),
-        "times": 1 + found.change_ratio,
-        "from_times": 1 + found.low_ratio,
-        "to_times": 1 + found.high_ratio,
-        "low": min(abs(found.low_ratio), abs(found.high_ratio)),
-        "high": max(abs(found.low_ratio), abs(found.high_ratio)),
-        "from": found.low_ratio,
-        "to": found.high_ratio,
-        "change": found.change_ratio,
-        "smallest": found.smallest_ratio,
-        "n_base": found.base_count,
-        "n_new": found.new_count,
-        "of": sides[0].unit if not found.of_runs else "run",
-    }
-    what = _MEASURE_WORDS[main.name]
-    way, by = _in_words(main)
-    if not found.is_known and abs(worse) < _NOTHING:
-        yield Note.of(
-            f"{{new}} is as fast as {{base}} in numbers ({what}); {{n_base:count}} and "
-            "{n_new:count} {of}(s) are too few to tell more.",
-            **values,
-        )
-    elif not found.is_known:
-        yield Note.of(
-            f"{{new}} is {way} than {{base}} in numbers: {by}, but "
-            "{n_base:count} and {n_new:count} {of}(s) are too few to tell that from chance.",
-            **values,
-        )
-    elif found.is_shown:
-        ends = "{from_times:factor} to {to_times:factor}"
-        ends = ends if found.change_ratio >= 1 else "{low:ratio} to {high:ratio}"
-        yield Note.of(f"{{new}} is {way} than {{base}}: {by} (95 % interval {ends}).", **values)
-    else:
-        seen = (
-            "No change, however large, would have been seen: they differ too much among themselves."
-            if math.isnan(found.smallest_ratio)
-            else "A change of {smallest:ratio} would most likely have been seen."
-        )
-        has_ends = not math.isnan(found.low_ratio + found.high_ratio)
-        interval = "{from:ratio} to {to:ratio}" if has_ends else "without an end"
-        yield Note.of(
-            f"No difference is shown between {{base}} and {{new}}: {what} {{change:ratio}}, 95 % "
-            f"interval {interval}. {seen}",
-            **values,
-        )
     if time.unit == "ns":
         counts = (time.difference.new_count, time.difference.base_count)
-        medians = (
-            " (medians of {n_new:count} and {n_base:count} {of}(s))" if max(counts) > 1 else ""
-        )
+        medians = " (medians of {n_new:count} and {n_base:count} {of}(s))"
         yield Note.of(
-            f"A {{unit}} takes {{new:ns}} instead of {{base:ns}}{medians}.",
+            "A {unit} takes {new:ns} instead of {base:ns}" + medians * (max(counts) > 1) + ".",
             unit=TURN if main.name == "turn_ns" else STEP,
             new=time.difference.new,
             base=time.difference.base,
-            n_new=time.difference.new_count,
-            n_base=time.difference.base_count,
+            n_new=counts[0],
+            n_base=counts[1],
             of="run" if time.difference.of_runs else sides[0].unit,
         )
+
+
+def _sentence(main: JudgedMeasure) -> str:
+    """Return the answer: faster or slower, by how much, or why that is not told."""
+    found, what = main.difference, _MEASURE_WORDS[main.name]
+    way, by = _in_words(main)
+    if not found.is_known and abs(main.worse_ratio) < _NOTHING:
+        return (
+            f"{{new}} is as fast as {{base}} in numbers ({what}); {{n_base:count}} and "
+            "{n_new:count} {of}(s) are too few to tell more."
+        )
+    if not found.is_known:
+        return (
+            f"{{new}} is {way} than {{base}} in numbers: {by}, but {{n_base:count}} and "
+            "{n_new:count} {of}(s) are too few to tell that from chance."
+        )
+    if found.is_shown:
+        of_times = found.change_ratio >= 1
+        ends = "{from_times:factor} to {to_times:factor}"
+        ends = ends if of_times else "{low:ratio} to {high:ratio}"
+        return f"{{new}} is {way} than {{base}}: {by} (95 % interval {ends})."
+    seen = "A change of {smallest:ratio} would most likely have been seen."
+    if math.isnan(found.smallest_ratio):
+        seen = (
+            "No change, however large, would have been seen: they differ too much among themselves."
+        )
+    has_ends = not math.isnan(found.low_ratio + found.high_ratio)
+    interval = "{from:ratio} to {to:ratio}" if has_ends else "without an end"
+    return (
+        f"No difference is shown between {{base}} and {{new}}: {what} {{change:ratio}}, 95 % "
+        f"interval {interval}. {seen}"
+    )
 
 
 def _in_words(main: JudgedMeasure) -> tuple[str, str]:
@@ -155,34 +154,33 @@ _MEASURE_WORDS: Final = {
 
 def _on_causes(difference: Result) -> Iterator[Note]:
     """Yield where the difference of the mean step is: the parts, then the largest causes."""
-    scalars = difference.scalars
-    whole = scalars["difference_ns"]
-    parts = difference.tables["parts"]
-    ranked = parts.iloc[parts["difference_ns"].abs().argsort()[::-1].to_numpy()]
-    size = float(parts["difference_ns"].abs().max())
-    worth = ranked[(ranked["difference_ns"].abs() >= _LEAST * size).to_numpy()]
+    scalars, parts = difference.scalars, difference.tables["parts"]
+    sizes = parts["difference_ns"].abs()
+    size = float(sizes.max())
     if not size:
         return
-    words, values = _listed(
-        [(_PARTS[str(row["part"])], row["difference_ns"]) for row in worth.to_dict("records")]
-    )
-    way = "longer" if whole > 0 else "shorter"
+    ranked = parts.iloc[sizes.argsort()[::-1].to_numpy()]
+    worth = ranked[(ranked["difference_ns"].abs() >= _LEAST * size).to_numpy()]
+    words, values = _listed(worth, lambda row: _PARTS[str(row["part"])])
     yield Note.of(
-        f"The mean {{per}} on a device ({{new:ns}}, base {{base:ns}}) is {{whole:ns}} {way}: "
-        f"{words}.",
+        "The mean {per} on a device ({new:ns}, base {base:ns}) is {whole:ns} "
+        f"{_way(scalars)}: {words}.",
         per=scalars["per"],
         new=scalars["new_ns"],
         base=scalars["base_ns"],
-        whole=abs(whole),
+        whole=abs(scalars["difference_ns"]),
         **values,
     )
     causes = difference.tables["causes"]
     large = causes[(causes["difference_ns"].abs() >= _LEAST * size).to_numpy()].head(_MOST_CAUSES)
     if len(large):
-        words, values = _listed(
-            [(_cause_words(row), row["difference_ns"]) for row in large.to_dict("records")]
-        )
-        yield Note.of(f"{_how_much(large['difference_ns'], whole)}: {words}.", **values)
+        words, values = _listed(large, _cause_words)
+        how_much = _how_much(large["difference_ns"], scalars["difference_ns"])
+        yield Note.of(f"{how_much}: {words}.", **values)
+
+
+def _way(scalars: Mapping[str, Any]) -> str:
+    return "longer" if scalars["difference_ns"] > 0 else "shorter"
 
 
 def _how_much(causes: pd.Series, whole: int) -> str:
@@ -197,26 +195,22 @@ def _on_phases(difference: Result) -> Iterator[Note]:
     worth = worth[(worth["difference_ns"] != 0).to_numpy()]
     if worth.empty:
         return
-    words, values = _listed(
-        [(str(row["phase"]), row["difference_ns"]) for row in worth.to_dict("records")]
-    )
-    way = "longer" if scalars["difference_ns"] > 0 else "shorter"
-    yield Note.of(
-        f"On the host the mean {{per}} is {{whole:ns}} {way}: {words}.",
-        per=scalars["per"],
-        whole=abs(scalars["difference_ns"]),
-        **values,
-    )
+    words, values = _listed(worth, lambda row: str(row["phase"]))
+    whole = abs(scalars["difference_ns"])
+    text = f"On the host the mean {{per}} is {{whole:ns}} {_way(scalars)}: {words}."
+    yield Note.of(text, per=scalars["per"], whole=whole, **values)
 
 
-def _listed(pairs: list[tuple[str, int]]) -> tuple[str, dict[str, Any]]:
+def _listed(
+    rows: pd.DataFrame, name_of: Callable[[dict[Any, Any]], str]
+) -> tuple[str, dict[str, Any]]:
     """Return a list of names with by how much each is longer or shorter, and its values."""
     words: list[str] = []
     values: dict[str, Any] = {}
-    for place, (name, ns) in enumerate(pairs):
-        sign = "+" if ns > 0 else "−"
-        words.append(f"{{name{place}}} {sign}{{ns{place}:ns}}")
-        values |= {f"name{place}": name, f"ns{place}": abs(int(ns))}
+    for place, row in enumerate(rows.to_dict("records")):
+        ns = row["difference_ns"]
+        words.append(f"{{name{place}}} {'+' if ns > 0 else '−'}{{ns{place}:ns}}")
+        values |= {f"name{place}": name_of(row), f"ns{place}": abs(int(ns))}
     return ", ".join(words), values
 
 

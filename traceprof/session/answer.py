@@ -119,6 +119,7 @@ def document_about(
     missing: Mapping[str, str] | None = None,
 ) -> Document:
     """Return ``results`` about the window ``selection`` with what is known of the run."""
+    known = ranks_of_processes(ranks)
     return Document(
         info=ranks.info,
         span=ranks.whole.span,
@@ -126,8 +127,8 @@ def document_about(
         results=results,
         missing=missing or {},
         recorded=ranks.recorded,
-        ranks=_ranks_of_processes(ranks),
-        hardware=_hardware(ranks),
+        ranks=known if len(set(known.values())) > 1 else {},
+        hardware=hardware_of(ranks),
     )
 
 
@@ -153,7 +154,7 @@ def _declared(costs: pd.DataFrame, zero_ns: int) -> pd.DataFrame:
     return ONE_OFF.frame(costs.assign(**instants))
 
 
-def _hardware(ranks: Ranks) -> Mapping[str, int]:
+def hardware_of(ranks: Ranks) -> Mapping[str, int]:
     """Return how many devices of each model worked."""
     names = Counter(
         _OF_RANK.sub("", str(name))
@@ -164,13 +165,11 @@ def _hardware(ranks: Ranks) -> Mapping[str, int]:
     return {name: n for name, n in names.items() if name}
 
 
-def _ranks_of_processes(ranks: Ranks) -> dict[int, int]:
-    """Return the rank of each process, where the run has several."""
-    processes = [part.processes for part in ranks]
-    pairs = {
+def ranks_of_processes(ranks: Ranks) -> dict[int, int]:
+    """Return the rank of each process that has one."""
+    return {
         int(process): int(rank)
-        for own in processes
-        for process, rank in zip(own["process"].tolist(), own["rank"].tolist(), strict=True)
+        for part in ranks
+        for process, rank in zip(part.processes["process"], part.processes["rank"], strict=True)
         if rank != ABSENT
     }
-    return pairs if len(set(pairs.values())) > 1 else {}

@@ -21,12 +21,12 @@ from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest, no_progress
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.tables import ABSENT
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.session.options import Align
-from traceprof.session.run import Run
-from traceprof.session.selection import Selection, select
+from traceprof.session.run import SELF_DESCRIPTION, Run
+from traceprof.session.selection import Selection, check_ranks, select
 
 _FEW: Final = 2
 
@@ -39,35 +39,37 @@ class CutPart:
     request: CutRequest
 
 
-@dataclass(slots=True)
-class CutParts:
-    """What was written."""
-
-    reports: list[tuple[CutPart, CutReport]] = field(default_factory=list)
-
-
-def cut_parts(source: Path, parts: Sequence[CutPart], progress: CutProgress) -> CutParts:
+def cut_parts(
+    source: Path, parts: Sequence[CutPart], progress: CutProgress
+) -> list[tuple[CutPart, CutReport]]:
     """Write the parts of ``source``, which are in the order of their windows.
+
+    The half of a file that half of them need is cut first: so a file is not read once for each
+    window, but as often as their number can be halved.
 
     Raises:
         TraceError: ``source`` cannot be cut.
         UsageError: a target cannot be written.
     """
-    done = CutParts()
+    done: list[tuple[CutPart, CutReport]] = []
     _cut(source, parts, len(parts), progress, done)
     return done
 
 
 def _cut(
-    source: Path, parts: Sequence[CutPart], n_parts: int, progress: CutProgress, done: CutParts
+    source: Path,
+    parts: Sequence[CutPart],
+    n_parts: int,
+    progress: CutProgress,
+    done: list[tuple[CutPart, CutReport]],
 ) -> None:
     # Of one file it is told how much of it is read, of many how many are there.
     within = progress if n_parts == 1 else no_progress
     if len(parts) <= _FEW:
         for part in parts:
-            done.reports.append((part, cut(source, part.target, part.request, within)))
+            done.append((part, cut(source, part.target, part.request, within)))
             if n_parts > 1:
-                progress(len(done.reports), n_parts, "files")
+                progress(len(done), n_parts, "files")
         return
     middle = len(parts) // 2
     for half in (parts[:middle], parts[middle:]):
@@ -148,7 +150,7 @@ def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
     Raises:
         UsageError: a rank is not there.
     """
-    ranks = run.within("all").of_ranks(_OF_FILES).whole
+    ranks = run.within("all").of_ranks(SELF_DESCRIPTION).whole
     offsets = _offsets(ranks, run.opening.align, several=is_run(run.paths))
     by_path: dict[Path, list[int]] = {}
     for index, part in enumerate(ranks):
@@ -166,11 +168,7 @@ def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
     ]
     if wanted is None:
         return files
-    known = {rank for file in files for rank in file.ranks}
-    missing = sorted(set(wanted) - known)
-    if missing:
-        here = ", ".join(map(str, sorted(known))) or "none"
-        raise UsageError(f"no rank {', '.join(map(str, missing))}: the trace has {here}")
+    check_ranks(wanted, (rank for file in files for rank in file.ranks))
     return [file for file in files if not set(file.ranks).isdisjoint(wanted)]
 
 
@@ -191,7 +189,6 @@ def _correction(ranks: Ranks, index: int) -> ClockCorrection:
 
 
 _ABSOLUTE: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
-_OF_FILES: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
 MANIFEST: Final = "run.json"
 
 
@@ -216,9 +213,9 @@ class Cuts:
     n_files: int = 0
     remarks: dict[str, None] = field(default_factory=dict)
 
-    def add(self, parts: CutParts) -> None:
+    def add(self, parts: Sequence[tuple[CutPart, CutReport]]) -> None:
         """Count what was written of a file."""
-        for part, report in parts.reports:
+        for part, report in parts:
             self.n_events += report.n_events
             self.n_bytes += part.target.stat().st_size
             self.n_files += 1
@@ -269,7 +266,7 @@ def cut_steps(
         TraceError: a file cannot be read or cut.
         UsageError: no steps are known, or ``output`` cannot be written.
     """
-    ranks = run.within("all").of_ranks(STEP_TABLES | _OF_FILES).whole
+    ranks = run.within("all").of_ranks(STEP_TABLES | SELF_DESCRIPTION).whole
     inside = ranks.span if run.window is None else run.selection.window
     selections = [
         found

@@ -16,18 +16,16 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.errors import UsageError
 from traceprof.formats import open_trace, outline
 from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES, ReadOptions, narrowed
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.session.opening import rules_of
-from traceprof.session.run import Run
-from traceprof.session.selection import Selection
+from traceprof.session.run import SELF_DESCRIPTION, Run
+from traceprof.session.selection import Selection, check_ranks
 
-_SELF: Final = frozenset(name for name, table in TABLES.items() if not table.has_times)
 _IN_PARTS: Final = (*WINDOWED_TABLES, *LAUNCHING_TABLES)
 _ROWS_OF_PART: Final = 1 << 20
 
@@ -60,7 +58,7 @@ class Material:
     def ranks(self) -> Ranks:
         """What the run says of itself; its events are read by `parts`, unless they must be all."""
         everything = self.run.within("all")
-        tables = _SELF if self._is_in_parts else frozenset(TABLES)
+        tables = SELF_DESCRIPTION if self._is_in_parts else frozenset(TABLES)
         ranks = everything.of_ranks(tables).whole
         return ranks if self.only_ranks is None else ranks.map(self._without_other_ranks)
 
@@ -77,11 +75,8 @@ class Material:
         """
         if self.only_ranks is None:
             return None
-        whole = self.run.within("all").of_ranks(_SELF).whole.table("processes")
-        missing = sorted(set(self.only_ranks) - set(whole["rank"]))
-        if missing:
-            known = ", ".join(map(str, sorted(set(whole["rank"]) - {ABSENT}))) or "none"
-            raise UsageError(f"no rank {', '.join(map(str, missing))}: the trace has {known}")
+        whole = self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes")
+        check_ranks(self.only_ranks, whole["rank"])
         chosen = whole.loc[whole["rank"].isin(list(self.only_ranks)), "process"]
         return frozenset(map(int, chosen))
 

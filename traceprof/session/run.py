@@ -33,7 +33,7 @@ __all__ = ["Answers", "Run", "open_run", "run_of"]
 _EVERYTHING: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
 _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
-_SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
+SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
 """What a file says of itself: it is read once, whatever else is read of it."""
 _CUT_BY_READERS: Final = frozenset({*WINDOWED_TABLES, *LAUNCHING_TABLES})
 """The tables of which a reader brings the rows in a window alone; all others come whole."""
@@ -133,7 +133,7 @@ class _Source:
         """Return the window that ``text`` means."""
         if text in self.windows:
             return self.windows[text].selection
-        first = _SELF_DESCRIPTION if self.ranks is None else frozenset[str]()
+        first = SELF_DESCRIPTION if self.ranks is None else frozenset[str]()
         whole = self.whole(first | self._telling(text))
         found = select(whole, text)
         return replace(found, notes=(*found.notes, *self.notes))
@@ -167,7 +167,7 @@ class _Source:
         Steps may be found in some of the ranges; where there are none it takes all ranges.
         """
         is_cut = self._may_be_cut(text, needs)
-        first = (_SELF_DESCRIPTION if is_cut else needs.tables) | self._telling(text)
+        first = (SELF_DESCRIPTION if is_cut else needs.tables) | self._telling(text)
         if text is None and needs.tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
             self.with_steps(first - _STEPS)
             if self.knows_steps:
@@ -192,7 +192,7 @@ class _Source:
         return (
             self.ranks is not None
             and not needs.tables <= self.tables
-            and self.tables >= _SELF_DESCRIPTION
+            and self.tables >= SELF_DESCRIPTION
             and not needs.whole
             and self.reads_parts
             and selection.window.duration_ns < _WORTH_CUTTING * self.ranks.span.duration_ns

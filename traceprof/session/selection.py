@@ -22,7 +22,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
@@ -35,6 +35,7 @@ from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
+from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.units import format_duration, parse_duration
@@ -163,6 +164,18 @@ def select(ranks: Ranks, text: str | None) -> Selection:
             f"0..{format_duration(ranks.span.duration_ns)}"
         )
     return replace(selection, reason=selection.notes[0] if selection.notes else None)
+
+
+def check_ranks(wanted: Iterable[int], known: Iterable[int]) -> None:
+    """Check that the ranks which are ``wanted`` are among those that are ``known``.
+
+    Raises:
+        UsageError: one is not there.
+    """
+    there = sorted({int(rank) for rank in known} - {ABSENT})
+    if missing := sorted(set(wanted) - set(there)):
+        here = ", ".join(map(str, there)) or "none"
+        raise UsageError(f"no rank {', '.join(map(str, missing))}: the trace has {here}")
 
 
 def select_default(ranks: Ranks) -> Selection:

@@ -13,6 +13,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK, precisions
 from traceprof.secrets import kept_variables
+from traceprof.session.answer import hardware_of
 from traceprof.units import format_bytes
 
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -49,7 +50,6 @@ _UNKNOWN: Final = frozenset({"", "unknown", "none", "n/a"})
 _VARIABLES: Final = re.compile(
     r"env\.((NCCL|RCCL|GLOO|CUDA|CUBLAS|CUDNN|OMP|MKL|TORCH|PYTORCH|UCX)_[A-Z0-9_]+)"
 )
-_OF_RANK: Final = re.compile(r"^rank \d+ ?")
 _NIC: Final = re.compile(r"(?:nic)\.([^.]+)\.speed_mbit_per_s")
 _RDMA: Final = re.compile(r"rdma\.(.+)\.rate")
 _LEAST_SHARE: Final = 0.05
@@ -71,7 +71,8 @@ def _facts(ranks: Ranks, said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "cuda_driver", _version(int(said["cuda_driver"]))
     if said.get("ram_bytes", "").isdigit():
         yield "ram", format_bytes(int(said["ram_bytes"]))
-    yield "gpu", hardware_of(ranks)
+    models = hardware_of(ranks)
+    yield "gpu", ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models.items())
     yield "nic", ", ".join(_interfaces(said))
     state = {"changed": "yes", "clean": "no"}
     yield "git_is_dirty", state.get(said.get("git.state", ""), "")
@@ -91,17 +92,6 @@ def _interfaces(said: Mapping[str, str]) -> Iterator[str]:
             yield f"{match[1]} {value} Mbit/s"
         elif match := _RDMA.fullmatch(name):
             yield f"{match[1]} {value}"
-
-
-def hardware_of(ranks: Ranks) -> str:
-    """Return the models of the devices that worked, and how many there are of each."""
-    names = Counter(
-        _OF_RANK.sub("", str(name))
-        for part in ranks.whole
-        for name, is_used in zip(part.devices["name"], part.devices["used"], strict=True)
-        if is_used and name
-    )
-    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in names.items() if name)
 
 
 def _matrix_times(trace: Trace) -> dict[str, int]:

@@ -19,6 +19,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
+from traceprof.session.answer import ranks_of_processes
 
 _Float64Array = npt.NDArray[np.float64]
 _METRIC: Final = "metric:"
@@ -36,7 +37,7 @@ def history_of_run(ranks: Ranks) -> Mapping[str, pd.DataFrame]:
     whole = ranks.whole
     epochs = _epochs(whole)
     tables = {
-        "epochs": epochs.drop(columns="processes") if len(epochs) else epochs,
+        "epochs": epochs,
         "metrics": _metrics(whole, epochs),
         "events": _events(whole),
         "lives": _lives(whole),
@@ -44,65 +45,34 @@ def history_of_run(ranks: Ranks) -> Mapping[str, pd.DataFrame]:
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def _ranks_of(ranks: Ranks) -> dict[int, float]:
-    """Return the rank of each process that has one."""
-    return {
-        int(process): float(rank)
-        for part in ranks
-        for process, rank in zip(part.processes["process"], part.processes["rank"], strict=True)
-        if rank != ABSENT
-    }
-
-
 def _epochs(ranks: Ranks) -> pd.DataFrame:
     """Return the epochs, each from where its first rank begins to where its last one ends."""
-    zero = ranks.span.start_ns
-    rows: list[dict[str, Any]] = [
-        {
-            "process": process,
-            "epoch": epoch,
-            "start": start_ns - zero,
-            "end": end_ns - zero,
-        }
-        for own in ranks.each(_named_epochs)
-        for process, epoch, start_ns, end_ns in own
-    ]
-    if not rows:
-        rows = [
-            {
-                "process": row["process"],
-                "epoch": np.nan,
-                "start": row["start_ns"] - zero,
-                "end": row["end_ns"] - zero,
-            }
-            for part in ranks
-            for row in epochs_of_loaders(part).to_dict("records")
-        ]
-    if not rows:
+    table = pd.concat(ranks.each(named_epochs), ignore_index=True)
+    if table.empty:
+        table = pd.concat([epochs_of_loaders(part) for part in ranks], ignore_index=True)
+        table = table[["process", "start_ns", "end_ns"]].assign(epoch=np.nan)
+    if table.empty:
         return pd.DataFrame()
-    table = pd.DataFrame(rows).sort_values(["process", "start"], kind="stable")
+    table = table.sort_values(["process", "start_ns"], kind="stable")
     counted = table.groupby("process").cumcount().astype(float)
-    table["epoch"] = table["epoch"].fillna(counted)
-    groups = table.groupby("epoch")
-    first, last = groups["start"].min(), groups["end"].max()
-    found = pd.DataFrame({"at_ns": first, "duration_ns": last - first}).reset_index()
+    groups = table.assign(epoch=table["epoch"].fillna(counted)).groupby("epoch")
+    first, last = groups["start_ns"].min(), groups["end_ns"].max()
+    times = {"at_ns": first - ranks.span.start_ns, "duration_ns": last - first}
+    found = pd.DataFrame(times).reset_index()
     found = found.assign(life=0, ranks_count=groups["process"].nunique().to_numpy())
-    return _with_steps(ranks, found).assign(processes=groups["process"].agg(list).to_numpy())
+    return _with_steps(ranks, found)
 
 
-def _named_epochs(trace: Trace) -> list[tuple[int, float, int, int]]:
-    """Return process, number (NaN: not said), start and end of the ranges that are named so."""
+def named_epochs(trace: Trace) -> pd.DataFrame:
+    """Return process, epoch (NaN: not said), start_ns and end_ns of the ranges named so."""
     names = trace.ranges["name"].cat
     matches = [_EPOCH.fullmatch(str(name).strip()) for name in names.categories]
     kept = np.flatnonzero(np.array([m is not None for m in matches], bool)[names.codes])
-    found = []
-    for row in trace.ranges.iloc[kept].to_dict("records"):
-        match = _EPOCH.fullmatch(str(row["name"]).strip())
-        number = match["number"] if match else None
-        payload = float(row["payload"]) if row["domain"] == OWN_DOMAIN else np.nan
-        epoch = float(number) if number else payload
-        found.append((row["process"], epoch, row["start_ns"], row["end_ns"]))
-    return found
+    found = trace.ranges.iloc[kept].reset_index(drop=True)
+    numbers = [m["number"] for m in (matches[code] for code in names.codes.iloc[kept]) if m]
+    said = pd.Series(numbers, dtype=object).astype(np.float64)
+    own = found["payload"].where(found["domain"] == OWN_DOMAIN).astype(np.float64)
+    return found[["process", "start_ns", "end_ns"]].assign(epoch=said.fillna(own))
 
 
 def _with_steps(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
@@ -123,21 +93,18 @@ def _with_steps(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
 
 def _metrics(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
     """Return what the program noted by `traceprof.metric`; of long runs every so many values."""
-    zero, numbers = ranks.span.start_ns, _ranks_of(ranks)
-    found = [
-        pd.DataFrame(
-            {
-                "metric": [str(name).removeprefix(_METRIC) for name in rows["name"]],
-                "life": 0,
-                "process": rows["process"].to_numpy(),
-                "rank": [numbers.get(int(p), np.nan) for p in rows["process"]],
-                "at_ns": rows["start_ns"].to_numpy(np.int64) - zero,
-                "value": rows["payload"].to_numpy(),
-            }
-        )
-        for rows in ranks.each(_noted_metrics)
-    ]
-    table = pd.concat(found, ignore_index=True)
+    zero, numbers = ranks.span.start_ns, ranks_of_processes(ranks)
+    rows = pd.concat(ranks.each(_noted_metrics), ignore_index=True)
+    table = pd.DataFrame(
+        {
+            "metric": [str(name).removeprefix(_METRIC) for name in rows["name"]],
+            "life": 0,
+            "process": rows["process"],
+            "rank": [numbers.get(int(process), np.nan) for process in rows["process"]],
+            "at_ns": rows["start_ns"].astype(np.int64) - zero,
+            "value": rows["payload"],
+        }
+    )
     if table.empty:
         return table
     table = _thinned(table)
@@ -152,7 +119,8 @@ def _noted_metrics(trace: Trace) -> pd.DataFrame:
     marks = trace.marks
     named = [str(name) for name in marks["name"].cat.categories]
     is_metric = np.array([name.startswith(_METRIC) for name in named] + [False], bool)
-    return marks[is_metric[marks["name"].cat.codes.to_numpy()] & (marks["domain"] == OWN_DOMAIN)]
+    kept = is_metric[marks["name"].cat.codes.to_numpy()] & (marks["domain"] == OWN_DOMAIN)
+    return marks[kept].astype({"name": str, "domain": str})
 
 
 def _thinned(table: pd.DataFrame) -> pd.DataFrame:
@@ -220,7 +188,7 @@ def _epochs_before(epochs: pd.DataFrame, at: npt.NDArray[np.int64]) -> _Float64A
 
 def _events(ranks: Ranks) -> pd.DataFrame:
     """Return start and end of the recording, evaluations, checkpoints, and what is paid once."""
-    numbers = _ranks_of(ranks)
+    numbers = ranks_of_processes(ranks)
     rows = [
         {"kind": "start", "at_ns": 0, "duration_ns": 0},
         *_between(ranks, numbers),
@@ -235,29 +203,26 @@ def _events(ranks: Ranks) -> pd.DataFrame:
     return table.assign(life=0, event=np.arange(len(table)))
 
 
-def _between(ranks: Ranks, numbers: Mapping[int, float]) -> Iterator[dict[str, Any]]:
-    zero = ranks.span.start_ns
+def _between(ranks: Ranks, numbers: Mapping[int, int]) -> Iterator[dict[str, Any]]:
     for part in ranks:
         table = between_steps(part)
         for row in table[table["cause"].isin([EVALUATION, CHECKPOINT])].to_dict("records"):
-            yield {
-                "kind": str(row["cause"]),
-                "at_ns": int(row["start_ns"]) - zero,
-                "duration_ns": int(row["end_ns"]) - int(row["start_ns"]),
-                "rank": numbers.get(int(row["process"]), np.nan),
-            }
+            length = int(row["end_ns"]) - int(row["start_ns"])
+            yield _event(ranks, numbers, row, str(row["cause"]), length)
 
 
-def _paid_once(ranks: Ranks, numbers: Mapping[int, float]) -> Iterator[dict[str, Any]]:
-    zero = ranks.span.start_ns
+def _paid_once(ranks: Ranks, numbers: Mapping[int, int]) -> Iterator[dict[str, Any]]:
     for row in one_off_costs(ranks).to_dict("records"):
         if row["kind"] not in (EVALUATION, CHECKPOINT):
-            yield {
-                "kind": str(row["kind"]),
-                "at_ns": int(row["start_ns"]) - zero,
-                "duration_ns": int(row["total_ns"]),
-                "rank": numbers.get(int(row["process"]), np.nan),
-            }
+            yield _event(ranks, numbers, row, str(row["kind"]), int(row["total_ns"]))
+
+
+def _event(
+    ranks: Ranks, numbers: Mapping[int, int], row: Mapping[Any, Any], kind: str, length: int
+) -> dict[str, Any]:
+    rank = numbers.get(int(row["process"]), np.nan)
+    at_ns = int(row["start_ns"]) - ranks.span.start_ns
+    return {"kind": kind, "at_ns": at_ns, "duration_ns": length, "rank": rank}
 
 
 def _lives(ranks: Ranks) -> pd.DataFrame:
@@ -265,18 +230,9 @@ def _lives(ranks: Ranks) -> pd.DataFrame:
     zero = ranks.span.start_ns
     rows = []
     for part in ranks:
-        for process in part.processes.to_dict("records"):
-            window = part.recordings.get(int(process["process"]), part.span)
-            if process["rank"] == ABSENT:
-                continue
-            rows.append(
-                {
-                    "life": 0,
-                    "rank": int(process["rank"]),
-                    "node": str(process["host"]) or part.info.host,
-                    "at_ns": window.start_ns - zero,
-                    "end_ns": window.end_ns - zero,
-                    "source": part.info.path,
-                }
-            )
+        for row in part.processes[part.processes["rank"] != ABSENT].to_dict("records"):
+            window = part.recordings.get(int(row["process"]), part.span)
+            node, rank = str(row["host"]) or part.info.host, int(row["rank"])
+            times = {"at_ns": window.start_ns - zero, "end_ns": window.end_ns - zero}
+            rows.append({"life": 0, "rank": rank, "node": node, **times, "source": part.info.path})
     return pd.DataFrame(rows)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.comparison.summary.history import named_epochs
 from traceprof.errors import TraceError
 from traceprof.formats import ReadOptions, open_trace
 from traceprof.measures.steps.epochs import epochs_of_loaders
@@ -19,7 +19,6 @@ from traceprof.model.ranks import Attempt
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
-EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
 _TABLES: Final = frozenset({"ranges", "marks", "processes", "environment"})
 _Times = npt.NDArray[np.int64]
 
@@ -127,9 +126,11 @@ def _batches(trace: Trace) -> pd.DataFrame:
 
 def _epochs(trace: Trace, work: _Times, zero: int, end_ns: int) -> tuple[pd.DataFrame, bool]:
     """Return the epochs, from what tells them best: named ranges, samplers, passes over loaders."""
-    named = _named(trace.ranges, zero)
+    named = named_epochs(trace)
     if len(named):
-        return named, bool(named["is_numbered"].all())
+        numbers = named["epoch"].fillna(pd.Series(np.arange(len(named), dtype=float)))
+        times = named[["start_ns", "end_ns"]] + zero
+        return times.assign(epoch=numbers), bool(named["epoch"].notna().all())
     marks = trace.marks
     own = marks[((marks["name"] == "epoch") & (marks["domain"] == OWN_DOMAIN)).to_numpy()]
     told = own.sort_values("start_ns").drop_duplicates("payload", keep="first")
@@ -140,25 +141,6 @@ def _epochs(trace: Trace, work: _Times, zero: int, end_ns: int) -> tuple[pd.Data
     epoch = np.arange(len(passes), dtype=float)
     passes["end_ns"] = passes["end_ns"].clip(upper=end_ns)
     return passes.assign(epoch=epoch)[["epoch", "start_ns", "end_ns"]], False
-
-
-def _named(ranges: pd.DataFrame, zero: int) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    known = [name for name in map(str, ranges["name"].unique()) if EPOCH.fullmatch(name)]
-    for row in ranges[ranges["name"].isin(known).to_numpy()].to_dict("records"):
-        found = EPOCH.fullmatch(str(row["name"]))
-        number = found["number"] if found else None
-        payload = row["payload"] if row["domain"] == OWN_DOMAIN else np.nan
-        value = float(number) if number else float(payload)
-        rows.append(
-            {
-                "epoch": value if np.isfinite(value) else float(len(rows)),
-                "start_ns": int(row["start_ns"]) + zero,
-                "end_ns": int(row["end_ns"]) + zero,
-                "is_numbered": bool(np.isfinite(value)),
-            }
-        )
-    return pd.DataFrame(rows, columns=["epoch", "start_ns", "end_ns", "is_numbered"])
 
 
 def _until_next(

@@ -16,7 +16,7 @@ from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY
-from traceprof.model.tables import ABSENT
+from traceprof.session.answer import ranks_of_processes
 
 MOST_ROWS: Final = 4_000
 """Rows of steps that are kept, of all ranks together."""
@@ -39,12 +39,7 @@ class RankNumbers:
 
 def rank_numbers(ranks: Ranks) -> RankNumbers:
     """Return which rank each process with steps or work is; of one process alone 0."""
-    known = {
-        int(process): int(rank)
-        for own in (part.processes for part in ranks.whole)
-        for process, rank in zip(own["process"].tolist(), own["rank"].tolist(), strict=True)
-        if rank != ABSENT
-    }
+    known = ranks_of_processes(ranks.whole)
     stepping = {int(process) for process in steps_of_ranks(ranks.whole).table["process"].unique()}
     active = sorted(stepping | {member.process for member in find_members(ranks.whole)})
     if all(process in known for process in active):
