@@ -18,6 +18,7 @@ from traceprof.model.results import (
     ResultSpec,
     TableSpec,
     Unit,
+    columns,
     key,
     same,
 )
@@ -29,14 +30,16 @@ _KEY_MEASURES: Final = {
     "step_period_ns": Unit.NS,
     "world_size": Unit.COUNT,
 }
-_NAMED: Final = (key("name", "what it is called"), same("labels", Unit.TEXT, "its labels"))
-_LISTED: Final = (
-    same("devices_count", Unit.COUNT, "in how many devices work was recorded"),
-    same("steps_count", Unit.COUNT, "how many steps the measures are about"),
-    same("started", Unit.TEXT, "when it started (UTC)"),
-    same("origin", Unit.TEXT, "what it was made of: the format of its traces, or log:<source>"),
-    same("number", Unit.NUMBER, "its number in the database"),
-    same("added", Unit.TEXT, "when it was added (UTC)"),
+_NAMED: Final = columns("key name: what it is called\nsame labels: its labels")
+_LISTED: Final = columns(
+    """
+    same devices_count: in how many devices work was recorded
+    same steps_count: how many steps the measures are about
+    same started: when it started (UTC)
+    same origin: what it was made of: the format of its traces, or log:<source>
+    same number [number]: its number in the database
+    same added: when it was added (UTC)
+    """
 )
 _S: Final = 1_000_000_000
 

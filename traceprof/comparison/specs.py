@@ -2,290 +2,239 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from typing import Final
 
-from traceprof.model.results import Column, ResultSpec, TableSpec, Unit, derived, key, same
+from traceprof.model.results import ResultSpec, TableSpec, columns
 
-_PER: Final = "per step (turn, window) and device"
-
-
-def spec_of(
-    name: str, about: str, *columns: Column, scalars: tuple[Column, ...] = ()
-) -> ResultSpec:
-    """Return what a result of one table holds."""
-    return ResultSpec((TableSpec(name, about, columns),), scalars)
+SIDES: Final = r"derived base_\1: \2, of the base\nderived new_\1: the same of the new one"
+WINDOWS: Final = r"derived own_\1: \2\nderived against_\1: the same in the other"
+_PAIR: Final = re.compile(r"^pair (\w+(?: \[\S+\])?): (.+)$", re.MULTILINE)
+_TABLE: Final = re.compile(r"^table (\S+): (.+)$", re.MULTILINE)
 
 
-def _pair(name: str, unit: Unit, meaning: str) -> tuple[Column, Column]:
-    """Return a measure of both sides."""
-    return (
-        derived(f"base_{name}", unit, f"{meaning}, of the base"),
-        derived(f"new_{name}", unit, "the same of the new one"),
-    )
+def spec_of(text: str, pair: str = SIDES) -> ResultSpec:
+    """Return what ``text`` declares: tables with their `columns`, and behind "scalars" scalars.
 
+    A line "table NAME: …" begins a table. "pair ns: its time" stands for the two columns that the
+    lines of ``pair`` make of it: one of either side.
+    """
+    unwrapped = re.sub(r"\n +", " ", textwrap.dedent(text).strip())
+    tables, _, scalars = _PAIR.sub(pair, unwrapped).partition("\nscalars\n")
+    _, *parts = _TABLE.split(tables)
+    named = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    found = tuple(TableSpec(name, about, columns(body)) for name, about, body in named)
+    return ResultSpec(found, columns(scalars) if scalars else ())
 
-def _both(name: str, unit: Unit, meaning: str) -> tuple[Column, Column]:
-    """Return a measure of both windows."""
-    return derived(f"own_{name}", unit, meaning), derived(f"against_{name}", unit, _IN_OTHER)
-
-
-_IN_OTHER: Final = "the same in the other"
-_DIFFERENCE_NS: Final = derived("difference_ns", Unit.NS, "how much longer in the new one")
-_MORE_NS: Final = derived("more_ns", Unit.NS, "of the difference: there are more of them, or fewer")
-_LONGER_NS: Final = derived(
-    "longer_ns", Unit.NS, "of the difference: each takes longer, or shorter"
-)
-_NS: Final = _pair("ns", Unit.NS, "its time")
-_PART: Final = key("part", "one of the five parts of the devices' time")
-_KIND: Final = key(
-    "kind",
-    "kernel, copy, collective (from when its last rank came), waiting (until then), the cause of "
-    "idle time, or rest (nothing is known of it)",
-)
-_SAME_UNIT: Final = same("unit", Unit.TEXT, "the unit")
-_SCALAR_PER: Final = same(
-    "per", Unit.TEXT, "what times are told of: step, turn (of a pattern) or window"
-)
-_STATE: Final = derived(
-    "state",
-    Unit.TEXT,
-    "new, gone, renamed (changed or not), changed (by 5 % and more of itself), or same",
-)
-_BASE_NAME: Final = derived("base_name", Unit.TEXT, "what the base calls it, where otherwise")
 
 JUDGED: Final = spec_of(
-    "judged",
-    "what is judged by statistics: the steady steps of both sides, of several runs per side the "
-    "medians of the runs",
-    key("measure", "what: its name ends with its unit"),
-    _SAME_UNIT,
-    derived("base", Unit.NUMBER, "the median of the base"),
-    derived("new", Unit.NUMBER, "the median of the new one"),
-    derived(
-        "change_ratio",
-        Unit.RATIO,
-        "how much larger the new one is: the median over all pairs of steps",
-    ),
-    derived("low_ratio", Unit.RATIO, "the lower end of the 95 % interval of that"),
-    derived("high_ratio", Unit.RATIO, "the upper end of it"),
-    derived(
-        "smallest_ratio", Unit.RATIO, "the change that would have been seen four times in five"
-    ),
-    derived(
-        "larger_ratio",
-        Unit.RATIO,
-        "effect size: in how many pairs of a new and a base step the new one is larger (50 %: no "
-        "effect)",
-    ),
-    derived("verdict", Unit.TEXT, "better, worse, no difference shown, or not judged"),
-    same("better", Unit.TEXT, "whether higher or lower is better"),
-    derived("base_count", Unit.COUNT, "how many steps (or runs) of the base"),
-    derived("new_count", Unit.COUNT, "how many of the new one"),
-    derived("alike_ratio", Unit.RATIO, "how alike neighbouring steps are, at most"),
-    scalars=(
-        _SCALAR_PER,
-        same("of_runs", Unit.FLAG, "whether runs, not steps, are what is held against one another"),
-    ),
+    """
+    table judged: what is judged by statistics: the steady steps of both sides, of several runs per
+        side the medians of the runs
+    key measure: what: its name ends with its unit
+    same unit: the unit
+    derived base [number]: the median of the base
+    derived new [number]: the median of the new one
+    derived change_ratio: how much larger the new one is: the median over all pairs of steps
+    derived low_ratio: the lower end of the 95 % interval of that
+    derived high_ratio: the upper end of it
+    derived smallest_ratio: the change that would have been seen four times in five
+    derived larger_ratio: effect size: in how many pairs of a new and a base step the new one is
+        larger (50 %: no effect)
+    derived verdict: better, worse, no difference shown, or not judged
+    same better: whether higher or lower is better
+    derived base_count: how many steps (or runs) of the base
+    derived new_count: how many of the new one
+    derived alike_ratio: how alike neighbouring steps are, at most
+    scalars
+    same per: what times are told of: step, turn (of a pattern) or window
+    same of_runs [flag]: whether runs, not steps, are what is held against one another
+    """
 )
-
 SETTINGS: Final = spec_of(
-    "settings",
-    "in what the two differ, what changes the meaning of the numbers first",
-    key("setting", "what differs"),
-    same("base", Unit.TEXT, "of the base; empty: not recorded"),
-    same("new", Unit.TEXT, "of the new one"),
-    same("why", Unit.TEXT, "what it does to the comparison"),
-    same("spoils", Unit.FLAG, "whether it makes the numbers of different things"),
+    """
+    table settings: in what the two differ, what changes the meaning of the numbers first
+    key setting: what differs
+    same base: of the base; empty: not recorded
+    same new: of the new one
+    same why: what it does to the comparison
+    same spoils [flag]: whether it makes the numbers of different things
+    """
 )
-
-_CAUSES: Final = (
-    _PART,
-    _KIND,
-    key("name", "of the kernel or operation, the direction, the rank, the host's doing"),
-    _STATE,
-    _DIFFERENCE_NS,
-    *_pair("ns", Unit.NS, "its time; what runs at once counts once"),
-    *_pair("count", Unit.NUMBER, f"how many begin, {_PER}"),
-    _MORE_NS,
-    _LONGER_NS,
-    same("class", Unit.TEXT, "of kernels the class"),
-    _BASE_NAME,
-    *_pair("bytes", Unit.BYTES, f"how much was moved, {_PER}"),
+DIFFERENCE: Final = spec_of(
+    """
+    table causes: what the difference is made of, per step (turn, window) and device, the largest
+        first; the times of a part add up to it, and all of them to the lengths
+    key part: one of the five parts of the devices' time
+    key kind: kernel, copy, collective (from when its last rank came), waiting (until then), the
+        cause of idle time, or rest (nothing is known of it)
+    key name: of the kernel or operation, the direction, the rank, the host's doing
+    derived state: new, gone, renamed (changed or not), changed (by 5 % and more of itself), or same
+    derived difference_ns: how much longer in the new one
+    pair ns: its time; what runs at once counts once
+    pair count [number]: how many begin, per step (turn, window) and device
+    derived more_ns: of the difference: there are more of them, or fewer
+    derived longer_ns: of the difference: each takes longer, or shorter
+    same class: of kernels the class
+    derived base_name: what the base calls it, where otherwise
+    pair bytes: how much was moved, per step (turn, window) and device
+    table parts: the five parts of the devices' time, per step (turn, window) and device; they add
+        up to the lengths
+    key part: the part
+    derived difference_ns: how much longer in the new one
+    derived share_ratio: difference_ns of the length of the base
+    pair ns: its time
+    table kinds: the parts by kind, per step (turn, window) and device: of idle time the causes
+    key part: the part
+    key kind: the kind, see causes
+    derived difference_ns: how much longer in the new one
+    pair ns: its time
+    table phases: what the hosts were in, per step and process
+    key phase: the phase; what none claims apart
+    derived difference_ns: how much longer in the new one
+    pair ns: its time
+    scalars
+    same base: what the base is called
+    same new: what is held against it
+    same per: what times are told of: step, turn (of a pattern) or window
+    same base_ns: the mean length of the base: the window over its steps
+    same new_ns: that of the new one
+    same difference_ns: how much longer the new one is
+    same base_count: how many steps on devices the base is the mean of
+    same new_count: the same of the new one
+    """
 )
-_PARTS: Final = (
-    key("part", "the part"),
-    _DIFFERENCE_NS,
-    derived("share_ratio", Unit.RATIO, "difference_ns of the length of the base"),
-    *_NS,
-)
-_KINDS: Final = (
-    key("part", "the part"),
-    key("kind", "the kind, see causes"),
-    _DIFFERENCE_NS,
-    *_NS,
-)
-_PHASES: Final = (key("phase", "the phase; what none claims apart"), _DIFFERENCE_NS, *_NS)
-DIFFERENCE: Final = ResultSpec(
-    (
-        TableSpec(
-            "causes",
-            f"what the difference is made of, {_PER}, the largest first; the times of a part add "
-            "up to it, and all of them to the lengths",
-            _CAUSES,
-        ),
-        TableSpec(
-            "parts",
-            f"the five parts of the devices' time, {_PER}; they add up to the lengths",
-            _PARTS,
-        ),
-        TableSpec("kinds", f"the parts by kind, {_PER}: of idle time the causes", _KINDS),
-        TableSpec("phases", "what the hosts were in, per step and process", _PHASES),
-    ),
-    scalars=(
-        same("base", Unit.TEXT, "what the base is called"),
-        same("new", Unit.TEXT, "what is held against it"),
-        _SCALAR_PER,
-        same("base_ns", Unit.NS, "the mean length of the base: the window over its steps"),
-        same("new_ns", Unit.NS, "that of the new one"),
-        same("difference_ns", Unit.NS, "how much longer the new one is"),
-        same("base_count", Unit.COUNT, "how many steps on devices the base is the mean of"),
-        same("new_count", Unit.COUNT, "the same of the new one"),
-    ),
-)
-
 MEASURES: Final = spec_of(
-    "measures",
-    "the runs in single numbers, those that both sides know; not judged by statistics",
-    key("measure", "its name with the unit at its end"),
-    _SAME_UNIT,
-    derived("base", Unit.NUMBER, "of the base; of several runs the mean"),
-    derived("new", Unit.NUMBER, "of the new one"),
-    derived("change_ratio", Unit.RATIO, "how much larger the new one is"),
-    same("better", Unit.TEXT, "higher or lower; empty: neither"),
-    same("scope", Unit.TEXT, "whose it is: run, rank, device or node"),
+    """
+    table measures: the runs in single numbers, those that both sides know; not judged by statistics
+    key measure: its name with the unit at its end
+    same unit: the unit
+    derived base [number]: of the base; of several runs the mean
+    derived new [number]: of the new one
+    derived change_ratio: how much larger the new one is
+    same better: higher or lower; empty: neither
+    same scope: whose it is: run, rank, device or node
+    """
 )
-
-_KERNELS: Final = (
-    key("name", "the name of the kernel"),
-    _STATE,
-    _DIFFERENCE_NS,
-    *_NS,
-    *_pair("count", Unit.NUMBER, f"how many, {_PER}"),
-    *_pair("mean_ns", Unit.NS, "how long one takes"),
-    same("activity", Unit.TEXT, "what kind of work it does"),
-    _BASE_NAME,
+KERNELS: Final = spec_of(
+    """
+    table kernels: kernels by name, per step (turn, window) and device, the largest difference
+        first; times are added up over streams, hidden or not
+    key name: the name of the kernel
+    derived state: new, gone, renamed (changed or not), changed (by 5 % and more of itself), or same
+    derived difference_ns: how much longer in the new one
+    pair ns: its time
+    pair count [number]: how many, per step (turn, window) and device
+    pair mean_ns: how long one takes
+    same activity: what kind of work it does
+    derived base_name: what the base calls it, where otherwise
+    table classes: kernels by class, per step (turn, window) and device, the largest difference
+        first
+    key activity: what kind of work it is
+    derived difference_ns: how much longer in the new one
+    pair ns: its time
+    pair count [number]: how many, per step (turn, window) and device
+    """
 )
-_CLASSES: Final = (
-    key("activity", "what kind of work it is"),
-    _DIFFERENCE_NS,
-    *_NS,
-    *_pair("count", Unit.NUMBER, f"how many, {_PER}"),
-)
-KERNELS: Final = ResultSpec(
-    (
-        TableSpec(
-            "kernels",
-            f"kernels by name, {_PER}, the largest difference first; times are added up over "
-            "streams, hidden or not",
-            _KERNELS,
-        ),
-        TableSpec("classes", f"kernels by class, {_PER}, the largest difference first", _CLASSES),
-    )
-)
-
 PHASES: Final = spec_of(
-    "phases",
-    "the phases of the training loop, per step (turn, window) and process",
-    key("phase", "the phase"),
-    *_pair("host_ns", Unit.NS, "when the host was in it"),
-    derived("host_difference_ns", Unit.NS, "how much longer in the new one"),
-    *_pair("device_ns", Unit.NS, "how long devices worked on what it launched"),
-    derived("device_difference_ns", Unit.NS, "how much longer in the new one"),
+    """
+    table phases: the phases of the training loop, per step (turn, window) and process
+    key phase: the phase
+    pair host_ns: when the host was in it
+    derived host_difference_ns: how much longer in the new one
+    pair device_ns: how long devices worked on what it launched
+    derived device_difference_ns: how much longer in the new one
+    """
 )
-
 LAYERS: Final = spec_of(
-    "layers",
-    f"the layers of the model, {_PER}, the largest difference first",
-    key("layer", "the path of the module, else the name of a range or operator"),
-    _STATE,
-    _DIFFERENCE_NS,
-    *_pair("device_ns", Unit.NS, "the durations of all that it launched"),
-    *_pair("host_ns", Unit.NS, "when the host was in it"),
-    *_pair("count", Unit.NUMBER, "how often it ran"),
+    """
+    table layers: the layers of the model, per step (turn, window) and device, the largest
+        difference first
+    key layer: the path of the module, else the name of a range or operator
+    derived state: new, gone, renamed (changed or not), changed (by 5 % and more of itself), or same
+    derived difference_ns: how much longer in the new one
+    pair device_ns: the durations of all that it launched
+    pair host_ns: when the host was in it
+    pair count [number]: how often it ran
+    """
 )
-
 COLLECTIVES: Final = spec_of(
-    "collectives",
-    f"the collectives, {_PER}, the largest difference first",
-    key("op", "the operation"),
-    key("sizes", "the class of what a rank hands in"),
-    key("group_size", "how many ranks take part", Unit.COUNT),
-    _STATE,
-    _DIFFERENCE_NS,
-    *_pair("ns", Unit.NS, "their times added up"),
-    *_pair("exposed_ns", Unit.NS, "what compute does not hide"),
-    *_pair("waited_ns", Unit.NS, "for the last rank"),
-    *_pair("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
-    *_pair("count", Unit.NUMBER, "how many"),
-    *_pair("bytes", Unit.BYTES, "what a rank hands in"),
+    """
+    table collectives: the collectives, per step (turn, window) and device, the largest difference
+        first
+    key op: the operation
+    key sizes: the class of what a rank hands in
+    key group_size [count]: how many ranks take part
+    derived state: new, gone, renamed (changed or not), changed (by 5 % and more of itself), or same
+    derived difference_ns: how much longer in the new one
+    pair ns: their times added up
+    pair exposed_ns: what compute does not hide
+    pair waited_ns: for the last rank
+    pair busbw_bytes_per_s: what each link must carry
+    pair count [number]: how many
+    pair bytes: what a rank hands in
+    """
 )
-
 COPIES: Final = spec_of(
-    "copies",
-    f"copies by direction and kind of memory, {_PER}, the largest difference first",
-    key("direction", "from where to where; or memset"),
-    key("src_kind", "the memory that was read"),
-    key("dst_kind", "the memory that was written"),
-    _STATE,
-    _DIFFERENCE_NS,
-    *_pair("ns", Unit.NS, "their times added up"),
-    *_pair("count", Unit.NUMBER, "how many"),
-    *_pair("bytes", Unit.BYTES, "what they moved"),
-    *_pair("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over time"),
+    """
+    table copies: copies by direction and kind of memory, per step (turn, window) and device, the
+        largest difference first
+    key direction: from where to where; or memset
+    key src_kind: the memory that was read
+    key dst_kind: the memory that was written
+    derived state: new, gone, renamed (changed or not), changed (by 5 % and more of itself), or same
+    derived difference_ns: how much longer in the new one
+    pair ns: their times added up
+    pair count [number]: how many
+    pair bytes: what they moved
+    pair rate_bytes_per_s: bytes over time
+    """
 )
-
 RANKS: Final = spec_of(
-    "ranks",
-    "the ranks: means over their steady steps",
-    key("rank", "the rank", Unit.NUMBER),
-    *_pair("period_ns", Unit.NS, "from the start of a step to that of the next"),
-    derived("period_change_ratio", Unit.RATIO, "how much longer in the new one"),
-    *_pair("compute_ns", Unit.NS, "of a step when compute kernels ran"),
-    *_pair("idle_ns", Unit.NS, "of a step when its devices were idle"),
-    *_pair("waited_ns", Unit.NS, "of a step waiting for the last rank"),
+    """
+    table ranks: the ranks: means over their steady steps
+    key rank: the rank
+    pair period_ns: from the start of a step to that of the next
+    derived period_change_ratio: how much longer in the new one
+    pair compute_ns: of a step when compute kernels ran
+    pair idle_ns: of a step when its devices were idle
+    pair waited_ns: of a step waiting for the last rank
+    """
 )
-
 STEPS: Final = spec_of(
-    "steps",
-    "the steady steps (or turns) of both sides in their order, of long runs every so many",
-    key("side", "base or new"),
-    key("run", "the name of the run"),
-    key("place", "its place among the steady steps of the run", Unit.NUMBER),
-    same("period_ns", Unit.NS, "how long it takes, of several ranks the mean"),
+    """
+    table steps: the steady steps (or turns) of both sides in their order, of long runs every so
+        many
+    key side: base or new
+    key run: the name of the run
+    key place [number]: its place among the steady steps of the run
+    same period_ns: how long it takes, of several ranks the mean
+    """
 )
-
 METRICS: Final = spec_of(
-    "metrics",
-    "the metrics of training that all runs have, of several runs of a side the means",
-    key("metric", "the metric"),
-    *_pair("last", Unit.NUMBER, "the last value"),
-    derived("last_difference", Unit.NUMBER, "by how much that of the new is larger"),
-    *_pair("best", Unit.NUMBER, "the best value"),
-    derived("best_difference", Unit.NUMBER, "by how much that of the new is larger"),
-    same("better", Unit.TEXT, "higher or lower; empty: not known"),
-    derived("verdict", Unit.TEXT, "of several runs of each: better, worse, or no difference shown"),
-    *_pair("epoch", Unit.NUMBER, "after how many epochs the last value is"),
-    *_pair("step", Unit.NUMBER, "after how many steps it is"),
+    """
+    table metrics: the metrics of training that all runs have, of several runs of a side the means
+    key metric: the metric
+    pair last [number]: the last value
+    derived last_difference [number]: by how much that of the new is larger
+    pair best [number]: the best value
+    derived best_difference [number]: by how much that of the new is larger
+    same better: higher or lower; empty: not known
+    derived verdict: of several runs of each: better, worse, or no difference shown
+    pair epoch [number]: after how many epochs the last value is
+    pair step: after how many steps it is
+    """
 )
-
 LIMITS: Final = spec_of(
-    "limits",
-    "the limits that were set",
-    key("measure", "the measure"),
-    same("limit_ratio", Unit.RATIO, "how much worse it may get"),
-    derived("worse_ratio", Unit.RATIO, "how much worse it is (below 0: better)"),
-    derived("is_exceeded", Unit.FLAG, "whether the comparison fails"),
-    derived("why", Unit.TEXT, "how that was decided"),
+    """
+    table limits: the limits that were set
+    key measure: the measure
+    same limit_ratio: how much worse it may get
+    derived worse_ratio: how much worse it is (below 0: better)
+    derived is_exceeded: whether the comparison fails
+    derived why: how that was decided
+    """
 )
 
 ABOUT: Final = {
@@ -310,65 +259,39 @@ EXPLAIN: Final = "explain"
 EXPLAIN_SUMMARY: Final = (
     "why a step, or a window, took longer than another one: `traceprof explain`"
 )
-_MEANS: Final = "mean over the devices"
-_LONGER: Final = derived("difference_ns", Unit.NS, f"how much longer than in the other, {_MEANS}")
-_EXPLAINED: Final = (
-    _PART,
-    _KIND,
-    key(
-        "name",
-        "of the kernel or operation, the direction and the kind of the host's memory, the rank "
-        "that delays go back to, or what the host was in",
-    ),
-    _LONGER,
-    *_both("ns", Unit.NS, f"its time, {_MEANS}; what runs at once counts once"),
-    *_both("count", Unit.COUNT, "how many began, or gaps, of all devices"),
-    _MORE_NS,
-    _LONGER_NS,
-    derived(
-        "device",
-        Unit.NUMBER,
-        "the device that has more than half of the difference of all together",
-    ),
-    *_both("bytes", Unit.BYTES, "copied or handed in, of all devices"),
-)
-_PARTS_EXPLAINED: Final = (
-    key("part", "the part"),
-    _LONGER,
-    derived("share_ratio", Unit.RATIO, "difference_ns of that of the lengths"),
-    *_both("ns", Unit.NS, f"its time, {_MEANS}"),
-)
-_PHASES_EXPLAINED: Final = (
-    key("phase", "the phase; what none claims, and what lies between steps, apart"),
-    derived("difference_ns", Unit.NS, "how much longer, mean over the processes"),
-    *_both("ns", Unit.NS, "its time, mean over the processes"),
-)
-EXPLAIN_SPEC: Final = ResultSpec(
-    (
-        TableSpec(
-            "causes",
-            "what the parts are made of, the largest difference first; the times of a part add up "
-            "to it, and all of them to the lengths",
-            _EXPLAINED,
-        ),
-        TableSpec(
-            "parts",
-            "the five parts of the devices' time; they add up to the lengths",
-            _PARTS_EXPLAINED,
-        ),
-        TableSpec(
-            "phases",
-            "what the hosts were in, from the start of the step to that of the next one: it begins "
-            "and ends earlier than the devices' work, and explains it only so far",
-            _PHASES_EXPLAINED,
-        ),
-    ),
-    scalars=(
-        same("own", Unit.TEXT, "what is explained"),
-        same("against", Unit.TEXT, "what it is held against"),
-        same("own_ns", Unit.NS, "the length of what is explained, mean over the devices"),
-        same("against_ns", Unit.NS, "the length of what it is held against"),
-        same("difference_ns", Unit.NS, "how much longer it is"),
-        same("devices_count", Unit.COUNT, "how many devices these are means over"),
-    ),
+EXPLAIN_SPEC: Final = spec_of(
+    """
+    table causes: what the parts are made of, the largest difference first; the times of a part add
+        up to it, and all of them to the lengths
+    key part: one of the five parts of the devices' time
+    key kind: kernel, copy, collective (from when its last rank came), waiting (until then), the
+        cause of idle time, or rest (nothing is known of it)
+    key name: of the kernel or operation, the direction and the kind of the host's memory, the rank
+        that delays go back to, or what the host was in
+    derived difference_ns: how much longer than in the other, mean over the devices
+    pair ns: its time, mean over the devices; what runs at once counts once
+    pair count: how many began, or gaps, of all devices
+    derived more_ns: of the difference: there are more of them, or fewer
+    derived longer_ns: of the difference: each takes longer, or shorter
+    derived device: the device that has more than half of the difference of all together
+    pair bytes: copied or handed in, of all devices
+    table parts: the five parts of the devices' time; they add up to the lengths
+    key part: the part
+    derived difference_ns: how much longer than in the other, mean over the devices
+    derived share_ratio: difference_ns of that of the lengths
+    pair ns: its time, mean over the devices
+    table phases: what the hosts were in, from the start of the step to that of the next one: it
+        begins and ends earlier than the devices' work, and explains it only so far
+    key phase: the phase; what none claims, and what lies between steps, apart
+    derived difference_ns: how much longer, mean over the processes
+    pair ns: its time, mean over the processes
+    scalars
+    same own: what is explained
+    same against: what it is held against
+    same own_ns: the length of what is explained, mean over the devices
+    same against_ns: the length of what it is held against
+    same difference_ns: how much longer it is
+    same devices_count: how many devices these are means over
+    """,
+    WINDOWS,
 )

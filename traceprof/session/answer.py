@@ -14,7 +14,7 @@ from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result, TableSpec, Unit, key, same
+from traceprof.model.results import Result, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
@@ -41,18 +41,18 @@ PAGE: Final = (
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 
 
-ONE_OFF: Final = TableSpec(
+ONE_OFF: Final = TableSpec.of(
     "one_off",
     "one row per process and kind of cost that the run paid once, the longest first",
-    (
-        key("process", "the process", Unit.NUMBER),
-        key("kind", "compiling, loading kernels, checkpoint, evaluation, warm-up or loading"),
-        same("count", Unit.COUNT, "how often; of warm-up, how many steps"),
-        same("total_ns", Unit.NS, "how long in the whole recording; no time counts twice"),
-        same("outside_ns", Unit.NS, "how much of that lies outside the window"),
-        same("at_ns", Unit.AT_NS, "when the first of it began"),
-        same("until_ns", Unit.AT_NS, "when the last of it ended"),
-    ),
+    """
+    key process: the process
+    key kind: compiling, loading kernels, checkpoint, evaluation, warm-up or loading
+    same count: how often; of warm-up, how many steps
+    same total_ns: how long in the whole recording; no time counts twice
+    same outside_ns: how much of that lies outside the window
+    same at_ns: when the first of it began
+    same until_ns [at_ns]: when the last of it ended
+    """,
 )
 """What a run paid once, as a page has it."""
 

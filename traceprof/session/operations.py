@@ -14,7 +14,7 @@ import pandas as pd
 from traceprof.errors import UsageError
 from traceprof.measures.device.ncu import function_names, launch_numbers, recorded_program
 from traceprof.measures.device.occupancy import contexts_of_streams, launch_shapes
-from traceprof.model.results import Column, TableSpec, Unit, key, same
+from traceprof.model.results import TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import copy_titles
@@ -24,48 +24,46 @@ _CHUNK: Final = 20_000
 _TABLES: Final = frozenset({*DEVICE_TABLES, "kernel_shapes", "devices", "processes", "environment"})
 
 
-def _axes(of: str, meaning: str) -> tuple[Column, ...]:
-    return tuple(same(f"{of}_{axis}", Unit.NUMBER, f"{meaning} in {axis}") for axis in "xyz")
-
-
-OPERATIONS: Final = TableSpec(
+OPERATIONS: Final = TableSpec.of(
     "operations",
     "one row per kernel, copy and memset of a device, in the order of their starts",
-    (
-        key("at_ns", "its start, after the start of the run", Unit.AT_NS),
-        same("duration_ns", Unit.NS, "how long it took"),
-        same("rank", Unit.NUMBER, "the rank whose process launched it"),
-        same("device", Unit.NUMBER, "the number of the device in the run"),
-        same(
-            "context", Unit.NUMBER, "the CUDA context; of copies where kernels of their stream tell"
-        ),
-        same("stream", Unit.NUMBER, "the number of the stream"),
-        same("correlation", Unit.NUMBER, "the number that ties it to its launch"),
-        *_axes("grid", "blocks"),
-        *_axes("block", "threads of a block"),
-        same("registers", Unit.NUMBER, "registers of a thread"),
-        same("static_shared_bytes", Unit.BYTES, "static shared memory of a block"),
-        same("dynamic_shared_bytes", Unit.BYTES, "dynamic shared memory of a block"),
-        same("shared_bytes", Unit.BYTES, "both together"),
-        same("occupancy_ratio", Unit.RATIO, "the theoretical occupancy"),
-        same("n_bytes", Unit.BYTES, "what a copy or memset moved"),
-        same("bytes_per_s", Unit.BYTES_PER_S, "n_bytes by the duration"),
-        same("src_kind", Unit.TEXT, "the kind of memory that a copy reads"),
-        same("dst_kind", Unit.TEXT, "the kind of memory that it writes"),
-        key("name", "the name of the kernel, or [CUDA memcpy HtoD] …"),
-    ),
+    """
+    key at_ns: its start, after the start of the run
+    same duration_ns: how long it took
+    same rank: the rank whose process launched it
+    same device: the number of the device in the run
+    same context [number]: the CUDA context; of copies where kernels of their stream tell
+    same stream: the number of the stream
+    same correlation [number]: the number that ties it to its launch
+    same grid_x [number]: blocks in x
+    same grid_y [number]: blocks in y
+    same grid_z [number]: blocks in z
+    same block_x [number]: threads of a block in x
+    same block_y [number]: threads of a block in y
+    same block_z [number]: threads of a block in z
+    same registers [number]: registers of a thread
+    same static_shared_bytes: static shared memory of a block
+    same dynamic_shared_bytes: dynamic shared memory of a block
+    same shared_bytes: both together
+    same occupancy_ratio: the theoretical occupancy
+    same n_bytes: what a copy or memset moved
+    same bytes_per_s: n_bytes by the duration
+    same src_kind: the kind of memory that a copy reads
+    same dst_kind: the kind of memory that it writes
+    key name: the name of the kernel, or [CUDA memcpy HtoD] …
+    """,
 )
-LAUNCHES: Final = TableSpec(
+LAUNCHES: Final = TableSpec.of(
     "launches",
     "one row per kernel: how Nsight Compute finds it again",
-    (
-        key("at_ns", "its start, after the start of the run", Unit.AT_NS),
-        same("duration_ns", Unit.NS, "how long it took"),
-        same("rank", Unit.NUMBER, "the rank whose process launched it"),
-        key("function", "the function of the kernel"),
-        same("skip", Unit.COUNT, "how many of that function its process had launched before"),
-        same("command", Unit.TEXT, "the program, where the recording noted it"),
-    ),
+    """
+    key at_ns: its start, after the start of the run
+    same duration_ns: how long it took
+    same rank: the rank whose process launched it
+    key function: the function of the kernel
+    same skip [count]: how many of that function its process had launched before
+    same command: the program, where the recording noted it
+    """,
 )
 
 
