@@ -156,7 +156,7 @@ def _of_runs(curves: Sequence[Curve]) -> Iterator[Note]:
                 yield Note.of("{run}: {note}", **values)
             elif count:
                 text = "{run}: {note} ({n:count} other run(s): the like)"
-                yield Note.of(text, n=count - 1, **values)
+                yield Note.of(text, **values, n=count - 1)
                 told[note.text] = 0
 
 

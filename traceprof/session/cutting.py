@@ -157,15 +157,10 @@ def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
         by_path.setdefault(Path(part.info.path), []).append(index)
     if not is_run(run.paths):
         by_path = {run.paths[0]: list(range(len(ranks)))}
-    files = [
-        FileOfRun(
-            path,
-            tuple(ranks.parts[i] for i in places),
-            offsets[places[0]],
-            _correction(ranks, places[0]),
-        )
-        for path, places in by_path.items()
-    ]
+    files = []
+    for path, places in by_path.items():
+        parts, first = tuple(ranks.parts[i] for i in places), places[0]
+        files.append(FileOfRun(path, parts, offsets[first], _correction(ranks, first)))
     if wanted is None:
         return files
     check_ranks(wanted, (rank for file in files for rank in file.ranks))
@@ -182,10 +177,9 @@ def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
 
 
 def _correction(ranks: Ranks, index: int) -> ClockCorrection:
-    for process in ranks.parts[index].processes["process"]:
-        if int(process) in ranks.clocks:
-            return ranks.clocks[int(process)]
-    return ClockCorrection()
+    processes = map(int, ranks.parts[index].processes["process"])
+    known = (ranks.clocks[process] for process in processes if process in ranks.clocks)
+    return next(known, ClockCorrection())
 
 
 _ABSOLUTE: Final = re.compile(r"@(\d+)\.\.@?(\d+)")
@@ -278,26 +272,17 @@ def cut_steps(
         raise UsageError("no step lies within the window")
     cuts, several = Cuts(output), is_run(run.paths)
     files = _files(run, cutting)
+    suffix = "" if several else _suffix(files[0].path)
     with new_folder(output) as folder:
         names = _numbered(selections)
-        if several:
-            places = {folder / name: one for name, one in zip(names, selections, strict=True)}
-            for place in places:
-                place.mkdir()
-            _cut_files(files, places, cutting, cuts, progress)
-            for place in places:
-                write_manifest(place, files, f"{output.name} {place.name}")
-        else:
-            (file,) = files
-            suffix = _suffix(file.path)
-            parts = [
-                CutPart(
-                    _touched(folder / f"{name}{suffix}"),
-                    _request(file, selection, cutting, f"{name}{suffix}"),
-                )
-                for name, selection in zip(names, selections, strict=True)
-            ]
-            cuts.add(cut_parts(file.path, parts, progress))
+        places = {
+            folder / f"{name}{suffix}": own for name, own in zip(names, selections, strict=True)
+        }
+        for place in places if several else ():
+            place.mkdir()
+        _cut_files(files, places, cutting, cuts, progress, several=several)
+        for place in places if several else ():
+            write_manifest(place, files, f"{output.name} {place.name}")
     return cuts, selections
 
 
@@ -314,14 +299,20 @@ def _cut_files(
     cutting: Cutting,
     cuts: Cuts,
     progress: CutProgress,
+    *,
+    several: bool = True,
 ) -> None:
-    """Write every file of a run, cut to each of the windows, into the folder of the window."""
+    """Write every file of a run, cut to each of the windows, into the folder of the window.
+
+    Unless there are ``several`` files the place is that of the part itself.
+    """
+    names = _names(files)
     for file in files:
-        name = _names(files)[file.path]
-        parts = [
-            CutPart(_touched(folder / name), _request(file, selection, cutting, name))
-            for folder, selection in places.items()
-        ]
+        parts = []
+        for place, selection in places.items():
+            target = place / names[file.path] if several else place
+            target.touch()
+            parts.append(CutPart(target, _request(file, selection, cutting, target.name)))
         cuts.add(cut_parts(file.path, parts, progress))
 
 
@@ -409,11 +400,6 @@ def _name(path: Path) -> str:
 def _suffix(path: Path) -> str:
     name = Path(_name(path))
     return f"{Path(name.stem).suffix}.gz" if name.suffix == ".gz" else name.suffix
-
-
-def _touched(path: Path) -> Path:
-    path.touch()
-    return path
 
 
 def write_manifest(

@@ -16,7 +16,6 @@ from traceprof.formats.contract import trace_of_outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.hardware.catalogue import Hardware, built_in_hardware, parse_hardware
-from traceprof.measures.steps.find import decide_steps, mark_steps
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
@@ -87,7 +86,8 @@ def _labels(path: Path) -> set[str]:
 
 
 def _told_in(run: RunFiles) -> set[str]:
-    environments = [_environment(member) for member in run]
+    frames = [member.trace.environment for member in run]
+    environments = [dict(zip(own["name"], own["value"], strict=True)) for own in frames]
     for name in _RUN_VARIABLES:
         told = {one.get(name) or one.get(f"env.{name}", "") for one in environments}
         if "" not in told:
@@ -95,22 +95,16 @@ def _told_in(run: RunFiles) -> set[str]:
     return set()
 
 
-def _environment(member: RankTrace) -> Mapping[str, str]:
-    frame = member.trace.environment
-    return dict(zip(frame["name"], frame["value"], strict=True))
-
-
 def _may_overlap(run: RunFiles) -> bool:
     """Return whether all ranks ran at some common time, as far as wall clocks tell."""
-    latest_start, first_end = None, None
-    for member in run:
-        epoch_ns, span = member.trace.info.utc_epoch_ns, member.trace.span
-        if epoch_ns is None:
-            return True
-        start, end = epoch_ns + span.start_ns, epoch_ns + span.end_ns
-        latest_start = start if latest_start is None else max(start, latest_start)
-        first_end = end if first_end is None else min(end, first_end)
-    return latest_start is None or first_end is None or latest_start <= first_end
+    epochs = [member.trace.info.utc_epoch_ns for member in run]
+    known = [epoch for epoch in epochs if epoch is not None]
+    if len(known) < len(epochs) or not known:
+        return True
+    spans = [member.trace.span for member in run]
+    starts = [epoch + span.start_ns for epoch, span in zip(known, spans, strict=True)]
+    ends = [epoch + span.end_ns for epoch, span in zip(known, spans, strict=True)]
+    return max(starts) <= min(ends)
 
 
 def open_files(
@@ -277,12 +271,13 @@ def open_ranks(
 
 
 def _with_steps(ranks: Ranks, opening: Opening) -> Ranks:
-    warmup = opening.warmup_steps
-    if warmup is not None:
-        ranks = ranks.map(Trace.with_warmup, warmup)
-    if opening.step_ranges is not None:
-        return mark_steps(ranks, opening.step_ranges)
-    return decide_steps(ranks)
+    # What a file contains is told without steps, and what finds them takes long to import.
+    from traceprof.measures.steps.find import decide_steps, mark_steps
+
+    if opening.warmup_steps is not None:
+        ranks = ranks.map(Trace.with_warmup, opening.warmup_steps)
+    pattern = opening.step_ranges
+    return decide_steps(ranks) if pattern is None else mark_steps(ranks, pattern)
 
 
 def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:

@@ -98,17 +98,17 @@ def judge(
     ``recorded`` are the tables that the trace has, ``window_ns`` is how long the window is that the
     results are about, and ``one_off`` what the run paid once (`traceprof.measures.steps.costs`).
     """
-    steps, findings = results.get("steps"), results.get("findings")
+    steps = results.get("steps")
     occasions = () if steps is None or steps.table.empty else (*notes_on_occasions(steps.table),)
-    parts = _parts(results.get("breakdown"), steps if occasions else None)
+    parts = _parts(_table(results, "breakdown", "total"), steps if occasions else None)
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
         bound_by=bound_by(results, parts),
         sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
-        fine=_fine(findings, _visible(parts, steps)) if parts or _has_steps(steps) else (),
-        unknown=_unknown(findings),
+        fine=_fine(results, _visible(parts, steps)) if parts or _has_steps(steps) else (),
+        unknown=_unknown(results),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
-        next_command=_next_command(findings, recorded),
+        next_command=_next_command(_table(results, "findings"), recorded),
         periodic=tuple(note for note in occasions if note.values["n"] > 1),
         parts=parts,
         has_steps=steps is not None and _fill(steps.table, window_ns),
@@ -121,11 +121,10 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         return ""
     shares = dict(parts)
     idle_ratio = shares.pop("idle")
-    causes = results.get("idle")
-    if causes is not None and len(causes.to_frame("causes")):
-        table = causes.to_frame("causes")
-        total_ns = table["total_ns"].sum()
-        for cause, ns in table.groupby("cause")["total_ns"].sum().items():
+    causes = _table(results, "idle", "causes")
+    if len(causes):
+        total_ns = causes["total_ns"].sum()
+        for cause, ns in causes.groupby("cause")["total_ns"].sum().items():
             share = idle_ratio * ns / total_ns if total_ns else 0.0
             shares[str(cause)] = shares.get(str(cause), 0.0) + share
     working = shares.pop("compute") + shares.pop("device_memory")
@@ -143,25 +142,29 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     return words
 
 
+def _table(results: Mapping[str, Result], name: str, table: str | None = None) -> pd.DataFrame:
+    """Return a table of an analysis, without rows and columns where there is no such result."""
+    return results[name].to_frame(table) if name in results else pd.DataFrame()
+
+
 def _stands_beside(name: str) -> bool:
     return name in _BOUND_BY and name not in _ONLY_ALONE
 
 
 def _paid_once(results: Mapping[str, Result]) -> float:
     """Return the share of the time that findings say costs it once."""
-    findings = results.get("findings")
-    if findings is None or findings.table.empty:
+    table = _table(results, "findings")
+    if table.empty:
         return 0.0
-    table = findings.table
     return float(table.loc[table["once_ns"].notna(), "claimed_ratio"].sum())
 
 
 def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
     """Return whom the others wait for, where that is most of the communication."""
-    findings = results.get("findings")
-    if findings is None or findings.table.empty or largest != "exposed_communication":
+    table = _table(results, "findings")
+    if table.empty or largest != "exposed_communication":
         return ""
-    first = findings.table.iloc[0]
+    first = table.iloc[0]
     names = first["title"].values if isinstance(first["title"], Note) else {}
     name = next((names[key] for key in ("slow", "name") if key in names), "")
     return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
@@ -178,22 +181,21 @@ def _where(
 
     ``left_out`` are the kinds of what is done now and then.
     """
-    breakdown = results.get("breakdown")
-    start, values = _subject(results.get("steps"), window_ns)
+    steps = results.get("steps")
+    start, values = _subject(steps, window_ns)
     if left_out:
         start += " without {left_out}"
         values["left_out"] = " and ".join(sorted(left_out))
-    if breakdown is not None:
+    if "breakdown" in results:
         shares = {
             _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
         }
-        devices = len(breakdown.table)
-        of = " (mean of {devices:count} devices)" if devices > 1 else ""
-        yield from _with_shares(start, shares, of, {**values, "devices": devices})
+        values["devices"] = len(results["breakdown"].table)
+        of = " (mean of {devices:count} devices)" if values["devices"] > 1 else ""
+        yield from _with_shares(start, shares, of, values)
         return
-    phases = results.get("phases")
-    if phases is not None and len(phases.table):
-        steps = results.get("steps")
+    phases = _table(results, "phases")
+    if len(phases):
         shares = _host_shares(phases, steps if left_out else None)
         if "eval" in shares:
             shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
@@ -232,12 +234,11 @@ def _fill(steps: pd.DataFrame, window_ns: int) -> bool:
     return bool(covered.total_ns) and covered.total_ns >= _FILLED * window_ns
 
 
-def _parts(breakdown: Result | None, steps: Result | None) -> dict[str, float]:
+def _parts(total: pd.DataFrame, steps: Result | None) -> dict[str, float]:
     """Return the share of each of the five parts, of all devices together.
 
     Of ``steps``, where given: the steady ones that nothing done now and then made longer.
     """
-    total = pd.DataFrame() if breakdown is None else breakdown.to_frame("total")
     if total.empty or not total["duration_ns"].iloc[0]:
         return {}
     if steps is not None and "compute_ns" in steps.table:
@@ -254,21 +255,20 @@ def _are_typical(steps: pd.DataFrame) -> pd.Series:
     return ~steps["is_warmup"].astype(bool) & (steps["excess_cause"] == "")
 
 
-def _host_shares(phases: Result, steps: Result | None) -> dict[str, float]:
+def _host_shares(phases: pd.DataFrame, steps: Result | None) -> dict[str, float]:
     """Return the share of each phase in the first process.
 
     Of ``steps``, where given: the steady ones that nothing done now and then made longer.
     """
-    process = phases.table["process"].iloc[0]
-    first = phases.table[phases.table["process"] == process]
+    process = phases["process"].iloc[0]
+    first = phases[phases["process"] == process]
     if steps is not None:
         own = steps.table[(steps.table["process"] == process) & _are_typical(steps.table)]
-        whole_ns = float(own["period_ns"].sum())
-        known = [str(name) for name in first["phase"] if f"{name}_ns" in own]
-        sums = {name: float(own[f"{name}_ns"].sum()) for name in known}
-        if whole_ns:
-            rest_ns = max(whole_ns - sum(sums.values()), 0.0)
-            return {name: ns / whole_ns for name, ns in {**sums, UNCLAIMED: rest_ns}.items()}
+        if whole_ns := float(own["period_ns"].sum()):
+            known = [str(name) for name in first["phase"] if f"{name}_ns" in own]
+            sums = {name: float(own[f"{name}_ns"].sum()) for name in known}
+            sums[UNCLAIMED] = max(whole_ns - sum(sums.values()), 0.0)
+            return {name: ns / whole_ns for name, ns in sums.items()}
     return dict(zip(first["phase"], first["host_ratio"], strict=True))
 
 
@@ -278,13 +278,12 @@ def _with_shares(
     """Return a sentence with the shares that make up at least 1 %, the largest first."""
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     shown = [(name, share) for name, share in ranked if share >= LEAST_SHARE]
-    if not shown:
-        return
-    words = ", ".join(f"{{share{i}:ratio}} {{part{i}}}" for i in range(len(shown)))
-    numbered: dict[str, Any] = {}
-    for i, (name, share) in enumerate(shown):
-        numbered |= {f"share{i}": float(share), f"part{i}": name}
-    yield Note.of(f"{start} goes to {words}{end}.", **values, **numbered)
+    if shown:
+        words = ", ".join(f"{{share{i}:ratio}} {{part{i}}}" for i in range(len(shown)))
+        numbered: dict[str, Any] = {}
+        for i, (name, share) in enumerate(shown):
+            numbered |= {f"share{i}": float(share), f"part{i}": name}
+        yield Note.of(f"{start} goes to {words}{end}.", **values, **numbered)
 
 
 def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
@@ -330,15 +329,15 @@ def _once(one_off: pd.DataFrame, told: Iterable[Note]) -> Iterable[Note]:
         yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(ns))
 
 
-def _fine(findings: Result | None, visible: set[str]) -> tuple[str, ...]:
+def _fine(results: Mapping[str, Result], visible: set[str]) -> tuple[str, ...]:
     """Return the subjects of the rules that were judged, none of which found anything.
 
     Without those that are ``visible``: what takes much of the time is not fine because a finding
     of another subject explains it.
     """
-    if findings is None:
+    checked = _table(results, "findings", "checked")
+    if checked.empty:
         return ()
-    checked = findings.to_frame("checked")
     fine = checked.loc[checked["is_fine"].astype(bool), "subject"]
     return tuple(subject for subject in fine if subject not in visible)
 
@@ -358,17 +357,15 @@ def _visible(parts: Mapping[str, float], steps: Result | None) -> set[str]:
     return found
 
 
-def _unknown(findings: Result | None) -> tuple[Note, ...]:
+def _unknown(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Return what another recording, or an option, would tell: each reason once."""
-    if findings is None:
+    checked, abstained = (_table(results, "findings", name) for name in ("checked", "abstained"))
+    if abstained.empty:
         return ()
-    checked = findings.to_frame("checked")
     judged = {*checked.loc[checked["is_judged"].astype(bool), "subject"], *_UNTOLD}
-    subjects: dict[str, list[str]] = {}
-    abstained = findings.to_frame("abstained")
+    subjects: dict[str, dict[str, None]] = {}
     for row in abstained[~abstained["subject"].isin(judged)].itertuples(index=False):
-        own = subjects.setdefault(str(row.reason), [])
-        own += [str(row.subject)] if row.subject not in own else []
+        subjects.setdefault(str(row.reason), {})[str(row.subject)] = None
     return tuple(
         Note.of("{subjects}: {reason}", subjects=", ".join(own), reason=reason)
         for reason, own in subjects.items()
@@ -376,8 +373,7 @@ def _unknown(findings: Result | None) -> tuple[Note, ...]:
     )
 
 
-def _next_command(findings: Result | None, recorded: frozenset[str]) -> str:
-    table = pd.DataFrame() if findings is None else findings.table
+def _next_command(table: pd.DataFrame, recorded: frozenset[str]) -> str:
     if len(table) and not table["is_minor"].iloc[0]:
         first = table.iloc[0]
         if first["rule"] == _SLOW_STEPS:
