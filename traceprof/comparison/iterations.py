@@ -16,11 +16,11 @@ from traceprof.measures.analyses import run_analysis
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
 from traceprof.measures.steps.main_loop import find_iterations
 from traceprof.model.intervals import Intervals
-from traceprof.model.ranks import Ranks
+from traceprof.model.ranks import Ranks, of_process
 from traceprof.model.results import Result
-from traceprof.model.tables import ABSENT, TABLES
+from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
-from traceprof.model.trace import Trace, make_trace
+from traceprof.model.trace import Trace
 from traceprof.session.run import Run
 
 _BATCH: Final = "batch"
@@ -66,26 +66,12 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
         number = int(str(process))
         said = processes[processes["process"] == number]
         rank = ABSENT if said.empty else int(said["rank"].iloc[0])
-        alone = part if rounds["process"].nunique() == 1 else _of_process(part, number)
-        yield _measured(
-            alone,
-            own.assign(is_warmup=np.arange(len(own)) < n_warm),
-            name,
-            None if rank == ABSENT else rank,
-            part.info.host if said.empty else str(said["host"].iloc[0]) or part.info.host,
-        )
-
-
-def _of_process(trace: Trace, process: int) -> Trace:
-    """Return what is of one process in a file of several."""
-    tables: dict[str, pd.DataFrame] = {}
-    for name in TABLES:
-        table = trace.table(name)
-        is_own = "process" in table and name != "devices"
-        tables[name] = (
-            table[table["process"] == process].reset_index(drop=True) if is_own else table
-        )
-    return make_trace(trace.info, tables, trace.recorded, trace.span)
+        host = "" if said.empty else str(said["host"].iloc[0])
+        is_alone = rounds["process"].nunique() == 1
+        alone = part if is_alone else replace(of_process(part, number), steps=None)
+        numbered = own.assign(is_warmup=np.arange(len(own)) < n_warm)
+        known = None if rank == ABSENT else rank
+        yield _measured(alone, numbered, name, known, host or part.info.host)
 
 
 def _measured(
@@ -100,9 +86,9 @@ def _measured(
     # What is exchanged once, at first, does not make ranks keep step.
     after_first = kept.iloc[min(1, len(kept) - 1) :]
     later = TimeWindow(int(after_first["start_ns"].iloc[0]), window.end_ns)
-    collectives = _result(trace.within(later), "collectives")
+    collectives = _result(Ranks.of(trace.within(later)), "collectives")
     calls = None if collectives is None else collectives.table
-    layers = _result(inside, "layers")
+    layers = _result(Ranks.of(inside), "layers")
     if layers is not None and layers.scalars.get("source") == _OPERATORS:
         layers = None
     return NodeIterations(
@@ -130,17 +116,15 @@ def _layers(found: pd.DataFrame, inside: Trace) -> pd.DataFrame:
 
     They have the names that they have without a wrapper such as DDP's.
     """
-    layers = found.filter(_LAYERS)
+    layers = found.filter(_LAYERS).copy()
     names = layers["layer"].astype(str)
     backward = _backward_on_host(inside)
     if backward:
         # Of a layer that holds others it is what these take together.
-        layers = layers.assign(
-            host_backward_ns=[
-                sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
-                for name in names
-            ]
-        )
+        layers["host_backward_ns"] = [
+            sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
+            for name in names
+        ]
     return layers.assign(layer=names.str.removeprefix("module."))
 
 
@@ -187,10 +171,10 @@ def _are_phases_ours(inside: Trace) -> bool:
     return bool(((ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(names)).any())
 
 
-def _result(trace: Trace, name: str) -> Result | None:
-    """Return the result of an analysis of one rank; None where the trace lacks the data."""
+def _result(ranks: Ranks, name: str) -> Result | None:
+    """Return the result of an analysis; None where the traces lack the data."""
     try:
-        return run_analysis(load_analysis(name), Ranks.of(trace))
+        return run_analysis(load_analysis(name), ranks)
     except NotRecordedError:
         return None
 
@@ -201,12 +185,10 @@ def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, f
     if len(spans) < 2:
         return {}
     window = TimeWindow(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
-    try:
-        table = run_analysis(load_analysis("ranks"), every.within(window)).table
-    except NotRecordedError:
+    result = _result(every.within(window), "ranks")
+    if result is None or "waited_ns" not in result.table:
         return {}
-    if "waited_ns" not in table:
-        return {}
+    table = result.table
     known = table[table["waited_ns"].notna() & table["rank"].notna()]
     pairs = zip(known["rank"].tolist(), known["waited_ns"].tolist(), strict=True)
     return {int(rank): float(ns) for rank, ns in pairs}
