@@ -16,7 +16,7 @@ from traceprof.render.escape import (
     script_json,
     visible_text,
 )
-from traceprof.render.json_text import to_json
+from traceprof.render.formatting import to_json
 
 HOSTILE = (
     "<script>alert(1)</script>",

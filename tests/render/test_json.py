@@ -33,7 +33,7 @@ from traceprof.model.results import (
 )
 from traceprof.model.trace import TraceInfo
 from traceprof.render.escape import visible_text
-from traceprof.render.json_text import plain, to_json
+from traceprof.render.formatting import plain, to_json
 from traceprof.render.reference import declared_specs, reference_of, runs_page, schema_of
 from traceprof.render.registry import Options, render
 from traceprof.session.verdict import Verdict

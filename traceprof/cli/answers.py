@@ -210,7 +210,7 @@ def info(opening: Opening, trace: TracePaths, as_json: AsJson = False) -> None:
 
         contents = describe(trace, opening)
         if options is None:
-            from traceprof.render.json_text import plain, to_json
+            from traceprof.render.formatting import plain, to_json
 
             return [to_json(plain(contents.to_dict()))]
         from traceprof.render.text.contents import render_contents

@@ -12,7 +12,7 @@ from traceprof.export.request import Export, Exported, Request
 from traceprof.files import new_file
 from traceprof.model.results import Column, Unit
 from traceprof.render.escape import visible_text
-from traceprof.render.json_text import plain
+from traceprof.render.formatting import plain
 from traceprof.render.shown import ShownTable, table_of
 from traceprof.session.answer import Document, answer
 from traceprof.session.run import Run

@@ -13,8 +13,7 @@ from traceprof.export.request import Exported, Request
 from traceprof.files import new_folder
 from traceprof.model.results import Column, Note, Unit
 from traceprof.render.csv_text import to_csv
-from traceprof.render.formatting import value_text
-from traceprof.render.json_text import plain
+from traceprof.render.formatting import plain, value_text
 from traceprof.render.shown import ShownTable, tables_of
 from traceprof.session.answer import answer
 from traceprof.session.run import Run

@@ -11,8 +11,7 @@ from traceprof.comparison import Comparison
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, Unit
 from traceprof.render.briefing import ranks_of
-from traceprof.render.formatting import value_text
-from traceprof.render.json_text import plain
+from traceprof.render.formatting import plain, value_text
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import ShownTable, table_of
 

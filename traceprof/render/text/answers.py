@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -12,16 +13,14 @@ from rich.text import Text
 from traceprof.comparison import Comparison
 from traceprof.comparison.specs import EXPLAIN
 from traceprof.comparison.specs_of_many import SCALING
+from traceprof.model.results import Result
 from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import rows_of
-from traceprof.render.text.bars import breakdown_view, heat_lines
-from traceprof.render.text.comparisons import difference_view, scaling_view, waterfall_view
+from traceprof.render.text.bars import heat_lines
 from traceprof.render.text.page import findings_view, page_view, where_view
 from traceprof.render.text.tables import notes_view, printed, table_view
-
-__all__ = ["RENDER", "answers_view"]
 
 _ROWS: Final = 5
 _MOST_RANKS: Final = 32
@@ -31,6 +30,15 @@ _TOLD: Final = ("idle",)
 
 _HOST_ONLY: Final = ("ranges", "operators")
 """Sections that answer for the devices where nothing is known of them."""
+
+
+_VIEWS: Final[Mapping[str, str]] = {
+    "breakdown": "bars:breakdown_view",
+    "difference": "comparisons:difference_view",
+    EXPLAIN: "comparisons:waterfall_view",
+    SCALING: "comparisons:scaling_view",
+}
+"""What draws a result in the place of its tables: named, since few are needed at once."""
 
 
 def render_text(document: Answered, options: Options) -> str:
@@ -54,6 +62,13 @@ def answers_view(document: Answered, options: Options) -> RenderableType:
     return Group(page, *_sections(document, options, told))
 
 
+def _view(name: str) -> Callable[[Result, int, int], RenderableType]:
+    module, _, function = _VIEWS[name].partition(":")
+    view: Callable[[Result, int, int], RenderableType]
+    view = getattr(import_module(f".{module}", __package__), function)
+    return view
+
+
 def runs_view(document: Comparison) -> RenderableType:
     """Return what stands above the results about several runs: the answer, and what to know."""
     head = head_of(document)
@@ -74,19 +89,8 @@ def _sections(document: Answered, options: Options, but: Sequence[str]) -> Itera
 
 def _section(section: Section, options: Options) -> Iterator[RenderableType]:
     result, rows, width = section.result, options.rows or _ROWS, options.width
-    if section.name == "breakdown":
-        yield breakdown_view(result)
-        return
-    if section.name == EXPLAIN:
-        yield waterfall_view(result, rows, width)
-        yield notes_view(result.notes)
-        return
-    if section.name == SCALING:
-        yield scaling_view(result, rows, width)
-        yield notes_view(result.notes)
-        return
-    if section.name == "difference":
-        yield difference_view(result, rows, width)
+    if section.name in _VIEWS:
+        yield _view(section.name)(result, rows, width)
         yield notes_view(result.notes)
         return
     more = section.more

@@ -17,7 +17,6 @@ from traceprof.render.formatting import is_known
 from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_more, make_heat_map
 from traceprof.render.palette import HEAT, PART_STYLES
 from traceprof.render.shown import Row, rows_of
-from traceprof.render.text.tables import notes_view
 from traceprof.units import format_duration, format_ratio
 
 _BAR_WIDTH: Final = 60
@@ -25,19 +24,17 @@ _SHORT_BAR_WIDTH: Final = 36
 _DEVICES_IN_FULL: Final = 2
 
 
-def breakdown_view(result: Result) -> RenderableType:
+def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
     """Return the five parts of each device as a bar, and in numbers (of all, where many)."""
     devices = rows_of(result.to_frame("devices"))
-    if not devices:
-        return notes_view(result.notes)
     if len(devices) <= _DEVICES_IN_FULL:
-        shown = [line for row in devices for line in _in_full(row)]
+        shown: list[RenderableType] = [line for row in devices for line in _in_full(row)]
     else:
         shown = [_in_a_line(row) for row in devices]
     if len(devices) > 1:
         (total,) = rows_of(result.to_frame("total"))
         shown += _mean(total, len(devices))
-    return Group(*shown, notes_view(result.notes))
+    return Group(*shown)
 
 
 def stacked_bar(parts: Mapping[str, float], width: int, least_share: float) -> Iterator[Text]:
