@@ -7,7 +7,7 @@ import re
 from tests.comparison.scaling.sized_runs import MS, sized
 from traceprof.comparison import Comparison
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.render.charts.scaling import scaling_charts
+from traceprof.render.charts.curves import scaling_charts
 from traceprof.render.registry import Options, render
 
 BASE = {"compute": 90 * MS, "host": 10 * MS}

@@ -8,31 +8,22 @@ from typing import Final
 from traceprof.comparison.specs_of_many import CURVE_NAME, SCALING, TIMELINE_NAME
 from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
-from traceprof.render.charts.accuracy import curve_chart
+from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
-from traceprof.render.charts.scaling import scaling_charts, scaling_style
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
 from traceprof.render.page.document import html_table, write_document
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, further_tables, table_for_people
 
-__all__ = ["RENDER", "piece_of_html", "result_html"]
-
 _ADVICE: Final = "findings"
 _MOST_ROWS: Final = 100
-_CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
-    SCALING: scaling_charts,
-    CURVE_NAME: curve_chart,
-    TIMELINE_NAME: elastic_chart,
+_CHARTS: Final[Mapping[str, tuple[Callable[[Result], str], Callable[[], str]]]] = {
+    SCALING: (scaling_charts, curves_style),
+    TIMELINE_NAME: (elastic_chart, elastic_style),
+    CURVE_NAME: (accuracy_chart, curves_style),
 }
-"""What is drawn above the tables of a result."""
-
-_STYLES: Final[Mapping[str, Callable[[], str]]] = {
-    SCALING: scaling_style,
-    TIMELINE_NAME: elastic_style,
-    CURVE_NAME: scaling_style,
-}
+"""What is drawn above the tables of a result, and its style."""
 
 _PIECE: Final = 'class="traceprof" style="max-width:100%;overflow-x:auto"'
 _PIECE_STYLE: Final = (
@@ -94,14 +85,14 @@ def render_html(document: Answered, options: Options) -> str:
     )
     body = "".join(_sections(document, options))
     missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
-    styles = [style() for name, style in _STYLES.items() if name in document.results]
+    styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
     return write_document(title, f"{top}<main>{body}{missing}</main>", styles)
 
 
 def _sections(document: Answered, options: Options) -> Iterator[str]:
     for section in sections_of(document, options):
         yield f'<section class="card"><h2>{html_text(section.title)}</h2>'
-        yield _CHARTS[section.name](section.result) if section.name in _CHARTS else ""
+        yield _CHARTS[section.name][0](section.result) if section.name in _CHARTS else ""
         yield "".join(_tables(section, options.rows or _MOST_ROWS))
         yield f"{html_list(sentences(section.result.notes))}</section>"
 

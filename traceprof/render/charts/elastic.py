@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import floor, isfinite, log10
+from math import isfinite
 from typing import Final
 
 from traceprof.model.results import Result, Unit
+from traceprof.render.charts.svg import (
+    KEY_STYLE,
+    category_variables,
+    drawing,
+    element,
+    legend,
+    round_step,
+    text,
+    theme_style,
+)
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import value_text
-from traceprof.render.palette import category_of
 from traceprof.render.shown import Row, rows_of
 
 _WIDTH, _LEFT, _RIGHT = 960, 118, 12
@@ -42,20 +51,11 @@ _SPENT: Final = "on what"
 
 def elastic_style() -> str:
     """Return the style of the chart, light and dark."""
-
-    def variables(theme: str) -> str:
-        return "".join(
-            f"--e-{key}:{getattr(category_of(key), theme)};" for key, _ in _COLOURS.values()
-        )
-
     return (
-        f":root{{{variables('light')}}}[data-theme=dark]{{{variables('dark')}}}"
-        ".job{width:100%;height:auto}.job text{font-size:11px;fill:var(--muted)}"
+        theme_style(category_variables("e-", (key for key, _ in _COLOURS.values())))
+        + ".job{width:100%;height:auto}.job text{font-size:11px;fill:var(--muted)}"
         ".job .grid{stroke:var(--line)}.job rect{stroke:var(--card,none);stroke-width:.6}"
-        ".job .told{fill:#fff;pointer-events:none}"
-        ".key{display:flex;flex-wrap:wrap;gap:4px 14px;list-style:none;margin:0 0 8px;padding:0;"
-        "font-size:12px;color:var(--muted)}"
-        ".key i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:5px}"
+        ".job .told{fill:#fff;pointer-events:none}" + KEY_STYLE
     )
 
 
@@ -114,19 +114,14 @@ def _chart(run: str, bars: Sequence[_Bar], last_ns: float) -> str:
     height = len(lanes) * _LANE + _AXIS
     scale = (_WIDTH - _LEFT - _RIGHT) / max(last_ns, 1.0)
     place = {name: number * _LANE for number, name in enumerate(lanes)}
-    drawn = "".join(_drawn(bar, place[bar.lane], scale) for bar in bars if bar.lane in place)
-    names = "".join(
-        f'<text x="{_LEFT - 8}" y="{y + 13}" text-anchor="end">{html_text(_short(name))}</text>'
-        for name, y in place.items()
-    )
+    drawn = (_drawn(bar, place[bar.lane], scale) for bar in bars if bar.lane in place)
+    names = (text(_LEFT - 8, y + 13, _short(name), "end") for name, y in place.items())
     left_out = len(first) + len(others) - len(lanes)
     more = f'<p class="note">{left_out} more lanes are in the table.</p>' if left_out > 0 else ""
     title = f"<h3>{html_text(run)}</h3>" if run else ""
-    return (
-        f'{title}<svg viewBox="0 0 {_WIDTH} {height}" class="job" role="img" '
-        f'aria-label="What happened when when">'
-        f"{''.join(_axis(last_ns, scale, height))}{names}{drawn}</svg>{more}"
-    )
+    axis = _axis(last_ns, scale, height)
+    label = "What happened when when"
+    return title + drawing((_WIDTH, height), "job", label, *axis, *names, *drawn) + more
 
 
 def _short(name: str) -> str:
@@ -136,14 +131,13 @@ def _short(name: str) -> str:
 def _drawn(bar: _Bar, y: int, scale: float) -> str:
     key, _ = _COLOURS[str(bar.row["what"])]
     x, width = _LEFT + bar.start_ns * scale, max(0.8, (bar.end_ns - bar.start_ns) * scale)
-    told = ""
+    number = ""
     epoch = bar.row.get("epoch")
     if bar.row["what"] == "epoch" and width > _LABELLED and epoch is not None and isfinite(epoch):
-        told = f'<text x="{x + 4:.1f}" y="{y + 13}" class="told">{epoch:g}</text>'
-    return (
-        f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" '
-        f'style="fill:var(--e-{key})"><title>{html_text(_words(bar.row))}</title></rect>{told}'
-    )
+        number = text(x + 4, y + 13, f"{epoch:g}", class_="told")
+    title = f"<title>{html_text(_words(bar.row))}</title>"
+    style = f"fill:var(--e-{key})"
+    return element("rect", title, x=x, y=y, width=width, height=_BAR, style=style) + number
 
 
 def _words(row: Row) -> str:
@@ -161,23 +155,14 @@ def _words(row: Row) -> str:
 
 def _axis(last_ns: float, scale: float, height: int) -> Iterator[str]:
     """Yield lines at round times, some eight of them."""
-    rough = last_ns / 8
-    unit = 10.0 ** floor(log10(max(rough, 1.0)))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    step = round_step(last_ns / 8)
     for number in range(int(last_ns / step) + 1):
         x = _LEFT + number * step * scale
-        yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - _AXIS}" class="grid"/>'
-        yield (
-            f'<text x="{x:.1f}" y="{height - 6}" text-anchor="middle">'
-            f"{html_text(value_text(Unit.AT_NS, number * step))}</text>"
-        )
+        yield element("line", x1=x, x2=x, y1=0, y2=height - _AXIS, class_="grid")
+        yield text(x, height - 6, value_text(Unit.AT_NS, number * step), "middle")
 
 
 def _legend(rows: Sequence[Row]) -> str:
     used = {str(row["what"]) for row in rows}
-    items = "".join(
-        f'<li><i style="background:var(--e-{key})"></i>{html_text(label)}</li>'
-        for what, (key, label) in _COLOURS.items()
-        if what in used
-    )
-    return f'<ul class="key">{items}</ul>'
+    known = ((what, *colour) for what, colour in _COLOURS.items() if what in used)
+    return legend(((f"var(--e-{key})", label) for _, key, label in known), "key")
