@@ -85,6 +85,6 @@ def test_damaged_rows_are_counted_wherever_a_file_is_looked_at(
     trace, seen = open_trace(path), outline(path)
     assert len(trace.info.warnings) == 1
     assert trace.info.warnings[0].startswith(begin)
-    assert seen.info.warnings == trace.info.warnings
-    assert (seen.span, seen.n_rows["kernels"]) == (trace.span, len(trace.kernels))
+    assert seen.trace.info.warnings == trace.info.warnings
+    assert (seen.trace.span, seen.n_rows["kernels"]) == (trace.span, len(trace.kernels))
     assert begin in answered(path)[1]

@@ -182,7 +182,7 @@ def test_a_part_of_a_part_says_both(export: Path, tmp_path: Path) -> None:
 
 def test_a_part_covers_its_window_though_nothing_is_at_its_ends(export: Path) -> None:
     part, _ = cut_to(export, window=TimeWindow(500, 700))
-    assert open_trace(part).span.end_ns == outline(part).span.end_ns == 700
+    assert open_trace(part).span.end_ns == outline(part).trace.span.end_ns == 700
 
 
 def test_clipping_shortens_what_crosses_and_keeps_launches(export: Path) -> None:

@@ -160,7 +160,7 @@ def test_lost_records_are_counted_and_left_out(tmp_path: Path) -> None:
     assert trace.copies.empty
     lost = "4 records were lost by the profiler (their times are 0 or missing)"
     assert trace.info.warnings[0].startswith(lost)
-    assert outline(path).info.warnings[0].startswith(lost)
+    assert outline(path).trace.info.warnings[0].startswith(lost)
 
 
 def test_a_window_spares_rows_outside_it(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from traceprof.formats.nsys.format import FORMAT as NSYS
 from traceprof.formats.nsys.format import REPORT_FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.format import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
-from traceprof.formats.shared.redaction import masked_frame, masked_info, masked_trace, shortened
+from traceprof.formats.shared.redaction import masked_trace, shortened
 from traceprof.formats.sqlite.database import reporting_undecodable_names
 from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 from traceprof.formats.tables.format import FORMAT as TABLES
@@ -81,16 +81,8 @@ def outline(path: Path | str, formats: Sequence[TraceFormat] | None = None) -> O
             found = known.outline(inner)
         else:
             found = outline_of(known.read(inner, ReadOptions()))
-        secrets = _told(known, inner)
-        found = replace(
-            found,
-            info=masked_info(found.info, secrets),
-            devices=masked_frame("devices", found.devices, secrets),
-            processes=masked_frame("processes", found.processes, secrets),
-            threads=masked_frame("threads", found.threads, secrets),
-            environment=masked_frame("environment", found.environment, secrets),
-        )
-    return replace(found, info=replace(found.info, path=str(file)))
+        trace = masked_trace(found.trace, _told(known, inner))
+    return replace(found, trace=replace(trace, info=replace(trace.info, path=str(file))))
 
 
 def reads_parts(path: Path | str) -> bool:

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pandas as pd
 
 from traceprof.model.cutting import Cutter
 from traceprof.model.tables import ABSENT, TABLES, empty_table
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import DEVICE_TABLES, Trace, TraceInfo, make_trace
+from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.names.classes import KernelRule
 
 _BY_DEFAULT: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
@@ -24,6 +24,7 @@ LAUNCHING_TABLES: Final = ("api_calls", "host_ops")
 """Of these also what lies between the first launch of the window's device work and the window."""
 OUTLINED_TABLES: Final = ("api_calls", "ranges", "host_ops")
 """What an `Outline` counts for each process."""
+_LAUNCH: Final = ["process", "correlation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,36 +87,19 @@ class ReadOptions:
         return self.needs(name) and not is_cut
 
 
-class TraceReader(Protocol):
-    """Reads a file of one format."""
-
-    def __call__(self, path: Path, options: ReadOptions) -> Trace:
-        """Return the Trace in ``path``; raises TraceError where it cannot be read.
-
-        It may hand out more than ``options`` ask for: `traceprof.formats.open_trace` drops it.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
     """What a file contains, as a full read would tell it.
 
     ``n_rows`` counts the rows of every table that has times. ``device_rows`` counts the kernels
     and the copies: table → (process, device) → rows; ``process_rows`` those of `OUTLINED_TABLES`:
-    table → process → rows; who has none is left out. The four tables are those of the Trace.
+    table → process → rows; who has none is left out. ``trace`` has no events.
     """
 
-    info: TraceInfo
-    recorded: frozenset[str]
-    span: TimeWindow
+    trace: Trace
     n_rows: Mapping[str, int]
     device_rows: Mapping[str, Mapping[tuple[int, int], int]]
     process_rows: Mapping[str, Mapping[int, int]]
-    devices: pd.DataFrame
-    processes: pd.DataFrame
-    threads: pd.DataFrame
-    environment: pd.DataFrame
 
 
 def loaded_late(module: str, name: str) -> Callable[..., Any]:
@@ -132,7 +116,8 @@ class TraceFormat:
     """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``.
 
     Every file is shown to every format, so that this module imports no reader: ``read`` and the
-    others are `loaded_late`. Without ``outline`` the outline comes from reading everything.
+    others are `loaded_late`. It may hand out more than `ReadOptions` ask for: `open_trace` drops
+    it. Without ``outline`` the outline comes from reading everything.
     ``export`` gives what files of this format are read through, in a temporary folder: all else is
     asked of that. An export may also stand beside them under the same name. ``cut`` writes a part
     of a file as a file of the same format. ``secrets`` returns what a file tells to be secret:
@@ -142,14 +127,11 @@ class TraceFormat:
     name: str
     summary: str
     recognises: Callable[[Candidate], bool]
-    read: TraceReader
+    read: Callable[[Path, ReadOptions], Trace]
     outline: Callable[[Path], Outline] | None = None
     export: Callable[[Path], AbstractContextManager[Path]] | None = None
     cut: Cutter | None = None
     secrets: Callable[[Path], Sequence[str]] | None = None
-
-
-_LAUNCH: Final = ["process", "correlation"]
 
 
 def narrowed(trace: Trace, options: ReadOptions) -> Trace:
@@ -195,38 +177,21 @@ def _rows_in(trace: Trace, name: str, window: TimeWindow) -> pd.DataFrame:
 
 def outline_of(trace: Trace) -> Outline:
     """Return the outline of a Trace that was read in full."""
+    events = [name for name, table in TABLES.items() if table.has_times]
     return Outline(
-        info=trace.info,
-        recorded=trace.recorded,
-        span=trace.span,
-        n_rows={
-            name: len(trace.table(name))
-            for name, table in TABLES.items()
-            if table.has_times and not table.detail_of
-        },
-        device_rows={name: _device_rows(trace.table(name)) for name in DEVICE_TABLES},
-        process_rows={name: _process_rows(trace.table(name)) for name in OUTLINED_TABLES},
-        devices=trace.devices,
-        processes=trace.processes,
-        threads=trace.threads,
-        environment=trace.environment,
+        trace.with_tables({name: empty_table(name) for name in events}),
+        {name: len(trace.table(name)) for name in events if not TABLES[name].detail_of},
+        {name: _device_rows(trace.table(name)) for name in DEVICE_TABLES},
+        {name: _process_rows(trace.table(name)) for name in OUTLINED_TABLES},
     )
 
 
 def trace_of_outline(outline: Outline) -> Trace:
     """Return the Trace of which only ``outline`` is known: it has no events."""
-    return make_trace(
-        outline.info,
-        {
-            "devices": outline.devices,
-            "processes": outline.processes,
-            "threads": outline.threads,
-            "environment": outline.environment,
-        },
-        outline.recorded,
-        outline.span,
-        {device for rows in outline.device_rows.values() for _, device in rows},
-    )
+    own = outline.trace
+    worked = {device for rows in outline.device_rows.values() for _, device in rows}
+    tables = {name: own.table(name) for name in TABLES}
+    return make_trace(own.info, tables, own.recorded, own.span, worked)
 
 
 def _device_rows(frame: pd.DataFrame) -> dict[tuple[int, int], int]:

@@ -15,13 +15,13 @@ from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
 from traceprof.formats.shared.files import TABLE_FILES
 
 _MARKS_OF_NSYS: Final = (
-    "CUPTI_ACTIVITY_KIND_",
-    "TARGET_INFO_",
-    "NVTX_EVENTS",
-    "OSRT_API",
-    "META_DATA_EXPORT",
-    "EXPORT_META_DATA",
+    *("CUPTI_ACTIVITY_KIND_", "TARGET_INFO_", "NVTX_EVENTS", "OSRT_API"),
+    *("META_DATA_EXPORT", "EXPORT_META_DATA"),
 )
+_REPORT: Final = b"NVIDIA Tegra Profiler Report"
+STREAM: Final = b"NVIDIA Nsight Systems Stream"
+"""What a report begins with that is not finished."""
+MAGIC_WITHIN: Final = 64
 
 
 def recognises(candidate: Candidate) -> bool:
@@ -50,22 +50,13 @@ def recognises_folder(candidate: Candidate) -> bool:
     return FORMAT.recognises(replace(candidate, tables=tables))
 
 
-FOLDER_FORMAT: Final = TraceFormat(
+FOLDER_FORMAT: Final = replace(
+    FORMAT,
     name="nsys-folder",
     summary="Nsight Systems export to a folder of Parquet or Arrow files (parquetdir, arrowdir)",
     recognises=recognises_folder,
-    read=FORMAT.read,
-    outline=FORMAT.outline,
     export=loaded_late("traceprof.formats.nsys.folders", "as_database"),
-    cut=FORMAT.cut,
-    secrets=FORMAT.secrets,
 )
-
-
-_REPORT: Final = b"NVIDIA Tegra Profiler Report"
-STREAM: Final = b"NVIDIA Nsight Systems Stream"
-"""What a report begins with that is not finished."""
-MAGIC_WITHIN: Final = 64
 
 
 def recognises_report(candidate: Candidate) -> bool:
@@ -73,13 +64,10 @@ def recognises_report(candidate: Candidate) -> bool:
     return any(magic in candidate.head[:MAGIC_WITHIN] for magic in (_REPORT, STREAM))
 
 
-REPORT_FORMAT: Final = TraceFormat(
+REPORT_FORMAT: Final = replace(
+    FORMAT,
     name="nsys-report",
     summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm), where nsys is installed",
     recognises=recognises_report,
-    read=FORMAT.read,
-    outline=FORMAT.outline,
     export=loaded_late("traceprof.formats.nsys.reports", "exported_report"),
-    cut=FORMAT.cut,
-    secrets=FORMAT.secrets,
 )

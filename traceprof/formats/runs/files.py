@@ -152,13 +152,9 @@ def outline_run(
             except TraceError as error:
                 yield error
             else:
-                yield trace_of_outline(found), partial(_device_rows, found)
+                yield trace_of_outline(found), partial(getattr, found, "device_rows")
 
     return _opened(paths, read, life, allow_missing=allow_missing), outlines
-
-
-def _device_rows(found: Outline) -> Work:
-    return found.device_rows
 
 
 def _opened(

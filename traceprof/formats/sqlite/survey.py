@@ -551,14 +551,8 @@ def outline_from(
             place = process, device_of(process, ordinal)
             counts[place] = counts.get(place, 0) + n_rows
     return Outline(
-        info=trace.info,
-        recorded=trace.recorded,
-        span=trace.span,
-        n_rows={name: survey.extent(name).n_rows for name in EVENT_TABLES},
-        device_rows=device_rows,
-        process_rows={name: survey.process_rows(name) for name in OUTLINED_TABLES},
-        devices=trace.devices,
-        processes=trace.processes,
-        threads=trace.threads,
-        environment=trace.environment,
+        trace,
+        {name: survey.extent(name).n_rows for name in EVENT_TABLES},
+        device_rows,
+        {name: survey.process_rows(name) for name in OUTLINED_TABLES},
     )
