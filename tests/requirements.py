@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from traceprof.formats.compiled import library
+from traceprof.formats import compiled
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = Path(
@@ -72,7 +72,7 @@ def _find(name: str) -> str | None:
     if name == "oldest_torch":
         return shutil.which(os.environ.get("TRACEPROF_OLDEST_TORCH", ""))
     if name == "compiled":
-        return str(library.LIBRARY) if library.is_there() else None
+        return str(compiled.LIBRARY) if compiled.is_there() else None
     if name == "newer_nsys":
         folder = os.environ.get("TRACEPROF_NEWER_NSYS", "")
         return folder if folder and shutil.which("nsys", path=folder) else None

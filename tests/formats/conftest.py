@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.requirements import require
-from traceprof.formats.compiled import library
+from traceprof.formats import compiled
 
 
 @pytest.fixture(params=["compiled", "python"])
@@ -14,5 +14,5 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "compiled":
         require("compiled")
     else:
-        monkeypatch.setattr(library, "is_there", lambda: False)
+        monkeypatch.setattr(compiled, "is_there", lambda: False)
     return str(request.param)

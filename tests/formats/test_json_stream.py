@@ -1,11 +1,10 @@
 import io
 import json
 
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.formats.kineto.json_stream import JsonArrayStream, mend_text
-from traceprof.formats.kineto.parsers import Parsers
 
 DOCUMENT = (
     b'{"schemaVersion": 1, "text": "a, \\"b\\" ]} \xc3\xa9", "rate": 12.5e+3, "n": 120,\n'
@@ -85,60 +84,6 @@ def test_runs_of_items_are_the_items(items, n_bytes, indent):
     assert [item for run in runs for item in run] == items
     assert stream.is_complete
     assert stream.header == {"after": [{"b": 1}, {"c": 2}]}
-
-
-class Late(Parsers):
-    """Parses when it is asked: until then any guess may turn out to be wrong."""
-
-    def give(self, run):
-        pass
-
-    def is_parsed(self, run):
-        return False
-
-
-@given(
-    st.lists(st.dictionaries(NAMES, VALUES, max_size=3), max_size=40),
-    st.integers(1, 200),
-    st.sampled_from([None, 1]),
-    st.lists(st.tuples(st.floats(0, 1), st.sampled_from(list(b'{}[],:"\\ 0x\xff'))), max_size=2),
-    st.floats(0.2, 2),
-)
-@example([{"k": 0, "}, {": [{"a": 1}]}, {}, {}, {}], 26, 1, [], 1.0)
-@example([{}], 26, None, [(0.5, 255)], 1.0)
-def test_reading_ahead_reads_what_is_read_one_run_after_another(
-    items, n_bytes, indent, damage, length
-):
-    document = {"traceEvents": items, "after": [{"b": 1}, {"c": 2}]}
-    data = bytearray(json.dumps(document, indent=indent).encode())
-    for place, byte in damage:
-        data[int(place * (len(data) - 1))] = byte
-    text = bytes(data[: int(length * len(data))])
-    found = []
-    for parsers in (None, Late(parse_dictionaries, 0)):
-        stream = JsonArrayStream(io.BytesIO(text), "traceEvents", chunk_bytes=n_bytes)
-        runs = [run for run in stream.batches(parse_dictionaries, parsers) if run]
-        told = stream.header, stream.header_texts, stream.has_array
-        found.append((runs, *told, stream.is_complete, stream.is_damaged))
-    assert found[0] == found[1]
-
-
-def test_what_was_guessed_behind_a_wrong_guess_is_read_anew():
-    wrong = {"name": "}, {" * 200}
-    items = [{"name": f"kernel {number}"} for number in range(400)]
-    items[100:100] = items[300:300] = [wrong]
-    asked = []
-
-    class Asked(Late):
-        def take(self, run):
-            asked.append(super().take(run) is not None)
-            return run.batch
-
-    stream = JsonArrayStream(io.BytesIO(json.dumps(items).encode()), "", chunk_bytes=1000)
-    runs = list(stream.batches(parse_dictionaries, Asked(parse_dictionaries, 0)))
-    assert [item for run in runs for item in run] == items
-    assert asked.count(False) >= 2
-    assert asked.count(True) > 5
 
 
 def parse_dictionaries(text):

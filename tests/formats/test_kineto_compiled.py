@@ -1,5 +1,6 @@
 """What the C makes of events is what Python makes of them, or nothing."""
 
+import gzip
 import io
 import random
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.formats.kineto_file import as_json, columns_of, complete, document, kernel
 from tests.real_traces import KINETO
 from tests.requirements import TRACES, require
-from traceprof.formats.compiled import library
+from traceprof.formats import compiled
 from traceprof.formats.kineto import events as module
 from traceprof.formats.kineto import parse
 from traceprof.formats.kineto.compiled import decode
@@ -30,7 +31,7 @@ def _compiled():
 
 def without_c(monkeypatch, path):
     with monkeypatch.context() as patch:
-        patch.setattr(library, "is_there", lambda: False)
+        patch.setattr(compiled, "is_there", lambda: False)
         return columns_of(read_kineto_events(path, is_taken, PHASES, with_shapes=True))
 
 
@@ -49,6 +50,26 @@ def test_events_of_every_kind(monkeypatch, tmp_path):
     path.write_bytes(document(5000))
     found = read_kineto_events(path, is_taken, PHASES, with_shapes=True)
     assert columns_of(found) == without_c(monkeypatch, path)
+
+
+TEXT = document(20_000)
+
+
+@pytest.mark.parametrize("change", ["whole", "packed", "damaged", "cut off"])
+def test_long_documents(monkeypatch, tmp_path, change):
+    path = tmp_path / "trace.json"
+    middle = TEXT.index(b"}, {", len(TEXT) // 2)
+    texts = {
+        "whole": TEXT,
+        "packed": gzip.compress(TEXT, 1),
+        "damaged": TEXT[:middle] + b"}" + TEXT[middle:],
+        "cut off": TEXT[: middle + 20],
+    }
+    path.write_bytes(texts[change])
+    found = read_kineto_events(path, is_taken, PHASES, with_shapes=True)
+    assert columns_of(found) == without_c(monkeypatch, path)
+    assert len(found) > 5000
+    assert found.is_complete == (change in ("whole", "packed"))
 
 
 def read(text, directory):
@@ -125,7 +146,7 @@ def test_whole_numbers(written, value):
 def test_arguments_that_are_decoded(monkeypatch, tmp_path, more):
     found, decoded = read(SHORT % more, tmp_path)
     assert decoded is not None
-    monkeypatch.setattr(library, "is_there", lambda: False)
+    monkeypatch.setattr(compiled, "is_there", lambda: False)
     assert read(SHORT % more, tmp_path)[0] == found
 
 

@@ -8,26 +8,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traceprof.formats.nsys.schema import process_of
-from traceprof.formats.sqlite import survey
 from traceprof.formats.sqlite.columns import NULL
-from traceprof.formats.sqlite.conditions import Among
+from traceprof.formats.sqlite.conditions import among
 from traceprof.formats.sqlite.database import Database
-from traceprof.formats.sqlite.pages.totals import Counted
-from traceprof.formats.sqlite.survey import RowSource, Scan, TableExtent, scan_each
+from traceprof.formats.sqlite.pages.totals import Counted, Scan, TableExtent
+from traceprof.formats.sqlite.survey import RowSource, scan_each
 
 PROCESS = "coalesce(pid >> 24 & 16777215, -1)"
-WITH_ENDS = RowSource("events", process=PROCESS, number="pid", number_bits=24)
-INSTANTS = RowSource("events", end="", process=PROCESS, number="pid", number_bits=24)
-SOME = RowSource("events", process=PROCESS, where="kind = 1", number="pid", number_bits=24)
-IN_PAGES = RowSource(
-    "events",
-    process=PROCESS,
-    where="kind = 1",
-    counted=Counted(
-        "start", "end", "pid", "device", process_of, 24, Among("kind", (1,)), ("start", "end")
-    ),
+OWNER = {"process": PROCESS, "device": "device"}
+WITH_ENDS = RowSource("events", **OWNER)
+INSTANTS = RowSource("events", end="", **OWNER)
+SOME = RowSource("events", where="kind = 1", **OWNER)
+COUNTED = Counted(
+    "start", "end", "pid", "device", process_of, 24, among("kind", (1,)), ("start", "end")
 )
-NOT_NUMBERED = RowSource("events", process=PROCESS, where="kind = 1")
+IN_PAGES = RowSource("events", where="kind = 1", counted=COUNTED, **OWNER)
 
 rows = st.lists(
     st.tuples(
@@ -61,17 +56,13 @@ def stored(path, found):
     return [row for row in found if row[0] != 13]
 
 
-@pytest.mark.parametrize("source", [WITH_ENDS, INSTANTS, SOME, IN_PAGES, NOT_NUMBERED])
+@pytest.mark.parametrize("source", [WITH_ENDS, INSTANTS, SOME, IN_PAGES])
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(found=rows, n_sampled=st.integers(1, 4))
-def test_what_a_sample_lacks_is_found(tmp_path_factory, source, found, n_sampled):
+@given(found=rows)
+def test_what_a_table_holds(tmp_path_factory, source, found):
     path = tmp_path_factory.getbasetemp() / "scan.sqlite"
     kept = stored(path, found)
-    size, survey._SAMPLE = survey._SAMPLE, n_sampled
-    try:
-        (told,) = scan_each(Database(path), [source], [(PROCESS, "device")])
-    finally:
-        survey._SAMPLE = size
+    (told,) = scan_each(Database(path), [source])
     expected = brute(kept, source)
     assert told.extent == expected.extent
     owners = [(process, None if device == NULL else device) for process, device in told.owners]
@@ -82,5 +73,5 @@ def test_what_a_sample_lacks_is_found(tmp_path_factory, source, found, n_sampled
 
 def test_a_file_that_starts_late_is_moved(tmp_path):
     stored(tmp_path / "a.sqlite", [(100, 120, 7 << 24, 0, 1), (90, 95, 7 << 24, 0, 1)])
-    (told,) = scan_each(Database(tmp_path / "a.sqlite"), [WITH_ENDS], [(PROCESS,)], 90)
-    assert told == Scan(TableExtent(2, 0, 0, 30), [(7,)])
+    (told,) = scan_each(Database(tmp_path / "a.sqlite"), [WITH_ENDS], 90)
+    assert told == Scan(TableExtent(2, 0, 0, 30), [(7, 0)])

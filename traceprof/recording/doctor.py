@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from traceprof.cache.entries import VARIABLE, Cache
 from traceprof.errors import TraceprofError
-from traceprof.formats.compiled import library
+from traceprof.formats import compiled
 from traceprof.formats.nsys.reports import find_importer
 from traceprof.formats.nsys.split import read_own_events
 from traceprof.recording.machine import gpu_facts, has_gpu, mpi_facts, why_no_counters
@@ -203,7 +203,7 @@ def _check_cache() -> Check:
 
 
 def _check_decoder() -> Check:
-    if library.is_there():
+    if compiled.is_there():
         return Check("decoder", True, "traces are decoded by compiled code")
     advice = "for large files: install a C compiler, then pip install --force-reinstall traceprof"
     return Check("decoder", False, "traces are decoded by Python alone, slower", advice)

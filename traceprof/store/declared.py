@@ -199,35 +199,30 @@ def ensure_table(database: Database, name: str, columns: Sequence[Column]) -> No
             database.execute(f"ALTER TABLE {quoted(name)} ADD COLUMN {_declaration(column)}")
 
 
-def insert_frame(
-    database: Database, name: str, run_id: int, columns: Sequence[Column], frame: pd.DataFrame
-) -> None:
-    """Put the rows of ``frame`` into the table ``name``, as far as ``columns`` declare them."""
-    names = [*_OWN, *(column.name for column in columns)]
-    cells = [as_cells(column.unit, frame[column.name].tolist()) for column in columns]
+def insert_cells(
+    database: Database, name: str, run_id: int, columns: Mapping[str, Sequence[Cell]]
+) -> int:
+    """Put rows, column by column, into the table ``name``; return how many."""
+    names = [*_OWN, *columns]
+    n_rows = len(next(iter(columns.values()), ()))
     database.conn.executemany(
         f"INSERT INTO {quoted(name)} ({', '.join(map(quoted, names))}) "
         f"VALUES ({', '.join('?' * len(names))})",
-        zip([run_id] * len(frame), range(len(frame)), *cells, strict=True),
+        zip([run_id] * n_rows, range(n_rows), *columns.values(), strict=True),
     )
+    return n_rows
 
 
-def read_frame(
-    database: Database, name: str, run_id: int, columns: Sequence[Column]
-) -> pd.DataFrame:
-    """Return the rows of a run in the table ``name``, in their order."""
-    listed = ", ".join(quoted(column.name) for column in columns) or "NULL"
+def read_cells(
+    database: Database, name: str, run_id: int, columns: Sequence[str]
+) -> dict[str, Sequence[Cell]]:
+    """Return the columns of the rows of a run in the table ``name``, in their order."""
+    listed = ", ".join(map(quoted, columns)) or "NULL"
     rows = database.execute(
         f'SELECT {listed} FROM {quoted(name)} WHERE run_id = ? ORDER BY "row"', [run_id]
     ).fetchall()
     values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
-    return pd.DataFrame(
-        {
-            column.name: as_series(column.unit, cells)
-            for column, cells in zip(columns, values, strict=False)
-        },
-        columns=[column.name for column in columns],
-    )
+    return dict(zip(columns, values, strict=False))
 
 
 def _columns_of(database: Database, name: str) -> set[str]:

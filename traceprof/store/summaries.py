@@ -1,11 +1,15 @@
-"""A `Summary` as rows of the database, and back; without the secrets in it."""
+"""A `Summary` as plain JSON values, as rows of the database, and back; without the secrets in it.
+
+``{"name": …, "tables": {"steps": {"period_ns": […], …}}, "results": …}``: what a `Summary` has,
+tables column by column, results with what was declared of them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 from sqlite_utils import Database
@@ -15,41 +19,180 @@ from traceprof.model.summary import SUMMARY, SourceFile, Summary
 from traceprof.secrets import MASK, masked_command, storable
 from traceprof.store.declared import (
     Cell,
+    as_cells,
+    as_series,
     ensure_table,
     from_json,
-    insert_frame,
-    read_frame,
+    insert_cells,
+    read_cells,
     table_name,
     to_json,
     to_plain,
 )
 
-_OF_RUN = ""
+_TEXTS: Final = ("name", "origin", "command", "workload", "window")
+_NUMBERS: Final = ("started_utc_ns", "window_ns", "steps_count", "devices_count")
+_OF_RUN: Final = ""
 """The result that the run's own tables and notes belong to."""
+
+
+def plain_run(run: Summary) -> dict[str, Any]:
+    """Return a run as JSON has it."""
+    return {
+        **{name: getattr(run, name) for name in (*_TEXTS, *_NUMBERS)},
+        "environment": dict(run.environment),
+        "labels": dict(run.labels),
+        "sources": [{**asdict(source), "ranks": [*source.ranks]} for source in run.sources],
+        "tables": _plain_tables(SUMMARY, run.tables),
+        "results": {
+            name: {
+                "declaration": _plain_spec(result.spec),
+                "tables": _plain_tables(result.spec, result.tables),
+                "scalars": dict(result.scalars),
+                "notes": [*map(_plain_note, result.notes)],
+            }
+            for name, result in run.results.items()
+        },
+        "notes": [*map(_plain_note, run.notes)],
+    }
+
+
+def _plain_tables(
+    spec: ResultSpec, tables: Mapping[str, pd.DataFrame]
+) -> dict[str, dict[str, list[Cell]]]:
+    return {
+        table.name: {
+            column.name: as_cells(column.unit, tables[table.name][column.name].tolist())
+            for column in table
+            if column.name in tables[table.name]
+        }
+        for table in spec.tables
+        if table.name in tables
+    }
+
+
+def _plain_spec(spec: ResultSpec) -> dict[str, Any]:
+    return {
+        "tables": [
+            {"name": table.name, "about": table.about, "columns": [*map(asdict, table)]}
+            for table in spec.tables
+        ],
+        "scalars": [*map(asdict, spec.scalars)],
+    }
+
+
+def _plain_note(note: Note) -> dict[str, Any]:
+    return {"template": note.text, "values": to_plain(note.values)}
+
+
+def run_of(plain: Mapping[str, Any]) -> Summary:
+    """Return the run that `plain_run` gave, of which all but the name may be missing.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: it is none.
+    """
+    return Summary(
+        **{name: _of_type(plain.get(name, ""), str) for name in _TEXTS},
+        **{name: _of_type(plain.get(name), int, type(None)) for name in _NUMBERS},
+        environment=_texts(plain.get("environment", {})),
+        labels=_texts(plain.get("labels", {})),
+        sources=tuple(map(_source, plain.get("sources", ()))),
+        tables={
+            spec.name: _table(spec, plain["tables"][spec.name])
+            for spec in SUMMARY.tables
+            if spec.name in plain.get("tables", {})
+        },
+        results={name: _result(name, found) for name, found in plain.get("results", {}).items()},
+        notes=tuple(map(_note, plain.get("notes", ()))),
+    )
+
+
+def _result(name: str, plain: Mapping[str, Any]) -> Result:
+    declared = plain["declaration"]
+    spec = ResultSpec(
+        tuple(
+            TableSpec(table["name"], table["about"], tuple(map(_column, table["columns"])))
+            for table in declared["tables"]
+        ),
+        tuple(map(_column, declared["scalars"])),
+    )
+    tables = {table: _table(spec.table(table), found) for table, found in plain["tables"].items()}
+    return Result(name, spec, tables, plain["scalars"], tuple(map(_note, plain["notes"])))
+
+
+def _column(plain: Mapping[str, Any]) -> Column:
+    unit, combine = Unit(plain["unit"]), Combine(plain["combine"])
+    return Column(plain["name"], unit, plain["meaning"], combine, plain["weight"])
+
+
+def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    columns = [column for column in spec if column.name in plain]
+    if len({len(plain[column.name]) for column in columns}) > 1:
+        raise ValueError(f"columns of {spec.name} of different lengths")
+    found = {column.name: as_series(column.unit, plain[column.name]) for column in columns}
+    return pd.DataFrame(found, columns=[column.name for column in columns])
+
+
+def _note(plain: Mapping[str, Any]) -> Note:
+    return Note(_of_type(plain["template"], str), dict(plain["values"]))
+
+
+def _source(plain: Mapping[str, Any]) -> SourceFile:
+    return SourceFile(
+        _of_type(plain["path"], str),
+        _of_type(plain.get("format", ""), str),
+        _of_type(plain.get("n_bytes"), int, type(None)),
+        tuple(_of_type(rank, int) for rank in plain.get("ranks", ())),
+    )
+
+
+def _texts(plain: Mapping[str, Any]) -> dict[str, str]:
+    return {_of_type(name, str): _of_type(text, str) for name, text in plain.items()}
+
+
+def _of_type(value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds):
+        raise TypeError(f"{value!r} where {kinds[0].__name__} is expected")
+    return value
 
 
 def write_parts(database: Database, run_id: int, run: Summary) -> None:
     """Put everything of ``run`` but its row in ``runs`` into the database."""
-    add_labels(database, run_id, run.labels)
-    _insert(
-        database,
-        "environment",
-        ((run_id, storable(name), storable(text)) for name, text in run.environment.items()),
-    )
+    plain = plain_run(run)
+    add_labels(database, run_id, plain["labels"])
+    variables = plain["environment"].items()
+    _insert(database, "environment", ((run_id, *map(storable, pair)) for pair in variables))
     _insert(
         database,
         "sources",
         (
-            (run_id, i, storable(s.path), s.format, s.n_bytes, json.dumps(s.ranks))
-            for i, s in enumerate(run.sources)
+            (run_id, i, storable(s["path"]), s["format"], s["n_bytes"], json.dumps(s["ranks"]))
+            for i, s in enumerate(plain["sources"])
         ),
     )
-    _write_notes(database, run_id, _OF_RUN, run.notes)
-    for spec in SUMMARY.tables:
-        if spec.name in run.tables:
-            _write_table(database, run_id, _OF_RUN, spec, run.tables[spec.name])
-    for place, (name, result) in enumerate(run.results.items()):
-        _write_result(database, run_id, place, name, result)
+    _write_tables(database, run_id, _OF_RUN, SUMMARY, plain)
+    for place, (name, result) in enumerate(plain["results"].items()):
+        declaration = to_json(result["declaration"])
+        database.execute(
+            "INSERT INTO declarations (result, declaration) VALUES (?, ?) "
+            "ON CONFLICT (declaration) DO NOTHING",
+            [name, declaration],
+        )
+        database.execute(
+            "INSERT INTO results SELECT ?, ?, ?, id FROM declarations WHERE declaration = ?",
+            [run_id, name, place, declaration],
+        )
+        spec = run.results[name].spec
+        _write_tables(database, run_id, name, spec, result)
+        _insert(
+            database,
+            "scalars",
+            (
+                (run_id, name, column.name, _scalar(result["scalars"][column.name]))
+                for column in spec.scalars
+                if column.name in result["scalars"]
+            ),
+        )
 
 
 def add_labels(database: Database, run_id: int, labels: Mapping[str, str]) -> None:
@@ -61,113 +204,25 @@ def add_labels(database: Database, run_id: int, labels: Mapping[str, str]) -> No
     )
 
 
-def read_summary(database: Database, run_id: int) -> Summary:
-    """Return the run of that number."""
-    (row,) = database.query("SELECT * FROM runs WHERE id = ?", [run_id])
-    return Summary(
-        **{
-            name: row[name]
-            for name in ("name", "origin", "command", "workload", "started_utc_ns", "window")
-        },
-        **{name: row[name] for name in ("window_ns", "steps_count", "devices_count")},
-        environment=_pairs(database, "name", "environment", run_id),
-        labels=_pairs(database, "label", "labels", run_id),
-        sources=_sources(database, run_id),
-        tables={
-            name: _read_table(database, run_id, SUMMARY.table(name), table, columns)
-            for name, table, columns in _contents(database, run_id, _OF_RUN)
-            if name in {spec.name for spec in SUMMARY.tables}
-        },
-        results=_results(database, run_id),
-        notes=_notes(database, run_id, _OF_RUN),
-    )
-
-
-def spec_to_plain(spec: ResultSpec) -> dict[str, Any]:
-    """Return a declaration as JSON has it."""
-    return {
-        "tables": [
-            {"name": table.name, "about": table.about, "columns": [*map(asdict, table)]}
-            for table in spec.tables
-        ],
-        "scalars": [*map(asdict, spec.scalars)],
-    }
-
-
-def spec_from_plain(plain: Mapping[str, Any]) -> ResultSpec:
-    """Return the declaration that `spec_to_plain` gave.
-
-    Raises:
-        KeyError, ValueError, TypeError: it is none.
-    """
-    return ResultSpec(
-        tuple(
-            TableSpec(table["name"], table["about"], tuple(map(_column, table["columns"])))
-            for table in plain["tables"]
-        ),
-        tuple(map(_column, plain["scalars"])),
-    )
-
-
-def _column(plain: Mapping[str, Any]) -> Column:
-    return Column(
-        plain["name"],
-        Unit(plain["unit"]),
-        plain["meaning"],
-        Combine(plain["combine"]),
-        plain["weight"],
-    )
-
-
-def _write_result(database: Database, run_id: int, place: int, name: str, result: Result) -> None:
-    declaration = to_json(spec_to_plain(result.spec))
-    database.execute(
-        "INSERT INTO declarations (result, declaration) VALUES (?, ?) "
-        "ON CONFLICT (declaration) DO NOTHING",
-        [name, declaration],
-    )
-    database.execute(
-        "INSERT INTO results SELECT ?, ?, ?, id FROM declarations WHERE declaration = ?",
-        [run_id, name, place, declaration],
-    )
-    for spec in result.spec.tables:
-        if spec.name in result.tables:
-            _write_table(database, run_id, name, spec, result.tables[spec.name])
-    _insert(
-        database,
-        "scalars",
-        (
-            (run_id, name, column.name, _scalar(result.scalars[column.name]))
-            for column in result.spec.scalars
-            if column.name in result.scalars
-        ),
-    )
-    _write_notes(database, run_id, name, result.notes)
-
-
-def _write_table(
-    database: Database, run_id: int, result: str, spec: TableSpec, frame: pd.DataFrame
+def _write_tables(
+    database: Database, run_id: int, result: str, spec: ResultSpec, plain: Mapping[str, Any]
 ) -> None:
-    columns = tuple(column for column in spec if column.name in frame)
-    table = spec.name if result == _OF_RUN else table_name(result, spec.name)
-    ensure_table(database, table, columns)
-    insert_frame(database, table, run_id, columns, frame)
-    known = json.dumps([column.name for column in columns])
-    database.execute(
-        "INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?)",
-        [run_id, result, spec.name, table, len(frame), known],
+    """Put the tables and the notes of a result into the database."""
+    for name, cells in plain["tables"].items():
+        columns = tuple(column for column in spec.table(name) if column.name in cells)
+        table = name if result == _OF_RUN else table_name(result, name)
+        ensure_table(database, table, columns)
+        n_rows = insert_cells(database, table, run_id, cells)
+        known = json.dumps([column.name for column in columns])
+        database.execute(
+            "INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?)",
+            [run_id, result, name, table, n_rows, known],
+        )
+    notes = (
+        (run_id, result, i, storable(note["template"]), to_json(note["values"]))
+        for i, note in enumerate(plain["notes"])
     )
-
-
-def _write_notes(database: Database, run_id: int, result: str, notes: Iterable[Note]) -> None:
-    _insert(
-        database,
-        "notes",
-        (
-            (run_id, result, i, storable(note.text), to_json(note.values))
-            for i, note in enumerate(notes)
-        ),
-    )
+    _insert(database, "notes", notes)
 
 
 def _insert(database: Database, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -184,66 +239,77 @@ def _scalar(value: Any) -> Cell:
     return plain if plain is None or is_number else to_json(value)
 
 
-def _results(database: Database, run_id: int) -> dict[str, Result]:
-    rows = database.execute(
+def read_summary(database: Database, run_id: int) -> Summary:
+    """Return the run of that number."""
+    (row,) = database.query("SELECT * FROM runs WHERE id = ?", [run_id])
+    sources = database.execute(
+        'SELECT path, format, n_bytes, ranks FROM sources WHERE run_id = ? ORDER BY "row"',
+        [run_id],
+    )
+    results = database.execute(
         "SELECT results.result, declaration FROM results "
         "JOIN declarations ON declarations.id = declaration_id "
         'WHERE run_id = ? ORDER BY "row"',
         [run_id],
-    ).fetchall()
-    return {name: _result(database, run_id, name, declaration) for name, declaration in rows}
+    )
+    return run_of(
+        {
+            **{name: row[name] for name in (*_TEXTS, *_NUMBERS)},
+            "environment": _pairs(database, "name", "environment", run_id),
+            "labels": _pairs(database, "label", "labels", run_id),
+            "sources": [
+                {"path": path, "format": kind, "n_bytes": n_bytes, "ranks": json.loads(ranks)}
+                for path, kind, n_bytes, ranks in sources.fetchall()
+            ],
+            "results": {
+                name: _read_result(database, run_id, name, json.loads(declaration))
+                for name, declaration in results.fetchall()
+            },
+            **_read_tables(database, run_id, _OF_RUN, _plain_spec(SUMMARY)),
+        }
+    )
 
 
-def _result(database: Database, run_id: int, name: str, declaration: str) -> Result:
-    spec = spec_from_plain(json.loads(declaration))
+def _read_result(
+    database: Database, run_id: int, name: str, declaration: Mapping[str, Any]
+) -> dict[str, Any]:
     scalars = database.execute(
         "SELECT scalar, value FROM scalars WHERE run_id = ? AND result = ?", [run_id, name]
-    ).fetchall()
-    return Result(
-        name,
-        spec,
-        {
-            table: _read_table(database, run_id, spec.table(table), stored, columns)
-            for table, stored, columns in _contents(database, run_id, name)
-        },
-        {name: from_json(cell) if isinstance(cell, str) else cell for name, cell in scalars},
-        _notes(database, run_id, name),
     )
+    return {
+        "declaration": declaration,
+        "scalars": {
+            scalar: from_json(cell) if isinstance(cell, str) else cell
+            for scalar, cell in scalars.fetchall()
+        },
+        **_read_tables(database, run_id, name, declaration),
+    }
 
 
-def _contents(database: Database, run_id: int, result: str) -> list[tuple[str, str, list[str]]]:
-    """Return the tables that are known: name, name in the database, columns."""
-    rows = database.execute(
+def _read_tables(
+    database: Database, run_id: int, result: str, declaration: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the tables and columns that are known and declared, and the notes of a result."""
+    declared = {
+        table["name"]: [column["name"] for column in table["columns"]]
+        for table in declaration["tables"]
+    }
+    contents = database.execute(
         'SELECT name, "table", columns FROM contents WHERE run_id = ? AND result = ?',
         [run_id, result],
-    ).fetchall()
-    return [(name, table, json.loads(columns)) for name, table, columns in rows]
-
-
-def _read_table(
-    database: Database, run_id: int, spec: TableSpec, table: str, known: list[str]
-) -> pd.DataFrame:
-    columns = tuple(column for column in spec if column.name in known)
-    return read_frame(database, table, run_id, columns)
-
-
-def _sources(database: Database, run_id: int) -> tuple[SourceFile, ...]:
-    rows = database.execute(
-        'SELECT path, format, n_bytes, ranks FROM sources WHERE run_id = ? ORDER BY "row"',
-        [run_id],
-    ).fetchall()
-    return tuple(
-        SourceFile(path, kind, n_bytes, tuple(json.loads(ranks)))
-        for path, kind, n_bytes, ranks in rows
     )
-
-
-def _notes(database: Database, run_id: int, result: str) -> tuple[Note, ...]:
-    rows = database.execute(
+    notes = database.execute(
         'SELECT template, "values" FROM notes WHERE run_id = ? AND result = ? ORDER BY "row"',
         [run_id, result],
-    ).fetchall()
-    return tuple(Note(template, from_json(values)) for template, values in rows)
+    )
+    tables = {}
+    for name, table, columns in contents.fetchall():
+        if name in declared:
+            known = json.loads(columns)
+            wanted = [column for column in declared[name] if column in known]
+            tables[name] = read_cells(database, table, run_id, wanted)
+    told = [{"template": text, "values": from_json(values)} for text, values in notes.fetchall()]
+    return {"tables": tables, "notes": told}
 
 
 def _pairs(database: Database, key: str, table: str, run_id: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Every test of reading SQLite is made with both decoders of pages."""
+"""Every test of reading SQLite is made with pages decoded by C, and with SQLite's own rows."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _both(decoder: str) -> None:
-    """Decode by C, and by numpy alone."""
+    """Decode by C, and not at all."""

@@ -12,14 +12,14 @@ import numpy as np
 
 from traceprof.formats.sqlite.columns import NULL_REAL, Column, ColumnType
 from traceprof.formats.sqlite.conditions import (
-    AllOf,
-    Among,
-    AnyOf,
-    Between,
     Condition,
-    Contains,
-    Differs,
-    StartsWith,
+    all_of,
+    among,
+    any_of,
+    between,
+    contains,
+    differs,
+    starts_with,
 )
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.columns import read_pages
@@ -146,7 +146,7 @@ def by_sqlite3(
 ) -> dict[str, list[Any]] | None:
     """Return what sqlite3 gives, NULL as `read_columns` has it; None where it raises."""
     told = ", ".join(_as_read(name, kind) for name, kind in columns.items())
-    held = f" WHERE {where.sql()}" if where else ""
+    held = f" WHERE {where.sql}" if where else ""
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?immutable=1", uri=True)) as database:
             rows = database.execute(f"SELECT {told} FROM {table}{held}").fetchall()
@@ -190,13 +190,13 @@ def random_condition(chance: random.Random, kinds: dict[str, str]) -> Condition 
     parts: list[Condition] = []
     for name, kind in chance.sample(list(kinds.items()), min(3, len(kinds))):
         if kind in ("integer", "bigint", "key"):
-            among = tuple(chance.choices(EDGES, k=chance.randrange(1, 8)))
+            some = tuple(chance.choices(EDGES, k=chance.randrange(1, 8)))
             bounds = chance.choice([None, -5, 0, 100]), chance.choice([None, 10**6, 0])
             parts.append(
-                chance.choice([Between(name, *bounds), Among(name, among), Differs(name, 0)])
+                chance.choice([between(name, *bounds), among(name, some), differs(name, 0)])
             )
         elif kind == "text":
             parts.append(
-                chance.choice([Contains(name, ("tep", "bt")), StartsWith(name, ("te", "a"))])
+                chance.choice([contains(name, ("tep", "bt")), starts_with(name, ("te", "a"))])
             )
-    return chance.choice([AnyOf, AllOf])(*parts) if parts else None
+    return chance.choice([any_of, all_of])(*parts) if parts else None

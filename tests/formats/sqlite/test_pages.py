@@ -22,11 +22,18 @@ from tests.formats.sqlite.random_tables import (
     same,
     write,
 )
+from tests.requirements import require
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages import columns as tables
-from traceprof.formats.sqlite.pages import tree as files
+
+
+@pytest.fixture(autouse=True)
+def _both() -> None:
+    """Decode by C, which alone decodes pages."""
+    require("compiled")
+
 
 ANY_NUMBER = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-300, 300) | st.none()
 ANY_TEXT = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -193,11 +200,7 @@ def test_a_journal_beside_it_means_that_a_file_is_being_written(tmp_path: Path) 
         assert database.read_columns("t", {"a": INTEGER})["a"].tolist() == [1]
 
 
-@pytest.mark.parametrize("sparse", [1, 3, 100])
-def test_pages_of_tables_that_lie_between_one_another(
-    tmp_path: Path, sparse: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_SPARSE", sparse)
+def test_pages_of_tables_that_lie_between_one_another(tmp_path: Path) -> None:
     path = tmp_path / "a.sqlite"
     with closing(sqlite3.connect(path)) as writer, writer:
         writer.execute("CREATE TABLE t (a INTEGER, s TEXT)")

@@ -1,7 +1,6 @@
 /* The rows in leaf pages of a SQLite table, decoded into columns.
  *
- * What formats/sqlite/pages/vectors.py does with numpy, a row at a time; see
- * https://www.sqlite.org/fileformat2.html.
+ * A row at a time; see https://www.sqlite.org/fileformat2.html.
  * It trusts nothing: every pointer is checked against its page before it is followed, and what is
  * not plain is either marked (a row that SQLite itself has to read) or refused (all of them).
  *

@@ -6,7 +6,7 @@ there is no compiler. What comes of both is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.compiled import library
-from traceprof.formats.compiled.library import address
+from traceprof.formats import compiled
+from traceprof.formats.compiled import address
 from traceprof.formats.kineto.parse import (
     ATTRIBUTES,
     NO_SHAPE,
@@ -76,10 +76,6 @@ class Decoded:
     texts: Sequence[str]
     shapes: npt.NDArray[np.int64]
     metadata: Sequence[KinetoEvent]
-
-    def codes(self, number: Callable[[Kind], int]) -> npt.NDArray[np.int32]:
-        """Return the ``number`` of the kind of each event."""
-        return np.array([number(kind) for kind in self.kinds], np.int32)[self.kind]
 
     def details(self, rows: npt.NDArray[np.int64], *, with_shapes: bool) -> Details:
         """Return what else is told of some of the events, which are in order."""
@@ -171,11 +167,11 @@ class _Room:
 
 def decode(text: bytes) -> Decoded | None:
     """Return the events in the JSON array ``text``; None where they have to be read otherwise."""
-    if not library.is_there():
+    if not compiled.is_there():
         return None
     keys = _keys()
     room = _Room(text, len(keys.names))
-    n = library.loaded().traceprof_events(
+    n = compiled.loaded().traceprof_events(
         *(text, len(text), ABSENT, len(keys.names), keys.text, address(keys.lengths)),
         *(address(keys.kinds), address(keys.parts), *room.addresses()),
     )

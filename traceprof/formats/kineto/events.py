@@ -7,19 +7,17 @@ since the base, which `KinetoEvents.base_time_ns` gives.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import TraceError
-from traceprof.formats.compiled import library
-from traceprof.formats.kineto.compiled import decode
+from traceprof.formats.kineto.compiled import Decoded, decode
 from traceprof.formats.kineto.json_stream import (
     ByteSource,
     JsonArrayStream,
@@ -32,6 +30,8 @@ from traceprof.formats.kineto.parse import (
     NO_TIME,
     NUMBER_ARGUMENTS,
     TEXT_ARGUMENTS,
+    Batch,
+    Codes,
     Details,
     Kind,
     KinetoEvent,
@@ -39,35 +39,17 @@ from traceprof.formats.kineto.parse import (
     parse_batch,
     whole,
 )
-from traceprof.formats.kineto.parsers import Parsers, n_parsers
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.model.tables import ABSENT
 
-_Array = npt.NDArray[Any]
+_Array: TypeAlias = "npt.NDArray[Any]"
+_Parts: TypeAlias = "list[npt.NDArray[Any]]"
 
 _COMPLETE: Final = "X"
-
-
-class ParsedEvents(Protocol):
-    """Events in their order, and what is told of them."""
-
-    @property
-    def start_ns(self) -> npt.NDArray[np.int64]:
-        """When each began; `NO_TIME` where that is not told."""
-
-    @property
-    def duration_ns(self) -> npt.NDArray[np.int64]:
-        """How long each took; `NO_TIME` where that is not told."""
-
-    def codes(self, number: Callable[[Kind], int]) -> npt.NDArray[np.int32]:
-        """Return the ``number`` of the kind of each event."""
-
-    @property
-    def metadata(self) -> Sequence[Any]:
-        """The events of phase M."""
-
-    def details(self, rows: npt.NDArray[np.int64], *, with_shapes: bool) -> Details:
-        """Return what else is told of some of the events, which are in order."""
+_ITEMS: Final = 1000
+_RUN_BYTES: Final = 1 << 21
+_NO_TEXT: Final = np.int32(0)
+_PLACE: Final = ("start_ns", "end_ns", "process", "thread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,85 +87,46 @@ class ColumnMaker:
     def is_row(self, kind: Kind) -> bool:
         """Return whether events of a kind become rows."""
         known = self._judged.get(kind)
-        if known is not None:
-            return known
-        phase, category, name = kind
-        kept = phase in self.phases
-        if kept and self.keep is not None:
-            kept = self.keep(KinetoEvent(ph=phase, cat=category, name=name))
-        self._judged[kind] = kept
-        return kept
+        if known is None:
+            phase, category, name = kind
+            known = phase in self.phases
+            if known and self.keep is not None:
+                known = self.keep(KinetoEvent(ph=phase, cat=category, name=name))
+            self._judged[kind] = known
+        return known
 
     def parse(self, text: bytes) -> Columns | None:
         """Return the columns of the JSON array ``text``; None where it is no array of events."""
-        events: ParsedEvents | None = decode(text) or parse_batch(text)
+        events = decode(text) or parse_batch(text)
         return None if events is None else self.columns(events)
 
-    def columns(self, events: ParsedEvents) -> Columns:
-        """Return the columns of some events."""
-        kinds = _Kinds(self)
-        codes = events.codes(kinds.__getitem__)
-        processes, threads = _names_in(events.metadata) if kinds.has_metadata else ({}, {})
-        candidates = np.flatnonzero(codes >= 0)
-        rows = _timed(events, candidates, kinds.is_complete[codes[candidates]])
-        left_out = len(candidates) - len(rows)
-        if not len(rows):
+    def columns(self, events: Decoded | Batch) -> Columns:
+        """Return the columns of some events, read by C or by msgspec."""
+        kinds = events.kinds
+        has_names = any(phase == METADATA for phase, _, _ in kinds)
+        processes, threads = _names_in(events.metadata if has_names else ())
+        is_row = np.array([self.is_row(kind) for kind in kinds], np.bool_)
+        rows = np.flatnonzero(is_row[events.kind])
+        has_length = np.array([phase != _COMPLETE for phase, _, _ in kinds], np.bool_)
+        has_length = has_length[events.kind[rows]] | (events.duration_ns[rows] >= 0)
+        timed = rows[(events.start_ns[rows] != NO_TIME) & has_length]
+        left_out = len(rows) - len(timed)
+        if not len(timed):
             return Columns(process_names=processes, thread_names=threads, left_out=left_out)
-        kept, codes = _used(kinds.kept, codes[rows]) if left_out else (kinds.kept, codes[rows])
-        starts = events.start_ns[rows]
+        kind, starts = events.kind[timed], events.start_ns[timed]
+        used = list(dict.fromkeys(kind.tolist())) if left_out else np.flatnonzero(is_row).tolist()
+        numbers = np.zeros(len(kinds), np.int32)
+        numbers[used] = np.arange(len(used))
         return Columns(
-            kinds=kept,
-            kind=codes,
+            kinds=[kinds[code] for code in used],
+            kind=numbers[kind],
             start_ns=starts,
-            end_ns=starts + np.maximum(events.duration_ns[rows], 0),
-            details=events.details(rows, with_shapes=self.with_shapes),
+            end_ns=starts + np.maximum(events.duration_ns[timed], 0),
+            details=events.details(timed, with_shapes=self.with_shapes),
             process_names=processes,
             thread_names=threads,
             left_out=left_out,
         )
-
-
-class _Kinds(dict[Kind, int]):
-    """Numbers the kinds that become rows, in the order of a run; all others are -1."""
-
-    def __init__(self, maker: ColumnMaker) -> None:
-        super().__init__()
-        self.kept: list[Kind] = []
-        self.has_metadata = False
-        self._maker = maker
-
-    def __missing__(self, kind: Kind) -> int:
-        self.has_metadata |= kind[0] == METADATA
-        if not self._maker.is_row(kind):
-            self[kind] = -1
-            return -1
-        code = self[kind] = len(self.kept)
-        self.kept.append(kind)
-        return code
-
-    @property
-    def is_complete(self) -> npt.NDArray[np.bool_]:
-        """Of each kind: whether its events have a length."""
-        return np.array([phase == _COMPLETE for phase, _, _ in self.kept], np.bool_)
-
-
-def _used(kinds: Sequence[Kind], codes: _Array) -> tuple[list[Kind], _Array]:
-    """Return the kinds that rows are of, in the order of these, and the number of each row's."""
-    used = dict.fromkeys(codes.tolist())
-    numbers = np.zeros(len(kinds), np.int32)
-    numbers[list(used)] = np.arange(len(used))
-    return [kinds[code] for code in used], numbers[codes]
-
-
-def _timed(
-    events: ParsedEvents, rows: npt.NDArray[np.int64], is_complete: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int64]:
-    """Return those of ``rows`` that have a time, and a length unless they are instants."""
-    has_start = events.start_ns[rows] != NO_TIME
-    timed: npt.NDArray[np.int64] = rows[
-        has_start & ((events.duration_ns[rows] >= 0) | ~is_complete)
-    ]
-    return timed
 
 
 def _names_in(events: Sequence[Any]) -> tuple[dict[int, str], dict[tuple[int, int], str]]:
@@ -261,14 +204,9 @@ def read_kineto_events(
         unpacked = GzipSource(raw)
         source: ByteSource = unpacked if packed else raw
         stream = JsonArrayStream(source, "traceEvents", _RUN_BYTES)
-        n_bytes = os.fstat(raw.fileno()).st_size * (_UNPACKED if packed else 1)
-        n_processes = 0 if library.is_there() else n_parsers(n_bytes)
         try:
-            with Parsers(maker.parse, n_processes) as parsers:
-                ahead = parsers if n_processes else None
-                found = stream.batches(maker.parse, ahead)
-                for run in _runs(found, maker):
-                    joined.add(run)
+            for run in _runs(stream.batches(maker.parse), maker):
+                joined.add(run)
         except TooDeepError:
             raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
     return joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
@@ -289,36 +227,14 @@ def _runs(found: Iterable[Columns | list[Any]], maker: ColumnMaker) -> Iterator[
         yield maker.columns(batch_of_items(items))
 
 
-_ITEMS: Final = 1000
-_RUN_BYTES: Final = 1 << 21
-_NO_TEXT: Final = np.int32(0)
-_UNPACKED: Final = 10
-"""So many times as large is a Kineto file that gzip packed."""
-_Distinct = TypeVar("_Distinct")
-_Parts = list[npt.NDArray[Any]]
-_PLACE: Final = ("start_ns", "end_ns", "process", "thread")
-
-
-class _Codes(dict[_Distinct, int]):
-    """Numbers what is distinct in the order in which it appears."""
-
-    def __missing__(self, value: _Distinct) -> int:
-        code = self[value] = len(self)
-        return code
-
-    def of(self, values: Sequence[_Distinct]) -> npt.NDArray[np.int32]:
-        """Return the number of each value."""
-        return np.array([self[value] for value in values], np.int32)
-
-
 @dataclass(slots=True)
 class _Joined:
     """The columns of all runs, one after another; what is distinct is numbered once for all."""
 
     with_shapes: bool
-    kinds: _Codes[Kind] = field(default_factory=lambda: _Codes({}))
-    texts: _Codes[str] = field(default_factory=lambda: _Codes({"": 0}))
-    shapes: _Codes[tuple[int, ...]] = field(default_factory=lambda: _Codes({NO_SHAPE: 0}))
+    kinds: Codes[Kind] = field(default_factory=lambda: Codes({}))
+    texts: Codes[str] = field(default_factory=lambda: Codes({"": 0}))
+    shapes: Codes[tuple[int, ...]] = field(default_factory=lambda: Codes({NO_SHAPE: 0}))
     has_shapes: bool = False
     place: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in _PLACE})
     kind: _Parts = field(default_factory=list)
@@ -356,20 +272,24 @@ class _Joined:
             parts.append(no_text if codes is None else text_codes[codes])
 
     def finish(self, stream: JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:
-        category, name_of_each = _categories_and_names(
-            self.kinds, _concatenated(self.kind, np.int32)
-        )
-        place = {name: _concatenated(parts) for name, parts in self.place.items()}
+        kind = _concatenated(self.kind, np.int32)
+        categories, names = Codes[str](), Codes[str]()
+        of_kinds = np.array(
+            [(categories[of or ""], names[str(name)]) for _, of, name in self.kinds], np.int32
+        ).reshape(-1, 2)
         numbers = {name: _concatenated(parts) for name, parts in self.numbers.items()}
         texts = {
             name: _categorical(self.texts, _concatenated(parts, np.int32))
             for name, parts in self.text.items()
         }
+        shapes = None
+        if self.with_shapes:
+            shapes = np.array(list(self.shapes), np.int64)[_concatenated(self.shape, np.int32)]
         return KinetoEvents(
             base_time_ns=max(0, whole(stream.header.get("baseTimeNanoseconds", 0))),
-            **place,
-            category=category,
-            name=name_of_each,
+            **{name: _concatenated(parts) for name, parts in self.place.items()},
+            category=_categorical(categories, of_kinds[:, 0][kind]),
+            name=_categorical(names, of_kinds[:, 1][kind]),
             arguments={**numbers, **texts},
             process_names=self.process_names,
             thread_names=self.thread_names,
@@ -378,45 +298,26 @@ class _Joined:
             has_array=stream.has_array,
             is_damaged=is_damaged,
             left_out=self.left_out,
-            shapes=self._shapes() if self.with_shapes else None,
+            shapes=shapes,
             has_shapes=self.has_shapes,
         )
 
-    def _shapes(self) -> npt.NDArray[np.int64]:
-        codes = _concatenated(self.shape, np.int32)
-        rows: npt.NDArray[np.int64] = np.array(list(self.shapes), np.int64)[codes]
-        return rows
 
-
-def _categorical(distinct: Iterable[str], codes: npt.NDArray[Any]) -> pd.Categorical:
+def _categorical(distinct: Iterable[str], codes: _Array) -> pd.Categorical:
     """Return the texts whose numbers the ``codes`` are."""
-    texts = [mend_text(text) for text in distinct]
-    mended = list(dict.fromkeys(texts))
-    if len(mended) < len(texts):
-        place = {text: code for code, text in enumerate(mended)}
-        codes = np.array([place[text] for text in texts], np.int32)[codes]
-    return pd.Categorical.from_codes(codes, pd.Index(mended, dtype=object))
+    mended = Codes[str]()
+    code_of = mended.of([mend_text(text) for text in distinct])
+    codes = code_of[codes] if len(mended) < len(code_of) else codes
+    return pd.Categorical.from_codes(codes, pd.Index(list(mended), dtype=object))
 
 
-def _categories_and_names(
-    kinds: Iterable[Kind], codes: npt.NDArray[Any]
-) -> tuple[pd.Categorical, pd.Categorical]:
-    """Return the categories and the names of the events whose numbers of kinds are ``codes``."""
-    categories, names = _Codes[str](), _Codes[str]()
-    of_kinds = np.array(
-        [(categories[category or ""], names[str(name)]) for _, category, name in kinds], np.int32
-    ).reshape(-1, 2)
-    category_codes, name_codes = (of_kinds[:, place][codes] for place in (0, 1))
-    return _categorical(categories, category_codes), _categorical(names, name_codes)
-
-
-def _concatenated(parts: _Parts, dtype: type[np.generic] = np.int64) -> npt.NDArray[Any]:
+def _concatenated(parts: _Parts, dtype: type[np.generic] = np.int64) -> _Array:
     """Return the parts one after another, which are taken; of one value for all no copy."""
     if not parts:
         return np.empty(0, dtype)
     firsts = {int(part[0]) for part in parts}
     if len(firsts) == 1 and all(part.strides == (0,) for part in parts):
         return np.broadcast_to(dtype(firsts.pop()), sum(map(len, parts)))
-    column: npt.NDArray[Any] = np.concatenate(parts, dtype=dtype)
+    column: _Array = np.concatenate(parts, dtype=dtype)
     parts.clear()
     return column

@@ -16,19 +16,14 @@ from __future__ import annotations
 import json
 import re
 from codecs import BOM_UTF8
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
-
-from traceprof.formats.kineto.parsers import Parsers, Run
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 __all__ = ["ByteSource", "JsonArrayStream", "TooDeepError", "mend_text"]
 
 _WINDOW_BYTES: Final = 1 << 16
 _GUESSES: Final = 8
-_WRONG_GUESSES: Final = 8
-"""So often a document is read ahead again."""
 _LONGEST_WORD: Final = len("-Infinity") + len("\\u0000\\u0000")
 _SPACE: Final = re.compile(rb"[ \t\r\n,]*")
 _BOUNDARY: Final = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*\{")
@@ -45,6 +40,7 @@ def _number(digits: str) -> int | str:
 _JSON: Final = json.JSONDecoder(parse_float=str, parse_int=_number, strict=False)
 
 _Batch = TypeVar("_Batch")
+_Parse: TypeAlias = Callable[[bytes], "_Batch | None"]
 
 
 class ByteSource(Protocol):
@@ -94,30 +90,26 @@ class JsonArrayStream:
         for batch in self.batches(lambda _: None):
             yield from batch
 
-    def batches(
-        self, parse: Callable[[bytes], _Batch | None], parsers: Parsers[_Batch] | None = None
-    ) -> Iterator[_Batch | list[Any]]:
+    def batches(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
         """Yield the items in runs: what ``parse`` makes of many, or a plain list.
 
         ``parse`` gets the text of a JSON array and returns None where it is not one that it can
-        read; its items then come as `json` reads them. ``parsers`` parse several runs at a time.
+        read; its items then come as `json` reads them.
         """
         try:
-            yield from self._document(parse, parsers)
+            yield from self._document(parse)
             self.is_complete = True
         except _CutOffError:
             return
 
-    def _document(
-        self, parse: Callable[[bytes], _Batch | None], parsers: Parsers[_Batch] | None
-    ) -> Iterator[_Batch | list[Any]]:
+    def _document(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
         self._fill(len(BOM_UTF8))
         if self._buffer.startswith(BOM_UTF8):
             self._position = len(BOM_UTF8)
         opening = self._peek()
         self._position += 1
         if opening == b"[":
-            yield from self._items(parse, parsers)
+            yield from self._items(parse)
             return
         if opening != b"{":
             raise _CutOffError
@@ -129,24 +121,14 @@ class JsonArrayStream:
             self._position += 1
             if key == self.key and self._peek() == b"[":
                 self._position += 1
-                yield from self._items(parse, parsers)
+                yield from self._items(parse)
             else:
                 self.header[str(key)] = self._value()
                 self.header_texts.append((key_text, self.text))
 
-    def _items(
-        self, parse: Callable[[bytes], _Batch | None], parsers: Parsers[_Batch] | None
-    ) -> Iterator[_Batch | list[Any]]:
+    def _items(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
         self.has_array = True
-        n_left = _WRONG_GUESSES
-        if parsers is not None:
-            parsers.start()
         while self._peek() != b"]":
-            if parsers is not None and n_left:
-                n_left -= 1
-                yield from self._runs_ahead(parsers)
-                if self._peek() == b"]":
-                    break
             self._fill(self.chunk_bytes)
             batch = self._run_of_items(parse)
             if batch is not None:
@@ -155,51 +137,14 @@ class JsonArrayStream:
                 yield from self._one_by_one(self.chunk_bytes // 4)
         self._position += 1
 
-    def _runs_ahead(self, parsers: Parsers[_Batch]) -> Iterator[_Batch]:
-        """Yield runs, which are guessed ahead of their judgement, until a guess is wrong."""
-        given: deque[tuple[Run[_Batch], bytes]] = deque()
-        while True:
-            is_first_parsed = bool(given) and parsers.is_parsed(given[0][0])
-            if not is_first_parsed and len(given) < parsers.n_waiting:
-                boundary = self._guess_ahead()
-                if boundary is not None:
-                    run = Run[_Batch](self._array_up_to(boundary))
-                    given.append((run, self._buffer[boundary.start() + 1 : boundary.end() - 1]))
-                    self._position = boundary.end() - 1
-                    parsers.give(run)
-                    continue
-            if not given:
-                return
-            batch = parsers.take(given[0][0])
-            if batch is None:
-                texts = (run.text[1:-1] + between for run, between in given)
-                self._buffer = b"".join((*texts, self._buffer[self._position :]))
-                self._position = 0
-                return
-            given.popleft()
-            yield batch
-
-    def _guess_ahead(self) -> re.Match[bytes] | None:
-        """Return where a run of items may end, as is guessed first."""
-        try:
-            if self._peek() == b"]":
-                return None
-        except _CutOffError:
-            return None
-        self._fill(self.chunk_bytes)
-        return next(self._guesses(), None)
-
-    def _run_of_items(self, parse: Callable[[bytes], _Batch | None]) -> _Batch | None:
+    def _run_of_items(self, parse: _Parse[_Batch]) -> _Batch | None:
         for boundary in self._guesses():
-            batch = parse(self._array_up_to(boundary))
+            run = memoryview(self._buffer)[self._position : boundary.start() + 1]
+            batch = parse(b"".join((b"[", run, b"]")))
             if batch is not None:
                 self._position = boundary.end() - 1
                 return batch
         return None
-
-    def _array_up_to(self, boundary: re.Match[bytes]) -> bytes:
-        run = memoryview(self._buffer)[self._position : boundary.start() + 1]
-        return b"".join((b"[", run, b"]"))
 
     def _guesses(self) -> Iterator[re.Match[bytes]]:
         """Yield what may stand between two items, the last first.

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -93,44 +94,19 @@ class Arguments(msgspec.Struct, gc=False):
 NO_ARGUMENTS: Final = Arguments()
 """Those of an event that has none; not to be changed."""
 
-_Getters = Mapping[str, Callable[[Sequence[Arguments]], list[Any]]]
-
-# Comprehensions take half of the time of `operator.attrgetter`.
-NUMBER_ARGUMENTS: Final[_Getters] = {
-    "External id": lambda all_of: [one.external_id for one in all_of],
-    "correlation": lambda all_of: [one.correlation for one in all_of],
-    "device": lambda all_of: [one.device for one in all_of],
-    "stream": lambda all_of: [one.stream for one in all_of],
-    "context": lambda all_of: [one.context for one in all_of],
-    "bytes": lambda all_of: [one.n_bytes for one in all_of],
-    "graph node id": lambda all_of: [one.graph_node for one in all_of],
-    "wait_on_stream": lambda all_of: [one.wait_on_stream for one in all_of],
-    "Group size": lambda all_of: [one.group_size for one in all_of],
-    "In msg nelems": lambda all_of: [one.in_elements for one in all_of],
-    "Out msg nelems": lambda all_of: [one.out_elements for one in all_of],
-    "Seq": lambda all_of: [one.sequence for one in all_of],
-    "Rank": lambda all_of: [one.group_rank for one in all_of],
-    "Src Rank": lambda all_of: [one.source_rank for one in all_of],
-    "Dst Rank": lambda all_of: [one.target_rank for one in all_of],
-    "fromDevice": lambda all_of: [one.from_device for one in all_of],
-    "toDevice": lambda all_of: [one.to_device for one in all_of],
-    "Total Allocated": lambda all_of: [one.allocated for one in all_of],
-    "Total Reserved": lambda all_of: [one.reserved for one in all_of],
-    "Device Id": lambda all_of: [one.memory_device for one in all_of],
-    "Device Type": lambda all_of: [one.memory_device_type for one in all_of],
-}
-"""What gets an argument that is a whole number of many events; `ABSENT` where there is none."""
-TEXT_ARGUMENTS: Final[_Getters] = {
-    "Collective name": lambda all_of: [one.collective for one in all_of],
-    "dtype": lambda all_of: [one.dtype for one in all_of],
-    "Process Group Name": lambda all_of: [one.group_name for one in all_of],
-    "Process Group Description": lambda all_of: [one.group_description for one in all_of],
-    "Process Group Ranks": lambda all_of: [one.group_ranks for one in all_of],
-    "kind": lambda all_of: [one.kind for one in all_of],
-}
-"""What gets one that is a text; "" where there is none."""
-ATTRIBUTES: Final = {field.encode_name: field.name for field in msgspec.structs.fields(Arguments)}
+_FIELDS: Final = msgspec.structs.fields(Arguments)
+ATTRIBUTES: Final = {field.encode_name: field.name for field in _FIELDS}
 """Names of arguments in a file → those of `Arguments`."""
+NUMBER_ARGUMENTS: Final = tuple(
+    field.encode_name
+    for field in _FIELDS
+    if field.default == ABSENT and field.name not in ("registers", "shared_bytes")
+)
+"""The arguments that are whole numbers; `ABSENT` where there is none."""
+TEXT_ARGUMENTS: Final = tuple(
+    field.encode_name for field in _FIELDS if field.default == "" and field.name != "name"
+)
+"""Those that are texts; "" where there is none."""
 
 
 def whole(value: Any) -> int:
@@ -158,6 +134,21 @@ Kind = tuple[Any, Any, Any]
 METADATA: Final = "M"
 """The phase of events that name processes and threads."""
 
+_Distinct = TypeVar("_Distinct")
+
+
+class Codes(dict[_Distinct, int]):
+    """Numbers what is distinct in the order in which it appears."""
+
+    def __missing__(self, value: _Distinct) -> int:
+        code = self[value] = len(self)
+        return code
+
+    def of(self, values: Iterable[_Distinct]) -> npt.NDArray[np.int32]:
+        """Return the number of each value."""
+        return np.fromiter(map(self.__getitem__, values), np.int32)
+
+
 _Array = npt.NDArray[Any]
 
 _INT32: Final = np.iinfo(np.int32)
@@ -183,7 +174,7 @@ class Details:
     shape: _Array | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """Events, and their exact times in ns, an element each; `NO_TIME` where there is none."""
 
@@ -191,9 +182,21 @@ class Batch:
     start_ns: npt.NDArray[np.int64]
     duration_ns: npt.NDArray[np.int64]
 
-    def codes(self, number: Callable[[Kind], int]) -> npt.NDArray[np.int32]:
-        """Return the ``number`` of the kind of each event."""
-        return np.fromiter(map(number, map(_KIND, self.events)), np.int32, len(self.events))
+    @cached_property
+    def _kinds(self) -> tuple[list[Kind], npt.NDArray[np.int32]]:
+        codes = Codes[Kind]()
+        kind = codes.of(map(_KIND, self.events))
+        return list(codes), kind
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kinds of events that there are."""
+        return self._kinds[0]
+
+    @property
+    def kind(self) -> npt.NDArray[np.int32]:
+        """The number of the kind of each event."""
+        return self._kinds[1]
 
     @property
     def metadata(self) -> Sequence[Any]:
@@ -227,11 +230,15 @@ def narrow(wide: npt.NDArray[np.int64]) -> _Array:
     return wide.astype(np.int32) if is_narrow else wide
 
 
+def _of_each(arguments: Sequence[Arguments], name: str) -> list[Any]:
+    return list(map(attrgetter(ATTRIBUTES[name]), arguments))
+
+
 def _numbers(arguments: Sequence[Arguments]) -> dict[str, _Array]:
     """Return the whole numbers of each argument that one of the events has."""
     numbers = {}
-    for name, get in NUMBER_ARGUMENTS.items():
-        values = get(arguments)
+    for name in NUMBER_ARGUMENTS:
+        values = _of_each(arguments, name)
         if values.count(ABSENT) < len(values):
             numbers[name] = _wholes(values)
     return numbers
@@ -250,8 +257,8 @@ def _texts(arguments: Sequence[Arguments]) -> tuple[list[str], dict[str, _Array]
     """Return the distinct texts, and their numbers for each argument that one of the events has."""
     distinct = {"": 0}
     columns = {}
-    for name, get in TEXT_ARGUMENTS.items():
-        values = get(arguments)
+    for name in TEXT_ARGUMENTS:
+        values = _of_each(arguments, name)
         if values.count("") < len(values):
             codes = [distinct.setdefault(str(v), len(distinct)) if v else 0 for v in values]
             columns[name] = np.array(codes, np.int32)
@@ -341,23 +348,24 @@ def parse_batch(text: bytes) -> Batch | None:
     """Return the events in the JSON array ``text``; None where it is not an array of events."""
     try:
         events = decode_events(text)
+        starts = _ns_of([event.ts for event in events])
+        durations = _ns_of([event.dur for event in events])
+        if starts is not None and durations is not None:
+            return Batch(events, starts, durations)
+        verbatim = _VERBATIM_EVENTS.decode(text)
     except UNREADABLE:
         return None
-    starts = _ns_of([event.ts for event in events])
-    durations = _ns_of([event.dur for event in events])
-    if starts is None or durations is None:
-        return _parse_digits(text)
-    return Batch(events, starts, durations)
+    return _batch(
+        verbatim,
+        [bytes(event.ts).decode() for event in verbatim],
+        [bytes(event.dur).decode() for event in verbatim],
+    )
 
 
-def _parse_digits(text: bytes) -> Batch | None:
-    try:
-        events = _VERBATIM_EVENTS.decode(text)
-    except UNREADABLE:
-        return None
-    starts = [_time(bytes(event.ts).decode()) for event in events]
-    durations = [_time(bytes(event.dur).decode()) for event in events]
-    return Batch(events, np.array(starts, np.int64), np.array(durations, np.int64))
+def _batch(events: Sequence[Any], starts: Sequence[Any], durations: Sequence[Any]) -> Batch:
+    """Return events whose times are read digit by digit."""
+    start_ns, duration_ns = (list(map(_time, values)) for values in (starts, durations))
+    return Batch(events, np.array(start_ns, np.int64), np.array(duration_ns, np.int64))
 
 
 def _ns_of(microseconds: Sequence[int | float]) -> npt.NDArray[np.int64] | None:
@@ -384,9 +392,8 @@ def batch_of_items(items: Sequence[Any]) -> Batch:
     What is no event is left out.
     """
     given = [item for item in items if isinstance(item, dict)]
-    starts, durations = ([_time(item.get(name)) for item in given] for name in ("ts", "dur"))
-    events = [_event_of(item) for item in given]
-    return Batch(events, np.array(starts, np.int64), np.array(durations, np.int64))
+    starts, durations = ([item.get(name) for item in given] for name in ("ts", "dur"))
+    return _batch([_event_of(item) for item in given], starts, durations)
 
 
 def _time(microseconds: Any) -> int:

@@ -20,7 +20,7 @@ from traceprof.formats.nsys.schema import ARE_RANGES, NVTX, NVTX_RANGES, placed
 from traceprof.formats.shared.collectives import ANNOTATING_BACKENDS, is_annotated, tied_by_launch
 from traceprof.formats.shared.cupti import constant_name
 from traceprof.formats.sqlite.columns import Column, ColumnType, distinct_pairs
-from traceprof.formats.sqlite.conditions import AllOf, Among, AnyOf, StartsWith
+from traceprof.formats.sqlite.conditions import all_of, among, any_of, starts_with
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.tables import ABSENT, empty_table, make_table
@@ -75,9 +75,9 @@ def _counted_names(database: Database) -> list[tuple[str, int]]:
     raw = database.read_columns(
         NVTX,
         {"text": ColumnType.TEXT, "textId": ColumnType.INTEGER},
-        where=AllOf(
-            Among("eventType", NVTX_RANGES),
-            AnyOf(StartsWith("text", prefixes), Among("textId", tuple(names))),
+        where=all_of(
+            among("eventType", NVTX_RANGES),
+            any_of(starts_with("text", prefixes), among("textId", tuple(names))),
         ),
     )
     texts = raw["text"]
@@ -95,7 +95,8 @@ def has_communication(database: Database) -> bool:
         return False
     names = _registered_names(database, _TELLING)
     found = database.some_rows(
-        f"SELECT text, textId FROM {NVTX} WHERE {_are_ranges(names, _TELLING)}"
+        f"SELECT text, textId FROM {database.stored_name(NVTX)} "
+        f"WHERE {_are_ranges(names, _TELLING)}"
     )
     told = (text or names[key] for text, key in found)
     return any(name in _CALLS or is_annotated(name) for name in told)

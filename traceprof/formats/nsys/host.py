@@ -43,13 +43,13 @@ from traceprof.formats.sqlite.columns import (
     known,
 )
 from traceprof.formats.sqlite.conditions import (
-    AllOf,
-    Among,
-    AnyOf,
-    Between,
     Condition,
-    Contains,
-    Differs,
+    all_of,
+    among,
+    any_of,
+    between,
+    contains,
+    differs,
 )
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
@@ -92,9 +92,9 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
     raw = database.read_columns(
         API_CALLS,
         dict.fromkeys(("start", "globalTid", "correlationId"), _INTEGER),
-        where=AllOf(
-            Between("start", None, before_ns - 1),
-            Between("correlationId", int(numbers.min()), int(numbers.max())),
+        where=all_of(
+            between("start", None, before_ns - 1),
+            between("correlationId", int(numbers.min()), int(numbers.max())),
         ),
     )
     return pd.DataFrame(
@@ -180,16 +180,16 @@ def read_annotations(
 def _may_be_steps(database: Database) -> Condition:
     """Return what holds for every event that may be a step, or is in a domain."""
     found: list[Condition] = [
-        Among("eventType", (NVTX_DOMAIN,)),
-        Contains("text", _IN_NAMES_OF_STEPS),
+        among("eventType", (NVTX_DOMAIN,)),
+        contains("text", _IN_NAMES_OF_STEPS),
     ]
     if "domainId" in database.columns(NVTX):
-        found.append(Differs("domainId", 0))
+        found.append(differs("domainId", 0))
     if "StringIds" in database.tables:
-        alike = Contains("value", _IN_NAMES_OF_STEPS).sql()
+        alike = contains("value", _IN_NAMES_OF_STEPS).sql
         rows = database.rows(f"SELECT id FROM StringIds WHERE {alike}")
-        found.append(Among("textId", tuple(key for (key,) in rows)))
-    return AnyOf(*found)
+        found.append(among("textId", tuple(key for (key,) in rows)))
+    return any_of(*found)
 
 
 def _first_known(columns: Sequence[Column], length: int) -> npt.NDArray[np.float64]:

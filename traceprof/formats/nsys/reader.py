@@ -107,13 +107,15 @@ class _Reading:
         }
         has_rows = survey.with_rows() | {name for name, frame in tables.items() if len(frame)}
         if options.wants("processes", "threads"):
-            used = survey.processes()
+            used = survey.processes
             tables["processes"] = read_processes(self.database, used, self._communicators)
             tables["threads"] = read_threads(self.database, used)
             has_rows |= {name for name in ("processes", "threads") if len(tables[name])}
-        elif survey.has_rows_of():
+        elif len(survey.processes):
             named = named_processes(self.database)
-            has_rows |= {"processes"} | ({"threads"} if survey.has_rows_of(named) else set())
+            has_rows |= {"processes"} | (
+                {"threads"} if named & set(survey.processes.tolist()) else set()
+            )
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(self.device_of)

@@ -18,15 +18,15 @@ from traceprof.formats.nsys.device import has_kernel_shapes
 from traceprof.formats.nsys.metrics import metric_sources, network_extent
 from traceprof.formats.nsys.mpi import count_mpi_collectives
 from traceprof.formats.sqlite.columns import NULL, ColumnType
-from traceprof.formats.sqlite.conditions import Among
+from traceprof.formats.sqlite.conditions import Condition, among
 from traceprof.formats.sqlite.database import Database
-from traceprof.formats.sqlite.pages.totals import Counted
-from traceprof.formats.sqlite.survey import RowSource, Survey, TableExtent
+from traceprof.formats.sqlite.pages.totals import Counted, TableExtent
+from traceprof.formats.sqlite.survey import RowSource, Survey
 from traceprof.model.tables import ABSENT
 
 _BITS: Final = 24
-_RANGES: Final = Among("eventType", schema.NVTX_RANGES)
-_MARKS: Final = Among("eventType", (schema.NVTX_MARK,))
+_RANGES: Final = among("eventType", schema.NVTX_RANGES)
+_MARKS: Final = among("eventType", (schema.NVTX_MARK,))
 _LOOKED_UP_BY: Final = {schema.NVTX: (), schema.API_CALLS: ("start", "end", "correlationId")}
 """The columns by which rows are looked up: none of what is always read as a whole."""
 
@@ -86,21 +86,19 @@ def _on_devices(*tables: str) -> list[RowSource]:
     return [_source(table, "globalPid", device=device) for table in tables]
 
 
-def _on_host(*tables: str, where: Among | None = None, end: str = "end") -> list[RowSource]:
+def _on_host(*tables: str, where: Condition | None = None, end: str = "end") -> list[RowSource]:
     return [_source(table, "globalTid", where=where, end=end) for table in tables]
 
 
 def _source(
-    table: str, number: str, device: str = "", where: Among | None = None, end: str = "end"
+    table: str, number: str, device: str = "", where: Condition | None = None, end: str = "end"
 ) -> RowSource:
     return RowSource(
         table,
         end=f"[{end}]" if end else "",
         process=f"coalesce({number} >> {_BITS} & 16777215, {ABSENT})",  # as `process_of`
         device=device,
-        where=where.sql() if where else "",
-        number=number,
-        number_bits=_BITS,
+        where=where.sql if where else "",
         counted=Counted(
             "start",
             end,
@@ -154,7 +152,7 @@ def unrecorded_graphs(database: Database) -> int:
     ids = tuple(key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}"))
     if not ids:
         return 0
-    wanted, names = Among("nameId", ids), {"nameId": ColumnType.INTEGER}
+    wanted, names = among("nameId", ids), {"nameId": ColumnType.INTEGER}
     n_launches = len(database.read_columns(schema.API_CALLS, names, where=wanted)["nameId"])
     return 0 if n_launches and _graph_work_is_recorded(database) else n_launches
 

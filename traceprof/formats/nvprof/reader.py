@@ -43,13 +43,8 @@ from traceprof.formats.shared.collectives import annotated_collectives, is_annot
 from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.copying import cut_note
 from traceprof.formats.sqlite.database import Database, reading
-from traceprof.formats.sqlite.survey import (
-    SELF_DESCRIPTION,
-    RowSource,
-    Survey,
-    TableExtent,
-    outline_from,
-)
+from traceprof.formats.sqlite.pages.totals import TableExtent
+from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, RowSource, Survey, outline_from
 from traceprof.model.tables import ABSENT, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
@@ -182,8 +177,8 @@ class _Reading:
         if has_kernel_shapes(self.file):
             has_rows.add("kernel_shapes")
         if options.wants("processes"):
-            tables["processes"] = read_processes(self.file, survey.processes())
-        if survey.has_rows_of():
+            tables["processes"] = read_processes(self.file, survey.processes)
+        if len(survey.processes):
             has_rows.add("processes")
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):

@@ -5,8 +5,7 @@ As in SQL, a comparison with NULL does not hold.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -18,14 +17,17 @@ from traceprof.formats.sqlite.schema import quoted
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Bounds: TypeAlias = "Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
-"""Column → its smallest and greatest number in each of several groups of rows."""
+"""Column → its smallest and greatest number in each of several groups of rows.
+
+NULL is the smallest of all.
+"""
 
 
 class ConditionRows(Protocol):
     """Rows of which columns can be asked for."""
 
-    def certain(self, name: str) -> npt.NDArray[np.int64]:
-        """Return a column of whole numbers in which `NULL` stands for nothing but NULL."""
+    def integers(self, name: str) -> npt.NDArray[np.int64]:
+        """Return a column of whole numbers, in which `NULL` stands for nothing but NULL."""
         ...
 
     def contains(self, name: str, words: Sequence[bytes]) -> Mask:
@@ -37,216 +39,132 @@ class ConditionRows(Protocol):
         ...
 
 
-class Condition(ABC):
-    """What holds for some rows."""
-
-    @abstractmethod
-    def sql(self) -> str:
-        """Return it as SQL."""
-
-    @abstractmethod
-    def kinds(self) -> dict[str, ColumnType]:
-        """Return the columns that it asks for."""
-
-    @abstractmethod
-    def of(self, rows: ConditionRows) -> Mask:
-        """Return for which rows it holds."""
-
-    def bounded(self) -> frozenset[str]:
-        """Return the columns whose bounds tell in which groups of rows it cannot hold."""
-        return frozenset()
-
-    def within(self, bounds: Bounds) -> Mask | None:
-        """Return in which groups of rows it may hold; None where in all."""
-        del bounds  # they tell nothing of it
-        return None
+def _in_all(_: Bounds) -> Mask | None:
+    return None
 
 
-@dataclass(frozen=True, slots=True)
-class Between(Condition):
+@dataclass(frozen=True, eq=False, slots=True)
+class Condition:
+    """What holds for some rows: ``sql``, or ``holds`` of rows with columns of these ``kinds``.
+
+    ``within`` tells in which groups of rows it may hold (None: in all) by the bounds of the
+    columns ``bounded``.
+    """
+
+    sql: str
+    kinds: Mapping[str, ColumnType]
+    holds: Callable[[ConditionRows], Mask]
+    bounded: frozenset[str] = frozenset()
+    within: Callable[[Bounds], Mask | None] = _in_all
+
+
+def between(column: str, least: int | None = None, most: int | None = None) -> Condition:
     """A whole number that is not below ``least`` nor above ``most``, where these are given."""
+    limits = ((">=", least), ("<=", most))
+    told = [f"{quoted(column)} {sign} {one}" for sign, one in limits if one is not None]
 
-    column: str
-    least: int | None = None
-    most: int | None = None
+    def holds(rows: ConditionRows) -> Mask:
+        values = rows.integers(column)
+        found: Mask = values != NULL
+        if least is not None:
+            found &= values >= least
+        if most is not None:
+            found &= values <= most
+        return found
 
-    def sql(self) -> str:
-        """Return it as SQL."""
-        bounds = ((">=", self.least), ("<=", self.most))
-        told = [f"{quoted(self.column)} {sign} {one}" for sign, one in bounds if one is not None]
-        return " AND ".join(told) or f"{quoted(self.column)} IS NOT NULL"
-
-    def kinds(self) -> dict[str, ColumnType]:
-        """Return the columns that it asks for."""
-        return {self.column: ColumnType.INTEGER}
-
-    def of(self, rows: ConditionRows) -> Mask:
-        """Return for which rows it holds."""
-        values = rows.certain(self.column)
-        holds: Mask = values != NULL
-        if self.least is not None:
-            holds &= values >= self.least
-        if self.most is not None:
-            holds &= values <= self.most
-        return holds
-
-    def bounded(self) -> frozenset[str]:
-        """Return the columns whose bounds tell in which groups of rows it cannot hold."""
-        return frozenset([self.column])
-
-    def within(self, bounds: Bounds) -> Mask | None:
-        """Return in which groups of rows it may hold."""
-        if self.column not in bounds:
+    def within(bounds: Bounds) -> Mask | None:
+        if column not in bounds:
             return None
-        least, most = bounds[self.column]
-        may = np.ones(len(least), np.bool_)
-        if self.least is not None:
-            may &= most >= self.least
-        if self.most is not None:
-            may &= least <= self.most
+        smallest, greatest = bounds[column]
+        may = np.ones(len(smallest), np.bool_)
+        if least is not None:
+            may &= greatest >= least
+        if most is not None:
+            may &= smallest <= most
         return may
 
+    sql = " AND ".join(told) or f"{quoted(column)} IS NOT NULL"
+    return Condition(sql, {column: ColumnType.INTEGER}, holds, frozenset([column]), within)
 
-@dataclass(frozen=True, slots=True)
-class Among(Condition):
+
+def among(column: str, values: Sequence[int]) -> Condition:
     """A whole number that is one of ``values``."""
 
-    column: str
-    values: tuple[int, ...]
+    def holds(rows: ConditionRows) -> Mask:
+        found = rows.integers(column)
+        if len(values) > 4:
+            return np.isin(found, np.array(values, np.int64))
+        is_one = np.zeros(len(found), np.bool_)
+        for one in values:
+            is_one |= found == one
+        return is_one
 
-    def sql(self) -> str:
-        """Return it as SQL."""
-        return f"{quoted(self.column)} IN ({', '.join(map(str, self.values))})"
-
-    def kinds(self) -> dict[str, ColumnType]:
-        """Return the columns that it asks for."""
-        return {self.column: ColumnType.INTEGER}
-
-    def of(self, rows: ConditionRows) -> Mask:
-        """Return for which rows it holds."""
-        values = rows.certain(self.column)
-        if len(self.values) > 4:
-            return np.isin(values, np.array(self.values, np.int64))
-        holds = np.zeros(len(values), np.bool_)
-        for one in self.values:
-            holds |= values == one
-        return holds
+    sql = f"{quoted(column)} IN ({', '.join(map(str, values))})"
+    return Condition(sql, {column: ColumnType.INTEGER}, holds)
 
 
-@dataclass(frozen=True, slots=True)
-class Differs(Condition):
+def differs(column: str, value: int) -> Condition:
     """A whole number other than ``value``."""
 
-    column: str
-    value: int
+    def holds(rows: ConditionRows) -> Mask:
+        values = rows.integers(column)
+        found: Mask = (values != value) & (values != NULL)
+        return found
 
-    def sql(self) -> str:
-        """Return it as SQL."""
-        return f"{quoted(self.column)} <> {self.value}"
-
-    def kinds(self) -> dict[str, ColumnType]:
-        """Return the columns that it asks for."""
-        return {self.column: ColumnType.INTEGER}
-
-    def of(self, rows: ConditionRows) -> Mask:
-        """Return for which rows it holds."""
-        values = rows.certain(self.column)
-        holds: Mask = (values != self.value) & (values != NULL)
-        return holds
+    return Condition(f"{quoted(column)} <> {value}", {column: ColumnType.INTEGER}, holds)
 
 
-@dataclass(frozen=True, slots=True)
-class Contains(Condition):
+def contains(column: str, words: Sequence[str]) -> Condition:
     """A text with one of ``words`` (ASCII letters in lower case) in it, whatever their case."""
-
-    column: str
-    words: tuple[str, ...]
-
-    def sql(self) -> str:
-        """Return it as SQL."""
-        found = " OR ".join(f"{quoted(self.column)} LIKE '%{word}%'" for word in self.words)
-        return f"({found})"
-
-    def kinds(self) -> dict[str, ColumnType]:
-        """Return the columns that it asks for."""
-        return {self.column: ColumnType.TEXT}
-
-    def of(self, rows: ConditionRows) -> Mask:
-        """Return for which rows it holds."""
-        return rows.contains(self.column, [word.encode() for word in self.words])
+    sql = " OR ".join(f"{quoted(column)} LIKE '%{word}%'" for word in words)
+    sought = [word.encode() for word in words]
+    return Condition(
+        f"({sql})", {column: ColumnType.TEXT}, lambda rows: rows.contains(column, sought)
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class StartsWith(Condition):
+def starts_with(column: str, prefixes: Sequence[str]) -> Condition:
     """A text that starts with one of ``prefixes``: up to eight ASCII letters, digits or colons."""
-
-    column: str
-    prefixes: tuple[str, ...]
-
-    def sql(self) -> str:
-        """Return it as SQL."""
-        found = [f"{quoted(self.column)} GLOB '{prefix}*'" for prefix in self.prefixes]
-        return f"({' OR '.join(found)})"
-
-    def kinds(self) -> dict[str, ColumnType]:
-        """Return the columns that it asks for."""
-        return {self.column: ColumnType.TEXT}
-
-    def of(self, rows: ConditionRows) -> Mask:
-        """Return for which rows it holds."""
-        return rows.starts_with(self.column, [prefix.encode() for prefix in self.prefixes])
+    sql = " OR ".join(f"{quoted(column)} GLOB '{prefix}*'" for prefix in prefixes)
+    sought = [prefix.encode() for prefix in prefixes]
+    return Condition(
+        f"({sql})", {column: ColumnType.TEXT}, lambda rows: rows.starts_with(column, sought)
+    )
 
 
-class _Several(Condition):
-    """Several conditions put together."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self, *parts: Condition) -> None:
-        self.parts = parts
-
-    def kinds(self) -> dict[str, ColumnType]:
-        """Return the columns that it asks for."""
-        return {name: kind for part in self.parts for name, kind in part.kinds().items()}
-
-    def bounded(self) -> frozenset[str]:
-        """Return the columns whose bounds tell in which groups of rows it cannot hold."""
-        return frozenset().union(*(part.bounded() for part in self.parts))
-
-
-class AnyOf(_Several):
+def any_of(*parts: Condition) -> Condition:
     """At least one of several conditions holds."""
 
-    def sql(self) -> str:
-        """Return it as SQL."""
-        return " OR ".join(f"({part.sql()})" for part in self.parts)
-
-    def of(self, rows: ConditionRows) -> Mask:
-        """Return for which rows it holds."""
-        holds: Mask = np.logical_or.reduce([part.of(rows) for part in self.parts])
-        return holds
-
-    def within(self, bounds: Bounds) -> Mask | None:
-        """Return in which groups of rows it may hold; None where in all."""
-        told = [part.within(bounds) for part in self.parts]
+    def within(bounds: Bounds) -> Mask | None:
+        told = [part.within(bounds) for part in parts]
         known = [one for one in told if one is not None]
         return np.logical_or.reduce(known) if len(known) == len(told) else None
 
+    return _several(" OR ", np.logical_or, parts, within)
 
-class AllOf(_Several):
+
+def all_of(*parts: Condition) -> Condition:
     """All of several conditions hold."""
 
-    def sql(self) -> str:
-        """Return it as SQL."""
-        return " AND ".join(f"({part.sql()})" for part in self.parts)
-
-    def of(self, rows: ConditionRows) -> Mask:
-        """Return for which rows it holds."""
-        holds: Mask = np.logical_and.reduce([part.of(rows) for part in self.parts])
-        return holds
-
-    def within(self, bounds: Bounds) -> Mask | None:
-        """Return in which groups of rows it may hold; None where in all."""
-        told = [part.within(bounds) for part in self.parts]
+    def within(bounds: Bounds) -> Mask | None:
+        told = [part.within(bounds) for part in parts]
         known = [one for one in told if one is not None]
         return np.logical_and.reduce(known) if known else None
+
+    return _several(" AND ", np.logical_and, parts, within)
+
+
+def _several(
+    word: str, joined: np.ufunc, parts: Sequence[Condition], within: Callable[[Bounds], Mask | None]
+) -> Condition:
+    def holds(rows: ConditionRows) -> Mask:
+        found: Mask = joined.reduce([part.holds(rows) for part in parts])
+        return found
+
+    return Condition(
+        word.join(f"({part.sql})" for part in parts),
+        {name: kind for part in parts for name, kind in part.kinds.items()},
+        holds,
+        frozenset().union(*(part.bounded for part in parts)),
+        within,
+    )

@@ -8,7 +8,6 @@ through `Database.rows`.
 from __future__ import annotations
 
 import sqlite3
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -19,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
+from traceprof.formats import compiled
 from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, all_null, decoded, expression
-from traceprof.formats.sqlite.conditions import AllOf, AnyOf, Between, Condition
+from traceprof.formats.sqlite.conditions import Condition, all_of, any_of, between
 from traceprof.formats.sqlite.pages.columns import PageTable, read_pages
 from traceprof.formats.sqlite.pages.totals import bounds_of, known_bounds
 from traceprof.formats.sqlite.pages.tree import (
-    SQLITE_MAGIC,
-    Leaves,
+    Identity,
     NotPlainError,
     identity_of,
     layout_of,
@@ -37,40 +36,25 @@ _OTHER_ENCODINGS: Final = {2: "UTF-16LE", 3: "UTF-16BE"}
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 
 
-def check_sqlite_file(path: Path) -> None:
-    """Check that a file is a whole SQLite database with nothing pending beside it.
+def _checked_identity(path: Path) -> Identity:
+    """Return what identifies a file that is a whole SQLite database with nothing pending beside it.
 
     Raises:
         TraceError: it is not.
     """
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(100)
+        found = identity_of(path)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from error
-    if not head.startswith(SQLITE_MAGIC) or len(head) < 100:
+    if not found.is_sqlite:
         raise TraceError(f"{path}: not a SQLite database")
-    page_size, n_pages = struct.unpack(">H", head[16:18])[0], struct.unpack(">I", head[28:32])[0]
-    expected = (65_536 if page_size == 1 else page_size) * n_pages
-    if size < expected:
-        raise TraceError(f"{path}: cut off: {size} bytes of {expected}; copy or export it again")
-    _check_beside(path)
-
-
-def check_encoding(path: Path) -> None:
-    """Check that the texts of a SQLite database are in UTF-8, as every profiler writes them.
-
-    Raises:
-        TraceError: they are in UTF-16.
-    """
-    with path.open("rb") as file:
-        encoding = struct.unpack(">I", file.read(60)[56:])[0]
-    if encoding in _OTHER_ENCODINGS:
+    expected = found.page_bytes * found.n_pages
+    if found.n_bytes < expected:
         raise TraceError(
-            f"{path}: a SQLite database of texts in {_OTHER_ENCODINGS[encoding]}, where UTF-8 is "
-            "expected: convert it (sqlite3 OLD .dump | sqlite3 NEW)"
+            f"{path}: cut off: {found.n_bytes} bytes of {expected}; copy or export it again"
         )
+    _check_beside(path)
+    return found
 
 
 def _check_beside(path: Path) -> None:
@@ -121,7 +105,7 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
     """
     with Database(path) as database:
         if not any_encoding:
-            check_encoding(path)
+            database.check_encoding()
         while True:
             try:
                 return read(database)
@@ -140,8 +124,7 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        check_sqlite_file(path)
-        self._identity = identity_of(path)
+        self._identity = _checked_identity(path)
         self.path = path
         self._uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         try:
@@ -172,6 +155,19 @@ class Database:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
+    def check_encoding(self) -> None:
+        """Check that texts are in UTF-8, as every profiler writes them.
+
+        Raises:
+            TraceError: they are in UTF-16.
+        """
+        encoding = _OTHER_ENCODINGS.get(self._identity.encoding)
+        if encoding is not None:
+            raise TraceError(
+                f"{self.path}: a SQLite database of texts in {encoding}, where UTF-8 is "
+                "expected: convert it (sqlite3 OLD .dump | sqlite3 NEW)"
+            )
+
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of the columns of ``table``; none where there is no such table."""
         try:
@@ -191,9 +187,14 @@ class Database:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
     def some_rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query one by one: who has enough of them scans no further."""
+        """Yield the rows of a query one by one: who has enough of them scans no further.
+
+        A table is called by `stored_name` there.
+        """
         try:
-            yield from self._connection.some_rows(sql)
+            with closing(sqlite3.connect(self._uri, uri=True)) as connection:
+                connection.text_factory = decoded
+                yield from connection.execute(sql)
         except sqlite3.Error as error:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
@@ -202,17 +203,8 @@ class Database:
 
         A table is called by `stored_name` there.
         """
-
-        def run(sql: str) -> list[tuple[Any, ...]]:
-            try:
-                with closing(sqlite3.connect(self._uri, uri=True)) as connection:
-                    connection.text_factory = decoded
-                    return connection.execute(sql).fetchall()
-            except sqlite3.Error as error:
-                raise TraceError(f"{self.path}: cannot be read ({error})") from error
-
         with ThreadPoolExecutor(_N_SCANS) as pool:
-            return list(pool.map(run, queries))
+            return list(pool.map(lambda sql: list(self.some_rows(sql)), queries))
 
     def stored_name(self, table: str) -> str:
         """Return what stands behind FROM for ``table`` in SQL, whatever the file calls it."""
@@ -234,7 +226,6 @@ class Database:
         window: TimeWindow | None = None,
         optional: Sequence[str] = (),
         where: Condition | str | None = None,
-        computed: Mapping[str, str] | None = None,
     ) -> dict[str, Column]:
         """Return ``columns`` of ``table``, one array each, in the order of the rows.
 
@@ -245,27 +236,21 @@ class Database:
                 there is one; a row without an end is an instant).
             optional: columns that may be missing; they come back as all NULL.
             where: only rows for which this holds; as SQL it is slower.
-            computed: those of ``columns`` that the table does not have: name → SQL.
 
         Raises:
             TraceError: a column that is not optional is missing, or the data is damaged.
         """
-        computed = computed or {}
-        missing = set(columns) - self.columns(table) - set(computed)
+        missing = set(columns) - self.columns(table)
         if needed := missing - set(optional):
             raise TraceError(
                 f"{self.path}: table {table} has no column {', '.join(sorted(needed))}"
             )
         present = {name: kind for name, kind in columns.items() if name not in missing}
-        if not present:
-            present = {"": ColumnType.INTEGER}
-            computed = {"": "1"}
         found = None
-        if not computed and not isinstance(where, str):
+        if present and not isinstance(where, str):
             found = self._from_pages(table, present, self._wanted(table, window, where))
         if found is None:
-            told = where if isinstance(where, str) else where.sql() if where else ""
-            found = self._from_sqlite(table, present, window, told, computed)
+            found = self._from_sqlite(table, present, window, where)
         self._check_rows(table, found)
         length = len(next(iter(found.values())))
         return {
@@ -296,31 +281,25 @@ class Database:
     ) -> dict[str, Column] | None:
         """Return columns decoded from pages; None where SQLite has to read them."""
         pages = self.pages_of(table)
-        if pages is None or not columns:
+        if pages is None:
             return None
         try:
             leaves = pages.leaves()
-            may_hold = self._where_it_may_hold(pages, leaves, where)
-            if may_hold is not None:
-                leaves = leaves.only(may_hold)
+            if where is not None:
+                is_worth_it = len(leaves) > _MANY_LEAVES
+                bounds = known_bounds(pages)
+                if is_worth_it:
+                    bounds = bounds_of(pages, leaves, where.bounded)
+                may_hold = where.within(bounds)
+                leaves = leaves if may_hold is None else leaves.only(may_hold)
             return read_pages(pages, self.rows, columns, leaves, where)
         except NotPlainError:
             return None
 
-    def _where_it_may_hold(
-        self, pages: PageTable, leaves: Leaves, where: Condition | None
-    ) -> npt.NDArray[np.bool_] | None:
-        """Return the leaves with rows for which a condition may hold; None for all."""
-        if where is None:
-            return None
-        is_worth_it = len(leaves) > _MANY_LEAVES
-        found = bounds_of(pages, leaves, where.bounded()) if is_worth_it else known_bounds(pages)
-        return where.within(found)
-
     def pages_of(self, table: str) -> PageTable | None:
         """Return ``table`` as pages that can be decoded; None where only SQLite can read it."""
         name = self.catalogue.stored(table)
-        if name is None:
+        if name is None or not compiled.is_there():
             return None
         if name not in self._pages:
             try:
@@ -336,37 +315,37 @@ class Database:
         """Return which rows are wanted."""
         if window is None:
             return where
-        inside: list[Condition] = [Between("start", None, window.end_ns - 1)]
-        after = Between("start", window.start_ns)
+        inside: list[Condition] = [between("start", None, window.end_ns - 1)]
+        after = between("start", window.start_ns)
         if "end" in self.columns(table):
-            inside.append(AnyOf(after, Between("end", window.start_ns + 1)))
+            inside.append(any_of(after, between("end", window.start_ns + 1)))
         else:
             inside.append(after)
-        return AllOf(*inside, *([where] if where else []))
+        return all_of(*inside, *([where] if where else []))
 
     def _from_sqlite(
         self,
         table: str,
         columns: Mapping[str, ColumnType],
         window: TimeWindow | None,
-        where: str,
-        computed: Mapping[str, str],
+        where: Condition | str | None,
     ) -> dict[str, Column]:
         """Return columns that SQLite reads."""
         # Not needed for most files, and slow to import.
         from traceprof.formats.sqlite.arrow import stream_columns
 
-        told = ", ".join(
-            expression(computed.get(name, quoted(name)), kind) for name, kind in columns.items()
-        )
+        kinds = columns or {"": ColumnType.INTEGER}
+        told = ", ".join(expression(quoted(name) if name else "1", kinds[name]) for name in kinds)
         inside = self._wanted(table, window, None)
-        conditions = [inside.sql() if inside else "", where]
+        held = [inside.sql] if inside else []
+        if where is not None:
+            held.append(where if isinstance(where, str) else where.sql)
         queries = []
         for part in self._row_ranges(table):
-            held = " AND ".join(f"({one})" for one in (part, *conditions) if one)
-            rows = f"{self.stored_name(table)}{' WHERE ' if held else ''}{held}"
-            queries.append(f"SELECT {told or '1'} FROM {rows}")
-        return stream_columns(self.path, self._uri, queries, columns, table)
+            conditions = " AND ".join(f"({one})" for one in (part, *held) if one)
+            rows = f"{self.stored_name(table)}{' WHERE ' if conditions else ''}{conditions}"
+            queries.append(f"SELECT {told} FROM {rows}")
+        return stream_columns(self.path, self._uri, queries, kinds, table)
 
     def read_strings(self, ids: npt.NDArray[np.int64], table: str = "StringIds") -> dict[int, str]:
         """Return the strings with these ids; an id that is missing from the table is left out."""

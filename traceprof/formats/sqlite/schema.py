@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -81,9 +81,6 @@ def versioned_tables(names: Iterable[str]) -> dict[str, str]:
     return {plain: name for plain, (_, name) in highest.items()}
 
 
-_AT_ONCE: Final = 64
-
-
 class Connection:
     """A connection whose statements threads make in turn; ``uri`` as sqlite3 has it.
 
@@ -104,21 +101,6 @@ class Connection:
         """Return the rows of a statement."""
         with self._lock:
             return self._connection.execute(sql, parameters).fetchall()
-
-    def some_rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a statement: who has enough of them lets no more be found."""
-        with self._lock:
-            cursor = self._connection.execute(sql)
-        try:
-            while True:
-                with self._lock:
-                    found = cursor.fetchmany(_AT_ONCE)
-                if not found:
-                    return
-                yield from found
-        finally:
-            with self._lock:
-                cursor.close()
 
 
 LATEST_NS: Final = 1 << 62

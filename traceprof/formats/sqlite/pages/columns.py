@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.compiled import library
 from traceprof.formats.sqlite.columns import (
     NULL_REAL,
     Column,
@@ -23,85 +22,28 @@ from traceprof.formats.sqlite.columns import (
     expression,
 )
 from traceprof.formats.sqlite.conditions import Condition
-from traceprof.formats.sqlite.pages import blocks, vectors
-from traceprof.formats.sqlite.pages.blocks import BlockRows, Decode, RowBlock, Texts, joined_texts
+from traceprof.formats.sqlite.pages.blocks import Decode, RowBlock, Texts, decoder_of, joined_texts
 from traceprof.formats.sqlite.pages.tree import (
     Identity,
     Layout,
     Leaves,
     NotPlainError,
+    Numbers,
     PageFile,
     Query,
     leaves_of,
-    page_bytes_of,
 )
 from traceprof.formats.sqlite.schema import quoted
-
-_LEAST_ROW_BYTES: Final = 6
-_TYPES: Final = {ColumnType.INTEGER: np.int64, ColumnType.REAL: np.float64}
-
-
-class GapsError(Exception):
-    """Row ids have gaps: how many rows there are in a leaf is known when it was decoded."""
-
-
-class Room:
-    """Memory for columns of numbers of a table whose row ids count from 1 on.
-
-    Parts that are put together later are held twice, in pieces that are not given back.
-    """
-
-    def __init__(self, first_rows: npt.NDArray[np.int64], columns: Mapping[str, ColumnType]):
-        self._first_rows = first_rows
-        self._n_rows = 0
-        self._columns: dict[str, npt.NDArray[Any]] = {
-            name: np.empty(int(first_rows[-1]), _TYPES[kind])
-            for name, kind in columns.items()
-            if kind in _TYPES
-        }
-
-    def holds(self, name: str) -> bool:
-        """Return whether there is memory for this column."""
-        return name in self._columns
-
-    def rows_of(self, block: RowBlock, first_leaf: int) -> slice:
-        """Return where the rows of a block belong.
-
-        Raises:
-            GapsError: they are fewer than there is place for before the next.
-        """
-        last_leaf = first_leaf + len(block.n_rows)
-        first = int(self._first_rows[first_leaf])
-        is_last = last_leaf == len(self._first_rows) - 1
-        if is_last:
-            self._n_rows = first + len(block)
-        elif first + len(block) != self._first_rows[last_leaf]:
-            raise GapsError
-        return slice(first, first + len(block))
-
-    def put(self, name: str, rows: slice, values: npt.NDArray[Any]) -> None:
-        """Put a part of a column at its place."""
-        self._columns[name][rows] = values
-
-    def take(self, name: str) -> npt.NDArray[Any]:
-        """Return a column of which every part was put."""
-        return self._columns.pop(name)[: self._n_rows]
-
-
-def room_for(leaves: Leaves, page_bytes: int, columns: Mapping[str, ColumnType]) -> Room | None:
-    """Return memory for all rows of these leaves; None where their number cannot be foreseen."""
-    most = page_bytes // _LEAST_ROW_BYTES
-    if len(leaves) == 1:
-        return Room(np.array([0, most]), columns)
-    n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])
-    if int(n_rows.min()) < 1 or int(n_rows.max()) > most:
-        return None
-    return Room(np.cumsum([0, *n_rows.tolist(), most]), columns)
-
 
 _BLOCK_BYTES: Final = 2 << 20
 _N_THREADS: Final = 2
 _PARALLEL_BLOCKS: Final = 3
+_MOST_ODD: Final = 1000
+_ODD_SHARE: Final = 50
+"""Of rows that SQLite has to read there may be so many, and one of so many: else it reads all."""
+_AT_ONCE: Final = 500
+_LEAST_ROW_BYTES: Final = 6
+_IN_PLACE: Final = {ColumnType.INTEGER: np.int64, ColumnType.REAL: np.float64}
 
 T = TypeVar("T")
 
@@ -125,15 +67,6 @@ class PageTable:
     path: Path
     identity: Identity
     layout: Layout
-
-    @property
-    def page_bytes(self) -> int:
-        """How many bytes a page has.
-
-        Raises:
-            NotPlainError: the file is unusual.
-        """
-        return page_bytes_of(self.identity)
 
     def leaves(self) -> Leaves:
         """Return the pages of its rows.
@@ -164,12 +97,11 @@ class PageTable:
         place = _Workplace()
         with PageFile(self.path, self.identity) as file:
             n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)
-            decoder_of = blocks.decoder_of if library.is_there() else vectors.decoder_of
 
             def run(first: int) -> T:
                 if place.decode is None:
                     place.decode = decoder_of(file, self.layout, kinds)
-                return made_of(place.decode(leaves.part(first, n_leaves)), first)
+                return made_of(place.decode(leaves.only(slice(first, first + n_leaves))), first)
 
             starts = range(0, len(leaves), n_leaves)
             if len(starts) < _PARALLEL_BLOCKS:
@@ -181,20 +113,57 @@ class PageTable:
         return made
 
 
-_MOST_ODD: Final = 1000
-_ODD_SHARE: Final = 50
-"""Of rows that SQLite has to read there may be so many, and one of so many: else it reads all."""
-_AT_ONCE: Final = 500
+class _GapsError(Exception):
+    """Row ids have gaps: how many rows there are in a leaf is known when it was decoded."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class _Room:
+    """Memory for columns of numbers of a table whose row ids count from 1 on.
+
+    Parts that are put together later are held twice, in pieces that are not given back.
+    """
+
+    first_rows: Numbers
+    columns: dict[str, npt.NDArray[Any]]
+    n_rows: int = 0
+
+    def rows_of(self, block: RowBlock, first_leaf: int) -> slice:
+        """Return where the rows of a block belong.
+
+        Raises:
+            _GapsError: they are fewer than there is place for before the next.
+        """
+        last_leaf = first_leaf + len(block.n_rows)
+        first = int(self.first_rows[first_leaf])
+        end = first + len(block)
+        if last_leaf == len(self.first_rows) - 1:
+            self.n_rows = end
+        elif end != self.first_rows[last_leaf]:
+            raise _GapsError
+        return slice(first, end)
+
+
+def _room_for(leaves: Leaves, page_bytes: int, columns: Mapping[str, ColumnType]) -> _Room | None:
+    """Return memory for all rows of these leaves; None where their number cannot be foreseen."""
+    most = page_bytes // _LEAST_ROW_BYTES
+    n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])[: len(leaves) - 1]
+    if len(n_rows) and (int(n_rows.min()) < 1 or int(n_rows.max()) > most):
+        return None
+    first_rows = np.cumsum([0, *n_rows.tolist(), most])
+    in_place = {name: _IN_PLACE[kind] for name, kind in columns.items() if kind in _IN_PLACE}
+    memory = {name: np.empty(int(first_rows[-1]), dtype) for name, dtype in in_place.items()}
+    return _Room(first_rows, memory)
+
+
+@dataclass(slots=True)
 class _Part:
     """Columns of some rows, and which of these SQLite has to read."""
 
-    columns: list[Any]
     n_rows: int
-    odd: npt.NDArray[np.int64]
-    odd_ids: npt.NDArray[np.int64]
+    odd: Numbers
+    odd_ids: Numbers
+    columns: dict[str, Any] = field(default_factory=dict)
 
 
 def read_pages(
@@ -217,21 +186,20 @@ def read_pages(
         NotPlainError: SQLite itself has to read the table.
     """
     kinds = kinds_to_decode(table.layout, columns, where)
-    room = None if where else room_for(leaves, table.page_bytes, columns)
+    room = None if where else _room_for(leaves, table.identity.page_bytes, columns)
     try:
         parts = _parts(table, leaves, kinds, columns, where, room)
-    except GapsError:
+    except _GapsError:
         room = None
         parts = _parts(table, leaves, kinds, columns, where, room)
-    patch = _Patch(table.layout, query, columns, where, parts)
+    patch = _patch_for(table.layout, query, columns, where, parts)
     result: dict[str, Column] = {}
     for place, (name, kind) in enumerate(columns.items()):
-        found = [part.columns[place] for part in parts]
-        if room is not None and room.holds(name):
-            found = [room.take(name)]
+        if room is not None and name in room.columns:
+            found = [room.columns.pop(name)[: room.n_rows]]
+        else:  # the memory of one column at a time is held twice
+            found = [part.columns.pop(name) for part in parts]
         result[name] = patch.applied(kind, place, found)
-        for part in parts:
-            part.columns[place] = None  # the memory of one column at a time is held twice
     return result
 
 
@@ -241,28 +209,24 @@ def _parts(
     kinds: Mapping[str, ColumnType],
     columns: Mapping[str, ColumnType],
     where: Condition | None,
-    room: Room | None,
+    room: _Room | None,
 ) -> list[_Part]:
     """Return the columns of the rows of each block, but for those for which there is room."""
 
     def part_of(block: RowBlock, first_leaf: int) -> _Part:
-        if len(block.odd):
-            block.check_row_ids()
         if where is not None and len(block):
-            holds = where.of(BlockRows(block, table.layout))
+            holds = where.holds(block)
             holds[block.odd] = True
             block = block.only(np.flatnonzero(holds))
-        odd = block.odd
-        rows = BlockRows(block, table.layout)
-        place = room.rows_of(block, first_leaf) if room is not None else slice(0)
-        found: list[Any] = []
+        rows = room.rows_of(block, first_leaf) if room is not None else slice(0)
+        part = _Part(len(block), block.odd, block.ids[block.odd])
         for name, kind in columns.items():
-            values = _decoded(rows, name, kind)
-            if room is not None and room.holds(name):
-                room.put(name, place, values)
-                values = None
-            found.append(values)
-        return _Part(found, len(block), odd, block.only(odd).row_ids())
+            values = block.column(name, kind)
+            if room is not None and name in room.columns:
+                room.columns[name][rows] = values
+            else:
+                part.columns[name] = values
+        return part
 
     return table.map(kinds, leaves, part_of)
 
@@ -276,7 +240,7 @@ def kinds_to_decode(
         NotPlainError: a column is asked for in two ways, or in one that only SQLite knows.
     """
     kinds = dict(columns)
-    for name, kind in (where.kinds() if where else {}).items():
+    for name, kind in (where.kinds if where else {}).items():
         if kinds.setdefault(name, kind) is not kind:
             raise NotPlainError("a column of two types")
     for name, kind in kinds.items():
@@ -288,46 +252,20 @@ def kinds_to_decode(
     return kinds
 
 
-def _decoded(rows: BlockRows, name: str, kind: ColumnType) -> Any:
-    match kind:
-        case ColumnType.INTEGER:
-            return rows.integers(name)
-        case ColumnType.REAL:
-            return rows.reals(name)
-        case ColumnType.TEXT:
-            return rows.texts(name)
-
-
+@dataclass(frozen=True, slots=True)
 class _Patch:
-    """What SQLite reads of the rows that could not be decoded, put in their places."""
+    """What SQLite reads of the rows that could not be decoded, put in their places.
 
-    def __init__(
-        self,
-        layout: Layout,
-        query: Query,
-        columns: Mapping[str, ColumnType],
-        where: Condition | None,
-        parts: list[_Part],
-    ) -> None:
-        n_rows = np.cumsum([0, *(part.n_rows for part in parts)])
-        nothing = [np.zeros(0, np.int64)]
-        places = np.concatenate(
-            nothing + [part.odd + first for part, first in zip(parts, n_rows[:-1], strict=True)]
-        )
-        ids = np.concatenate(nothing + [part.odd_ids for part in parts])
-        if len(ids) > max(_MOST_ODD, int(n_rows[-1]) // _ODD_SHARE):
-            raise NotPlainError("too many rows that are not plain")
-        found = _rows(layout, query, columns, where, ids)
-        is_found = np.array([key in found for key in ids.tolist()], np.bool_)
-        if where is None and not is_found.all():
-            raise NotPlainError("a row that SQLite does not find")
-        self._places = places[is_found]
-        self._dropped = places[~is_found]
-        self._rows = [found[key] for key in ids[is_found].tolist()]
+    Rows at the places ``dropped`` are not wanted after all.
+    """
+
+    places: Numbers
+    dropped: Numbers
+    rows: Sequence[tuple[Any, ...]]
 
     def applied(self, kind: ColumnType, place: int, parts: list[Any]) -> Column:
         """Return a column of all rows, whose parts were decoded."""
-        values = [row[place] for row in self._rows]
+        values = [row[place] for row in self.rows]
         if kind is ColumnType.TEXT:
             return self._texts(parts, values)
         if not parts:
@@ -336,28 +274,45 @@ class _Patch:
         if kind is ColumnType.INTEGER:
             if not all(isinstance(value, int) for value in values):
                 raise NotPlainError("something else where whole numbers belong")
-            whole[self._places] = np.array(values, np.int64)
+            whole[self.places] = np.array(values, np.int64)
         else:
-            whole[self._places] = np.array(values, np.float64)
+            whole[self.places] = np.array(values, np.float64)
             whole[whole == NULL_REAL] = np.nan
-        return np.delete(whole, self._dropped) if len(self._dropped) else whole
+        return np.delete(whole, self.dropped) if len(self.dropped) else whole
 
     def _texts(self, parts: list[Texts], values: list[bytes]) -> Column:
         n_rows = sum(len(part.codes) for part in parts)
-        if not n_rows:
-            return all_null(ColumnType.TEXT, 0)
-        odd = Texts(np.arange(len(values)), values)
-        all_texts = joined_texts([*parts, odd])
-        codes = all_texts.codes[:n_rows]
-        codes[self._places] = all_texts.codes[n_rows:]
-        codes = np.delete(codes, self._dropped)
+        every = joined_texts([*parts, Texts(np.arange(len(values)), values)])
+        codes = every.codes[:n_rows]
+        codes[self.places] = every.codes[n_rows:]
+        codes = np.delete(codes, self.dropped)
         if not len(codes):
             return all_null(ColumnType.TEXT, 0)
-        is_used = np.bincount(codes, minlength=len(all_texts.distinct)) > 0
-        distinct = [
-            text for text, used in zip(all_texts.distinct, is_used.tolist(), strict=True) if used
-        ]
-        return categorical((np.cumsum(is_used) - 1)[codes], all_decoded(distinct))
+        is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
+        used = zip(every.distinct, is_used.tolist(), strict=True)
+        distinct = all_decoded([text for text, is_there in used if is_there])
+        return categorical((np.cumsum(is_used) - 1)[codes], distinct)
+
+
+def _patch_for(
+    layout: Layout,
+    query: Query,
+    columns: Mapping[str, ColumnType],
+    where: Condition | None,
+    parts: Sequence[_Part],
+) -> _Patch:
+    n_rows = np.cumsum([0, *(part.n_rows for part in parts)])
+    odd = [part.odd + first for part, first in zip(parts, n_rows[:-1], strict=True)]
+    places = np.concatenate([np.zeros(0, np.int64), *odd])
+    ids = np.concatenate([np.zeros(0, np.int64), *(part.odd_ids for part in parts)])
+    if len(ids) > max(_MOST_ODD, int(n_rows[-1]) // _ODD_SHARE):
+        raise NotPlainError("too many rows that are not plain")
+    found = _rows(layout, query, columns, where, ids.tolist())
+    is_found = np.array([key in found for key in ids.tolist()], np.bool_)
+    if where is None and not is_found.all():
+        raise NotPlainError("a row that SQLite does not find")
+    rows = [found[key] for key in ids[is_found].tolist()]
+    return _Patch(places[is_found], places[~is_found], rows)
 
 
 def _rows(
@@ -365,17 +320,15 @@ def _rows(
     query: Query,
     columns: Mapping[str, ColumnType],
     where: Condition | None,
-    ids: npt.NDArray[np.int64],
+    ids: Sequence[int],
 ) -> dict[int, tuple[Any, ...]]:
     """Return row id → its columns, of those of these rows that are wanted."""
-    told = ", ".join(expression(quoted(name), kind) for name, kind in columns.items())
-    condition = f" AND ({where.sql()})" if where else ""
+    told = [expression(quoted(name), kind) for name, kind in columns.items()]
+    select = f"SELECT {', '.join([layout.row_id, *told])} FROM {quoted(layout.table)}"
+    condition = f" AND ({where.sql})" if where else ""
     found: dict[int, tuple[Any, ...]] = {}
     for first in range(0, len(ids), _AT_ONCE):
-        some = ids[first : first + _AT_ONCE].tolist()
-        sql = (
-            f"SELECT {layout.row_id}{', ' if told else ''}{told} FROM {quoted(layout.table)} "
-            f"WHERE {layout.row_id} IN ({', '.join(map(str, some))}){condition}"
-        )
+        some = ", ".join(map(str, ids[first : first + _AT_ONCE]))
+        sql = f"{select} WHERE {layout.row_id} IN ({some}){condition}"
         found |= {int(row[0]): row[1:] for row in query(sql)}
     return found

@@ -8,26 +8,22 @@ which, is exact: every row was looked at once. Of files that were read before it
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from threading import Lock
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.compiled import library
 from traceprof.formats.sqlite.columns import NULL, ColumnType
-from traceprof.formats.sqlite.conditions import Condition
-from traceprof.formats.sqlite.pages import blocks
-from traceprof.formats.sqlite.pages.blocks import BlockRows, RowBlock
+from traceprof.formats.sqlite.conditions import Bounds, Condition
+from traceprof.formats.sqlite.pages.blocks import RowBlock, owners_of
 from traceprof.formats.sqlite.pages.columns import PageTable, kinds_to_decode, read_pages
-from traceprof.formats.sqlite.pages.tree import Leaves, NotPlainError, Query
+from traceprof.formats.sqlite.pages.tree import Leaves, NotPlainError, Numbers, Query
 from traceprof.formats.sqlite.schema import Soundness, UnsoundRowsError
-
-Bounds: TypeAlias = "dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]"
-"""Column → its smallest and greatest number in each leaf, where NULL is the smallest of all."""
 
 _MOST_BYTES: Final = 64 << 20
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -51,65 +47,52 @@ _known: Final = _Known()
 _lock: Final = Lock()
 
 
-def bounds_of_block(rows: BlockRows, columns: Collection[str]) -> Bounds:
-    """Return the bounds in each leaf of a block with all its rows."""
-    block = rows.block
-    found: Bounds = {}
-    n_leaves = len(block.n_rows)
-    for name in columns:
-        least, most = np.full(n_leaves, _LAST), np.full(n_leaves, _FIRST)
-        if len(block):
-            values = rows.integers(name)
-            first = np.cumsum(block.n_rows) - block.n_rows
-            least, most = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
-            odd = block.odd
-            if len(odd):  # what is in them was not seen
-                leaves = np.searchsorted(first, odd, "right") - 1
-                least[leaves], most[leaves] = _FIRST, _LAST
-        found[name] = least, most
-    return found
-
-
-def joined_bounds(parts: Collection[Bounds]) -> Bounds:
-    """Return the bounds in the leaves of all parts one after another."""
-    names = next(iter(parts), {})
-    return {
-        name: (
-            np.concatenate([part[name][0] for part in parts]),
-            np.concatenate([part[name][1] for part in parts]),
-        )
-        for name in names
-    }
-
-
 def bounds_of(table: PageTable, leaves: Leaves, columns: Collection[str]) -> Bounds:
-    """Return the bounds of columns, remembered or looked for.
+    """Return the bounds of columns in each of all ``leaves``, remembered or looked for.
 
     Raises:
         NotPlainError: SQLite itself has to read the table.
     """
-    found = known_bounds(table)
-    missing = [name for name in columns if name not in found]
+    missing = [name for name in columns if name not in known_bounds(table)]
     if missing:
         kinds = kinds_to_decode(table.layout, dict.fromkeys(missing, ColumnType.INTEGER))
-
-        def of(block: RowBlock, _first: int) -> Bounds:
-            return bounds_of_block(BlockRows(block, table.layout), missing)
-
-        keep_bounds(table, joined_bounds(table.map(kinds, leaves, of)))
-        found = known_bounds(table)
-    return found
+        _keep(table, table.map(kinds, leaves, lambda block, _: _bounds_in(block, missing)))
+    return known_bounds(table)
 
 
 def known_bounds(table: PageTable) -> Bounds:
-    """Return what is known of a table of this very file."""
+    """Return the bounds that are remembered of a table of this very file."""
     with _lock:
         return dict(_known.get((table.identity, table.layout.table), {}))
 
 
-def keep_bounds(table: PageTable, found: Bounds) -> None:
-    """Keep bounds; what was kept first is forgotten where it is too much."""
+def _bounds_in(block: RowBlock, columns: Collection[str]) -> Bounds:
+    """Return the bounds in each leaf of a block with all its rows."""
+    found = {}
+    n_leaves = len(block.n_rows)
+    for name in columns:
+        least, most = np.full(n_leaves, _LAST), np.full(n_leaves, _FIRST)
+        if len(block):
+            values = block.integers(name)
+            first = np.cumsum(block.n_rows) - block.n_rows
+            least, most = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
+            # What is in rows that were not decoded was not seen.
+            leaves = np.searchsorted(first, block.odd, "right") - 1
+            least[leaves], most[leaves] = _FIRST, _LAST
+        found[name] = least, most
+    return found
+
+
+def _keep(table: PageTable, parts: Sequence[Bounds]) -> None:
+    """Remember bounds of leaves; what was kept first is forgotten where it is too much."""
     key = table.identity, table.layout.table
+    found = {
+        name: (
+            np.concatenate([part[name][0] for part in parts]),
+            np.concatenate([part[name][1] for part in parts]),
+        )
+        for name in parts[0]
+    }
     with _lock:
         _known.keep(key, {**_known.get(key, {}), **found})
         while len(_known) > 1 and _known.n_bytes > _MOST_BYTES:
@@ -120,13 +103,9 @@ def _n_bytes(bounds: Bounds) -> int:
     return sum(array.nbytes for pair in bounds.values() for array in pair)
 
 
-Numbers: TypeAlias = "npt.NDArray[np.int64]"
-Columns: TypeAlias = "dict[str, Numbers]"
-
-
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Rows whose totals are wanted, by the columns that tell them.
+    """Rows that are looked at as a whole, by the columns that tell them.
 
     Without ``end`` they are instants; an empty ``number`` or ``device`` tells nobody. The process
     of a row is what ``processes`` makes of ``number`` (the same for numbers that differ in the
@@ -148,89 +127,130 @@ class Counted:
         return [name for name in (self.start, self.end, self.number, self.device) if name]
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """How many rows there are, how many have no end, first and last time, and whose they are.
+Owners = list[tuple[Any, ...]]
+"""Whose rows are: process, or process and device, as the file has them."""
 
-    ``n_of`` counts the rows of each (process, device); a column that is not there is left out.
+
+@dataclass(frozen=True, slots=True)
+class TableExtent:
+    """How many rows a table has, how many of them without an end, and the time they cover (ns).
+
+    Without rows it covers nothing: ``start_ns`` and ``end_ns`` are None.
     """
 
-    n_rows: int
-    n_open: int
-    first: int
-    last: int
-    n_of: dict[tuple[int, ...], int]
+    n_rows: int = 0
+    n_open: int = 0
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    def __or__(self, other: TableExtent) -> TableExtent:
+        """Return the extent of the rows of both."""
+        starts = [one for one in (self.start_ns, other.start_ns) if one is not None]
+        ends = [one for one in (self.end_ns, other.end_ns) if one is not None]
+        return TableExtent(
+            self.n_rows + other.n_rows,
+            self.n_open + other.n_open,
+            min(starts, default=None),
+            max(ends, default=None),
+        )
+
+    def since(self, zero_ns: int) -> TableExtent:
+        """Return it with times that count from ``zero_ns``."""
+        if self.start_ns is None or self.end_ns is None:
+            return self
+        return replace(self, start_ns=self.start_ns - zero_ns, end_ns=self.end_ns - zero_ns)
+
+    @staticmethod
+    def of(frame: pd.DataFrame) -> TableExtent:
+        """Return the extent of a table that was read."""
+        if frame.empty:
+            return TableExtent()
+        ends = frame["end_ns" if "end_ns" in frame else "start_ns"]
+        return TableExtent(len(frame), 0, int(frame["start_ns"].iloc[0]), int(ends.max()))
 
 
-def totals_of(
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What some rows are, and whose; ``n_of`` says how many each owner has, where it is known.
+
+    An owner is (process, device), or a process alone.
+    """
+
+    extent: TableExtent
+    owners: Owners
+    n_of: Mapping[tuple[Any, ...], int] | None = field(default=None, compare=False)
+
+    def since(self, zero_ns: int) -> Scan:
+        """Return it with times that count from ``zero_ns``."""
+        return replace(self, extent=self.extent.since(zero_ns))
+
+
+def scans_of(
     table: PageTable, query: Query, asked: Sequence[Counted], sound: Soundness | None = None
-) -> list[Totals]:
-    """Return the totals of rows of one table, in one pass over it.
+) -> list[Scan]:
+    """Return what rows of one table are, in one pass over it.
 
     Raises:
         NotPlainError: SQLite itself has to look.
         UnsoundRowsError: some rows are not ``sound``.
     """
     sought = sorted({name for one in asked for name in one.sought})
-    wanted = {name for one in asked for name in one.columns} | set(sought)
-    wanted |= set(sound.columns) if sound else set()
+    wanted = {*sought, *(sound.columns if sound else ())}
+    wanted |= {name for one in asked for name in one.columns}
     kinds = kinds_to_decode(table.layout, dict.fromkeys(sorted(wanted), ColumnType.INTEGER))
     for one in asked:
         kinds |= kinds_to_decode(table.layout, {}, one.where)
 
-    def of(block: RowBlock, _first: int) -> tuple[list[Totals], Bounds, bool]:
-        told = _sound_columns(table, block, sound)
-        found = [_totals_of_rows(_columns(table, block, one, told), one) for one in asked]
-        return found, bounds_of_block(BlockRows(block, table.layout), sought), bool(len(block.odd))
+    def of(block: RowBlock, _first: int) -> tuple[list[Scan], Bounds, bool]:
+        _check(block, sound)
+        found = [_scan(_wanted_rows(block, one), one) for one in asked]
+        return found, _bounds_in(block, sought), bool(len(block.odd))
 
     leaves = table.leaves()
     parts = table.map(kinds, leaves, of)
-    keep_bounds(table, joined_bounds([bounds for _, bounds, _ in parts]))
+    _keep(table, [bounds for _, bounds, _ in parts])
     if any(has_odd for *_, has_odd in parts):
         if sound is not None:
             names = dict.fromkeys(sound.columns, ColumnType.INTEGER)
             if sound.is_broken(read_pages(table, query, names, leaves)):
                 raise UnsoundRowsError(sound.table)
-        return [_read(table, query, one) for one in asked]
+        return [_read(table, query, one, leaves) for one in asked]
     return [_sum([found[place] for found, *_ in parts]) for place in range(len(asked))]
 
 
-def _sound_columns(table: PageTable, block: RowBlock, sound: Soundness | None) -> Columns:
-    """Return the columns that tell of sound rows; what SQLite has to read is not looked at."""
+def _check(block: RowBlock, sound: Soundness | None) -> None:
+    """Check that rows are sound; what SQLite has to read is not looked at."""
     if sound is None:
-        return {}
-    rows = BlockRows(block, table.layout)
-    columns = {name: rows.integers(name) for name in sound.columns}
-    plain = columns
+        return
+    columns = {name: block.integers(name) for name in sound.columns}
     if len(block.odd):
-        plain = {name: np.delete(values, block.odd) for name, values in columns.items()}
-    if sound.is_broken(plain):
+        columns = {name: np.delete(values, block.odd) for name, values in columns.items()}
+    if sound.is_broken(columns):
         raise UnsoundRowsError(sound.table)
-    return columns
 
 
-def _read(table: PageTable, query: Query, asked: Counted) -> Totals:
-    """Return the totals of rows of which SQLite has to read some."""
+def _wanted_rows(block: RowBlock, asked: Counted) -> Mapping[str, Numbers]:
+    """Return the columns of the rows that are counted."""
+    columns = {name: block.integers(name) for name in asked.columns}
+    if asked.where is None or not len(block):
+        return columns
+    kept = np.flatnonzero(asked.where.holds(block))
+    if len(kept) == len(block):
+        return columns
+    return {name: values[kept] for name, values in columns.items()}
+
+
+def _read(table: PageTable, query: Query, asked: Counted, leaves: Leaves) -> Scan:
+    """Return what rows are of which SQLite has to read some."""
     names = dict.fromkeys(asked.columns, ColumnType.INTEGER)
-    found = read_pages(table, query, names, table.leaves(), asked.where)
-    return _totals_of_rows({name: np.asarray(one) for name, one in found.items()}, asked)
+    found = read_pages(table, query, names, leaves, asked.where)
+    return _scan({name: np.asarray(one) for name, one in found.items()}, asked)
 
 
-def _columns(table: PageTable, block: RowBlock, asked: Counted, told: Columns) -> Columns:
-    """Return the columns of the rows that are counted; those that are ``told`` are decoded."""
-    rows = BlockRows(block, table.layout)
-    if asked.where is not None and len(block):
-        kept = np.flatnonzero(asked.where.of(rows))
-        if len(kept) < len(block):
-            rows = BlockRows(block.only(kept), table.layout)
-            told = {name: values[kept] for name, values in told.items()}
-    return {name: told[name] if name in told else rows.integers(name) for name in asked.columns}
-
-
-def _totals_of_rows(columns: Columns, asked: Counted) -> Totals:
+def _scan(columns: Mapping[str, Numbers], asked: Counted) -> Scan:
     starts = columns[asked.start]
     if not len(starts):
-        return Totals(0, 0, 0, 0, {})
+        return Scan(TableExtent(), [], {})
     n_open = 0
     first, last = int(starts.min()), int(starts.max())
     if first == NULL:
@@ -240,10 +260,11 @@ def _totals_of_rows(columns: Columns, asked: Counted) -> Totals:
         last = max(last, int(ends.max()))
         if int(ends.min()) == NULL:
             n_open = int((ends == NULL).sum())
-    return Totals(len(starts), n_open, first, last, _n_of(columns, asked))
+    n_of = _n_of(columns, asked)
+    return Scan(TableExtent(len(starts), n_open, first, last), list(n_of), n_of)
 
 
-def _n_of(columns: Columns, asked: Counted) -> dict[tuple[int, ...], int]:
+def _n_of(columns: Mapping[str, Numbers], asked: Counted) -> dict[tuple[int, ...], int]:
     """Return how many rows each owner has."""
     if not asked.number:
         return {}
@@ -251,48 +272,22 @@ def _n_of(columns: Columns, asked: Counted) -> dict[tuple[int, ...], int]:
     # Without its lowest bits NULL would be one with other negative numbers.
     bits = asked.number_bits if int(numbers.min()) >= 0 else 0
     devices = columns[asked.device] if asked.device else None
-    first, n_rows = _owners(numbers, bits, devices)
+    first, n_rows = owners_of(numbers, bits, devices)
     owners = [asked.processes(numbers[first]).tolist()]
     if devices is not None:
         owners.append(devices[first].tolist())
+    return _added(zip(zip(*owners, strict=True), n_rows.tolist(), strict=True))
+
+
+def _sum(parts: Sequence[Scan]) -> Scan:
+    extent = reduce(or_, (part.extent for part in parts), TableExtent())
+    n_of = _added(owner for part in parts for owner in (part.n_of or {}).items())
+    return Scan(extent, list(n_of), n_of)
+
+
+def _added(counts: Iterable[tuple[tuple[int, ...], int]]) -> dict[tuple[int, ...], int]:
+    """Return how many rows each owner has, who may come several times."""
     found: dict[tuple[int, ...], int] = {}
-    for *owner, n in zip(*owners, n_rows.tolist(), strict=True):
-        found[tuple(owner)] = found.get(tuple(owner), 0) + n
+    for owner, n_rows in counts:
+        found[owner] = found.get(owner, 0) + n_rows
     return found
-
-
-def _owners(numbers: Numbers, bits: int, devices: Numbers | None) -> tuple[Numbers, Numbers]:
-    """Return the first row of each owner, and how many rows each has."""
-    found = blocks.owners(numbers, bits, devices) if library.is_there() else None
-    if found is not None:
-        return found
-    codes, first = _distinct(numbers >> bits)
-    if devices is not None:
-        of_device, _ = _distinct(devices)
-        codes, first = _distinct(codes * (int(of_device.max()) + 1) + of_device)
-    return first, np.bincount(codes)
-
-
-def _distinct(values: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the code of each value, and where each code stands first."""
-    if (values == values[0]).all():
-        return np.zeros(len(values), np.int64), np.zeros(1, np.int64)
-    codes, uniques = pd.factorize(values)
-    first = np.full(len(uniques), len(values))
-    np.minimum.at(first, codes, np.arange(len(codes)))
-    return codes, first
-
-
-def _sum(parts: Sequence[Totals]) -> Totals:
-    filled = [part for part in parts if part.n_rows]
-    n_of: dict[tuple[int, ...], int] = {}
-    for part in filled:
-        for owner, n_rows in part.n_of.items():
-            n_of[owner] = n_of.get(owner, 0) + n_rows
-    return Totals(
-        sum(part.n_rows for part in filled),
-        sum(part.n_open for part in filled),
-        min((part.first for part in filled), default=0),
-        max((part.last for part in filled), default=0),
-        n_of,
-    )

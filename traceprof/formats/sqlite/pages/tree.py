@@ -1,13 +1,14 @@
-"""The pages of a SQLite file: reading them, which hold the rows of a table, and how."""
+"""The pages of a SQLite file: reading them, which hold the rows of a table, and how.
+
+See https://www.sqlite.org/fileformat2.html. What is not plain is SQLite's to read, or to refuse.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,14 +18,14 @@ import numpy.typing as npt
 from traceprof.formats.sqlite.schema import quoted
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
-
-
-PADDING: Final = 1 << 17
-"""Bytes after the pages that were read: what is decoded in bulk may reach beyond a row."""
-
 _LOCK_AT: Final = 0x4000_0000
-_SPARSE: Final = 3
-"""Pages that lie closer than this are read with what lies between them: that costs less."""
+_INTERIOR: Final = 5
+_MOST_LEVELS: Final = 20
+_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+Numbers: TypeAlias = "npt.NDArray[np.int64]"
+Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
+"""Runs SQL with parameters."""
 
 
 class NotPlainError(Exception):
@@ -41,18 +42,41 @@ class Identity:
     modified_ns: int
     head: bytes
 
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether it begins as SQLite files do."""
+        return len(self.head) == 100 and self.head.startswith(SQLITE_MAGIC)
 
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """Some pages of a file.
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes a page has, as the file says."""
+        size = int.from_bytes(self.head[16:18], "big")
+        return 65_536 if size == 1 else size
 
-    ``data`` holds them and perhaps others, and `PADDING` bytes; page ``i`` of those that were
-    asked for starts at ``starts[i]``. ``whole`` is the memory that others may be read into.
-    """
+    @property
+    def n_pages(self) -> int:
+        """How many pages there are, as the file says."""
+        return int.from_bytes(self.head[28:32], "big")
 
-    data: npt.NDArray[np.uint8]
-    starts: npt.NDArray[np.int64]
-    whole: npt.NDArray[np.uint8]
+    @property
+    def encoding(self) -> int:
+        """How texts are written: 1 is UTF-8, 2 UTF-16LE, 3 UTF-16BE."""
+        return int.from_bytes(self.head[56:60], "big")
+
+    def check_plain(self) -> None:
+        """Raise `NotPlainError` where something about the file is unusual."""
+        head, size = self.head, self.page_bytes
+        if not self.is_sqlite:
+            raise NotPlainError("not a SQLite file")
+        if size < 512 or size & (size - 1):
+            raise NotPlainError("an impossible size of pages")
+        # Version of the format (2: WAL, harmless where there is none), reserved bytes, fractions.
+        if head[18] not in (1, 2) or head[19] not in (1, 2) or head[20:24] != b"\x00\x40\x20\x20":
+            raise NotPlainError("an unusual header")
+        if self.encoding != 1:
+            raise NotPlainError("text that is not UTF-8")
+        if head[24:28] != head[92:96] or self.n_pages * size > self.n_bytes or not self.n_pages:
+            raise NotPlainError("a header that does not fit the file")
 
 
 def identity_of(path: Path) -> Identity:
@@ -82,12 +106,12 @@ class PageFile:
     def __init__(self, path: Path, expected: Identity) -> None:
         self._path = path
         self._expected = expected
-        self.page_bytes, self.n_pages = _checked(expected)
-        journal = path.with_name(path.name + "-journal")
-        if not hasattr(os, "preadv") or journal.exists():
-            raise NotPlainError("cannot be read page by page")
+        expected.check_plain()
+        self.page_bytes, self.n_pages = expected.page_bytes, expected.n_pages
+        if path.with_name(path.name + "-journal").exists():
+            raise NotPlainError("is being written")
         try:
-            self._file = os.open(path, os.O_RDONLY)
+            self.descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
             raise NotPlainError(str(error)) from error
 
@@ -95,14 +119,9 @@ class PageFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+        os.close(self.descriptor)
 
-    @property
-    def descriptor(self) -> int:
-        """The number of the open file."""
-        return self._file
-
-    def check_numbers(self, numbers: npt.NDArray[np.int64]) -> None:
+    def check_numbers(self, numbers: Numbers) -> None:
         """Raise `NotPlainError` unless there are pages with all these numbers."""
         first, last = int(numbers.min()), int(numbers.max())
         is_lock = numbers == _LOCK_AT // self.page_bytes + 1
@@ -118,124 +137,20 @@ class PageFile:
         if found != self._expected:
             raise NotPlainError("the file changed")
 
-    def read(
-        self, numbers: npt.NDArray[np.int64], into: npt.NDArray[np.uint8] | None = None
-    ) -> Pages:
-        """Return the pages with these numbers (from 1 on), in ``into`` where it is large enough.
+    def read(self, number: int) -> npt.NDArray[np.uint8]:
+        """Return the page with this number (from 1 on), and 8 bytes more.
 
         Raises:
-            NotPlainError: there are no such pages.
+            NotPlainError: there is no such page.
         """
-        self.check_numbers(numbers)
-        size, first, last = self.page_bytes, int(numbers.min()), int(numbers.max())
-        if last - first < _SPARSE * len(numbers):
-            starts = (numbers - first) * size
-            runs = [(first, 0, last - first + 1)]
-        else:
-            starts = np.arange(len(numbers)) * size
-            edges = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
-            runs = [(int(numbers[a]), a, b - a) for a, b in pairwise(edges)]
-        n_bytes = max(place + length for _, place, length in runs) * size
-        if into is None or len(into) < n_bytes + PADDING:
-            into = np.zeros(n_bytes + PADDING, np.uint8)
-        view = into.data
-        for page, place, length in runs:
-            part, offset = view[place * size : (place + length) * size], (page - 1) * size
-            try:
-                got = os.preadv(self._file, [part], offset)
-                while got < len(part):
-                    more = os.preadv(self._file, [part[got:]], offset + got)
-                    if not more:
-                        raise NotPlainError("the file ends early")
-                    got += more
-            except OSError as error:
-                raise NotPlainError(str(error)) from error
-        return Pages(into[: n_bytes + PADDING], starts, into)
-
-
-def page_bytes_of(identity: Identity) -> int:
-    """Return how many bytes a page of a file has.
-
-    Raises:
-        NotPlainError: the file is unusual.
-    """
-    return _checked(identity)[0]
-
-
-def _checked(identity: Identity) -> tuple[int, int]:
-    """Return the size of a page and how many there are, of a file with nothing unusual."""
-    head = identity.head
-    if len(head) < 100 or not head.startswith(SQLITE_MAGIC):
-        raise NotPlainError("not a SQLite file")
-    size = struct.unpack(">H", head[16:18])[0]
-    size = 65_536 if size == 1 else size
-    if size < 512 or size & (size - 1):
-        raise NotPlainError("an impossible size of pages")
-    # Version of the format (2: WAL, harmless where there is none), reserved bytes, fractions.
-    if head[18] not in (1, 2) or head[19] not in (1, 2) or head[20:24] != b"\x00\x40\x20\x20":
-        raise NotPlainError("an unusual header")
-    (n_pages,), (encoding,) = struct.unpack(">I", head[28:32]), struct.unpack(">I", head[56:60])
-    if encoding != 1:
-        raise NotPlainError("text that is not UTF-8")
-    if head[24:28] != head[92:96] or n_pages * size > identity.n_bytes or not n_pages:
-        raise NotPlainError("a header that does not fit the file")
-    return size, n_pages
-
-
-Words: TypeAlias = "npt.NDArray[np.uint64]"
-"""Eight bytes each, the first of the file in the lowest byte."""
-
-_ONE: Final = np.uint64(1)
-_THREE: Final = np.uint64(3)
-_CONTINUES: Final = np.uint64(0x8080_8080_8080_8080)
-_STEPS: Final = tuple(
-    (np.uint64(low), np.uint64(high), np.uint64(shift))
-    for low, high, shift in (
-        (0x007F_007F_007F_007F, 0x7F00_7F00_7F00_7F00, 1),
-        (0x0000_3FFF_0000_3FFF, 0x3FFF_0000_3FFF_0000, 2),
-        (0x0000_0000_0FFF_FFFF, 0x0FFF_FFFF_0000_0000, 4),
-    )
-)
-
-
-def windows(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
-    """Return ``data`` seen as values of ``dtype`` that start at each byte."""
-    kind = np.dtype(dtype)
-    return np.ndarray((len(data) - kind.itemsize + 1,), kind, data, 0, (1,))
-
-
-def two_lengths(words: Words) -> tuple[Words, Words]:
-    """Return how many bytes the first varint has, and the first and second together.
-
-    More than 8 bytes come out as 9 or more.
-    """
-    ends = ~words & _CONTINUES
-    first = (np.bitwise_count((ends & (~ends + _ONE)) - _ONE) >> 3) + 1
-    ends &= ends - _ONE
-    both = (np.bitwise_count((ends & (~ends + _ONE)) - _ONE) >> 3) + 1
-    return first.astype(np.uint64), both.astype(np.uint64)
-
-
-def varint_length(words: Words) -> Words:
-    """Return how many bytes the varint at the start of each word has; 9 where it is longer."""
-    ends = ~words & _CONTINUES
-    return ((np.bitwise_count((ends & (~ends + _ONE)) - _ONE) >> 3) + 1).astype(np.uint64)
-
-
-def varint(words: Words, length: Words) -> npt.NDArray[np.int64]:
-    """Return the varints of up to 8 bytes at the start of each word."""
-    value = words.byteswap() >> (np.uint64(64) - (length << _THREE))
-    value &= ~_CONTINUES
-    for low, high, shift in _STEPS:
-        value = (value & low) | ((value & high) >> shift)
-    return value.view(np.int64)
-
-
-LEAF: Final = 13
-_INTERIOR: Final = 5
-_MOST_LEVELS: Final = 20
-_AT_ONCE: Final = 256
-_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+        self.check_numbers(np.array([number]))
+        try:
+            found = os.pread(self.descriptor, self.page_bytes, (number - 1) * self.page_bytes)
+        except OSError as error:
+            raise NotPlainError(str(error)) from error
+        if len(found) < self.page_bytes:
+            raise NotPlainError("the file ends early")
+        return np.frombuffer(found + bytes(8), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,21 +161,16 @@ class Leaves:
     without rows is an empty leaf.
     """
 
-    pages: npt.NDArray[np.int64]
-    lows: npt.NDArray[np.int64]
-    highs: npt.NDArray[np.int64]
+    pages: Numbers
+    lows: Numbers
+    highs: Numbers
 
     def __len__(self) -> int:
         return len(self.pages)
 
-    def only(self, wanted: npt.NDArray[np.bool_]) -> Leaves:
+    def only(self, wanted: npt.NDArray[np.bool_] | slice) -> Leaves:
         """Return some of them."""
         return Leaves(self.pages[wanted], self.lows[wanted], self.highs[wanted])
-
-    def part(self, first: int, n_leaves: int) -> Leaves:
-        """Return at most so many of them, from one on."""
-        rows = slice(first, first + n_leaves)
-        return Leaves(self.pages[rows], self.lows[rows], self.highs[rows])
 
 
 def leaves_of(file: PageFile, root: int) -> Leaves:
@@ -272,7 +182,7 @@ def leaves_of(file: PageFile, root: int) -> Leaves:
     level, bounds = np.array([root], np.int64), np.array([_FIRST, _LAST])
     levels = [level]
     for _ in range(_MOST_LEVELS):
-        if _kind(file, int(level[0])) != _INTERIOR:
+        if file.read(int(level[0]))[0] != _INTERIOR:
             break
         level, bounds = _below(file, level, bounds)
         levels.append(level)
@@ -282,31 +192,20 @@ def leaves_of(file: PageFile, root: int) -> Leaves:
     return Leaves(level, bounds[:-1], bounds[1:])
 
 
-def _kind(file: PageFile, page: int) -> int:
-    return int(file.read(np.array([page], np.int64)).data[0])
-
-
-def _below(
-    file: PageFile, level: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _below(file: PageFile, level: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
     """Return the pages under those of ``level``, and between which row ids they stand."""
     children, keys = [], [bounds[:1]]
-    for first in range(0, len(level), _AT_ONCE):
-        pages = file.read(level[first : first + _AT_ONCE])
-        for number, start in enumerate(pages.starts.tolist(), first):
-            page = pages.data[start : start + file.page_bytes + 8]
-            below, between = _entries(page, file.page_bytes)
-            children.append(below)
-            keys += [between, bounds[number + 1 : number + 2]]
+    for number, page in enumerate(level.tolist(), 1):
+        below, between = _entries(file.read(page), file.page_bytes)
+        children.append(below)
+        keys += [between, bounds[number : number + 1]]
     between = np.concatenate(keys)
     if bool((between[1:] <= between[:-1]).any()):
         raise NotPlainError("row ids that are out of order")
     return np.concatenate(children), between
 
 
-def _entries(
-    page: npt.NDArray[np.uint8], page_bytes: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _entries(page: npt.NDArray[np.uint8], page_bytes: int) -> tuple[Numbers, Numbers]:
     """Return the pages under an interior page, and the greatest row ids of all but the last."""
     n_cells = int(page[3]) << 8 | int(page[4])
     after = 12 + 2 * n_cells
@@ -316,16 +215,31 @@ def _entries(
     if int(cells.min()) < after or int(cells.max()) > page_bytes - 5:
         raise NotPlainError("a damaged tree")
     below = windows(page, ">u4")[cells].astype(np.int64)
-    words = windows(page, "<u8")[cells + 4]
-    length = varint_length(words)
-    if int(length.max()) > 8:
-        raise NotPlainError("row ids that are negative or huge")
     last = int(page[8:12].view(">u4")[0])
-    return np.append(below, last), varint(words, length)
+    return np.append(below, last), _varints(windows(page, ">u8")[cells + 4].astype(np.uint64))
 
 
-Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
-"""Runs SQL with parameters."""
+def windows(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
+    """Return ``data`` seen as values of ``dtype`` that start at each byte."""
+    kind = np.dtype(dtype)
+    return np.ndarray((len(data) - kind.itemsize + 1,), kind, data, 0, (1,))
+
+
+def _varints(words: npt.NDArray[np.uint64]) -> Numbers:
+    """Return the numbers of variable length with which each word of eight bytes begins.
+
+    Raises:
+        NotPlainError: one has more than eight bytes.
+    """
+    found, goes_on = np.zeros(len(words), np.int64), np.ones(len(words), np.bool_)
+    for shift in range(56, -1, -8):
+        byte = (words >> np.uint64(shift)).astype(np.int64) & 0xFF
+        found = np.where(goes_on, found << 7 | byte & 0x7F, found)
+        goes_on &= byte >= 0x80
+        if not goes_on.any():
+            return found
+    raise NotPlainError("row ids that are negative or huge")
+
 
 _ROW_IDS: Final = ("rowid", "_rowid_", "oid")
 _IS_REAL: Final = re.compile("REAL|FLOA|DOUB")
@@ -337,14 +251,12 @@ class Layout:
     """A table of rows with row ids: its root page, and where each column stands.
 
     ``row_id`` is a name that means the row id; ``alias`` the column that is the row id itself,
-    ``as_real`` those in which SQLite makes reals of whole numbers, ``n_bytes`` how many bytes the
-    type of each column takes in the header of most rows.
+    ``as_real`` those in which SQLite makes reals of whole numbers.
     """
 
     table: str
     root: int
     places: dict[str, int]
-    n_bytes: tuple[int, ...]
     as_real: frozenset[str]
     alias: str | None
     row_id: str
@@ -362,27 +274,26 @@ def layout_of(query: Query, table: str) -> Layout:
         raise NotPlainError("not a table with rows")
     if any(hidden for *_, hidden in columns):
         raise NotPlainError("columns that are computed")
-    names = {str(column[1]) for column in columns}
-    taken = {name.lower() for name in names}
-    free = [name for name in _ROW_IDS if name not in taken]
+    names = [str(column[1]) for column in columns]
+    free = set(_ROW_IDS).difference(map(str.lower, names))
     if not free:
         raise NotPlainError("a column in the place of the row id")
-    types = [str(column[2]).upper() for column in columns]
     return Layout(
         table,
         int(found[0][0]),
-        {str(column[1]): place for place, column in enumerate(columns)},
-        tuple(1 if "INT" in kind or _is_real(kind) else 2 for kind in types),
-        frozenset(
-            str(column[1]) for column, kind in zip(columns, types, strict=True) if _is_real(kind)
-        ),
+        {name: place for place, name in enumerate(names)},
+        frozenset(_reals(columns)),
         _alias(query, table, columns),
-        free[0],
+        min(free, key=_ROW_IDS.index),
     )
 
 
-def _is_real(declared: str) -> bool:
-    return bool(_IS_REAL.search(declared)) and not _IS_OTHER.search(declared)
+def _reals(columns: Sequence[tuple[Any, ...]]) -> Iterable[str]:
+    """Yield the columns that are declared to hold reals."""
+    for _, name, kind, *_ in columns:
+        declared = str(kind).upper()
+        if _IS_REAL.search(declared) and not _IS_OTHER.search(declared):
+            yield str(name)
 
 
 def _alias(query: Query, table: str, columns: Sequence[tuple[Any, ...]]) -> str | None:
