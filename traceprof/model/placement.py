@@ -294,7 +294,7 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
             warnings.append(UNTIED_CLOCKS)
             offsets_ns = [0] * len(run)
     processes, devices = process_ids(run), device_ids(run)
-    environment = merge_environments(run)
+    known = merge_environments(run)
     samples = places_of_samples(run, offsets_ns, processes, devices)
     recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
     for name in sorted(recorded):
@@ -304,10 +304,12 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     spans = (m.trace.span.moved(ns) for m, ns in zip(run, offsets_ns, strict=True))
     span = reduce(or_, spans)
     placements = [
-        (Placement(m.rank, m.local_rank, m.host, m.rack, *own, recorded, span, environment),)
-        for m, *own in zip(run, offsets_ns, processes, devices, samples, strict=True)
+        Placement(m.rank, m.local_rank, m.host, m.rack, ns, *numbers, own, recorded, span, known)
+        for m, ns, numbers, own in zip(
+            run, offsets_ns, zip(processes, devices, strict=True), samples, strict=True
+        )
     ]
-    placed = change_each(run.traces, place, placements)
+    placed = change_each(run.traces, place, [(own,) for own in placements])
     return Ranks(tuple(placed), _info(run, warnings, offsets_ns))
 
 
