@@ -96,15 +96,7 @@ UNKNOWN_SIZE: Final = "unknown"
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _LIMITS: Final = np.array([4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 256 * _MIB], np.int64)
-_LABELS: Final = (
-    "< 4K",
-    "4K–64K",
-    "64K–1M",
-    "1M–16M",
-    "16M–256M",
-    "≥ 256M",
-    UNKNOWN_SIZE,
-)
+_LABELS: Final = ("< 4K", "4K–64K", "64K–1M", "1M–16M", "16M–256M", "≥ 256M", UNKNOWN_SIZE)
 
 
 def classify_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:

@@ -26,27 +26,8 @@ _CLOSING: Final = frozenset(_PAIRS.values())
 _BRACKET: Final = re.compile(r"[<>()\[\]{}]")
 _ROUND: Final = re.compile(r"[()\[\]{}]")
 _BUILT_IN: Final = frozenset(
-    [
-        "void",
-        "bool",
-        "char",
-        "short",
-        "int",
-        "long",
-        "unsigned",
-        "signed",
-        "float",
-        "double",
-        "const",
-        "true",
-        "false",
-        "operator",
-        "lambda",
-        "u",
-        "ul",
-        "ull",
-        "l",
-    ]
+    {"void", "bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double"}
+    | {"const", "true", "false", "operator", "lambda", "u", "ul", "ull", "l"}
 )
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
 _MOST: Final = 20_000
