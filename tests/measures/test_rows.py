@@ -8,12 +8,15 @@ import numpy as np
 import pandas as pd
 
 from traceprof.measures.rows import (
+    are_first,
     are_named,
     bounds,
+    busiest_lanes,
     by_category,
     covered_ns,
     in_order,
     lengths_of,
+    overlaps,
     span_at,
     sums_at,
     union_of,
@@ -41,6 +44,27 @@ def test_the_span_that_holds_an_instant() -> None:
     assert span_at(starts, ends, np.array([-1, 0, 5, 10, 19, 20])).tolist() == [-1, 0, -1, 1, 1, -1]
     nothing = np.empty(0, np.int64)
     assert span_at(nothing, nothing, np.array([1])).tolist() == [-1]
+
+
+def test_from_when_to_when_spans_overlap() -> None:
+    one = np.array([0, 10]), np.array([10, 20])
+    other = np.array([5, 15]), np.array([12, 30])
+    found = overlaps(*one, *other)
+    assert sorted(zip(*(own.tolist() for own in found), strict=True)) == [
+        (0, 0, 5, 10),
+        (1, 0, 10, 12),
+        (1, 1, 15, 20),
+    ]
+
+
+def test_the_first_rows_of_each_stretch() -> None:
+    assert are_first(np.array([1, 1, 2]), np.array([0, 0, 0])).tolist() == [True, False, True]
+    assert are_first(np.array([], np.int64)).tolist() == []
+
+
+def test_the_busiest_lane_of_each_process_is_the_first_of_equals() -> None:
+    rows = np.arange(2)
+    assert busiest_lanes({(1, 7): rows[:1], (1, 8): rows, (1, 9): rows}) == {1: (1, 8)}
 
 
 def test_sums_at_places() -> None:

@@ -11,12 +11,7 @@ import pandas as pd
 from traceprof.measures.rows import Array, in_order, lengths_of
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import groups_of
-from traceprof.model.results import (
-    Column,
-    Result,
-    Samples,
-    columns,
-)
+from traceprof.model.results import Column, Result, Samples, columns
 
 DURATIONS: Final[tuple[Column, ...]] = columns(
     """

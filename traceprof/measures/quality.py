@@ -42,7 +42,7 @@ SPEC: Final = ResultSpec.of(
         same first_rows: the first of them in the file that has any
         total duration_ns: how long that took, or how far it is off
         """,
-    ),
+    )
 )
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.grouping import rows_by_value
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.names.ranges import are_matched
 
 Array = npt.NDArray[Any]
@@ -71,6 +71,33 @@ def span_at(starts: Ints, ends: Ints, instants: Ints) -> Ints:
     place = np.searchsorted(starts, instants, side="right") - 1
     inside = np.append(ends, 0)[place] > instants
     return np.where(inside & (place >= 0), place, -1)
+
+
+def overlaps(
+    starts: Ints, ends: Ints, other_starts: Ints, other_ends: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return which spans overlap which others (as `overlapping_pairs`), and from when to when."""
+    one, other = overlapping_pairs(starts, ends, other_starts, other_ends)
+    first = np.maximum(starts[one], other_starts[other])
+    return one, other, first, np.minimum(ends[one], other_ends[other])
+
+
+def are_first(*columns: Array) -> Bools:
+    """Return which rows differ in any of the columns from the row before."""
+    found = np.ones(len(columns[0]), np.bool_)
+    found[1:] = np.logical_or.reduce([own[1:] != own[:-1] for own in columns])
+    return found
+
+
+def busiest_lanes(lanes: Mapping[tuple[int, ...], Ints]) -> dict[int, tuple[int, ...]]:
+    """Return the lane with the most rows of each process, the first part of its key.
+
+    Of equals it is the first.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for lane in sorted(lanes, key=lambda own: -len(lanes[own])):
+        found.setdefault(lane[0], lane)
+    return found
 
 
 def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:

@@ -14,13 +14,7 @@ from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import in_order
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import groups_of
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    Samples,
-    TableSpec,
-)
+from traceprof.model.results import Note, Result, ResultSpec, Samples, TableSpec
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK, SHORT_NS, MatrixUnits, copy_titles, matrix_units
 from traceprof.names.ranges import PHASES, UNCLAIMED
@@ -34,7 +28,7 @@ KERNELS_SPEC: Final = ResultSpec.of(
         key activity: what kind of work it does
         """,
         *DURATIONS,
-    ),
+    )
 )
 
 
@@ -71,7 +65,7 @@ SUMMARY_SPEC: Final = ResultSpec.of(
         """
         derived deviation_ns: the standard deviation of the durations (of a sample: n − 1)
         """,
-    ),
+    )
 )
 _TABLES: Final = ("kernels", "copies", "api_calls")
 
@@ -116,11 +110,7 @@ def _deviations(table: pd.DataFrame, samples: Samples) -> np.ndarray:
 
 
 SUMMARY = Analysis(
-    name="summary",
-    spec=SUMMARY_SPEC,
-    uses=_TABLES,
-    of_rank=measure_summary,
-    finish=_finish_summary,
+    name="summary", spec=SUMMARY_SPEC, uses=_TABLES, of_rank=measure_summary, finish=_finish_summary
 )
 
 
@@ -144,7 +134,7 @@ CLASSES_SPEC: Final = ResultSpec.of(
         total launch_ns: host time in the calls that launched them
         total tensor_core_unknown_ns: total_ns in kernels of matrix work whose names do not tell
         """,
-    ),
+    )
 )
 _OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
 

@@ -12,12 +12,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.states import HostPhases, find_host_phases
 from traceprof.measures.rows import Floats, Ints, Texts, in_order
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import stack
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import UNCLAIMED
@@ -54,7 +49,7 @@ SPEC: Final = ResultSpec.of(
         mean(count) mean_bytes: their mean
         same last_bytes: the last of them
         """,
-    ),
+    )
 )
 
 

@@ -17,12 +17,7 @@ from traceprof.measures.facts import fact
 from traceprof.measures.rows import Ints, in_order
 from traceprof.model.combining import combine
 from traceprof.model.grouping import numbered
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT, SHAPE_COLUMNS, shapes_of
 from traceprof.model.trace import Trace
 
@@ -167,7 +162,7 @@ SPEC: Final = ResultSpec.of(
         mean(total_ns) sm_blocks [number]: blocks of it on a multiprocessor
         derived mean_ns: the mean duration
         """,
-    ),
+    )
 )
 _SIZES: Final = ("grid", "block")
 _ADDED: Final = ("count", "total_ns")

@@ -35,7 +35,7 @@ SPEC: Final = ResultSpec.of(
             recorded
         total gap_count: how many gaps there are
         """,
-    ),
+    )
 )
 
 

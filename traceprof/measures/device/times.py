@@ -18,13 +18,7 @@ from traceprof.model.activity import Activity, DeviceTime, Part
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    columns,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 

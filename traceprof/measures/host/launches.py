@@ -15,17 +15,11 @@ import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows, of_window
-from traceprof.measures.rows import Array, Bools, Ints, bounds, in_order, ints, lengths_of
+from traceprof.measures.rows import Array, Bools, Ints, bounds, in_order, ints, lengths_of, rows_by
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import compact, groups_of, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    Samples,
-    TableSpec,
-)
+from traceprof.model.results import Note, Result, ResultSpec, Samples, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, RowsOf, Trace
 
@@ -186,7 +180,7 @@ def launch_table(trace: Trace) -> pd.DataFrame:
     depth = np.full(len(table), ABSENT, np.int64)
     empty = np.zeros(len(table), np.bool_)
     launches, starts, ends = ints(table, "launch_ns", "start_ns", "end_ns")
-    for rows in table.groupby("device").indices.values():
+    for rows in rows_by(table, "device").values():
         before = np.arange(len(rows))
         # Both are nearly in order.
         begins, closes = (np.sort(times[rows], kind="stable") for times in (starts, ends))

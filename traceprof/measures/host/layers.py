@@ -20,11 +20,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import adopting_range_of_launches
-from traceprof.measures.host.range_work import (
-    add_to_parents,
-    is_outermost_of,
-    sum_work,
-)
+from traceprof.measures.host.range_work import add_to_parents, is_outermost_of, sum_work
 from traceprof.measures.host.ranges import find_parents, self_times
 from traceprof.measures.rows import Bools, Ints, in_order, sums_at
 from traceprof.model.combining import combine

@@ -23,7 +23,7 @@ import pandas as pd
 
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import _NOTHING, Launches, innermost, launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, span_at
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, span_at, unions_by
 from traceprof.model.grouping import groups_of, places_of, rows_by_value
 from traceprof.model.intervals import Intervals, nesting_depth
 from traceprof.model.tables import ABSENT
@@ -68,11 +68,7 @@ def autograd_rows(names: pd.Series) -> Bools:
 
 
 def infer_backward(
-    ranges: pd.DataFrame,
-    phases: Ints,
-    autograd: pd.DataFrame,
-    threads: Ints,
-    instants: Ints,
+    ranges: pd.DataFrame, phases: Ints, autograd: pd.DataFrame, threads: Ints, instants: Ints
 ) -> InferredBackward | None:
     """Return the backward pass of one process; None where it is named, or nothing tells it.
 
@@ -103,12 +99,8 @@ def infer_backward(
 def _by_operators(free: Intervals, autograd: pd.DataFrame, main: int) -> Mapping[int, Intervals]:
     """Return, for the threads of autograd's operators, when these are what launches."""
     times = {}
-    for thread, rows in autograd.groupby("thread").indices.items():
-        if thread == main:
-            starts, ends = (autograd[name].to_numpy()[rows] for name in ("start_ns", "end_ns"))
-            times[main] = Intervals.union_of(starts, ends) & free
-        else:
-            times[int(str(thread))] = free
+    for thread, time in unions_by(autograd, "thread").items():
+        times[thread] = time & free if thread == main else free
     return times
 
 

@@ -77,7 +77,7 @@ RANGES_SPEC: Final = ResultSpec.of(
         *DURATIONS[:2],
         "total self_ns: the time in no other range of the same kind inside, on the same thread",
         *DURATIONS[2:],
-    ),
+    )
 )
 
 
@@ -108,7 +108,7 @@ OPERATORS_SPEC: Final = ResultSpec.of(
         derived self_ratio: self_ns of the sum over all rows
         """,
         *(column for column in DURATIONS if column.name not in ("count", "share_ratio")),
-    ),
+    )
 )
 
 

@@ -19,7 +19,16 @@ from traceprof.measures.host.phases import (
     inferred_backward,
     phases_of_all_ranges,
 )
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, ints, unions_by
+from traceprof.measures.rows import (
+    Bools,
+    Ints,
+    are_first,
+    are_named,
+    bounds,
+    busiest_lanes,
+    ints,
+    unions_by,
+)
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -41,11 +50,6 @@ class HostPhases:
     times: Mapping[str, Intervals]
     counts: Mapping[str, int]
 
-    @property
-    def claimed_ns(self) -> int:
-        """The time in any phase."""
-        return sum(time.total_ns for time in self.times.values())
-
 
 @of_window
 def find_host_phases(trace: Trace) -> list[HostPhases]:
@@ -55,25 +59,16 @@ def find_host_phases(trace: Trace) -> list[HostPhases]:
     is_phase = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
     phased = ranges[["process", "thread", "start_ns", "end_ns", "depth"]].loc[is_phase]
     phased = phased.assign(phase=phases[is_phase])
-    sizes = phased.groupby(["process", "thread"]).size().reset_index(name="size")
-    # Of equals the first thread: rows are sorted by it.
-    main = sizes.loc[sizes.groupby("process")["size"].idxmax()]
-    lanes = phased.groupby(["process", "thread"]).indices
+    lanes = rows_by_values(phased["process"], phased["thread"])
     columns = ints(phased, "start_ns", "end_ns", "depth", "phase")
-    found = []
-    for process, thread in zip(main["process"].tolist(), main["thread"].tolist(), strict=True):
-        rows = lanes[process, thread]
-        found.append(_of_thread(process, thread, *(column[rows] for column in columns)))
-    return found
+    return [
+        _of_thread(lane, *(column[lanes[lane]] for column in columns))
+        for lane in sorted(busiest_lanes(lanes).values())
+    ]
 
 
 def _of_thread(
-    process: int,
-    thread: int,
-    starts: Ints,
-    ends: Ints,
-    depth: Ints,
-    phase: Ints,
+    lane: tuple[int, ...], starts: Ints, ends: Ints, depth: Ints, phase: Ints
 ) -> HostPhases:
     """Return the exclusive times: what is deeper is taken from what is around it."""
     times = dict.fromkeys(range(len(PHASES)), Intervals.empty())
@@ -87,8 +82,8 @@ def _of_thread(
     counts = np.bincount(phase, minlength=len(PHASES)).tolist()
     present = [place for place, count in enumerate(counts) if count]
     return HostPhases(
-        process=process,
-        thread=thread,
+        process=lane[0],
+        thread=lane[1],
         times={PHASES[place]: times[place] for place in present},
         counts={PHASES[place]: counts[place] for place in present},
     )
@@ -153,9 +148,7 @@ def _hulls(launches: pd.DataFrame, main: int, free: Intervals) -> Intervals:
     starts, ends = bounds(mine)
     inferred = mine["inferred"].to_numpy(np.bool_)
     part = np.searchsorted(free.starts, starts, side="right")
-    opens = np.ones(len(mine), np.bool_)
-    opens[1:] = (inferred[1:] != inferred[:-1]) | (part[1:] != part[:-1])
-    firsts = np.flatnonzero(opens)
+    firsts = np.flatnonzero(are_first(inferred, part))
     if not len(firsts):
         return Intervals.empty()
     last = np.maximum.reduceat(ends, firsts)

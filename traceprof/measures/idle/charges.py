@@ -26,9 +26,20 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.states import is_launch
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import Doing, ThreadLane, ThreadLanes, lanes_within
-from traceprof.measures.rows import Array, Ints, bounds, ints, lengths_of, sums_at, unions_by
+from traceprof.measures.rows import (
+    Array,
+    Ints,
+    are_first,
+    bounds,
+    busiest_lanes,
+    ints,
+    lengths_of,
+    overlaps,
+    sums_at,
+    unions_by,
+)
 from traceprof.model.grouping import compact, rows_by_value, rows_by_values
-from traceprof.model.intervals import Intervals, overlapping_pairs, union_lengths
+from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -56,13 +67,12 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: ThreadLanes) -> pd.DataFrame:
         if lane.process not in of_processes:
             continue
         rows = of_processes[lane.process].within(lane)
-        place, piece = overlapping_pairs(starts[rows], ends[rows], lane.starts, lane.ends)
+        place, piece, *times = overlaps(starts[rows], ends[rows], lane.starts, lane.ends)
         part = rows[place]
         found.append(
             (
                 compact(part),
-                np.maximum(starts[part], lane.starts[piece]),
-                np.minimum(ends[part], lane.ends[piece]),
+                *times,
                 compact(lane.name)[piece],
                 compact(lane.operator)[piece],
                 np.full(len(part), number, np.min_scalar_type(-number - 1)),
@@ -130,18 +140,12 @@ def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> ChargedPieces:
     found = []
     for layer in _layers(parts, pieces):
         rows = layer[np.argsort(first[layer])]
-        row, of_free = overlapping_pairs(first[rows], last[rows], free.starts, free.ends)
+        row, _, x0, x1 = overlaps(first[rows], last[rows], free.starts, free.ends)
         row = rows[row]
-        x0, x1 = (
-            np.maximum(first[row], free.starts[of_free]),
-            np.minimum(last[row], free.ends[of_free]),
-        )
         by = np.where(is_own[row], np.int8(LAUNCHING), np.int8(OTHER))
         found.append((compact(part[row]), x0, x1, name[row], operator[row], by))
         free = free - Intervals.union_of(first[rows], last[rows])
-    row, of_free = overlapping_pairs(offset, offset + lengths, free.starts, free.ends)
-    x0 = np.maximum(offset[row], free.starts[of_free])
-    x1 = np.minimum(offset[row] + lengths[row], free.ends[of_free])
+    row, _, x0, x1 = overlaps(offset, offset + lengths, free.starts, free.ends)
     nothing = np.full(len(row), -1, np.int8)
     found.append((compact(row), x0, x1, nothing, nothing, np.zeros(len(row), np.int8)))
     part, x0, x1, name, operator, by = map(np.concatenate, zip(*found, strict=True))
@@ -169,7 +173,7 @@ def _ranks(parts: pd.DataFrame, pieces: pd.DataFrame) -> Ints:
     covered = sums_at(place, lengths_of(pieces), len(pairs))
     order = np.lexsort((-covered, pairs // n_lanes))
     owner = (pairs // n_lanes)[order]
-    opens = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(owner) else owner
+    opens = np.flatnonzero(are_first(owner))
     rank = np.empty(len(pairs), np.int64)
     rank[order] = np.arange(len(pairs)) - np.repeat(opens, np.diff(np.append(opens, len(pairs))))
     return rank[place]
@@ -247,7 +251,7 @@ def _asked_parts(trace: Trace) -> pd.DataFrame:
     asked = np.isin(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
     parts = parts[asked].reset_index(drop=True)
     gap = parts["gap"].to_numpy()
-    process, thread = (gaps[name].to_numpy(np.int64)[gap] for name in ("holder", "thread"))
+    process, thread = ints(gaps.take(gap), "holder", "thread")
     lengths = lengths_of(parts)
     main = pd.Series(process).map(_main_threads(trace)).fillna(ABSENT).to_numpy(np.int64)
     return parts.assign(
@@ -263,10 +267,9 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
     calls = trace.api_calls
     launches = calls[["process", "thread"]][is_launch(calls["name"])]
     found: dict[int, int] = {}
-    for table in (launches, trace.ranges, trace.host_ops, calls):
-        lanes = rows_by_values(table["process"], table["thread"])
-        for process, thread in sorted(lanes, key=lambda lane: -len(lanes[lane])):
-            found.setdefault(process, thread)
+    for table in (calls, trace.host_ops, trace.ranges, launches):
+        lanes = busiest_lanes(rows_by_values(table["process"], table["thread"]))
+        found |= {process: thread for process, (_, thread) in lanes.items()}
     return found
 
 
@@ -324,10 +327,6 @@ def _framed(trace: Trace, columns: _Columns, lanes: ThreadLanes) -> pd.DataFrame
 def _joined(columns: _Columns) -> _Columns:
     """Return the columns with neighbours as one row that differ in nothing but their times."""
     gap, starts, ends, *others = columns
-    opens = np.ones(len(gap), np.bool_)
-    opens[1:] = gap[1:] != gap[:-1]
-    for own in others:
-        opens[1:] |= own[1:] != own[:-1]
-    first = np.flatnonzero(opens)
+    first = np.flatnonzero(are_first(gap, *others))
     last = np.append(first[1:], len(gap))[: len(first)] - 1
     return gap[first], starts[first], ends[last], *(own[first] for own in others)

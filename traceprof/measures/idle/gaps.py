@@ -19,10 +19,20 @@ from traceprof.measures.device.times import device_time, recorded_window, used_d
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import Launches, launches_of
 from traceprof.measures.host.states import find_host_states
-from traceprof.measures.rows import Array, Bools, Ints
+from traceprof.measures.rows import (
+    Array,
+    Bools,
+    Ints,
+    are_first,
+    bounds,
+    ints,
+    lengths_of,
+    overlaps,
+    sums_at,
+)
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import compact, rows_by_value
-from traceprof.model.intervals import Intervals, overlapping_pairs
+from traceprof.model.intervals import Intervals
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 
@@ -138,15 +148,8 @@ _Parts: TypeAlias = "tuple[Array, Ints, Ints, Array]"
 """Rows of gaps, and the start, end and cause of a part of each."""
 
 CAUSES: Final = (
-    "data",
-    "synchronising",
-    "launch",
-    "host",
-    "queued",
-    "peer",
-    "profiler",
-    "edge",
-    "unknown",
+    *("data", "synchronising", "launch", "host", "queued"),
+    *("peer", "profiler", "edge", "unknown"),
 )
 """What a device waits for.
 
@@ -196,14 +199,8 @@ def times_in_gaps(n_gaps: int, parts: pd.DataFrame, *causes: int) -> Ints:
 
     Parts are as `find_gap_parts` returns them, causes places in the names of theirs.
     """
-    chosen = np.flatnonzero(np.isin(parts["cause"].to_numpy(), causes))
-    lengths = parts["end_ns"].to_numpy()[chosen] - parts["start_ns"].to_numpy()[chosen]
-    gap = parts["gap"].to_numpy()[chosen]
-    found = np.zeros(n_gaps, np.int64)
-    if len(gap):
-        opens = np.flatnonzero(np.append(True, gap[1:] != gap[:-1]))
-        found[gap[opens]] = np.add.reduceat(lengths, opens)
-    return found
+    chosen = parts.take(np.flatnonzero(np.isin(parts["cause"].to_numpy(), causes)))
+    return sums_at(chosen["gap"].to_numpy(), lengths_of(chosen), n_gaps)
 
 
 def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
@@ -225,8 +222,7 @@ def _gaps_and_parts(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
     del found
     # Parts of a gap, and gaps of a device, follow one another.
     order = np.argsort(starts, kind="stable")
-    device = gaps["device"].to_numpy()
-    place = compact(np.cumsum(np.append(0, device[1:] != device[:-1])))  # of devices as they come
+    place = compact(np.cumsum(are_first(gaps["device"].to_numpy())))  # of devices as they come
     order = order[np.argsort(place[gap[order]], kind="stable")]
     columns = (column[order] for column in (gap, starts, ends, cause))
     parts = pd.DataFrame(dict(zip(_PARTS, columns, strict=True)), copy=False)
@@ -291,7 +287,7 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
 def _parts_of_others(gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
     """Yield the gaps that have one cause alone: edges, and those before work without a launch."""
     edge, linked = following.is_edge, following.is_linked
-    starts, ends = (gaps[name].to_numpy() for name in ("start_ns", "end_ns"))
+    starts, ends = bounds(gaps)
     for rows, cause in ((edge, "edge"), (~edge & ~linked, "unknown")):
         own = np.flatnonzero(rows)
         yield _of_cause(own, starts[own], ends[own], CAUSES.index(cause))
@@ -300,9 +296,7 @@ def _parts_of_others(gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
 def _parts_of_known(trace: Trace, gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
     """Yield the parts of the gaps whose launch is known."""
     rows = np.flatnonzero(following.is_linked & ~following.is_edge)
-    starts, ends, process = (
-        gaps[name].to_numpy()[rows] for name in ("start_ns", "end_ns", "process")
-    )
+    starts, ends, process = ints(gaps.take(rows), "start_ns", "end_ns", "process")
     launches = following.launches.of_rows(rows)
     launch, returned = launches.start_ns, launches.end_ns
     arrival = returned + LATENCY_NS
@@ -344,7 +338,5 @@ def _split_by_state(trace: Trace, process: Array, starts: Ints, ends: Ints) -> I
 
 def _cut(rows: Ints, starts: Ints, ends: Ints, time: Intervals, cause: int) -> _Parts:
     """Return what of each span lies in ``time``."""
-    span, other = overlapping_pairs(starts, ends, time.starts, time.ends)
-    first = np.maximum(starts[span], time.starts[other])
-    last = np.minimum(ends[span], time.ends[other])
+    span, _, first, last = overlaps(starts, ends, time.starts, time.ends)
     return rows[span], first, last, np.full(len(span), cause)

@@ -31,15 +31,7 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import union_lengths
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key
 from traceprof.model.trace import Trace
 
 _EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)

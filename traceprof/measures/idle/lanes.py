@@ -20,6 +20,7 @@ import pandas as pd
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, Texts, ints
 from traceprof.model import grouping
+from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import are_matched, common_categories
@@ -143,20 +144,14 @@ def _lanes_of(rows: pd.DataFrame) -> Iterator[ThreadLane]:
     process, thread, starts, ends, name = ints(
         rows, "process", "thread", "start_ns", "end_ns", "name"
     )
-    order = np.lexsort((-ends, starts, thread, process))
     is_operator = rows["is_operator"].to_numpy(np.bool_)
-    process, thread = process[order], thread[order]
-    changes = np.flatnonzero((np.diff(process) != 0) | (np.diff(thread) != 0)) + 1
-    for own in np.split(np.arange(len(order)), changes):
-        if len(own):
-            mine = order[own]
-            first, last, owner = innermost_pieces(starts[mine], ends[mine])
-            outer = outermost_around(ends[mine], is_operator[mine])[owner]
-            codes = name[mine]
-            place = int(process[own[0]]), int(thread[own[0]])
-            yield ThreadLane(
-                *place, first, last, codes[owner], codes[np.where(outer < 0, owner, outer)]
-            )
+    for (number, of), own in rows_by_values(process, thread).items():
+        mine = own[np.lexsort((-ends[own], starts[own]))]
+        first, last, owner = innermost_pieces(starts[mine], ends[mine])
+        outer = outermost_around(ends[mine], is_operator[mine])[owner]
+        codes = name[mine]
+        operator = codes[np.where(outer < 0, owner, outer)]
+        yield ThreadLane(number, of, first, last, codes[owner], operator)
 
 
 def innermost_pieces(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:

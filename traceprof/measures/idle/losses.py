@@ -16,7 +16,7 @@ from traceprof.measures.device.times import device_times, used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_states
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps, times_in_gaps
-from traceprof.measures.rows import Ints, bounds
+from traceprof.measures.rows import Ints, are_first, bounds
 from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
@@ -89,7 +89,7 @@ def _parts(part: Trace) -> pd.DataFrame:
     starts, ends = bounds(parts)
     lengths = np.where(busy, ends - starts, 0)
     so_far = np.cumsum(lengths) - lengths
-    first = np.flatnonzero(np.append(True, gap[1:] != gap[:-1])) if len(gap) else gap
+    first = np.flatnonzero(are_first(gap))
     so_far -= np.repeat(so_far[first], np.diff(np.append(first, len(gap))))
     drained = np.clip(_wait_before(part)[gap] - so_far, 0, lengths)
     if not drained.any():

@@ -16,15 +16,18 @@ from traceprof.measures.host.launches import innermost
 from traceprof.measures.host.states import hold_devices_up, is_blocking_copy, is_synchronisation
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import innermost_pieces
-from traceprof.measures.rows import Bools, Ints, bounds, in_order, ints, sums_at
-from traceprof.measures.steps.find import find_steps
-from traceprof.model.intervals import overlapping_pairs
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
+from traceprof.measures.rows import (
+    Bools,
+    Ints,
+    are_first,
+    bounds,
+    in_order,
+    ints,
+    overlaps,
+    sums_at,
 )
+from traceprof.measures.steps.find import find_steps
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import plain_name
@@ -90,7 +93,7 @@ def _labels(trace: Trace, waits: Ints) -> tuple[Ints, pd.Index]:
     calls, ranges = trace.api_calls, trace.ranges
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
     lanes = ranges[["process", "thread", "start_ns", "end_ns"]].take(nested)
-    at = [calls[name].to_numpy(np.int64)[waits] for name in ("process", "thread", "start_ns")]
+    at = ints(calls.take(waits), "process", "thread", "start_ns")
     inner = innermost(lanes.reset_index(drop=True), *at)
     names = ranges["name"].cat
     codes = np.append(names.codes.to_numpy(np.int64)[nested], -1)[inner]
@@ -110,9 +113,7 @@ def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:
     order = np.lexsort((thread, process))
     process, thread, starts = process[order], thread[order], starts[order]
     # Calls that begin together on a thread (one is inside the other) are one instant.
-    changes = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
-    opens_thread = np.append(True, changes)
-    opens = opens_thread | np.append(True, starts[1:] != starts[:-1])
+    opens_thread, opens = are_first(process, thread), are_first(process, thread, starts)
     instant_of = np.empty(len(order), np.int64)
     instant_of[order] = np.cumsum(opens) - 1
     small_there = np.zeros(int(opens.sum()), np.bool_)
@@ -157,9 +158,8 @@ def idle_in_waits(trace: Trace) -> Ints:
         own, gaps = np.flatnonzero(process == number), np.flatnonzero(owner == number)
         own = own[np.lexsort((-end[own], begin[own]))]
         first, last, row = innermost_pieces(begin[own], end[own])
-        gap, piece = overlapping_pairs(starts[gaps], ends[gaps], first, last)
-        ns = np.minimum(ends[gaps][gap], last[piece]) - np.maximum(starts[gaps][gap], first[piece])
-        np.add.at(found, counting[own[row[piece]]], ns)
+        _, piece, begins, finishes = overlaps(starts[gaps], ends[gaps], first, last)
+        np.add.at(found, counting[own[row[piece]]], finishes - begins)
     return found
 
 

@@ -26,7 +26,7 @@ from traceprof.measures.path.graph import (
     dependencies,
     walk_back,
 )
-from traceprof.measures.rows import in_order, lengths_of, unions_by
+from traceprof.measures.rows import in_order, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, total
@@ -105,7 +105,7 @@ SPEC: Final = ResultSpec.of(
         """
         derived bound_by: the largest part
         """,
-    ),
+    )
 )
 _PARTS: Final = [f"{name}_ns" for name in PATH_PARTS]
 
@@ -113,7 +113,7 @@ _PARTS: Final = [f"{name}_ns" for name in PATH_PARTS]
 def measure_path(trace: Trace) -> Result:
     """Return the critical path of every step of every process with device work."""
     steps = find_steps(trace).table
-    steps_of = steps.groupby("process").indices
+    steps_of = rows_by(steps, "process")
     span = {"device_start_ns": [trace.span.start_ns], "device_end_ns": [trace.span.end_ns]}
     window = pd.DataFrame({"step": [-1], **span})
     tables = [

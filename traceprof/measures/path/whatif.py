@@ -37,12 +37,7 @@ from traceprof.measures.steps.measured import (
 from traceprof.measures.traffic.copies import copy_speeds
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.trace import Trace
 
 _CASES: Final = (

@@ -10,15 +10,7 @@ import pandas as pd
 
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_all_ranges
-from traceprof.measures.rows import (
-    Ints,
-    Texts,
-    are_named,
-    in_order,
-    ints,
-    rows_by,
-    unions_by,
-)
+from traceprof.measures.rows import Ints, Texts, are_named, in_order, ints, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace

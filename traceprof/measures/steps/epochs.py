@@ -83,11 +83,7 @@ def _own(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _passes(
-    fetches: pd.DataFrame,
-    numbers: Ints,
-    trained: Ints,
-    evaluated: Ints,
-    steps: Ints,
+    fetches: pd.DataFrame, numbers: Ints, trained: Ints, evaluated: Ints, steps: Ints
 ) -> pd.DataFrame:
     """Return the passes of one process; the last three are starts, sorted."""
     starts, ends = bounds(fetches)

@@ -99,11 +99,7 @@ def _occurrences(codes: Ints, end: int, size: int) -> Ints:
     return np.flatnonzero((windows == signature).all(axis=1)) + size - 1
 
 
-_HEAVY: Final = (
-    Activity.GEMM.value,
-    Activity.CONVOLUTION.value,
-    Activity.ATTENTION.value,
-)
+_HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)
 """Work of the forward and backward passes, never of an optimizer step."""
 _FEWEST_STEPS: Final = 3
 _FEWEST_KERNELS: Final = 8

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from traceprof.measures.rows import Bools, Ints
+from traceprof.measures.rows import Bools, Ints, ints, rows_by
 from traceprof.model.timing import STEP_COLUMNS, empty_steps
 from traceprof.names.ranges import PROFILER_RANGES
 
@@ -100,13 +100,9 @@ def events_of(own: pd.DataFrame, closing: int) -> Iterator[tuple[int, Iterable[P
         for values in _named([str(name) for name in names.categories])
     )
     chosen = own.assign(phase=phase_of, which=which_of)[phase_of >= 0]
-    columns = {
-        name: chosen[name].to_numpy(np.int64)
-        for name in ("phase", "start_ns", "end_ns", "which", "thread")
-    }
-    for process, rows in chosen.groupby("process").indices.items():
-        thread = columns["thread"][rows]
-        phase = columns["phase"][rows]
+    columns = np.stack(ints(chosen, "thread", "phase", "start_ns", "end_ns", "which"))
+    for process, rows in rows_by(chosen, "process").items():
+        thread, phase, *_ = columns[:, rows]
         closes = thread[phase == closing]
         if not len(closes):
             continue
@@ -115,9 +111,7 @@ def events_of(own: pd.DataFrame, closing: int) -> Iterator[tuple[int, Iterable[P
         is_main = thread == distinct[counts.argmax()]
         if not (is_main & (phase == BACKWARD)).any():
             is_main |= phase == BACKWARD
-        own_rows = rows[is_main]
-        lists = (columns[n][own_rows].tolist() for n in ("phase", "start_ns", "end_ns", "which"))
-        yield int(str(process)), map(PhaseEvent, *lists)
+        yield process, map(PhaseEvent, *columns[1:, rows[is_main]].tolist())
 
 
 def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock]:

@@ -11,16 +11,7 @@ import pandas as pd
 from traceprof.measures.device.times import device_time, devices_of_processes
 from traceprof.measures.facts import fact
 from traceprof.measures.host.states import find_host_phases
-from traceprof.measures.rows import (
-    Array,
-    Floats,
-    Ints,
-    Texts,
-    covered_ns,
-    ints,
-    rows_by,
-    unions_by,
-)
+from traceprof.measures.rows import Array, Floats, Ints, Texts, covered_ns, ints, rows_by, unions_by
 from traceprof.measures.steps.epochs import are_of_training
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.spans import owner_of

@@ -17,11 +17,7 @@ import pandas as pd
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import BACKWARD, are_inferred_backward, phases_of_work
-from traceprof.measures.host.states import (
-    find_host_phases,
-    inferred_backward_on_host,
-    phase_times,
-)
+from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host, phase_times
 from traceprof.measures.rows import Ints, bounds, in_order, lengths_of, rows_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.spans import owner_of
@@ -227,7 +223,7 @@ STEP_PHASES_SPEC: Final = ResultSpec.of(
         total work_count: how many kernels and copies these are
         total inferred_count: how many of them are its own although no range says so
         """,
-    ),
+    )
 )
 _KEYS: Final = ["owner", "device", "phase"]
 _MEASURES: Final = ["host_ns", "device_ns", "work_count", "inferred_count"]

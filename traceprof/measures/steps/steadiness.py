@@ -9,9 +9,9 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.rows import Bools, Floats, Ints
+from traceprof.model.grouping import rows_by_value
 
 _MOST_PLACES: Final = 1000
 _FLOOR_RATIO: Final = 0.05
@@ -105,18 +105,14 @@ def outliers(durations_ns: Floats) -> Ints:
     return found
 
 
-def outliers_of_processes(
-    durations_ns: Floats,
-    processes: Ints,
-    is_warmup: Bools,
-) -> Ints:
+def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bools) -> Ints:
     """Return 1 for each slow and -1 for each fast step among the steady ones of its process.
 
     0 for the others and for warm-up.
     """
     found = np.zeros(len(durations_ns), np.int64)
     steady = np.flatnonzero(~is_warmup)
-    for rows in pd.Series(processes[steady]).groupby(processes[steady]).indices.values():
+    for rows in rows_by_value(processes[steady]).values():
         found[steady[rows]] = outliers(durations_ns[steady[rows]])
     return found
 
