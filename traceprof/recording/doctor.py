@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from traceprof.errors import TraceprofError
 from traceprof.formats import compiled
 from traceprof.formats.nsys.reports import find_importer
 from traceprof.formats.nsys.split import read_own_events
-from traceprof.recording.machine import gpu_facts, has_gpu, mpi_facts, why_no_counters
+from traceprof.recording.machine import ask, gpu_facts, has_gpu, mpi_facts, why_no_counters
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
@@ -226,14 +225,9 @@ CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
 
 def _last_line(command: list[str]) -> str | None:
     """Return the last line that a tool prints, None where it fails."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, check=False, timeout=_TIMEOUT_S, text=True
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.strip().splitlines()
-    return lines[-1] if done.returncode == 0 and lines else None
+    done = ask(command, _TIMEOUT_S)
+    lines = done.stdout.strip().splitlines() if done is not None and not done.returncode else []
+    return lines[-1] if lines else None
 
 
 def _version_of(command: list[str]) -> str:

@@ -13,19 +13,18 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.errors import UsageError
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.model.trace import Trace
 from traceprof.recording.captured import Captured, RankProcesses
-from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
+from traceprof.recording.request import Recorder, RecordRequest, RunRecorded, writing
 from traceprof.recording.work_folder import held, is_held
 from traceprof.secrets import masked_command, masked_name, masked_text, secrets_of, storable
 from traceprof.version import __version__
@@ -58,18 +57,12 @@ class Places:
             UsageError: the folder cannot be written to.
         """
         for path in self._candidates(name, suffix):
-            try:
-                if self._is_old(path) and path not in self._taken:
-                    self._taken.add(path)
-                    return path
-                path.touch(exist_ok=False)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
-            self._made.append(path)
-            self._taken.add(path)
-            return path
+            with writing(path), suppress(FileExistsError):
+                if not self._is_old(path) or path in self._taken:
+                    path.touch(exist_ok=False)
+                    self._made.append(path)
+                self._taken.add(path)
+                return path
         raise AssertionError("names are endless")
 
     def give_back(self) -> None:
@@ -132,10 +125,8 @@ def announced(request: RecordRequest) -> Iterator[None]:
         yield
         return
     marker = request.output / _marker(secrets.token_hex(8))
-    try:
+    with writing(marker):
         marker.touch()
-    except OSError as error:
-        raise UsageError(f"{marker}: cannot be written ({error.strerror})") from error
     try:
         with held(marker):
             yield
@@ -222,12 +213,13 @@ def _utc(seconds: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedFile:
-    """One file to be written, and the processes that are in it.
+class OutputFile:
+    """One file of a recording, and the processes that are in it.
 
     ``is_whole`` says that it gets every process, ``is_rest`` that what it holds belongs to no
     rank: launchers, and processes of which nobody knows who started them. ``main`` is the process
-    that is the rank, where it is one rank.
+    that is the rank, where it is one rank. Once it is written, ``ranks`` are those in it, and
+    ``seen_ns`` is when a profiler saw the rank last, in ns since 1970, 0 where none did.
     """
 
     path: Path
@@ -235,62 +227,49 @@ class PlannedFile:
     is_whole: bool = False
     is_rest: bool = False
     main: int | None = None
+    ranks: tuple[int, ...] = ()
+    seen_ns: int = 0
 
     def holds(self, process: int) -> bool:
         """Return whether this process goes into the file."""
         return self.is_whole or process in self.processes
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """One file of a recording, and the ranks that are in it.
-
-    ``main`` is the process of the rank, where it is one; ``seen_ns`` when a profiler saw it for the
-    last time, in ns since 1970, 0 where none did.
-    """
-
-    path: Path
-    ranks: tuple[int, ...]
-    is_rest: bool = False
-    main: int | None = None
-    seen_ns: int = 0
-
-
-def planned_files(job: Job) -> list[PlannedFile]:
-    """Return the files of a recording: one, or in a folder one per rank, and per life of it.
+def planned_files(job: Job) -> list[OutputFile]:
+    """Return the files of a recording: one, or in a folder one per rank, and per start of it.
 
     Processes of no rank have a file of their own beside those of ranks. Where there are no ranks
     at all a lone process is rank 0; several have a file each.
     """
     if not job.request.is_folder:
-        return [PlannedFile(job.request.output, is_whole=True)]
+        return [OutputFile(job.request.output, is_whole=True)]
     ranks = job.captured.ranks
     if not ranks:
         return [file_of_node(job)]
     if len(ranks) == 1:
         path = _path(job, f"rank{ranks[0].rank or 0}")
-        return [PlannedFile(path, is_whole=True, main=ranks[0].main)]
+        return [OutputFile(path, is_whole=True, main=ranks[0].main)]
     known = [one for one in ranks if one.rank is not None]
 
     def order(one: RankProcesses) -> tuple[int, int]:
         return one.rank or 0, job.captured.started_ns(one.main)
 
     in_order = sorted(known or ranks, key=order)
-    parts = [PlannedFile(_path(job, _name(one)), one.pids, main=one.main) for one in in_order]
+    parts = [OutputFile(_path(job, _name(one)), one.pids, main=one.main) for one in in_order]
     rest = frozenset[int]().union(*(one.pids for one in ranks if one.rank is None))
     if known and rest:
         parts.append(file_of_rest(job, rest))
     return parts
 
 
-def file_of_rest(job: Job, processes: frozenset[int] = frozenset()) -> PlannedFile:
+def file_of_rest(job: Job, processes: frozenset[int] = frozenset()) -> OutputFile:
     """Return the file for what belongs to no rank."""
-    return PlannedFile(_path(job, f"others-{job.host}"), processes, is_rest=True)
+    return OutputFile(_path(job, f"others-{job.host}"), processes, is_rest=True)
 
 
-def file_of_node(job: Job) -> PlannedFile:
+def file_of_node(job: Job) -> OutputFile:
     """Return the file for everything on this host, where it cannot be told apart."""
-    return PlannedFile(_path(job, f"node-{job.host}"), is_whole=True)
+    return OutputFile(_path(job, f"node-{job.host}"), is_whole=True)
 
 
 def ranks_in(trace: Trace) -> tuple[int, ...]:

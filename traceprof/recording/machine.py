@@ -43,6 +43,19 @@ def why_no_counters() -> str | None:
     return "only root may read GPU metrics" if is_restricted and os.geteuid() else None
 
 
+def open_nvml() -> tuple[Any, list[Any]]:
+    """Return NVML and the handles of the GPUs; None and nothing without a driver or its package."""
+    if importlib.util.find_spec("pynvml") is None:
+        return None, []
+    nvml = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+        count = nvml.nvmlDeviceGetCount()
+        return nvml, [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+    except nvml.NVMLError:
+        return None, []
+
+
 def gpu_facts() -> dict[str, str]:
     """Return what the driver says of itself, of the GPUs and of the links between them.
 
@@ -50,13 +63,8 @@ def gpu_facts() -> dict[str, str]:
     between two GPUs (as ``nvidia-smi topo`` calls it), ``gpu.0.nvlink`` the active links with the
     rate of each in one direction. What is not supported is left out.
     """
-    if importlib.util.find_spec("pynvml") is None:
-        return {}
-    nvml = importlib.import_module("pynvml")
-    try:
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    except nvml.NVMLError:
+    nvml, handles = open_nvml()
+    if nvml is None:
         return {}
     facts = dict(_answers(nvml, _DRIVER))
     for number, handle in enumerate(handles):
@@ -229,7 +237,6 @@ def _cpu_info() -> dict[str, str]:
 
 
 _LAUNCHERS: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "mpirun_rsh")
-_TIMEOUT_S: Final = 3
 _NAMES: Final = (
     ("Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
     ("Open MPI", re.compile(r"\(OpenRTE\) (\S+)")),
@@ -250,9 +257,9 @@ def mpi_facts(command: Sequence[str] = ()) -> dict[str, str]:
     launcher = _launcher(command)
     if launcher is None:
         return {}
-    said = _output([str(launcher), "--version"])
+    said = _said(str(launcher), "--version")
     if "HYDRA" in said:
-        said = _output([str(launcher.parent / "mpichversion")]) + said
+        said = _said(str(launcher.parent / "mpichversion")) + said
     found = (f"{name} {match[1]}" for name, pattern in _NAMES if (match := pattern.search(said)))
     return {"mpi": next(found, ""), "mpi.launcher": str(launcher)}
 
@@ -263,21 +270,25 @@ def _launcher(command: Sequence[str]) -> Path | None:
     return None if found is None else Path(found).resolve()
 
 
-def _output(command: Sequence[str]) -> str:
+def ask(command: Sequence[str], timeout_s: float = 3) -> subprocess.CompletedProcess[str] | None:
+    """Run a tool, and return how it ended and what it said; None where it does not run."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
+            encoding="utf-8",
+            errors="replace",
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (done.stdout + done.stderr).decode("utf-8", "replace")
+        return None
 
 
-_GIT_TIMEOUT_S: Final = 3
+def _said(*command: str) -> str:
+    done = ask(command)
+    return "" if done is None else done.stdout + done.stderr
 
 
 def read_environment(command: Sequence[str], folder: Path | None = None) -> dict[str, str]:
@@ -311,13 +322,5 @@ def git_facts(folder: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), "--no-optional-locks", *arguments],
-            capture_output=True,
-            check=False,
-            timeout=_GIT_TIMEOUT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""
+    done = ask(["git", "-C", str(folder), "--no-optional-locks", *arguments])
+    return "" if done is None or done.returncode else done.stdout.strip()

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.errors import RecordingError, TraceError, UsageError
+from traceprof.errors import UsageError
 from traceprof.files import check_target, new_file
 from traceprof.formats.nsys.split import (
     OwnEvents,
@@ -37,8 +37,7 @@ from traceprof.recording.captured import Captured
 from traceprof.recording.captured_trace import EventTables, event_tables, make_spool_trace
 from traceprof.recording.job import (
     Job,
-    PlannedFile,
-    WrittenFile,
+    OutputFile,
     file_of_node,
     file_of_rest,
     manifests_of_host,
@@ -48,7 +47,7 @@ from traceprof.recording.job import (
 from traceprof.recording.job import (
     is_joining as joins_others,
 )
-from traceprof.recording.request import ProcessProfile, RecordRequest
+from traceprof.recording.request import ProcessProfile, RecordRequest, handling_recorded, writing
 
 Times = npt.NDArray[np.int64]
 
@@ -61,7 +60,7 @@ class ProfilerClock:
     the start of the session, ``epoch_ns``, has to do.
     """
 
-    def __init__(self, epoch_ns: int, marks: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, epoch_ns: int, marks: Sequence[tuple[int, int]] = ()) -> None:
         self.epoch_ns = epoch_ns
         pairs = np.array(marks or [(0, epoch_ns)], np.int64)
         # Counted from the session start, the offsets are small enough for floating point.
@@ -129,7 +128,7 @@ _MOST_AT_ONCE: Final = 8
 _IN_EXPORT: Final = ("ranges", "marks")
 
 
-def write_export(job: Job, database: Path, notes: list[str]) -> list[WrittenFile]:
+def write_export(job: Job, database: Path, notes: list[str]) -> list[OutputFile]:
     """Add what the hooks captured to the profiler's own export, on its clock, and publish it.
 
     In a folder every rank gets a file. Where they cannot be written one file keeps everything.
@@ -156,7 +155,7 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEve
     What it has of theirs is removed: the spool has all of it.
     """
     is_bounded = job.request.bounds.is_bounded  # nsys starts with a range of ours, then
-    try:
+    with handling_recorded():
         remove_lone_overheads(database, job.captured.pids())
         own = read_own_events(database)
         lost = [
@@ -170,8 +169,6 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEve
                 "those of the spool were taken instead"
             )
             remove_own_events(database, lost)
-    except TraceError as error:
-        raise RecordingError(str(error)) from error
     return own, lost
 
 
@@ -185,13 +182,13 @@ class _Export:
         self._clock = ProfilerClock(own.epoch_ns, own.clock_marks)
         self._lost = lost
 
-    def write_whole(self, part: PlannedFile) -> WrittenFile:
+    def write_whole(self, part: OutputFile) -> OutputFile:
         """Publish the export itself."""
         ranks = self._append(self._job.captured, self._database)
         _publish(self._database, part.path)
-        return WrittenFile(part.path, ranks, main=part.main, seen_ns=self._seen_ns(part))
+        return replace(part, ranks=ranks, seen_ns=self._seen_ns(part))
 
-    def write_apart(self, parts: Sequence[PlannedFile]) -> list[WrittenFile]:
+    def write_apart(self, parts: Sequence[OutputFile]) -> list[OutputFile]:
         """Publish a file per part; none of them appears where one cannot be written."""
         ranked = [part for part in parts if not part.is_rest]
         known = frozenset[int]().union(*(part.processes for part in ranked))
@@ -209,19 +206,19 @@ class _Export:
                 temporary[path].unlink(missing_ok=True)
         return files
 
-    def _write_one(self, part: PlannedFile, path: Path) -> WrittenFile | None:
+    def _write_one(self, part: OutputFile, path: Path) -> OutputFile | None:
         """Write one part under its temporary name; None where nothing belongs to no rank."""
         n_events = copy_processes(self._database, path, part.processes, others=part.is_rest)
         if not part.is_rest:
             ranks = self._append(self._job.captured.of(part.processes), path)
-            return WrittenFile(part.path, ranks, main=part.main, seen_ns=self._seen_ns(part))
+            return replace(part, ranks=ranks, seen_ns=self._seen_ns(part))
         captured = self._job.captured
         rest = captured.of(frozenset(captured.pids()) - part.processes)
         if not n_events and rest.is_empty:
             return None
-        return WrittenFile(part.path, self._append(rest, path), is_rest=True)
+        return replace(part, ranks=self._append(rest, path))
 
-    def _seen_ns(self, part: PlannedFile) -> int:
+    def _seen_ns(self, part: OutputFile) -> int:
         """Return when the profiler saw the rank of a part for the last time, 0 where it did not."""
         at = None if part.main is None else self._own.last_ns.get(part.main)
         return 0 if at is None else self._own.epoch_ns + at
@@ -259,7 +256,8 @@ def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> N
     """
     target = request.output / f"{_manifest_name()}.json" if request.is_folder else request.output
     if request.is_folder:
-        _make_folder(request.output)
+        with writing(request.output, "created"):
+            request.output.mkdir(parents=True, exist_ok=True)
     elif target.is_dir():
         raise UsageError(f"{target}: is a folder; end the name with / to record into it")
     if is_joining is None:
@@ -267,14 +265,12 @@ def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> N
     check_target(target, force=request.force or is_joining)
     folder = target.absolute().parent
     probe = folder / f".traceprof-{os.getpid()}.probe"
-    try:
+    with writing(folder, "written to"):
         probe.touch()
         probe.unlink()
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written to ({error.strerror})") from error
 
 
-def write_outputs(job: Job, notes: list[str]) -> list[WrittenFile]:
+def write_outputs(job: Job, notes: list[str]) -> list[OutputFile]:
     """Write the files of a recording and return them; ``notes`` gets what is odd.
 
     Raises:
@@ -296,42 +292,26 @@ def _manifest_name() -> str:
     return f"manifest-{socket.gethostname()}"
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be created ({error.strerror})") from error
-
-
-def _write_spool(job: Job, part: PlannedFile) -> WrittenFile:
+def _write_spool(job: Job, part: OutputFile) -> OutputFile:
     """Write a trace of what the hooks captured alone; all files of a node share one clock."""
     captured = job.captured if part.is_whole else job.captured.of(part.processes)
     profiles = [item for item in job.run.profiles if part.holds(item.pid)]
     times = (job.captured.first_ns(), first_of_profiles(job.run.profiles))
     first_ns = min(filter(None, times), default=0)
-
-    def since_first(times: np.ndarray) -> np.ndarray:
-        shifted: np.ndarray = times - first_ns
-        return shifted
-
+    clock = ProfilerClock(first_ns)
     trace = make_spool_trace(
-        captured,
-        since_first,
-        job.facts,
-        first_ns,
-        host=job.host,
-        with_windows=not profiles,
+        captured, clock, job.facts, first_ns, host=job.host, with_windows=not profiles
     )
     operators = trace.host_ops
     names = renamed_categories(operators["name"].array, job.shown_name)
     trace = trace.with_tables({"host_ops": operators.assign(name=names)})
     if profiles:
         trace = with_profiles(trace, profiles)
-    write_nsys(trace, part.path, job.texts(), event_tables(captured, since_first, job.shown_name))
-    return WrittenFile(part.path, ranks_in(trace), is_rest=part.is_rest, main=part.main)
+    write_nsys(trace, part.path, job.texts(), event_tables(captured, clock, job.shown_name))
+    return replace(part, ranks=ranks_in(trace))
 
 
-def _write_manifest(job: Job, files: list[WrittenFile]) -> None:
+def _write_manifest(job: Job, files: list[OutputFile]) -> None:
     """Write what this launcher recorded, in the form that readers of runs know."""
     manifest = {MANIFEST_KEY: 1, **job.manifest()}
     sizes = [one.world_size for one in job.captured.processes if one.world_size is not None]
@@ -345,26 +325,24 @@ def _write_manifest(job: Job, files: list[WrittenFile]) -> None:
     if job.captured.agent_events:
         manifest["agents"] = list(job.captured.agent_events)
     path = job.places.take(f"manifest-{job.host}", ".json")
-    try:
+    with writing(path):
         path.write_text(json.dumps(manifest, indent=1) + "\n")
         if job.request.force and not job.is_joining:
             _remove_older(job, path)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def _are_starts(job: Job, files: Sequence[WrittenFile]) -> bool:
+def _are_starts(job: Job, files: Sequence[OutputFile]) -> bool:
     """Return whether processes of no rank are one program that was started again and again."""
-    lives = [
-        job.captured.life_of(file.main, file.seen_ns) for file in files if file.main is not None
+    starts = [
+        job.captured.start_of(file.main, file.seen_ns) for file in files if file.main is not None
     ]
-    if len(lives) < 2 or len(lives) < len(files) or any(file.ranks for file in files):
+    if len(starts) < 2 or len(starts) < len(files) or any(file.ranks for file in files):
         return False
-    lives.sort(key=lambda life: int(life.get("started_ns", 0)))
+    starts.sort(key=lambda start: int(start.get("started_ns", 0)))
     follow = (
-        one.get("ended_ns", inf) < other.get("started_ns", 0) for one, other in pairwise(lives)
+        one.get("ended_ns", inf) < other.get("started_ns", 0) for one, other in pairwise(starts)
     )
-    pids = {life["pid"] for life in lives}
+    pids = {start["pid"] for start in starts}
     commands = {one.command for one in job.captured.processes if one.pid in pids}
     return len(commands) == 1 and all(follow)
 
@@ -376,10 +354,10 @@ def _remove_older(job: Job, own: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _manifest_row(job: Job, file: WrittenFile) -> dict[str, object]:
+def _manifest_row(job: Job, file: OutputFile) -> dict[str, object]:
     row: dict[str, object] = {"file": file.path.name, "host": job.host}
     if len(file.ranks) == 1:
         row["rank"] = file.ranks[0]
     elif file.ranks:
         row["ranks"] = list(file.ranks)
-    return row if file.main is None else row | job.captured.life_of(file.main, file.seen_ns)
+    return row if file.main is None else row | job.captured.start_of(file.main, file.seen_ns)

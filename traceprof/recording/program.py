@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -20,35 +20,20 @@ import traceprof.annotate
 from traceprof.errors import RecordingError
 from traceprof.recording.request import RecordRequest
 
-WRITING: Final = "the program has ended and its trace is being written: once more to leave it"
-"""What is said to the first signal that comes then."""
-
+_WRITING: Final = "the program has ended and its trace is being written: once more to leave it"
 _NUMBERS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 @contextmanager
-def undisturbed(say: Callable[[str], None]) -> Iterator[None]:
-    """Have the first SIGINT, SIGTERM or SIGHUP only say what is being done.
-
-    Raises:
-        KeyboardInterrupt: from within the block, at the second one.
-    """
-    n_signals = 0
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        nonlocal n_signals
-        n_signals += 1
-        if n_signals > 1:
-            raise KeyboardInterrupt
-        say(WRITING)
-
+def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have SIGINT, SIGTERM and SIGHUP handled by ``handler`` for a while."""
     numbers = [getattr(signal, name) for name in _NUMBERS if hasattr(signal, name)]
-    before = {number: signal.signal(number, on_signal) for number in numbers}
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
 INJECT_FOLDER: Final = Path(traceprof.annotate.__file__).resolve().parent / "inject"
@@ -146,14 +131,14 @@ class Program:
         Raises:
             KeyboardInterrupt: at the second one while a profiler writes what it has recorded.
         """
-        if self.process is None:
-            self._early.append(number)
-            return
         if self.is_over():
             self._n_late += 1
             if self._n_late > 1:
                 raise KeyboardInterrupt
-            self.say(WRITING)
+            self.say(_WRITING)
+            return
+        if self.process is None:
+            self._early.append(number)
             return
         self.signal_passed = number
         if number != signal.SIGINT:
@@ -268,13 +253,15 @@ def last_line(said: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-@contextmanager
-def signals_passed_on(program: Program) -> Iterator[None]:
+def signals_passed_on(program: Program) -> AbstractContextManager[None]:
     """Pass SIGINT, SIGTERM and SIGHUP on to ``program`` for a while."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, program.on_signal) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _signals_to(program.on_signal)
+
+
+def undisturbed(say: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Have the first SIGINT, SIGTERM or SIGHUP only say that the trace is being written.
+
+    Raises:
+        KeyboardInterrupt: from within the block, at the second one.
+    """
+    return _signals_to(Program(say=say, is_over=lambda: True).on_signal)

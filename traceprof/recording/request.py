@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from traceprof.errors import UsageError
+from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
 from traceprof.model.trace import Trace
 from traceprof.units import NS_PER_S, parse_duration
 
@@ -227,3 +228,23 @@ class Recorder(Protocol):
         not seen it.
         """
         ...
+
+
+@contextmanager
+def writing(
+    path: Path, what: str = "written", kind: type[TraceprofError] = UsageError
+) -> Iterator[None]:
+    """Say, as an error of ``kind``, where ``path`` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path}: cannot be {what} ({error.strerror})") from error
+
+
+@contextmanager
+def handling_recorded() -> Iterator[None]:
+    """Say of what a profiler has left, where it is damaged, that the recording failed."""
+    try:
+        yield
+    except TraceError as error:
+        raise RecordingError(str(error)) from error

@@ -11,8 +11,6 @@ that time.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +19,7 @@ from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.hardware.catalogue import pcie_peak
+from traceprof.recording.machine import open_nvml
 
 _SENT, _RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
 _METRICS: Final = ("pcie_bytes_sent", "pcie_bytes_received")
@@ -157,14 +156,7 @@ Metrics = Iterator[tuple[str, float]]
 
 def open_gpus() -> list[tuple[float, Callable[[], Reading]]]:
     """Return (period in seconds, read) of everything; nothing without a GPU or nvidia-ml-py."""
-    if importlib.util.find_spec("pynvml") is None:
-        return []
-    nvml = importlib.import_module("pynvml")
-    try:
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    except nvml.NVMLError:
-        return []
+    nvml, handles = open_nvml()
     if not handles:
         return []
     return [

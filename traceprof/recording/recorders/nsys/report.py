@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final
 
-from traceprof.errors import RecordingError, TraceError
+from traceprof.errors import RecordingError
 from traceprof.formats.nsys.reports import convert_stream, export_report, find_importer
 from traceprof.formats.nsys.secrets import (
     redaction_in,
@@ -24,7 +24,7 @@ from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.recording.orphans import PATIENCE_S, STARTED, end_processes, processes_of
 from traceprof.recording.program import last_line
 from traceprof.recording.recorders.nsys.leftovers import remove_temporary
-from traceprof.recording.request import RecordRequest, RunRecorded
+from traceprof.recording.request import RecordRequest, RunRecorded, handling_recorded, writing
 from traceprof.secrets import MASK, masked_name, secrets_of
 
 _MENTIONED: Final = re.compile(r"(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
@@ -69,10 +69,8 @@ def convert_qdstrm(nsys: str, stream: Path) -> Path:
             "install the complete Nsight Systems package, or take --keep-report elsewhere"
         )
     report = stream.with_suffix(".nsys-rep")
-    try:
+    with handling_recorded():
         convert_stream(importer, stream, report)
-    except TraceError as error:
-        raise RecordingError(str(error)) from error
     return report
 
 
@@ -89,10 +87,8 @@ def exported(nsys: str, report: Path, database: Path) -> Path:
     """
     if report.suffix == ".qdstrm":
         report = convert_qdstrm(nsys, report)
-    try:
+    with handling_recorded():
         export_report(nsys, report, database)
-    except TraceError as error:
-        raise RecordingError(str(error)) from error
     return report
 
 
@@ -109,7 +105,7 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
     whole = [(secret.argument, secret.shown) for secret in secrets]
     hidden = [part for secret in secrets for part in secret.hidden]
     parts = [(part, MASK) for part in hidden if len(part) >= _LEAST_PART]
-    try:
+    with handling_recorded():
         told = redaction_in(database)
         whole += told.whole.items()
         parts += [(part, MASK) for part in told.parts]
@@ -118,8 +114,6 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
             replace_system_texts(database, whole, parts)
         known = worth_seeking([*hidden, *told.parts])
         rename_events(database, lambda name: masked_name(without_secrets(name, known)))
-    except TraceError as error:
-        raise RecordingError(str(error)) from error
 
 
 LOG: Final = "nsys.log"
@@ -190,8 +184,6 @@ def _keep(request: RecordRequest, report: Path) -> Path:
     target = request.output.with_suffix(report.suffix)
     if request.is_folder:
         target = request.output / f"report-{socket.gethostname()}{report.suffix}"
-    try:
+    with writing(target, kind=RecordingError):
         shutil.copy2(report, target)
-    except OSError as error:
-        raise RecordingError(f"{target}: cannot be written ({error.strerror})") from error
     return target
