@@ -18,11 +18,10 @@ import pandas as pd
 from traceprof.formats.nsys.schema import process_of
 from traceprof.formats.shared.cupti import constant_name, names_by_number
 from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, distinct_pairs, known
-from traceprof.formats.sqlite.conditions import Condition, between
+from traceprof.formats.sqlite.conditions import Between, Condition
 from traceprof.formats.sqlite.database import Database
-from traceprof.formats.sqlite.pages.totals import TableExtent
 from traceprof.formats.sqlite.survey import RowSource
-from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
 _NET: Final = "NET_NIC_METRIC"
@@ -60,12 +59,12 @@ def read_metrics(database: Database, window: TimeWindow | None = None) -> pd.Dat
 
     With ``window`` rows outside it may be missing; counters that add up are read whole.
     """
-    readers = (_network_metrics, _memory_usage, _page_faults)
+    readers = (network_metrics, _memory_usage, _page_faults)
     return stack("samples", [_gpu_metrics(database, window), *(read(database) for read in readers)])
 
 
 def metric_sources(database: Database) -> list[RowSource]:
-    """Return where the samples come from, but for those of networks: `network_extent`."""
+    """Return where the samples come from, but for those of networks: `network_metrics`."""
     on_device = f"memKind IN ({', '.join(map(str, _ON_DEVICE))})"
     known_sources = (
         RowSource(_GPU, "timestamp", end=""),
@@ -102,7 +101,7 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> pd.DataFrame:
     """Return the GPU counters: per cent, or whatever the name of the metric says."""
     inside = None
     if window is not None:
-        inside = between("timestamp", window.start_ns, window.end_ns - 1)
+        inside = Between("timestamp", window.start_ns, window.end_ns - 1)
     raw = _read(database, _GPU, where=inside)
     if not raw:
         return empty_table("samples")
@@ -147,7 +146,7 @@ def _faults(raw: Mapping[str, Column]) -> pd.Categorical:
     return constant_name("page_faults", len(raw["start"]))
 
 
-def _network_metrics(database: Database) -> pd.DataFrame:
+def network_metrics(database: Database) -> pd.DataFrame:
     """Return the counters of interfaces as samples.
 
     Bytes are ``bytes_sent`` and ``bytes_received`` of the source "nic:mlx5_0 IB", counted from
@@ -188,30 +187,6 @@ def _series(source: str, metric: _Metric, rows: pd.DataFrame) -> pd.DataFrame:
 def _counted(metric: _Metric) -> tuple[re.Match[str] | None, float | None]:
     """Return what a metric counts bytes of, and the ns of its rate; None where it does not."""
     return _BYTES.match(metric.name), _PER.get(metric.unit.lower())
-
-
-def network_extent(database: Database) -> TableExtent:
-    """Return the extent of the samples of network interfaces, by one scan."""
-    if not _tells(database, _NET):
-        return TableExtent()
-    series = "globalId, metricsListId, metricsIdx"
-    series += f", coalesce({_PORT}, {ABSENT})" if _PORT in database.columns(_NET) else ""
-    (rows,) = database.rows_of_each(
-        [
-            "SELECT metricsListId, metricsIdx, count(*), total(start > before), min(start), "
-            "max(start), min([end]), max([end]) FROM (SELECT *, lag([end]) OVER "
-            f"(PARTITION BY {series} ORDER BY start, rowid) AS before "
-            f"FROM {database.stored_name(_NET)}) GROUP BY {series}"
-        ]
-    )
-    metrics, whole = _metrics(database), TableExtent()
-    for group, index, n_rows, n_gaps, first, last, first_end, last_end in rows:
-        if None in _counted(metrics.get((group, index), _Metric("", ""))):
-            whole |= TableExtent(n_rows, 0, first, last)
-        else:  # the first instant, and two more for each gap
-            n_samples = n_rows + 1 + 2 * int(n_gaps)
-            whole |= TableExtent(n_samples, 0, min(first, first_end), max(last, last_end))
-    return whole
 
 
 def _add_up(

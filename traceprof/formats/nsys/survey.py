@@ -15,7 +15,7 @@ import pandas as pd
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.communication import count_communication, has_communication
 from traceprof.formats.nsys.device import has_kernel_shapes
-from traceprof.formats.nsys.metrics import metric_sources, network_extent
+from traceprof.formats.nsys.metrics import metric_sources, network_metrics
 from traceprof.formats.nsys.mpi import count_mpi_collectives
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Condition, among
@@ -51,7 +51,7 @@ def survey_of(
     more = {
         "ranges": closed,
         "collectives": with_told,
-        "samples": lambda samples: samples | network_extent(database),
+        "samples": lambda samples: samples | TableExtent.of(network_metrics(database)),
     }
     told = {"collectives": lambda: tells_of_collectives(database)}
     return Survey(database, _sources(database), frames, more, found_elsewhere=told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -71,7 +71,8 @@ def write_nsys(
     Raises:
         UsageError: the file cannot be written.
     """
-    with _database_beside(path) as connection:
+    quick = ("journal_mode = OFF", "synchronous = OFF")
+    with new_file(path, force=True) as temporary, _changing(temporary, path, quick) as connection:
         for table in _ALWAYS:
             create(connection, table, schema.NSYS_TABLES)
         strings = StringIds(connection)
@@ -81,10 +82,8 @@ def write_nsys(
                 for table, columns in _stored_events(trace, name, strings).items():
                     create(connection, table, schema.NSYS_TABLES)
                     insert_columns(connection, table, columns)
-        appender = EventAppender(connection, strings)
-        appender.append({"ranges": trace.ranges, "marks": trace.marks})
-        append_traceprof_tables(connection, trace, strings, manifest or {})
-        _write_session(connection, trace, appender.append_all(events, trace.span))
+        span = _append_recorded(connection, strings, trace, manifest or {}, events)
+        _write_session(connection, trace, span)
 
 
 def append_to_nsys(
@@ -101,16 +100,38 @@ def append_to_nsys(
     Raises:
         UsageError: the file cannot be written.
     """
+    with _changing(path, path) as connection:
+        create(connection, "StringIds", schema.NSYS_TABLES)
+        _append_recorded(connection, StringIds(connection), trace, manifest or {}, events)
+
+
+@contextmanager
+def _changing(
+    database: Path, path: Path, pragmas: Sequence[str] = ()
+) -> Iterator[sqlite3.Connection]:
+    """Open a database that is, or becomes, the file ``path``."""
     try:
-        with closing(sqlite3.connect(path)) as connection, connection:
-            create(connection, "StringIds", schema.NSYS_TABLES)
-            strings = StringIds(connection)
-            appender = EventAppender(connection, strings)
-            appender.append({"ranges": trace.ranges, "marks": trace.marks})
-            append_traceprof_tables(connection, trace, strings, manifest or {})
-            appender.append_all(events, trace.span)
+        with closing(sqlite3.connect(database)) as connection:
+            for pragma in pragmas:
+                connection.execute(f"PRAGMA {pragma}")
+            with connection:
+                yield connection
     except sqlite3.Error as error:
         raise UsageError(f"{path}: cannot be written ({error})") from error
+
+
+def _append_recorded(
+    connection: sqlite3.Connection,
+    strings: StringIds,
+    trace: Trace,
+    manifest: Mapping[str, str],
+    events: Iterable[EventTables],
+) -> TimeWindow:
+    """Add what a program and its hooks told; return the span of the trace and of ``events``."""
+    appender = EventAppender(connection, strings)
+    appender.append({"ranges": trace.ranges, "marks": trace.marks})
+    append_traceprof_tables(connection, trace, strings, manifest)
+    return appender.append_all(events, trace.span)
 
 
 def _stored_events(trace: Trace, name: str, strings: StringIds) -> Mapping[str, Mapping[str, Any]]:
@@ -190,69 +211,37 @@ def _codes(names: pd.Series, codes: Mapping[str, int], other: int | None) -> lis
     return [codes.get(str(name), other) for name in names]
 
 
-@contextmanager
-def _database_beside(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a new database under a temporary name; rename it to ``path`` if all goes well."""
-    try:
-        with new_file(path, force=True) as temporary, closing(sqlite3.connect(temporary)) as opened:
-            opened.execute("PRAGMA journal_mode = OFF")
-            opened.execute("PRAGMA synchronous = OFF")
-            with opened:
-                yield opened
-    except sqlite3.Error as error:
-        raise UsageError(f"{path}: cannot be written ({error})") from error
-
-
 def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindow) -> None:
-    product = {
-        "EXPORT_PRODUCT_NAME": "traceprof",
-        "EXPORT_SCHEMA_VERSION": _SCHEMA_VERSION,
-        "EXPORT_HOST": trace.info.host,
+    machine, epoch_ns = schema.global_id(0), trace.info.utc_epoch_ns
+    start_ns, end_ns = min(0, span.start_ns), span.end_ns
+    rows: dict[str, list[tuple[Any, ...]]] = {
+        "META_DATA_EXPORT": [
+            ("EXPORT_PRODUCT_NAME", "traceprof"),
+            ("EXPORT_SCHEMA_VERSION", _SCHEMA_VERSION),
+            ("EXPORT_HOST", trace.info.host),
+        ],
+        "ANALYSIS_DETAILS": [(machine, end_ns - start_ns, start_ns, end_ns)],
+        "TARGET_INFO_SYSTEM_ENV": [(machine, "Hostname", "Hostname", 0, trace.info.host)],
+        "ENUM_CUDA_MEMCPY_OPER": [(i, text, text) for i, text in _COPY_LABELS.items()],
+        "ENUM_CUDA_MEM_KIND": [(i, text, text) for i, text in _MEMORY_LABELS.items()],
     }
-    connection.executemany("INSERT INTO META_DATA_EXPORT VALUES (?, ?)", product.items())
-    epoch_ns = trace.info.utc_epoch_ns
     if epoch_ns is not None:
         seconds = epoch_ns // NS_PER_S
-        connection.execute(
-            "INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, ?, ?)",
-            (
-                epoch_ns,
-                time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)),
-                time.strftime("%Y-%m-%dT%H:%M:%S %z", time.localtime(seconds)),
-            ),
-        )
-    start_ns, end_ns = min(0, span.start_ns), span.end_ns
-    connection.execute(
-        "INSERT INTO ANALYSIS_DETAILS VALUES (?, ?, ?, ?)",
-        (schema.global_id(0), end_ns - start_ns, start_ns, end_ns),
-    )
-    environment = [(schema.global_id(0), "Hostname", "Hostname", 0, trace.info.host)]
-    connection.executemany("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (?, ?, ?, ?, ?)", environment)
-    for table, labels in (
-        ("ENUM_CUDA_MEMCPY_OPER", _COPY_LABELS),
-        ("ENUM_CUDA_MEM_KIND", _MEMORY_LABELS),
-    ):
-        connection.executemany(
-            f"INSERT INTO {table} VALUES (?, ?, ?)", [(i, text, text) for i, text in labels.items()]
-        )
+        utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        local = time.strftime("%Y-%m-%dT%H:%M:%S %z", time.localtime(seconds))
+        rows["TARGET_INFO_SESSION_START_TIME"] = [(epoch_ns, utc, local)]
+    for table, told in rows.items():
+        marks = ", ".join("?" * len(told[0]))
+        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", told)
 
 
 def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: StringIds) -> None:
     processes, threads, devices = trace.processes, trace.threads, trace.devices
-    insert_columns(
-        connection,
-        "PROCESSES",
-        {
-            "globalPid": [schema.global_id(pid) for pid in processes["process"].tolist()],
-            "pid": processes["process"],
-            "name": processes["name"],
-        },
-    )
-    insert_columns(
-        connection,
-        "ThreadNames",
-        {"nameId": strings.ids_of(threads["name"]), "globalTid": global_ids(threads)},
-    )
+    owners = [schema.global_id(pid) for pid in processes["process"].tolist()]
+    own = {"globalPid": owners, "pid": processes["process"], "name": processes["name"]}
+    insert_columns(connection, "PROCESSES", own)
+    names = strings.ids_of(threads["name"])
+    insert_columns(connection, "ThreadNames", {"nameId": names, "globalTid": global_ids(threads)})
     capabilities = devices["compute_capability"].tolist()
     insert_columns(
         connection,

@@ -25,7 +25,6 @@ from traceprof.model.trace import DEVICE_TABLES, Trace, TraceInfo, make_trace
 from traceprof.names.classes import classify
 from traceprof.version import __version__
 
-_KEY: Final = "traceprof_tables"
 _VERSION: Final = 1
 
 
@@ -47,12 +46,13 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class FolderManifest:
-    """What ``trace.json`` tells."""
+    """What ``trace.json`` tells; ``traceprof_tables`` is its version."""
 
+    traceprof_tables: int
     storage: Storage
     info: TraceInfo
     recorded: frozenset[str]
-    span: TimeWindow
+    span_ns: tuple[int, int]
     tables: Mapping[str, TableFile]
 
     def write(self, folder: Path) -> None:
@@ -60,12 +60,12 @@ class FolderManifest:
         info = {**msgspec.to_builtins(self.info), "warnings": list(self.info.warnings)}
         del info["path"]
         value = {
-            _KEY: _VERSION,
+            "traceprof_tables": self.traceprof_tables,
             "written_by": f"traceprof {__version__}",
             "storage": self.storage.value,
             "info": info,
             "recorded": sorted(self.recorded),
-            "span_ns": [self.span.start_ns, self.span.end_ns],
+            "span_ns": self.span_ns,
             "tables": {
                 name: {
                     "file": stored.file,
@@ -81,21 +81,6 @@ class FolderManifest:
         (folder / MANIFEST).write_bytes(text.encode("utf-8", "replace") + b"\n")
 
 
-class _StoredTable(msgspec.Struct):
-    file: str
-    n_rows: int
-    names: dict[str, list[str]] = {}
-
-
-class _StoredManifest(msgspec.Struct):
-    version: int = msgspec.field(name=_KEY)
-    storage: Storage
-    info: TraceInfo
-    recorded: list[str]
-    span_ns: tuple[int, int]
-    tables: dict[str, _StoredTable]
-
-
 def read_manifest(folder: Path) -> FolderManifest:
     """Return what ``folder`` says of itself.
 
@@ -104,36 +89,23 @@ def read_manifest(folder: Path) -> FolderManifest:
     """
     path = folder / MANIFEST
     try:
-        told = msgspec.json.decode(path.read_bytes(), type=_StoredManifest)
+        told = msgspec.json.decode(path.read_bytes(), type=FolderManifest)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: no readable description of tables: {error}") from error
-    if told.version != _VERSION:
+    if told.traceprof_tables != _VERSION:
         raise TraceError(
-            f"{path}: tables of version {told.version}, this traceprof reads version {_VERSION}: "
-            "use the one that wrote them, or a newer one"
+            f"{path}: tables of version {told.traceprof_tables}, this traceprof reads version "
+            f"{_VERSION}: use the one that wrote them, or a newer one"
         )
     start_ns, end_ns = told.span_ns
     if start_ns > end_ns:
         raise TraceError(f"{path}: a time that ends before it begins: export the trace again")
-    info = replace(told.info, path=str(folder))
-    tables = {
-        name: TableFile(_plain_name(path, stored.file), stored.n_rows, stored.names)
-        for name, stored in told.tables.items()
-        if name in TABLES
-    }
-    recorded = frozenset(told.recorded) & TABLES.keys()
-    return FolderManifest(told.storage, info, recorded, TimeWindow(start_ns, end_ns), tables)
-
-
-def _plain_name(path: Path, name: str) -> str:
-    """Return the name of a file of the folder.
-
-    Raises:
-        TraceError: it leads out of the folder.
-    """
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise TraceError(f"{path}: {name!a} is no file of this folder")
-    return name
+    tables = {name: stored for name, stored in told.tables.items() if name in TABLES}
+    for stored in tables.values():
+        if Path(stored.file).name != stored.file or stored.file in ("", ".", ".."):
+            raise TraceError(f"{path}: {stored.file!a} is no file of this folder")
+    info, recorded = replace(told.info, path=str(folder)), told.recorded & TABLES.keys()
+    return replace(told, info=info, recorded=recorded, tables=tables)
 
 
 FORMAT_NAME: Final = "tables"
@@ -151,7 +123,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
         tables["kernels"] = tables["kernels"].assign(activity=classify(names, options.rules))
     devices = tables["devices"]
     worked = devices.loc[devices["used"] == 1, "device"]
-    trace = make_trace(told.info, tables, told.recorded, told.span, worked)
+    trace = make_trace(told.info, tables, told.recorded, TimeWindow(*told.span_ns), worked)
     return replace(trace, info=replace(trace.info, format=trace.info.format or FORMAT_NAME))
 
 
@@ -235,7 +207,8 @@ class FolderWriter:
             for name, table in self._open.items()
         }
         tables = {name: stored[name] for name in TABLES}
-        FolderManifest(self.storage, info, recorded, span, tables).write(self.folder)
+        times = span.start_ns, span.end_ns
+        FolderManifest(_VERSION, self.storage, info, recorded, times, tables).write(self.folder)
 
     def _begin(self, name: str) -> _Open:
         kinds = TABLES[name].columns
