@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -21,14 +20,13 @@ from traceprof.formats.sqlite.copying import (
     NOTE,
     DatabaseCopy,
     SourceTable,
-    Times,
     copy_strings,
     copying,
     filled_tables,
     note_cut,
     string_columns,
     text_by,
-    times_of,
+    timed_tables,
 )
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.schema import quoted
@@ -58,6 +56,10 @@ def tells_of_machine(name: str) -> bool:
 def is_known(name: str) -> bool:
     """Return whether a table is one of nsys's or of traceprof's own."""
     return tells_of_machine(name) or _OF_EVENTS.match(name) is not None
+
+
+def _is_cut(name: str) -> bool:
+    return not tells_of_machine(name) and name not in schema.DETAILS
 
 
 _MODEL: Final = {
@@ -135,7 +137,7 @@ class _Cut:
         self.has_collectives = has_collectives
         self.request = request
         self.places = places
-        self.unknown: dict[str, str] = {}
+        self.times, self.unknown = timed_tables(copy, _is_cut, is_known, request.span)
         self.redaction: Redaction | None = None
         if not request.keep_environment:
             self.redaction = redaction_of(copy.connection, "source")
@@ -191,23 +193,6 @@ class _Cut:
                     f" WHERE typeof(deviceId) = 'integer' AND {self._owners(table)}"
                 )
                 found |= {self.places.get(row, row[1]) for row in rows}
-        return found
-
-    @cached_property
-    def times(self) -> dict[str, Times]:
-        """The time columns of the tables that are cut by them."""
-        found: dict[str, Times] = {}
-        for name, table in self.copy.tables.items():
-            if tells_of_machine(name) or name == NOTE or name in schema.DETAILS:
-                continue
-            times = times_of(table, foreign=not is_known(name))
-            if times is None:
-                continue
-            if is_known(name):
-                found[name] = times
-            elif times.is_on_clock(self.copy, table, self.request.span):
-                found[name] = times
-                self.unknown[name] = f"cut by {times.names}"
         return found
 
     def _timed(self, *columns: str) -> list[SourceTable]:

@@ -7,7 +7,6 @@ ends. Tables about the machine are kept whole. nvprof keeps no environment.
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,6 @@ from traceprof.formats.sqlite.copying import (
     NOTE,
     DatabaseCopy,
     SourceTable,
-    Times,
     codec_of,
     copy_strings,
     copying,
@@ -27,15 +25,14 @@ from traceprof.formats.sqlite.copying import (
     note_cut,
     string_columns,
     text_by,
-    times_of,
+    timed_tables,
 )
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import DEVICE_TABLES
 from traceprof.secrets import masked_text
-
-__all__ = ["cut"]
 
 _STRINGS: Final = "StringTable"
 _STRING_COLUMNS: Final = frozenset(
@@ -45,10 +42,16 @@ _EVENT, _MACHINE = range(2)
 """Whose name a string is."""
 _MARKER: Final = PREFIX + "MARKER"
 _MARKER_DATA: Final = PREFIX + "MARKER_DATA"
+_MODEL: Final = {
+    **dict.fromkeys(("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL", "GRAPH_TRACE"), "kernels"),
+    **dict.fromkeys(("MEMCPY", "MEMCPY2", "MEMSET", "UNIFIED_MEMORY_COUNTER"), "copies"),
+    **dict.fromkeys(("RUNTIME", "DRIVER"), "api_calls"),
+    "SYNCHRONIZATION": "syncs",
+    "OVERHEAD": "overheads",
+}
 _DEVICE_TABLES: Final = frozenset(
-    PREFIX + name
-    for name in ("CONCURRENT_KERNEL", "KERNEL", "CDP_KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2")
-) | {PREFIX + "MEMSET"}
+    PREFIX + name for name, own in _MODEL.items() if own in DEVICE_TABLES
+) - {PREFIX + "UNIFIED_MEMORY_COUNTER"}
 _CALLS: Final = (PREFIX + "RUNTIME", PREFIX + "DRIVER")
 _TELLING_OF_COLLECTIVES: Final = frozenset({_MARKER, "ranges", "collectives"})
 _OF_THE_MACHINE: Final = frozenset(
@@ -56,20 +59,6 @@ _OF_THE_MACHINE: Final = frozenset(
     | {PREFIX + name for name in ("STREAM", "PCIE", "NVLINK", "FUNCTION", "MODULE")}
     | {PREFIX + name for name in ("SOURCE_LOCATOR", "INSTRUCTION_CORRELATION")}
 )
-_MODEL: Final = {
-    "CONCURRENT_KERNEL": "kernels",
-    "KERNEL": "kernels",
-    "CDP_KERNEL": "kernels",
-    "GRAPH_TRACE": "kernels",
-    "MEMCPY": "copies",
-    "MEMCPY2": "copies",
-    "MEMSET": "copies",
-    "UNIFIED_MEMORY_COUNTER": "copies",
-    "RUNTIME": "api_calls",
-    "DRIVER": "api_calls",
-    "SYNCHRONIZATION": "syncs",
-    "OVERHEAD": "overheads",
-}
 _THREAD: Final = (
     "printf('%02X%02X%02X%02X', {0} & 255, {0} >> 8 & 255, {0} >> 16 & 255, {0} >> 24 & 255)"
 )
@@ -96,6 +85,14 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         return _Cut(copy, request, zero_ns, has_collectives=has_collectives).report()
 
 
+def _is_known(name: str) -> bool:
+    return name.startswith(PREFIX)
+
+
+def _is_cut(name: str) -> bool:
+    return name not in (NOTE, _STRINGS, _MARKER) and name not in _OF_THE_MACHINE
+
+
 def _moved(window: TimeWindow, by_ns: int) -> TimeWindow:
     return TimeWindow(window.start_ns + by_ns, window.end_ns + by_ns)
 
@@ -112,7 +109,8 @@ class _Cut:
         self.zero_ns = zero_ns
         self.window = _moved(request.reach, zero_ns)
         self.reach = self.window.start_ns
-        self.unknown: dict[str, str] = {}
+        span = None if request.span is None else _moved(request.span, zero_ns)
+        self.times, self.unknown = timed_tables(copy, _is_cut, _is_known, span)
         self._register_texts()
 
     def report(self) -> CutReport:
@@ -141,12 +139,11 @@ class _Cut:
 
     def _recorded(self) -> set[str]:
         """Return the tables of the Trace that the whole file fills, as far as it tells by rows."""
-        known = [(name, _MODEL.get(name.removeprefix(PREFIX))) for name in filled_tables(self.copy)]
-        found = {
-            own
-            for name, own in known
-            if own is not None and self.request.takes(frozenset({name, own}))
-        }
+        found = set()
+        for name in filled_tables(self.copy):
+            own = _MODEL.get(name.removeprefix(PREFIX))
+            if own is not None and self.request.takes(frozenset({name, own})):
+                found.add(own)
         return found | ({"collectives"} if self.has_collectives else set())
 
     def _worked(self) -> set[int]:
@@ -179,25 +176,6 @@ class _Cut:
             return {}
         texts = [column for column, kind in table.types.items() if kind in ("TEXT", "")]
         return {column: text_by("machine_text", quoted(column)) for column in texts}
-
-    @cached_property
-    def times(self) -> dict[str, Times]:
-        """The time columns of the tables that are cut by them."""
-        found: dict[str, Times] = {}
-        span = self.request.span
-        if span is not None:
-            span = _moved(span, self.zero_ns)
-        for name, table in self.copy.tables.items():
-            is_known = name.startswith(PREFIX)
-            times = times_of(table, foreign=not is_known)
-            if times is None or name in (NOTE, _STRINGS, _MARKER) or name in _OF_THE_MACHINE:
-                continue
-            if is_known:
-                found[name] = times
-            elif times.is_on_clock(self.copy, table, span):
-                found[name] = times
-                self.unknown[name] = f"cut by {times.names}"
-        return found
 
     def _copy_device_events(self, table: SourceTable) -> int:
         if table.name not in self.times:

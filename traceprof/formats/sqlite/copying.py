@@ -461,3 +461,28 @@ def times_of(table: SourceTable, *, foreign: bool = False) -> Times | None:
     start = next((names[name] for name in _FOREIGN_STARTS if name in names), None)
     end = next((names[name] for name in _FOREIGN_ENDS if name in names), "")
     return None if start is None else Times(start, end)
+
+
+def timed_tables(
+    copy: DatabaseCopy,
+    is_cut: Callable[[str], bool],
+    is_known: Callable[[str], bool],
+    span: TimeWindow | None,
+) -> tuple[dict[str, Times], dict[str, str]]:
+    """Return the time columns of the tables that are cut by them, and what is said of some.
+
+    Args:
+        copy: which tables there are.
+        is_cut: whether a table is to be cut by times, if it has any.
+        is_known: whether the profiler has such a table; of others the times must lie in ``span``.
+        span: the time of the whole trace, in times of the file.
+    """
+    found: dict[str, Times] = {}
+    unknown: dict[str, str] = {}
+    for name, table in copy.tables.items():
+        times = times_of(table, foreign=not is_known(name)) if is_cut(name) else None
+        if times is not None and (is_known(name) or times.is_on_clock(copy, table, span)):
+            found[name] = times
+            if not is_known(name):
+                unknown[name] = f"cut by {times.names}"
+    return found, unknown
