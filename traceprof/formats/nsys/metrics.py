@@ -18,7 +18,7 @@ import pandas as pd
 from traceprof.formats.nsys.schema import process_of
 from traceprof.formats.shared.cupti import constant_name, names_by_number
 from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, distinct_pairs, known
-from traceprof.formats.sqlite.conditions import Between, Condition
+from traceprof.formats.sqlite.conditions import Condition, between
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.survey import RowSource
 from traceprof.model.tables import empty_table, make_table, stack
@@ -101,7 +101,7 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> pd.DataFrame:
     """Return the GPU counters: per cent, or whatever the name of the metric says."""
     inside = None
     if window is not None:
-        inside = Between("timestamp", window.start_ns, window.end_ns - 1)
+        inside = between("timestamp", window.start_ns, window.end_ns - 1)
     raw = _read(database, _GPU, where=inside)
     if not raw:
         return empty_table("samples")
