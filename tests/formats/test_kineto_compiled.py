@@ -14,7 +14,7 @@ from tests.requirements import TRACES, require
 from traceprof.formats import compiled
 from traceprof.formats.kineto import events as module
 from traceprof.formats.kineto import parse
-from traceprof.formats.kineto.compiled import decode
+from traceprof.formats.kineto.columns import decode
 from traceprof.formats.kineto.events import ColumnMaker, _Joined, read_kineto_events
 from traceprof.formats.kineto.json_stream import JsonArrayStream
 from traceprof.formats.kineto.parse import batch_of_items
@@ -227,11 +227,11 @@ def test_whatever_is_written_both_make_the_same_of_it(seed, n_changes):
     parsed = parse.parse_batch(text)
     if parsed is None:  # it takes more of what nobody looks at
         parsed = batch_of_items(list(JsonArrayStream(io.BytesIO(text), "")))
-    assert told(maker.columns(decoded)) == told(maker.columns(parsed))
+    assert told(maker.rows(decoded)) == told(maker.rows_of(parsed))
 
 
-def told(columns):
-    """Return what comes of columns, in what can be compared."""
+def told(rows):
+    """Return what comes of rows, in what can be compared."""
     joined = _Joined(with_shapes=True)
-    joined.add(columns)
+    joined.add(rows)
     return columns_of(joined.finish(JsonArrayStream(io.BytesIO(), ""), is_damaged=False))

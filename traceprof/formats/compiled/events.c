@@ -1,11 +1,11 @@
 /* The events in a JSON array of a Chrome trace, decoded into columns.
  *
- * What formats/kineto/parse.py and events.py do with msgspec, an event at a time. It takes what is
+ * What formats/kineto/parse.py and columns.py do with msgspec, an event at a time. It takes what is
  * plain, as nearly all is, and refuses the whole text otherwise, which those then read: what is no
  * JSON (RFC 8259), a key twice in an event, an escape in a key, a number with an exponent or with
  * more than three decimals where a time stands, a value of another type than it mostly has.
  *
- * Plain C99 without Python, called by formats/kineto/compiled.py: no state is kept. The text ends
+ * Plain C99 without Python, called by formats/kineto/columns.py: no state is kept. The text ends
  * with a zero, as Python's bytes do, which is no character of JSON: whoever looks at one character
  * after another need not look where the text ends.
  */

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import TraceError
-from traceprof.formats.kineto.compiled import Decoded, decode
+from traceprof.formats.kineto.columns import EventColumns, columns_of, decode
 from traceprof.formats.kineto.json_stream import (
     ByteSource,
     JsonArrayStream,
@@ -25,14 +25,12 @@ from traceprof.formats.kineto.json_stream import (
     mend_text,
 )
 from traceprof.formats.kineto.parse import (
-    METADATA,
     NO_SHAPE,
     NO_TIME,
     NUMBER_ARGUMENTS,
     TEXT_ARGUMENTS,
     Batch,
     Codes,
-    Details,
     Kind,
     KinetoEvent,
     batch_of_items,
@@ -53,28 +51,8 @@ _PLACE: Final = ("start_ns", "end_ns", "process", "thread")
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Rows of a run of events, in their order, and what else the run says.
-
-    ``kind`` numbers ``kinds``.
-    """
-
-    kinds: Sequence[Kind] = ()
-    kind: _Array = field(default_factory=lambda: np.empty(0, np.int32))
-    start_ns: _Array = field(default_factory=lambda: np.empty(0, np.int64))
-    end_ns: _Array = field(default_factory=lambda: np.empty(0, np.int64))
-    details: Details = field(default_factory=Details)
-    process_names: Mapping[int, str] = field(default_factory=dict)
-    thread_names: Mapping[tuple[int, int], str] = field(default_factory=dict)
-    left_out: int = 0
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-
-@dataclass(frozen=True, slots=True)
 class ColumnMaker:
-    """Makes columns of the events of some ``phases`` that ``keep`` does not refuse.
+    """Makes rows of the events of some ``phases`` that ``keep`` does not refuse.
 
     ``keep`` is asked once for each kind.
     """
@@ -95,38 +73,29 @@ class ColumnMaker:
             self._judged[kind] = known
         return known
 
-    def parse(self, text: bytes) -> Columns | None:
-        """Return the columns of the JSON array ``text``; None where it is no array of events."""
-        events = decode(text) or parse_batch(text)
-        return None if events is None else self.columns(events)
+    def parse(self, text: bytes) -> EventColumns | None:
+        """Return the rows of the JSON array ``text``; None where it is no array of events."""
+        events = decode(text)
+        if events is not None:
+            return self.rows(events)
+        batch = parse_batch(text)
+        return None if batch is None else self.rows_of(batch)
 
-    def columns(self, events: Decoded | Batch) -> Columns:
-        """Return the columns of some events, read by C or by msgspec."""
-        kinds = events.kinds
-        has_names = any(phase == METADATA for phase, _, _ in kinds)
-        processes, threads = _names_in(events.metadata if has_names else ())
-        is_row = np.array([self.is_row(kind) for kind in kinds], np.bool_)
+    def rows_of(self, batch: Batch) -> EventColumns:
+        """Return the rows of events that msgspec read."""
+        return self.rows(columns_of(batch, self.is_row, with_shapes=self.with_shapes))
+
+    def rows(self, events: EventColumns) -> EventColumns:
+        """Return those of some events that become rows."""
+        is_row = np.array([self.is_row(kind) for kind in events.kinds], np.bool_)
+        has_length = np.array([phase != _COMPLETE for phase, _, _ in events.kinds], np.bool_)
         rows = np.flatnonzero(is_row[events.kind])
-        has_length = np.array([phase != _COMPLETE for phase, _, _ in kinds], np.bool_)
         has_length = has_length[events.kind[rows]] | (events.duration_ns[rows] >= 0)
         timed = rows[(events.start_ns[rows] != NO_TIME) & has_length]
-        left_out = len(rows) - len(timed)
-        if not len(timed):
-            return Columns(process_names=processes, thread_names=threads, left_out=left_out)
-        kind, starts = events.kind[timed], events.start_ns[timed]
-        used = list(dict.fromkeys(kind.tolist())) if left_out else np.flatnonzero(is_row).tolist()
-        numbers = np.zeros(len(kinds), np.int32)
-        numbers[used] = np.arange(len(used))
-        return Columns(
-            kinds=[kinds[code] for code in used],
-            kind=numbers[kind],
-            start_ns=starts,
-            end_ns=starts + np.maximum(events.duration_ns[timed], 0),
-            details=events.details(timed, with_shapes=self.with_shapes),
-            process_names=processes,
-            thread_names=threads,
-            left_out=left_out,
-        )
+        kinds = np.flatnonzero(is_row).tolist()
+        if len(timed) < len(rows):
+            kinds = list(dict.fromkeys(events.kind[timed].tolist()))
+        return events.take(timed, kinds, len(rows) - len(timed))
 
 
 def _names_in(events: Sequence[Any]) -> tuple[dict[int, str], dict[tuple[int, int], str]]:
@@ -212,19 +181,19 @@ def read_kineto_events(
     return joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
 
 
-def _runs(found: Iterable[Columns | list[Any]], maker: ColumnMaker) -> Iterator[Columns]:
+def _runs(found: Iterable[EventColumns | list[Any]], maker: ColumnMaker) -> Iterator[EventColumns]:
     """Yield the columns of runs, and of items that were read by themselves, many at a time."""
     items: list[Any] = []
     for run in found:
         if isinstance(run, list):
             items += run
-        if items and (isinstance(run, Columns) or len(items) >= _ITEMS):
-            yield maker.columns(batch_of_items(items))
+        if items and (isinstance(run, EventColumns) or len(items) >= _ITEMS):
+            yield maker.rows_of(batch_of_items(items))
             items = []
-        if isinstance(run, Columns):
+        if isinstance(run, EventColumns):
             yield run
     if items:
-        yield maker.columns(batch_of_items(items))
+        yield maker.rows_of(batch_of_items(items))
 
 
 @dataclass(slots=True)
@@ -247,28 +216,29 @@ class _Joined:
     thread_names: dict[tuple[int, int], str] = field(default_factory=dict)
     left_out: int = 0
 
-    def add(self, run: Columns) -> None:
+    def add(self, run: EventColumns) -> None:
         """Add the rows of the next run."""
-        self.process_names |= run.process_names
-        self.thread_names |= run.thread_names
+        processes, threads = _names_in(run.metadata)
+        self.process_names |= processes
+        self.thread_names |= threads
         self.left_out += run.left_out
         if not len(run):
             return
-        details = run.details
-        self.has_shapes |= details.has_shapes
-        place = run.start_ns, run.end_ns, details.process, details.thread
+        self.has_shapes |= bool(run.shape.any())
+        end_ns = run.start_ns + np.maximum(run.duration_ns, 0)
+        place = run.start_ns, end_ns, run.process, run.thread
         for name, column in zip(_PLACE, place, strict=True):
             self.place[name].append(column)
         self.kind.append(self.kinds.of(run.kinds)[run.kind])
-        if details.shape is not None:
-            self.shape.append(self.shapes.of(details.distinct_shapes)[details.shape])
+        if self.with_shapes:
+            self.shape.append(self.shapes.of(map(tuple, run.shapes.tolist()))[run.shape])
         absent = np.broadcast_to(np.int64(ABSENT), len(run))
         for name, parts in self.numbers.items():
-            parts.append(details.numbers.get(name, absent))
-        text_codes = self.texts.of(details.distinct_texts)
+            parts.append(run.arguments.get(name, absent))
+        text_codes = self.texts.of(run.texts)
         no_text = np.broadcast_to(_NO_TEXT, len(run))
         for name, parts in self.text.items():
-            codes = details.texts.get(name)
+            codes = run.arguments.get(name)
             parts.append(no_text if codes is None else text_codes[codes])
 
     def finish(self, stream: JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:

@@ -9,10 +9,8 @@ are the digits themselves read.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -149,31 +147,6 @@ class Codes(dict[_Distinct, int]):
         return np.fromiter(map(self.__getitem__, values), np.int32)
 
 
-_Array = npt.NDArray[Any]
-
-_INT32: Final = np.iinfo(np.int32)
-_KIND: Final = attrgetter("ph", "cat", "name")
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """Where events were and their arguments, a row each, in columns.
-
-    ``texts`` has a column of numbers of ``distinct_texts`` for each argument that a row has (0 is
-    ""), ``numbers`` one of values; ``shape`` numbers ``distinct_shapes``, where they were asked
-    for, and ``has_shapes`` says whether a row has one.
-    """
-
-    process: _Array = field(default_factory=lambda: np.empty(0, np.int64))
-    thread: _Array = field(default_factory=lambda: np.empty(0, np.int64))
-    numbers: Mapping[str, _Array] = field(default_factory=dict)
-    distinct_texts: Sequence[str] = ("",)
-    texts: Mapping[str, _Array] = field(default_factory=dict)
-    has_shapes: bool = False
-    distinct_shapes: Sequence[tuple[int, ...]] = (NO_SHAPE,)
-    shape: _Array | None = None
-
-
 @dataclass(frozen=True)
 class Batch:
     """Events, and their exact times in ns, an element each; `NO_TIME` where there is none."""
@@ -181,121 +154,6 @@ class Batch:
     events: Sequence[Any]
     start_ns: npt.NDArray[np.int64]
     duration_ns: npt.NDArray[np.int64]
-
-    @cached_property
-    def _kinds(self) -> tuple[list[Kind], npt.NDArray[np.int32]]:
-        codes = Codes[Kind]()
-        kind = codes.of(map(_KIND, self.events))
-        return list(codes), kind
-
-    @property
-    def kinds(self) -> Sequence[Kind]:
-        """The kinds of events that there are."""
-        return self._kinds[0]
-
-    @property
-    def kind(self) -> npt.NDArray[np.int32]:
-        """The number of the kind of each event."""
-        return self._kinds[1]
-
-    @property
-    def metadata(self) -> Sequence[Any]:
-        """The events of phase M."""
-        return [event for event in self.events if event.ph == METADATA]
-
-    def details(self, rows: npt.NDArray[np.int64], *, with_shapes: bool) -> Details:
-        """Return what else is told of some of the events, which are in order."""
-        events = self.events
-        if len(rows) < len(events):
-            events = [events[index] for index in rows.tolist()]
-        arguments = [event.args or NO_ARGUMENTS for event in events]
-        grids = [each.grid for each in arguments]
-        distinct_texts, texts = _texts(arguments)
-        distinct_shapes, shape = _shapes(arguments) if with_shapes else ((NO_SHAPE,), None)
-        return Details(
-            process=_wholes([event.pid for event in events]),
-            thread=_wholes([event.tid for event in events]),
-            numbers=_numbers(arguments),
-            distinct_texts=distinct_texts,
-            texts=texts,
-            has_shapes=grids.count(None) < len(grids),
-            distinct_shapes=distinct_shapes,
-            shape=shape,
-        )
-
-
-def narrow(wide: npt.NDArray[np.int64]) -> _Array:
-    """Return whole numbers, one or more, in 32 bits where these are enough."""
-    is_narrow = _INT32.min <= wide.min() and wide.max() <= _INT32.max
-    return wide.astype(np.int32) if is_narrow else wide
-
-
-def _of_each(arguments: Sequence[Arguments], name: str) -> list[Any]:
-    return list(map(attrgetter(ATTRIBUTES[name]), arguments))
-
-
-def _numbers(arguments: Sequence[Arguments]) -> dict[str, _Array]:
-    """Return the whole numbers of each argument that one of the events has."""
-    numbers = {}
-    for name in NUMBER_ARGUMENTS:
-        values = _of_each(arguments, name)
-        if values.count(ABSENT) < len(values):
-            numbers[name] = _wholes(values)
-    return numbers
-
-
-def _wholes(values: Sequence[Any]) -> _Array:
-    """Return the whole numbers in the values."""
-    try:
-        wide = np.frombuffer(array("q", values), np.int64)  # refuses what is no whole number
-    except (TypeError, OverflowError):
-        wide = np.array([whole(value) for value in values], np.int64)
-    return narrow(wide)
-
-
-def _texts(arguments: Sequence[Arguments]) -> tuple[list[str], dict[str, _Array]]:
-    """Return the distinct texts, and their numbers for each argument that one of the events has."""
-    distinct = {"": 0}
-    columns = {}
-    for name in TEXT_ARGUMENTS:
-        values = _of_each(arguments, name)
-        if values.count("") < len(values):
-            codes = [distinct.setdefault(str(v), len(distinct)) if v else 0 for v in values]
-            columns[name] = np.array(codes, np.int32)
-    return list(distinct), columns
-
-
-def _shapes(arguments: Sequence[Arguments]) -> tuple[list[tuple[int, ...]], _Array]:
-    """Return the distinct ways in which kernels were launched, and the number of each event's.
-
-    Both are found by what is written, which is the same for most.
-    """
-    distinct = {NO_SHAPE: 0}
-    as_written: dict[Any, int] = {}
-    codes = np.zeros(len(arguments), np.int32)
-    for row, each in enumerate(arguments):
-        if each.grid is None:
-            continue
-        key = _as_written(each)
-        code = as_written.get(key)
-        if code is None:
-            code = distinct.setdefault(each.shape, len(distinct))
-            if key is not None:
-                as_written[key] = code
-        codes[row] = code
-    return list(distinct), codes
-
-
-def _as_written(each: Arguments) -> tuple[Any, ...] | None:
-    """Return what a kernel's shape is made of; None where that is no list of plain values."""
-    if not isinstance(each.grid, list) or not isinstance(each.block, list):
-        return None
-    key = each.context, tuple(each.grid), tuple(each.block), each.registers, each.shared_bytes
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
 
 
 NO_TIME: Final = int(np.iinfo(np.int64).min)
@@ -337,6 +195,10 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What parsers raise of text that is not what they read."""
 _EVENTS: Final = msgspec.json.Decoder(list[KinetoEvent])
 _VERBATIM_EVENTS: Final = msgspec.json.Decoder(list[_VerbatimEvent])
+
+
+kind_of: Final = attrgetter("ph", "cat", "name")
+"""What returns the `Kind` of an event."""
 
 
 def decode_events(text: bytes) -> list[KinetoEvent]:
