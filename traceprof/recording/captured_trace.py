@@ -178,7 +178,7 @@ def event_tables(
         for block in part.blocks():
             made = {
                 "ranges": _ranges(block, to_trace_time, shown),
-                "marks": _marks(block, to_trace_time, shown),
+                "marks": make_table("marks", _named(block, block.marks, to_trace_time, shown)),
                 "collectives": _collectives(block, to_trace_time),
                 "samples": _samples(_metrics(block, shown), to_trace_time),
             }
@@ -208,40 +208,31 @@ def _names(names: Sequence[Any], shown: Callable[[str], str]) -> pd.Categorical:
     return pd.Categorical(index[codes])
 
 
-def _domains(length: int) -> pd.Categorical:
-    return pd.Categorical.from_codes(np.zeros(length, np.int8), pd.Index([_DOMAIN], dtype=object))
+def _named(
+    block: EventBlock, rows: Sequence[Any], to_trace_time: Clock, shown: Callable[[str], str]
+) -> dict[str, Any]:
+    """Return the columns that ranges and marks have alike."""
+    starts, _, names, payloads, threads, _ = _columns(rows)
+    none = np.zeros(len(starts), np.int8)
+    return {
+        "start_ns": to_trace_time(np.array(starts, np.int64)),
+        "process": np.full(len(starts), block.pid),
+        "thread": threads,
+        "domain": pd.Categorical.from_codes(none, pd.Index([_DOMAIN], dtype=object)),
+        "name": _names(names, shown),
+        "payload": _payloads(payloads),
+    }
 
 
 def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> pd.DataFrame:
-    starts, ends, names, payloads, threads, kinds = _columns(block.ranges)
+    _, ends, _, _, _, kinds = _columns(block.ranges)
+    are_started = (np.array(kinds, object) == "s").astype(np.int8)
     return make_table(
         "ranges",
         {
-            "start_ns": to_trace_time(np.array(starts, np.int64)),
+            **_named(block, block.ranges, to_trace_time, shown),
             "end_ns": to_trace_time(np.array(ends, np.int64)),
-            "process": np.full(len(starts), block.pid),
-            "thread": threads,
-            "domain": _domains(len(starts)),
-            "name": _names(names, shown),
-            "payload": _payloads(payloads),
-            "kind": pd.Categorical.from_codes(
-                (np.array(kinds, object) == "s").astype(np.int8), _KINDS
-            ),
-        },
-    )
-
-
-def _marks(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> pd.DataFrame:
-    starts, _, names, payloads, threads, _ = _columns(block.marks)
-    return make_table(
-        "marks",
-        {
-            "start_ns": to_trace_time(np.array(starts, np.int64)),
-            "process": np.full(len(starts), block.pid),
-            "thread": threads,
-            "domain": _domains(len(starts)),
-            "name": _names(names, shown),
-            "payload": _payloads(payloads),
+            "kind": pd.Categorical.from_codes(are_started, _KINDS),
         },
     )
 
@@ -304,13 +295,12 @@ def _processes(captured: Captured, host: str) -> pd.DataFrame:
         {
             "process": [record.pid for record in shown],
             "name": [record.command for record in shown],
-            "rank": [ABSENT if record.rank is None else record.rank for record in shown],
-            "local_rank": [
-                ABSENT if record.local_rank is None else record.local_rank for record in shown
-            ],
-            "world_size": [
-                ABSENT if record.world_size is None else record.world_size for record in shown
-            ],
+            **{
+                name: [
+                    ABSENT if (own := getattr(record, name)) is None else own for record in shown
+                ]
+                for name in ("rank", "local_rank", "world_size")
+            },
             "host": [host] * len(shown),
         },
     )

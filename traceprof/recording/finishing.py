@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from traceprof.recording.outputs import write_outputs
 from traceprof.recording.recorders import recorder_named
 from traceprof.recording.request import Bounds, Recording, RecordRequest, RunRecorded
 from traceprof.recording.sampling.sampler import Sample
-from traceprof.recording.spool import ProcessEvents, recorded_pids
+from traceprof.recording.spool import ProcessEvents, read_object, recorded_pids
 from traceprof.recording.work_folder import Notes
 from traceprof.secrets import MASK, secrets_of
 
@@ -36,7 +35,7 @@ def notes_on_steps(folder: Path, bounds: Bounds, step_from: str) -> list[str]:
     Of several the one that did most speaks: ranks do the same. Nothing where steps were seen,
     those that were asked for among them, and it is plain what a step is.
     """
-    each = map(_seen, folder.glob("seen.*.json"))
+    each = map(read_object, folder.glob("seen.*.json"))
     found = [seen for seen in each if seen.get("steps") or any(_counts(seen).values())]
     if not found:
         return []
@@ -102,14 +101,6 @@ def _counts(seen: Mapping[str, Any]) -> dict[str, int]:
 
 
 _ORDER: Final = ("fetches", "forward passes", "backward passes", "optimizer steps")
-
-
-def _seen(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text("utf-8", "replace"))
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
 
 
 _NAME_THEM: Final = (

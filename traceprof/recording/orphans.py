@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -38,7 +38,7 @@ def end_processes_with(argument: str, patience_s: float = _PATIENCE_S) -> int:
     killed while it changes what all of them share leaves that broken. ``argument`` must be unique
     to what traceprof started, such as the name of its session.
     """
-    pids = _processes_with(argument)
+    pids = [pid for pid, folder in _others() if argument.encode() in _read(folder / "cmdline")]
     end_processes(pids, patience_s)
     return len(pids)
 
@@ -46,10 +46,7 @@ def end_processes_with(argument: str, patience_s: float = _PATIENCE_S) -> int:
 def kill_with_children(roots: Iterable[int]) -> int:
     """Kill those of the processes that still run, with all that they started; count them."""
     left = sorted(_with_descendants(pid for pid in roots if not _has_ended(pid)))
-    _send(left, signal.SIGKILL)
-    for pid in left:
-        with contextlib.suppress(OSError):
-            os.waitpid(pid, 0)
+    _kill(left)
     return len(left)
 
 
@@ -68,13 +65,26 @@ def _with_descendants(roots: Iterable[int]) -> set[int]:
 def processes_of(folder: Path) -> dict[int, bytes]:
     """Return process → command line of what was started with ``folder`` as its work folder."""
     variable = f"TRACEPROF_DIR={folder.absolute()}".encode()
-    found = {}
-    for one in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            is_of = variable in (one / "environ").read_bytes().split(b"\0")
-            if is_of and int(one.name) != os.getpid() and is_alive(int(one.name)):
-                found[int(one.name)] = (one / "cmdline").read_bytes()
-    return found
+    return {
+        pid: _read(one / "cmdline")
+        for pid, one in _others()
+        if variable in _read(one / "environ").split(b"\0") and is_alive(pid)
+    }
+
+
+def _others() -> Iterator[tuple[int, Path]]:
+    """Yield the processes of this machine but this one, with what the system says of each."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) != os.getpid():
+            yield int(folder.name), folder
+
+
+def _read(path: Path) -> bytes:
+    """Return what is in a file; nothing where it is gone, or somebody else's."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def end_processes(pids: Iterable[int], patience_s: float = _PATIENCE_S) -> None:
@@ -84,22 +94,14 @@ def end_processes(pids: Iterable[int], patience_s: float = _PATIENCE_S) -> None:
     until = time.monotonic() + patience_s
     while (left := [pid for pid in pids if not _has_ended(pid)]) and time.monotonic() < until:
         time.sleep(_SHORT_POLL_S)
-    _send(left, signal.SIGKILL)
-    for pid in left:
+    _kill(left)
+
+
+def _kill(pids: Sequence[int]) -> None:
+    _send(pids, signal.SIGKILL)
+    for pid in pids:
         with contextlib.suppress(OSError):
             os.waitpid(pid, 0)  # no zombie where it is our child
-
-
-def _processes_with(argument: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if argument.encode() in command and int(folder.name) != os.getpid():
-            found.append(int(folder.name))
-    return found
 
 
 def _send(pids: Iterable[int], number: int) -> None:

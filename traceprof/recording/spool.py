@@ -112,10 +112,10 @@ def read_process_records(folder: Path) -> list[ProcessRecord]:
     """Return the records of all processes that imported torch, by pid."""
     records = []
     for path in folder.glob(_PROCESS_RECORDS):
-        raw = _read_object(path)
-        if raw is None:
+        raw = read_object(path)
+        if not raw:
             continue
-        end = _read_object(folder / f"end.{_pid_of(path)}.json") or {}
+        end = read_object(folder / f"end.{_pid_of(path)}.json")
         records.append(
             ProcessRecord(
                 pid=int(raw["pid"]),
@@ -152,12 +152,13 @@ def read_agent_events(folder: Path) -> list[dict[str, Any]]:
     return sorted(events, key=lambda event: int(event.get("start_ns", 0)))
 
 
-def _read_object(path: Path) -> dict[str, Any] | None:
+def read_object(path: Path) -> dict[str, Any]:
+    """Return an object of JSON, empty where there is none or it was not finished."""
     try:
         raw = json.loads(path.read_text("utf-8", "replace"))
     except (OSError, ValueError):
-        return None
-    return raw if isinstance(raw, dict) else None
+        return {}
+    return raw if isinstance(raw, dict) else {}
 
 
 def _number(value: Any) -> int | None:

@@ -1,4 +1,9 @@
-"""Files that a process holds: the system lets them go when it dies, in whatever container it is."""
+"""The work folder of a recording: everything is captured in it; it goes when the output is there.
+
+What it was made for stands in it from the start, so that what a broken-off recording has left can
+be written by somebody else, later: see `traceprof.recording.session.recover`. Its recorder holds a
+file in it, which the system lets go when the recorder dies, in whatever container it is.
+"""
 
 from __future__ import annotations
 

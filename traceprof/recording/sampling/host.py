@@ -26,11 +26,16 @@ _RDMA_UNIT_BYTES: Final = 4  # these counters are in words
 Reading = Iterator[tuple[str, str, float]]
 
 
+def _psutil() -> Any:
+    is_there = importlib.util.find_spec("psutil") is not None
+    return importlib.import_module("psutil") if is_there else None
+
+
 def open_network() -> tuple[float, Callable[[], Reading]] | None:
     """Return (period in seconds, read), None where psutil is not installed."""
-    if importlib.util.find_spec("psutil") is None:
+    psutil = _psutil()
+    if psutil is None:
         return None
-    psutil = importlib.import_module("psutil")
 
     def read() -> Reading:
         for name, counters in psutil.net_io_counters(pernic=True).items():
@@ -58,9 +63,9 @@ _PROFILERS: Final = ("nsys", "nvprof", "nsight")
 
 def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
     """Return (period in seconds, read), None where psutil is not installed."""
-    if importlib.util.find_spec("psutil") is None:
+    psutil = _psutil()
+    if psutil is None:
         return None
-    psutil = importlib.import_module("psutil")
     known: dict[int, Any] = {}
 
     def read() -> Reading:
