@@ -14,8 +14,6 @@ from typing import BinaryIO, Final
 
 from traceprof.version import __version__
 
-__all__ = ["digest", "identify_code", "identify_file", "is_settled"]
-
 _WHOLE_BYTES: Final = 1 << 20
 _END_BYTES: Final = 1 << 16
 _PAGE_BYTES: Final = 4096

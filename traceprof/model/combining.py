@@ -14,8 +14,6 @@ import pandas as pd
 from traceprof.model.grouping import compact
 from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
 
-__all__ = ["combine", "compacted", "counted", "counted_together", "median_of_counted", "medians_of"]
-
 _SIMPLE: Final[Mapping[Combine, Callable[[Any], pd.Series]]] = {
     Combine.SUM: lambda groups: groups.sum(min_count=1),
     Combine.MIN: lambda groups: groups.min(),

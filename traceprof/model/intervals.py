@@ -14,16 +14,6 @@ import numpy.typing as npt
 
 from traceprof.errors import TraceError
 
-__all__ = [
-    "Int64Array",
-    "Intervals",
-    "check_pairs",
-    "nesting_depth",
-    "overlapping_pairs",
-    "sorted_distinct",
-    "union_lengths",
-]
-
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 _FIRST: Final = np.iinfo(np.int64).min

@@ -18,26 +18,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = [
-    "Column",
-    "Combine",
-    "Note",
-    "Result",
-    "ResultSpec",
-    "Samples",
-    "TableSpec",
-    "Unit",
-    "columns",
-    "derived",
-    "key",
-    "largest",
-    "mean",
-    "median",
-    "same",
-    "smallest",
-    "total",
-]
-
 
 class Unit(StrEnum):
     """What the values of a column are."""

@@ -23,16 +23,6 @@ from traceprof.model.tables import (
 )
 from traceprof.model.timing import Steps, TimeWindow
 
-__all__ = [
-    "DEVICE_TABLES",
-    "RowsOf",
-    "Trace",
-    "TraceInfo",
-    "how_to_record",
-    "make_trace",
-    "rows_where",
-]
-
 DEVICE_TABLES = ("kernels", "copies")
 """The tables whose rows occupy a device."""
 
