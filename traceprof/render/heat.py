@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.results import Result
-from traceprof.render.escape import html_text
+from traceprof.render.charts.svg import drawing, text, theme_style
+from traceprof.render.escape import html_text, plain_text
 from traceprof.render.palette import HEAT
 from traceprof.units import format_duration, format_ratio
 
@@ -285,8 +286,7 @@ def heat_style() -> str:
     classes = "".join(
         f".heat{i}{{fill:var(--heat{i});background:var(--heat{i})}}" for i in range(len(HEAT))
     )
-    dark = f"@media screen{{[data-theme=dark]{{{variables('dark')}}}}}"
-    return f":root{{{variables('light')}}}{dark}{classes}"
+    return theme_style(variables, is_light_on_paper=True) + classes
 
 
 def heat_chart(result: Result) -> str:
@@ -304,13 +304,11 @@ def heat_chart(result: Result) -> str:
         f"{format_more(slowest.slower_ratio)}"
     )
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in heat.notes)
+    parts = (_cells_svg(heat, layout), _row_names(heat, layout), _step_names(heat, layout))
     return (
         f"{_legend()}"
         '<div class="scroll" tabindex="0" role="region" aria-label="Heat map">'
-        f'<svg viewBox="0 0 {_WIDTH} {layout.height:.0f}" '
-        f'class="chart heat" role="img" aria-label="{html_text(label)}">'
-        f"{_cells_svg(heat, layout)}{_row_names(heat, layout)}{_step_names(heat, layout)}"
-        "</svg></div>"
+        f"{drawing((_WIDTH, layout.height), 'chart heat', label, *parts)}</div>"
         '<p class="note">Own time of each rank in each step, without waiting for others, against '
         f"the median of the ranks in that step; on the right over all steps.{notes} "
         f"The slowest is <b>{html_text(words)}</b> ({format_more(slowest.slower_ratio)}).</p>"
@@ -366,21 +364,16 @@ def _row_names(heat: HeatMap, layout: _Layout) -> str:
     for row, top, is_first in zip(heat.rows, layout.tops, layout.is_first, strict=True):
         y = top + layout.line / 2 + 4
         if layout.has_hosts and is_first:
-            host = html_text(row.host or "host not known", _HOST_LETTERS)
-            parts.append(f'<text x="0" y="{y:.1f}">{host}</text>')
-        parts.append(
-            f'<text x="{layout.left - 6}" y="{y:.1f}" text-anchor="end">{html_text(row.label)}'
-            f'</text><text x="{right:.1f}" y="{y:.1f}">{format_more(row.slower_ratio)}</text>'
-        )
+            parts.append(text(0, y, plain_text(row.host or "host not known", _HOST_LETTERS)))
+        parts.append(text(layout.left - 6, y, row.label, "end"))
+        parts.append(text(right, y, format_more(row.slower_ratio)))
     return "".join(parts)
 
 
 def _step_names(heat: HeatMap, layout: _Layout) -> str:
     every = max(1, -(-len(heat.steps) // _LABELS))
-    y = layout.height - 6
     return "".join(
-        f'<text x="{layout.x(column) + layout.cell / 2:.1f}" y="{y:.0f}" text-anchor="middle">'
-        f"{first}</text>"
+        text(layout.x(column) + layout.cell / 2, layout.height - 6, first, "middle")
         for column, (first, _) in enumerate(heat.steps)
         if column % every == 0
     )

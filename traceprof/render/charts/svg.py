@@ -40,7 +40,7 @@ def drawing(size: tuple[int, float], kind: str, label: str, *parts: str, top: in
     width, height = size
     return (
         f'<svg viewBox="0 {top} {width} {height:.0f}" class="{kind}" role="img" '
-        f'aria-label="{html_text(label, 400)}">{"".join(parts)}</svg>'
+        f'aria-label="{html_text(label)}">{"".join(parts)}</svg>'
     )
 
 

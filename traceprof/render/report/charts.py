@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.results import Result
+from traceprof.render.charts.svg import drawing, element, legend, round_step, text, theme_style
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import is_known
 from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of, ink_on
@@ -38,8 +39,7 @@ def category_style() -> str:
         colours = [(item.key, str(getattr(item, theme))) for item in CATEGORIES]
         return "".join(f"--{key}:{colour};--on-{key}:{ink_on(colour)};" for key, colour in colours)
 
-    dark = f"@media screen{{[data-theme=dark]{{{variables('dark')}}}}}"
-    return f":root{{{variables('light')}}}{dark}"
+    return theme_style(variables, is_light_on_paper=True)
 
 
 def breakdown_bars(breakdown: Result) -> str:
@@ -93,10 +93,7 @@ def _legend(categories: Iterable[str], values: Mapping[str, str] | None = None) 
     """Return what the colours mean, with a value behind each of which one is given."""
     keys = dict.fromkeys(categories)
     words = {key: f"{_label(key)} {(values or {}).get(key, '')}".strip() for key in keys}
-    items = "".join(
-        f'<li><i style="background:var(--{key})"></i>{html_text(words[key])}</li>' for key in keys
-    )
-    return f'<ul class="legend">{items}</ul>'
+    return legend((f"var(--{key})", told) for key, told in words.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +122,10 @@ def step_chart(steps: Result) -> str:
     scale = _Scale(len(bars), max(1.0, 1.08 * float(bars["duration_ns"].max())))
     drawn = "".join(_step_bar(scale, i, row, columns) for i, (_, row) in enumerate(bars.iterrows()))
     words = f"{len(table)} steps" + (f", each bar the mean of {per_bar}" if per_bar > 1 else "")
+    names = _step_names(scale, bars)
     return (
         f"{_legend(columns.values())}"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" class="chart" role="img" '
-        f'aria-label="Duration of {words}">{_axis(scale)}{drawn}{_step_names(scale, bars)}</svg>'
+        f"{drawing((_WIDTH, _HEIGHT), 'chart', f'Duration of {words}', _axis(scale), drawn, names)}"
         f'<p class="note">Duration of {words}; several processes are averaged. '
         "Warm-up is pale.</p>"
     )
@@ -180,29 +177,20 @@ def _rect(box: tuple[float, float, float, float], fill: str) -> str:
 
 
 def _axis(scale: _Scale) -> str:
-    step = _round_step(scale.top_ns / 5)
+    step = round_step(scale.top_ns / 5)
     marks = []
     for i in range(int(scale.top_ns / step) + 1):
         y = scale.y(i * step)
         label = format_duration(i * step).replace(".000", "").replace(".00", "") if i else "0"
-        marks.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
-        )
+        marks.append(element("line", x1=_LEFT, x2=_WIDTH, y1=y, y2=y))
+        marks.append(text(_LEFT - 6, y + 4, label, "end"))
     return "".join(marks)
-
-
-def _round_step(rough: float) -> float:
-    """Return the 1, 2 or 5 times a power of ten that is next above ``rough``."""
-    power = 10.0 ** np.floor(np.log10(max(rough, 1.0)))
-    return float(next(m * power for m in (1, 2, 5, 10) if m * power >= rough))
 
 
 def _step_names(scale: _Scale, bars: pd.DataFrame) -> str:
     every = max(1, len(bars) // 16)
     return "".join(
-        f'<text x="{scale.x(i) + scale.width / 2:.1f}" y="{_HEIGHT - 6}" text-anchor="middle">'
-        f"{step:.0f}</text>"
+        text(scale.x(i) + scale.width / 2, _HEIGHT - 6, f"{step:.0f}", "middle")
         for i, step in enumerate(bars["step"])
         if i % every == 0
     )

@@ -11,6 +11,7 @@ import pandas as pd
 from traceprof.comparison import Comparison
 from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import Section, head_of, sections_of
+from traceprof.render.charts.svg import Axis, drawing, element, legend, text
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import is_known, sentences, signed_duration, value_text
 from traceprof.render.page.document import html_table, write_document
@@ -76,10 +77,9 @@ def waterfall_chart(difference: Result) -> str:
     )
     height = _ROW * (len(rows) + 2) + 4
     begins = "0" if low == 0 else format_duration(low)
+    label = f"From {format_duration(places[0])} to {format_duration(places[-1])}"
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" class="chart sum" role="img" '
-        f'aria-label="From {format_duration(places[0])} to {format_duration(places[-1])}">'
-        f"{''.join(lines)}</svg>"
+        f"{drawing((_WIDTH, height), 'chart sum', label, *lines)}"
         f'<p class="note">The mean {html_text(str(scalars["per"]))} on a device; the bars add up. '
         f"The axis begins at {begins}.</p>"
     )
@@ -116,11 +116,11 @@ def _cause(row: Row) -> str:
 def _bar(number: int, name: str, ends: tuple[float, float], kind: str, value: str) -> str:
     y = number * _ROW
     width = max(1.0, ends[1] - ends[0])
+    title = f"<title>{html_text(f'{name}: {value}')}</title>"
     return (
-        f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end" class="value">{html_text(name)}'
-        f'</text><rect x="{ends[0]:.1f}" y="{y + 3}" width="{width:.1f}" height="{_ROW - 6}" '
-        f'class="{kind}"><title>{html_text(f"{name}: {value}")}</title></rect>'
-        f'<text x="{ends[0] + width + 6:.1f}" y="{y + 15}">{html_text(value)}</text>'
+        text(_LEFT - 8, y + 15, name, "end", class_="value")
+        + element("rect", title, x=ends[0], y=y + 3, width=width, height=_ROW - 6, class_=kind)
+        + text(ends[0] + width + 6, y + 15, value)
     )
 
 
@@ -131,28 +131,29 @@ def steps_chart(steps: pd.DataFrame) -> str:
     top = 1.05 * float(steps["period_ns"].quantile(0.99))
     low = 0.95 * float(steps["period_ns"].min())
     most = max(1.0, float(steps["place"].max()))
-    width = (_WIDTH - 80) / most
-    shown = rows_of(steps)
-    dots = "".join(
-        f'<circle cx="{70 + width * row["place"]:.1f}" '
-        f'cy="{_y(row["period_ns"], low, top):.1f}" r="2.2" class="{row["side"]}" '
-        f'fill-opacity="0.75"><title>{html_text(_named(row))}</title></circle>'
-        for row in shown
+    x, y = Axis(0, most, 70, _WIDTH - 10), Axis(low, top, _HEIGHT - 8, 8)
+    dots = (
+        element(
+            "circle",
+            f"<title>{html_text(_named(row))}</title>",
+            cx=x(row["place"]),
+            cy=y(min(row["period_ns"], top)),
+            r="2.2",
+            class_=row["side"],
+            fill_opacity="0.75",
+        )
+        for row in rows_of(steps)
     )
-    medians = "".join(
-        f'<line x1="70" x2="{_WIDTH - 10}" y1="{_y(ns, low, top):.1f}" y2="{_y(ns, low, top):.1f}" '
-        f'style="stroke:var(--fg);stroke-dasharray:{dash}"/><text x="66" '
-        f'y="{_y(ns, low, top) + 4:.1f}" text-anchor="end">{html_text(side)}</text>'
+    medians = (
+        _median(y(min(ns, top)), str(side), dash)
         for (side, ns), dash in zip(
             steps.groupby("side")["period_ns"].median().items(), ("2 4", "8 3"), strict=False
         )
     )
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" class="chart" role="img" '
-        f'aria-label="The steps of both">{medians}{dots}</svg>'
-        '<ul class="legend"><li><i style="background:#5d6b7e"></i>base</li>'
-        '<li><i style="background:var(--accent)"></i>new</li></ul>'
-        f'<p class="note">Each steady step in its order, from {format_duration(low)} to '
+        drawing((_WIDTH, _HEIGHT), "chart", "The steps of both", *medians, *dots)
+        + legend((("#5d6b7e", "base"), ("var(--accent)", "new")))
+        + f'<p class="note">Each steady step in its order, from {format_duration(low)} to '
         f"{format_duration(top)}; lines are medians, what is longer stands at the top.</p>"
     )
 
@@ -161,8 +162,10 @@ def _named(row: Row) -> str:
     return f"{row['run']}, {row['place']}: {format_duration(row['period_ns'])}"
 
 
-def _y(ns: float, low: float, top: float) -> float:
-    return 8 + (_HEIGHT - 16) * (1 - (min(ns, top) - low) / ((top - low) or 1.0))
+def _median(y: float, side: str, dash: str) -> str:
+    style = f"stroke:var(--fg);stroke-dasharray:{dash}"
+    line = element("line", x1=70, x2=_WIDTH - 10, y1=y, y2=y, style=style)
+    return line + text(66, y + 4, side, "end")
 
 
 def parts_chart(difference: Result) -> str:
@@ -171,19 +174,11 @@ def parts_chart(difference: Result) -> str:
     scalars = difference.scalars
     longest = max(scalars["base_ns"], scalars["new_ns"], 1)
     return (
-        _legend([row["part"] for row in parts])
+        legend((f"var(--{row['part']})", _PARTS[row["part"]].label) for row in parts)
         + "<div class='of-devices'>"
         + "".join(_stacked(side, parts, scalars[f"{side}_ns"], longest) for side in ("base", "new"))
         + "</div>"
     )
-
-
-def _legend(parts: Sequence[str]) -> str:
-    items = "".join(
-        f'<li><i style="background:var(--{name})"></i>{html_text(_PARTS[name].label)}</li>'
-        for name in parts
-    )
-    return f'<ul class="legend">{items}</ul>'
 
 
 def _stacked(side: str, parts: Sequence[Row], length_ns: int, longest_ns: int) -> str:

@@ -28,7 +28,8 @@ from traceprof.model.ranks import Ranks, measure_of_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.escape import html_text
+from traceprof.render.charts.svg import drawing, element, text
+from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known
 from traceprof.render.page.document import Link
 from traceprof.render.palette import category_of
@@ -260,7 +261,7 @@ class _Picture:
 
     def label(self, line: int, name: str) -> str:
         y = line * (_LINE + _GAP) + _LINE - 3
-        return f'<text x="{_LEFT - 6}" y="{y}" text-anchor="end">{html_text(name, 40)}</text>'
+        return text(_LEFT - 6, y, plain_text(name, 40), "end")
 
     def parts(self, line: int, shares: Mapping[str, _Shares]) -> Iterator[str]:
         """Return a path per part: in each column it stands on those before it."""
@@ -271,35 +272,27 @@ class _Picture:
             above = below + shares[part]
             path = "".join(_columns(xs, top + _LINE * (1 - above), _LINE * (above - below)))
             if path:
-                yield f'<path d="{path}" style="fill:var(--{part})"/>'
+                yield element("path", d=path, style=f"fill:var(--{part})")
             below = above
 
     def mark(self, place: TimeWindow) -> str:
         left, right = self.x(place.start_ns), self.x(place.end_ns)
-        return (
-            f'<rect class="mark" x="{left:.1f}" y="-2" width="{max(2.0, right - left):.1f}" '
-            f'height="{self._height}"/>'
-        )
+        width = max(2.0, right - left)
+        return element("rect", class_="mark", x=left, y=-2, width=width, height=self._height)
 
     def step(self, name: str, at_ns: int) -> str:
         if not self.window.start_ns <= at_ns <= self.window.end_ns:
             return ""
         x = self.x(at_ns)
-        return (
-            f'<line class="step" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{self._height}"/>'
-            f'<text x="{x + 2:.1f}" y="{self._height + 24}">{html_text(name, 20)}</text>'
-        )
+        line = element("line", class_="step", x1=x, x2=x, y1=0, y2=self._height)
+        return line + text(x + 2, self._height + 24, plain_text(name, 20))
 
     def time(self, at_ns: int, words: str, anchor: str) -> str:
-        y = self._height + 11
-        return f'<text x="{self.x(at_ns):.1f}" y="{y}" text-anchor="{anchor}">{words}</text>'
+        return text(self.x(at_ns), self._height + 11, words, anchor)
 
     def svg(self, label: str, parts: Sequence[str], kind: str) -> str:
         height = self._height + _BOTTOM + (12 if "whole" in kind else 0)
-        return (
-            f'<svg viewBox="0 -3 {_WIDTH} {height + 3}" class="{kind}" role="img" '
-            f'aria-label="{html_text(label, 400)}">{"".join(parts)}</svg>'
-        )
+        return drawing((_WIDTH, height + 3), kind, label, *parts, top=-3)
 
 
 def _columns(xs: Sequence[float], tops: _Shares, heights: _Shares) -> Iterator[str]:
