@@ -17,7 +17,7 @@ from tests.running import run
 from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.render.heat import HeatMap, find_lines, format_more, heat_chart, make_heat_map
 from traceprof.render.palette import HEAT
-from traceprof.render.text.bars import heat_lines
+from traceprof.render.text.comparisons import heat_lines
 
 
 def ranks_by_steps(

@@ -33,7 +33,7 @@ EXPORTERS: Final[tuple[Exporter, ...]] = (
     Exporter("chrome", "the same, under the name of chrome://tracing", "perfetto"),
     Exporter("parquet", "a folder of Parquet files, a table each", "tables"),
     Exporter("arrow", "a folder of Arrow (Feather) files, a table each", "tables"),
-    Exporter("csv", "a folder of CSV files, or one with --tables NAME", "csv_files"),
+    Exporter("csv", "a folder of CSV files, or one with --tables NAME", "tables"),
     Exporter("tensorboard", "scalars of every step, a folder for each rank", "tensorboard"),
     Exporter("openmetrics", "text of gauges about the window", "openmetrics"),
 )

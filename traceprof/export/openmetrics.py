@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from traceprof.errors import UsageError
-from traceprof.export.request import Export, Exported, Request
+from traceprof.export.request import Export, Exported, Request, answered
 from traceprof.files import new_file
 from traceprof.model.results import Column, Unit
 from traceprof.render.escape import visible_text
 from traceprof.render.formatting import plain
 from traceprof.render.shown import ShownTable, table_of
-from traceprof.session.answer import Document, answer
+from traceprof.session.answer import Document
 from traceprof.session.run import Run
 from traceprof.units import NS_PER_S
 
@@ -91,11 +91,7 @@ def _export(run: Run, request: Request) -> Exported:
         if value is not None:
             raise UsageError(f"{option}: --to openmetrics takes none; it tells of the whole run")
     done = Exported(request.output)
-    document = answer(run, request.results or _ANALYSES)
-    for name, why in document.missing.items():
-        done.remark(f"{name}: {why}")
-    if not document.results:
-        raise UsageError(f"nothing to write: {'; '.join(done.remarks)}")
+    document = answered(run, request.results or _ANALYSES, done)
     families = _Families()
     _add_results(families, document)
     lines = [*_about(families, document)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -11,6 +11,7 @@ from traceprof.errors import UsageError
 from traceprof.measures import FORMER_NAMES, analysis_names
 from traceprof.model.cutting import CutProgress, no_progress
 from traceprof.model.tables import TABLES
+from traceprof.session.answer import Document, answer
 from traceprof.session.run import Run
 
 
@@ -78,3 +79,17 @@ def check_analyses(names: Iterable[str]) -> list[str]:
         known = ", ".join(sorted(analysis_names()))
         raise UsageError(f"no analysis {', '.join(unknown)}: there are {known}")
     return asked
+
+
+def answered(run: Run, names: Sequence[str], done: Exported) -> Document:
+    """Return what analyses say; what they lack is remarked.
+
+    Raises:
+        UsageError: none of them has a result.
+    """
+    document = answer(run, names)
+    for name, why in document.missing.items():
+        done.remark(f"{name}: {why}")
+    if not document.results:
+        raise UsageError(f"nothing to write: {'; '.join(done.remarks)}")
+    return document

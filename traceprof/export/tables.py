@@ -1,28 +1,102 @@
-"""``parquet`` and ``arrow``: the tables of a trace in a folder that is read as a trace again.
+"""``parquet``, ``arrow`` and ``csv``: tables of a trace, or of results, as files in a folder.
 
-Of a run of several files it is a folder for each, with the manifest of the run. Results are a file
-for each of their tables.
+A folder of Parquet or Arrow files is read as a trace again; of a run of several files it is a
+folder for each, with the manifest of the run. CSV is safe to open in a spreadsheet. Results are a
+file for each of their tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from traceprof.export.request import Export, Exported, Request
-from traceprof.export.result_files import write_results
-from traceprof.files import new_folder
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+
+from traceprof.errors import UsageError
+from traceprof.export.request import Export, Exported, Request, answered, check_tables
+from traceprof.files import new_file, new_folder
 from traceprof.formats.runs.files import is_run
+from traceprof.formats.tables.columns import Names, batch_of, schema_of
 from traceprof.formats.tables.folder import FolderWriter, Storage
-from traceprof.model.tables import TABLES
+from traceprof.model.results import Column, Note, Unit
+from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.model.timing import TimeWindow
+from traceprof.render.csv_text import safe_cell, to_csv
+from traceprof.render.escape import visible_text
+from traceprof.render.formatting import plain, value_text
+from traceprof.render.shown import ShownTable, tables_of
 from traceprof.session.cutting import FileOfRun, files_of_run, write_manifest
 from traceprof.session.material import Material, Portion
 from traceprof.session.run import Run, open_run
 
-__all__ = ["EXPORTS"]
+_WHOLE = (Unit.NS, Unit.AT_NS, Unit.BYTES, Unit.COUNT, Unit.NUMBER)
+
+
+def write_results(run: Run, request: Request, suffix: str, done: Exported) -> None:
+    """Write the tables of the analyses that are asked for, ``kernels.kernels.parquet`` and so on.
+
+    Raises:
+        UsageError: the folder cannot be written, or none of the analyses has a result.
+    """
+    if request.ranks is not None:
+        raise UsageError("--ranks: results tell of the whole run: name the files of these ranks")
+    document = answered(run, request.results, done)
+    with new_folder(request.output) as folder:
+        for name, result in document.results.items():
+            for table in tables_of(result, document.ranks):
+                _write_result(folder / f"{name}.{table.name}.{suffix}", table)
+                done.n_rows += len(table)
+
+
+def _write_result(path: Path, table: ShownTable) -> None:
+    if path.suffix == ".csv":
+        path.write_text(to_csv(table), "utf-8", "replace")
+        return
+    stored = arrow_table(table)
+    if path.suffix == ".parquet":
+        pq.write_table(stored, path, compression="zstd")
+        return
+    with pa.ipc.new_file(path, stored.schema) as writer:
+        writer.write_table(stored)
+
+
+def arrow_table(table: ShownTable) -> pa.Table:
+    """Return a table as Arrow has it; units and meanings are in the metadata of the columns."""
+    fields, arrays = [], []
+    for column in table:
+        values = [_value(column, value) for value in table.frame[column.name].tolist()]
+        kind = _kind_of(column, values)
+        about = {"unit": column.unit.value, "meaning": column.meaning}
+        fields.append(pa.field(column.name, kind, metadata=about))
+        arrays.append(pa.array(values, kind))
+    schema = pa.schema(fields, {"table": table.name, "about": table.about})
+    return pa.table(arrays, schema=schema)
+
+
+def _value(column: Column, value: Any) -> Any:
+    if isinstance(value, Note | tuple | list):
+        return value_text(column.unit, value)
+    found = plain(value)
+    return str(found) if column.unit is Unit.TEXT and found is not None else found
+
+
+def _kind_of(column: Column, values: list[Any]) -> pa.DataType:
+    if column.unit is Unit.FLAG:
+        return pa.bool_()
+    if column.unit is Unit.TEXT or any(isinstance(value, str) for value in values):
+        return pa.string()
+    is_whole = column.unit in _WHOLE and all(
+        value is None or value == int(value) for value in values
+    )
+    return pa.int64() if is_whole else pa.float64()
 
 
 def _export(run: Run, request: Request, storage: Storage) -> Exported:
@@ -95,6 +169,91 @@ def _folders(files: list[FileOfRun]) -> dict[Path, str]:
     return names
 
 
+def _export_csv(run: Run, request: Request) -> Exported:
+    done = Exported(request.output)
+    if request.results:
+        write_results(run, request, "csv", done)
+        return done
+    names = check_tables(request.tables)
+    material = Material(run, request.ranks)
+    if len(names) == 1 and request.tables is not None:
+        with new_file(request.output, force=request.force, inputs=run.paths) as target:
+            _write_csv(material, {names[0]: target}, done, request)
+    else:
+        with new_folder(request.output) as folder:
+            _write_csv(material, {name: folder / f"{name}.csv" for name in names}, done, request)
+    return done
+
+
+def _write_csv(
+    material: Material, files: Mapping[str, Path], done: Exported, request: Request
+) -> None:
+    with ExitStack() as stack:
+        writers = {name: _CsvTable(name, path, stack) for name, path in files.items()}
+        for part in material.parts(files):
+            for name, frame in part.frames.items():
+                writers[name].add(frame)
+                done.n_rows += len(frame)
+            request.progress(done.n_rows, 0, "rows")
+        for name in files:
+            if not TABLES[name].has_times:
+                frame = material.ranks.table(name)
+                writers[name].add(frame)
+                done.n_rows += len(frame)
+
+
+@dataclass
+class _CsvTable:
+    """A table that is being written: its file, which has the header from the beginning."""
+
+    name: str
+    path: Path
+    stack: ExitStack
+
+    def __post_init__(self) -> None:
+        schema = pa.schema([pa.field(one.name, _plain(one.type)) for one in schema_of(self.name)])
+        options = pc.WriteOptions(quoting_style="needed")
+        self.writer: Any = self.stack.enter_context(
+            pc.CSVWriter(self.path, schema, write_options=options)
+        )
+        self.schema = schema
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """Append rows."""
+        for first in range(0, len(frame), 1 << 17):
+            rows = _safe(self.name, frame.iloc[first : first + (1 << 17)])
+            kinds = TABLES[self.name].columns
+            names = {column: Names() for column, kind in kinds.items() if kind is ColumnKind.NAME}
+            self.writer.write(pa.table(batch_of(self.name, rows, names)).cast(self.schema))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_dictionary(kind) else kind
+
+
+def _safe(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rows whose texts are safe, on one line and without what a terminal obeys."""
+    changes: dict[str, Any] = {}
+    for column, kind in TABLES[name].columns.items():
+        if kind is ColumnKind.NAME:
+            changes[column] = _safe_names(frame[column].array)
+        elif kind is ColumnKind.TEXT:
+            changes[column] = [_shown(str(text)) for text in frame[column]]
+    return frame.assign(**changes)
+
+
+def _shown(text: str) -> str:
+    return str(safe_cell(visible_text(text)))
+
+
+def _safe_names(names: pd.Categorical) -> pd.Categorical:
+    numbers: dict[str, int] = {}
+    shown = [_shown(str(one)) for one in names.categories]
+    places = np.array([*(numbers.setdefault(one, len(numbers)) for one in shown), -1], np.int64)
+    return pd.Categorical.from_codes(places[names.codes], pd.Index(list(numbers), dtype=object))
+
+
 EXPORTS: Final[Mapping[str, Export]] = {
-    storage.value: partial(_export, storage=storage) for storage in Storage
+    "csv": _export_csv,
+    **{storage.value: partial(_export, storage=storage) for storage in Storage},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from typing import Any, Final
 from unicodedata import category, normalize
 
@@ -15,22 +16,24 @@ from traceprof.render.formatting import plain, value_text
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import ShownTable, table_of
 
-__all__ = ["RENDER", "safe_cell", "to_csv"]
-
 
 def to_csv(table: ShownTable) -> str:
     """Return a table as CSV with a header; unknown values are empty.
 
     Text that a spreadsheet would take for a formula gets a quotation mark in front.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([column.name for column in table])
     units = [column.unit for column in table]
-    for row in table.rows():
-        writer.writerow(
-            [_cell(unit, value) for unit, value in zip(units, row.values(), strict=True)]
-        )
+    rows = (
+        [_cell(unit, value) for unit, value in zip(units, row.values(), strict=True)]
+        for row in table.rows()
+    )
+    return csv_lines([[column.name for column in table], *rows])
+
+
+def csv_lines(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows of cells as lines of CSV; cells are written as they are."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
     return out.getvalue()
 
 

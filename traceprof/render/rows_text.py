@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,18 +14,18 @@ from traceprof.model.results import Column, TableSpec, Unit
 from traceprof.model.tables import ABSENT
 from traceprof.query.engine import QueryRows
 from traceprof.query.views import View
-from traceprof.render.csv_text import safe_cell
+from traceprof.render.csv_text import csv_lines, safe_cell
 from traceprof.render.escape import plain_text
 from traceprof.render.markdown_text import markdown_text
 from traceprof.units import format_bytes, format_duration, format_rate, format_ratio
 
 
-def csv_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+def operations_csv(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
     """Yield the operations as CSV: a header, then a line each; what is not known is empty."""
-    yield _written([[column.name for column in spec]])
+    yield csv_lines([[column.name for column in spec]])
     for chunk in chunks:
         columns = [_plain_column(chunk, column) for column in spec]
-        yield _written([[safe_cell(value) for value in row] for row in zip(*columns, strict=True)])
+        yield csv_lines([[safe_cell(value) for value in row] for row in zip(*columns, strict=True)])
 
 
 def json_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
@@ -84,12 +82,6 @@ def _plain_column(chunk: pd.DataFrame, column: Column) -> list[Any]:
     ]
 
 
-def _written(rows: Iterable[Iterable[Any]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue()
-
-
 class _TextColumn:
     """A column of the text: its title, its width, and what stands in it."""
 
@@ -142,7 +134,7 @@ OPERATION_FORMS: Final[
     Mapping[str, Callable[[TableSpec, Iterable[pd.DataFrame]], Iterator[str]]]
 ] = {
     "text": text_lines,
-    "csv": csv_lines,
+    "csv": operations_csv,
     "json": json_lines,
 }
 
@@ -196,12 +188,8 @@ def _hex(data: bytes) -> str:
 
 
 def _csv(answer: QueryRows, _width: int) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([safe_cell(name) for name in answer.columns])
-    for row in answer.rows:
-        writer.writerow([safe_cell(_hex(v) if isinstance(v, bytes) else v) for v in row])
-    return out.getvalue()
+    rows = ([_hex(v) if isinstance(v, bytes) else v for v in row] for row in answer.rows)
+    return csv_lines([safe_cell(value) for value in row] for row in (answer.columns, *rows))
 
 
 def _json(answer: QueryRows, _width: int) -> str:

@@ -18,12 +18,10 @@ from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import rows_of
-from traceprof.render.text.bars import heat_lines
 from traceprof.render.text.page import findings_view, page_view, where_view
 from traceprof.render.text.tables import notes_view, printed, table_view
 
 _ROWS: Final = 5
-_MOST_RANKS: Final = 32
 
 _TOLD: Final = ("idle",)
 """What the page has told of in its first lines."""
@@ -33,12 +31,16 @@ _HOST_ONLY: Final = ("ranges", "operators")
 
 
 _VIEWS: Final[Mapping[str, str]] = {
-    "breakdown": "bars:breakdown_view",
+    "breakdown": "page:breakdown_view",
     "difference": "comparisons:difference_view",
     EXPLAIN: "comparisons:waterfall_view",
     SCALING: "comparisons:scaling_view",
+    "rank-steps": "comparisons:heat_view",
 }
-"""What draws a result in the place of its tables: named, since few are needed at once."""
+"""What draws a result above its tables, or in their place: named, since few are needed at once."""
+
+_WHOLE: Final = ("breakdown", "difference", EXPLAIN, SCALING)
+"""Results whose views say all that their tables do."""
 
 
 def render_text(document: Answered, options: Options) -> str:
@@ -91,15 +93,13 @@ def _section(section: Section, options: Options) -> Iterator[RenderableType]:
     result, rows, width = section.result, options.rows or _ROWS, options.width
     if section.name in _VIEWS:
         yield _view(section.name)(result, rows, width)
-        yield notes_view(result.notes)
-        return
     more = section.more
     if section.name == "findings":
         yield findings_view(rows_of(result.table))
         more = tuple(table for table in more if table.name in options.tables)
+    elif section.name in _WHOLE:
+        more = ()
     else:
-        if section.name == "rank-steps":
-            yield from heat_lines(result.table, _MOST_RANKS, width)
         yield table_view(section.table, rows, width)
     for table in more:
         about = table.about or table.name

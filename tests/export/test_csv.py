@@ -10,10 +10,10 @@ import pytest
 from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.export import exporter_called
-from traceprof.export.csv_files import safe_cell
 from traceprof.export.request import Request
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import TABLES
+from traceprof.render.csv_text import safe_cell
 from traceprof.session.run import open_run
 
 FORMULA = '=HYPERLINK("http://x","a, b")'
