@@ -40,8 +40,7 @@ def test_a_step_after_evaluation_is_explained_by_it() -> None:
     assert causes(ranks) == {4: "evaluation", 8: "evaluation"}
     steps = measured_steps(ranks)
     assert steps.table.set_index("step")["excess_ns"].dropna().to_dict() == {4: 6 * MS, 8: 6 * MS}
-    assert steps.steadiness is not None
-    assert (steps.steadiness.count, steps.steadiness.max_ns) == (10, 10 * MS)
+    assert (steps.scalars["steady_count"], steps.scalars["max_ns"]) == (10, 10 * MS)
     # 12 steps: the first begins with its first work, 1 ms late; two of them take 16 ms.
     said = "evaluation every 4 steps: 6.000 ms each, 9.2 % of the loop"
     assert sentences(notes_on_occasions(steps.table)) == [said]

@@ -88,8 +88,7 @@ def test_the_rate_of_several_steps_for_each_batch_is_from_batch_to_batch():
     assert known(measured.table["samples_count"]) == [8, None, 8, None, 8, None, 8]
     rates = known(measured.table["samples_per_s"])
     assert [rate is None for rate in rates] == [False, True, False, True, False, True, False]
-    assert measured.throughput is not None
-    assert measured.throughput.median_per_s == pytest.approx(8 / 70e-9)
+    assert measured.scalars["median_samples_per_s"] == pytest.approx(8 / 70e-9)
 
 
 def test_passes_of_threads_that_fetch_side_by_side_are_told_apart():

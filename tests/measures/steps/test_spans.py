@@ -108,4 +108,4 @@ def test_a_first_step_cut_by_the_recording_is_not_called_fast() -> None:
     steps = measured_steps(Ranks.of(builder.build()))
     assert steps.table["duration_ns"].tolist() == [10] + [100] * 7
     assert steps.table["excess_ns"].isna().all()
-    assert steps.warmup_count == 0
+    assert steps.scalars["warmup_count"] == 0

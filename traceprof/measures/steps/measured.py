@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,6 @@ from traceprof.measures.steps.parts import (
     sums_in_steps,
 )
 from traceprof.measures.steps.steadiness import (
-    Steadiness,
     measure_steadiness,
     outliers_of_processes,
 )
@@ -56,19 +55,6 @@ _ORDER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """Samples per second over the steady steps, of all processes together.
-
-    ``mean_per_s`` is all samples over all time; ``median_per_s`` of the rates of single steps, or
-    of those from one that fetches to the next one that does. The
-    time of a step is its period; the last one of a process, which has no next, is left out.
-    """
-
-    mean_per_s: float
-    median_per_s: float
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredSteps:
     """The steps that lie wholly inside the window, of all ranks.
@@ -87,26 +73,17 @@ class MeasuredSteps:
     Where no steps are known but a pattern repeats (``is_pattern``), the rows are its turns;
     nothing is called slow or warm-up among them.
 
-    ``steadiness`` is of the steps without the warm-up and those with an excess_cause,
-    ``throughput`` of all without the warm-up; None where there are none (or no samples).
-    ``warmup_count`` steps of each process are left out, ``warmup_ns`` long in the first one.
-    ``lag_ns`` is the median over the steady steps, NaN where not known.
+    ``scalars`` are those of the analysis of steps, of what is known: statistics are of the steps
+    without the warm-up and those with an excess_cause, the throughput of all without the warm-up.
     """
 
     table: pd.DataFrame
-    source: str
-    confidence_ratio: float
-    steadiness: Steadiness | None
-    throughput: Throughput | None
-    warmup_count: int
-    warmup_ns: int
-    lag_ns: float = math.nan
-    is_pattern: bool = False
+    scalars: Mapping[str, Any]
 
     @property
-    def is_inferred(self) -> bool:
-        """Whether nobody named the steps: they were seen in the sequence of kernels."""
-        return self.confidence_ratio < 1
+    def is_pattern(self) -> bool:
+        """Whether these are no steps, but turns of a pattern that repeats."""
+        return bool(self.scalars["is_pattern"])
 
 
 @of_window
@@ -131,17 +108,22 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
     excess = excess_of_steps(table.assign(**reasons), outliers)
     is_typical = ~is_warmup & ~is_explained
-    return MeasuredSteps(
-        table=table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes),
-        source=steps.source if len(steps) else "",
-        confidence_ratio=steps.confidence_ratio if len(steps) else 1.0,
-        steadiness=measure_steadiness(durations[is_typical], processes[is_typical]),
-        throughput=_throughput(table[~is_warmup]),
-        warmup_count=len(first),
-        warmup_ns=int(first.sum()),
-        lag_ns=float(table.loc[~is_warmup, "lag_ns"].median()),
-        is_pattern=is_pattern,
-    )
+    steadiness = measure_steadiness(durations[is_typical], processes[is_typical])
+    for name in ("trend_ns", "drift_ratio") if is_pattern and steadiness else ():
+        del steadiness[name]
+    lag_ns = float(table.loc[~is_warmup, "lag_ns"].median())
+    scalars = {
+        "source": steps.source if len(steps) else "",
+        "confidence_ratio": steps.confidence_ratio if len(steps) else 1.0,
+        "is_pattern": is_pattern,
+        "warmup_count": len(first),
+        "warmup_ns": int(first.sum()),
+        **({} if math.isnan(lag_ns) else {"lag_ns": lag_ns}),
+        **steadiness,
+        **_throughput(table[~is_warmup]),
+    }
+    known = table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes)
+    return MeasuredSteps(known, scalars)
 
 
 @of_window
@@ -232,9 +214,15 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return in_order(joined, "process", "at_ns", "step")
 
 
-def _throughput(steady: pd.DataFrame) -> Throughput | None:
+def _throughput(steady: pd.DataFrame) -> dict[str, float]:
+    """Return samples per second over the steady steps, of all processes together.
+
+    The mean is all samples over all time, the median of the rates of single steps, or of those
+    from one that fetches to the next one that does. The time of a step is its period; the last one
+    of a process, which has no next, is left out.
+    """
     if "samples_count" not in steady or steady.empty or not steady["samples_count"].any():
-        return None
+        return {}
     order = steady.groupby("process")
     is_last = order.cumcount(ascending=False) == 0
     whole = steady[~is_last | (order["step"].transform("size") == 1)]
@@ -244,7 +232,8 @@ def _throughput(steady: pd.DataFrame) -> Throughput | None:
     turn = (whole["samples_count"] > 0).groupby(whole["process"]).cumsum()
     turns = whole[turn > 0].groupby(["process", turn])[["samples_count", "period_ns"]].sum()
     median = (turns["samples_count"] / (turns["period_ns"] / 1e9)).groupby("process").median()
-    return Throughput(float(mean.sum()), float(median.sum()))
+    rates = {"mean_samples_per_s": mean, "median_samples_per_s": median}
+    return {name: float(own.sum()) for name, own in rates.items()}
 
 
 def named_steps(steps: Steps) -> Steps:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -18,57 +17,31 @@ _FLOOR_RATIO: Final = 0.05
 _MOST_OUTLIERS: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Steadiness:
-    """The durations of steps, in ns.
+def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float]:
+    """Return the statistics of the lengths of steps; nothing of none.
 
-    ``spread_ratio`` is (p90 - p10) / median; ``trend_ns`` how much longer each step is than the
-    one before (the median of the slopes between all pairs of a process: outliers do not bend it);
-    ``row_count`` how many steps the process with the most has.
-    """
-
-    count: int
-    row_count: int
-    mean_ns: float
-    median_ns: float
-    p10_ns: float
-    p90_ns: float
-    min_ns: float
-    max_ns: float
-    spread_ratio: float
-    trend_ns: float
-
-    @property
-    def drift_ratio(self) -> float:
-        """How much the trend changes a step from the first to the last, of the median."""
-        return self.trend_ns * (self.row_count - 1) / self.median_ns if self.median_ns else 0.0
-
-
-def measure_steadiness(durations_ns: Floats, processes: Ints | None = None) -> Steadiness | None:
-    """Return the statistics of ``durations_ns``, None where there are none.
-
-    ``processes`` says whose each step is (left out: all are of one); the steps of each are in
-    their order.
+    ``processes`` says whose each step is; the steps of each are in their order. ``trend_ns`` is how
+    much longer each step is than the one before (the median of the slopes between all pairs of a
+    process: outliers do not bend it), ``drift_ratio`` what that adds from the first to the last of
+    the process with the most, of the median.
     """
     if not len(durations_ns):
-        return None
-    owners = np.zeros(len(durations_ns), np.int64) if processes is None else processes
-    order = np.argsort(owners, kind="stable")
-    changes = np.flatnonzero(np.diff(owners[order])) + 1
-    rows = np.split(durations_ns[order], changes)
-    p10, median, p90 = np.percentile(durations_ns, [10, 50, 90])
-    return Steadiness(
-        count=len(durations_ns),
-        row_count=max(map(len, rows)),
-        mean_ns=float(durations_ns.mean()),
-        median_ns=float(median),
-        p10_ns=float(p10),
-        p90_ns=float(p90),
-        min_ns=float(durations_ns.min()),
-        max_ns=float(durations_ns.max()),
-        spread_ratio=float((p90 - p10) / median) if median else 0.0,
-        trend_ns=_trend(rows),
-    )
+        return {}
+    rows = [durations_ns[own] for own in rows_by_value(processes).values()]
+    p10, median, p90 = map(float, np.percentile(durations_ns, [10, 50, 90]))
+    trend_ns = _trend(rows)
+    return {
+        "steady_count": len(durations_ns),
+        "mean_ns": float(durations_ns.mean()),
+        "median_ns": median,
+        "p10_ns": p10,
+        "p90_ns": p90,
+        "min_ns": float(durations_ns.min()),
+        "max_ns": float(durations_ns.max()),
+        "spread_ratio": (p90 - p10) / median if median else 0.0,
+        "trend_ns": trend_ns,
+        "drift_ratio": trend_ns * (max(map(len, rows)) - 1) / median if median else 0.0,
+    }
 
 
 def _trend(rows: Sequence[Floats]) -> float:

@@ -9,7 +9,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.steps.costs import notes_on_occasions
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
-from traceprof.measures.steps.measured import MeasuredSteps, measured_steps
+from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Column,
@@ -126,7 +126,7 @@ _FEWEST_FOR_DRIFT: Final = 8
 def measure_steps(ranks: Ranks) -> Result:
     """Return every step that lies wholly inside the window."""
     steps = measured_steps(ranks)
-    result = Result("steps", SPEC, {"steps": SPEC.tables[0].frame(steps.table)}, _scalars(steps))
+    result = Result("steps", SPEC, {"steps": SPEC.tables[0].frame(steps.table)}, steps.scalars)
     return result if len(steps.table) else result.with_notes(_why_none(ranks))
 
 
@@ -136,28 +136,6 @@ def _why_none(ranks: Ranks) -> Note:
     if len(pattern_of_ranks(ranks.whole)):
         return Note("no turn of the pattern lies wholly inside the window: choose a larger one")
     return Note(f"no steps are known: {how_steps_get_known(ranks)}")
-
-
-def _scalars(steps: MeasuredSteps) -> dict[str, Any]:
-    scalars: dict[str, Any] = {
-        "source": steps.source,
-        "confidence_ratio": steps.confidence_ratio,
-        "is_pattern": steps.is_pattern,
-        "warmup_count": steps.warmup_count,
-        "warmup_ns": steps.warmup_ns,
-    }
-    if steps.lag_ns == steps.lag_ns:
-        scalars["lag_ns"] = steps.lag_ns
-    steady, throughput = steps.steadiness, steps.throughput
-    if steady is not None:
-        names = [column.name for column in SPEC.scalars if hasattr(steady, column.name)]
-        if steps.is_pattern:
-            names = [name for name in names if name not in ("trend_ns", "drift_ratio")]
-        scalars |= {"steady_count": steady.count} | {name: getattr(steady, name) for name in names}
-    if throughput is not None:
-        scalars["mean_samples_per_s"] = throughput.mean_per_s
-        scalars["median_samples_per_s"] = throughput.median_per_s
-    return scalars
 
 
 def _finish(result: Result) -> Result:
