@@ -31,6 +31,7 @@ from traceprof.measures.rows import (
     Floats,
     Ints,
     bounds,
+    grouped,
     ints,
     lengths_of,
     rows_by,
@@ -237,9 +238,8 @@ def _sums(
     part: str, kind: Any, name: Any, ns: Ints, count: Array, n_bytes: Floats | None = None
 ) -> pd.DataFrame:
     """Return the sums of the rows of each kind and name, both anything with categories."""
-    kinds, names = pd.Categorical(kind), pd.Categorical(name)
-    groups = groups_of(kinds.codes, names.codes)
-    own, named = ([key[place] for key in groups.keys] for place in (0, 1))
+    columns = {"kind": pd.Series(pd.Categorical(kind)), "name": pd.Series(pd.Categorical(name))}
+    groups, keys = grouped(columns)
     sizes: Any = np.nan
     if n_bytes is not None:
         known = groups.reduced(np.logical_or, ~np.isnan(n_bytes))
@@ -247,8 +247,7 @@ def _sums(
     return pd.DataFrame(
         {
             "part": part,
-            "kind": kinds.categories.astype(object)[own],
-            "name": names.categories.astype(object)[named],
+            **keys,
             "ns": groups.reduced(np.add, ns.astype(np.int64, copy=False)),
             "count": groups.reduced(np.add, count.astype(np.int64, copy=False)),
             "n_bytes": sizes,

@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.measures.rows import Array, in_order, lengths_of
+from traceprof.measures.rows import grouped, in_order, lengths_of
 from traceprof.model.combining import medians_of
-from traceprof.model.grouping import groups_of
 from traceprof.model.results import Column, Result, Samples, columns
 
 DURATIONS: Final[tuple[Column, ...]] = columns(
@@ -34,16 +33,7 @@ def summarise(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, S
     derived columns of `DURATIONS` and the medians once all ranks are together.
     """
     durations = lengths_of(frame)
-    by = [frame[key] for key in keys]
-    is_name = [isinstance(column.dtype, pd.CategoricalDtype) for column in by]
-    groups = groups_of(
-        *(column.cat.codes if named else column for column, named in zip(by, is_name, strict=True))
-    )
-    values = np.array(groups.keys, np.int64).reshape(-1, len(by)).T
-    columns: dict[str, Array] = {
-        key: column.cat.categories.to_numpy(object)[own] if named else own
-        for key, column, named, own in zip(keys, by, is_name, values, strict=True)
-    }
+    groups, columns = grouped({key: frame[key] for key in keys})
     reduced = {"total_ns": np.add, "min_ns": np.minimum, "max_ns": np.maximum}
     columns |= {"count": groups.counts}
     columns |= {name: groups.reduced(how, durations) for name, how in reduced.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import Groups, groups_of, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.names.ranges import are_matched
 
@@ -45,6 +45,25 @@ def union_of(frame: pd.DataFrame) -> Intervals:
 def rows_by(frame: pd.DataFrame, column: str) -> dict[int, Ints]:
     """Return the rows of each value of an integer column, in the order of the values."""
     return dict(rows_by_value(frame[column]))
+
+
+def codes_of(column: pd.Series | Array) -> Any:
+    """Return the whole numbers of a column; the codes of a categorical one."""
+    return column.cat.codes if isinstance(column.dtype, pd.CategoricalDtype) else column
+
+
+def grouped(keys: Mapping[str, pd.Series | Array]) -> tuple[Groups, dict[str, Array]]:
+    """Return the groups of rows with the same keys, in order, and the keys of each group.
+
+    Keys are whole numbers or categories; of these the texts are returned.
+    """
+    groups = groups_of(*map(codes_of, keys.values()))
+    values = np.array(groups.keys, np.int64).reshape(-1, len(keys)).T
+    labels: dict[str, Array] = {}
+    for (name, column), own in zip(keys.items(), values, strict=True):
+        is_text = isinstance(column.dtype, pd.CategoricalDtype)
+        labels[name] = column.cat.categories.to_numpy(object)[own] if is_text else own
+    return groups, labels
 
 
 def unions_by(frame: pd.DataFrame, column: str = "process") -> dict[int, Intervals]:

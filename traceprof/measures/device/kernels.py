@@ -11,9 +11,8 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_work
-from traceprof.measures.rows import in_order
+from traceprof.measures.rows import grouped, in_order, lengths_of
 from traceprof.model.combining import medians_of
-from traceprof.model.grouping import groups_of
 from traceprof.model.results import Note, Result, ResultSpec, Samples, TableSpec
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK, SHORT_NS, MatrixUnits, copy_titles, matrix_units
@@ -143,10 +142,9 @@ def measure_classes(trace: Trace) -> Result:
     """Return the kernels by activity and phase."""
     kernels = trace.kernels
     launches = launches_of(trace, "kernels")
-    activity = kernels["activity"].cat
-    units = matrix_units(kernels)
-    durations = np.asarray(kernels["end_ns"] - kernels["start_ns"], np.int64)
-    groups = groups_of(activity.codes, phases_of_work(trace, "kernels"))
+    units, durations = matrix_units(kernels), lengths_of(kernels)
+    phases = phases_of_work(trace, "kernels")
+    groups, keys = grouped({"activity": kernels["activity"], "phase": phases})
     sums = {
         "total_ns": durations,
         "short_count": (durations < SHORT_NS).astype(np.int64),
@@ -154,15 +152,9 @@ def measure_classes(trace: Trace) -> Result:
         "tensor_core_unknown_ns": durations * (units == MatrixUnits.UNKNOWN.value),
         "launch_ns": np.where(launches.is_known, launches.end_ns - launches.start_ns, 0),
     }
-    table = pd.DataFrame(
-        np.array(groups.keys, np.int64).reshape(-1, 2), columns=["activity", "phase"]
-    ).assign(
-        count=groups.counts,
-        **{name: groups.reduced(np.add, values) for name, values in sums.items()},
-    )
-    names = np.array([*PHASES, UNCLAIMED], object)
-    table["activity"] = activity.categories.to_numpy(object)[table["activity"].to_numpy()]
-    table["phase"] = names[table["phase"].to_numpy()]
+    added = {name: groups.reduced(np.add, values) for name, values in sums.items()}
+    table = pd.DataFrame(keys | {"count": groups.counts} | added)
+    table["phase"] = np.array([*PHASES, UNCLAIMED], object)[keys["phase"]]
     can_use = table["activity"].isin([activity.value for activity in MATRIX_WORK])
     for name in _OF_MATRIX_UNITS:
         table[name] = table[name].where(can_use)

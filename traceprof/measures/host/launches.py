@@ -15,9 +15,19 @@ import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows, of_window
-from traceprof.measures.rows import Array, Bools, Ints, bounds, in_order, ints, lengths_of, rows_by
+from traceprof.measures.rows import (
+    Array,
+    Bools,
+    Ints,
+    bounds,
+    grouped,
+    in_order,
+    ints,
+    lengths_of,
+    rows_by,
+)
 from traceprof.model.combining import medians_of
-from traceprof.model.grouping import compact, groups_of, parents_of, rows_by_values
+from traceprof.model.grouping import compact, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import Note, Result, ResultSpec, Samples, TableSpec
 from traceprof.model.tables import ABSENT
@@ -251,9 +261,8 @@ def measure_launches(trace: Trace) -> Result:
 
 def _by_call(rows: pd.DataFrame, call: Ints) -> tuple[pd.DataFrame, Ints]:
     """Return the sums by device and call, and the row of them that each launch is part of."""
-    apis, depth = rows["api"].cat, rows["queue_depth"].to_numpy(np.int64)
-    groups = groups_of(rows["device"], apis.codes)
-    device, api = np.array(groups.keys, np.int64).reshape(-1, 2).T
+    depth = rows["queue_depth"].to_numpy(np.int64)
+    groups, keys = grouped({name: rows[name] for name in ("device", "api")})
     means = {
         "short_ratio": (lengths_of(rows) < call).astype(np.int64),
         "queue_mean": depth,
@@ -261,8 +270,7 @@ def _by_call(rows: pd.DataFrame, call: Ints) -> tuple[pd.DataFrame, Ints]:
     }
     table = pd.DataFrame(
         {
-            "device": device,
-            "api": apis.categories.to_numpy(object)[api],
+            **keys,
             "count": groups.counts,
             "call_total_ns": groups.reduced(np.add, call),
             "queue_max": groups.reduced(np.maximum, depth),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
-from traceprof.measures.rows import Ints, bounds, in_order, sums_at
+from traceprof.measures.rows import Ints, bounds, codes_of, in_order, sums_at
 from traceprof.model.grouping import parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import Result, ResultSpec, TableSpec
@@ -27,15 +27,11 @@ def find_parents(spans: pd.DataFrame, lane: Sequence[str] = _BY_THREAD) -> tuple
     """
     parent, depth = np.full(len(spans), -1, np.int64), np.zeros(len(spans), np.int64)
     starts, ends = bounds(spans)
-    for rows in rows_by_values(*(_numbers(spans[name]) for name in lane)).values():
+    for rows in rows_by_values(*(codes_of(spans[name]) for name in lane)).values():
         depth[rows] = nesting_depth(starts[rows], ends[rows])
         inside = parents_of(depth[rows])
         parent[rows] = np.append(rows, -1)[inside]
     return parent, depth
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    return column.cat.codes if isinstance(column.dtype, pd.CategoricalDtype) else column
 
 
 def self_times(starts: Ints, ends: Ints, parent: Ints) -> Ints:

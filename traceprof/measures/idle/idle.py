@@ -22,6 +22,7 @@ from traceprof.measures.rows import (
     Ints,
     Texts,
     bounds,
+    grouped,
     in_order,
     ints,
     lengths_of,
@@ -29,7 +30,7 @@ from traceprof.measures.rows import (
     span_at,
 )
 from traceprof.measures.steps.find import find_steps
-from traceprof.model.grouping import groups_of, rows_by_value
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key
 from traceprof.model.trace import Trace
@@ -185,11 +186,11 @@ def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
     lengths = lengths_of(gaps)
     length = np.searchsorted(_EDGES_NS, lengths, side="right") - 1
     edges = np.array([*_EDGES_NS, np.iinfo(np.int64).max])
-    groups = groups_of(gaps["device"], length)
-    device, place = np.array(groups.keys, np.int64).reshape(-1, 2).T
+    groups, keys = grouped({"device": gaps["device"], "length": length})
+    place = keys["length"]
     return pd.DataFrame(
         {
-            "device": device,
+            "device": keys["device"],
             "from_ns": edges[place],
             "up_to_ns": edges[place + 1],
             "count": groups.counts,

@@ -18,10 +18,9 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import BACKWARD, are_inferred_backward, phases_of_work
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host, phase_times
-from traceprof.measures.rows import Ints, bounds, in_order, lengths_of, rows_by
+from traceprof.measures.rows import Ints, bounds, grouped, in_order, lengths_of, rows_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.spans import owner_of
-from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
@@ -141,11 +140,10 @@ def _work_of(trace: Trace, name: str) -> pd.DataFrame:
 
 def _device_times(work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Return the device time of ``work`` by ``keys``, and how many pieces and kernels it is."""
-    groups = groups_of(*(work[name] for name in keys))
-    values = np.array(groups.keys, np.int64).reshape(-1, len(keys)).T
+    groups, values = grouped({name: work[name] for name in keys})
     return pd.DataFrame(
         {
-            **dict(zip(keys, values, strict=True)),
+            **values,
             "device_ns": union_lengths(groups.number, *bounds(work), len(groups.keys)),
             "work_count": groups.counts,
             "kernel_count": groups.reduced(np.add, work["is_kernel"].to_numpy()),
