@@ -30,112 +30,114 @@ __all__ = ["FINDINGS", "RULES", "Finding", "Rule"]
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    launches.WHOLE_GRAPHS,
-    steps.PROFILER_OVERHEAD,
-    stalls.LOADING,
-    stalls.ALLOCATIONS,
-    slow_ranks.SLOW_HOST,
-    slow_ranks.STRAGGLER,
-    input_bound.INPUT_BOUND,
-    copies.SLOW_LINK,
-    copies.PAGEABLE_COPIES,
-    copies.UNPINNED_MEMORY,
-    copies.BLOCKING_COPIES,
-    copies.BLOCKING_MEMSETS,
-    copies.EXPOSED_COPIES,
-    host.HOST_SYNC,
-    host.HOST_CODE,
-    optimizer.LOOPED_OPTIMIZER,
-    launches.LAUNCH_BOUND,
-    communication.SMALL_BUCKETS,
-    communication.EXPOSED_COMMUNICATION,
-    steps.SLOW_STEPS,
-    steps.WARMUP,
-    kernels.PRECISION,
-    optimizer.UNFUSED_OPTIMIZER,
-    kernels.LAYOUT_CONVERSION,
-    kernels.FUSABLE_KERNELS,
-    kernels.SMALL_KERNELS,
-    gaps.GPU_GAPS,
-    gaps.LOW_UTILISATION,
+    launches.whole_graphs,
+    steps.profiler_overhead,
+    stalls.loading,
+    stalls.allocations,
+    slow_ranks.slow_host,
+    slow_ranks.straggler,
+    input_bound.input_bound,
+    copies.slow_link,
+    copies.pageable_copies,
+    copies.unpinned_memory,
+    copies.blocking_copies,
+    copies.blocking_memsets,
+    copies.exposed_copies,
+    host.host_sync,
+    host.host_code,
+    optimizer.looped_optimizer,
+    launches.launch_bound,
+    communication.small_buckets,
+    communication.exposed_communication,
+    steps.slow_steps,
+    steps.warmup,
+    kernels.precision,
+    optimizer.unfused_optimizer,
+    kernels.layout_conversion,
+    kernels.fusable_kernels,
+    kernels.small_kernels,
+    gaps.gpu_gaps,
+    gaps.low_utilisation,
 )
 """In the order in which they claim time: the more specific first."""
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "findings",
-            "one row per finding, the largest saving first; what occurs once by its share of the "
-            "time that is judged",
-            (
-                key("rule", "the rule that found it"),
-                key("number", "which one of that rule, from 1", Unit.NUMBER),
-                same("title", Unit.TEXT, "what was found"),
-                same(
-                    "kind",
-                    Unit.TEXT,
-                    "how sure the saving is: measured, bounded (at most), estimated (by a model), "
-                    "once (a cost that occurs once), none (nothing is known to be saved)",
-                ),
-                same(
-                    "claimed_ratio", Unit.RATIO, "the share of the time that it is about, its own"
-                ),
-                same("saving_ratio", Unit.RATIO, "the share of the time that could be saved"),
-                same("saving_ns", Unit.NS, "the same per step; of the window without steps"),
-                same("once_ns", Unit.NS, "what it costs once, where it is not per step"),
-                same("model", Unit.TEXT, "what an estimated saving rests on"),
-                same("evidence", Unit.TEXT, "what shows it"),
-                same("action", Unit.TEXT, "what to do"),
-                same("caveat", Unit.TEXT, "when it may be wrong"),
-                same("window", Unit.TEXT, "the worst place, as --window takes it"),
-                same("ranges", Unit.TEXT, "the ranges concerned"),
-                same("show", Unit.TEXT, "the analysis that tells more"),
-                same(
-                    "ncu",
-                    Unit.TEXT,
-                    "what profiles the longest launch of the kernel concerned most with Nsight "
-                    "Compute; launches are counted from the start of the recording",
-                ),
-                same("ground", Unit.TEXT, "what the claimed time is: lost, compute or slow steps"),
-                same("is_minor", Unit.FLAG, "less than 1 % of the time: not for a page"),
-            ),
+_FINDINGS: Final = TableSpec(
+    "findings",
+    "one row per finding, the largest saving first; what occurs once by its share of the "
+    "time that is judged",
+    (
+        key("rule", "the rule that found it"),
+        key("number", "which one of that rule, from 1", Unit.NUMBER),
+        same("title", Unit.TEXT, "what was found"),
+        same(
+            "kind",
+            Unit.TEXT,
+            "how sure the saving is: measured, bounded (at most), estimated (by a model), "
+            "once (a cost that occurs once), none (nothing is known to be saved)",
         ),
-        TableSpec(
-            "losses",
-            "one row per part of the judged time of the devices: with compute they fill it",
-            (
-                key("loss", "a part of the time that is no compute; idle time by its cause"),
-                same("total_ns", Unit.NS, "how long, of all devices together"),
-                same("share_ratio", Unit.RATIO, "total_ns of the judged time of all devices"),
-                same(
-                    "after_wait_ns",
-                    Unit.NS,
-                    "what of it follows a wait of the host, and would not be without it",
-                ),
-                same("claimed_ns", Unit.NS, "what of it findings claim"),
-                same("rules", Unit.TEXT, "the rules that do, the one with the most first"),
-            ),
+        same("claimed_ratio", Unit.RATIO, "the share of the time that it is about, its own"),
+        same("saving_ratio", Unit.RATIO, "the share of the time that could be saved"),
+        same("saving_ns", Unit.NS, "the same per step; of the window without steps"),
+        same("once_ns", Unit.NS, "what it costs once, where it is not per step"),
+        same("model", Unit.TEXT, "what an estimated saving rests on"),
+        same("evidence", Unit.TEXT, "what shows it"),
+        same("action", Unit.TEXT, "what to do"),
+        same("caveat", Unit.TEXT, "when it may be wrong"),
+        same("window", Unit.TEXT, "the worst place, as --window takes it"),
+        same("ranges", Unit.TEXT, "the ranges concerned"),
+        same("show", Unit.TEXT, "the analysis that tells more"),
+        same(
+            "ncu",
+            Unit.TEXT,
+            "what profiles the longest launch of the kernel concerned most with Nsight "
+            "Compute; launches are counted from the start of the recording",
         ),
-        TableSpec(
-            "abstained",
-            "one row per rule that could not judge",
-            (
-                key("rule", "the rule"),
-                same("subject", Unit.TEXT, "what it is about"),
-                same("reason", Unit.TEXT, "what it lacks"),
-            ),
-        ),
-        TableSpec(
-            "checked",
-            "one row per subject of the rules",
-            (
-                key("subject", "what rules are about"),
-                same("is_judged", Unit.FLAG, "a rule about it could judge"),
-                same("is_fine", Unit.FLAG, "and none found anything that is not minor"),
-            ),
-        ),
+        same("ground", Unit.TEXT, "what the claimed time is: lost, compute or slow steps"),
+        same("is_minor", Unit.FLAG, "less than 1 % of the time: not for a page"),
     ),
-    scalars=(
+)
+_LOSSES: Final = TableSpec(
+    "losses",
+    "one row per part of the judged time of the devices: with compute they fill it",
+    (
+        key("loss", "a part of the time that is no compute; idle time by its cause"),
+        same("total_ns", Unit.NS, "how long, of all devices together"),
+        same("share_ratio", Unit.RATIO, "total_ns of the judged time of all devices"),
+        same(
+            "after_wait_ns",
+            Unit.NS,
+            "what of it follows a wait of the host, and would not be without it",
+        ),
+        same("claimed_ns", Unit.NS, "what of it findings claim"),
+        same("rules", Unit.TEXT, "the rules that do, the one with the most first"),
+    ),
+)
+_ABSTAINED: Final = TableSpec(
+    "abstained",
+    "one row per rule that could not judge",
+    (
+        key("rule", "the rule"),
+        same("subject", Unit.TEXT, "what it is about"),
+        same("reason", Unit.TEXT, "what it lacks"),
+    ),
+)
+_CHECKED: Final = TableSpec(
+    "checked",
+    "one row per subject of the rules",
+    (
+        key("subject", "what rules are about"),
+        same("is_judged", Unit.FLAG, "a rule about it could judge"),
+        same("is_fine", Unit.FLAG, "and none found anything that is not minor"),
+    ),
+)
+SPEC: Final = ResultSpec(
+    (
+        _FINDINGS,
+        _LOSSES,
+        _ABSTAINED,
+        _CHECKED,
+    ),
+    (
         same("compute_ratio", Unit.RATIO, "the share of the judged time that is compute"),
         same("judged_ns", Unit.NS, "the judged time of all devices together"),
         same("compute_ns", Unit.NS, "what of it is compute"),
@@ -148,24 +150,25 @@ def measure_findings(ranks: Ranks) -> Result:
     """Return the advice of all rules."""
     context = Context(ranks)
     found, abstained = judge(context, RULES)
-    tables = {
-        "findings": SPEC.table("findings").frame([_row(own) for own in found]),
-        "losses": SPEC.table("losses").frame(losses_claimed(context, found)),
-        "abstained": SPEC.table("abstained").frame(
-            [
-                {"rule": rule.name, "subject": rule.subject, "reason": abstained[rule.name]}
-                for rule in RULES
-                if rule.name in abstained
-            ]
-        ),
-        "checked": SPEC.table("checked").frame(_checked(found, abstained)),
+    rows: dict[str, list[dict[str, object]]] = {
+        "findings": [_row(own) for own in found],
+        "losses": losses_claimed(context, found),
+        "abstained": [
+            {"rule": rule.name, "subject": rule.subject, "reason": abstained[rule.name]}
+            for rule in RULES
+            if rule.name in abstained
+        ],
+        "checked": _checked(found, abstained),
     }
+    times = context.times.items()
+    compute_ns = sum((time.compute & context.judged[i]).total_ns for i, time in times)
     scalars = {
-        "compute_ratio": _compute_ratio(context),
+        "compute_ratio": compute_ns / context.judged_ns * (1 - context.slow_ratio),
         "judged_ns": context.judged_ns,
-        "compute_ns": _compute_ns(context),
+        "compute_ns": compute_ns,
         "slow_ratio": context.slow_ratio,
     }
+    tables = {name: SPEC.table(name).frame(own) for name, own in rows.items()}
     return Result("findings", SPEC, tables, scalars, notes=_notes(context, bool(found), abstained))
 
 
@@ -184,35 +187,19 @@ def _checked(
     ]
 
 
-def _compute_ratio(context: Context) -> float:
-    return _compute_ns(context) / context.judged_ns * (1 - context.slow_ratio)
-
-
-def _compute_ns(context: Context) -> int:
-    return sum((time.compute & context.judged[i]).total_ns for i, time in context.times.items())
-
-
 def _row(own: SettledFinding) -> dict[str, object]:
     finding = own.finding
+    as_they_are = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
+    granted = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
     return {
         "rule": own.rule.name,
-        "number": own.number,
-        "title": finding.title,
-        "kind": finding.kind.value,
-        "claimed_ratio": own.claimed_ratio,
-        "saving_ratio": own.saving_ratio,
-        "saving_ns": own.saving_ns,
-        "once_ns": finding.once_ns,
-        "model": finding.model or "",
-        "evidence": finding.evidence,
-        "action": finding.action,
-        "caveat": finding.caveat,
-        "window": finding.window,
-        "ranges": "; ".join(finding.ranges),
         "show": own.rule.show,
-        "ncu": finding.ncu,
+        "kind": finding.kind.value,
+        "model": finding.model or "",
+        "ranges": "; ".join(finding.ranges),
         "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in own.claims)),
-        "is_minor": own.is_minor,
+        **{name: getattr(finding, name) for name in as_they_are},
+        **{name: getattr(own, name) for name in granted},
     }
 
 

@@ -17,6 +17,15 @@ Times = Mapping[int, Intervals]
 """When, by device."""
 
 
+def together(many: Iterable[Times]) -> dict[int, Intervals]:
+    """Return when any of ``many`` is, device by device."""
+    found: dict[int, Intervals] = {}
+    for times in many:
+        for device, time in times.items():
+            found[device] = found[device] | time if device in found else time
+    return found
+
+
 class Ground(StrEnum):
     """Where a claim lies."""
 

@@ -8,61 +8,20 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from traceprof.findings.claims import Claim, Kind, Times
+from traceprof.findings.claims import Claim, Kind, Times, together
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, Rule
-from traceprof.measures.device.times import devices_of_processes
+from traceprof.findings.rules import Finding, rule
+from traceprof.measures.rows import unions_by
 from traceprof.measures.workload import COMMUNICATION
 from traceprof.model.activity import Activity
-from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.model.intervals import Int64Array
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
-from traceprof.names.kernels import short_name
 
-_Int64Array = npt.NDArray[np.int64]
-
-
-def hideable(context: Context, claim: Claim) -> tuple[Claim, ...]:
-    """Return the claim on exposed communication, device by device, with what of it can be saved.
-
-    A device cannot do in a step less than its communication, one piece after the other: what is
-    exposed can hide behind the compute of the same step that hides none yet, and no more.
-    """
-    spans = _spans_of_devices(context)
-    found = []
-    for device, time in claim.times.items():
-        starts, ends = spans[device]
-        own = context.times[device]
-        free = (own.compute - own.communication) & context.judged[device]
-        exposed_ns = time.covered_ns(starts, ends)
-        saved_ns = int(np.minimum(exposed_ns, free.covered_ns(starts, ends)).sum())
-        ratio = min(1.0, saved_ns / max(1, time.total_ns))
-        found.append(replace(claim, times={device: time}, saved_ratio=ratio))
-    return tuple(found)
-
-
-def _spans_of_devices(context: Context) -> dict[int, tuple[_Int64Array, _Int64Array]]:
-    """Return start and end of the steps of each device; of the window where none are known."""
-    table = context.steps.table
-    rows_of = table.groupby("process").indices
-    starts, ends = (table[name].to_numpy(np.int64) for name in ("device_start_ns", "device_end_ns"))
-    span = context.ranks.span
-    whole = np.array([span.start_ns]), np.array([span.end_ns])
-    found = dict.fromkeys(context.devices, whole)
-    for part in context.ranks:
-        for process, devices in devices_of_processes(part).items():
-            rows = rows_of.get(process)
-            if rows is not None:
-                found |= dict.fromkeys(devices, (starts[rows], ends[rows]))
-    return found
-
-
-_LEAST_EXPOSED_COMMUNICATION: Final = 0.05
+_LEAST_EXPOSED: Final = 0.05
 _NEXT_TO_NOTHING: Final = 0.001
-
 _BY_OPERATION: Final = (
     (
         re.compile(r"(?i)all_?reduce"),
@@ -79,24 +38,30 @@ _BY_OPERATION: Final = (
 )
 """What helps in PyTorch against each operation."""
 
+_LEAST_SMALL: Final = 0.02
+_FEWEST_PER_STEP: Final = 20
+_SMALL_BYTES: Final = 1_000_000
+_SHORT_NS: Final = 60_000
+_USEFUL_BYTES: Final = 25_000_000
+"""The default size of DDP's buckets."""
+_QUICKEST: Final = 0.1
+"""The quantile of the durations that is taken for the latency: what waits for nobody."""
 
-def _check_exposed_communication(context: Context) -> Iterator[Finding]:
+
+@rule("communication", "communication that compute does not hide", "kernels", show="collectives")
+def exposed_communication(context: Context) -> Iterator[Finding]:
+    """Find communication that no compute hides."""
     if context.kind == COMMUNICATION:
         return  # nothing is computed that could hide it
     exposed = {device: time.communication - time.compute for device, time in context.times.items()}
     claim = context.left(exposed)
     share = context.share(claim)
-    if share < _LEAST_EXPOSED_COMMUNICATION:
+    if share < _LEAST_EXPOSED:
         return
-    claims = hideable(context, claim)
+    claims = _hideable(context, claim)
     saved = sum(context.share(own) * own.saved_ratio for own in claims)
-    is_bound = saved < share * (1 - _NEXT_TO_NOTHING)
-    total = sum((time & context.typical).total_ns for time in exposed.values())
-    others = total / context.judged_ns - share
-    busy = sum((t.communication & context.typical).total_ns for t in context.times.values())
-    whole = busy / context.judged_ns
-    own = context.kernels.communication
-    top = own.nlargest(2, "total_ns")
+    own = context.kernels.doing(Activity.COMMUNICATION)
+    names = own.set_index("name")["total_ns"]
     longest = context.kernels.longest_communication
     yield Finding(
         title=Note.of(
@@ -105,22 +70,12 @@ def _check_exposed_communication(context: Context) -> Iterator[Finding]:
         claims=claims,
         kind=Kind.BOUNDED if saved > _NEXT_TO_NOTHING else Kind.NONE,
         evidence=(
-            Note.of(
-                "communication takes {whole:ratio} of the time, compute hides {hidden:ratio} of it"
-                + (", {others:ratio} of the time belongs to other findings" if others else ""),
-                whole=whole,
-                hidden=1 - (share + others) / whole,
-                others=others,
-            ),
-            *((_on_compute(saved),) if is_bound else ()),
+            *_on_shares(context, exposed, share, saved),
             context.counted(int(own["count"].sum()), "communication kernel(s)"),
-            *(
-                context.timed(ns, after=" in {name}", name=short_name(str(name)))
-                for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
-            ),
+            *context.timed_by_kernel(names),
         ),
         action=context.advice(
-            pytorch=_for_pytorch(context, [str(name) for name in top["name"]]),
+            pytorch=_for_pytorch(context, [str(name) for name in names.nlargest(2).index]),
             other="overlap it with compute, on a stream of its own; send less, in fewer bits, or "
             "less often",
         ),
@@ -134,12 +89,27 @@ def _check_exposed_communication(context: Context) -> Iterator[Finding]:
     )
 
 
-def _on_compute(saved: float) -> Note:
-    return Note.of(
-        "the compute of the same steps that hides none yet takes {saved:ratio} of the time: no "
-        "more can hide behind it; the rest is saved by sending less",
-        saved=saved,
+def _on_shares(context: Context, exposed: Times, share: float, saved: float) -> Iterator[Note]:
+    """Yield how much is communicated and hidden, and what limits what could be."""
+    busy = {device: time.communication for device, time in context.times.items()}
+    whole, all_exposed = (
+        sum((time & context.typical).total_ns for time in times.values()) / context.judged_ns
+        for times in (busy, exposed)
     )
+    others = all_exposed - share
+    yield Note.of(
+        "communication takes {whole:ratio} of the time, compute hides {hidden:ratio} of it"
+        + (", {others:ratio} of the time belongs to other findings" if others else ""),
+        whole=whole,
+        hidden=1 - (share + others) / whole,
+        others=others,
+    )
+    if saved < share * (1 - _NEXT_TO_NOTHING):
+        yield Note.of(
+            "the compute of the same steps that hides none yet takes {saved:ratio} of the time: no "
+            "more can hide behind it; the rest is saved by sending less",
+            saved=saved,
+        )
 
 
 def _for_pytorch(context: Context, names: list[str]) -> str:
@@ -155,32 +125,41 @@ def _for_pytorch(context: Context, names: list[str]) -> str:
     )
 
 
-EXPOSED_COMMUNICATION = Rule(
-    name="exposed_communication",
-    subject="communication",
-    summary="communication that compute does not hide",
-    needs=("kernels",),
-    show="collectives",
-    check=_check_exposed_communication,
-)
+def _hideable(context: Context, claim: Claim) -> tuple[Claim, ...]:
+    """Return the claim on exposed communication, device by device, with what of it can be saved.
+
+    A device cannot do in a step less than its communication, one piece after the other: what is
+    exposed can hide behind the compute of the same step that hides none yet, and no more.
+    """
+    spans = _spans_of_devices(context)
+    found = []
+    for device, time in claim.times.items():
+        own = context.times[device]
+        free = (own.compute - own.communication) & context.judged[device]
+        exposed_ns, free_ns = (time.covered_ns(*spans[device]) for time in (time, free))
+        saved_ns = int(np.minimum(exposed_ns, free_ns).sum())
+        ratio = min(1.0, saved_ns / max(1, time.total_ns))
+        found.append(replace(claim, times={device: time}, saved_ratio=ratio))
+    return tuple(found)
 
 
-_LEAST_SMALL_BUCKETS: Final = 0.02
-_FEWEST_PER_STEP: Final = 20
-_SMALL_BYTES: Final = 1_000_000
-_SHORT_NS: Final = 60_000
-_USEFUL_BYTES: Final = 25_000_000
-"""The default size of DDP's buckets."""
-_QUICKEST: Final = 0.1
-"""The quantile of the durations that is taken for the latency: what waits for nobody."""
+def _spans_of_devices(context: Context) -> dict[int, tuple[Int64Array, Int64Array]]:
+    """Return start and end of the steps of each device; of the window where none are known."""
+    table = context.steps.table
+    rows_of = table.groupby("process").indices
+    starts, ends = (table[name].to_numpy(np.int64) for name in ("device_start_ns", "device_end_ns"))
+    span = context.ranks.span
+    whole = np.array([span.start_ns]), np.array([span.end_ns])
+    found = dict.fromkeys(context.devices, whole)
+    for process, device in context.users:
+        if process in rows_of:
+            found[device] = starts[rows_of[process]], ends[rows_of[process]]
+    return found
 
 
-def _sizes(part: Trace) -> Int64Array:
-    sizes = part.collectives["n_bytes"].to_numpy(np.int64)
-    return sizes[sizes > 0]
-
-
-def _check_small_buckets(context: Context) -> Iterator[Finding]:
+@rule("buckets", "many collectives that are too small for the link", "kernels", show="collectives")
+def small_buckets(context: Context) -> Iterator[Finding]:
+    """Find many small collectives: latency instead of bandwidth."""
     kernels = context.kernels
     communicates = kernels.lengths.rows == 1
     own_ns = np.repeat(kernels.lengths.values[communicates], kernels.counts[communicates])
@@ -192,11 +171,10 @@ def _check_small_buckets(context: Context) -> Iterator[Finding]:
         return
     needed = max(1.0, float(sizes.sum()) / context.n_steps / _USEFUL_BYTES) if len(sizes) else 1.0
     latency_ns = round(float(np.quantile(own_ns, _QUICKEST)))
-    claim = context.left(
-        _first_of_each(context, latency_ns), saved_ratio=max(0.0, 1 - needed / per_step)
-    )
+    firsts = together(_first_of_each(part, latency_ns) for part in context.ranks)
+    claim = context.left(firsts, saved_ratio=max(0.0, 1 - needed / per_step))
     share = context.share(claim)
-    if share * claim.saved_ratio < _LEAST_SMALL_BUCKETS:
+    if share * claim.saved_ratio < _LEAST_SMALL:
         return
     size = "median size {size:bytes}" if len(sizes) else "sizes were not recorded"
     yield Finding(
@@ -224,23 +202,15 @@ def _check_small_buckets(context: Context) -> Iterator[Finding]:
     )
 
 
-def _first_of_each(context: Context, latency_ns: int) -> Times:
-    """Return the first ``latency_ns`` of each communication kernel that compute does not hide."""
-    found = {}
-    for part in context.ranks:
-        own = part.kernels[part.kernels["activity"] == Activity.COMMUNICATION.value]
-        for device, rows in own.groupby("device").indices.items():
-            starts = own["start_ns"].to_numpy()[rows]
-            ends = np.minimum(own["end_ns"].to_numpy()[rows], starts + latency_ns)
-            found[int(str(device))] = Intervals.union_of(starts, ends)
-    return found
+def _sizes(part: Trace) -> Int64Array:
+    sizes = part.collectives["n_bytes"].to_numpy(np.int64)
+    return sizes[sizes > 0]
 
 
-SMALL_BUCKETS = Rule(
-    name="small_buckets",
-    subject="buckets",
-    summary="many collectives that are too small for the link",
-    needs=("kernels",),
-    show="collectives",
-    check=_check_small_buckets,
-)
+def _first_of_each(part: Trace, latency_ns: int) -> Times:
+    """Return the first ``latency_ns`` of each communication kernel."""
+    own = part.kernels[part.kernels["activity"] == Activity.COMMUNICATION.value]
+    columns = own[["start_ns", "end_ns", "device"]]
+    return unions_by(
+        columns.assign(end_ns=np.minimum(own["end_ns"], own["start_ns"] + latency_ns)), "device"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.findings.claims import Claim, Ground, Ledger, Times
+from traceprof.findings.claims import Claim, Ground, Ledger, Times, together
 from traceprof.findings.kernel_times import KernelTimes, kernel_times, time_of_kernels
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
-from traceprof.measures.device.times import device_times, used_devices
+from traceprof.measures.device.times import device_times, devices_of_processes, used_devices
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import idle_times, lost_in_gaps
+from traceprof.measures.rows import unions_by
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import (
     judged_times,
@@ -27,54 +28,16 @@ from traceprof.measures.steps.measured import (
 )
 from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime
-from traceprof.model.grouping import rows_by_value
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.timing import Steps
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import short_name
 from traceprof.names.ranges import PROFILER
 
 Choose: TypeAlias = Callable[[pd.DataFrame], pd.DataFrame]
 """Takes those of some copies that a rule is about: a function of a module."""
-
-
-def copies_in(ranks: Ranks, judged: Intervals, choose: Choose) -> pd.DataFrame:
-    """Return what ``choose`` takes of the copies that start in ``judged``.
-
-    As `copies_with_calls`; where they lie, since most copies are inside a device and of no rule.
-    """
-    found = ranks.each(_copies_in, judged, choose)
-    return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
-
-
-def count_copies_in(ranks: Ranks, judged: Intervals) -> int:
-    """Return how many copies start in ``judged``."""
-    return sum(ranks.each(_count, judged))
-
-
-def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> pd.DataFrame:
-    copies = copies_with_calls(part)
-    return choose(copies[_are_in(copies, judged)])
-
-
-def _count(part: Trace, judged: Intervals) -> int:
-    return int(_are_in(part.copies, judged).sum())
-
-
-def _are_in(copies: pd.DataFrame, judged: Intervals) -> npt.NDArray[np.bool_]:
-    starts = copies["start_ns"].to_numpy()
-    return judged.covered_ns(starts, starts + 1) > 0
-
-
-def copies_with_calls(part: Trace) -> pd.DataFrame:
-    """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
-    copies, launches = part.copies, launches_of(part, "copies")
-    is_known = launches.is_known
-    api = np.full(len(copies), "", object)
-    api[is_known] = part.whole.api_calls["name"].iloc[launches.call[is_known]].to_numpy(object)
-    call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
-    return copies.assign(api=api, call_ns=call_ns)
 
 
 class Context:
@@ -163,8 +126,8 @@ class Context:
     @cached_property
     def slow_ratio(self) -> float:
         """That, as a share of the steady steps."""
-        judged = ~self.is_warmup & ~self.is_occasional
-        return self.slow_excess_ns / max(1, int(self.steps.durations_ns[judged].sum()))
+        whole_ns = int(self.steps.durations_ns[self.is_judged].sum())
+        return self.slow_excess_ns / max(1, whole_ns)
 
     @cached_property
     def typical(self) -> Intervals:
@@ -194,18 +157,24 @@ class Context:
     @cached_property
     def step_ns(self) -> float:
         """The median length of a typical step; the window where steps are not known."""
-        kept = ~self.is_warmup & (self.step_outliers <= 0)
-        if not kept.any():
-            return float(self.ranks.span.duration_ns)
-        return float(np.median(self.steps.durations_ns[kept]))
+        kept = self._is_usual
+        length = np.median(self.steps.durations_ns[kept]) if kept.any() else None
+        return float(self.ranks.span.duration_ns if length is None else length)
 
     @property
     def n_steps(self) -> float:
         """How many typical steps a process has, the mean (1 where steps are not known)."""
-        kept = ~self.is_warmup & (self.step_outliers <= 0)
-        if not kept.any():
-            return 1.0
-        return float(self.steps.table["process"][kept].value_counts().mean())
+        kept = self._is_usual
+        return float(self.steps.table["process"][kept].value_counts().mean()) if kept.any() else 1.0
+
+    @property
+    def _is_usual(self) -> npt.NDArray[np.bool_]:
+        return ~self.is_warmup & (self.step_outliers <= 0)
+
+    @property
+    def is_judged(self) -> npt.NDArray[np.bool_]:
+        """Which of `steps` savings are spread over: no warm-up, no one-off costs."""
+        return ~self.is_warmup & ~self.is_occasional
 
     @cached_property
     def times(self) -> dict[int, DeviceTime]:
@@ -234,6 +203,10 @@ class Context:
         """Return the share that ``claim`` covers of the judged time of all devices."""
         return claim.total_ns / self.judged_ns
 
+    def once_ns(self, claim: Claim) -> int:
+        """Return what ``claim`` costs once, of a device on average."""
+        return round(claim.total_ns / max(1, len(self.places)))
+
     def claimed_ratio(self, claim: Claim) -> float:
         """Return the share of all that is judged, the slow steps with it."""
         if claim.ground is Ground.SLOW:
@@ -249,7 +222,7 @@ class Context:
 
         Of a typical step; what slow ones take more is spread over all of them.
         """
-        judged_count = max(1, int((~self.is_warmup & ~self.is_occasional).sum()))
+        judged_count = max(1, int(self.is_judged.sum()))
         return round(
             sum(
                 self.slow_excess_ns / judged_count * claim.saved_ratio
@@ -261,11 +234,7 @@ class Context:
 
     def idle_for(self, *causes: str) -> Claim:
         """Return the claim on the idle time that ``causes`` account for."""
-        times: dict[int, Intervals] = {}
-        for cause in causes:
-            for device, time in idle_times(self.ranks)[cause].items():
-                times[device] = times[device] | time if device in times else time
-        return self.left(times)
+        return self.left(together(idle_times(self.ranks)[cause] for cause in causes))
 
     def longest_gap(self, *causes: str) -> str:
         """Return the window of the typical gap with most of ``causes``, as people type it."""
@@ -278,23 +247,29 @@ class Context:
 
         With the call that made each: ``api`` ("" unknown) and its ``call_ns``.
         """
-        return copies_in(self.ranks, self.typical, choose)
+        return self.rows(_copies_in, self.typical, choose)
 
     @property
     def n_copies(self) -> int:
         """How many copies and memsets start in the typical time."""
-        return count_copies_in(self.ranks, self.typical)
+        return sum(self.ranks.each(_count_copies, self.typical))
 
     def exposed(self, rows: pd.DataFrame) -> Times:
         """Return when ``rows`` (copies) ran on each device and no kernel did."""
-        starts, ends = rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
-        rows_of = rows_by_value(rows["device"])
-        none = np.empty(0, np.int64)
-        found = {}
-        for device, time in self.times.items():
-            own = rows_of.get(device, none)
-            found[device] = Intervals.union_of(starts[own], ends[own]) - time.kernel
-        return found
+        own, nothing = unions_by(rows, "device"), Intervals.empty()
+        return {device: own.get(device, nothing) - t.kernel for device, t in self.times.items()}
+
+    def rows(self, measure: Callable[..., pd.DataFrame], *args: Any) -> pd.DataFrame:
+        """Return the rows that ``measure`` makes of all ranks, one after another."""
+        found = self.ranks.each(measure, *args)
+        return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+
+    @property
+    def users(self) -> Iterator[tuple[int, int]]:
+        """Each process with each device that it works on."""
+        for part in self.ranks:
+            for process, devices in devices_of_processes(part).items():
+                yield from ((process, device) for device in devices)
 
     @cached_property
     def matches(self) -> Matches:
@@ -328,7 +303,10 @@ class Context:
 
     def longest_row(self, rows: pd.DataFrame) -> str:
         """Return the window of the longest of ``rows`` (there is one), as people type it."""
-        starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+        return self.longest_of(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+
+    def longest_of(self, starts: Int64Array, ends: Int64Array) -> str:
+        """Return the window of the longest of some spans (there is one), as people type it."""
         place = int((ends - starts).argmax())
         return self.window_text(int(starts[place]), int(ends[place]))
 
@@ -347,26 +325,34 @@ class Context:
         """
         if not len(self.steps):
             return Note.of(f"{{n:count}} {words}{more}", n=count, **values)
-        places = max(1, len(self.devices))
+        places, per = self._per_step
         each = count / self.n_steps / places
         lengths = (self.n_steps, self.n_steps - 1) if is_of_host else (self.n_steps,)
         is_same = count in (round(each) * places * n for n in lengths)
-        of = "per step" + (" and device" if places > 1 else "")
         if each < 1 and not (is_same and round(each)):
             text = f"{{n:count}} {words} in {{steps:count}} steps{more}"
             return Note.of(text, n=count, steps=round(self.n_steps), **values)
         about = "" if is_same else "about "
-        text = f"{about}{{n:count}} {words} {of}{more}"
-        return Note.of(text, n=round(each), **values)
+        return Note.of(f"{about}{{n:count}} {words}{per}{more}", n=round(each), **values)
 
     def timed(self, total_ns: float, before: str = "", after: str = "", **values: Any) -> Note:
         """Return a time with words around it, per step and device where steps are known."""
         if not len(self.steps):
             return Note.of(f"{before}{{each:ns}}{after}", each=total_ns, **values)
-        places = max(1, len(self.devices))
-        per = " per step and device" if places > 1 else " per step"
+        places, per = self._per_step
         each = total_ns / self.n_steps / places
         return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
+
+    def timed_by_kernel(self, names: pd.Series, n: int = 2) -> Iterator[Note]:
+        """Yield the times of the ``n`` kernels with the most of ``names``, times by name."""
+        for name, ns in names.nlargest(n).items():
+            yield self.timed(int(ns), after=" in {name}", name=short_name(str(name)))
+
+    @property
+    def _per_step(self) -> tuple[int, str]:
+        """Over how many devices what a step does is spread, and in words."""
+        places = max(1, len(self.devices))
+        return places, " per step and device" if places > 1 else " per step"
 
     def advice(self, *, pytorch: str, other: str) -> str:
         """Return the advice for PyTorch where it ran, else the other; `worded`."""
@@ -403,3 +389,27 @@ def _longest_gap(
     lost_ns = lost_in_gaps(part, *causes)
     place = int(own[lost_ns[own].argmax()])
     return int(lost_ns[place]), int(starts[place]), int(ends[place])
+
+
+def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> pd.DataFrame:
+    copies = copies_with_calls(part)
+    return choose(copies[_are_in(copies, judged)])
+
+
+def _count_copies(part: Trace, judged: Intervals) -> int:
+    return int(_are_in(part.copies, judged).sum())
+
+
+def _are_in(copies: pd.DataFrame, judged: Intervals) -> npt.NDArray[np.bool_]:
+    starts = copies["start_ns"].to_numpy()
+    return judged.covered_ns(starts, starts + 1) > 0
+
+
+def copies_with_calls(part: Trace) -> pd.DataFrame:
+    """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
+    copies, launches = part.copies, launches_of(part, "copies")
+    is_known = launches.is_known
+    api = np.full(len(copies), "", object)
+    api[is_known] = part.whole.api_calls["name"].iloc[launches.call[is_known]].to_numpy(object)
+    call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
+    return copies.assign(api=api, call_ns=call_ns)

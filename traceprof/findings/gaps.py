@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.findings.claims import Claim, Kind
+from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, Rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charges, time_by_name
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import lost_in_gaps
-from traceprof.model.intervals import Intervals, overlapping_pairs
+from traceprof.measures.rows import bounds, overlaps, rows_by, unions_by
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 
@@ -24,17 +25,39 @@ _SHOWN: Final = 3
 _MOST: Final = 0.5
 _LEAST_NAMED: Final = 0.05
 """Names below this share of the time are no evidence."""
-
 _IN_WORDS: Final = {
     "launching": " in {name}{mostly}",
     "other": " in {name}{mostly}, on another thread than the one that launches",
     "": " in which the host recorded nothing",
 }
 
+_LONG_NS: Final = 500_000_000
+_LEAST_LONG: Final = 0.01
 
-def notes_on_names(
-    context: Context, times: Mapping[int, Intervals]
-) -> tuple[tuple[Note, ...], tuple[str, ...]]:
+_LEAST_LOW: Final = 0.1
+_TELLING: Final = ("kernels", "copies", "api_calls", "ranges")
+_WORDS: Final = {
+    "queued": "work had been launched and waited for another stream, or for the pause between two "
+    "kernels",
+    "peer": "work that another device takes part in",
+    "edge": "before the first or after the last work of the device",
+    "unknown": "which call launched the next work was not recorded",
+}
+_TITLES: Final = {
+    "queued": "idle while launched work waits",
+    "peer": "idle while another device does what this one takes part in",
+    "edge": "no work before the first or after the last kernel",
+    "unknown": "idle, and the recording does not tell why",
+}
+_ACTIONS: Final = {
+    "edge": "see when each device works (`traceprof timeline`): give it work from the beginning, "
+    "or judge the time in which all of them work (--window)",
+    "unknown": "record the calls that launch the work (nsys: --trace=cuda, and openacc or openmp "
+    "where the program uses them)",
+}
+
+
+def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tuple[str, ...]]:
     """Return sentences on what the host was in during the idle ``times`` of devices, and names.
 
     At most three of what they are charged to, the most first, and what other threads ran. Names are
@@ -71,84 +94,62 @@ def _outermost(charged: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def names_of_gaps(
-    context: Context, times: Mapping[int, Intervals]
-) -> tuple[pd.DataFrame, dict[str, int]]:
+def names_of_gaps(context: Context, times: Times) -> tuple[pd.DataFrame, dict[str, int]]:
     """Return what the idle ``times`` of devices are charged to, and what else ran meanwhile.
 
     The first has name, operator, by and ns, the most first: ns add up to what of ``times`` the
     host held devices up. The second, by name, is what threads ran other than those that launch.
     """
-    charged, running = [], []
-    for part in context.ranks:
-        charged.append(_within(charged_by_host(part), times))
-        others = find_charges(part).running
-        running.append(_within(others[others["by"] == "other"], times))
-    table = pd.concat(
-        [
-            own[["name", "operator", "by"]]
-            .astype(object)
-            .assign(ns=own["end_ns"] - own["start_ns"])
-            for own in charged
-        ],
-        ignore_index=True,
-    )
-    sums = table.groupby(["name", "operator", "by"], sort=True)["ns"].sum().reset_index()
+    keys = ["name", "operator", "by"]
+    charged: list[pd.DataFrame] = []
     beside: dict[str, int] = {}
-    for own in running:
-        for name, ns in time_by_name(own).items():
+    for part in context.ranks:
+        own = _within(charged_by_host(part), times)
+        charged.append(own[keys].astype(object).assign(ns=own["end_ns"] - own["start_ns"]))
+        others = find_charges(part).running
+        running = _within(others[others["by"] == "other"], times)
+        for name, ns in time_by_name(running).items():
             beside[name] = beside.get(name, 0) + ns
+    table = pd.concat(charged, ignore_index=True)
+    sums = table.groupby(keys, sort=True)["ns"].sum().reset_index()
     ranked = sums.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
     return ranked, dict(sorted(beside.items(), key=lambda item: -item[1]))
 
 
-def _within(rows: pd.DataFrame, times: Mapping[int, Intervals]) -> pd.DataFrame:
+def _within(rows: pd.DataFrame, times: Times) -> pd.DataFrame:
     """Return what of ``rows`` lies in the ``times`` of their device."""
-    device = rows["device"].to_numpy(np.int64)
-    starts, ends = rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
+    starts, ends = bounds(rows)
     found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
+    rows_of = rows_by(rows, "device")
     for number, time in times.items():
-        own = np.flatnonzero(device == number)
-        row, place = overlapping_pairs(starts[own], ends[own], time.starts, time.ends)
-        row = own[row]
-        first, last = (
-            np.maximum(starts[row], time.starts[place]),
-            np.minimum(ends[row], time.ends[place]),
-        )
-        found.append(np.stack((row, first, last)))
+        own = rows_of.get(number, np.empty(0, np.int64))
+        row, _, first, last = overlaps(starts[own], ends[own], time.starts, time.ends)
+        found.append(np.stack((own[row], first, last)))
     row, first, last = np.concatenate(found, axis=1)
     return rows.take(row).assign(start_ns=first, end_ns=last)
 
 
-_LONG_NS: Final = 500_000_000
-_LEAST_GPU_GAPS: Final = 0.01
-
-
-def long_gaps(context: Context) -> pd.DataFrame:
-    """Return the gaps between work that last half a second, the profiler's time not counted."""
-    found = context.ranks.each(_long_gaps_of_one)
-    return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
-
-
-def _long_gaps_of_one(part: Trace) -> pd.DataFrame:
-    gaps = find_gaps(part)
-    lengths = gaps["end_ns"] - gaps["start_ns"] - lost_in_gaps(part, "profiler")
-    is_long = (lengths > _LONG_NS).to_numpy(np.bool_) & (lost_in_gaps(part, "edge") == 0)
-    return gaps.take(np.flatnonzero(is_long))
-
-
-def _check_gpu_gaps(context: Context) -> Iterator[Finding]:
+@rule(
+    "idle time",
+    "gaps of half a second and more that nothing explains",
+    "kernels",
+    "copies",
+    "api_calls",
+    show="gaps",
+)
+def gpu_gaps(context: Context) -> Iterator[Finding]:
+    """Find gaps of half a second and more that no other rule explains."""
     gaps = long_gaps(context)
-    free = _claim_on(context, gaps).times
+    free = context.left(unions_by(gaps, "device")).times
     is_free = [
         free[device].covered_ns([start], [end])[0] > (end - start) / 2 if device in free else False
         for device, start, end in gaps[["device", "start_ns", "end_ns"]].to_numpy().tolist()
     ]
     # What others have left over of a gap is no gap without a cause.
     own = gaps[np.array(is_free, np.bool_)]
-    claim = _claim_on(context, own)
+    claim = context.left(unions_by(own, "device"))
     share = context.share(claim)
-    if share < _LEAST_GPU_GAPS:
+    if share < _LEAST_LONG:
         return
     worst = own.iloc[int((own["end_ns"] - own["start_ns"]).to_numpy().argmax())]
     named, names = notes_on_names(context, claim.times)
@@ -173,54 +174,26 @@ def _check_gpu_gaps(context: Context) -> Iterator[Finding]:
         ),
         action="see what the host does there: `traceprof show gaps`, `traceprof timeline`",
         caveat="loading a model or a checkpoint takes its time once",
-        window=context.window_text(int(worst["start_ns"]), int(worst["end_ns"])),
+        window=context.longest_row(own),
         ranges=names,
     )
 
 
-def _claim_on(context: Context, gaps: pd.DataFrame) -> Claim:
-    return context.left(
-        {
-            int(str(device)): Intervals.union_of(rows["start_ns"], rows["end_ns"])
-            for device, rows in gaps.groupby("device")
-        }
-    )
+def long_gaps(context: Context) -> pd.DataFrame:
+    """Return the gaps between work that last half a second, the profiler's time not counted."""
+    return context.rows(_long_gaps_of_one)
 
 
-GPU_GAPS = Rule(
-    name="gpu_gaps",
-    subject="idle time",
-    summary="gaps of half a second and more that nothing explains",
-    needs=("kernels", "copies", "api_calls"),
-    show="gaps",
-    check=_check_gpu_gaps,
-)
+def _long_gaps_of_one(part: Trace) -> pd.DataFrame:
+    gaps = find_gaps(part)
+    lengths = gaps["end_ns"] - gaps["start_ns"] - lost_in_gaps(part, "profiler")
+    is_long = (lengths > _LONG_NS).to_numpy(np.bool_) & (lost_in_gaps(part, "edge") == 0)
+    return gaps.take(np.flatnonzero(is_long))
 
 
-_LEAST_LOW_UTILISATION: Final = 0.1
-_TELLING: Final = ("kernels", "copies", "api_calls", "ranges")
-_WORDS: Final = {
-    "queued": "work had been launched and waited for another stream, or for the pause between two "
-    "kernels",
-    "peer": "work that another device takes part in",
-    "edge": "before the first or after the last work of the device",
-    "unknown": "which call launched the next work was not recorded",
-}
-_TITLES: Final = {
-    "queued": "idle while launched work waits",
-    "peer": "idle while another device does what this one takes part in",
-    "edge": "no work before the first or after the last kernel",
-    "unknown": "idle, and the recording does not tell why",
-}
-_ACTIONS: Final = {
-    "edge": "see when each device works (`traceprof timeline`): give it work from the beginning, "
-    "or judge the time in which all of them work (--window)",
-    "unknown": "record the calls that launch the work (nsys: --trace=cuda, and openacc or openmp "
-    "where the program uses them)",
-}
-
-
-def _check_low_utilisation(context: Context) -> Iterator[Finding]:
+@rule("idle time", "idle devices where nothing says why", "kernels", "copies", show="idle")
+def low_utilisation(context: Context) -> Iterator[Finding]:
+    """Find idle devices where no other rule says why."""
     rest = context.left(
         {
             device: recorded - context.times[device].busy
@@ -228,13 +201,12 @@ def _check_low_utilisation(context: Context) -> Iterator[Finding]:
             for device in used_devices(part)
         }
     )
-    least_ns = _LEAST_LOW_UTILISATION * context.typical_ns
+    least_ns = _LEAST_LOW * context.typical_ns
     low = {device: time for device, time in rest.times.items() if time.total_ns >= least_ns}
     claim = Claim(low)
     if not low:
         return
-    busy = {d: 1 - time.total_ns / context.typical_ns for d, time in low.items()}
-    worst = min(busy, key=lambda device: busy[device])
+    worst = max(low, key=lambda device: low[device].total_ns)
     causes = _causes(context, claim)
     most = causes[0][1] if causes and causes[0][0] > _MOST else ""
     yield Finding(
@@ -254,7 +226,7 @@ def _check_low_utilisation(context: Context) -> Iterator[Finding]:
         ),
         action=_ACTIONS.get(most, "see what runs there: `traceprof show gaps`"),
         caveat="start-up and shut-down count, too: choose a window inside the loop (--window)",
-        window=_longest(context, worst, claim),
+        window=context.longest_of(low[worst].starts, low[worst].ends),
     )
 
 
@@ -301,20 +273,4 @@ def _causes(context: Context, claim: Claim) -> list[tuple[float, str]]:
         own = context.idle_for(cause).times
         total = sum((own[d] & time).total_ns for d, time in claim.times.items() if d in own)
         found.append((total / max(1, claim.total_ns), cause))
-    return [own for own in sorted(found, reverse=True) if own[0] >= _LEAST_LOW_UTILISATION]
-
-
-def _longest(context: Context, device: int, claim: Claim) -> str:
-    time = claim.times[device]
-    place = int((time.ends - time.starts).argmax())
-    return context.window_text(int(time.starts[place]), int(time.ends[place]))
-
-
-LOW_UTILISATION = Rule(
-    name="low_utilisation",
-    subject="idle time",
-    summary="idle devices where nothing says why",
-    needs=("kernels", "copies"),
-    show="idle",
-    check=_check_low_utilisation,
-)
+    return [own for own in sorted(found, reverse=True) if own[0] >= _LEAST_LOW]

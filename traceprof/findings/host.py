@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,7 +12,7 @@ import pandas as pd
 from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps, notes_on_names
-from traceprof.findings.rules import Finding, Rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import devices_of_processes
 from traceprof.measures.host.states import before_forward
 from traceprof.measures.idle.charges import NOTHING
@@ -24,7 +23,14 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 
+_LEAST_WAITING: Final = 0.02
+_WORTH_A_WORD: Final = 0.001
+_LEAST_BUSY: Final = 0.03
+_NOTABLE: Final = 0.3
+_DOMINANT: Final = 0.5
+"""A gap that is more than this of all of them does not recur: nothing is saved by each step."""
 _MOST: Final = 0.5
+
 _LAUNCHING, _DRIVER, _FILES, _OPERATORS = "launching", "driver", "files", "operators"
 _KINDS: Final = (
     (_LAUNCHING, re.compile(r"^(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")),
@@ -39,32 +45,6 @@ _KINDS: Final = (
     (_OPERATORS, re.compile(r"^[a-z_]\w*::\w+$")),
 )
 """What names are, by their look; the first that fits counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostWork:
-    """What the host mostly does in some gaps ("" where nothing is most of it), and what helps."""
-
-    what: str
-    action: str
-
-
-def main_work(context: Context, times: Times) -> HostWork:
-    """Return what the host mostly does in the idle ``times`` of devices."""
-    charged, _ = names_of_gaps(context, times)
-    kinds = charged["name"].map(_kind_of)
-    sums = charged["ns"].groupby(kinds).sum()
-    whole = int(charged["ns"].sum())
-    most = next((str(kind) for kind, ns in sums.items() if ns > _MOST * whole), "")
-    return HostWork(_WORDS.get(most, ""), _action(context, most))
-
-
-def _kind_of(name: object) -> str:
-    if name == NOTHING:
-        return NOTHING
-    return next((kind for kind, pattern in _KINDS if pattern.search(str(name))), "")
-
-
 _WORDS: Final = {
     _LAUNCHING: "in launching calls that take long",
     _DRIVER: "in calls of the driver and its libraries",
@@ -72,186 +52,24 @@ _WORDS: Final = {
     _OPERATORS: "in operators",
     NOTHING: "not recorded",
 }
+_HOW_TO_SEE: Final = {
+    "nsys": "NVTX ranges, or nsys profile --sample=process-tree --trace=cuda,nvtx,osrt",
+    "kineto": "record_function() around its parts, or profile(with_stack=True)",
+}
 
 
-def _action(context: Context, kind: str) -> str:
-    python = "Python code" if context.software.has_python else "code of the host"
-    if kind == _LAUNCHING:
-        return context.worded(
-            "the first launch of a kernel loads its code: run all once before measuring, or set "
-            "CUDA_MODULE_LOADING=EAGER; where later ones are slow, too: locks, WSL, other jobs"
-        )
-    if kind == _DRIVER:
-        return "create contexts, streams, communicators and handles once, before the loop"
-    if kind == _FILES:
-        return "read, write and send in another thread while the device works"
-    if kind == _OPERATORS and context.software.has_pytorch:
-        return (
-            "have the host do less for each kernel: torch.compile, fewer and larger operators, no "
-            "loops over views and slices"
-        )
-    if kind == NOTHING:
-        return (
-            f"record what the host does there ({_how_to_see(context)}), then move that {python} "
-            "out of the loop or to another thread"
-        )
-    examples = (
-        "logging, checkpoints, metrics, building batches, allocation, files"
-        if context.is_training
-        else "logging, files, allocation, preparing input"
-    )
-    return (
-        f"find the {python} in these gaps ({examples}) and move it out of the loop or to another "
-        "thread"
-    )
-
-
-def _how_to_see(context: Context) -> str:
-    if context.software.recorder == "nsys":
-        return "NVTX ranges, or nsys profile --sample=process-tree --trace=cuda,nvtx,osrt"
-    if context.software.recorder == "kineto":
-        return "record_function() around its parts, or profile(with_stack=True)"
-    return "mark its parts by ranges (traceprof.range)"
-
-
-_LEAST_HOST_CODE: Final = 0.03
-_NOTABLE: Final = 0.3
-_DOMINANT: Final = 0.5
-"""A gap that is more than this of all of them does not recur: nothing is saved by each step."""
-
-
-def _check_host_code(context: Context) -> Iterator[Finding]:
-    whole = context.idle_for("host")
-    if context.share(whole) < _LEAST_HOST_CODE:
-        return
-    alone = _gap_alone(context, whole)
-    for claim, kind in ((_without(whole, alone), Kind.MEASURED), (alone, Kind.ONCE)):
-        if context.share(claim) >= _LEAST_HOST_CODE:
-            yield _finding(context, claim, kind)
-
-
-def _gap_alone(context: Context, whole: Claim) -> Claim:
-    """Return the claim on the one gap of each device that is most of ``whole``.
-
-    Nothing where steps are named: what is slow in one of them is a matter of slow steps.
-    """
-    found: dict[int, Intervals] = {}
-    if not len(context.steps):
-        least_ns = {d: _DOMINANT * time.total_ns for d, time in whole.times.items()}
-        gaps = pd.concat(context.ranks.each(_gaps_longer_than, least_ns), ignore_index=True)
-        for device, time in whole.times.items():
-            own = gaps[gaps["device"] == device]
-            starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-            ns = time.covered_ns(starts, ends)
-            if len(ns) and ns.max() > least_ns[device]:
-                place = int(ns.argmax())
-                found[device] = time.clip(int(starts[place]), int(ends[place]))
-    return Claim(found)
-
-
-def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> pd.DataFrame:
-    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
-    least = gaps["device"].map(dict(least_ns)).fillna(np.inf)
-    return gaps[gaps["end_ns"] - gaps["start_ns"] > least]
-
-
-def _without(whole: Claim, part: Claim) -> Claim:
-    nothing = Intervals.empty()
-    return Claim({d: time - part.times.get(d, nothing) for d, time in whole.times.items()})
-
-
-def _finding(context: Context, claim: Claim, kind: Kind) -> Finding:
-    work = main_work(context, claim.times)
-    share = context.share(claim)
-    named, names = notes_on_names(context, claim.times)
-    what = f", mostly {work.what}" if work.what else ""
-    own = _gaps_of(context, claim)
-    return Finding(
-        title=Note.of(
-            ("one long gap" if kind is Kind.ONCE else "host code between launches")
-            + f"{what}: devices are idle {{share:ratio}} of the time",
-            share=share,
-        ),
-        claims=(claim,),
-        kind=kind,
-        once_ns=round(claim.total_ns / max(1, len(context.places))) if kind is Kind.ONCE else None,
-        evidence=(
-            *(_long_ones(context, own) if kind is not Kind.ONCE else ()),
-            *_before_forward(context, claim),
-            *named,
-        ),
-        action=work.action,
-        caveat="gaps of a host that merely launches very slowly look the same",
-        window=context.longest_row(own) if len(own) else "",
-        ranges=names,
-    )
-
-
-def _gaps_of(context: Context, claim: Claim) -> pd.DataFrame:
-    """Return the gaps of the typical time that ``claim`` has a part of."""
-    found = context.ranks.each(_busy_gaps, context.typical)
-    gaps = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
-    chosen = np.zeros(len(gaps), np.bool_)
-    for device, time in claim.times.items():
-        rows = np.flatnonzero((gaps["device"] == device).to_numpy())
-        own = gaps.iloc[rows]
-        chosen[rows] = time.covered_ns(own["start_ns"], own["end_ns"]) > 0
-    return gaps[chosen]
-
-
-def _busy_gaps(part: Trace, typical: Intervals) -> pd.DataFrame:
-    """Return the gaps of the typical time in which the host ran code: device, start_ns, end_ns."""
-    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
-    is_typical = typical.covered_ns(gaps["start_ns"], gaps["end_ns"]) > 0
-    return gaps[(lost_in_gaps(part, "host") > 0) & is_typical]
-
-
-def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
-    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
-    lengths = lengths[lengths > LAUNCH_BOUND_NS]
-    if len(lengths):
-        yield context.counted(
-            len(lengths),
-            "gap(s) longer than {least:ns}",
-            " (median {median:ns})" if len(lengths) > 1 else " ({median:ns})",
-            least=LAUNCH_BOUND_NS,
-            median=float(np.median(lengths)),
-        )
-
-
-def _before_forward(context: Context, claim: Claim) -> Iterator[Note]:
-    """Tell how much of ``claim`` lies before forward passes: a batch is fetched or made there."""
-    before_ns = 0
-    for part in context.ranks:
-        times = before_forward(part)
-        for process, devices in devices_of_processes(part).items():
-            time = times.get(process, Intervals.empty())
-            before_ns += sum((claim.times[d] & time).total_ns for d in devices if d in claim.times)
-    if before_ns > _NOTABLE * claim.total_ns:
-        yield Note.of(
-            "{share:ratio} of it before a forward pass begins: is a batch fetched or made there?",
-            share=before_ns / claim.total_ns,
-        )
-
-
-HOST_CODE = Rule(
-    name="host_code",
-    subject="host code",
-    summary="long gaps in which the host neither launches nor waits",
-    needs=("kernels", "api_calls"),
-    show="gaps",
-    check=_check_host_code,
+@rule(
+    "synchronisation",
+    "synchronising calls in the loop leave devices without work",
+    "kernels",
+    "api_calls",
+    show="sync",
 )
-
-
-_LEAST_HOST_SYNC: Final = 0.02
-_WORTH_A_WORD: Final = 0.001
-
-
-def _check_host_sync(context: Context) -> Iterator[Finding]:
+def host_sync(context: Context) -> Iterator[Finding]:
+    """Find synchronising calls in the loop that leave devices without work."""
     claim = context.idle_for("synchronising", DRAINED)
     share = context.share(claim)
-    if share < _LEAST_HOST_SYNC:
+    if share < _LEAST_WAITING:
         return
     found = [find_waits(part) for part in context.ranks]
     waits = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
@@ -305,11 +123,167 @@ def _when(inside: float, after: float) -> Note:
     return Note.of(text, inside=inside, after=after)
 
 
-HOST_SYNC = Rule(
-    name="host_sync",
-    subject="synchronisation",
-    summary="synchronising calls in the loop leave devices without work",
-    needs=("kernels", "api_calls"),
-    show="sync",
-    check=_check_host_sync,
+@rule(
+    "host code",
+    "long gaps in which the host neither launches nor waits",
+    "kernels",
+    "api_calls",
+    show="gaps",
 )
+def host_code(context: Context) -> Iterator[Finding]:
+    """Find other code that the host runs for long while devices have nothing to do."""
+    whole = context.idle_for("host")
+    if context.share(whole) < _LEAST_BUSY:
+        return
+    alone = _gap_alone(context, whole)
+    nothing = Intervals.empty()
+    rest = Claim({d: time - alone.times.get(d, nothing) for d, time in whole.times.items()})
+    for claim, kind in ((rest, Kind.MEASURED), (alone, Kind.ONCE)):
+        if context.share(claim) >= _LEAST_BUSY:
+            yield _on_host_code(context, claim, kind)
+
+
+def _gap_alone(context: Context, whole: Claim) -> Claim:
+    """Return the claim on the one gap of each device that is most of ``whole``.
+
+    Nothing where steps are named: what is slow in one of them is a matter of slow steps.
+    """
+    found: dict[int, Intervals] = {}
+    if not len(context.steps):
+        least_ns = {d: _DOMINANT * time.total_ns for d, time in whole.times.items()}
+        gaps = pd.concat(context.ranks.each(_gaps_longer_than, least_ns), ignore_index=True)
+        for device, time in whole.times.items():
+            own = gaps[gaps["device"] == device]
+            starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+            ns = time.covered_ns(starts, ends)
+            if len(ns) and ns.max() > least_ns[device]:
+                place = int(ns.argmax())
+                found[device] = time.clip(int(starts[place]), int(ends[place]))
+    return Claim(found)
+
+
+def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> pd.DataFrame:
+    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
+    least = gaps["device"].map(dict(least_ns)).fillna(np.inf)
+    return gaps[gaps["end_ns"] - gaps["start_ns"] > least]
+
+
+def _on_host_code(context: Context, claim: Claim, kind: Kind) -> Finding:
+    most = _main_work(context, claim.times)
+    named, names = notes_on_names(context, claim.times)
+    what = f", mostly {_WORDS[most]}" if most in _WORDS else ""
+    own = _gaps_of(context, claim)
+    return Finding(
+        title=Note.of(
+            ("one long gap" if kind is Kind.ONCE else "host code between launches")
+            + f"{what}: devices are idle {{share:ratio}} of the time",
+            share=context.share(claim),
+        ),
+        claims=(claim,),
+        kind=kind,
+        once_ns=context.once_ns(claim) if kind is Kind.ONCE else None,
+        evidence=(
+            *(_long_ones(context, own) if kind is not Kind.ONCE else ()),
+            *_before_forward(context, claim),
+            *named,
+        ),
+        action=_against(context, most),
+        caveat="gaps of a host that merely launches very slowly look the same",
+        window=context.longest_row(own) if len(own) else "",
+        ranges=names,
+    )
+
+
+def _gaps_of(context: Context, claim: Claim) -> pd.DataFrame:
+    """Return the gaps of the typical time that ``claim`` has a part of."""
+    gaps = context.rows(_busy_gaps, context.typical)
+    chosen = np.zeros(len(gaps), np.bool_)
+    for device, time in claim.times.items():
+        rows = np.flatnonzero((gaps["device"] == device).to_numpy())
+        own = gaps.iloc[rows]
+        chosen[rows] = time.covered_ns(own["start_ns"], own["end_ns"]) > 0
+    return gaps[chosen]
+
+
+def _busy_gaps(part: Trace, typical: Intervals) -> pd.DataFrame:
+    """Return the gaps of the typical time in which the host ran code: device, start_ns, end_ns."""
+    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
+    is_typical = typical.covered_ns(gaps["start_ns"], gaps["end_ns"]) > 0
+    return gaps[(lost_in_gaps(part, "host") > 0) & is_typical]
+
+
+def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
+    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
+    lengths = lengths[lengths > LAUNCH_BOUND_NS]
+    if len(lengths):
+        yield context.counted(
+            len(lengths),
+            "gap(s) longer than {least:ns}",
+            " (median {median:ns})" if len(lengths) > 1 else " ({median:ns})",
+            least=LAUNCH_BOUND_NS,
+            median=float(np.median(lengths)),
+        )
+
+
+def _before_forward(context: Context, claim: Claim) -> Iterator[Note]:
+    """Tell how much of ``claim`` lies before forward passes: a batch is fetched or made there."""
+    before_ns = 0
+    for part in context.ranks:
+        times = before_forward(part)
+        for process, devices in devices_of_processes(part).items():
+            time = times.get(process, Intervals.empty())
+            before_ns += sum((claim.times[d] & time).total_ns for d in devices if d in claim.times)
+    if before_ns > _NOTABLE * claim.total_ns:
+        yield Note.of(
+            "{share:ratio} of it before a forward pass begins: is a batch fetched or made there?",
+            share=before_ns / claim.total_ns,
+        )
+
+
+def _main_work(context: Context, times: Times) -> str:
+    """Return the kind of what the host mostly does in idle ``times``; "" where none is most."""
+    charged, _ = names_of_gaps(context, times)
+    sums = charged["ns"].groupby(charged["name"].map(_kind_of)).sum()
+    whole = int(charged["ns"].sum())
+    return next((str(kind) for kind, ns in sums.items() if ns > _MOST * whole), "")
+
+
+def _kind_of(name: object) -> str:
+    if name == NOTHING:
+        return NOTHING
+    return next((kind for kind, pattern in _KINDS if pattern.search(str(name))), "")
+
+
+def _against(context: Context, kind: str) -> str:
+    """Return what helps where the host mostly does work of this ``kind``."""
+    python = "Python code" if context.software.has_python else "code of the host"
+    if kind == _LAUNCHING:
+        return context.worded(
+            "the first launch of a kernel loads its code: run all once before measuring, or set "
+            "CUDA_MODULE_LOADING=EAGER; where later ones are slow, too: locks, WSL, other jobs"
+        )
+    if kind == _DRIVER:
+        return "create contexts, streams, communicators and handles once, before the loop"
+    if kind == _FILES:
+        return "read, write and send in another thread while the device works"
+    if kind == _OPERATORS and context.software.has_pytorch:
+        return (
+            "have the host do less for each kernel: torch.compile, fewer and larger operators, no "
+            "loops over views and slices"
+        )
+    if kind == NOTHING:
+        marked = "mark its parts by ranges (traceprof.range)"
+        how = _HOW_TO_SEE.get(context.software.recorder, marked)
+        return (
+            f"record what the host does there ({how}), then move that {python} out of the loop or "
+            "to another thread"
+        )
+    examples = (
+        "logging, checkpoints, metrics, building batches, allocation, files"
+        if context.is_training
+        else "logging, files, allocation, preparing input"
+    )
+    return (
+        f"find the {python} in these gaps ({examples}) and move it out of the loop or to another "
+        "thread"
+    )

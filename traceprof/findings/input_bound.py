@@ -6,32 +6,35 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Kind, Times
+from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, Rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import before_forward, find_host_phases
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
-_LEAST_INPUT_BOUND: Final = 0.02
+_LEAST: Final = 0.02
 _LEAST_ON_HOST: Final = 0.1
 """Without devices the host computes, and fetching is never free: only much of it is a finding."""
 
 
-def _check_input_bound(context: Context) -> Iterator[Finding]:
+@rule("input", "devices wait while the host fetches data", "ranges", show="steps")
+def input_bound(context: Context) -> Iterator[Finding]:
+    """Find devices that wait while the host fetches data."""
+    has_devices = bool(context.devices)
     phases = [host for part in context.ranks for host in find_host_phases(part)]
     if not any("data" in host.times for host in phases):
         yield from _before_forward(context)
         return
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
     host_ratio = sum(time.total_ns for time in fetching) / len(fetching) / context.typical_ns
-    claim = context.idle_for("data") if context.devices else _of_hosts(context)
+    claim = context.idle_for("data") if has_devices else _of_places(context, _fetching)
     share = context.share(claim)
-    if share < (_LEAST_INPUT_BOUND if context.devices else _LEAST_ON_HOST):
+    if share < (_LEAST if has_devices else _LEAST_ON_HOST):
         return
-    who = "devices are idle" if context.devices else "training waits"
+    who = "devices are idle" if has_devices else "training waits"
     yield Finding(
         title=Note.of(
             f"input-bound: {who} {{share:ratio}} of the time while data is fetched", share=share
@@ -55,7 +58,7 @@ def _check_input_bound(context: Context) -> Iterator[Finding]:
             "store the data ready to use",
         ),
         caveat="the first fetch of an epoch starts workers and is slower than the others",
-        window=context.longest_gap("data") if context.devices else "",
+        window=context.longest_gap("data") if has_devices else "",
         ranges=("data",),
     )
 
@@ -65,7 +68,7 @@ def _before_forward(context: Context) -> Iterator[Finding]:
 
     Where devices are known, what they wait for is a matter of other rules.
     """
-    claim = context.left(_of_places(context, before_forward)) if not context.devices else Claim({})
+    claim = _of_places(context, before_forward) if not context.devices else Claim({})
     share = context.share(claim)
     if share < _LEAST_ON_HOST:
         raise NotRecordedError(f"no range says when data is fetched: {_how_to_say(context)}")
@@ -107,30 +110,15 @@ def _has_hooks(context: Context) -> bool:
     return any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks)
 
 
-def _of_hosts(context: Context) -> Claim:
-    """Return the claim on what each host fetches, where no device is known."""
-    return context.left(_of_places(context, _fetching))
-
-
 def _fetching(part: Trace) -> dict[int, Intervals]:
     nothing = Intervals.empty()
     return {host.process: host.times.get("data", nothing) for host in find_host_phases(part)}
 
 
-def _of_places(context: Context, times_of: Callable[[Trace], Mapping[int, Intervals]]) -> Times:
-    """Return the ``times_of`` a process, of the one with the most in each rank without devices."""
+def _of_places(context: Context, times_of: Callable[[Trace], Mapping[int, Intervals]]) -> Claim:
+    """Return the claim on ``times_of`` the process with the most in each rank without devices."""
     found = {}
     for place, part in zip(context.places, context.ranks, strict=True):
         times = times_of(part).values()
         found[place] = max(times, key=lambda time: time.total_ns, default=Intervals.empty())
-    return found
-
-
-INPUT_BOUND = Rule(
-    name="input_bound",
-    subject="input",
-    summary="devices wait while the host fetches data",
-    needs=("ranges",),
-    show="steps",
-    check=_check_input_bound,
-)
+    return context.left(found)

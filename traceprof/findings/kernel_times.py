@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.findings.claims import Times
+from traceprof.findings.claims import Times, together
+from traceprof.measures.rows import by_category, unions_by
 from traceprof.model.activity import Activity
 from traceprof.model.combining import counted, counted_together
-from traceprof.model.grouping import groups_of, rows_by_value
+from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Samples
@@ -41,43 +42,37 @@ class KernelTimes:
         counts = self.lengths.counts
         return np.ones(len(self.lengths.rows), np.int64) if counts is None else counts
 
-    @property
-    def communication(self) -> pd.DataFrame:
-        """Those of ``by_name`` that communicate."""
-        return self.by_name[self.by_name["activity"] == Activity.COMMUNICATION.value]
-
     def named(self, pattern: re.Pattern[str]) -> pd.DataFrame:
         """Return those of ``by_name`` in whose name ``pattern`` is found."""
         found = [pattern.search(str(name)) is not None for name in self.by_name["name"]]
         return self.by_name[np.array(found, np.bool_)]
 
+    def doing(self, *activities: Activity) -> pd.DataFrame:
+        """Return those of ``by_name`` with one of ``activities``."""
+        return self.by_name[self.by_name["activity"].isin([own.value for own in activities])]
+
 
 def kernel_times(ranks: Ranks, judged: Intervals) -> KernelTimes:
     """Return the kernels that start in ``judged``, rank by rank summed up by their names."""
-    return _joined(ranks.each(_kernel_times, judged))
+    parts = ranks.each(_kernel_times, judged)
+    by_name = pd.concat([part.by_name for part in parts], ignore_index=True)
+    longest = [p.longest_communication for p in parts if p.longest_communication is not None]
+    return KernelTimes(
+        by_name.groupby(["name", "activity"], sort=False).sum().reset_index(),
+        counted_together([part.lengths for part in parts]),
+        max(longest, key=lambda span: span[1] - span[0], default=None),
+    )
 
 
 def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
     """Return when each device ran kernels of these ``names``."""
-    found: dict[int, Intervals] = {}
-    for own in ranks.each(_time_of_kernels, sorted(names)):
-        for device, time in own.items():
-            found[device] = found[device] | time if device in found else time
-    return found
+    return together(ranks.each(_time_of_kernels, sorted(names)))
 
 
 def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:
     kernels = part.kernels
-    wanted = kernels["name"].cat.categories.isin(names)
-    codes = kernels["name"].cat.codes.to_numpy()
-    own = np.flatnonzero(np.append(wanted, False)[codes])
-    starts, ends, device = (
-        kernels[name].to_numpy()[own] for name in ("start_ns", "end_ns", "device")
-    )
-    return {
-        place: Intervals.union_of(starts[rows], ends[rows])
-        for place, rows in rows_by_value(device).items()
-    }
+    wanted = by_category(kernels["name"], kernels["name"].cat.categories.isin(names))
+    return unions_by(kernels[["start_ns", "end_ns", "device"]][wanted], "device")
 
 
 def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
@@ -108,14 +103,3 @@ def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
         longest = int(starts[place]), int(ends[place])
     lengths = counted(Samples(communicates.astype(np.int64), durations))
     return KernelTimes(by_name, lengths, longest)
-
-
-def _joined(parts: list[KernelTimes]) -> KernelTimes:
-    by_name = pd.concat([part.by_name for part in parts], ignore_index=True)
-    by_name = by_name.groupby(["name", "activity"], sort=False).sum().reset_index()
-    longest = [p.longest_communication for p in parts if p.longest_communication is not None]
-    return KernelTimes(
-        by_name,
-        counted_together([part.lengths for part in parts]),
-        max(longest, key=lambda span: span[1] - span[0], default=None),
-    )

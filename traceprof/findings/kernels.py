@@ -11,21 +11,183 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.findings.claims import Claim, Ground, Kind, Times
+from traceprof.findings.claims import Claim, Ground, Kind, Times, together
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, Rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.peaks import matrix_speedups
+from traceprof.measures.rows import are_named, unions_by
 from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
-from traceprof.names.kernels import SHORT_NS, short_name, wide_precision_of
+from traceprof.names.kernels import SHORT_NS, wide_precision_of
 
-_LEAST_FUSABLE_KERNELS: Final = 0.03
+_LEAST_CONVERTING: Final = 0.01
+_LEAST_FUSABLE: Final = 0.03
+_LEAST_SMALL: Final = 0.1
+_LEAST_WIDE: Final = 0.05
+
 _POINTWISE: Final = ("elementwise", "random", "rng_dropout")
-_BY_COMPILERS: Final = r"triton|nvfuser|fused"
+_BY_COMPILERS: Final = re.compile(r"(?i)triton|nvfuser|fused")
 """What a compiler made: it has fused what it could."""
+_FUSED_AWAY: Final = 0.5
+"""The share of the time of short kernels that fusing pairs of them saves."""
+_CONVERTS: Final = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|tensorTransform", re.IGNORECASE)
+_MATRIX_WORK: Final = (Activity.GEMM, Activity.CONVOLUTION, Activity.ATTENTION)
+_NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
+
+
+@rule(
+    "precision",
+    "matrix work in 32 bits where 16 are faster",
+    "kernels",
+    show="classes",
+)
+def precision(context: Context) -> Iterator[Finding]:
+    """Find matrix work in 32 bits where the GPU multiplies 16 bits faster."""
+    matrix = context.kernels.doing(*_MATRIX_WORK)
+    widths = np.array([wide_precision_of(str(name)) for name in matrix["name"]], object)
+    for wide in ("fp32", "tf32"):
+        own = matrix[widths == wide]
+        gains = {d: gain for d in context.devices if (gain := _gain_of(context, d, wide))}
+        times = context.kernel_claim(own).times
+        gaining = _share_that_gains(own)
+        claims = tuple(
+            context.left({device: times[device]}, Ground.COMPUTE, gaining * (1 - 1 / gain.factor))
+            for device, gain in gains.items()
+            if device in times
+        )
+        if sum(map(context.share, claims)) >= _LEAST_WIDE:
+            yield _on_width(context, own, wide, next(iter(gains.values())), claims)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """The precision of 16 bits that a device gains by, how much; and whether TF32 helps, too."""
+
+    faster: str
+    factor: float
+    tf32_helps: bool
+
+
+def _share_that_gains(kernels: pd.DataFrame) -> float:
+    """Return what share of the time is of kernels long enough that multiplying takes it."""
+    whole = int(kernels["total_ns"].sum())
+    return 1 - int(kernels["short_ns"].sum()) / whole if whole else 0.0
+
+
+def _gain_of(context: Context, device: int, wide: str) -> _Gain | None:
+    speedups = matrix_speedups(context.ranks, device)
+    faster = next((name for name in ("bf16", "fp16") if name in speedups), "")
+    now = 1.0 if wide == "fp32" else speedups.get(wide, 0.0)
+    if not faster or not now or speedups[faster] <= now:
+        return None
+    return _Gain(faster, speedups[faster] / now, speedups.get("tf32", 0.0) > now)
+
+
+def _on_width(
+    context: Context, rows: pd.DataFrame, wide: str, gain: _Gain, claims: tuple[Claim, ...]
+) -> Finding:
+    names = rows.set_index("name")["total_ns"]
+    return Finding(
+        title=Note.of(
+            f"{_NAMES[wide]} matrix work: {{share:ratio}} of the time, where this GPU is faster in "
+            f"{_NAMES[gain.faster]}",
+            share=sum(map(context.share, claims)),
+        ),
+        claims=claims,
+        kind=Kind.ESTIMATED,
+        model=Note.of(
+            f"peaks: {_NAMES[gain.faster]} is {{factor:factor}} as fast as {_NAMES[wide]} here, if "
+            "nothing else limits these kernels; of those below {short:ns} nothing is counted",
+            factor=gain.factor,
+            short=SHORT_NS,
+        ),
+        evidence=tuple(context.timed_by_kernel(names)),
+        action=_narrower(context, gain),
+        caveat=(
+            "what memory limits gains at most a factor of two; fewer bits round more: check that "
+            "the model still " + ("converges" if context.is_training else "answers well")
+        ),
+        ncu=context.ncu(names),
+    )
+
+
+def _narrower(context: Context, gain: _Gain) -> str:
+    scaled = context.is_training and gain.faster != "bf16"
+    scaler = " and a GradScaler" if scaled else ""
+    train = "train" if context.is_training else "compute"
+    train += f" in {_NAMES[gain.faster]} (torch.autocast{scaler})"
+    if gain.tf32_helps and context.software.vendor is Vendor.NVIDIA:
+        train += ', or at least allow TF32 (torch.set_float32_matmul_precision("high"))'
+    other = f"multiply matrices in {_NAMES[gain.faster]} where the result allows it"
+    return context.advice(pytorch=train, other=other)
+
+
+@rule("layouts", "conversions between NCHW and NHWC", "kernels", show="kernels")
+def layout_conversion(context: Context) -> Iterator[Finding]:
+    """Find kernels that only convert between NCHW and NHWC."""
+    own = context.kernels.named(_CONVERTS)
+    names = own.set_index("name")["total_ns"]
+    claim = context.kernel_claim(own)
+    share = context.share(claim)
+    if share < _LEAST_CONVERTING:
+        return
+    yield Finding(
+        title=Note.of(
+            "layout conversion: {share:ratio} of the time between NCHW and NHWC", share=share
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            context.counted(int(own["count"].sum()), "conversion(s)"),
+            *context.timed_by_kernel(names),
+        ),
+        action=context.advice(
+            pytorch="keep model and input in channels_last: .to(memory_format=torch.channels_last)",
+            other="keep data in the layout that the kernels want (NHWC on tensor cores)",
+        ),
+        caveat="layers without a channels_last kernel convert back and forth",
+        ncu=context.ncu(names),
+    )
+
+
+@rule("fusion", "pointwise kernels that could be one", "kernels", show="classes")
+def fusable_kernels(context: Context) -> Iterator[Finding]:
+    """Find pointwise kernels that follow one another and could be one."""
+    found = context.ranks.each(_pairs_of_one, context.typical)
+    n_pairs = sum(own.count for own in found)
+    if not n_pairs:
+        return
+    sum_ns, shorter_ns = sum(own.sum_ns for own in found), sum(own.shorter_ns for own in found)
+    times = together(own.times for own in found)
+    claim = context.left(times, Ground.COMPUTE, shorter_ns / max(1, sum_ns))
+    share = context.share(claim)
+    if share * claim.saved_ratio < _LEAST_FUSABLE:
+        return
+    names = pd.concat([own.by_name for own in found]).groupby(level=0).sum()
+    yield Finding(
+        title=Note.of(
+            "pointwise kernels one after the other: {share:ratio} of the time, and they could be "
+            "fused",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model=Note("two that follow one another become one, which takes as long as the longer"),
+        evidence=(
+            context.counted(n_pairs, "pair(s) of them"),
+            *context.timed_by_kernel(names),
+        ),
+        action=context.advice(
+            pytorch="let torch.compile fuse them, or use fused versions (of activations with bias, "
+            "dropout, residuals)",
+            other="fuse them: what one writes to memory the next reads again",
+        ),
+        caveat="kernels on different tensors cannot be fused",
+        ncu=context.ncu(names),
+    )
 
 
 def pairs_of(part: Trace) -> npt.NDArray[np.int64]:
@@ -62,88 +224,30 @@ def _pairs_of_one(part: Trace, typical: Intervals) -> _Pairs:
     pairs = pairs[typical.covered_ns(starts[pairs[:, 0]], ends[pairs[:, 0]]) > 0]
     lengths = (ends - starts)[pairs]
     rows = pairs.ravel()
-    device = kernels["device"].to_numpy()[rows]
-    own = {int(number): rows[device == number] for number in np.unique(device)}
-    names = kernels["name"].astype(object).to_numpy()[rows]
     return _Pairs(
         len(pairs),
         int(lengths.sum()),
         int(lengths.min(axis=1).sum()),
-        {number: Intervals.union_of(starts[at], ends[at]) for number, at in own.items()},
-        pd.Series(lengths.ravel()).groupby(names).sum(),
+        unions_by(kernels[["start_ns", "end_ns", "device"]].take(rows), "device"),
+        pd.Series(lengths.ravel()).groupby(kernels["name"].astype(object).to_numpy()[rows]).sum(),
     )
 
 
 def _is_pointwise(kernels: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    names = kernels["name"].cat
-    compiled = pd.Series(names.categories.astype(str)).str.contains(_BY_COMPILERS, case=False)
-    of_compiler = np.append(compiled.to_numpy(np.bool_), False)[names.codes.to_numpy()]
-    return np.asarray(kernels["activity"].isin(_POINTWISE).to_numpy() & ~of_compiler, np.bool_)
+    compiled = are_named(kernels["name"], _BY_COMPILERS)
+    return np.asarray(kernels["activity"].isin(_POINTWISE).to_numpy() & ~compiled, np.bool_)
 
 
-def _check_fusable_kernels(context: Context) -> Iterator[Finding]:
-    times: dict[int, Intervals] = {}
-    found = context.ranks.each(_pairs_of_one, context.typical)
-    for own in found:
-        times |= own.times
-    n_pairs = sum(own.count for own in found)
-    sum_ns, shorter_ns = sum(own.sum_ns for own in found), sum(own.shorter_ns for own in found)
-    tops = [own.by_name for own in found]
-    if not n_pairs:
-        return
-    claim = context.left(times, Ground.COMPUTE, shorter_ns / max(1, sum_ns))
-    share = context.share(claim)
-    if share * claim.saved_ratio < _LEAST_FUSABLE_KERNELS:
-        return
-    top = pd.concat(tops).groupby(level=0).sum().nlargest(2)
-    yield Finding(
-        title=Note.of(
-            "pointwise kernels one after the other: {share:ratio} of the time, and they could be "
-            "fused",
-            share=share,
-        ),
-        claims=(claim,),
-        kind=Kind.ESTIMATED,
-        model=Note("two that follow one another become one, which takes as long as the longer"),
-        evidence=(
-            context.counted(n_pairs, "pair(s) of them"),
-            *(
-                context.timed(int(ns), after=" in {name}", name=short_name(str(name)))
-                for name, ns in top.items()
-            ),
-        ),
-        action=context.advice(
-            pytorch="let torch.compile fuse them, or use fused versions (of activations with bias, "
-            "dropout, residuals)",
-            other="fuse them: what one writes to memory the next reads again",
-        ),
-        caveat="kernels on different tensors cannot be fused",
-        ncu=context.ncu(top),
-    )
-
-
-FUSABLE_KERNELS = Rule(
-    name="fusable_kernels",
-    subject="fusion",
-    summary="pointwise kernels that could be one",
-    needs=("kernels",),
-    show="classes",
-    check=_check_fusable_kernels,
-)
-
-
-_LEAST_SMALL_KERNELS: Final = 0.1
-_FUSED_AWAY: Final = 0.5
-"""The share of the time of short kernels that fusing pairs of them saves."""
-
-
-def _check_small_kernels(context: Context) -> Iterator[Finding]:
+@rule("fusion", "much time in kernels that are too short", "kernels", show="classes")
+def small_kernels(context: Context) -> Iterator[Finding]:
+    """Find much of the device's time in short kernels that could be one."""
     kernels = context.kernels.by_name
     own = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
     count, n_short = int(own["count"].sum()), int(own["short_count"].sum())
-    claim = context.left(_short_kernels(context), Ground.COMPUTE, _FUSED_AWAY)
+    short = together(context.ranks.each(_short_of_one))
+    claim = context.left(short, Ground.COMPUTE, _FUSED_AWAY)
     share = context.share(claim)
-    if share < _LEAST_SMALL_KERNELS:
+    if share < _LEAST_SMALL:
         return
     top = own.groupby("activity")["short_ns"].sum().nlargest(3)
     yield Finding(
@@ -168,176 +272,8 @@ def _check_small_kernels(context: Context) -> Iterator[Finding]:
     )
 
 
-def _short_kernels(context: Context) -> Times:
-    found: dict[int, Intervals] = {}
-    for own in context.ranks.each(_short_of_one):
-        found |= own
-    return found
-
-
-def _short_of_one(part: Trace) -> dict[int, Intervals]:
+def _short_of_one(part: Trace) -> Times:
     kernels = part.kernels
     lengths = kernels["end_ns"] - kernels["start_ns"]
-    own = kernels[(lengths < SHORT_NS) & (kernels["activity"] != Activity.COMMUNICATION.value)]
-    starts, ends = (own[name].to_numpy() for name in ("start_ns", "end_ns"))
-    return {
-        int(str(device)): Intervals.union_of(starts[rows], ends[rows])
-        for device, rows in own.groupby("device").indices.items()
-    }
-
-
-SMALL_KERNELS = Rule(
-    name="small_kernels",
-    subject="fusion",
-    summary="much time in kernels that are too short",
-    needs=("kernels",),
-    show="classes",
-    check=_check_small_kernels,
-)
-
-
-_LEAST_LAYOUT_CONVERSION: Final = 0.01
-_CONVERTS: Final = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|tensorTransform", re.IGNORECASE)
-
-
-def _check_layout_conversion(context: Context) -> Iterator[Finding]:
-    own = context.kernels.named(_CONVERTS)
-    claim = context.kernel_claim(own)
-    share = context.share(claim)
-    if share < _LEAST_LAYOUT_CONVERSION:
-        return
-    top = own.nlargest(2, "total_ns")
-    yield Finding(
-        title=Note.of(
-            "layout conversion: {share:ratio} of the time between NCHW and NHWC", share=share
-        ),
-        claims=(claim,),
-        kind=Kind.BOUNDED,
-        evidence=(
-            context.counted(int(own["count"].sum()), "conversion(s)"),
-            *(
-                context.timed(ns, after=" in {name}", name=short_name(str(name)))
-                for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
-            ),
-        ),
-        action=context.advice(
-            pytorch="keep model and input in channels_last: .to(memory_format=torch.channels_last)",
-            other="keep data in the layout that the kernels want (NHWC on tensor cores)",
-        ),
-        caveat="layers without a channels_last kernel convert back and forth",
-        ncu=context.ncu(own.set_index("name")["total_ns"]),
-    )
-
-
-LAYOUT_CONVERSION = Rule(
-    name="layout_conversion",
-    subject="layouts",
-    summary="conversions between NCHW and NHWC",
-    needs=("kernels",),
-    show="kernels",
-    check=_check_layout_conversion,
-)
-
-
-_LEAST_PRECISION: Final = 0.05
-_MATRIX_WORK: Final = (
-    Activity.GEMM.value,
-    Activity.CONVOLUTION.value,
-    Activity.ATTENTION.value,
-)
-_NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
-
-
-def _check_precision(context: Context) -> Iterator[Finding]:
-    kernels = context.kernels.by_name
-    matrix = kernels[kernels["activity"].isin(_MATRIX_WORK)]
-    precision = np.array([wide_precision_of(str(name)) for name in matrix["name"]], object)
-    for wide in ("fp32", "tf32"):
-        own = matrix[precision == wide]
-        gains = {d: gain for d in context.devices if (gain := _gain_of(context, d, wide))}
-        times = context.kernel_claim(own).times
-        gaining = _share_that_gains(own)
-        claims = tuple(
-            context.left({device: times[device]}, Ground.COMPUTE, gaining * (1 - 1 / gain.factor))
-            for device, gain in gains.items()
-            if device in times
-        )
-        share = sum(map(context.share, claims))
-        if share >= _LEAST_PRECISION:
-            yield _finding(context, own, wide, next(iter(gains.values())), claims)
-
-
-@dataclass(frozen=True, slots=True)
-class _Gain:
-    """The precision of 16 bits that a device gains by, how much; and whether TF32 helps, too."""
-
-    faster: str
-    factor: float
-    tf32_helps: bool
-
-
-def _share_that_gains(kernels: pd.DataFrame) -> float:
-    """Return what share of the time is of kernels long enough that multiplying takes it."""
-    whole = int(kernels["total_ns"].sum())
-    return 1 - int(kernels["short_ns"].sum()) / whole if whole else 0.0
-
-
-def _gain_of(context: Context, device: int, wide: str) -> _Gain | None:
-    speedups = matrix_speedups(context.ranks, device)
-    faster = next((name for name in ("bf16", "fp16") if name in speedups), "")
-    now = 1.0 if wide == "fp32" else speedups.get(wide, 0.0)
-    if not faster or not now or speedups[faster] <= now:
-        return None
-    return _Gain(faster, speedups[faster] / now, speedups.get("tf32", 0.0) > now)
-
-
-def _finding(
-    context: Context, rows: pd.DataFrame, wide: str, gain: _Gain, claims: tuple[Claim, ...]
-) -> Finding:
-    top = rows.nlargest(2, "total_ns")
-    return Finding(
-        title=Note.of(
-            f"{_NAMES[wide]} matrix work: {{share:ratio}} of the time, where this GPU is faster in "
-            f"{_NAMES[gain.faster]}",
-            share=sum(map(context.share, claims)),
-        ),
-        claims=claims,
-        kind=Kind.ESTIMATED,
-        model=Note.of(
-            f"peaks: {_NAMES[gain.faster]} is {{factor:factor}} as fast as {_NAMES[wide]} here, if "
-            "nothing else limits these kernels; of those below {short:ns} nothing is counted",
-            factor=gain.factor,
-            short=SHORT_NS,
-        ),
-        evidence=tuple(
-            context.timed(ns, after=" in {name}", name=short_name(str(name)))
-            for name, ns in zip(top["name"], top["total_ns"].tolist(), strict=True)
-        ),
-        action=_action(context, gain),
-        caveat=(
-            "what memory limits gains at most a factor of two; fewer bits round more: check that "
-            "the model still " + ("converges" if context.is_training else "answers well")
-        ),
-        ncu=context.ncu(rows.set_index("name")["total_ns"]),
-    )
-
-
-def _action(context: Context, gain: _Gain) -> str:
-    scaled = context.is_training and gain.faster != "bf16"
-    scaler = " and a GradScaler" if scaled else ""
-    train = "train" if context.is_training else "compute"
-    train += f" in {_NAMES[gain.faster]} (torch.autocast{scaler})"
-    if gain.tf32_helps and context.software.vendor is Vendor.NVIDIA:
-        train += ', or at least allow TF32 (torch.set_float32_matmul_precision("high"))'
-    other = f"multiply matrices in {_NAMES[gain.faster]} where the result allows it"
-    return context.advice(pytorch=train, other=other)
-
-
-PRECISION = Rule(
-    name="precision",
-    subject="precision",
-    summary="matrix work in 32 bits where 16 are faster",
-    needs=("kernels",),
-    show="classes",
-    check=_check_precision,
-)
+    is_short = (lengths < SHORT_NS) & (kernels["activity"] != Activity.COMMUNICATION.value)
+    return unions_by(kernels[["start_ns", "end_ns", "device"]][is_short], "device")

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind
+from traceprof.findings.claims import Claim, Ground, Kind, Times
 from traceprof.findings.context import Context
-from traceprof.measures.idle.losses import DRAINED, LOSSES, Times, find_losses, idle_times, within
+from traceprof.measures.idle.losses import DRAINED, LOSSES, find_losses, idle_times, within
 from traceprof.model.results import Note
 from traceprof.processes import PROGRESS
+
+_MINOR: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. To add one: a module that defines ``RULE``, and its place in `RULES`.
+    """One rule. To add one: a function below `rule`, and its place in `RULES`.
 
     The order of `RULES` is that in which they claim: the more specific first. ``needs`` names the
     tables without which it cannot judge, ``show`` the analysis that tells more. ``check`` yields
@@ -55,7 +57,11 @@ class Rule:
     check: Callable[[Context], Iterable[Finding]]
 
 
-_MINOR: Final = 0.01
+def rule(
+    subject: str, summary: str, *needs: str, show: str
+) -> Callable[[Callable[[Context], Iterable[Finding]]], Rule]:
+    """Return what makes a rule of the function that checks it, and by whose name it is called."""
+    return lambda check: Rule(check.__name__, subject, summary, needs, show, check)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,29 +97,28 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
     """Return the findings, the most important first, and why which rules could not judge."""
     found: list[SettledFinding] = []
     abstained: dict[str, str] = {}
-    for rule in rules:
+    for one in rules:
         try:
-            context.ranks.require(*rule.needs)
-            for number, finding in enumerate(rule.check(context), 1):
-                found.append(_settled(context, rule, number, finding))
+            context.ranks.require(*one.needs)
+            for number, finding in enumerate(one.check(context), 1):
+                found.append(_settled(context, one, number, finding))
         except NotRecordedError as error:
-            abstained[rule.name] = str(error)
+            abstained[one.name] = str(error)
         PROGRESS.advance()
     found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
     return found, abstained
 
 
-def _settled(context: Context, rule: Rule, number: int, finding: Finding) -> SettledFinding:
+def _settled(context: Context, of: Rule, number: int, finding: Finding) -> SettledFinding:
     claims = context.ledger.take(finding.claims)
     saves = finding.kind not in (Kind.NONE, Kind.ONCE)
-    ratio = sum(map(context.saving_ratio, claims)) if saves else 0.0
     return SettledFinding(
-        rule=rule,
+        rule=of,
         number=number,
         finding=finding,
         claims=claims,
         claimed_ratio=sum(map(context.claimed_ratio, claims)),
-        saving_ratio=ratio,
+        saving_ratio=sum(map(context.saving_ratio, claims)) if saves else 0.0,
         saving_ns=context.saving_ns(claims) if saves else 0,
     )
 
@@ -128,29 +133,26 @@ def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[di
         for claim in own.claims
         if claim.ground is Ground.LOST
     ]
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[int, dict[str, object]]] = []
     for loss in LOSSES:
         times = within(losses[loss], judged)
         total_ns = _ns(times)
         if not total_ns:
             continue
         by_rule: dict[str, int] = {}
-        for rule, claimed in claims:
-            by_rule[rule] = by_rule.get(rule, 0) + _ns(within(times, claimed))
-        rules = sorted(
-            (rule for rule, ns in by_rule.items() if ns), key=lambda rule: -by_rule[rule]
-        )
-        rows.append(
-            {
-                "loss": loss,
-                "total_ns": total_ns,
-                "share_ratio": total_ns / context.judged_ns,
-                "after_wait_ns": _ns(within(times, after_wait)),
-                "claimed_ns": sum(by_rule.values()),
-                "rules": ", ".join(rules),
-            }
-        )
-    return sorted(rows, key=lambda row: -int(str(row["total_ns"])))
+        for name, claimed in claims:
+            by_rule[name] = by_rule.get(name, 0) + _ns(within(times, claimed))
+        names = sorted((name for name, ns in by_rule.items() if ns), key=lambda own: -by_rule[own])
+        row: dict[str, object] = {
+            "loss": loss,
+            "total_ns": total_ns,
+            "share_ratio": total_ns / context.judged_ns,
+            "after_wait_ns": _ns(within(times, after_wait)),
+            "claimed_ns": sum(by_rule.values()),
+            "rules": ", ".join(names),
+        }
+        rows.append((total_ns, row))
+    return [row for _, row in sorted(rows, key=lambda one: -one[0])]
 
 
 def _ns(times: Times) -> int:

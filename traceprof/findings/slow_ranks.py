@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, Times
+from traceprof.findings.claims import Claim, Ground, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, Rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.collectives.blame import find_blame, why_withheld
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
 from traceprof.measures.ranks.costs import cost_of, tails_after
-from traceprof.measures.ranks.groups import find_late_whole
+from traceprof.measures.ranks.groups import Grouping, find_late_whole
 from traceprof.measures.ranks.stragglers import (
     RankLateness,
     describe_stage,
@@ -23,84 +23,46 @@ from traceprof.measures.ranks.stragglers import (
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
-
-def waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tuple[Claim, ...]:
-    """Return the claims on the time in which devices wait for the members at ``places``.
-
-    Were these faster, every rank would be done ``cost_ns`` earlier: the others wait that much less
-    and they do that much less while the others wait. Where more is waited than that, it belongs to
-    others, or would be waited all the same.
-    """
-    device_of = _devices(context)
-    waiting = waiting_of_members(context.ranks.whole)
-    tails = tails_after(context.ranks, tuple(places))
-    others: dict[int, Intervals] = {}
-    for place, device in device_of.items():
-        if place not in places:
-            others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
-    together = Intervals.empty()
-    for time in others.values():
-        together |= time.here()  # of several ranks: no process of a pool has all of them
-    slow = {device_of[place] for place in places if place in device_of}
-    computing = {device: context.times[device].compute & together for device in slow}
-    resting = {device: together - context.times[device].compute for device in slow}
-    span = context.ranks.span
-    waited_ns = sum(time.clip(span.start_ns, span.end_ns).total_ns for time in others.values())
-    typical_ns = sum((time & context.typical).total_ns for time in others.values())
-    due_ns = cost_ns * typical_ns / waited_ns if waited_ns else 0.0
-    waits = context.left(_exposed(context, others))
-    more = context.left(computing, Ground.COMPUTE), context.left(resting)
-    return (
-        _shared((waits,), due_ns * len(others))[0],
-        *_shared(more, due_ns * len(slow)),
-    )
+_LEAST: Final = 0.03
+_ACTIONS: Final = {
+    "host": (
+        "look at what the ranks of {name} share (`traceprof show hosts`): its processors and their "
+        "clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it out"
+    ),
+    "rack": (
+        "look at what the hosts of {name} share (`traceprof show racks`): cooling and power "
+        "limits, storage, the switch; or leave it out"
+    ),
+}
 
 
-def _devices(context: Context) -> dict[int, int]:
-    """Return the device on which each rank communicates, by place in `find_members`."""
-    rows = context.matches.rows[["member", "device"]]
-    known = rows[rows["device"].isin(context.places) & (rows["member"] >= 0)]
-    return {int(str(place)): int(own.iloc[0]) for place, own in known.groupby("member")["device"]}
-
-
-def _exposed(context: Context, waiting: Times) -> Times:
-    return {device: time & context.times[device].communication for device, time in waiting.items()}
-
-
-def _shared(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
-    """Return the claims such that of all their time ``due_ns`` are saved, if they have as much."""
-    whole = sum(claim.total_ns for claim in claims)
-    ratio = min(1.0, due_ns / whole) if whole else 0.0
-    return tuple(Claim(claim.times, claim.ground, ratio) for claim in claims)
-
-
-_LEAST_SLOW_HOST: Final = 0.03
-
-
-def _check_slow_host(context: Context) -> Iterator[Finding]:
+def _require_waiting(context: Context) -> None:
+    """Check that it is known who waits for whom."""
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
-    why_not = why_withheld(context.ranks)
-    if why_not:
+    if why_not := why_withheld(context.ranks):
         raise NotRecordedError(why_not)
-    hosts = {member.host for member in context.matches.members if member.host}
-    if len(hosts) < 2:
+
+
+@rule("ranks in step", "a whole host or rack is late at the collectives", "kernels", show="hosts")
+def slow_host(context: Context) -> Iterator[Finding]:
+    """Find a whole host, or rack, that arrives late at the collectives."""
+    _require_waiting(context)
+    members = context.matches.members
+    if len({member.host for member in members if member.host}) < 2:
         raise NotRecordedError(
             "all ranks are on one host, or their hosts are not known (--cluster FILE)"
         )
-    found = find_late_whole(context.ranks)
-    if found is None:
+    group = find_late_whole(context.ranks)
+    if group is None:
         return
-    where, group = found
     cost_ns = cost_of(context.ranks, group.late_members)
     ratio = cost_ns / context.window_ns
-    if ratio < _LEAST_SLOW_HOST:
+    if ratio < _LEAST:
         return
-    claims = waiting_for(context, group.late_members, cost_ns)
-    kind = where.value
+    kind = group.kind
     table = matches_in_step(context.ranks).table
-    names = [where.of_member(context.matches.members[place]) for place in table["last_member"]]
-    own = table[[name == group.name for name in names]]
+    own = table[[Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]]
     worst = own.iloc[int(own["waited_ns"].to_numpy().argmax())]
     phase = (Note.of("they take longer in {phase}", phase=group.phase),) if group.phase else ()
     yield Finding(
@@ -109,7 +71,7 @@ def _check_slow_host(context: Context) -> Iterator[Finding]:
             name=group.name,
             share=ratio,
         ),
-        claims=claims,
+        claims=_waiting_for(context, group.late_members, cost_ns),
         kind=Kind.BOUNDED,
         evidence=(
             Note.of(
@@ -130,37 +92,48 @@ def _check_slow_host(context: Context) -> Iterator[Finding]:
     )
 
 
-_ACTIONS: Final = {
-    "host": (
-        "look at what the ranks of {name} share (`traceprof show hosts`): its processors and their "
-        "clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it out"
-    ),
-    "rack": (
-        "look at what the hosts of {name} share (`traceprof show racks`): cooling and power "
-        "limits, storage, the switch; or leave it out"
-    ),
-}
-
-SLOW_HOST = Rule(
-    name="slow_host",
-    subject="ranks in step",
-    summary="a whole host or rack is late at the collectives",
-    needs=("kernels",),
-    show="hosts",
-    check=_check_slow_host,
-)
-
-
-_LEAST_STRAGGLER: Final = 0.03
+@rule("ranks in step", "one rank is late at the collectives", "kernels", show="stragglers")
+def straggler(context: Context) -> Iterator[Finding]:
+    """Find one rank, or stage of a pipeline, that arrives late at the collectives."""
+    if len(context.devices) < 2:
+        raise NotRecordedError("the trace has one device: give the traces of all ranks")
+    _require_waiting(context)
+    slow = _slow(context)
+    if slow is None or find_late_whole(context.ranks) is not None:
+        return
+    ratio = slow.cost_ns / context.window_ns
+    if ratio < _LEAST:
+        return
+    origins = find_blame(context.ranks).origins
+    own = origins[origins["member"].isin(slow.places)]
+    at_ns = int(own["at_ns"].iloc[int(own["charged_ns"].to_numpy().argmax())])
+    waits = find_waits(context.ranks)
+    begin_ns = int(waits.array("start_ns")[waits.array("last_start_ns") == at_ns].min())
+    yield Finding(
+        title=Note.of(
+            "straggler: the others wait for {slow}, {share:ratio} of the window",
+            slow=slow.label,
+            share=ratio,
+        ),
+        claims=_waiting_for(context, slow.places, slow.cost_ns),
+        kind=Kind.BOUNDED,
+        evidence=(slow.evidence,),
+        action=(
+            f"find out why {slow.label} is late (`traceprof show stragglers`): more work (uneven "
+            "batches or layers), a slower or throttled GPU, a busier host, slower storage"
+        ),
+        caveat="its delay is traced back along the waiting of the ranks; what they waited before "
+        "they first were in step is left out",
+        window=context.window_text(begin_ns, at_ns),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Slow:
-    """Who the others wait for, and how long: all of them together, and one on average."""
+    """Who the others wait for, and how long one of them does on average."""
 
     label: str
     places: tuple[int, ...]
-    charged_ns: int
     cost_ns: int
     evidence: Note
 
@@ -169,13 +142,11 @@ def _slow(context: Context) -> _Slow | None:
     stage = find_late_stage(context.ranks)
     if stage is not None:
         label = f"stage {stage.name} of the pipeline"
-        note = describe_stage(stage)
-        return _Slow(label, stage.late_members, stage.waited_ns, stage.cost_ns, note)
-    ranks = [rank for rank in lateness_of_ranks(context.ranks) if rank.is_straggler]
-    if not ranks:
+        return _Slow(label, stage.late_members, stage.cost_ns, describe_stage(stage))
+    slow = next((rank for rank in lateness_of_ranks(context.ranks) if rank.is_straggler), None)
+    if slow is None:
         return None
-    slow = ranks[0]
-    return _Slow(slow.label, (slow.member,), slow.charged_ns, slow.cost_ns, _on_rank(slow))
+    return _Slow(slow.label, (slow.member,), slow.cost_ns, _on_rank(slow))
 
 
 def _on_rank(slow: RankLateness) -> Note:
@@ -191,50 +162,47 @@ def _on_rank(slow: RankLateness) -> Note:
     )
 
 
-def _check_straggler(context: Context) -> Iterator[Finding]:
-    if len(context.devices) < 2:
-        raise NotRecordedError("the trace has one device: give the traces of all ranks")
-    if not context.matches.is_shared:
-        raise NotRecordedError("no collective is shared by several ranks")
-    why_not = find_blame(context.ranks).why_not
-    if why_not:
-        raise NotRecordedError(why_not)
-    slow = _slow(context)
-    if slow is None or find_late_whole(context.ranks) is not None:
-        return
-    ratio = slow.cost_ns / context.window_ns
-    if ratio < _LEAST_STRAGGLER:
-        return
-    claims = waiting_for(context, slow.places, slow.cost_ns)
-    origins = find_blame(context.ranks).origins
-    own = origins[origins["member"].isin(slow.places)]
-    at_ns = int(own["at_ns"].iloc[int(own["charged_ns"].to_numpy().argmax())])
-    waits = find_waits(context.ranks)
-    begin_ns = int(waits.array("start_ns")[waits.array("last_start_ns") == at_ns].min())
-    yield Finding(
-        title=Note.of(
-            "straggler: the others wait for {slow}, {share:ratio} of the window",
-            slow=slow.label,
-            share=ratio,
-        ),
-        claims=claims,
-        kind=Kind.BOUNDED,
-        evidence=(slow.evidence,),
-        action=(
-            f"find out why {slow.label} is late (`traceprof show stragglers`): more work (uneven "
-            "batches or layers), a slower or throttled GPU, a busier host, slower storage"
-        ),
-        caveat="its delay is traced back along the waiting of the ranks; what they waited before "
-        "they first were in step is left out",
-        window=context.window_text(begin_ns, at_ns),
+def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tuple[Claim, ...]:
+    """Return the claims on the time in which devices wait for the members at ``places``.
+
+    Were these faster, every rank would be done ``cost_ns`` earlier: the others wait that much less
+    and they do that much less while the others wait. Where more is waited than that, it belongs to
+    others, or would be waited all the same.
+    """
+    device_of = _devices(context)
+    waiting = waiting_of_members(context.ranks.whole)
+    tails = tails_after(context.ranks, tuple(places))
+    others: dict[int, Intervals] = {}
+    for place, device in device_of.items():
+        if place not in places:
+            others[device] = others.get(device, Intervals.empty()) | waiting[place] | tails[place]
+    together = Intervals.empty()
+    for time in others.values():
+        together |= time.here()  # of several ranks: no process of a pool has all of them
+    times = {d: context.times[d] for place, d in device_of.items() if place in places}
+    computing = {device: time.compute & together for device, time in times.items()}
+    resting = {device: together - time.compute for device, time in times.items()}
+    span = context.ranks.span
+    waited_ns = sum(time.clip(span.start_ns, span.end_ns).total_ns for time in others.values())
+    typical_ns = sum((time & context.typical).total_ns for time in others.values())
+    due_ns = cost_ns * typical_ns / waited_ns if waited_ns else 0.0
+    exposed = {d: time & context.times[d].communication for d, time in others.items()}
+    more = context.left(computing, Ground.COMPUTE), context.left(resting)
+    return (
+        *_shared((context.left(exposed),), due_ns * len(others)),
+        *_shared(more, due_ns * len(times)),
     )
 
 
-STRAGGLER = Rule(
-    name="straggler",
-    subject="ranks in step",
-    summary="one rank is late at the collectives",
-    needs=("kernels",),
-    show="stragglers",
-    check=_check_straggler,
-)
+def _devices(context: Context) -> dict[int, int]:
+    """Return the device on which each rank communicates, by place in `find_members`."""
+    rows = context.matches.rows[["member", "device"]]
+    known = rows[rows["device"].isin(context.places) & (rows["member"] >= 0)]
+    return {int(str(place)): int(own.iloc[0]) for place, own in known.groupby("member")["device"]}
+
+
+def _shared(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:
+    """Return the claims such that of all their time ``due_ns`` are saved, if they have as much."""
+    whole = sum(claim.total_ns for claim in claims)
+    ratio = min(1.0, due_ns / whole) if whole else 0.0
+    return tuple(Claim(claim.times, claim.ground, ratio) for claim in claims)

@@ -12,7 +12,7 @@ import pandas as pd
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, Rule
+from traceprof.findings.rules import Finding, rule
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
@@ -20,9 +20,19 @@ from traceprof.model.trace import Trace
 
 _LEAST_WARMUP: Final = 0.05
 _FEWEST: Final = 2
+_LEAST_SLOW: Final = 0.01
+_LEAST_OVERHEAD: Final = 0.02
+_LOWER: Final = 0.97
+"""Clocks go up and down by some steps of 15 MHz without any reason."""
+_COUNTED: Final = {
+    "alloc_retries_count": "ran out of memory, freed what it kept and tried again",
+    "device_alloc_count": "asked the device for memory",
+}
 
 
-def _check_warmup(context: Context) -> Iterator[Finding]:
+@rule("warm-up", "leading steps that are unlike the rest", show="steps")
+def warmup(context: Context) -> Iterator[Finding]:
+    """Find leading steps that are warm-up and distort what is measured."""
     steps = context.all_steps
     if not len(steps):
         raise NotRecordedError("no steps are named")
@@ -37,6 +47,7 @@ def _check_warmup(context: Context) -> Iterator[Finding]:
     inside = int(context.is_warmup.sum())
     if whole_ratio < _LEAST_WARMUP or (count < _FEWEST and not inside):
         return
+    each_ns = excess_ns / int(steps.table["process"].nunique())
     numbers = steps.table.loc[leading & first, "step"]
     where = "inside the window" if inside else "outside the window"
     words = f"step {{first}} is {where}" if count == 1 else f"steps {{first}}..{{last}} are {where}"
@@ -48,13 +59,13 @@ def _check_warmup(context: Context) -> Iterator[Finding]:
                 else "warm-up: the first {n:count} steps cost"
             )
             + " {excess:ns} more than usual, {share:ratio} of the time of all that was recorded",
-            excess=_of_a_process(context, leading, usual),
+            excess=each_ns,
             n=count,
             share=whole_ratio,
         ),
         claims=(),
         kind=Kind.ONCE,
-        once_ns=round(_of_a_process(context, leading, usual)),
+        once_ns=round(each_ns),
         evidence=(
             Note.of(
                 f"{words}; {{mean:ns}} on average, the others {{usual:ns}}",
@@ -74,37 +85,14 @@ def _check_warmup(context: Context) -> Iterator[Finding]:
     )
 
 
-def _of_a_process(context: Context, leading: npt.NDArray[np.bool_], usual: float) -> float:
-    """Return how much longer than ``usual`` the ``leading`` steps of a process are, the mean."""
-    excess = (context.all_steps.durations_ns[leading] - usual).clip(min=0).sum()
-    return float(excess) / int(context.all_steps.table["process"].nunique())
-
-
-WARMUP = Rule(
-    name="warmup",
-    subject="warm-up",
-    summary="leading steps that are unlike the rest",
-    needs=(),
-    show="steps",
-    check=_check_warmup,
-)
-
-
-_LEAST_SLOW_STEPS: Final = 0.01
-_LOWER: Final = 0.97
-"""Clocks go up and down by some steps of 15 MHz without any reason."""
-_COUNTED: Final = {
-    "alloc_retries_count": "ran out of memory, freed what it kept and tried again",
-    "device_alloc_count": "asked the device for memory",
-}
-
-
-def _check_slow_steps(context: Context) -> Iterator[Finding]:
+@rule("even steps", "single steps far slower than the others", show="steps")
+def slow_steps(context: Context) -> Iterator[Finding]:
+    """Find single steps that take much longer than the others."""
     if len(context.steps) < 4:
         raise NotRecordedError("too few steps are named to call one slow")
     table = measured_steps(context.ranks).table
     slow = context.slow_steps
-    if not len(slow) or context.slow_ratio < _LEAST_SLOW_STEPS:
+    if not len(slow) or context.slow_ratio < _LEAST_SLOW:
         return
     durations = context.steps.durations_ns
     spans = context.steps.table.iloc[slow]
@@ -119,7 +107,7 @@ def _check_slow_steps(context: Context) -> Iterator[Finding]:
             )
             + ", {share:ratio} of the time of the steps",
             n=len(slow),
-            of=int((~context.is_warmup & ~context.is_occasional).sum()),
+            of=int(context.is_judged.sum()),
             excess=context.slow_excess_ns,
             share=context.slow_ratio,
         ),
@@ -167,23 +155,12 @@ def _machine(
             yield Note.of(f"in them torch {words} {{n:count}} time(s)", n=count)
 
 
-SLOW_STEPS = Rule(
-    name="slow_steps",
-    subject="even steps",
-    summary="single steps far slower than the others",
-    needs=(),
-    show="steps",
-    check=_check_slow_steps,
-)
-
-
-_LEAST_PROFILER_OVERHEAD: Final = 0.02
-
-
-def _check_profiler_overhead(context: Context) -> Iterator[Finding]:
+@rule("profiler", "devices wait for the profiler", "kernels", "overheads", show="idle")
+def profiler_overhead(context: Context) -> Iterator[Finding]:
+    """Find time that the profiler itself takes."""
     claim = context.idle_for("profiler")
     share = context.share(claim)
-    if share < _LEAST_PROFILER_OVERHEAD:
+    if share < _LEAST_OVERHEAD:
         return
     ns = pd.concat(context.ranks.each(_by_name)).groupby(level=0).sum().nlargest(2)
     yield Finding(
@@ -206,13 +183,3 @@ def _check_profiler_overhead(context: Context) -> Iterator[Finding]:
 def _by_name(trace: Trace) -> pd.Series:
     rows = trace.overheads
     return (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).sum()
-
-
-PROFILER_OVERHEAD = Rule(
-    name="profiler_overhead",
-    subject="profiler",
-    summary="devices wait for the profiler",
-    needs=("kernels", "overheads"),
-    show="idle",
-    check=_check_profiler_overhead,
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +125,7 @@ class ClockCorrection:
     drift_ratio: float = 0.0
     at_ns: int = 0
 
-    def error_ns(self, instants: _Int64Array) -> npt.NDArray[np.float64]:
+    def error_ns(self, instants: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         """Return what the clock shows too much at each instant (on that clock)."""
         return np.asarray(self.offset_ns + self.drift_ratio * (instants - self.at_ns), np.float64)
 

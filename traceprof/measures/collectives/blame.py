@@ -21,12 +21,18 @@ from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.facts import of_window
+from traceprof.measures.rows import are_first, sums_at
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, rows_by_value
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
+_Float64Array = npt.NDArray[np.float64]
+
 _AT_ONCE: Final = 200_000
+_MOST_ALONE: Final = 0.5
+_OWN: Final = 0.5
 
 
 def beyond_others(values: pd.Series, key: pd.Series) -> npt.NDArray[np.float64]:
@@ -40,7 +46,7 @@ def beyond_others(values: pd.Series, key: pd.Series) -> npt.NDArray[np.float64]:
     found = np.empty(len(numbers), np.float64)
     for some in pieces_of(keys):
         rows = some[np.lexsort((numbers[some], keys[some]))]
-        found[rows] = _beyond(numbers[rows], _are_first(keys[rows]))
+        found[rows] = _beyond(numbers[rows], are_first(keys[rows]))
     return found
 
 
@@ -50,18 +56,11 @@ def pieces_of(keys: npt.NDArray[Any]) -> Iterator[npt.NDArray[np.int32]]:
     What is laid out for every row takes ten times its memory.
     """
     order = np.argsort(keys, kind="stable").astype(np.int32)
-    firsts = np.flatnonzero(_are_first(keys[order]))
+    firsts = np.flatnonzero(are_first(keys[order]))
     cuts = np.unique(np.searchsorted(firsts, np.arange(0, len(order), _AT_ONCE)))
     begins = firsts[cuts[cuts < len(firsts)]].tolist()
     for begin, end in pairwise([*begins, len(order)]):
         yield order[begin:end]
-
-
-def _are_first(ordered: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which of some keys, which are in order, differ from the one before."""
-    is_first = np.ones(len(ordered), np.bool_)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    return is_first
 
 
 def _beyond(ordered: npt.NDArray[Any], is_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
@@ -76,14 +75,6 @@ def _beyond(ordered: npt.NDArray[Any], is_first: npt.NDArray[np.bool_]) -> npt.N
         there = np.clip(first + rank + (place <= rank), 0, len(ordered) - 1)
         middle += (ordered - ordered[there]) / 2
     return np.where(size > 1, middle, np.nan)
-
-
-_Int64Array = npt.NDArray[np.int64]
-_Float64Array = npt.NDArray[np.float64]
-_NONE: Final = np.empty(0, np.int64)
-
-_MOST_ALONE: Final = 0.5
-_OWN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,15 +94,15 @@ class Blame:
     ``why_not`` says why nothing of this can be relied on; "" where it can.
     """
 
-    waited_ns: _Int64Array
-    charged_ns: _Int64Array
+    waited_ns: Int64Array
+    charged_ns: Int64Array
     shared_ns: int
     unclear_ns: int
     skew_ns: int
     residual_ns: int
-    busy_ns: _Int64Array
-    excess_ns: _Int64Array
-    cost_ns: _Int64Array
+    busy_ns: Int64Array
+    excess_ns: Int64Array
+    cost_ns: Int64Array
     origins: pd.DataFrame
     origin_of_match: pd.Series
     why_not: str = ""
@@ -128,8 +119,9 @@ def find_blame(ranks: Ranks) -> Blame:
     waits = find_waits(ranks)
     why_not = _why_not(ranks, waits)  # before the chain is there, which is as large
     n = len(find_members(ranks))
-    waited = _sum_by(waits.array("member"), waits.array("exposed_ns"), n)
-    residual_ns = _residual_ns(ranks)
+    waited = sums_at(waits.array("member"), waits.array("exposed_ns"), n)
+    # By how much the clocks of the ranks may be off where they were tied.
+    residual_ns = int(max((c.residual_ns or 0 for c in find_alignment(ranks).clocks), default=0))
     is_unclear = waits.array("wait_ns") <= residual_ns
     exposed = waits.array("exposed_ns").astype(np.float64)
     busy, spans = _busy(waits, waited, n)
@@ -137,7 +129,7 @@ def find_blame(ranks: Ranks) -> Blame:
     chain = _Chain(waits, more, n)
     origins = chain.charge(np.where(is_unclear, 0.0, exposed))
     whom, charged_ns = (origins[name].to_numpy(np.int64) for name in ("member", "charged_ns"))
-    charged = _sum_by(whom, charged_ns, n)
+    charged = sums_at(whom, charged_ns, n)
     unclear_ns = int(exposed[is_unclear].sum())
     excess = np.rint(more * busy).astype(np.int64)
     others = max(int(np.count_nonzero(spans)) - 1, 1)
@@ -162,19 +154,7 @@ def why_withheld(ranks: Ranks) -> str:
     return find_blame(ranks).why_not
 
 
-def _sum_by(member: _Int64Array, values: _Int64Array, n: int) -> _Int64Array:
-    sums = np.zeros(n, np.int64)
-    np.add.at(sums, member, values)
-    return sums
-
-
-def _residual_ns(ranks: Ranks) -> int:
-    """Return by how much the clocks of the ranks may be off where they were tied."""
-    known = [clock.residual_ns for clock in find_alignment(ranks).clocks]
-    return int(max((ns for ns in known if ns is not None), default=0))
-
-
-def _busy(waits: CompactTable, waited: _Int64Array, n: int) -> tuple[_Int64Array, _Int64Array]:
+def _busy(waits: CompactTable, waited: Int64Array, n: int) -> tuple[Int64Array, Int64Array]:
     """Return what each rank did itself between the first and last time it was in step, and that."""
     in_step = waits.where(waits.array("sync_ns") != ABSENT)
     members = in_step.array("member")
@@ -185,7 +165,7 @@ def _busy(waits: CompactTable, waited: _Int64Array, n: int) -> tuple[_Int64Array
     return np.clip(spans - waited, 0, None), spans
 
 
-def _more_than_others(busy: _Int64Array, spans: _Int64Array) -> _Float64Array:
+def _more_than_others(busy: Int64Array, spans: Int64Array) -> _Float64Array:
     """Return what share of what each rank does itself the median other does not do."""
     more = np.zeros(len(busy), np.float64)
     known = np.flatnonzero((spans > 0) & (busy > 0))
@@ -233,7 +213,7 @@ class _Chain:
 
     def __init__(self, waits: CompactTable, more: _Float64Array, n_members: int) -> None:
         match = waits.array("match")
-        self.begins = np.flatnonzero(np.r_[True, match[1:] != match[:-1]]) if len(match) else _NONE
+        self.begins = np.flatnonzero(are_first(match))
         self.ends = np.append(self.begins, len(match))[1:]
         self.place = np.repeat(np.arange(len(self.begins), dtype=np.int32), self.ends - self.begins)
         # By match. All others have a value for each row: of a thousand ranks these are large.
@@ -261,7 +241,7 @@ class _Chain:
             beyond /= np.maximum(self.wait[rows], 1)
             self.grown_here = self.own_share.copy()
             self.grown_here[rows] = np.minimum(self.own_share[rows], beyond)
-        self.rows_of = [_NONE] * n_members
+        self.rows_of = [np.empty(0, np.int64)] * n_members
         for member, of_member in rows_by_value(self.member).items():
             self.rows_of[member] = of_member
 
@@ -348,7 +328,7 @@ class _Chain:
 
     def _back(
         self, stretches: list[tuple[int, int]], grown: _Float64Array, waited: _Float64Array
-    ) -> tuple[_Int64Array, _Int64Array, _Float64Array]:
+    ) -> tuple[Int64Array, Int64Array, _Float64Array]:
         """Charge from the last match to the first: by match, the member, when, and how much."""
         here = np.zeros(len(self.member), np.float64)
         np.divide(self.grown_here, grown, here, where=grown > 0)
@@ -379,6 +359,6 @@ class _Chain:
         return self.last, self.at_ns, charged
 
 
-def _whole_numbers(values: _Float64Array) -> _Int64Array:
+def _whole_numbers(values: _Float64Array) -> Int64Array:
     """Return whole numbers that add up to the sum, rounded down: what is left goes on."""
     return np.diff(np.floor(np.cumsum(values) + 1e-6), prepend=0.0).astype(np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,81 +24,68 @@ from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, k
 from traceprof.model.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class StepTraffic:
-    """The collectives of an average step of one process.
-
-    ``size_bytes`` is what the rank hands in, None where a size is not known;
-    ``all_reduce_ratio`` the share of the steps in which an all-reduce ran.
-    """
-
-    n_steps: int
-    count: float
-    size_bytes: float | None
-    all_reduce_ratio: float
-
-
 def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
     """Return whether each collective of the whole recording was called in a step of the window."""
-    known = np.zeros(len(find_steps(trace.whole)) + 1, np.bool_)
-    known[rows_of_steps(trace)] = True
-    return np.asarray(known[steps_of_collectives(trace)], np.bool_)
+    return np.isin(steps_of_collectives(trace), rows_of_steps(trace))
 
 
-def find_step_traffic(ranks: Ranks, work: CompactTable) -> StepTraffic | None:
-    """Return what the collectives ``work`` add up to per step of the window; None without steps.
+def traffic_per_step(ranks: Ranks, work: CompactTable) -> dict[str, float | None]:
+    """Return what the collectives ``work`` add up to in an average step of one process.
 
+    per_step_count, per_step_bytes (what the rank hands in; None where a size is not known) and
+    all_reduce_ratio (the share of the steps in which an all-reduce ran); nothing without steps.
     ``work`` has the columns of `collectives_of_ranks`.
     """
     steps = steps_of_ranks(ranks)
     in_step = work.where(of_rows(work, ranks.each(are_in_steps)))
     if in_step.empty:
-        return None
+        return {}
     sizes = in_step.array("n_bytes")
     spans = Intervals.union_of(steps.table["device_start_ns"], steps.table["device_end_ns"])
     is_reducing = in_step.isin("op", ("all_reduce",)) & in_step.array("is_timed").astype(np.bool_)
     reducing = in_step.where(is_reducing)
     reduced = Intervals.union_of(reducing["start_ns"], reducing["end_ns"]) & spans
-    return StepTraffic(
-        n_steps=len(steps),
-        count=len(in_step) / len(steps),
-        size_bytes=None if (sizes < 0).any() else float(sizes.sum()) / len(steps),
-        all_reduce_ratio=reduced.total_ns / (spans.total_ns or 1),
-    )
+    return {
+        "per_step_count": len(in_step) / len(steps),
+        "per_step_bytes": None if (sizes < 0).any() else float(sizes.sum()) / len(steps),
+        "all_reduce_ratio": reduced.total_ns / (spans.total_ns or 1),
+    }
 
 
 _KEYS: Final = ["process", "place", "op", "phase", "size_bytes"]
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "buckets",
-            "one row per process and place in the step; steps with another operation or size at a"
-            " place have rows of their own",
-            (
-                key("process", "the process", Unit.NUMBER),
-                key("place", "1 is the first collective of a step", Unit.NUMBER),
-                key("op", "the operation"),
-                key("phase", "the phase whose code called it"),
-                key("size_bytes", "what the rank hands in", Unit.BYTES),
-                total("count", Unit.COUNT, "in how many steps"),
-                same("after_ns", Unit.NS, "the median time from the start of the step to its own"),
-                same("duration_ns", Unit.NS, "the median of how long it takes"),
-                same("exposed_ns", Unit.NS, "the median of what compute does not hide"),
-                same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
-                same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
-            ),
-        ),
-        TableSpec(
-            "steps",
-            "one row per step of the window",
-            (
-                key("step", "the number of the step", Unit.NUMBER),
-                total("count", Unit.COUNT, "its collectives, of all ranks"),
-            ),
-        ),
+_BUCKETS: Final = TableSpec(
+    "buckets",
+    "one row per process and place in the step; steps with another operation or size at a"
+    " place have rows of their own",
+    (
+        key("process", "the process", Unit.NUMBER),
+        key("place", "1 is the first collective of a step", Unit.NUMBER),
+        key("op", "the operation"),
+        key("phase", "the phase whose code called it"),
+        key("size_bytes", "what the rank hands in", Unit.BYTES),
+        total("count", Unit.COUNT, "in how many steps"),
+        same("after_ns", Unit.NS, "the median time from the start of the step to its own"),
+        same("duration_ns", Unit.NS, "the median of how long it takes"),
+        same("exposed_ns", Unit.NS, "the median of what compute does not hide"),
+        same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
+        same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
     ),
-    scalars=(same("step_source", Unit.TEXT, "what the steps are known by"),),
+)
+_STEPS: Final = TableSpec(
+    "steps",
+    "one row per step of the window",
+    (
+        key("step", "the number of the step", Unit.NUMBER),
+        total("count", Unit.COUNT, "its collectives, of all ranks"),
+    ),
+)
+SPEC: Final = ResultSpec(
+    (
+        _BUCKETS,
+        _STEPS,
+    ),
+    (same("step_source", Unit.TEXT, "what the steps are known by"),),
 )
 
 
@@ -120,10 +106,10 @@ def measure_buckets(trace: Trace) -> Result:
     count = pd.Series(whole_steps["step"].to_numpy()[step]).value_counts()
     numbers = np.unique(steps.table["step"].to_numpy(np.int64))
     counted = pd.DataFrame({"step": numbers, "count": count.reindex(numbers, fill_value=0).array})
-    tables = {"buckets": SPEC.table("buckets").frame(), "steps": counted}
+    tables = {"buckets": _BUCKETS.frame(), "steps": counted}
     if len(work):
         starts = whole_steps["start_ns"].to_numpy()[step]
-        tables["buckets"] = SPEC.table("buckets").frame(_summed(with_sizes(work), starts))
+        tables["buckets"] = _BUCKETS.frame(_summed(with_sizes(work), starts))
     return Result("buckets", SPEC, tables, {"step_source": steps.source})
 
 
@@ -163,9 +149,9 @@ def _finish(result: Result) -> Result:
     return result.with_table(table.sort_values(_KEYS, ignore_index=True)).with_notes(note)
 
 
-BUCKETS = Analysis(
-    name="buckets",
-    spec=SPEC,
+BUCKETS: Final = Analysis(
+    "buckets",
+    SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges"),
     whole=("collectives", "kernels", "ranges"),
     of_steps=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,14 +11,20 @@ import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
-from traceprof.measures.collectives.buckets import find_step_traffic
+from traceprof.measures.collectives.buckets import traffic_per_step
 from traceprof.measures.collectives.callers import of_rows, phases_of_collectives
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.operations import require_collectives
-from traceprof.measures.collectives.rates import devices_beside, peak_of_group
+from traceprof.measures.collectives.rates import (
+    columns_of_peak,
+    devices_beside,
+    peak_of_group,
+    rates_of_peaks,
+)
 from traceprof.measures.collectives.waits import find_waits, value_in
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, numbered
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -38,55 +44,58 @@ from traceprof.names.ranges import UNCLAIMED
 
 _KEYS: Final = ["op", "group", "group_size", "sizes"]
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "classes",
-            "one row per operation, group and class of message sizes, by total time over all ranks."
-            " Bandwidths are as nccl-tests define them, sizes over times of all together: of"
-            " collectives that ranks share the shortest time of the ranks, which holds no waiting,"
-            " else the time as it is; none where sizes, times or the number of ranks are not known",
-            (
-                key("op", "the operation"),
-                key("sizes", "the class of what a rank hands in (K and M are binary)"),
-                total("count", Unit.COUNT, "how many, of all ranks"),
-                total("size_bytes", Unit.BYTES, "what the ranks hand in, none if one is not known"),
-                total("total_ns", Unit.NS, "their times added up"),
-                derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
-                derived("peak_ratio", Unit.RATIO, "busbw of the link's peak; not cut off at 1"),
-                total("exposed_ns", Unit.NS, "what compute on the same device does not hide"),
-                total("waited_ns", Unit.NS, "of that, for the last rank, in step: no compute ran"),
-                derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
-                median("median_ns", Unit.NS, "the median time"),
-                key("group", "the communicator, empty where it has no name"),
-                key("group_size", "how many ranks it has", Unit.COUNT),
-                same("algorithm", Unit.TEXT, "algorithms and protocols, by the kernels' names"),
-                same("dtype", Unit.TEXT, "the types of the elements"),
-                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
-            ),
-        ),
-        TableSpec(
-            "phases",
-            "one row per phase whose code called collectives, the most exposed first",
-            (
-                key("phase", "the phase of the training loop"),
-                total("count", Unit.COUNT, "how many"),
-                total("exposed_ns", Unit.NS, "what compute does not hide of them"),
-            ),
-        ),
-        TableSpec(
-            "peaks",
-            "one row per size of groups: the link that bandwidths are held against",
-            (
-                key("group_size", "how many ranks", Unit.COUNT),
-                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
-                same("link", Unit.TEXT, "which link that is"),
-                same("source", Unit.TEXT, "who says so"),
-                same("is_wider", Unit.FLAG, "more ranks than a machine of this run has GPUs"),
-            ),
-        ),
+_CLASSES: Final = TableSpec(
+    "classes",
+    "one row per operation, group and class of message sizes, by total time over all ranks."
+    " Bandwidths are as nccl-tests define them, sizes over times of all together: of"
+    " collectives that ranks share the shortest time of the ranks, which holds no waiting,"
+    " else the time as it is; none where sizes, times or the number of ranks are not known",
+    (
+        key("op", "the operation"),
+        key("sizes", "the class of what a rank hands in (K and M are binary)"),
+        total("count", Unit.COUNT, "how many, of all ranks"),
+        total("size_bytes", Unit.BYTES, "what the ranks hand in, none if one is not known"),
+        total("total_ns", Unit.NS, "their times added up"),
+        derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
+        derived("peak_ratio", Unit.RATIO, "busbw of the link's peak; not cut off at 1"),
+        total("exposed_ns", Unit.NS, "what compute on the same device does not hide"),
+        total("waited_ns", Unit.NS, "of that, for the last rank, in step: no compute ran"),
+        derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
+        median("median_ns", Unit.NS, "the median time"),
+        key("group", "the communicator, empty where it has no name"),
+        key("group_size", "how many ranks it has", Unit.COUNT),
+        same("algorithm", Unit.TEXT, "algorithms and protocols, by the kernels' names"),
+        same("dtype", Unit.TEXT, "the types of the elements"),
+        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
     ),
-    scalars=(
+)
+_PHASES: Final = TableSpec(
+    "phases",
+    "one row per phase whose code called collectives, the most exposed first",
+    (
+        key("phase", "the phase of the training loop"),
+        total("count", Unit.COUNT, "how many"),
+        total("exposed_ns", Unit.NS, "what compute does not hide of them"),
+    ),
+)
+_PEAKS: Final = TableSpec(
+    "peaks",
+    "one row per size of groups: the link that bandwidths are held against",
+    (
+        key("group_size", "how many ranks", Unit.COUNT),
+        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
+        same("link", Unit.TEXT, "which link that is"),
+        same("source", Unit.TEXT, "who says so"),
+        same("is_wider", Unit.FLAG, "more ranks than a machine of this run has GPUs"),
+    ),
+)
+SPEC: Final = ResultSpec(
+    (
+        _CLASSES,
+        _PHASES,
+        _PEAKS,
+    ),
+    (
         total("count", Unit.COUNT, "collectives in the window, of all ranks"),
         total("shared_count", Unit.COUNT, "of these, shared by several ranks of the run"),
         total("unsized_count", Unit.COUNT, "of these, of unknown size"),
@@ -115,9 +124,9 @@ def measure_collectives(ranks: Ranks) -> Result:
         return Result("collectives", SPEC, tables, {"count": 0})
     classes = _with_peaks(ranks, _summed(_Classes(work), _waits(ranks, work), matches.table))
     tables = {
-        "classes": SPEC.table("classes").frame(_in_order(classes)),
-        "phases": SPEC.table("phases").frame(_by_phase(ranks, work)),
-        "peaks": SPEC.table("peaks").frame(_peaks(ranks, classes, work)),
+        "classes": _CLASSES.frame(_in_order(classes)),
+        "phases": _PHASES.frame(_by_phase(ranks, work)),
+        "peaks": _PEAKS.frame(_peaks(ranks, classes, work)),
     }
     return Result("collectives", SPEC, tables, _scalars(ranks, work))
 
@@ -137,7 +146,7 @@ class _Classes:
         self._groups = groups_of(self.number)
 
     @property
-    def count(self) -> npt.NDArray[np.int64]:
+    def count(self) -> Int64Array:
         """How many rows each has."""
         return self._groups.counts
 
@@ -151,7 +160,7 @@ class _Classes:
         has_any = self.reduced(np.logical_or, counts)
         return pd.Series(self.reduced(np.add, np.where(counts, values, 0))).where(has_any)
 
-    def rows(self) -> Iterator[npt.NDArray[np.int64]]:
+    def rows(self) -> Iterator[Int64Array]:
         """Yield the rows of each."""
         yield from np.split(self._groups.order, self._groups.first[1:])
 
@@ -237,7 +246,7 @@ def _waits(ranks: Ranks, work: CompactTable) -> npt.NDArray[np.float64]:
 def _with_peaks(ranks: Ranks, classes: pd.DataFrame) -> pd.DataFrame:
     ends = zip(classes["device"].tolist(), classes["group_size"].tolist(), strict=True)
     peaks = [peak_of_group(ranks, device, size) for device, size in ends]
-    rates = np.array([np.nan if peak is None else peak.bytes_per_s for peak in peaks], np.float64)
+    rates = rates_of_peaks(peaks)
     return classes.assign(
         peak=pd.Series(peaks, classes.index, dtype=object),
         peak_bytes_per_s=rates,
@@ -271,14 +280,12 @@ def _peaks(ranks: Ranks, classes: pd.DataFrame, work: CompactTable) -> pd.DataFr
     rows = [
         {
             "group_size": size,
-            "peak_bytes_per_s": peaks[size].bytes_per_s if size in peaks else np.nan,
-            "link": peaks[size].what if size in peaks else "",
-            "source": peaks[size].source if size in peaks else "",
+            **columns_of_peak(peaks.get(size)),
             "is_wider": size in wider,
         }
         for size in sizes
     ]
-    return SPEC.table("peaks").frame(rows)
+    return _PEAKS.frame(rows)
 
 
 def _scalars(ranks: Ranks, work: CompactTable) -> dict[str, float | None]:
@@ -293,55 +300,53 @@ def _scalars(ranks: Ranks, work: CompactTable) -> dict[str, float | None]:
         "ranks_count": n_ranks,
         "collectives_per_s": len(work) / n_ranks / seconds if seconds else None,
     }
-    traffic = find_step_traffic(ranks, work)
-    if traffic is not None:
-        scalars["per_step_count"] = traffic.count
-        scalars["per_step_bytes"] = traffic.size_bytes
-        scalars["all_reduce_ratio"] = traffic.all_reduce_ratio
-    return scalars
+    return scalars | traffic_per_step(ranks, work)
 
 
 def _with_notes(result: Result) -> Result:
     """Return the collectives with remarks on them and the peaks that they are judged by."""
     if not result.scalars["count"]:
         return result.with_notes(Note("no collective starts in this window"))
-    return result.with_notes(
-        _on_waiting(result),
-        *_on_pace(result),
-        *_on_phases(result),
-        *_on_what_is_missing(result),
-        *_on_peaks(result),
-    )
+    scalars = result.scalars
+    missing = [
+        Note.of(text, n=scalars[name], count=scalars["count"])
+        for name, text in _MISSING.items()
+        if scalars[name]
+    ]
+    return result.with_notes(*_on_all(scalars), *_on_phases(result), *missing, *_on_peaks(result))
 
 
-def _on_waiting(result: Result) -> Note:
-    shared, count = result.scalars["shared_count"], result.scalars["count"]
-    if not shared:
-        return Note(
+_PACE: Final = {
+    "pace": ("collectives_per_s", "{pace:number} collectives per second"),
+    "count": ("per_step_count", "{count:number} per step"),
+    "size": ("per_step_bytes", "{size:bytes} per step"),
+    "share": ("all_reduce_ratio", "all-reduce runs in {share:ratio} of the step"),
+}
+_MISSING: Final = {
+    "unsized_count": "the size of {n:count} of {count:count} was not recorded: no bandwidth is "
+    "claimed for them",
+    "uncalled_count": "{n:count} of {count:count} are kernels whose launch is not in the trace",
+    "untimed_count": "{n:count} of {count:count} are calls whose kernel is not in the trace: "
+    "how long they took is not known",
+}
+
+
+def _on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
+    shared, count = scalars["shared_count"], scalars["count"]
+    if shared:
+        text = (
+            "{shared:count} of {count:count} are shared by several ranks of the trace: bandwidths "
+            "are by the shortest time of the ranks, which holds no waiting"
+        )
+        yield Note.of(text, shared=shared, count=count)
+    else:
+        yield Note(
             "no collective is shared by several ranks of the trace: times include waiting for "
             "the others, bandwidths are lower bounds"
         )
-    return Note.of(
-        "{shared:count} of {count:count} are shared by several ranks of the trace: bandwidths are "
-        "by the shortest time of the ranks, which holds no waiting",
-        shared=shared,
-        count=count,
-    )
-
-
-def _on_pace(result: Result) -> Iterator[Note]:
-    said = {
-        "pace": ("{pace:number} collectives per second", result.scalars.get("collectives_per_s")),
-        "count": ("{count:number} per step", result.scalars.get("per_step_count")),
-        "size": ("{size:bytes} per step", result.scalars.get("per_step_bytes")),
-        "share": (
-            "all-reduce runs in {share:ratio} of the step",
-            result.scalars.get("all_reduce_ratio"),
-        ),
-    }
-    known = {name: value for name, (_, value) in said.items() if value is not None}
-    if known:
-        yield Note(", ".join(said[name][0] for name in known), known)
+    known = {name: scalars.get(scalar) for name, (scalar, _) in _PACE.items()}
+    if pace := {name: value for name, value in known.items() if value is not None}:
+        yield Note(", ".join(_PACE[name][1] for name in pace), pace)
 
 
 def _on_phases(result: Result) -> Iterator[Note]:
@@ -357,19 +362,6 @@ def _on_phases(result: Result) -> Iterator[Note]:
         values |= {f"phase{i}": phase, f"exposed{i}": exposed_ns}
         parts.append(f"{{phase{i}}} {{exposed{i}:ns}}")
     yield Note(f"exposed by the phase that called them: {', '.join(parts)}", values)
-
-
-def _on_what_is_missing(result: Result) -> Iterator[Note]:
-    texts = {
-        "unsized_count": "the size of {n:count} of {count:count} was not recorded: no bandwidth is "
-        "claimed for them",
-        "uncalled_count": "{n:count} of {count:count} are kernels whose launch is not in the trace",
-        "untimed_count": "{n:count} of {count:count} are calls whose kernel is not in the trace: "
-        "how long they took is not known",
-    }
-    for name, text in texts.items():
-        if result.scalars[name]:
-            yield Note.of(text, n=result.scalars[name], count=result.scalars["count"])
 
 
 def _on_peaks(result: Result) -> Iterator[Note]:
@@ -395,9 +387,9 @@ def _on_peaks(result: Result) -> Iterator[Note]:
         )
 
 
-COLLECTIVES = Analysis(
-    name="collectives",
-    spec=SPEC,
+COLLECTIVES: Final = Analysis(
+    "collectives",
+    SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges", "processes", "devices", "environment"),
     whole=("collectives", "kernels", "ranges"),
     of_steps=True,

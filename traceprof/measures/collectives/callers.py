@@ -19,7 +19,9 @@ from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import Launches
 from traceprof.measures.host.phases import adopting_range_of_launches, phases_of_all_ranges
 from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.spans import steps_of_calls
 from traceprof.model.compact import CompactTable
+from traceprof.model.intervals import Int64Array
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -69,7 +71,7 @@ def callers_of_collectives(trace: Trace) -> _Names:
 def _called_in(
     trace: Trace,
     kept: npt.NDArray[np.bool_],
-    codes: npt.NDArray[np.int64],
+    codes: Int64Array,
     names: _Names,
     nothing: str,
 ) -> _Names:
@@ -78,45 +80,25 @@ def _called_in(
     ``codes`` are the places of the ranges in ``names``.
     """
     work = find_collectives(trace)
+    columns = {"call_ns": "start_ns", "call_end_ns": "end_ns", "thread": "thread"}
+    calls = work[list(columns)].rename(columns=columns)
+    call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
+    launches = Launches(call, work["process"].to_numpy(np.int64), calls)
     rows = np.flatnonzero(kept)
-    found = adopting_range_of_launches(trace, trace.ranges.iloc[rows], _calls(work))
+    found = adopting_range_of_launches(trace, trace.ranges.iloc[rows], launches)
     if not len(rows):
         return np.full(len(work), nothing, object)
     code = codes[rows[np.maximum(found, 0)]]
     return np.asarray(np.where(found >= 0, names[code], nothing), object)
 
 
-def _calls(work: pd.DataFrame) -> Launches:
-    """Return the calls of the collectives as launches."""
-    calls = work[["call_ns", "call_end_ns", "thread"]].set_axis(_OF_CALLS, axis=1)
-    call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
-    return Launches(call, work["process"].to_numpy(np.int64), calls)
-
-
-_OF_CALLS: Final = ["start_ns", "end_ns", "thread"]
-
-
 @fact
-def steps_of_collectives(trace: Trace) -> npt.NDArray[np.int64]:
+def steps_of_collectives(trace: Trace) -> Int64Array:
     """Return the row of the whole recording's steps that each collective was called in, by its row.
 
     `ABSENT` for none. A collective whose call is not known belongs to the step in which it started.
     """
-    work, table = find_collectives(trace), find_steps(trace).table
-    found = np.full(len(work), ABSENT, np.int64)
-    called = work["call_ns"].to_numpy(np.int64)
-    instants = np.where(called != ABSENT, called, work["start_ns"].to_numpy(np.int64))
-    by_process = work.groupby("process").indices
-    begins, finishes = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
-    for process, rows in table.groupby("process").indices.items():
-        mine = by_process.get(process)
-        if mine is None:
-            continue
-        place = np.searchsorted(begins[rows], instants[mine], side="right") - 1
-        step = rows[np.maximum(place, 0)]
-        inside = (place >= 0) & (instants[mine] < finishes[step])
-        found[mine] = np.where(inside, step, ABSENT)
-    return found
+    return steps_of_calls(find_steps(trace), find_collectives(trace))
 
 
 def of_rows(
@@ -131,27 +113,24 @@ def of_rows(
 
 _KEYS: Final = ["phase", "caller", "op"]
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "callers",
-            "one row per phase, caller and operation, the most exposed first",
-            (
-                key("phase", "the phase whose code called"),
-                key("caller", "the innermost range around the call, empty outside any"),
-                key("op", "the operation"),
-                total("count", Unit.COUNT, "how many, of all ranks"),
-                total("size_bytes", Unit.BYTES, "what ranks handed in, none if one is not known"),
-                total("total_ns", Unit.NS, "their times added up"),
-                total("exposed_ns", Unit.NS, "what compute does not hide, none if not all known"),
-                derived("hidden_ns", Unit.NS, "the rest of total_ns"),
-                derived("exposed_ratio", Unit.RATIO, "exposed_ns of total_ns"),
-                total("unsized_count", Unit.COUNT, "of these, of unknown size"),
-                total("unplaced_count", Unit.COUNT, "of these, timed but not on a device"),
-            ),
-        ),
-    )
+_CALLERS: Final = TableSpec(
+    "callers",
+    "one row per phase, caller and operation, the most exposed first",
+    (
+        key("phase", "the phase whose code called"),
+        key("caller", "the innermost range around the call, empty outside any"),
+        key("op", "the operation"),
+        total("count", Unit.COUNT, "how many, of all ranks"),
+        total("size_bytes", Unit.BYTES, "what ranks handed in, none if one is not known"),
+        total("total_ns", Unit.NS, "their times added up"),
+        total("exposed_ns", Unit.NS, "what compute does not hide, none if not all known"),
+        derived("hidden_ns", Unit.NS, "the rest of total_ns"),
+        derived("exposed_ratio", Unit.RATIO, "exposed_ns of total_ns"),
+        total("unsized_count", Unit.COUNT, "of these, of unknown size"),
+        total("unplaced_count", Unit.COUNT, "of these, timed but not on a device"),
+    ),
 )
+SPEC: Final = ResultSpec((_CALLERS,))
 
 
 def measure_callers(trace: Trace) -> Result:
@@ -184,16 +163,15 @@ def measure_callers(trace: Trace) -> Result:
         size_bytes=("size_bytes", "sum"),
     )
     sums = groups[["total_ns", "exposed_ns"]].sum(min_count=1)
-    frame = SPEC.tables[0].frame(table.join(sums).reset_index())
+    frame = _CALLERS.frame(table.join(sums).reset_index())
     return Result("callers", SPEC, {"callers": frame})
 
 
 def _finish(result: Result) -> Result:
     table = result.table
     if table.empty:
-        return result.with_table(SPEC.tables[0].frame()).with_notes(
-            Note("no collective starts in this window")
-        )
+        nothing = Note("no collective starts in this window")
+        return result.with_table(_CALLERS.frame()).with_notes(nothing)
     exposed = table["exposed_ns"].where(table["unplaced_count"] == 0)
     total_ns = table["total_ns"]
     table = table.assign(
@@ -204,15 +182,13 @@ def _finish(result: Result) -> Result:
         longest=-total_ns.fillna(0),
         most=-exposed.fillna(0),
     )
-    order = table.sort_values(
-        ["most", "longest", "caller", "op", "phase"], kind="stable", ignore_index=True
-    )
-    return result.with_table(order)
+    order = ["most", "longest", "caller", "op", "phase"]
+    return result.with_table(table.sort_values(order, kind="stable", ignore_index=True))
 
 
-CALLERS = Analysis(
-    name="callers",
-    spec=SPEC,
+CALLERS: Final = Analysis(
+    "callers",
+    SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges"),
     whole=("ranges",),
     of_steps=True,

@@ -6,7 +6,7 @@ clocks: their median is the offset, a robust line through them over time the dri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -18,15 +18,30 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.collectives.members import Member
 from traceprof.measures.facts import fact
+from traceprof.model.intervals import Int64Array
 from traceprof.model.placement import UNTIED_CLOCKS, retime
 from traceprof.model.ranks import Ranks, change_each
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
-from traceprof.model.tables import ABSENT
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
 
 _FloatArray = npt.NDArray[np.float64]
 
+ENDS_TOGETHER: Final = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_v",
+    "barrier",
+    "send_recv",
+)
+"""The operations that end on all their ranks at once."""
+
+_CLEARLY: Final = 2.0
+_MIXED_NOTE_NS: Final = 1_000_000
+_LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
+_ROWS_AT_ONCE: Final = 1 << 14
 _FEWEST_POINTS: Final = 8
 _MOST_POINTS: Final = 400
 _SIGNIFICANT: Final = 3.0
@@ -69,20 +84,6 @@ def fit_line(x: _FloatArray, y: _FloatArray) -> Trend:
     return Trend(level, slope)
 
 
-ENDS_TOGETHER: Final = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "all_to_all_v",
-    "barrier",
-    "send_recv",
-)
-"""The operations that end on all their ranks at once."""
-
-_CLEARLY: Final = 2.0
-
-
 def spread_of_ends_ns(table: pd.DataFrame) -> int:
     """Return how far the ends of collectives are apart, the earliest to the latest, added up.
 
@@ -106,11 +107,6 @@ def describe_clocks(who: str, late_ns: float, ends_ns: float) -> Note:
         late=late_ns,
         ends=ends_ns,
     )
-
-
-_MIXED_NOTE_NS: Final = 1_000_000
-_LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
-_ROWS_AT_ONCE: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +167,7 @@ def find_alignment(ranks: Ranks) -> Alignment:
         for member, clock in zip(members, clock_of, strict=True)
         if clock in ties
     }
-    return Alignment(clocks, corrections, _notes(clocks, ties))
+    return Alignment(clocks, corrections, tuple(_notes(clocks, ties)))
 
 
 def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
@@ -185,13 +181,12 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
     moved = change_each(whole, retime, [(_own(part, alignment.corrections),) for part in whole])
     first = min(part.span.start_ns for part in moved)
     last = max(part.span.end_ns for part in moved)
-    span = TimeWindow(first, last)
-    parts = tuple(change_each(moved, _over, [(span,)] * len(moved)))
+    parts = tuple(change_each(moved, _over, [(TimeWindow(first, last),)] * len(moved)))
     # What was said of clocks that nothing tied holds no longer; which still are not is said anew.
     kept = tuple(text for text in ranks.info.warnings if text != UNTIED_CLOCKS)
     info = replace(ranks.info, warnings=kept) if len(alignment.corrections) > 1 else ranks.info
     aligned = replace(ranks.whole, parts=parts, info=info, clocks=alignment.corrections)
-    return aligned.with_warnings(*map(_untied_text, _untied(alignment.clocks)))
+    return aligned.with_warnings(*_on_untied(alignment.clocks))
 
 
 def _own(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Mapping[int, ClockCorrection]:
@@ -250,7 +245,7 @@ def _tie(ends: pd.DataFrame) -> dict[str, _Tie]:
         both = is_known[:, members[there]] & is_known[:, members[here]]
         tie = _fit(own[both], own[both] - corrected[both, there])
         ties[clocks[members[here]]] = tie
-        corrected[:, here] = own - _error(tie.correction, own)
+        corrected[:, here] = own - tie.correction.error_ns(own)
         is_open[here] = False
         is_nearer = (counts[here] > most) | ((counts[here] == most) & (here < nearest))
         most[is_nearer], nearest[is_nearer] = counts[here][is_nearer], here
@@ -266,17 +261,11 @@ def _shared(is_known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
     return counts
 
 
-def _closest(most: npt.NDArray[np.float64], nearest: npt.NDArray[np.int64]) -> tuple[int, int]:
+def _closest(most: npt.NDArray[np.float64], nearest: Int64Array) -> tuple[int, int]:
     """Return the tied column and the open one that share the most; of equals the first pair."""
     candidates = np.flatnonzero(most == most.max())
     here = candidates[np.argmin(nearest[candidates])]
     return int(nearest[here]), int(here)
-
-
-def _error(
-    correction: ClockCorrection, instants: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    return correction.offset_ns + correction.drift_ratio * (instants - correction.at_ns)
 
 
 def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _Tie:
@@ -288,77 +277,75 @@ def _fit(instants: npt.NDArray[np.float64], ahead: npt.NDArray[np.float64]) -> _
 
 
 def _describe(member: Member, tie: _Tie | None, before: ClockCorrection) -> RankClock:
-    rank = None if member.rank == ABSENT else member.rank
-    device = None if member.device == ABSENT else member.device
+    clock = RankClock(
+        member.known_rank,
+        offset_ns=None,
+        drift_ppm=None,
+        residual_ns=None,
+        collectives_count=0,
+        host=member.host,
+        process=member.process,
+        device=member.known_device,
+    )
     if tie is None:
-        return RankClock(rank, None, None, None, 0, member.host, member.process, device)
-    return RankClock(
-        rank,
+        return clock
+    return replace(
+        clock,
         offset_ns=tie.correction.offset_ns + before.offset_ns,
         drift_ppm=(tie.correction.drift_ratio + before.drift_ratio) * 1e6,
         residual_ns=tie.residual_ns,
         collectives_count=tie.count,
-        host=member.host,
-        process=member.process,
-        device=device,
     )
 
 
-def _notes(clocks: tuple[RankClock, ...], ties: dict[str, _Tie]) -> tuple[Note, ...]:
+def _notes(clocks: tuple[RankClock, ...], ties: dict[str, _Tie]) -> Iterator[Note]:
     if len(clocks) < 2:
-        return (Note("there is only one rank: nothing to align"),)
-    notes = [Note(_untied_text(names)) for names in _untied(clocks)]
-    residuals = [tie.residual_ns for tie in list(ties.values())[1:]]
-    if residuals:
-        worst = max(residuals)
+        yield Note("there is only one rank: nothing to align")
+        return
+    yield from map(Note, _on_untied(clocks))
+    worst = max((tie.residual_ns for tie in list(ties.values())[1:]), default=None)
+    if worst is not None:
         text = "residual: the ends of shared collectives agree to {residual:ns}"
-        notes.append(Note.of(text, residual=worst))
+        yield Note.of(text, residual=worst)
         if worst > _MIXED_NOTE_NS:
-            notes.append(Note("a residual above 1 ms means that some were matched wrongly"))
-    return tuple(notes)
+            yield Note("a residual above 1 ms means that some were matched wrongly")
 
 
-def _untied(clocks: tuple[RankClock, ...]) -> list[str]:
-    """Return the names of the ranks that are not tied, as one text; nothing where all are."""
+def _on_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
+    """Yield which ranks are not tied; nothing where all are."""
     untied = [clock for clock in clocks if clock.offset_ns is None]
-    named = [str(clock.process if clock.rank is None else clock.rank) for clock in untied]
-    return [", ".join(named)] if named else []
+    if untied:
+        named = [str(clock.process if clock.rank is None else clock.rank) for clock in untied]
+        yield f"the clocks of {', '.join(named)} are not tied to the others by any collective"
 
 
-def _untied_text(names: str) -> str:
-    return f"the clocks of {names} are not tied to the others by any collective"
-
-
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "clocks",
-            "one row per rank: its clock against that of the first rank",
-            (
-                same("rank", Unit.NUMBER, "the rank"),
-                same("offset_ns", Unit.NS, "how much the clock is ahead, in the middle"),
-                same("drift_ppm", Unit.NUMBER, "how fast that grows, in parts per million"),
-                same("residual_ns", Unit.NS, "the median distance of the ends from that line"),
-                same("collectives_count", Unit.COUNT, "over how many shared collectives"),
-                same("host", Unit.TEXT, "the host of the rank"),
-                key("process", "the process of the rank", Unit.NUMBER),
-                key("device", "its device, where a process drives several", Unit.NUMBER),
-            ),
-        ),
-    )
+_TABLE_OF_CLOCKS: Final = TableSpec(
+    "clocks",
+    "one row per rank: its clock against that of the first rank",
+    (
+        same("rank", Unit.NUMBER, "the rank"),
+        same("offset_ns", Unit.NS, "how much the clock is ahead, in the middle"),
+        same("drift_ppm", Unit.NUMBER, "how fast that grows, in parts per million"),
+        same("residual_ns", Unit.NS, "the median distance of the ends from that line"),
+        same("collectives_count", Unit.COUNT, "over how many shared collectives"),
+        same("host", Unit.TEXT, "the host of the rank"),
+        key("process", "the process of the rank", Unit.NUMBER),
+        key("device", "its device, where a process drives several", Unit.NUMBER),
+    ),
 )
+SPEC: Final = ResultSpec((_TABLE_OF_CLOCKS,))
 
 
 def measure_alignment(ranks: Ranks) -> Result:
     """Return how the clocks stand to each other, over the whole recording."""
     alignment = find_alignment(ranks)
-    table = SPEC.tables[0].frame([asdict(clock) for clock in alignment.clocks])
+    table = _TABLE_OF_CLOCKS.frame([asdict(clock) for clock in alignment.clocks])
     return Result("alignment", SPEC, {"clocks": table}, notes=alignment.notes)
 
 
-ALIGNMENT = Analysis(
-    name="alignment",
-    spec=SPEC,
+ALIGNMENT: Final = Analysis(
+    "alignment",
+    SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges", "processes"),
     of_ranks=measure_alignment,
 )

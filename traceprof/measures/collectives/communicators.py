@@ -21,9 +21,8 @@ import pandas as pd
 
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of
+from traceprof.model.intervals import Int64Array
 from traceprof.model.tables import ABSENT
-
-_Int64Array = npt.NDArray[np.int64]
 
 _FARTHEST: Final = 64
 _LEAST_OVERLAP: Final = 0.5
@@ -41,8 +40,8 @@ class LinedUp(NamedTuple):
 
 
 def find_shift(
-    reference: tuple[_Int64Array, _Int64Array],
-    other: tuple[_Int64Array, _Int64Array],
+    reference: tuple[Int64Array, Int64Array],
+    other: tuple[Int64Array, Int64Array],
     one_clock: bool = False,
 ) -> int:
     """Return the shift of `line_up`."""
@@ -50,8 +49,8 @@ def find_shift(
 
 
 def line_up(
-    reference: tuple[_Int64Array, _Int64Array],
-    other: tuple[_Int64Array, _Int64Array],
+    reference: tuple[Int64Array, Int64Array],
+    other: tuple[Int64Array, Int64Array],
     one_clock: bool = False,
 ) -> LinedUp:
     """Return k such that element i of ``other`` is element i + k of ``reference``.
@@ -92,8 +91,8 @@ def overlap_of(n_reference: int, n_other: int, shift: int) -> tuple[slice, slice
 
 
 def _cost(
-    reference: tuple[_Int64Array, _Int64Array],
-    other: tuple[_Int64Array, _Int64Array],
+    reference: tuple[Int64Array, Int64Array],
+    other: tuple[Int64Array, Int64Array],
     shift: int,
 ) -> tuple[float, float, float]:
     """Return the share of unequal sizes, the unsteadiness and the size of the difference (ns)."""
@@ -127,10 +126,10 @@ class _Lane:
 
     member: int
     clock: int
-    rows: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    kinds: npt.NDArray[np.int64]
+    rows: Int64Array
+    starts: Int64Array
+    ends: Int64Array
+    kinds: Int64Array
 
 
 @dataclass(slots=True)
@@ -139,7 +138,7 @@ class _Communicator:
     is_certain: bool = True
 
 
-def launch_of_rows(rows: pd.DataFrame | CompactTable) -> npt.NDArray[np.int64]:
+def launch_of_rows(rows: pd.DataFrame | CompactTable) -> Int64Array:
     """Return a number for rows whose kernels one call launched on several members, else -1."""
     members = groups_of(rows["process"].to_numpy(), rows["member"].to_numpy()).keys
     if len({process for process, _ in members}) == len(members):
@@ -159,7 +158,7 @@ def launch_of_rows(rows: pd.DataFrame | CompactTable) -> npt.NDArray[np.int64]:
 
 def tell_communicators(
     rows: pd.DataFrame | CompactTable,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
     """Return the number of the communicator of each row, and whether that is certain.
 
     ``rows`` have the columns of `find_collectives`, and member. Where each member has a single
@@ -196,7 +195,7 @@ def _lanes(rows: pd.DataFrame) -> list[_Lane]:
     ]
 
 
-def _put_together(lanes: list[_Lane], launch: npt.NDArray[np.int64]) -> list[_Communicator]:
+def _put_together(lanes: list[_Lane], launch: Int64Array) -> list[_Communicator]:
     """Return the communicators, those with the most collectives first."""
     communicators: list[_Communicator] = []
     for own in _by_launch(lanes, launch):
@@ -221,7 +220,7 @@ def _put_together(lanes: list[_Lane], launch: npt.NDArray[np.int64]) -> list[_Co
     return communicators
 
 
-def _by_launch(lanes: list[_Lane], launch: npt.NDArray[np.int64]) -> list[list[_Lane]]:
+def _by_launch(lanes: list[_Lane], launch: Int64Array) -> list[list[_Lane]]:
     """Return the lanes, those together whose kernels one call launched; the longest first."""
     group = list(range(len(lanes)))
     lane_of: dict[int, int] = {}
@@ -260,6 +259,6 @@ def _distance(one: _Lane, other: _Lane) -> float | None:
     return float(np.median(distance)) if together.mean() >= _LEAST_SIDE_BY_SIDE else None
 
 
-def _durations(lane: _Lane, rows: slice) -> npt.NDArray[np.int64]:
-    durations: npt.NDArray[np.int64] = lane.ends[rows] - lane.starts[rows]
+def _durations(lane: _Lane, rows: slice) -> Int64Array:
+    durations: Int64Array = lane.ends[rows] - lane.starts[rows]
     return durations

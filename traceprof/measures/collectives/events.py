@@ -29,39 +29,36 @@ from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, sa
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "events",
-            "one row per collective, in the order of time",
-            (
-                same("at_ns", Unit.AT_NS, "its start"),
-                same("op", Unit.TEXT, "the operation"),
-                same("phase", Unit.TEXT, "the phase whose code called it"),
-                same("caller", Unit.TEXT, "the innermost range around the call: a layer, a module"),
-                same("step", Unit.NUMBER, "the step that called it"),
-                same("size_bytes", Unit.BYTES, "what this rank handed in"),
-                same("dtype", Unit.TEXT, "the type of the elements"),
-                same("peer", Unit.TEXT, "whom a send goes to or a receive comes from"),
-                same("group", Unit.TEXT, "the communicator, empty where it has no name"),
-                same("group_size", Unit.COUNT, "how many ranks it has"),
-                same("sequence", Unit.NUMBER, "its number in the communicator"),
-                key("process", "the process", Unit.NUMBER),
-                same("device", Unit.NUMBER, "the device"),
-                same("stream", Unit.NUMBER, "the stream"),
-                same("duration_ns", Unit.NS, "how long it took, waiting for others included"),
-                same("exposed_ns", Unit.NS, "what compute does not hide"),
-                same("delay_ns", Unit.NS, "from the call to the start of the kernel"),
-                same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
-                same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
-                same("algorithm", Unit.TEXT, "the algorithm that the kernel names"),
-                same("protocol", Unit.TEXT, "the protocol that the kernel names"),
-                same("kernels_count", Unit.COUNT, "how many kernels carried it out"),
-                key("number", "its place in the recording of the process, from 0", Unit.NUMBER),
-            ),
-        ),
-    )
+_TABLE_OF_EVENTS: Final = TableSpec(
+    "events",
+    "one row per collective, in the order of time",
+    (
+        same("at_ns", Unit.AT_NS, "its start"),
+        same("op", Unit.TEXT, "the operation"),
+        same("phase", Unit.TEXT, "the phase whose code called it"),
+        same("caller", Unit.TEXT, "the innermost range around the call: a layer, a module"),
+        same("step", Unit.NUMBER, "the step that called it"),
+        same("size_bytes", Unit.BYTES, "what this rank handed in"),
+        same("dtype", Unit.TEXT, "the type of the elements"),
+        same("peer", Unit.TEXT, "whom a send goes to or a receive comes from"),
+        same("group", Unit.TEXT, "the communicator, empty where it has no name"),
+        same("group_size", Unit.COUNT, "how many ranks it has"),
+        same("sequence", Unit.NUMBER, "its number in the communicator"),
+        key("process", "the process", Unit.NUMBER),
+        same("device", Unit.NUMBER, "the device"),
+        same("stream", Unit.NUMBER, "the stream"),
+        same("duration_ns", Unit.NS, "how long it took, waiting for others included"),
+        same("exposed_ns", Unit.NS, "what compute does not hide"),
+        same("delay_ns", Unit.NS, "from the call to the start of the kernel"),
+        same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
+        same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
+        same("algorithm", Unit.TEXT, "the algorithm that the kernel names"),
+        same("protocol", Unit.TEXT, "the protocol that the kernel names"),
+        same("kernels_count", Unit.COUNT, "how many kernels carried it out"),
+        key("number", "its place in the recording of the process, from 0", Unit.NUMBER),
+    ),
 )
+SPEC: Final = ResultSpec((_TABLE_OF_EVENTS,))
 _WORDS: Final = {"send": "to", "recv": "from"}
 
 
@@ -91,7 +88,7 @@ def measure_collective_events(ranks: Ranks) -> Result:
         busbw_bytes_per_s=work["bus_bytes"] / seconds,
         kernels_count=work["kernels"],
     )
-    return Result("collective-events", SPEC, {"events": SPEC.tables[0].frame(table)})
+    return Result("collective-events", SPEC, {"events": _TABLE_OF_EVENTS.frame(table)})
 
 
 def _known(values: pd.Series) -> pd.Series:
@@ -122,9 +119,9 @@ def _peers(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.object_]:
     return found
 
 
-COLLECTIVE_EVENTS = Analysis(
-    name="collective-events",
-    spec=SPEC,
+COLLECTIVE_EVENTS: Final = Analysis(
+    "collective-events",
+    SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges", "processes", "devices"),
     whole=("collectives", "kernels", "ranges"),
     of_steps=True,

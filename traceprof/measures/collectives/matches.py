@@ -27,117 +27,12 @@ from traceprof.measures.collectives.messages import SINGLE_OPS, pair_messages
 from traceprof.measures.collectives.operations import collectives_of_ranks
 from traceprof.measures.collectives.rates import sizes_of
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import are_first
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_first, rows_by_value
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
-
-
-def summarise(rows: CompactTable) -> pd.DataFrame:
-    """Return one row per match of ``rows``, all of which have one, as `Matches` holds it."""
-    groups = _Groups(rows)
-    starts, ends, sizes = (groups.of(name) for name in ("start_ns", "end_ns", "n_bytes"))
-    first_start, last_start = groups.least(starts), groups.most(starts)
-    members = np.diff(np.append(groups.firsts, len(rows)))
-    # A receive is the other end of a send: the match is called after the latter.
-    op = groups.first("op")
-    op[op == "recv"] = "send"
-    table = pd.DataFrame(
-        {
-            "op": pd.Series(op, groups.index, dtype=object),
-            "group": pd.Series(groups.first("group"), groups.index, dtype=object),
-            "group_size": groups.first("group_size"),
-            "n_bytes": groups.first("n_bytes"),
-            "members": members,
-            "first_start_ns": first_start,
-            "last_start_ns": last_start,
-            "end_ns": groups.least(ends),
-            "duration_ns": groups.least(ends - starts),
-            "operation_bytes": groups.first_known("operation_bytes"),
-            "bus_bytes": groups.first_known("bus_bytes"),
-            "matched_by": pd.Series(groups.first("matched_by"), groups.index, dtype=object),
-            "least_bytes": groups.least(sizes),
-            "most_bytes": groups.most(sizes),
-            "mean_bytes": groups.total(sizes) / members,
-        },
-        index=groups.index,
-    )
-    table = _uneven(table)
-    return table.assign(
-        spread_ns=groups.most(ends) - table["end_ns"].to_numpy(),
-        waited_ns=last_start * members - groups.total(starts),
-        last_member=groups.first_of("member", starts == np.repeat(last_start, members)),
-    ).drop(columns=["least_bytes", "most_bytes", "mean_bytes"])
-
-
-class _Groups:
-    """The rows of each match side by side, in the order of the matches."""
-
-    def __init__(self, rows: CompactTable) -> None:
-        match = rows.array("match")
-        self._rows = rows
-        self._order = np.argsort(match, kind="stable")
-        ordered = match[self._order]
-        self._is_first = np.ones(len(ordered), np.bool_)
-        self._is_first[1:] = ordered[1:] != ordered[:-1]
-        self.firsts = np.flatnonzero(self._is_first)
-        self.index = pd.Index(ordered[self.firsts], name="match")
-
-    def of(self, name: str) -> npt.NDArray[Any]:
-        """Return a column with the rows of each match side by side."""
-        found: npt.NDArray[Any] = self._rows.array(name)[self._order]
-        return found
-
-    def first(self, name: str) -> npt.NDArray[Any]:
-        """Return the value of the first row of each match."""
-        found: npt.NDArray[Any] = self._rows.array(name)[self._order[self.firsts]]
-        return found
-
-    def first_of(self, name: str, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        """Return the value of the first of the chosen rows of each match; each has one."""
-        return self.first_in(name, np.flatnonzero(chosen))[1]
-
-    def first_known(self, name: str) -> npt.NDArray[np.float64]:
-        """Return the value of the first row of each match that knows it, else NaN."""
-        found = np.full(len(self.firsts), np.nan)
-        places, values = self.first_in(name, np.flatnonzero(~np.isnan(self.of(name))))
-        found[places] = values
-        return found
-
-    def first_in(
-        self, name: str, places: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Return the matches, and of each the value of the first of its rows at ``places``."""
-        numbers = np.searchsorted(self.firsts, places, side="right") - 1
-        own, first = np.unique(numbers, return_index=True)
-        return own, self._rows.array(name)[self._order[places[first]]]
-
-    def least(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the least of each match; ``values`` are as `of` gives them."""
-        return np.asarray(np.minimum.reduceat(values, self.firsts))
-
-    def most(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the most of each match."""
-        return np.asarray(np.maximum.reduceat(values, self.firsts))
-
-    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the sum of each match."""
-        return np.asarray(np.add.reduceat(values, self.firsts))
-
-
-def _uneven(table: pd.DataFrame) -> pd.DataFrame:
-    """Return ``table`` with the mean for the size of all-to-alls with uneven parts.
-
-    Their S is what a rank hands in on average, as in Mixture-of-Experts, where ranks differ.
-    """
-    is_uneven = (table["op"] == "all_to_all_v") & (table["least_bytes"] >= 0)
-    mean = table["mean_bytes"].where(is_uneven & (table["mean_bytes"] > 0))
-    return table.assign(
-        n_bytes=table["n_bytes"].where(~is_uneven, table["mean_bytes"].round()).astype(np.int64),
-        operation_bytes=table["operation_bytes"].where(~is_uneven, table["mean_bytes"]),
-        imbalance=table["most_bytes"] / mean,
-    )
-
 
 MATCHED_OPS: Final = (
     "all_reduce",
@@ -152,7 +47,6 @@ MATCHED_OPS: Final = (
     "barrier",
     "send_recv",
 )
-_Int64Array = npt.NDArray[np.int64]
 
 _KEYS: Final = ("group", "group_size", "op")
 _LEAST_NUMBERED: Final = 0.5
@@ -208,7 +102,16 @@ class Matches:
         table = self.table[self.table["op"] != "send"]
         return Matches(self.members, self.rows.where(~single), table)
 
-    def among(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def places(self, rows: CompactTable) -> Int64Array:
+        """Return the row of ``table`` of each of ``rows``, which all have a match there."""
+        return np.searchsorted(self.table.index.to_numpy(np.int64), rows.array("match"))
+
+    def told(self, rows: CompactTable, name: str) -> npt.NDArray[Any]:
+        """Return the column ``name`` of ``table`` for each of ``rows``, which all have a match."""
+        found: npt.NDArray[Any] = self.table[name].to_numpy()[self.places(rows)]
+        return found
+
+    def among(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
         """Return which of the rows have one of the matches ``numbers``."""
         match = self.rows.array("match")
         chosen = np.zeros(max(match.max(initial=ABSENT), numbers.max(initial=ABSENT)) + 2, np.bool_)
@@ -241,7 +144,59 @@ def _matches_of_whole(ranks: Ranks) -> Matches:
     numbers = _match(members, work)
     rows = work.assign(match=numbers.match, matched_by=numbers.matched_by)
     found = Matches(members, rows, pd.DataFrame())
-    return Matches(members, rows, summarise(found.shared))
+    return Matches(members, rows, _summarised(found.shared))
+
+
+def _summarised(rows: CompactTable) -> pd.DataFrame:
+    """Return one row per match of ``rows``, all of which have one, as `Matches` holds it."""
+    rows = rows.where(np.argsort(rows.array("match"), kind="stable"))
+    match, starts, ends, sizes = (
+        rows.array(name) for name in ("match", "start_ns", "end_ns", "n_bytes")
+    )
+    is_first = are_first(match)
+    firsts, number = np.flatnonzero(is_first), np.cumsum(is_first) - 1
+    heads, index = rows.where(firsts), pd.Index(match[firsts], name="match")
+    first_end, last_start = np.minimum.reduceat(ends, firsts), np.maximum.reduceat(starts, firsts)
+    members = np.diff(np.append(firsts, len(rows)))
+
+    def first_of(name: str, places: Int64Array) -> pd.Series:
+        """Return the value of the first of the rows at ``places`` of each match, else NaN."""
+        own, first = np.unique(number[places], return_index=True)
+        return pd.Series(rows.array(name)[places[first]], index[own]).reindex(index)
+
+    texts = {n: pd.Series(heads.array(n), index, dtype=object) for n in ("group", "matched_by")}
+    # A receive is the other end of a send: the match is called after the latter.
+    op = pd.Series(heads.array("op"), index, dtype=object)
+    op = op.where(op != "recv", "send")
+    known = {
+        name: first_of(name, np.flatnonzero(~np.isnan(rows.array(name))))
+        for name in ("operation_bytes", "bus_bytes")
+    }
+    # Of an all-to-all with uneven parts S is what a rank hands in on average, as in
+    # Mixture-of-Experts, where ranks differ.
+    is_uneven = (op == "all_to_all_v") & (np.minimum.reduceat(sizes, firsts) >= 0)
+    mean = pd.Series(np.add.reduceat(sizes, firsts) / members, index)
+    n_bytes = pd.Series(heads.array("n_bytes"), index).where(~is_uneven, mean.round())
+    return pd.DataFrame(
+        {
+            "op": op,
+            **texts,
+            "group_size": heads.array("group_size"),
+            "n_bytes": n_bytes.astype(np.int64),
+            "members": members,
+            "first_start_ns": np.minimum.reduceat(starts, firsts),
+            "last_start_ns": last_start,
+            "end_ns": first_end,
+            "duration_ns": np.minimum.reduceat(ends - starts, firsts),
+            "spread_ns": np.maximum.reduceat(ends, firsts) - first_end,
+            "waited_ns": last_start * members - np.add.reduceat(starts, firsts),
+            "last_member": first_of("member", np.flatnonzero(starts == last_start[number])),
+            "operation_bytes": known["operation_bytes"].where(~is_uneven, mean),
+            "bus_bytes": known["bus_bytes"],
+            "imbalance": np.maximum.reduceat(sizes, firsts) / mean.where(is_uneven & (mean > 0)),
+        },
+        index=index,
+    )
 
 
 def _match(members: tuple[Member, ...], work: CompactTable) -> _Numbers:
@@ -276,8 +231,8 @@ class _Numbers:
 
     def take(
         self,
-        rows: _Int64Array,
-        places: _Int64Array,
+        rows: Int64Array,
+        places: Int64Array,
         matched_by: MatchedBy,
     ) -> None:
         """Number those of ``rows`` whose places are equal and not negative."""
@@ -288,7 +243,7 @@ class _Numbers:
         self._next += len(distinct)
 
 
-def _match_named(work: CompactTable, places: _Int64Array, numbers: _Numbers) -> None:
+def _match_named(work: CompactTable, places: Int64Array, numbers: _Numbers) -> None:
     together = work.where(places)
     is_exchange = together.isin("op", ("send_recv",))
     exchange = np.where(is_exchange, together.codes("exchange").astype(np.int64), ABSENT)
@@ -304,7 +259,7 @@ def _match_named(work: CompactTable, places: _Int64Array, numbers: _Numbers) -> 
         numbers.take(places[own], _shared(place, limit), matched_by)
 
 
-def _match_unnamed(work: CompactTable, places: _Int64Array, numbers: _Numbers) -> None:
+def _match_unnamed(work: CompactTable, places: Int64Array, numbers: _Numbers) -> None:
     """Match kernels of which only their names and times are known."""
     unnamed = work.where(places)
     for in_group in rows_by_first(unnamed.array("group_size")):
@@ -329,7 +284,7 @@ def _is_of_one(values: npt.NDArray[Any]) -> bool:
     return bool((values == values[0]).all())
 
 
-def _shared(place: _Int64Array, limit: int) -> _Int64Array:
+def _shared(place: Int64Array, limit: int) -> Int64Array:
     """Return the places that at least two rows have, and at most ``limit``; else `ABSENT`."""
     number, _ = pd.factorize(place)
     sizes = np.bincount(number)
@@ -337,7 +292,7 @@ def _shared(place: _Int64Array, limit: int) -> _Int64Array:
     return np.where(is_shared[number], place, ABSENT)
 
 
-def _runs_side_by_side(rows: CompactTable, place: _Int64Array) -> npt.NDArray[np.bool_]:
+def _runs_side_by_side(rows: CompactTable, place: Int64Array) -> npt.NDArray[np.bool_]:
     """Return whether each row runs at the time of the others at its place.
 
     Only rows of one process have one clock for certain.
@@ -349,7 +304,7 @@ def _runs_side_by_side(rows: CompactTable, place: _Int64Array) -> npt.NDArray[np
     return np.asarray(begun < ended, np.bool_)
 
 
-def _places(rows: CompactTable) -> tuple[_Int64Array, MatchedBy]:
+def _places(rows: CompactTable) -> tuple[Int64Array, MatchedBy]:
     """Return the place of each row in the sequence that the ranks share, and what tells it.
 
     Columns are looked at one by one: those of a thousand ranks are large.
@@ -373,7 +328,7 @@ def _places(rows: CompactTable) -> tuple[_Int64Array, MatchedBy]:
     return place, MatchedBy.ORDER if is_clear else MatchedBy.GUESS
 
 
-def _in_order_of_calls(rows: CompactTable) -> list[_Int64Array]:
+def _in_order_of_calls(rows: CompactTable) -> list[Int64Array]:
     """Return the rows of each member, in the order in which they were called or began."""
     called = rows.array("call_ns")
     when = np.where(called >= 0, called, rows.array("start_ns"))
@@ -393,7 +348,7 @@ def _is_numbered(rows: CompactTable) -> bool:
     return everywhere >= _LEAST_NUMBERED * int(own.min())
 
 
-def _signature(rows: CompactTable) -> tuple[_Int64Array, _Int64Array]:
+def _signature(rows: CompactTable) -> tuple[Int64Array, Int64Array]:
     """Return ends and sizes; of uneven parts no size, since ranks differ in it."""
     sizes = rows.array("n_bytes").astype(np.int64)
     sizes[rows.isin("op", ("all_to_all_v",))] = ABSENT

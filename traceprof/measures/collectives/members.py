@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.facts import fact
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -29,6 +29,16 @@ class Member:
     rank: int = ABSENT
     host: str = ""
     rack: str = ""
+
+    @property
+    def known_rank(self) -> int | None:
+        """Its rank, None where nothing tells it."""
+        return None if self.rank == ABSENT else self.rank
+
+    @property
+    def known_device(self) -> int | None:
+        """Its device, None where it is the whole process."""
+        return None if self.device == ABSENT else self.device
 
     @property
     def label(self) -> str:
@@ -66,9 +76,7 @@ def _members_of(trace: Trace) -> list[Member]:
     return found
 
 
-def member_of_rows(
-    members: tuple[Member, ...], rows: pd.DataFrame | CompactTable
-) -> npt.NDArray[np.int64]:
+def member_of_rows(members: tuple[Member, ...], rows: pd.DataFrame | CompactTable) -> Int64Array:
     """Return the place in ``members`` of each row with a process and a device, -1 for none."""
     place = {(member.process, member.device): i for i, member in enumerate(members)}
     lanes = groups_of(*(rows[name].to_numpy() for name in ("process", "device")))

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.collectives.communicators import find_shift, overlap_of
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
 from traceprof.measures.collectives.operations import collectives_of_ranks, find_collectives
 from traceprof.measures.facts import fact, of_window
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -55,19 +55,21 @@ def _messages_of_whole(ranks: Ranks) -> pd.DataFrame:
     parts = ranks.each(_timed_calls)
     filled = [part for part in parts if len(part)] or parts[:1]
     calls = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
-    calls = calls.assign(member=member_of_rows(members, calls))
-    pair = pair_messages(members, calls)
-    messages = _side_by_side(members, calls.assign(pair=pair))
+    ends = _ends(members, calls.assign(member=member_of_rows(members, calls)))
+    messages = _side_by_side(members, ends.assign(pair=_paired(ends)))
     return messages.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
-def pair_messages(members: Sequence[Member], calls: pd.DataFrame) -> npt.NDArray[np.int64]:
+def pair_messages(members: Sequence[Member], calls: pd.DataFrame) -> Int64Array:
     """Return a number for each send and receive that its other end has, too; `ABSENT`: alone.
 
     ``calls`` are as `peers_of_rows` takes them.
     """
-    found = np.full(len(calls), ABSENT, np.int64)
-    ends = _ends(members, calls)
+    return _paired(_ends(members, calls))
+
+
+def _paired(ends: pd.DataFrame) -> Int64Array:
+    found = np.full(len(ends), ABSENT, np.int64)
     usable = ends[(ends["source"] >= 0) & (ends["target"] >= 0)]
     next_number = 0
     for _, lane in usable.groupby(_LANE, sort=False):
@@ -85,7 +87,7 @@ def pair_messages(members: Sequence[Member], calls: pd.DataFrame) -> npt.NDArray
     return found
 
 
-def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> Int64Array:
     """Return the place in ``members`` of the peer of each row; `ABSENT` where it is not known.
 
     ``rows`` are all of the recording, with the columns of `find_collectives`, member, and is_sole
@@ -113,7 +115,7 @@ def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> npt.NDArray[
 
 
 @fact
-def peers_of_collectives(ranks: Ranks) -> npt.NDArray[np.int64]:
+def peers_of_collectives(ranks: Ranks) -> Int64Array:
     """Return the place in `find_members` of the peer of each collective of the whole recording.
 
     In the order of `collectives_of_ranks`; `ABSENT` where there is none or it is not known.
@@ -170,13 +172,13 @@ def _ends(members: Sequence[Member], calls: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _signature(rows: pd.DataFrame) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _signature(rows: pd.DataFrame) -> tuple[Int64Array, Int64Array]:
     return rows["end_ns"].to_numpy(np.int64), rows["n_bytes"].to_numpy(np.int64)
 
 
-def _side_by_side(members: Sequence[Member], calls: pd.DataFrame) -> pd.DataFrame:
+def _side_by_side(members: Sequence[Member], ends: pd.DataFrame) -> pd.DataFrame:
+    """Return the messages of which ``ends`` are the sends and receives, with pair."""
     ranks = np.array([member.rank for member in members] + [ABSENT], np.int64)
-    ends = _ends(members, calls)
     own_rank = ranks[ends["member"].to_numpy(np.int64)]
     is_send = (ends["op"] == "send").to_numpy()
     peer = np.where(is_send, ends["target"], ends["source"])

@@ -21,6 +21,7 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost, launches_of
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import HOW_TO_RECORD, Trace
@@ -111,9 +112,10 @@ def _ends(calls: pd.DataFrame) -> pd.Series:
     return pd.Series(joined, kernels, dtype=object)
 
 
+USED_TABLES: Final = ("collectives", "kernels", "api_calls", "ranges")
+"""What tells of collectives, and who called them."""
 UNRECORDED: Final = f"no collectives recorded: {HOW_TO_RECORD['collectives']}"
 
-_Int64Array = npt.NDArray[np.int64]
 
 _ENQUEUED: Final = ("nccl", "rccl", "hccl", "xccl", "", NON_BLOCKING)
 _NUMBERS: Final = ("n_bytes", "group_size", "sequence", "group_rank", "peer", "peer_rank", "tag")
@@ -265,7 +267,7 @@ def _exposed(trace: Trace, kernels: pd.DataFrame) -> npt.NDArray[np.float64]:
     return exposed
 
 
-def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array:
+def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> Int64Array:
     """Return the row of the call that each kernel belongs to, -1 where it belongs to none."""
     if calls.empty or kernels.empty:
         return np.full(len(kernels), ABSENT, np.int64)
@@ -285,7 +287,7 @@ def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> _Int64Array
     return np.where(by_number >= 0, by_number, by_place).astype(np.int64)
 
 
-def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: _Int64Array) -> pd.DataFrame:
+def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: Int64Array) -> pd.DataFrame:
     """Return a row per call, with the time of its kernels where it has any."""
     order = np.argsort(owner, kind="stable")
     owners, firsts = np.unique(owner[order], return_index=True)

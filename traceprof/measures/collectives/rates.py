@@ -22,8 +22,8 @@ With one rank nothing moves over a link: there is no bandwidth. Without bytes th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -139,3 +139,15 @@ def peak_of_group(ranks: Ranks, device: int, group_size: int) -> Peak | None:
     if group_size > devices_beside(ranks, device):
         return peak_of(part, device, Link.NIC)
     return peak_of(part, device, Link.NVLINK) or peak_of(part, device, Link.PCIE)
+
+
+def rates_of_peaks(peaks: Iterable[Peak | None]) -> npt.NDArray[np.float64]:
+    """Return the bytes per s of each of ``peaks``, NaN where it is not known."""
+    return np.array([np.nan if peak is None else peak.bytes_per_s for peak in peaks], np.float64)
+
+
+def columns_of_peak(peak: Peak | None) -> dict[str, Any]:
+    """Return peak_bytes_per_s, link and source for a table; NaN and "" where it is not known."""
+    if peak is None:
+        return {"peak_bytes_per_s": np.nan, "link": "", "source": ""}
+    return {"peak_bytes_per_s": peak.bytes_per_s, "link": peak.what, "source": peak.source}

@@ -30,47 +30,44 @@ from traceprof.model.tables import ABSENT
 
 _JITTER_NS: Final = 10_000
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "collectives",
-            "one row per collective, once for all its ranks, in the order of time",
-            (
-                same("at_ns", Unit.AT_NS, "the start of the last rank"),
-                same("op", Unit.TEXT, "what it does"),
-                same("route", Unit.TEXT, "of a message: from which rank to which"),
-                same("group", Unit.TEXT, "its communicator"),
-                same("group_size", Unit.COUNT, "the ranks of its communicator"),
-                same("size_bytes", Unit.BYTES, "what one rank hands in; of uneven parts the mean"),
-                total("ranks", Unit.COUNT, "how many ranks have it"),
-                total(
-                    "duration_ns",
-                    Unit.NS,
-                    "of the shortest rank: without waiting, unless only one has it",
-                ),
-                derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "its size over that time"),
-                derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link carried"),
-                total(
-                    "waited_ns",
-                    Unit.NS,
-                    "what all ranks waited for the last in it and did not compute, together, once "
-                    "they were in step: as `stragglers` counts it",
-                ),
-                same("spread_ns", Unit.NS, "between its ends: clocks differ, or a wrong match"),
-                same("last", Unit.TEXT, "the rank that came last"),
-                same("imbalance", Unit.FACTOR, "of uneven parts: the largest over the mean"),
-                same("matched_by", Unit.TEXT, "how it is known that these are the same"),
-                total(
-                    "apart_ns",
-                    Unit.NS,
-                    "how much earlier than the last all others began, together: also while they "
-                    "computed, and before the ranks were in step",
-                ),
-                key("number", "its place in the order of time, of the whole run", Unit.NUMBER),
-            ),
+_COLLECTIVES: Final = TableSpec(
+    "collectives",
+    "one row per collective, once for all its ranks, in the order of time",
+    (
+        same("at_ns", Unit.AT_NS, "the start of the last rank"),
+        same("op", Unit.TEXT, "what it does"),
+        same("route", Unit.TEXT, "of a message: from which rank to which"),
+        same("group", Unit.TEXT, "its communicator"),
+        same("group_size", Unit.COUNT, "the ranks of its communicator"),
+        same("size_bytes", Unit.BYTES, "what one rank hands in; of uneven parts the mean"),
+        total("ranks", Unit.COUNT, "how many ranks have it"),
+        total(
+            "duration_ns", Unit.NS, "of the shortest rank: without waiting, unless only one has it"
         ),
+        derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "its size over that time"),
+        derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link carried"),
+        total(
+            "waited_ns",
+            Unit.NS,
+            "what all ranks waited for the last in it and did not compute, together, once "
+            "they were in step: as `stragglers` counts it",
+        ),
+        same("spread_ns", Unit.NS, "between its ends: clocks differ, or a wrong match"),
+        same("last", Unit.TEXT, "the rank that came last"),
+        same("imbalance", Unit.FACTOR, "of uneven parts: the largest over the mean"),
+        same("matched_by", Unit.TEXT, "how it is known that these are the same"),
+        total(
+            "apart_ns",
+            Unit.NS,
+            "how much earlier than the last all others began, together: also while they "
+            "computed, and before the ranks were in step",
+        ),
+        key("number", "its place in the order of time, of the whole run", Unit.NUMBER),
     ),
-    scalars=(
+)
+SPEC: Final = ResultSpec(
+    (_COLLECTIVES,),
+    (
         total("shared_count", Unit.COUNT, "those that ranks share"),
         total("alone_count", Unit.COUNT, "those that only one rank has"),
         total("partial_count", Unit.COUNT, "shared by fewer ranks than their communicator has"),
@@ -95,7 +92,7 @@ def measure_shared(ranks: Ranks) -> Result:
     """Return the collectives of the window, each once for all its ranks."""
     matches = find_matches(ranks)
     if matches.rows.empty:
-        nothing = {"collectives": SPEC.tables[0].frame()}
+        nothing = {"collectives": _COLLECTIVES.frame()}
         return Result("shared", SPEC, nothing, notes=(Note("no collective in this window"),))
     table = _collectives_of_whole(ranks)
     if ranks.uncut is not None:
@@ -107,7 +104,7 @@ def measure_shared(ranks: Ranks) -> Result:
     if why:
         table = table.assign(waited_ns=None)
         notes.append(Note.of("who waits for whom is withheld: {why}", why=why))
-    frame = SPEC.tables[0].frame(table)
+    frame = _COLLECTIVES.frame(table)
     return Result("shared", SPEC, {"collectives": frame}, scalars, tuple(notes))
 
 
@@ -125,25 +122,17 @@ def _collectives_of_whole(ranks: Ranks) -> pd.DataFrame:
 def _shared(matches: Matches, waited: pd.Series, origin_ns: int) -> pd.DataFrame:
     table = matches.table
     seconds = table["duration_ns"].where(table["duration_ns"] > 0) / 1e9
-    return pd.DataFrame(
-        {
-            "at_ns": table["last_start_ns"] - origin_ns,
-            "op": table["op"],
-            "route": _routes(matches),
-            "group": table["group"],
-            "group_size": table["group_size"].where(table["group_size"] != ABSENT),
-            "size_bytes": table["n_bytes"].where(table["n_bytes"] >= 0),
-            "ranks": table["members"],
-            "duration_ns": table["duration_ns"],
-            "algbw_bytes_per_s": table["operation_bytes"] / seconds,
-            "busbw_bytes_per_s": table["bus_bytes"] / seconds,
-            "waited_ns": waited.reindex(table.index).fillna(0).astype(np.int64),
-            "apart_ns": table["waited_ns"],
-            "spread_ns": table["spread_ns"],
-            "last": _labels(matches, table["last_member"]),
-            "imbalance": table["imbalance"],
-            "matched_by": table["matched_by"],
-        }
+    return table.assign(
+        at_ns=table["last_start_ns"] - origin_ns,
+        route=_routes(matches),
+        group_size=table["group_size"].where(table["group_size"] != ABSENT),
+        size_bytes=table["n_bytes"].where(table["n_bytes"] >= 0),
+        ranks=table["members"],
+        algbw_bytes_per_s=table["operation_bytes"] / seconds,
+        busbw_bytes_per_s=table["bus_bytes"] / seconds,
+        waited_ns=waited.reindex(table.index).fillna(0).astype(np.int64),
+        apart_ns=table["waited_ns"],
+        last=_labels(matches, table["last_member"]),
     )
 
 
@@ -197,9 +186,9 @@ def _counts(matches: Matches) -> dict[str, int]:
     }
 
 
-SHARED = Analysis(
-    name="shared",
-    spec=SPEC,
+SHARED: Final = Analysis(
+    "shared",
+    SPEC,
     uses=("collectives", "kernels", "api_calls", "ranges", "processes"),
     whole=("collectives", "kernels"),
     of_ranks=measure_shared,

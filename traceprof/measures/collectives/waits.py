@@ -17,16 +17,18 @@ from traceprof.measures.collectives.clocks import ENDS_TOGETHER
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.times import device_times
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import are_first
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value, rows_by_values
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 
-_Int64Array = npt.NDArray[np.int64]
-
 _MESSAGE: Final = "send"
 _PAIR: Final = 2
+_NEVER: Final = int(np.iinfo(np.int64).max)
+_AT_ONCE: Final = 200_000
+"""More rows than this are looked up in pieces."""
 
 
 @of_window
@@ -60,9 +62,9 @@ def matches_in_step(ranks: Ranks) -> Matches:
 
 
 @of_window
-def _in_step(ranks: Ranks) -> _Int64Array:
+def _in_step(ranks: Ranks) -> Int64Array:
     waits = find_waits(ranks)
-    found: _Int64Array = np.unique(waits.array("match")[waits.array("is_in_step")])
+    found: Int64Array = np.unique(waits.array("match")[waits.array("is_in_step")])
     return found
 
 
@@ -71,7 +73,7 @@ def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
     """Return when each rank waited for others and did not compute, by place in `find_members`."""
     matches = find_matches(ranks)
     waiting = [Intervals.empty() for _ in matches.members]
-    computing = _computing(ranks)
+    computing = computing_of_devices(ranks.whole)
     rows = _shared(matches)
     starts, releases = rows.array("start_ns"), _releases(matches, rows)
     lanes = rows_by_values(rows.array("member"), rows.array("device"))
@@ -90,7 +92,7 @@ def _shared(matches: Matches) -> CompactTable:
 def _waits_of_whole(ranks: Ranks) -> CompactTable:
     matches = find_matches(ranks)
     rows = _shared(matches)
-    last_ns = _of_match(matches, rows, "last_start_ns")
+    last_ns = matches.told(rows, "last_start_ns")
     order = np.lexsort((rows.array("member"), rows.array("match"), last_ns))
     rows, last_ns = rows.where(order), last_ns[order]
     del order
@@ -99,15 +101,15 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
         {
             "match": rows.array("match"),
             "member": rows.array("member"),
-            "last_member": _of_match(matches, rows, "last_member"),
-            "is_message": _is_message(matches)[_places(matches, rows)],
+            "last_member": matches.told(rows, "last_member"),
+            "is_message": _is_message(matches)[matches.places(rows)],
             "device": rows.array("device"),
             "start_ns": rows.array("start_ns"),
             "last_start_ns": last_ns,
         }
     )
     contradicted = np.clip(last_ns - rows.array("end_ns"), 0, None)
-    contradicted[~ends_together[_places(matches, rows)]] = 0
+    contradicted[~ends_together[matches.places(rows)]] = 0
     known = known.assign(contradicted_ns=contradicted)
     del contradicted, last_ns
     first_sync, synced = _syncs(matches, known)
@@ -115,19 +117,8 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
     return known.assign(**_exposed(ranks, known, _releases(matches, rows), first_sync))
 
 
-def _places(matches: Matches, rows: CompactTable) -> _Int64Array:
-    """Return the row of ``matches.table`` of each of ``rows``, which all have one."""
-    numbers = matches.table.index.to_numpy(np.int64)
-    return np.searchsorted(numbers, rows.array("match"))
-
-
-def _of_match(matches: Matches, rows: CompactTable, name: str) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = matches.table[name].to_numpy()[_places(matches, rows)]
-    return found
-
-
-def _releases(matches: Matches, rows: CompactTable) -> _Int64Array:
-    ended = np.minimum(_of_match(matches, rows, "last_start_ns"), rows.array("end_ns"))
+def _releases(matches: Matches, rows: CompactTable) -> Int64Array:
+    ended = np.minimum(matches.told(rows, "last_start_ns"), rows.array("end_ns"))
     return np.asarray(np.maximum(ended, rows.array("start_ns")), np.int64)
 
 
@@ -138,25 +129,22 @@ def _is_message(matches: Matches) -> npt.NDArray[np.bool_]:
     return np.asarray((table["op"] == _MESSAGE) | is_exchange, np.bool_)
 
 
-def _computing(ranks: Ranks) -> Mapping[int, Intervals]:
-    return {
-        device: time.compute for part in ranks.whole for device, time in device_times(part).items()
-    }
+def computing_of_devices(ranks: Ranks) -> Mapping[int, Intervals]:
+    """Return when each device of the ranks computed in their window."""
+    return {device: time.compute for part in ranks for device, time in device_times(part).items()}
 
 
-def _syncs(matches: Matches, waits: CompactTable) -> tuple[_Int64Array, dict[str, Any]]:
+def _syncs(matches: Matches, waits: CompactTable) -> tuple[Int64Array, dict[str, Any]]:
     """Return when all ranks of each collective were first released together, and last before it.
 
     By collectives of these ranks, or of more. Nobody's first is `_NEVER`.
     """
-    match = waits.array("match")
-    is_first = np.ones(len(match), np.bool_)
-    is_first[1:] = match[1:] != match[:-1]
+    is_first = are_first(waits.array("match"))
     firsts = np.flatnonzero(is_first)
     release_ns = waits.array("last_start_ns")[firsts]
     begin_ns = np.minimum.reduceat(waits.array("start_ns"), firsts)
     together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE)).to_numpy(np.bool_)
-    holds = together[_places(matches, waits.where(firsts))]
+    holds = together[matches.places(waits.where(firsts))]
     places: dict[frozenset[int], list[int]] = {}
     for place, group in enumerate(_members_by_match(waits.array("member"), firsts)):
         places.setdefault(group, []).append(place)
@@ -183,7 +171,7 @@ def _syncs(matches: Matches, waits: CompactTable) -> tuple[_Int64Array, dict[str
     return first[of_row], {"sync_ns": last[of_row], "is_in_step": in_step[of_row]}
 
 
-def _members_by_match(members: _Int64Array, firsts: _Int64Array) -> Iterator[frozenset[int]]:
+def _members_by_match(members: Int64Array, firsts: Int64Array) -> Iterator[frozenset[int]]:
     """Yield the ranks of each match, in the order in which the matches come."""
     known: dict[bytes, frozenset[int]] = {}
     for begin, end in pairwise([*firsts.tolist(), len(members)]):
@@ -191,9 +179,6 @@ def _members_by_match(members: _Int64Array, firsts: _Int64Array) -> Iterator[fro
         if key not in known:
             known[key] = frozenset(members[begin:end].tolist())
         yield known[key]
-
-
-_NEVER: Final = int(np.iinfo(np.int64).max)
 
 
 def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[frozenset[int]]]:
@@ -209,7 +194,7 @@ def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[fro
 
 
 def _exposed(
-    ranks: Ranks, waits: CompactTable, releases: _Int64Array, first_sync: _Int64Array
+    ranks: Ranks, waits: CompactTable, releases: Int64Array, first_sync: Int64Array
 ) -> dict[str, Any]:
     """Return how long each row waited, in step and before, and what its rank did itself."""
     starts, syncs = waits.array("start_ns"), waits.array("sync_ns")
@@ -236,10 +221,7 @@ def _exposed(
     }
 
 
-_AT_ONCE: Final = 200_000
-
-
-def where_in(table: CompactTable, rows: CompactTable) -> npt.NDArray[np.int64]:
+def where_in(table: CompactTable, rows: CompactTable) -> Int64Array:
     """Return the first row of ``table`` with the match and the member of each of ``rows``.
 
     `ABSENT` where it has none, or there is no match.
@@ -261,17 +243,15 @@ def where_in(table: CompactTable, rows: CompactTable) -> npt.NDArray[np.int64]:
     return found
 
 
-def value_in(
-    table: CompactTable, rows: CompactTable, name: str, nothing: int
-) -> npt.NDArray[np.int64]:
+def value_in(table: CompactTable, rows: CompactTable, name: str, nothing: int) -> Int64Array:
     """Return what ``table`` says of the match and the member of each of ``rows``."""
     place = where_in(table, rows)
     values = np.append(table.array(name).astype(np.int64), nothing)
-    found: npt.NDArray[np.int64] = values[place]
+    found: Int64Array = values[place]
     return found
 
 
-def _keys(own: CompactTable, n_members: int) -> npt.NDArray[np.int64]:
+def _keys(own: CompactTable, n_members: int) -> Int64Array:
     keys, member = own.array("match") * np.int64(n_members), own.array("member")
     is_unknown = (keys < 0) | (member < 0)
     keys += member

@@ -24,7 +24,7 @@ from traceprof.measures.host.states import find_host_phases
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import compact, rows_by_values
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -34,6 +34,17 @@ NOT_RECORDED: Final = "the time before its recording"
 DEVICE_IDLE: Final = "device idle"
 ON_HOST: Final = " (device idle)"
 """Stands behind the phase that the host was in while the device had nothing to do."""
+USED_TABLES: Final = (
+    "kernels",
+    "copies",
+    "collectives",
+    "api_calls",
+    "ranges",
+    "host_ops",
+    "processes",
+    "devices",
+)
+"""What tells when ranks arrive and what they did: what analyses of lateness look at."""
 _KNOWN_COLUMNS: Final = ("match", "member", "late_ns")
 _OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
@@ -46,9 +57,7 @@ class _Doings:
     claimed: Intervals
     rest: str
 
-    def within(
-        self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-    ) -> dict[str, npt.NDArray[np.int64]]:
+    def within(self, starts: Int64Array, ends: Int64Array) -> dict[str, Int64Array]:
         """Return the ns of every phase in each span, and of the rest."""
         spent = {name: time.covered_ns(starts, ends) for name, time in self.phases.items()}
         rest = ends - starts - self.claimed.covered_ns(starts, ends)
@@ -107,7 +116,7 @@ def excess_of_members(ranks: Ranks) -> pd.DataFrame:
     return excess_by(arrivals, arrivals.array("member"), len(find_matches(ranks).members))
 
 
-def excess_by(arrivals: CompactTable, place: npt.NDArray[np.int64], n: int) -> pd.DataFrame:
+def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> pd.DataFrame:
     """Return the same by the ``place`` of each row of ``arrivals``: from 0 to ``n`` - 1.
 
     Rows at a negative place do not count.
@@ -122,9 +131,7 @@ def excess_by(arrivals: CompactTable, place: npt.NDArray[np.int64], n: int) -> p
     return pd.DataFrame(sums, index=pd.RangeIndex(n))
 
 
-def _ends_before(
-    ranks: Ranks, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _ends_before(ranks: Ranks, starts: Int64Array, ends: Int64Array) -> Int64Array:
     """Return when a rank had ended the collective before each of its own, by their start."""
     before = np.full(len(starts), ranks.span.start_ns, np.int64)
     before[1:] = np.maximum.accumulate(ends)[:-1]
@@ -133,7 +140,7 @@ def _ends_before(
 
 def _time_in_phases(
     ranks: Ranks, matches: Matches, rows: CompactTable
-) -> Iterator[tuple[str, npt.NDArray[np.int64]]]:
+) -> Iterator[tuple[str, Int64Array]]:
     """Yield each phase with its ns before each of ``rows``, which are in the order of ranks."""
     rows_of = _slices(rows.array("member"))
     told = ranks.each_of(_before_arrivals, _spans(ranks, matches, rows, rows_of))
@@ -160,13 +167,13 @@ def _spans(
     return [(tuple(own),) for own in asked]
 
 
-def _slices(values: npt.NDArray[np.int64]) -> dict[int, slice]:
+def _slices(values: Int64Array) -> dict[int, slice]:
     """Return where each of ``values`` stands, which are in order."""
     borders = [*np.flatnonzero(np.diff(values, prepend=ABSENT - 1)).tolist(), len(values)]
     return {int(values[begin]): slice(begin, end) for begin, end in pairwise(borders)}
 
 
-_Spans: TypeAlias = tuple[int, int, npt.NDArray[np.int64], npt.NDArray[np.int64]]
+_Spans: TypeAlias = tuple[int, int, Int64Array, Int64Array]
 """A rank, its process, and starts and ends."""
 
 

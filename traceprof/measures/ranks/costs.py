@@ -13,20 +13,22 @@ import pandas as pd
 from traceprof.measures.collectives.blame import Blame, find_blame
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import find_members, member_of_rows
-from traceprof.measures.collectives.waits import find_waits, waiting_of_members
-from traceprof.measures.device.times import device_times
+from traceprof.measures.collectives.waits import (
+    computing_of_devices,
+    find_waits,
+    waiting_of_members,
+)
 from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import ON_HOST, excess_of_members
 from traceprof.measures.ranks.times import parts_of_members
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-_Int64Array = npt.NDArray[np.int64]
 _Float64Array = npt.NDArray[np.float64]
 
 _LARGEST_ERROR: Final = 0.02
@@ -123,7 +125,7 @@ class _Order:
         return released
 
 
-def _sequences(kinds: _Int64Array) -> _Int64Array:
+def _sequences(kinds: Int64Array) -> Int64Array:
     """Return a number for each of ``kinds`` that says which ones came last, itself included."""
     found, n = kinds, int(kinds.max(initial=0)) + 1
     for _ in range(_REMEMBERED):
@@ -132,7 +134,7 @@ def _sequences(kinds: _Int64Array) -> _Int64Array:
     return found
 
 
-def _kinds(ranks: Ranks, waits: CompactTable) -> _Int64Array:
+def _kinds(ranks: Ranks, waits: CompactTable) -> Int64Array:
     """Return a number for each row that says with whom its rank meets, and which end it is."""
     keys = ["match", "member"]
     rows = find_matches(ranks).rows[[*keys, "op"]]
@@ -147,9 +149,7 @@ def _kinds(ranks: Ranks, waits: CompactTable) -> _Int64Array:
 def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
     """Return whether the rank of each row goes on only when that is over: no compute runs then."""
     at_ns = waits["last_start_ns"].to_numpy(np.int64)
-    computing: dict[int, Intervals] = {}
-    for part in ranks.whole:
-        computing |= {device: time.compute for device, time in device_times(part).items()}
+    computing = computing_of_devices(ranks.whole)
     blocks = np.ones(len(waits), np.bool_)
     for device, rows in rows_by_value(waits.array("device")).items():
         time = computing.get(device)
@@ -195,17 +195,16 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     last = matches.table["last_member"]
     chosen = last.index[last.isin(places)]
     is_chosen = matches.among(chosen.to_numpy(np.int64)) & (matches.rows.array("member") >= 0)
-    rows = matches.rows.where(is_chosen)[["match", "member", "device", "end_ns"]]
-    begin = matches.table["last_start_ns"].reindex(rows["match"]).to_numpy(np.int64)
-    end = rows["end_ns"].to_numpy(np.int64)
-    device = rows["device"].to_numpy(np.int64)
-    computing = {d: time.compute for part in ranks for d, time in device_times(part).items()}
+    rows = matches.rows.where(is_chosen)
+    begin, end = matches.told(rows, "last_start_ns"), rows.array("end_ns")
+    device = rows.array("device")
+    computing = computing_of_devices(ranks)
     waiting = waiting_of_members(ranks.whole)
     tails = [Intervals.empty() for _ in matches.members]
-    for member, own in rows.groupby("member").indices.items():
-        place, number = int(str(member)), int(device[own[0]])
+    for place, own in rows_by_value(rows.array("member")).items():
         time = Intervals.union_of(begin[own], np.maximum(end[own], begin[own]))
-        tails[place] = time - computing.get(number, Intervals.empty()) - waiting[place]
+        of_device = computing.get(int(device[own[0]]), Intervals.empty())
+        tails[place] = time - of_device - waiting[place]
     return tuple(tails)
 
 

@@ -25,14 +25,40 @@ from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import find_arrivals, phases_of_arrivals
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, TableSpec, Unit, key, same, total
 
 _Float64Array = npt.NDArray[np.float64]
 
-_LEAST_COST_RATIO: Final = 0.01
-_LEAST_SHARE_RATIO: Final = 0.5
-_FEWEST_RANKS: Final = 2
+LEAST_COST_RATIO: Final = 0.01
+"""The share of the window that whoever holds the others up costs them."""
+LEAST_SHARE_RATIO: Final = 0.5
+"""The share of what all wait that goes back to whoever is to blame."""
+FEWEST_RANKS: Final = 2
+"""Fewer ranks are no group: what is late is one rank."""
+
+LATE_GROUPS: Final = TableSpec(
+    "late_groups",
+    "the hosts, racks and stages that seem late as a whole, and what to make of it",
+    (
+        key("kind", "host, rack or stage"),
+        key("group", "its name"),
+        same("verdict", Unit.TEXT, "straggler, or clocks: they may differ by as much"),
+        same("ranks", Unit.COUNT, "its ranks"),
+        same("late_ranks", Unit.COUNT, "how many of them come late"),
+        total("cost_ns", Unit.NS, "how long most of its ranks hold the median other up"),
+        same("cost_ratio", Unit.RATIO, "that, of the window"),
+        total("held_up_ns", Unit.NS, "how long its last rank does"),
+        same("last_ratio", Unit.RATIO, "the share of the collectives to which it comes last"),
+        same("phase", Unit.TEXT, "where its ranks take longer than the others"),
+        total("excess_ns", Unit.NS, "by how much each does in all"),
+        same("since_ns", Unit.AT_NS, "when it first was late"),
+        total("waited_ns", Unit.NS, "what all ranks waited where it came last"),
+        total("ends_ns", Unit.NS, "how much the ends of these collectives differ"),
+    ),
+)
+"""Those groups of `GroupLateness` that explain the lateness of ranks."""
 
 
 class Grouping(StrEnum):
@@ -50,10 +76,10 @@ class Grouping(StrEnum):
 class GroupLateness:
     """How late the ranks of a group come to the collectives that they share with others.
 
-    ``held_up_ns`` adds up how long its last rank held up the median rank of the others where it
-    came last of all, ``cost_ns`` what of that most of its ranks are late. ``late_ranks`` is how
-    many of its ``ranks`` come as late as half of the former and 1 % of the window, in all, and
-    ``late_members`` their places.
+    ``kind`` is host, rack or stage. ``held_up_ns`` adds up how long its last rank held up the
+    median rank of the others where it came last of all (``last_count`` times), ``cost_ns`` what of
+    that most of its ranks are late. ``late_ranks`` is how many of its ``ranks`` come as late as
+    half of the former and 1 % of the window, in all, and ``late_members`` their places.
     ``phase`` is where its ranks take longer than the median of the others, by ``excess_ns`` each
     in all; ``since_ns`` when it first held the others up by half of its usual lateness, from the
     start of the trace; ``ends_ns`` how far apart the ends of the same collectives are, which
@@ -61,6 +87,7 @@ class GroupLateness:
     window and half of the time for which anybody does, by more than the clocks differ.
     """
 
+    kind: str
     name: str
     ranks: int
     late_ranks: int
@@ -69,12 +96,13 @@ class GroupLateness:
     held_up_ns: int
     cost_ns: int
     cost_ratio: float
-    last_ratio: float
-    phase: str
-    excess_ns: int
     since_ns: int | None
     waited_ns: int
-    ends_ns: int
+    ends_ns: int = 0
+    last_count: int = 0
+    last_ratio: float = 0.0
+    phase: str = ""
+    excess_ns: int = 0
 
 
 @of_window
@@ -89,27 +117,38 @@ def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, .
     if len(groups) < 2 or not matches.is_shared:
         return ()
     meetings = _Meetings(matches, np.array([groups.index(n) if n else -1 for n in names]))
-    found = [_measure(ranks, meetings, i, name) for i, name in enumerate(groups)]
-    whole = sum(one.held_up_ns for one, _ in found)
-    costly = [i for i, (one, _) in enumerate(found) if one.cost_ratio >= _LEAST_COST_RATIO]
+    found = [_measure(ranks, meetings, i, grouping, name) for i, name in enumerate(groups)]
+    costly = [i for i, group in enumerate(found) if group.cost_ratio >= LEAST_COST_RATIO]
     phases = _phases(find_arrivals(ranks), meetings, costly) if costly else {}
     blame = find_blame(ranks)
-    is_root = [_is_root(blame, meetings.group_of == i) for i in range(len(groups))]
-    return tuple(
-        _judged(group, held, whole, *phases.get(i, ("", 0)), is_root=is_root[i])
-        for i, (group, held) in enumerate(found)
-    )
+    whole = sum(group.held_up_ns for group in found)
+    judged = []
+    for i, group in enumerate(found):
+        phase, excess_ns = phases.get(i, ("", 0))
+        is_late = (
+            _is_root(blame, meetings.group_of == i)
+            and _is_costly(group, whole)
+            and group.last_count > 1
+            and is_beyond_clocks(group.cost_ns, group.ends_ns)
+        )
+        judged.append(replace(group, is_straggler=is_late, phase=phase, excess_ns=excess_ns))
+    return tuple(judged)
 
 
 def _is_root(blame: Blame, own: npt.NDArray[np.bool_]) -> bool:
     """Return whether waiting goes back to a group, and to most of its ranks alike."""
     excess = np.sort(blame.excess_ns[own])
-    is_alike = excess[(len(excess) - 1) // 2] >= _LEAST_SHARE_RATIO * excess[-1]
+    is_alike = excess[(len(excess) - 1) // 2] >= LEAST_SHARE_RATIO * excess[-1]
     charged = blame.charged_ns
-    return bool(is_alike and int(charged[own].sum()) >= _LEAST_SHARE_RATIO * int(charged.sum()) > 0)
+    return bool(is_alike and int(charged[own].sum()) >= LEAST_SHARE_RATIO * int(charged.sum()) > 0)
 
 
-def find_late_whole(ranks: Ranks) -> tuple[Grouping, GroupLateness] | None:
+def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
+    share_ns = LEAST_SHARE_RATIO * whole_ns
+    return group.cost_ratio >= LEAST_COST_RATIO and group.cost_ns >= share_ns
+
+
+def find_late_whole(ranks: Ranks) -> GroupLateness | None:
     """Return the rack, else the host, that is late as a whole with more than one rank.
 
     A rack only where ranks of several hosts of it are late: else it is the host.
@@ -117,31 +156,23 @@ def find_late_whole(ranks: Ranks) -> tuple[Grouping, GroupLateness] | None:
     members = find_matches(ranks).members
     for grouping in (Grouping.RACK, Grouping.HOST):
         late = find_late_group(measure_lateness(ranks, grouping))
-        if late is None or late.late_ranks < _FEWEST_RANKS:
+        if late is None or late.late_ranks < FEWEST_RANKS:
             continue
-        hosts = {members[place].host for place in late.late_members}
-        if grouping is Grouping.HOST or len(hosts) > 1:
-            return grouping, late
+        if grouping is Grouping.HOST or len({members[i].host for i in late.late_members}) > 1:
+            return late
     return None
 
 
-def find_unclear_group(ranks: Ranks, grouping: Grouping) -> GroupLateness | None:
-    """Return the group that would be the straggler if the clocks did not differ as much."""
-    lateness = measure_lateness(ranks, grouping)
-    whole = sum(group.held_up_ns for group in lateness)
-    return next(
-        (
-            group
-            for group in lateness
-            if _is_costly(group, whole) and not is_beyond_clocks(group.cost_ns, group.ends_ns)
-        ),
-        None,
-    )
-
-
-def find_late_group(lateness: tuple[GroupLateness, ...]) -> GroupLateness | None:
+def find_late_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
     """Return the straggler among the groups."""
     return next((group for group in lateness if group.is_straggler), None)
+
+
+def find_unclear_group(lateness: Iterable[GroupLateness]) -> GroupLateness | None:
+    """Return the group that would be the straggler if the clocks did not differ as much."""
+    whole = sum(group.held_up_ns for group in lateness)
+    costly = (group for group in lateness if _is_costly(group, whole))
+    return next((own for own in costly if not is_beyond_clocks(own.cost_ns, own.ends_ns)), None)
 
 
 class _Meetings:
@@ -151,11 +182,10 @@ class _Meetings:
     of them; NaN where a member takes no part.
     """
 
-    def __init__(self, matches: Matches, group_of: npt.NDArray[np.int64]) -> None:
+    def __init__(self, matches: Matches, group_of: Int64Array) -> None:
         rows = matches.shared
-        place = np.searchsorted(matches.table.index.to_numpy(np.int64), rows.array("match"))
-        first = matches.table["first_start_ns"].to_numpy(np.int64)[place]
-        after = (rows.array("start_ns") - first).astype(np.float64)
+        place = matches.places(rows)
+        after = (rows.array("start_ns") - matches.told(rows, "first_start_ns")).astype(np.float64)
         come = np.full((len(matches.table), len(matches.members)), np.nan)
         # The first row counts where a member has several: it is written last.
         come[place[::-1], rows.array("member")[::-1]] = after[::-1]
@@ -170,17 +200,10 @@ class _Meetings:
         self.last_group = group_of[self.table["last_member"].to_numpy(np.int64)]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Held:
-    """Where a group came last: the rows of the arrivals, and by how much it did."""
-
-    rows: npt.NDArray[np.int64]
-    as_a_whole: _Float64Array
-
-
 def _measure(
-    ranks: Ranks, meetings: _Meetings, place: int, name: str
-) -> tuple[GroupLateness, _Held]:
+    ranks: Ranks, meetings: _Meetings, place: int, grouping: Grouping, name: str
+) -> GroupLateness:
+    """Return the lateness of a group, not judged yet."""
     rows = np.flatnonzero(meetings.last_group == place)
     own = meetings.group_of == place
     come = meetings.come[rows]
@@ -194,11 +217,12 @@ def _measure(
     weight = np.isfinite(mine).sum(axis=1) / int(own.sum())
     held_up_ns = int(np.rint((last * weight).sum()))
     per_rank = np.nansum(np.clip(mine - usual[:, None], 0, None), axis=0)
-    least = max(_LEAST_SHARE_RATIO * held_up_ns, _LEAST_COST_RATIO * ranks.span.duration_ns)
+    least = max(LEAST_SHARE_RATIO * held_up_ns, LEAST_COST_RATIO * ranks.span.duration_ns)
     late = np.flatnonzero(own)[(per_rank > 0) & (per_rank >= least)]
     cost_ns = int(np.rint((as_a_whole * weight).sum()))
     n_part = int(meetings.takes_part[place].sum())
-    group = GroupLateness(
+    return GroupLateness(
+        kind=grouping.value,
         name=name,
         ranks=int(own.sum()),
         late_ranks=len(late),
@@ -207,19 +231,15 @@ def _measure(
         held_up_ns=held_up_ns,
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
+        last_count=len(rows),
         last_ratio=len(rows) / n_part if n_part else 0.0,
-        phase="",
-        excess_ns=0,
         since_ns=_since(ranks, meetings, rows, as_a_whole),
         ends_ns=spread_of_ends_ns(meetings.table.iloc[rows[as_a_whole > 0]]),
         waited_ns=int(meetings.table["waited_ns"].to_numpy(np.int64)[rows].sum()),
     )
-    return group, _Held(rows, as_a_whole)
 
 
-def _since(
-    ranks: Ranks, meetings: _Meetings, rows: npt.NDArray[np.int64], late: _Float64Array
-) -> int | None:
+def _since(ranks: Ranks, meetings: _Meetings, rows: Int64Array, late: _Float64Array) -> int | None:
     """Return when the group first was late as a whole, by half of its usual lateness."""
     if not (late > 0).any():
         return None
@@ -234,23 +254,6 @@ def _middles(values: _Float64Array) -> tuple[_Float64Array, _Float64Array]:
     known = np.isfinite(values).sum(axis=1)
     rows = np.arange(len(ordered))
     return ordered[rows, (known - 1) // 2], ordered[rows, np.minimum(known // 2, known - 1)]
-
-
-def _judged(
-    group: GroupLateness, held: _Held, whole_ns: int, phase: str, excess_ns: int, *, is_root: bool
-) -> GroupLateness:
-    is_straggler = (
-        is_root
-        and _is_costly(group, whole_ns)
-        and len(held.rows) > 1
-        and is_beyond_clocks(group.cost_ns, group.ends_ns)
-    )
-    return replace(group, is_straggler=is_straggler, phase=phase, excess_ns=excess_ns)
-
-
-def _is_costly(group: GroupLateness, whole_ns: int) -> bool:
-    share_ns = _LEAST_SHARE_RATIO * whole_ns
-    return group.cost_ratio >= _LEAST_COST_RATIO and group.cost_ns >= share_ns
 
 
 def _phases(
@@ -282,31 +285,8 @@ def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, 
     return str(excess.idxmax()), int(np.rint(excess.max()))
 
 
-LATE_GROUPS: Final = TableSpec(
-    "late_groups",
-    "the hosts, racks and stages that seem late as a whole, and what to make of it",
-    (
-        key("kind", "host, rack or stage"),
-        key("group", "its name"),
-        same("verdict", Unit.TEXT, "straggler, or clocks: they may differ by as much"),
-        same("ranks", Unit.COUNT, "its ranks"),
-        same("late_ranks", Unit.COUNT, "how many of them come late"),
-        total("cost_ns", Unit.NS, "how long most of its ranks hold the median other up"),
-        same("cost_ratio", Unit.RATIO, "that, of the window"),
-        total("held_up_ns", Unit.NS, "how long its last rank does"),
-        same("last_ratio", Unit.RATIO, "the share of the collectives to which it comes last"),
-        same("phase", Unit.TEXT, "where its ranks take longer than the others"),
-        total("excess_ns", Unit.NS, "by how much each does in all"),
-        same("since_ns", Unit.AT_NS, "when it first was late"),
-        total("waited_ns", Unit.NS, "what all ranks waited where it came last"),
-        total("ends_ns", Unit.NS, "how much the ends of these collectives differ"),
-    ),
-)
-"""Those groups of `GroupLateness` that explain the lateness of ranks."""
-
-
-def describe_lateness(grouping: Grouping, group: GroupLateness) -> Note:
-    """Return a note on a straggler."""
+def describe_lateness(group: GroupLateness) -> Note:
+    """Return a note on a host or rack that is a straggler."""
     where = ", mostly in {phase}" if group.phase else ""
     since = "" if group.since_ns is None else ", since {since:ns}"
     text = (
@@ -316,7 +296,7 @@ def describe_lateness(grouping: Grouping, group: GroupLateness) -> Note:
     )
     return Note.of(
         text,
-        kind=grouping.value,
+        kind=group.kind,
         group=group.name,
         late=group.late_ranks,
         ranks=group.ranks,
@@ -328,15 +308,10 @@ def describe_lateness(grouping: Grouping, group: GroupLateness) -> Note:
     )
 
 
-def frame_of_late(groups: Iterable[tuple[str, GroupLateness]]) -> pd.DataFrame:
-    """Return the table `LATE_GROUPS` of some groups, each with its kind: host, rack or stage."""
+def frame_of_late(groups: Iterable[GroupLateness]) -> pd.DataFrame:
+    """Return the table `LATE_GROUPS` of some groups."""
+    verdicts = {True: "straggler", False: "clocks"}
     rows = [
-        {
-            **asdict(group),
-            "kind": kind,
-            "group": group.name,
-            "verdict": "straggler" if group.is_straggler else "clocks",
-        }
-        for kind, group in groups
+        {**asdict(own), "group": own.name, "verdict": verdicts[own.is_straggler]} for own in groups
     ]
     return LATE_GROUPS.frame(rows)

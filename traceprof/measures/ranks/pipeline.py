@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
@@ -21,7 +20,7 @@ from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.spans import steps_of_calls
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_value
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -188,31 +187,30 @@ def _named_stages(trace: Trace) -> dict[int, int]:
 _WHOLE_WINDOW: Final = -1
 _OUTSIDE: Final = -2
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "stages",
-            "one row per stage of each pipeline, over the steps of the window",
-            (
-                key("pipeline", "which of the pipelines", Unit.NUMBER),
-                key("stage", "its place in the pipeline", Unit.NUMBER),
-                same("rank", Unit.NUMBER, "its rank"),
-                derived("bubble_ratio", Unit.RATIO, "bubble_ns of span_ns"),
-                same(
-                    "ideal_ratio",
-                    Unit.RATIO,
-                    "what p stages and m micro-batches cannot avoid, (p-1)/(m+p-1)",
-                ),
-                total("bubble_ns", Unit.NS, "waiting for others, sends and receives included"),
-                total("busy_ns", Unit.NS, "when it computes or takes part in collectives"),
-                total("span_ns", Unit.NS, "the steps, each while any stage of it computes"),
-                same("step_count", Unit.COUNT, "over how many steps"),
-                same("micro_batches", Unit.NUMBER, "tensors that a step sends to a neighbour"),
-                same("process", Unit.NUMBER, "its process"),
-            ),
+_STAGES: Final = TableSpec(
+    "stages",
+    "one row per stage of each pipeline, over the steps of the window",
+    (
+        key("pipeline", "which of the pipelines", Unit.NUMBER),
+        key("stage", "its place in the pipeline", Unit.NUMBER),
+        same("rank", Unit.NUMBER, "its rank"),
+        derived("bubble_ratio", Unit.RATIO, "bubble_ns of span_ns"),
+        same(
+            "ideal_ratio",
+            Unit.RATIO,
+            "what p stages and m micro-batches cannot avoid, (p-1)/(m+p-1)",
         ),
+        total("bubble_ns", Unit.NS, "waiting for others, sends and receives included"),
+        total("busy_ns", Unit.NS, "when it computes or takes part in collectives"),
+        total("span_ns", Unit.NS, "the steps, each while any stage of it computes"),
+        same("step_count", Unit.COUNT, "over how many steps"),
+        same("micro_batches", Unit.NUMBER, "tensors that a step sends to a neighbour"),
+        same("process", Unit.NUMBER, "its process"),
     ),
-    scalars=(
+)
+SPEC: Final = ResultSpec(
+    (_STAGES,),
+    (
         total("stages_count", Unit.COUNT, "stages of all pipelines"),
         total("pipelines_count", Unit.COUNT, "pipelines"),
         derived("bubble_ratio", Unit.RATIO, "the bubbles of all stages, of their spans"),
@@ -226,7 +224,7 @@ def measure_pipeline(ranks: Ranks) -> Result:
     stages = find_stages(ranks)
     if not stages:
         note = Note("no stages can be told: neither by ranges nor by sends and receives")
-        return Result("pipeline", SPEC, {"stages": SPEC.tables[0].frame()}, notes=(note,))
+        return Result("pipeline", SPEC, {"stages": _STAGES.frame()}, notes=(note,))
     members = tuple(stage.member for stage in stages)
     by_step = any(len(find_steps(part)) for part in ranks)
     numbers = [stage.pipeline for stage in stages]
@@ -246,7 +244,7 @@ def measure_pipeline(ranks: Ranks) -> Result:
         "bubble_ratio": sum(row["bubble_ns"] for row in rows) / whole if whole else 0.0,
         "known_from": stages[0].known_from,
     }
-    table = SPEC.tables[0].frame(rows)
+    table = _STAGES.frame(rows)
     return Result("pipeline", SPEC, {"stages": table}, scalars, (_note(scalars),))
 
 
@@ -300,13 +298,13 @@ def _work(trace: Trace) -> pd.DataFrame:
 
 
 @fact
-def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> npt.NDArray[np.int64]:
+def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> Int64Array:
     """Return the place in ``members`` of each row of `_work`, -1 for none."""
     return member_of_rows(members, _work(trace))
 
 
 def _spans(
-    trace: Trace, members: tuple[Member, ...], pipelines: npt.NDArray[np.int64], *, by_step: bool
+    trace: Trace, members: tuple[Member, ...], pipelines: Int64Array, *, by_step: bool
 ) -> pd.DataFrame:
     """Return, of each pipeline by step, the first start and last end of compute in one file."""
     work = _of_stages(trace, members, by_step=by_step)
@@ -391,9 +389,9 @@ def _sends(trace: Trace) -> pd.DataFrame:
     return sends.assign(call_ns=sends["start_ns"], group=sends["group"].astype(object))
 
 
-PIPELINE = Analysis(
-    name="pipeline",
-    spec=SPEC,
+PIPELINE: Final = Analysis(
+    "pipeline",
+    SPEC,
     needs=("kernels",),
     uses=("collectives", "api_calls", "ranges", "processes"),
     whole=("kernels", "collectives", "ranges"),

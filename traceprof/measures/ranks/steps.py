@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,12 +17,13 @@ from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.collectives.members import Member, find_members
 from traceprof.measures.collectives.waits import find_waits, value_in, waiting_of_members, where_in
 from traceprof.measures.facts import fact, of_window, without_keeping
-from traceprof.measures.ranks.arrivals import excess_by, find_arrivals
+from traceprof.measures.ranks.arrivals import USED_TABLES, excess_by, find_arrivals
+from traceprof.measures.rows import sums_at
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.spans import steps_of_calls
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
-from traceprof.model.intervals import Intervals
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -41,6 +42,7 @@ from traceprof.model.timing import Steps
 _NOTABLE_RATIO: Final = 0.01
 _CONSISTENT_RATIO: Final = 0.9
 _OF_CALLS: Final = ["process", "call_ns", "start_ns"]
+_MOST_NAMED: Final = 4
 _NO_ROWS: Final = np.empty(0, np.int64)
 
 
@@ -93,14 +95,14 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     starts, ends = table["device_start_ns"], table["device_end_ns"]
     result = pd.DataFrame(
         {
-            "rank": [None if m is None or m.rank == ABSENT else m.rank for m in known],
+            "rank": [m and m.known_rank for m in known],
             "step": table["step"],
             "own_ns": ends - starts - _waited_in(ranks, matches, steps),
             "duration_ns": ends - starts,
             **_sums(ranks, matches, rows, place, len(steps)),
             "phase": _phases(ranks, rows, place, steps),
-            "host": np.array(["" if m is None else m.host for m in known], object),
-            "rack": np.array(["" if m is None else m.rack for m in known], object),
+            "host": np.array([m.host if m else "" for m in known], object),
+            "rack": np.array([m.rack if m else "" for m in known], object),
             "process": table["process"],
             "start_ns": starts,
             "end_ns": ends,
@@ -144,7 +146,7 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     return replace(steps, table=table.assign(step=numbers)), shifts
 
 
-def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> npt.NDArray[np.int64]:
+def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
     """Return how long the rank of each step waited while the step lasted, and did not compute."""
     waiting: dict[int, Intervals] = {}
     for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
@@ -160,40 +162,25 @@ def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> npt.NDArray[np.i
 
 
 def _sums(
-    ranks: Ranks, matches: Matches, rows: CompactTable, place: npt.NDArray[np.int64], n_steps: int
-) -> dict[str, npt.NDArray[np.int64]]:
+    ranks: Ranks, matches: Matches, rows: CompactTable, place: Int64Array, n_steps: int
+) -> dict[str, Int64Array]:
     """Return what the shared collectives of each step add up to; ``place`` is the step of each."""
     waits = find_waits(ranks.whole)
     known = np.flatnonzero(place >= 0)
-    place = place[known]
-
-    def added(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        sums = np.zeros(n_steps, np.int64)
-        np.add.at(sums, place, values)
-        return sums
-
-    in_step = value_in(waits, rows, "is_in_step", 0)[known].astype(np.bool_)
-    is_last = in_step & _came_last(matches, rows)[known]
-    late = beyond_others(rows["start_ns"], rows["match"])[known]
-    return {
-        "collectives_count": np.bincount(place, minlength=n_steps),
-        "waited_ns": added(value_in(waits, rows, "exposed_ns", 0)[known]),
-        "late_ns": added(np.where(is_last, np.rint(late), 0).astype(np.int64)),
+    waited = value_in(waits, rows, "exposed_ns", 0)[known]
+    is_last = value_in(waits, rows, "is_in_step", 0).astype(np.bool_)
+    is_last &= matches.told(rows, "last_member") == rows.array("member")
+    late = np.where(is_last, np.rint(beyond_others(rows["start_ns"], rows["match"])), 0)
+    sums: dict[str, npt.ArrayLike] = {
+        "collectives_count": 1,
+        "waited_ns": waited,
+        "late_ns": late[known].astype(np.int64),
     }
-
-
-def _came_last(matches: Matches, rows: CompactTable) -> npt.NDArray[np.bool_]:
-    """Return whether the rank of each of ``rows``, which have a match, was the last there."""
-    table, match = matches.table, rows.array("match")
-    if table.empty:
-        return np.zeros(len(rows), np.bool_)
-    last = np.full(int(table.index.max()) + 1, ABSENT, np.int64)
-    last[table.index.to_numpy(np.int64)] = table["last_member"].to_numpy(np.int64)
-    return np.asarray(last[match] == rows.array("member"), np.bool_)
+    return {name: sums_at(place[known], values, n_steps) for name, values in sums.items()}
 
 
 def _phases(
-    ranks: Ranks, rows: CompactTable, place: npt.NDArray[np.int64], steps: Steps
+    ranks: Ranks, rows: CompactTable, place: Int64Array, steps: Steps
 ) -> npt.NDArray[np.object_]:
     """Return the phase in which the rank of each step takes longer than the others."""
     found = np.full(len(steps), "", object)
@@ -209,40 +196,40 @@ def _phases(
     return found
 
 
-_MOST_NAMED: Final = 4
-
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "rank_steps",
-            "one row per step and rank, step by step",
-            (
-                key("rank", "the rank", Unit.NUMBER),
-                key("step", "the number of the step, the same on all ranks", Unit.NUMBER),
-                total("own_ns", Unit.NS, "the step without the waiting that no compute hid"),
-                derived("slower_ratio", Unit.RATIO, "own_ns beyond the median rank's, of that"),
-                total("duration_ns", Unit.NS, "the length of the step"),
-                total("waited_ns", Unit.NS, "in its collectives, for the last rank to come"),
-                total("late_ns", Unit.NS, "how long it held up the median of the others"),
-                same("phase", Unit.TEXT, "where it takes at least 1 % of the step longer"),
-                derived("skew_ns", Unit.NS, "its duration beyond the shortest of the ranks"),
-                total("collectives_count", Unit.COUNT, "its collectives that others share"),
-                same("host", Unit.TEXT, "the host of the rank"),
-                same("rack", Unit.TEXT, "the rack of the rank"),
-                key("process", "the process of the rank", Unit.NUMBER),
-            ),
-        ),
-        TableSpec(
-            "shifts",
-            "the ranks whose steps are counted from another beginning",
-            (
-                key("process", "the process of the rank", Unit.NUMBER),
-                same("rank", Unit.NUMBER, "the rank"),
-                same("added", Unit.NUMBER, "what was added to the numbers of its steps"),
-            ),
-        ),
+_RANK_STEPS: Final = TableSpec(
+    "rank_steps",
+    "one row per step and rank, step by step",
+    (
+        key("rank", "the rank", Unit.NUMBER),
+        key("step", "the number of the step, the same on all ranks", Unit.NUMBER),
+        total("own_ns", Unit.NS, "the step without the waiting that no compute hid"),
+        derived("slower_ratio", Unit.RATIO, "own_ns beyond the median rank's, of that"),
+        total("duration_ns", Unit.NS, "the length of the step"),
+        total("waited_ns", Unit.NS, "in its collectives, for the last rank to come"),
+        total("late_ns", Unit.NS, "how long it held up the median of the others"),
+        same("phase", Unit.TEXT, "where it takes at least 1 % of the step longer"),
+        derived("skew_ns", Unit.NS, "its duration beyond the shortest of the ranks"),
+        total("collectives_count", Unit.COUNT, "its collectives that others share"),
+        same("host", Unit.TEXT, "the host of the rank"),
+        same("rack", Unit.TEXT, "the rack of the rank"),
+        key("process", "the process of the rank", Unit.NUMBER),
     ),
-    scalars=(
+)
+_SHIFTS: Final = TableSpec(
+    "shifts",
+    "the ranks whose steps are counted from another beginning",
+    (
+        key("process", "the process of the rank", Unit.NUMBER),
+        same("rank", Unit.NUMBER, "the rank"),
+        same("added", Unit.NUMBER, "what was added to the numbers of its steps"),
+    ),
+)
+SPEC: Final = ResultSpec(
+    (
+        _RANK_STEPS,
+        _SHIFTS,
+    ),
+    (
         total("steps_count", Unit.COUNT, "steps"),
         total("partial_count", Unit.COUNT, "of these, not known of every rank"),
     ),
@@ -277,40 +264,25 @@ def measure_rank_steps(ranks: Ranks) -> Result:
         text = "{fewer:count} of {n:count} steps are not known of every one of {ranks:count} ranks"
         fewer = scalars["partial_count"]
         notes.append(Note.of(text, fewer=fewer, n=len(sizes), ranks=n_ranks))
-    return Result(
-        "rank-steps",
-        SPEC,
-        {"rank_steps": SPEC.tables[0].frame(table), "shifts": SPEC.tables[1].frame(shifts)},
-        scalars,
-        tuple(notes),
-    )
+    tables = {"rank_steps": _RANK_STEPS.frame(table), "shifts": _SHIFTS.frame(shifts)}
+    return Result("rank-steps", SPEC, tables, scalars, tuple(notes))
 
 
-def _on_shifts(found: RankSteps, members: dict[int, Member]) -> list[Note]:
-    if not found.shifts:
-        return []
-    named = [members[process].label for process in list(found.shifts)[:_MOST_NAMED]]
-    more = " …" if len(found.shifts) > _MOST_NAMED else ""
-    text = (
-        "the steps of {ranks} are counted from another beginning: they were lined up by the "
-        "collectives that they share"
-    )
-    return [Note.of(text, ranks=", ".join(named) + more)]
+def _on_shifts(found: RankSteps, members: dict[int, Member]) -> Iterator[Note]:
+    if found.shifts:
+        named = [members[process].label for process in list(found.shifts)[:_MOST_NAMED]]
+        more = " …" if len(found.shifts) > _MOST_NAMED else ""
+        text = (
+            "the steps of {ranks} are counted from another beginning: they were lined up by the "
+            "collectives that they share"
+        )
+        yield Note.of(text, ranks=", ".join(named) + more)
 
 
-RANK_STEPS = Analysis(
-    name="rank-steps",
-    spec=SPEC,
-    uses=(
-        "kernels",
-        "copies",
-        "collectives",
-        "api_calls",
-        "ranges",
-        "host_ops",
-        "processes",
-        "devices",
-    ),
+RANK_STEPS: Final = Analysis(
+    "rank-steps",
+    SPEC,
+    uses=USED_TABLES,
     whole=("ranges", "kernels", "collectives"),
     of_steps=True,
     of_ranks=measure_rank_steps,

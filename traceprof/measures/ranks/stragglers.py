@@ -12,14 +12,17 @@ import pandas as pd
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import Blame, find_blame
 from traceprof.measures.collectives.clocks import ENDS_TOGETHER, describe_clocks, is_beyond_clocks
-from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.collectives.waits import matches_in_step
 from traceprof.measures.facts import of_window
-from traceprof.measures.ranks.arrivals import excess_of_members, find_arrivals
+from traceprof.measures.ranks.arrivals import USED_TABLES, excess_of_members, find_arrivals
 from traceprof.measures.ranks.costs import cause_of, cost_of, since_of
 from traceprof.measures.ranks.groups import (
+    FEWEST_RANKS,
     LATE_GROUPS,
+    LEAST_COST_RATIO,
+    LEAST_SHARE_RATIO,
     GroupLateness,
     describe_lateness,
     find_late_whole,
@@ -39,11 +42,6 @@ from traceprof.model.results import (
     same,
     total,
 )
-from traceprof.model.tables import ABSENT
-
-_LEAST_COST_RATIO: Final = 0.01
-_LEAST_SHARE_RATIO: Final = 0.5
-_FEWEST_RANKS: Final = 2
 
 
 @of_window
@@ -64,33 +62,30 @@ def find_late_stage(ranks: Ranks) -> GroupLateness | None:
     if blame.why_not or not stages:
         return None
     of_member = np.array([stages.get(i, -1) for i in range(len(blame.charged_ns))])
-    whole = int(blame.charged_ns.sum())
+    least = LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
     for number in sorted(set(stages.values())):
         own = np.flatnonzero(of_member == number)
         charged = int(blame.charged_ns[own].sum())
-        excess = np.sort(blame.excess_ns[own])
-        others = len(of_member) - len(own)
-        if len(own) < _FEWEST_RANKS or not others or charged < _LEAST_SHARE_RATIO * whole:
+        if not FEWEST_RANKS <= len(own) < len(of_member) or charged < least:
             continue
-        cost_ns = cost_of(ranks, tuple(own.tolist()))
+        places, excess = tuple(own.tolist()), np.sort(blame.excess_ns[own])
+        cost_ns = cost_of(ranks, places)
         cost_ratio = cost_ns / (ranks.span.duration_ns or 1)
-        if excess[0] < _LEAST_SHARE_RATIO * excess[-1] or cost_ratio < _LEAST_COST_RATIO:
+        if excess[0] < LEAST_SHARE_RATIO * excess[-1] or cost_ratio < LEAST_COST_RATIO:
             continue
         return GroupLateness(
+            kind="stage",
             name=str(number),
             ranks=len(own),
             late_ranks=len(own),
-            late_members=tuple(own.tolist()),
+            late_members=places,
             is_straggler=True,
             held_up_ns=cost_ns,
             cost_ns=cost_ns,
             cost_ratio=cost_ratio,
-            last_ratio=0.0,
-            phase="",
             excess_ns=int(excess[(len(excess) - 1) // 2]),
-            since_ns=since_of(ranks, blame, tuple(own.tolist())),
+            since_ns=since_of(ranks, blame, places),
             waited_ns=charged,
-            ends_ns=0,
         )
     return None
 
@@ -160,17 +155,11 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     blame = find_blame(ranks)
     if blame.why_not or not blame.busy_ns.any():
         return ()
-    found = _measured(ranks, blame)
-    late_whole, late_stage = find_late_whole(ranks), find_late_stage(ranks)
-    excused = () if late_whole is None else late_whole[1].late_members
-    excused = excused if late_stage is None else (*excused, *late_stage.late_members)
-    return tuple(_judged(ranks, rank, blame, rank.member in excused) for rank in found)
-
-
-def _measured(ranks: Ranks, blame: Blame) -> list[RankLateness]:
-    """Return the lateness of each rank, not judged yet."""
+    groups = (find_late_whole(ranks), find_late_stage(ranks))
+    excused = {place for group in groups if group for place in group.late_members}
     matches = matches_in_step(ranks)
-    together = matches.table["spread_ns"].where(matches.table["op"].isin(ENDS_TOGETHER), 0)
+    table = matches.table
+    together = table["spread_ns"].where(table["op"].isin(ENDS_TOGETHER), 0)
     excess = excess_of_members(ranks)
     phases, sums = excess.columns.to_numpy(object), excess.to_numpy(np.float64)
     arrivals = find_arrivals(ranks)
@@ -182,31 +171,27 @@ def _measured(ranks: Ranks, blame: Blame) -> list[RankLateness]:
         phase = (str(phases[most]), int(np.rint(sums[place, most]))) if len(phases) else ("", 0)
         own = arrivals.where(rows_of.get(place, nothing))[["match", "late_ns"]]
         own = own.assign(
-            last_member=own["match"].map(matches.table["last_member"]),
+            is_last=own["match"].map(table["last_member"]) == place,
             spread_ns=own["match"].map(together),
         )
-        found.append(_of_rank(ranks, blame, matches, place, own, phase))
-    return found
+        rank = _of_rank(ranks, blame, place, own, phase)
+        found.append(rank if place in excused else _judged(ranks, rank, blame))
+    return tuple(found)
 
 
 def _of_rank(
-    ranks: Ranks,
-    blame: Blame,
-    matches: Matches,
-    place: int,
-    own: pd.DataFrame,
-    most: tuple[str, int],
+    ranks: Ranks, blame: Blame, place: int, own: pd.DataFrame, most: tuple[str, int]
 ) -> RankLateness:
-    member = matches.members[place]
-    last = own[own["last_member"].to_numpy() == place]
-    late = last[last["late_ns"] > 0]
+    """Return the lateness of the rank with the arrivals ``own``, not judged yet."""
+    member = find_members(ranks)[place]
+    last = own[own["is_last"]]
     phase, excess_ns = most
-    is_most = blame.charged_ns[place] >= _LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+    is_most = blame.charged_ns[place] >= LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
     cost_ns = cost_of(ranks, (place,)) if is_most else int(blame.cost_ns[place])
     return RankLateness(
         member=place,
-        rank=None if member.rank == ABSENT else member.rank,
-        device=None if member.device == ABSENT else member.device,
+        rank=member.known_rank,
+        device=member.known_device,
         process=member.process,
         host=member.host,
         stage=stages_of_members(ranks).get(place),
@@ -221,18 +206,16 @@ def _of_rank(
         phase=phase if excess_ns > 0 else "",
         excess_ns=max(excess_ns, 0),
         since_ns=since_of(ranks, blame, (place,)) if cost_ns else None,
-        ends_ns=int(late["spread_ns"].sum()),
+        ends_ns=int(last["spread_ns"][last["late_ns"] > 0].sum()),
     )
 
 
-def _judged(ranks: Ranks, rank: RankLateness, blame: Blame, is_excused: bool) -> RankLateness:
-    """Return the rank with the verdict; one whose host is late as a whole is no straggler."""
-    times = int((blame.origins["member"] == rank.member).sum())
+def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
+    """Return the rank with the verdict, and of a straggler the cause."""
     is_late = (
-        not is_excused
-        and rank.cost_ratio >= _LEAST_COST_RATIO
-        and rank.charged_ns >= _LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
-        and times > 1
+        rank.cost_ratio >= LEAST_COST_RATIO
+        and rank.charged_ns >= LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
+        and int((blame.origins["member"] == rank.member).sum()) > 1
     )
     is_clear = is_beyond_clocks(rank.cost_ns, rank.ends_ns)
     judged = replace(rank, is_straggler=is_late and is_clear, is_unclear=is_late and not is_clear)
@@ -244,37 +227,38 @@ def _judged(ranks: Ranks, rank: RankLateness, blame: Blame, is_excused: bool) ->
 
 _NOTABLE_SKEW_NS: Final = 100_000
 
+_TABLE_OF_RANKS: Final = TableSpec(
+    "ranks",
+    "one row per rank, by what it costs the others, the most first",
+    (
+        key("rank", "the rank", Unit.NUMBER),
+        same("is_straggler", Unit.FLAG, "whether the others wait for it, and not its host"),
+        total("cost_ns", Unit.NS, "how long another rank waits because of it, on average"),
+        derived("cost_ratio", Unit.RATIO, "that, of the window"),
+        derived("last_ratio", Unit.RATIO, "the share of the collectives it was last to"),
+        same("cause", Unit.TEXT, "what a straggler does more of than the others"),
+        same("phase", Unit.TEXT, "where it takes the longest beyond the other ranks"),
+        total("excess_ns", Unit.NS, "by how much, in all"),
+        same("since_ns", Unit.AT_NS, "when it first was late by half of what is usual"),
+        total("last_count", Unit.COUNT, "to how many collectives it came last"),
+        same("median_late_ns", Unit.NS, "its lateness beyond the median of the others"),
+        same("host", Unit.TEXT, "its host"),
+        key("process", "its process", Unit.NUMBER),
+        key("device", "its device, where a process drives several", Unit.NUMBER),
+        same("is_unclear", Unit.FLAG, "whether clocks that differ may account for it"),
+        total("ends_ns", Unit.NS, "how much the ends differ of those it was last to"),
+        total("charged_ns", Unit.NS, "what all others waited because of it, together"),
+        same("cause_ns", Unit.NS, "how much more of its cause it does, in all"),
+        same("factor", Unit.FACTOR, "how many times as long the same kernels take"),
+        same("stage", Unit.NUMBER, "its stage, in a pipeline"),
+    ),
+)
 SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "ranks",
-            "one row per rank, by what it costs the others, the most first",
-            (
-                key("rank", "the rank", Unit.NUMBER),
-                same("is_straggler", Unit.FLAG, "whether the others wait for it, and not its host"),
-                total("cost_ns", Unit.NS, "how long another rank waits because of it, on average"),
-                derived("cost_ratio", Unit.RATIO, "that, of the window"),
-                derived("last_ratio", Unit.RATIO, "the share of the collectives it was last to"),
-                same("cause", Unit.TEXT, "what a straggler does more of than the others"),
-                same("phase", Unit.TEXT, "where it takes the longest beyond the other ranks"),
-                total("excess_ns", Unit.NS, "by how much, in all"),
-                same("since_ns", Unit.AT_NS, "when it first was late by half of what is usual"),
-                total("last_count", Unit.COUNT, "to how many collectives it came last"),
-                same("median_late_ns", Unit.NS, "its lateness beyond the median of the others"),
-                same("host", Unit.TEXT, "its host"),
-                key("process", "its process", Unit.NUMBER),
-                key("device", "its device, where a process drives several", Unit.NUMBER),
-                same("is_unclear", Unit.FLAG, "whether clocks that differ may account for it"),
-                total("ends_ns", Unit.NS, "how much the ends differ of those it was last to"),
-                total("charged_ns", Unit.NS, "what all others waited because of it, together"),
-                same("cause_ns", Unit.NS, "how much more of its cause it does, in all"),
-                same("factor", Unit.FACTOR, "how many times as long the same kernels take"),
-                same("stage", Unit.NUMBER, "its stage, in a pipeline"),
-            ),
-        ),
+    (
+        _TABLE_OF_RANKS,
         LATE_GROUPS,
     ),
-    scalars=(
+    (
         total("shared_count", Unit.COUNT, "collectives and messages that ranks share"),
         total("waited_ns", Unit.NS, "what all ranks waited in them, and did not compute"),
         derived("mean_waited_ns", Unit.NS, "that, of a rank on average"),
@@ -297,7 +281,7 @@ def measure_stragglers(ranks: Ranks) -> Result:
         why = f"who waits for whom is withheld: {blame.why_not}"
     skew = _on_skew(blame)
     if why or not lateness:
-        nothing = {"ranks": SPEC.tables[0].frame(), "late_groups": LATE_GROUPS.frame()}
+        nothing = {"ranks": _TABLE_OF_RANKS.frame(), "late_groups": LATE_GROUPS.frame()}
         why = why or "the ranks share nothing after they first were in step"
         return Result("stragglers", SPEC, nothing, scalars, (Note(why), *skew))
     mean_ns = blame.whole_ns / len(matches.members)
@@ -311,25 +295,19 @@ def measure_stragglers(ranks: Ranks) -> Result:
         "skew_ns": blame.skew_ns,
     }
     late_whole, late_stage = find_late_whole(ranks), find_late_stage(ranks)
-    on_groups = [] if late_whole is None else [describe_lateness(*late_whole)]
-    on_groups += [] if late_stage is None else [describe_stage(late_stage)]
+    on_groups = [describe_lateness(late_whole)] if late_whole else []
+    on_groups += [describe_stage(late_stage)] if late_stage else []
     on_groups += [
         describe_clocks(rank.label, rank.cost_ns, rank.ends_ns)
         for rank in sorted(lateness, key=lambda rank: rank.member)
         if rank.is_unclear
     ]
-    groups = [(kind.value, group) for kind, group in (late_whole,)] if late_whole else []
-    groups += [("stage", late_stage)] if late_stage else []
-    return Result(
-        "stragglers",
-        SPEC,
-        {
-            "ranks": SPEC.tables[0].frame([asdict(rank) for rank in lateness]),
-            "late_groups": frame_of_late(groups),
-        },
-        scalars,
-        (*on_groups, *_notes(lateness, scalars, is_explained=bool(on_groups)), *skew),
-    )
+    tables = {
+        "ranks": _TABLE_OF_RANKS.frame([asdict(rank) for rank in lateness]),
+        "late_groups": frame_of_late(own for own in (late_whole, late_stage) if own),
+    }
+    notes = (*on_groups, *_notes(lateness, scalars, is_explained=bool(on_groups)), *skew)
+    return Result("stragglers", SPEC, tables, scalars, notes)
 
 
 def _on_skew(blame: Blame) -> list[Note]:
@@ -381,19 +359,6 @@ def _on_straggler(rank: RankLateness) -> Note:
     )
 
 
-STRAGGLERS = Analysis(
-    name="stragglers",
-    spec=SPEC,
-    uses=(
-        "kernels",
-        "copies",
-        "collectives",
-        "api_calls",
-        "ranges",
-        "host_ops",
-        "processes",
-        "devices",
-    ),
-    of_steps=True,
-    of_ranks=measure_stragglers,
+STRAGGLERS: Final = Analysis(
+    "stragglers", SPEC, uses=USED_TABLES, of_steps=True, of_ranks=measure_stragglers
 )

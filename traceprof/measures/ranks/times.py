@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
-from traceprof.measures.collectives.matches import Matches, find_matches
+from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import find_members, member_of_rows
 from traceprof.measures.collectives.operations import collectives_of_ranks
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.device.times import device_parts, devices_of_processes
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import sums_at
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
@@ -35,6 +35,8 @@ from traceprof.model.results import (
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
+_NOTABLE_RATIO: Final = 0.5
+_NOTABLE_BYTES: Final = 1 << 20
 _PARTS_NS: Final = tuple(f"{part}_ns" for part in PARTS)
 
 
@@ -108,57 +110,35 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
     collectives_count (how many it shares), host, process. None where not known, or withheld (see
     `why_withheld`).
     """
-    matches = find_matches(ranks)
     steps = steps_of_ranks(ranks)
     lengths = pd.Series(steps.durations_ns).groupby(steps.table["process"].to_numpy())
     step_ns = lengths.mean().to_dict()
-    parts = parts_of_members(ranks)
-    counts, waited, last, known = _waiting(ranks, matches)
+    members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
+    whose, in_step = waits.array("member"), waits.array("is_in_step")
+    # Who came last is known only of those before which the ranks were in step.
+    is_last = in_step & (waits.array("last_member") == whose)
+    counts, waited, last, known = (
+        sums_at(whose, values, len(members)).tolist()
+        for values in (1, waits.array("exposed_ns"), is_last, in_step)
+    )
     is_sure = not why_withheld(ranks)
     rows: list[dict[str, Any]] = []
-    for place, member in enumerate(matches.members):
-        n = int(counts[place])
-        own = parts.get(place, {})
+    for i, member in enumerate(members):
+        own = parts.get(i, {})
         rows.append(
             {
-                "rank": None if member.rank == ABSENT else member.rank,
+                "rank": member.known_rank,
                 "device": own.get("device", ""),
                 "step_ns": step_ns.get(member.process),
-                "compute_ns": own.get("compute_ns"),
-                "exposed_communication_ns": own.get("exposed_communication_ns"),
-                "exposed_transfer_ns": own.get("exposed_transfer_ns"),
-                "device_memory_ns": own.get("device_memory_ns"),
-                "idle_ns": own.get("idle_ns"),
-                "waited_ns": int(waited[place]) if n and is_sure else None,
-                "last_ratio": (
-                    int(last[place]) / int(known[place]) if known[place] and is_sure else None
-                ),
-                "collectives_count": n,
+                **{name: own.get(name) for name in _PARTS_NS},
+                "waited_ns": waited[i] if counts[i] and is_sure else None,
+                "last_ratio": last[i] / known[i] if known[i] and is_sure else None,
+                "collectives_count": counts[i],
                 "host": member.host,
                 "process": member.process,
             }
         )
     return pd.DataFrame(rows)
-
-
-def _waiting(ranks: Ranks, matches: Matches) -> tuple[npt.NDArray[np.int64], ...]:
-    """Return, by member, how many collectives it shares, how long it waited, how often last.
-
-    Last only of those before which the ranks were in step.
-    """
-    waits = find_waits(ranks)
-    member = waits["member"].to_numpy(np.int64)
-    in_step = waits["is_in_step"].to_numpy(np.bool_)
-    is_last = in_step & (waits["last_member"].to_numpy(np.int64) == member)
-    sums = np.zeros((4, len(matches.members)), np.int64)
-    waited = waits["exposed_ns"].to_numpy(np.int64)
-    for place, values in enumerate((1, waited, is_last, in_step)):
-        np.add.at(sums[place], member, values)
-    return sums[0], sums[1], sums[2], sums[3]
-
-
-_NOTABLE_RATIO: Final = 0.5
-_NOTABLE_BYTES: Final = 1 << 20
 
 
 def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
@@ -196,29 +176,28 @@ def _bytes(ranks: Ranks, direction: str) -> int:
     return sum(int(own.clip(lower=0).sum()) for own in sizes)
 
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "ranks",
-            "one row per rank: the parts of its device's time, its steps, its share in the waiting",
-            (
-                key("rank", "the rank", Unit.NUMBER),
-                key("device", "its device; all, where it has several"),
-                same("step_ns", Unit.NS, "the mean step"),
-                total("compute_ns", Unit.NS, "when compute kernels ran"),
-                total("exposed_communication_ns", Unit.NS, "communication that no compute hid"),
-                total("idle_ns", Unit.NS, "when nothing ran"),
-                total("waited_ns", Unit.NS, "in shared collectives, for the last rank to come"),
-                derived("last_ratio", Unit.RATIO, "the share of them to which it came last itself"),
-                total("exposed_transfer_ns", Unit.NS, "copies that no kernel hid"),
-                total("device_memory_ns", Unit.NS, "when only copies inside the device ran"),
-                total("collectives_count", Unit.COUNT, "the collectives that it shares"),
-                same("host", Unit.TEXT, "its host"),
-                key("process", "its process", Unit.NUMBER),
-            ),
-        ),
+_RANKS: Final = TableSpec(
+    "ranks",
+    "one row per rank: the parts of its device's time, its steps, its share in the waiting",
+    (
+        key("rank", "the rank", Unit.NUMBER),
+        key("device", "its device; all, where it has several"),
+        same("step_ns", Unit.NS, "the mean step"),
+        total("compute_ns", Unit.NS, "when compute kernels ran"),
+        total("exposed_communication_ns", Unit.NS, "communication that no compute hid"),
+        total("idle_ns", Unit.NS, "when nothing ran"),
+        total("waited_ns", Unit.NS, "in shared collectives, for the last rank to come"),
+        derived("last_ratio", Unit.RATIO, "the share of them to which it came last itself"),
+        total("exposed_transfer_ns", Unit.NS, "copies that no kernel hid"),
+        total("device_memory_ns", Unit.NS, "when only copies inside the device ran"),
+        total("collectives_count", Unit.COUNT, "the collectives that it shares"),
+        same("host", Unit.TEXT, "its host"),
+        key("process", "its process", Unit.NUMBER),
     ),
-    scalars=(
+)
+SPEC: Final = ResultSpec(
+    (_RANKS,),
+    (
         total("shared_count", Unit.COUNT, "collectives that ranks share"),
         total("partial_count", Unit.COUNT, "of these, shared by some of the ranks only"),
         total("alone_count", Unit.COUNT, "collectives of single ranks without a partner"),
@@ -229,7 +208,7 @@ SPEC: Final = ResultSpec(
 def measure_ranks(ranks: Ranks) -> Result:
     """Return where the time of each rank went in the window."""
     matches = find_matches(ranks)
-    table = SPEC.tables[0].frame(times_of_ranks(ranks))
+    table = _RANKS.frame(times_of_ranks(ranks))
     scalars = {
         "shared_count": len(matches.table),
         "partial_count": int((matches.table["members"] < len(matches.members)).sum()),
@@ -252,9 +231,9 @@ def _on_matches(n_ranks: int, shared_count: int, partial_count: int, alone_count
     )
 
 
-RANKS = Analysis(
-    name="ranks",
-    spec=SPEC,
+RANKS: Final = Analysis(
+    "ranks",
+    SPEC,
     uses=("kernels", "copies", "collectives", "api_calls", "ranges", "processes", "devices"),
     of_steps=True,
     of_ranks=measure_ranks,

@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.hardware.catalogue import Link
@@ -32,31 +31,27 @@ _SLICES: Final = 100
 _ON_DEVICE: Final = "d2d"
 _ELSEWHERE: Final = ("memset", "h2h")
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "slices",
-            "one row per device, route and hundredth of the window in which something moved, in"
-            " the order of time",
-            (
-                key("device", "the device", Unit.NUMBER),
-                key("route", "the direction, or from which device to which (p2p 0→3)"),
-                key("at_ns", "where the slice begins", Unit.AT_NS),
-                same("duration_ns", Unit.NS, "how long the slice is"),
-                total("size_bytes", Unit.BYTES, "what moved in it; slices add up to all bytes"),
-                total("busy_ns", Unit.NS, "when at least one copy ran in it"),
-                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the whole slice"),
-                same(
-                    "peak_bytes_per_s",
-                    Unit.BYTES_PER_S,
-                    "the peak of the link; inside a device half of the memory's, which is read and"
-                    " written",
-                ),
-                derived("peak_ratio", Unit.RATIO, "the rate's share of the peak"),
-            ),
+_TABLE_OF_SLICES: Final = TableSpec(
+    "slices",
+    "one row per device, route and hundredth of the window in which something moved, in"
+    " the order of time",
+    (
+        key("device", "the device", Unit.NUMBER),
+        key("route", "the direction, or from which device to which (p2p 0→3)"),
+        key("at_ns", "where the slice begins", Unit.AT_NS),
+        same("duration_ns", Unit.NS, "how long the slice is"),
+        total("size_bytes", Unit.BYTES, "what moved in it; slices add up to all bytes"),
+        total("busy_ns", Unit.NS, "when at least one copy ran in it"),
+        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the whole slice"),
+        same(
+            "peak_bytes_per_s",
+            Unit.BYTES_PER_S,
+            "the peak of the link; inside a device half of the memory's, which is read and written",
         ),
-    )
+        derived("peak_ratio", Unit.RATIO, "the rate's share of the peak"),
+    ),
 )
+SPEC: Final = ResultSpec((_TABLE_OF_SLICES,))
 
 
 def measure_bandwidth(trace: Trace) -> Result:
@@ -71,7 +66,7 @@ def measure_bandwidth(trace: Trace) -> Result:
         for (device, route), rows in lanes
         if len(edges) > 1
     ]
-    table = pd.concat(parts, ignore_index=True) if parts else SPEC.tables[0].frame()
+    table = pd.concat(parts, ignore_index=True) if parts else _TABLE_OF_SLICES.frame()
     return Result("bandwidth", SPEC, {"slices": table})
 
 
@@ -120,7 +115,7 @@ def _peak(trace: Trace, device: int, route: str) -> float:
 
 def _shared_out(
     starts: Int64Array, ends: Int64Array, n_bytes: Int64Array, edges: Int64Array
-) -> npt.NDArray[np.int64]:
+) -> Int64Array:
     """Return the bytes in each slice: of a row in several, the floor of its cumulated share."""
     last_slice = len(edges) - 2
     first = np.clip(np.searchsorted(edges, starts, side="right") - 1, 0, last_slice)
@@ -137,9 +132,9 @@ def _shared_out(
     return total
 
 
-BANDWIDTH = Analysis(
-    name="bandwidth",
-    spec=SPEC,
+BANDWIDTH: Final = Analysis(
+    "bandwidth",
+    SPEC,
     needs=("copies",),
     uses=("devices", "environment"),
     of_rank=measure_bandwidth,

@@ -15,10 +15,19 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.peaks import Described, peak_between, peak_of
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.facts import fact
+from traceprof.measures.rows import sums_at
 from traceprof.model.intervals import union_lengths
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, derived, key, total
 from traceprof.model.trace import Trace
+
+_PEER: Final = "p2p"
+_PAIR: Final = re.compile(r"p2p (\d+)→(\d+)")
+
+_BEST_SHARE: Final = 0.9
+_LARGE_BYTES: Final = 1_000_000
+_DIRECTIONS: Final = ("d2h", "h2d", "p2p")
+_OVER_PCIE: Final = ("h2d", "d2h")
 
 
 def known_sizes(size_bytes: Any, is_unsized: Any) -> Any:
@@ -27,41 +36,36 @@ def known_sizes(size_bytes: Any, is_unsized: Any) -> Any:
     return pd.Series(size_bytes).where(~unsized) if unsized.any() else size_bytes
 
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "copies",
-            "one row per device, direction and kind of memory at both ends, by total time",
-            (
-                key("device", "the number of the device in the run", Unit.NUMBER),
-                key("direction", "from where to where; or memset"),
-                key("src_kind", "the memory that was read"),
-                key("dst_kind", "the memory that was written"),
-                *DURATIONS[:2],
-                total("busy_ns", Unit.NS, "when any of them ran: copies may run side by side"),
-                total("size_bytes", Unit.BYTES, "what they moved"),
-                derived(
-                    "rate_bytes_per_s",
-                    Unit.BYTES_PER_S,
-                    "size_bytes over total_ns, that is, of one copy at a time",
-                ),
-                *DURATIONS[2:],
-            ),
+_COPIES: Final = TableSpec(
+    "copies",
+    "one row per device, direction and kind of memory at both ends, by total time",
+    (
+        key("device", "the number of the device in the run", Unit.NUMBER),
+        key("direction", "from where to where; or memset"),
+        key("src_kind", "the memory that was read"),
+        key("dst_kind", "the memory that was written"),
+        *DURATIONS[:2],
+        total("busy_ns", Unit.NS, "when any of them ran: copies may run side by side"),
+        total("size_bytes", Unit.BYTES, "what they moved"),
+        derived(
+            "rate_bytes_per_s",
+            Unit.BYTES_PER_S,
+            "size_bytes over total_ns, that is, of one copy at a time",
         ),
-    )
+        *DURATIONS[2:],
+    ),
 )
-_KEYS: Final = SPEC.tables[0].keys
+SPEC: Final = ResultSpec((_COPIES,))
+_KEYS: Final = _COPIES.keys
 
 
 def measure_copies(trace: Trace) -> Result:
     """Return the copies by direction; one that the window cuts counts with its part inside."""
     copies = trace.copies
     table, samples = summarise(copies, _KEYS)
-    size_bytes = np.zeros(len(table), np.int64)
     sizes = copies["n_bytes"].to_numpy(np.int64)
-    np.add.at(size_bytes, samples.rows, np.maximum(sizes, 0))
-    is_unsized = np.zeros(len(table), np.bool_)
-    is_unsized[samples.rows[sizes < 0]] = True
+    size_bytes = sums_at(samples.rows, np.maximum(sizes, 0), len(table))
+    is_unsized = sums_at(samples.rows, sizes < 0, len(table)) > 0
     busy_ns = union_lengths(samples.rows, copies["start_ns"], copies["end_ns"], len(table))
     table = table.assign(busy_ns=busy_ns, size_bytes=known_sizes(size_bytes, is_unsized))
     return Result("copies", SPEC, {"copies": table}, samples={"copies": samples})
@@ -74,17 +78,7 @@ def _finish(result: Result) -> Result:
     return finished.with_table(table.assign(rate_bytes_per_s=table["size_bytes"] / seconds))
 
 
-COPIES = Analysis(
-    name="copies",
-    spec=SPEC,
-    needs=("copies",),
-    of_rank=measure_copies,
-    finish=_finish,
-)
-
-
-_PEER: Final = "p2p"
-_PAIR: Final = re.compile(r"p2p (\d+)→(\d+)")
+COPIES: Final = Analysis("copies", SPEC, needs=("copies",), of_rank=measure_copies, finish=_finish)
 
 
 def route_of(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
@@ -109,12 +103,6 @@ def peak_of_route(of: Described, device: int, route: str) -> Peak | None:
     pair = _PAIR.fullmatch(route)
     nvlink = peak_between(of, int(pair[1]), int(pair[2])) if pair else None
     return nvlink or peak_of(of, device, Link.PCIE)
-
-
-_BEST_SHARE: Final = 0.9
-_LARGE_BYTES: Final = 1_000_000
-_DIRECTIONS: Final = ("d2h", "h2d", "p2p")
-_OVER_PCIE: Final = ("h2d", "d2h")
 
 
 @fact

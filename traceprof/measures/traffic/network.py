@@ -6,7 +6,6 @@ By source and over time, beside the collectives that may have caused it, against
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,9 +15,11 @@ import pandas as pd
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.operations import collectives_of_ranks
+from traceprof.measures.collectives.rates import rates_of_peaks
 from traceprof.measures.device.peaks import peak_of, peak_of_interface
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import by_category
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
@@ -39,18 +40,18 @@ from traceprof.model.trace import HOW_TO_RECORD, Trace
 
 NO_COUNTERS: Final = Note(f"no counter of a network was sampled: {HOW_TO_RECORD['samples']}")
 
+_LOOPBACK: Final = ("nic:lo", "nic:lo0")
+_OWNERS: Final = {"process": "process", "gpu": "device"}
+_WELL_COVERED: Final = 0.5
+_OF_MACHINES: Final = ("nic:", "rdma:")
+_KEYS: Final = ["source", "link", "direction"]
+
+_WAYS: Final = ("sent", "received")
 _CUMULATED: Final = {
-    "bytes_sent": "sent",
-    "bytes_received": "received",
-    "tcp_bytes_sent": "sent",
-    "tcp_bytes_received": "received",
-    "nvlink_bytes_sent": "sent",
-    "nvlink_bytes_received": "received",
-    "pcie_bytes_sent": "sent",
-    "pcie_bytes_received": "received",
+    f"{of}bytes_{way}": way for of in ("", "tcp_", "nvlink_", "pcie_") for way in _WAYS
 }
 # NVML measures these over the 20 ms that follow the sample; what lies between is not known.
-_MEASURED: Final = {"pcie_sent_bytes_per_s": "sent", "pcie_received_bytes_per_s": "received"}
+_MEASURED: Final = {f"pcie_{way}_bytes_per_s": way for way in _WAYS}
 _MEASURED_NS: Final = 20_000_000
 _DIRECTIONS: Final = _CUMULATED | _MEASURED
 
@@ -84,10 +85,8 @@ def _traffic_of_whole(ranks: Ranks) -> pd.DataFrame:
 
 def _counters(trace: Trace) -> pd.DataFrame:
     """Return the samples that tell traffic."""
-    samples = trace.samples
-    metrics = samples["metric"].cat
-    told = np.array([*(str(name) in _DIRECTIONS for name in metrics.categories), False], np.bool_)
-    return samples[told[metrics.codes.to_numpy()]]
+    metrics = trace.samples["metric"]
+    return trace.samples[by_category(metrics, metrics.cat.categories.isin(list(_DIRECTIONS)))]
 
 
 def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
@@ -130,10 +129,6 @@ def _within(traffic: pd.DataFrame, span: TimeWindow) -> pd.DataFrame:
     return cut.reset_index(drop=True)
 
 
-_LOOPBACK: Final = ("nic:lo", "nic:lo0")
-_OWNERS: Final = {"process": "process", "gpu": "device"}
-
-
 @of_window
 def traffic_beside_collectives(ranks: Ranks) -> pd.DataFrame:
     """Return `find_traffic` with collective_ns and collective_bytes of each interval.
@@ -148,17 +143,19 @@ def traffic_beside_collectives(ranks: Ranks) -> pd.DataFrame:
     timed = collectives_of_ranks(ranks.whole)
     timed = timed.where(timed.array("is_timed").astype(np.bool_))
     work = timed[["start_ns", "end_ns", "n_bytes", *_OWNERS.values()]]
-    everything = _Load.of(work)
     rows_of = {kind: work.groupby(column).indices for kind, column in _OWNERS.items()}
-    starts, ends = (traffic[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    covered, moved = np.zeros(len(traffic), np.int64), np.zeros(len(traffic), np.int64)
+    sources: dict[tuple[str, int] | None, list[Int64Array]] = {}
     for source, rows in traffic.groupby("source", sort=False).indices.items():
         kind, _, number = str(source).partition(":")
-        load = everything
-        if kind in _OWNERS and number.isdigit():
-            load = _Load.of(work.iloc[rows_of[kind].get(int(number), _NO_ROWS)])
-        covered[rows] = load.busy.covered_ns(starts[rows], ends[rows])
-        moved[rows] = load.bytes_within(starts[rows], ends[rows])
+        owner = (kind, int(number)) if kind in _OWNERS and number.isdigit() else None
+        sources.setdefault(owner, []).append(np.asarray(rows))
+    starts, ends = (traffic[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    covered, moved = np.zeros(len(traffic), np.int64), np.zeros(len(traffic), np.int64)
+    nothing = np.empty(0, np.int64)
+    for owner, several in sources.items():
+        rows = np.concatenate(several)
+        own = work.iloc[rows_of[owner[0]].get(owner[1], nothing)] if owner else work
+        covered[rows], moved[rows] = _load_within(own, starts[rows], ends[rows])
     return traffic.assign(collective_ns=covered, collective_bytes=moved)
 
 
@@ -174,96 +171,59 @@ def peak_of_source(ranks: Ranks, source: str, link: str) -> Peak | None:
     return peak_of_interface(ranks.parts[0], source)
 
 
-_NO_ROWS: Final[Int64Array] = np.empty(0, np.int64)
+def _load_within(
+    work: pd.DataFrame, starts: Int64Array, ends: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return how long any collective was on its way in each span, and what was handed in to it."""
+    begun, over = (work[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    sizes = work["n_bytes"].to_numpy(np.float64)
+    sized = (sizes > 0) & (over > begun)
+    rates = sizes[sized] / (over - begun)[sized]
+    until = [
+        _grown(begun[sized], rates, instants) - _grown(over[sized], rates, instants)
+        for instants in (starts, ends)
+    ]
+    covered = Intervals.union_of(begun, over).covered_ns(starts, ends)
+    return covered, np.asarray(np.rint(until[1] - until[0]), np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Load:
-    """Collectives as a load of a link: when any was on its way, and how fast bytes were due.
-
-    ``begins`` and ``finishes`` are the ramps of those whose size is known.
-    """
-
-    busy: Intervals
-    begins: _Ramps
-    finishes: _Ramps
-
-    @classmethod
-    def of(cls, work: pd.DataFrame) -> _Load:
-        starts, ends = (work[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-        sizes = work["n_bytes"].to_numpy(np.float64)
-        sized = (sizes > 0) & (ends > starts)
-        rates = sizes[sized] / (ends - starts)[sized]
-        return cls(
-            Intervals.union_of(starts, ends),
-            _Ramps.of(starts[sized], rates),
-            _Ramps.of(ends[sized], rates),
-        )
-
-    def bytes_within(self, starts: Int64Array, ends: Int64Array) -> Int64Array:
-        """Return the bytes that were handed in within each interval."""
-        until = [
-            self.begins.at(instants) - self.finishes.at(instants) for instants in (starts, ends)
-        ]
-        return np.asarray(np.rint(until[1] - until[0]), np.int64)
+def _grown(
+    begins: Int64Array, rates: npt.NDArray[np.float64], instants: Int64Array
+) -> npt.NDArray[np.float64]:
+    """Return the sum of ``rates · (instant - begins)`` over all that have begun."""
+    order = np.argsort(begins, kind="stable")
+    origin = int(begins.min()) if len(begins) else 0
+    rate = np.concatenate(([0.0], np.cumsum(rates[order])))
+    moment = np.concatenate(([0.0], np.cumsum(rates[order] * (begins[order] - origin))))
+    begun = np.searchsorted(begins[order], instants, side="right")
+    return np.asarray(rate[begun] * (instants - origin) - moment[begun], np.float64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Ramps:
-    """What grows from its begin on: the sum of ``rate · (instant - begin)`` over all begun."""
-
-    begins: Int64Array
-    origin: int
-    rate: npt.NDArray[np.float64]
-    moment: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, begins: Int64Array, rates: npt.NDArray[np.float64]) -> _Ramps:
-        order = np.argsort(begins, kind="stable")
-        origin = int(begins.min()) if len(begins) else 0
-        rate = np.concatenate(([0.0], np.cumsum(rates[order])))
-        moments = rates[order] * (begins[order] - origin)
-        return cls(begins[order], origin, rate, np.concatenate(([0.0], np.cumsum(moments))))
-
-    def at(self, instants: Int64Array) -> npt.NDArray[np.float64]:
-        """Return the sum at each instant."""
-        begun = np.searchsorted(self.begins, instants, side="right")
-        grown = self.rate[begun] * (instants - self.origin) - self.moment[begun]
-        return np.asarray(grown, np.float64)
-
-
-_WELL_COVERED: Final = 0.5
-_OF_MACHINES: Final = ("nic:", "rdma:")
-_KEYS: Final = ["source", "link", "direction"]
-
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "sources",
-            "one row per source that moved anything and direction, the most first",
-            (
-                key("source", "an interface, an RDMA port, the TCP sockets of a process, a GPU"),
-                key("link", "network, tcp, nvlink or pcie"),
-                key("direction", "sent or received, as the source sees it"),
-                total("size_bytes", Unit.BYTES, "what moved"),
-                total("duration_ns", Unit.NS, "the part of the window that the samples cover"),
-                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the mean over it"),
-                largest(
-                    "top_rate_bytes_per_s", Unit.BYTES_PER_S, "the highest between two samples"
-                ),
-                derived("peak_ratio", Unit.RATIO, "the mean rate's share of the link's speed"),
-                derived("top_ratio", Unit.RATIO, "the highest rate's share of the link's speed"),
-                total(
-                    "in_collectives_bytes",
-                    Unit.BYTES,
-                    "of size_bytes, between samples in which a collective was on its way",
-                ),
-                total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
-            ),
-        ),
-    ),
-    scalars=(same("window_ns", Unit.NS, "the length of the window"),),
+_KEY_COLUMNS: Final = (
+    key("source", "an interface, an RDMA port, the TCP sockets of a process, a GPU"),
+    key("link", "network, tcp, nvlink or pcie"),
+    key("direction", "sent or received, as the source sees it"),
 )
+_SOURCES: Final = TableSpec(
+    "sources",
+    "one row per source that moved anything and direction, the most first",
+    (
+        *_KEY_COLUMNS,
+        total("size_bytes", Unit.BYTES, "what moved"),
+        total("duration_ns", Unit.NS, "the part of the window that the samples cover"),
+        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the mean over it"),
+        largest("top_rate_bytes_per_s", Unit.BYTES_PER_S, "the highest between two samples"),
+        derived("peak_ratio", Unit.RATIO, "the mean rate's share of the link's speed"),
+        derived("top_ratio", Unit.RATIO, "the highest rate's share of the link's speed"),
+        total(
+            "in_collectives_bytes",
+            Unit.BYTES,
+            "of size_bytes, between samples in which a collective was on its way",
+        ),
+        total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
+    ),
+)
+SPEC: Final = ResultSpec((_SOURCES,), (same("window_ns", Unit.NS, "the length of the window"),))
 
 
 def measure_network(ranks: Ranks) -> Result:
@@ -271,19 +231,17 @@ def measure_network(ranks: Ranks) -> Result:
     traffic = traffic_beside_collectives(ranks)
     window_ns = ranks.span.duration_ns
     if traffic.empty:
-        tables = {"sources": SPEC.tables[0].frame()}
+        tables = {"sources": _SOURCES.frame()}
         return Result("network", SPEC, tables, {"window_ns": window_ns}, (NO_COUNTERS,))
     table = _summed(traffic)
-    ends = zip(table["source"], table["link"], strict=True)
-    peaks = [peak_of_source(ranks, source, link) for source, link in ends]
-    speed = np.array([np.nan if p is None else p.bytes_per_s for p in peaks], np.float64)
+    speed = _peaks(ranks, table)
     table = table.assign(
         peak_ratio=table["rate_bytes_per_s"] / speed,
         top_ratio=table["top_rate_bytes_per_s"] / speed,
     )
-    result = Result("network", SPEC, {"sources": SPEC.tables[0].frame(table)})
-    result = result.with_scalars(window_ns=window_ns)
-    return result.with_notes(*_notes(table), *_gaps(table, window_ns))
+    tables = {"sources": _SOURCES.frame(table)}
+    notes = (*_notes(table), *_gaps(table, window_ns))
+    return Result("network", SPEC, tables, {"window_ns": window_ns}, notes)
 
 
 def _summed(traffic: pd.DataFrame) -> pd.DataFrame:
@@ -336,43 +294,36 @@ def _gaps(sources: pd.DataFrame, window_ns: int) -> Iterator[Note]:
         )
 
 
-NETWORK = Analysis(
-    name="network",
-    spec=SPEC,
-    needs=("samples",),
-    uses=("collectives", "kernels", "api_calls", "ranges", "devices", "environment"),
-    whole=("samples", "collectives", "kernels"),
-    of_ranks=measure_network,
+_USES: Final = ("collectives", "kernels", "api_calls", "ranges", "devices", "environment")
+_WHOLE: Final = ("samples", "collectives", "kernels")
+
+NETWORK: Final = Analysis(
+    "network", SPEC, needs=("samples",), uses=_USES, whole=_WHOLE, of_ranks=measure_network
 )
 
 
-_TIME_SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "intervals",
-            "one row per source, direction and time between two samples, in the order of time",
-            (
-                key("source", "an interface, an RDMA port, the TCP sockets of a process, a GPU"),
-                key("link", "network, tcp, nvlink or pcie"),
-                key("direction", "sent or received, as the source sees it"),
-                key("at_ns", "where the interval begins", Unit.AT_NS),
-                key("duration_ns", "how long it is", Unit.NS),
-                total("size_bytes", Unit.BYTES, "what moved"),
-                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the interval"),
-                derived("peak_ratio", Unit.RATIO, "the rate's share of the link's speed"),
-                derived("collective_ratio", Unit.RATIO, "of the time, when a collective ran"),
-                total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
-            ),
-        ),
-    )
+_INTERVALS: Final = TableSpec(
+    "intervals",
+    "one row per source, direction and time between two samples, in the order of time",
+    (
+        *_KEY_COLUMNS,
+        key("at_ns", "where the interval begins", Unit.AT_NS),
+        key("duration_ns", "how long it is", Unit.NS),
+        total("size_bytes", Unit.BYTES, "what moved"),
+        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the interval"),
+        derived("peak_ratio", Unit.RATIO, "the rate's share of the link's speed"),
+        derived("collective_ratio", Unit.RATIO, "of the time, when a collective ran"),
+        total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
+    ),
 )
+_TIME_SPEC: Final = ResultSpec((_INTERVALS,))
 
 
 def measure_network_time(ranks: Ranks) -> Result:
     """Return the network traffic between each two samples of the window."""
     traffic = traffic_beside_collectives(ranks)
     if traffic.empty:
-        empty = _TIME_SPEC.tables[0].frame()
+        empty = _INTERVALS.frame()
         return Result("network-time", _TIME_SPEC, {"intervals": empty}, notes=(NO_COUNTERS,))
     duration = traffic["end_ns"] - traffic["start_ns"]
     rate = traffic["size_bytes"] / (duration / 1e9)
@@ -380,28 +331,27 @@ def measure_network_time(ranks: Ranks) -> Result:
         at_ns=traffic["start_ns"] - ranks.whole.span.start_ns,
         duration_ns=duration,
         rate_bytes_per_s=rate,
-        peak_ratio=rate / _peaks(ranks, traffic[["source", "link"]]),
+        peak_ratio=rate / _peaks(ranks, traffic),
         collective_ratio=traffic["collective_ns"] / duration,
     )
-    keys = ["at_ns", "source", "link", "direction"]
-    ordered = _TIME_SPEC.tables[0].frame(table.sort_values(keys, ignore_index=True))
+    ordered = _INTERVALS.frame(table.sort_values(["at_ns", *_KEYS], ignore_index=True))
     return Result("network-time", _TIME_SPEC, {"intervals": ordered})
 
 
-def _peaks(ranks: Ranks, ends: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _peaks(ranks: Ranks, rows: pd.DataFrame) -> npt.NDArray[np.float64]:
     """Return the speed of the link of each row; NaN where it is not known."""
+    ends = rows[["source", "link"]]
     distinct = ends.drop_duplicates().itertuples(index=False, name=None)
-    peaks = [peak_of_source(ranks, source, link) for source, link in distinct]
-    speeds = np.array([np.nan if p is None else p.bytes_per_s for p in peaks], np.float64)
+    speeds = rates_of_peaks(peak_of_source(ranks, source, link) for source, link in distinct)
     return speeds[ends.groupby(["source", "link"], sort=False).ngroup().to_numpy()]
 
 
-NETWORK_TIME = Analysis(
-    name="network-time",
-    spec=_TIME_SPEC,
+NETWORK_TIME: Final = Analysis(
+    "network-time",
+    _TIME_SPEC,
     needs=("samples",),
-    uses=("collectives", "kernels", "api_calls", "ranges", "devices", "environment"),
-    whole=("samples", "collectives", "kernels"),
+    uses=_USES,
+    whole=_WHOLE,
     of_steps=True,
     of_ranks=measure_network_time,
 )

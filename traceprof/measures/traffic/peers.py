@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,12 +14,15 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.members import Member, find_members
 from traceprof.measures.collectives.messages import find_messages
+from traceprof.measures.collectives.operations import USED_TABLES
 from traceprof.measures.collectives.rates import peak_of_group
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.device.peaks import peak_between, peak_of
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact
+from traceprof.measures.rows import sums_at
 from traceprof.measures.traffic.copies import peak_of_route
+from traceprof.model.intervals import Int64Array, union_lengths
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Note,
@@ -74,52 +77,49 @@ def _first_of_part(trace: Trace) -> list[tuple[int, int]]:
     return list(zip(firsts["process"].tolist(), firsts["device"].tolist(), strict=True))
 
 
-_Integers = npt.NDArray[np.integer[Any]]
-
 _ON_HOST: Final = ("gloo", "mpi")
 _NOBODY: Final = "not known"
 _PEER_COPY: Final = "peer copy"
 _WAITED: Final = ("receiver_waited_ns", "sender_waited_ns")
 _EARLY: Final = ("receiver_early_ns", "sender_early_ns")
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "edges",
-            "one row per source, target and backend, those that move the most bytes first",
-            (
-                key("source", "the rank, or GPU, that sends"),
-                key("target", "the one that receives"),
-                key("via", "the backend of the messages, or peer copy"),
-                total("count", Unit.COUNT, "messages or copies"),
-                total("matched_count", Unit.COUNT, "those with both ends in the trace"),
-                total("size_bytes", Unit.BYTES, "their bytes, where all were recorded"),
-                total(
-                    "moving_ns",
-                    Unit.NS,
-                    "when any with both ends was on its way: of each the shorter end, no waiting",
-                ),
-                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the bytes of those, over that time"),
-                derived("peak_ratio", Unit.RATIO, "that, of the link's peak"),
-                total(
-                    "receiver_waited_ns",
-                    Unit.NS,
-                    "receivers waited for their sender and did not compute, once they were in "
-                    "step: as `stragglers` counts it",
-                ),
-                total("sender_waited_ns", Unit.NS, "the same of senders, for their receiver"),
-                total(
-                    "receiver_early_ns",
-                    Unit.NS,
-                    "receives were posted before their send: also while they computed, and before "
-                    "the ranks were in step",
-                ),
-                total("sender_early_ns", Unit.NS, "sends were posted before their receive"),
-                same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link"),
-            ),
+_EDGES: Final = TableSpec(
+    "edges",
+    "one row per source, target and backend, those that move the most bytes first",
+    (
+        key("source", "the rank, or GPU, that sends"),
+        key("target", "the one that receives"),
+        key("via", "the backend of the messages, or peer copy"),
+        total("count", Unit.COUNT, "messages or copies"),
+        total("matched_count", Unit.COUNT, "those with both ends in the trace"),
+        total("size_bytes", Unit.BYTES, "their bytes, where all were recorded"),
+        total(
+            "moving_ns",
+            Unit.NS,
+            "when any with both ends was on its way: of each the shorter end, no waiting",
         ),
+        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the bytes of those, over that time"),
+        derived("peak_ratio", Unit.RATIO, "that, of the link's peak"),
+        total(
+            "receiver_waited_ns",
+            Unit.NS,
+            "receivers waited for their sender and did not compute, once they were in "
+            "step: as `stragglers` counts it",
+        ),
+        total("sender_waited_ns", Unit.NS, "the same of senders, for their receiver"),
+        total(
+            "receiver_early_ns",
+            Unit.NS,
+            "receives were posted before their send: also while they computed, and before "
+            "the ranks were in step",
+        ),
+        total("sender_early_ns", Unit.NS, "sends were posted before their receive"),
+        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link"),
     ),
-    scalars=(
+)
+SPEC: Final = ResultSpec(
+    (_EDGES,),
+    (
         total("unknown_count", Unit.COUNT, "messages of which one end is not known"),
         total("alone_count", Unit.COUNT, "other messages with only one end in the trace"),
     ),
@@ -137,11 +137,11 @@ def measure_peers(ranks: Ranks) -> Result:
         "unknown_count": int(unknown.sum()),
         "alone_count": max(0, int((~messages["is_matched"]).sum()) - int(unknown.sum())),
     }
-    notes = _notes(edges, **scalars)
-    return Result("peers", SPEC, {"edges": SPEC.tables[0].frame(edges)}, scalars, notes)
+    notes = tuple(_notes(edges, **scalars))
+    return Result("peers", SPEC, {"edges": _EDGES.frame(edges)}, scalars, notes)
 
 
-def _waited(ranks: Ranks, messages: pd.DataFrame) -> dict[str, npt.NDArray[np.int64]]:
+def _waited(ranks: Ranks, messages: pd.DataFrame) -> dict[str, Int64Array]:
     """Return what the receiver and the sender of each message waited for the other in step.
 
     Messages that share a kernel share its wait, too: the first of them has it.
@@ -175,73 +175,59 @@ def _labelled(members: Sequence[Member], messages: pd.DataFrame) -> pd.DataFrame
     return messages.assign(**columns)
 
 
-def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the edges of messages; each is a group of rows."""
-    keys = ["source_label", "target_label", "backend"]
-    edge = messages.groupby(keys, sort=False).ngroup().to_numpy(np.int64)
-    firsts = messages.drop_duplicates(keys)
-    n = len(firsts)
-    sizes, timed = messages["n_bytes"].to_numpy(np.int64), messages["duration_ns"].notna()
-    own = messages[timed]
-    of_timed = edge[timed.to_numpy()]
-    count, matched = _sum(edge, 1, n), _sum(edge, messages["is_matched"], n)
-    size, unsized = _sum(edge, sizes, n), _sum(edge, sizes < 0, n)
-    moved, n_timed = _sum(of_timed, own["n_bytes"], n), _sum(of_timed, 1, n)
-    unmoved = _sum(of_timed, own["n_bytes"] < 0, n)
-    moving = _moving_ns(of_timed, own, n)
-    late = (own["send_start_ns"] - own["recv_start_ns"]).to_numpy(np.int64)
-    early = [_sum(of_timed, np.maximum(ns, 0), n) for ns in (late, -late)]
-    waits = [_sum(of_timed, own[name], n) for name in _WAITED]
+def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield the edges of messages."""
+    send, taken = (
+        [messages[f"{end}_{time}"] for time in ("start_ns", "end_ns")] for end in ("send", "recv")
+    )
+    by_send = send[1] - send[0] <= taken[1] - taken[0]
+    late = send[0] - taken[0]
+    rows = messages.assign(
+        is_timed=messages["duration_ns"].notna(),
+        moves_ns=send[0].where(by_send, taken[0]),
+        moved_ns=send[1].where(by_send, taken[1]),
+        **dict(zip(_EARLY, (late.clip(lower=0), (-late).clip(lower=0)), strict=True)),
+    )
     is_sure = not why_withheld(ranks)
-    rows = []
-    for i, first in enumerate(firsts.itertuples()):
-        is_known = n_timed[i] and not unmoved[i] and moving[i]
-        waiting = [int(ns[i]) if n_timed[i] and is_sure else None for ns in waits]
-        waiting += [int(ns[i]) if n_timed[i] else None for ns in early]
+    for first, row in _edges(rows):
+        hidden = () if row["moving_ns"] is not None else (*_WAITED, *_EARLY)
+        unknown = dict.fromkeys(hidden or (() if is_sure else _WAITED))
+        yield _with_peak(row | unknown, _peak(ranks, first))
+
+
+def _edges(rows: pd.DataFrame) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the sums of the ``rows`` with the same ends, with the first of them."""
+    keys = ["source_label", "target_label", "backend"]
+    edge = np.asarray(rows.groupby(keys, sort=False).ngroup(), np.int64)
+    firsts = rows.drop_duplicates(keys)
+    timed, is_unsized = rows["is_timed"].to_numpy(np.bool_), rows["n_bytes"] < 0
+    added: dict[str, npt.ArrayLike] = {
+        "count": 1,
+        "matched_count": rows["is_matched"],
+        "size_bytes": rows["n_bytes"].clip(lower=0),
+        "unsized": is_unsized,
+        "timed": timed,
+        "moved": rows["n_bytes"].where(timed & ~is_unsized, 0),
+        "unmoved": is_unsized & timed,
+        **{name: rows[name].where(timed, 0) for name in (*_WAITED, *_EARLY)},
+    }
+    sums = [sums_at(edge, own, len(firsts)).tolist() for own in added.values()]
+    starts, ends = (rows[name].to_numpy(np.int64)[timed] for name in ("moves_ns", "moved_ns"))
+    moving = union_lengths(edge[timed], starts, ends, len(firsts)).tolist()
+    for first, ns, *values in zip(firsts.itertuples(), moving, *sums, strict=True):
+        sum_of = dict(zip(added, values, strict=True))
+        n_timed = sum_of["timed"]
+        is_known = n_timed and not sum_of["unmoved"] and ns
         row = {
+            **sum_of,
             "source": str(first.source_label),
             "target": str(first.target_label),
             "via": str(first.backend),
-            "count": int(count[i]),
-            "matched_count": int(matched[i]),
-            "size_bytes": None if unsized[i] else int(size[i]),
-            "moving_ns": int(moving[i]) if n_timed[i] else None,
-            "rate_bytes_per_s": int(moved[i]) / int(moving[i]) * 1e9 if is_known else None,
-            **dict(zip((*_WAITED, *_EARLY), waiting, strict=True)),
+            "size_bytes": None if sum_of["unsized"] else sum_of["size_bytes"],
+            "moving_ns": ns if n_timed else None,
+            "rate_bytes_per_s": sum_of["moved"] / ns * 1e9 if is_known else None,
         }
-        rows.append(_with_peak(row, _peak(ranks, first)))
-    return rows
-
-
-def _sum(groups: _Integers, values: Any, n_groups: int) -> _Integers:
-    """Return the exact sum of the values of each group."""
-    sums = np.zeros(n_groups, np.int64)
-    np.add.at(sums, groups, np.asarray(values, np.int64))
-    return sums
-
-
-def _moving_ns(groups: _Integers, timed: pd.DataFrame, n_groups: int) -> _Integers:
-    """Return how long any message of each group was on its way, by the shorter of its ends."""
-    send, taken = (
-        [timed[f"{end}_{time}"].to_numpy(np.int64) for time in ("start_ns", "end_ns")]
-        for end in ("send", "recv")
-    )
-    by_send = send[1] - send[0] <= taken[1] - taken[0]
-    return _covered_ns(
-        groups,
-        np.where(by_send, send[0], taken[0]),
-        np.where(by_send, send[1], taken[1]),
-        n_groups,
-    )
-
-
-def _covered_ns(groups: _Integers, starts: _Integers, ends: _Integers, n_groups: int) -> _Integers:
-    """Return the length of the union of the spans of each group."""
-    order = np.lexsort((starts, groups))
-    groups, starts, ends = groups[order], starts[order], ends[order]
-    reach = pd.Series(ends).groupby(groups).cummax().groupby(groups)
-    before = np.maximum(reach.shift(fill_value=np.iinfo(np.int64).min).to_numpy(), starts)
-    return _sum(groups, np.maximum(ends - before, 0), n_groups)
+        yield first, row
 
 
 def _with_peak(row: dict[str, Any], peak: Peak | None) -> dict[str, Any]:
@@ -266,71 +252,48 @@ def _peer_copies(part: Trace) -> pd.DataFrame:
     return part.copies.loc[part.copies["direction"] == "p2p", columns]
 
 
-def _of_copies(ranks: Ranks) -> list[dict[str, Any]]:
-    """Return the edges of peer copies, between devices."""
+def _of_copies(ranks: Ranks) -> Iterator[dict[str, Any]]:
+    """Yield the edges of peer copies, between devices."""
     copies = pd.concat(ranks.each(_peer_copies), ignore_index=True)
     copies = copies.sort_values("start_ns", kind="stable", ignore_index=True)
-    pairs = ["src_device", "dst_device"]
-    edge = copies.groupby(pairs, sort=False).ngroup().to_numpy(np.int64)
-    firsts = copies.drop_duplicates(pairs)
-    n = len(firsts)
-    count, size = _sum(edge, 1, n), _sum(edge, copies["n_bytes"].clip(lower=0), n)
-    is_sized = _sum(edge, copies["n_bytes"] < 0, n) == 0
-    starts, ends = (copies[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    busy = _covered_ns(edge, starts, ends, n)
-    rows = []
-    ends_of = firsts[[*pairs, "device"]].to_numpy(np.int64).tolist()
-    for i, (source, target, device) in enumerate(ends_of):
+    rows = copies.assign(
+        source_label=_gpus(copies["src_device"]),
+        target_label=_gpus(copies["dst_device"]),
+        backend=_PEER_COPY,
+        is_matched=True,
+        is_timed=True,
+        moves_ns=copies["start_ns"],
+        moved_ns=copies["end_ns"],
+        **dict.fromkeys((*_WAITED, *_EARLY), 0),
+    )
+    for first, row in _edges(rows):
+        source, target, device = first.src_device, first.dst_device, int(first.device)
         route = f"p2p {source}→{target}" if min(source, target) >= 0 else "p2p"
-        row = {
-            "source": f"GPU {source}" if source >= 0 else _NOBODY,
-            "target": f"GPU {target}" if target >= 0 else _NOBODY,
-            "via": _PEER_COPY,
-            "count": int(count[i]),
-            "matched_count": int(count[i]),
-            "size_bytes": int(size[i]) if is_sized[i] else None,
-            "moving_ns": int(busy[i]),
-            "rate_bytes_per_s": (
-                int(size[i]) / int(busy[i]) * 1e9 if busy[i] and is_sized[i] else None
-            ),
-            **dict.fromkeys((*_WAITED, *_EARLY)),
-        }
         peak = peak_of_route(part_of_device(ranks, device), device, route)
-        rows.append(_with_peak(row, peak))
-    return rows
+        yield _with_peak(row | dict.fromkeys((*_WAITED, *_EARLY)), peak)
 
 
-def _notes(
-    edges: Sequence[dict[str, Any]], unknown_count: int, alone_count: int
-) -> tuple[Note, ...]:
+def _gpus(devices: pd.Series) -> pd.Series:
+    return ("GPU " + devices.astype(str)).where(devices >= 0, _NOBODY)
+
+
+def _notes(edges: Sequence[dict[str, Any]], unknown_count: int, alone_count: int) -> Iterator[Note]:
     if not edges:
-        return (Note("no sends, receives or peer copies in this window"),)
-    notes = []
-    if unknown_count:
+        yield Note("no sends, receives or peer copies in this window")
+    if edges and unknown_count:
         text = "of {n:count} messages the trace does not tell the other end"
-        notes.append(Note.of(text, n=unknown_count))
-    if alone_count:
+        yield Note.of(text, n=unknown_count)
+    if edges and alone_count:
         text = "{n:count} messages have only one end in the trace: no rate is claimed"
-        notes.append(Note.of(text, n=alone_count))
+        yield Note.of(text, n=alone_count)
     if any(edge["receiver_waited_ns"] for edge in edges):
-        text = "a receiver that waits is idle until its sender is ready: a pipeline's bubble"
-        notes.append(Note(text))
-    return tuple(notes)
+        yield Note("a receiver that waits is idle until its sender is ready: a pipeline's bubble")
 
 
-PEERS = Analysis(
-    name="peers",
-    spec=SPEC,
-    uses=(
-        "collectives",
-        "copies",
-        "kernels",
-        "api_calls",
-        "ranges",
-        "processes",
-        "devices",
-        "environment",
-    ),
+PEERS: Final = Analysis(
+    "peers",
+    SPEC,
+    uses=(*USED_TABLES, "copies", "processes", "devices", "environment"),
     of_steps=True,
     of_ranks=measure_peers,
 )

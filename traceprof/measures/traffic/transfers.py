@@ -6,7 +6,8 @@ size reaches, and how much of their time neither compute nor communication hides
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -14,9 +15,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.rates import columns_of_peak
 from traceprof.measures.device.times import device_time
 from traceprof.measures.host.launches import launches_of
+from traceprof.measures.rows import are_named, lengths_of
 from traceprof.measures.traffic.copies import known_sizes, peak_of_route, route_of
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.results import (
     Note,
@@ -37,6 +41,8 @@ _GROUP: Final = ["device", "route", "memory"]
 _KEYS: Final = [*_GROUP, "sizes"]
 _LARGE_BYTES: Final = 1 << 20
 
+_COPIES: Final = re.compile("^cudaMemcpy")
+_ASYNCHRONOUS: Final = re.compile("Async")
 _TO_HOST_OR_BACK: Final = ("h2d", "d2h")
 _NOTABLE_RATIO: Final = 0.1
 _NOTABLE_BYTES: Final = 1 << 20
@@ -44,64 +50,62 @@ _NOTABLE_BYTES: Final = 1 << 20
 _Lane: TypeAlias = tuple[int, str]
 """A device and a route."""
 
-SPEC: Final = ResultSpec(
-    tables=(
-        TableSpec(
-            "transfers",
-            'one row per device, route, kind of memory and class of sizes ("all" first), the'
-            " longest first",
-            (
-                key("device", "the device", Unit.NUMBER),
-                key("route", "h2d, d2h, or from which device to which (p2p 0→3)"),
-                key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
-                key("sizes", "the class of sizes (K and M are binary)"),
-                total("count", Unit.COUNT, "how many copies"),
-                total("size_bytes", Unit.BYTES, "their bytes"),
-                total("total_ns", Unit.NS, "their times added up"),
-                total("busy_ns", Unit.NS, "when at least one ran"),
-                total("exposed_ns", Unit.NS, "of that, what no kernel of the device hides"),
-                derived(
-                    "overhead_ns",
-                    Unit.NS,
-                    "beyond what the bytes take at the rate of the fastest class of the route",
-                ),
-                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time: of one copy"),
-                same(
-                    "peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"
-                ),
-                derived("peak_ratio", Unit.RATIO, "the rate's share of it; not cut off at 1"),
-            ),
+_TRANSFERS: Final = TableSpec(
+    "transfers",
+    'one row per device, route, kind of memory and class of sizes ("all" first), the longest first',
+    (
+        key("device", "the device", Unit.NUMBER),
+        key("route", "h2d, d2h, or from which device to which (p2p 0→3)"),
+        key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
+        key("sizes", "the class of sizes (K and M are binary)"),
+        total("count", Unit.COUNT, "how many copies"),
+        total("size_bytes", Unit.BYTES, "their bytes"),
+        total("total_ns", Unit.NS, "their times added up"),
+        total("busy_ns", Unit.NS, "when at least one ran"),
+        total("exposed_ns", Unit.NS, "of that, what no kernel of the device hides"),
+        derived(
+            "overhead_ns",
+            Unit.NS,
+            "beyond what the bytes take at the rate of the fastest class of the route",
         ),
-        TableSpec(
-            "memory",
-            "one row per direction and kind of memory, over all devices",
-            (
-                key("direction", "h2d, d2h or p2p"),
-                key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
-                total("count", Unit.COUNT, "how many copies"),
-                total("size_bytes", Unit.BYTES, "their bytes"),
-                total("total_ns", Unit.NS, "their times added up"),
-                total("large_bytes", Unit.BYTES, "the bytes of those of 1 MiB and more"),
-                total("large_ns", Unit.NS, "the times of those of 1 MiB and more"),
-                derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time"),
-                derived("large_rate_bytes_per_s", Unit.BYTES_PER_S, "that of large ones"),
-            ),
-        ),
-        TableSpec(
-            "links",
-            "one row per device and route: the link that rates are held against",
-            (
-                key("device", "the device", Unit.NUMBER),
-                key("route", "h2d, d2h, or from which device to which"),
-                same(
-                    "peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"
-                ),
-                same("link", Unit.TEXT, "which link that is"),
-                same("source", Unit.TEXT, "who says so"),
-            ),
-        ),
+        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time: of one copy"),
+        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"),
+        derived("peak_ratio", Unit.RATIO, "the rate's share of it; not cut off at 1"),
     ),
-    scalars=(
+)
+_MEMORY: Final = TableSpec(
+    "memory",
+    "one row per direction and kind of memory, over all devices",
+    (
+        key("direction", "h2d, d2h or p2p"),
+        key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
+        total("count", Unit.COUNT, "how many copies"),
+        total("size_bytes", Unit.BYTES, "their bytes"),
+        total("total_ns", Unit.NS, "their times added up"),
+        total("large_bytes", Unit.BYTES, "the bytes of those of 1 MiB and more"),
+        total("large_ns", Unit.NS, "the times of those of 1 MiB and more"),
+        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time"),
+        derived("large_rate_bytes_per_s", Unit.BYTES_PER_S, "that of large ones"),
+    ),
+)
+_LINKS: Final = TableSpec(
+    "links",
+    "one row per device and route: the link that rates are held against",
+    (
+        key("device", "the device", Unit.NUMBER),
+        key("route", "h2d, d2h, or from which device to which"),
+        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"),
+        same("link", Unit.TEXT, "which link that is"),
+        same("source", Unit.TEXT, "who says so"),
+    ),
+)
+SPEC: Final = ResultSpec(
+    (
+        _TRANSFERS,
+        _MEMORY,
+        _LINKS,
+    ),
+    (
         total("synchronous_count", Unit.COUNT, "h2d copies that the host waited for"),
         total("synchronous_ns", Unit.NS, "the time that the host spent in them"),
     ),
@@ -115,10 +119,12 @@ def measure_transfers(trace: Trace) -> Result:
         empty = {table.name: table.frame() for table in SPEC.tables}
         return Result("transfers", SPEC, empty, {"synchronous_count": 0, "synchronous_ns": 0})
     copies = _described(trace.copies[is_kept])
-    links = _links(trace, copies)
+    lanes = copies[["device", "route"]].drop_duplicates().itertuples(index=False, name=None)
+    peaks = {lane: columns_of_peak(peak_of_route(trace, *lane)) for lane in lanes}
+    links = _LINKS.frame([{"device": d, "route": r, **own} for (d, r), own in peaks.items()])
     tables = {
-        "transfers": SPEC.table("transfers").frame(_by_size(trace, copies, links)),
-        "memory": SPEC.table("memory").frame(_by_memory(copies)),
+        "transfers": _TRANSFERS.frame(_by_size(trace, copies, links)),
+        "memory": _MEMORY.frame(_by_memory(copies)),
         "links": links,
     }
     return Result("transfers", SPEC, tables, _synchronous(trace))
@@ -145,9 +151,8 @@ def _described(copies: pd.DataFrame) -> pd.DataFrame:
 
 def _memory_of(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
     """Return the kind of memory at the host's end, or of the source of a peer copy."""
-    to_host = (copies["direction"] == "d2h").to_numpy()
     source, target = copies["src_kind"].astype(object), copies["dst_kind"].astype(object)
-    kinds = np.where(to_host, target, source)
+    kinds = np.where((copies["direction"] == "d2h").to_numpy(), target, source)
     return np.asarray(np.where(kinds == "", "not known", kinds), object)
 
 
@@ -163,7 +168,8 @@ def _by_size(trace: Trace, copies: pd.DataFrame, links: pd.DataFrame) -> pd.Data
     ).reset_index()
     table["size_bytes"] = known_sizes(table["size_bytes"], table["is_unsized"])
     starts, ends = both["start_ns"].to_numpy(), both["end_ns"].to_numpy()
-    busy = [Intervals.union_of(starts[rows], ends[rows]) for rows in _rows_of(groups, len(table))]
+    rows_of = rows_by_value(groups.ngroup())
+    busy = [Intervals.union_of(starts[rows], ends[rows]) for rows in rows_of.values()]
     devices = table["device"].tolist()
     hiding = {device: device_time(trace, device).kernel for device in set(devices)}
     hidden = [
@@ -175,35 +181,11 @@ def _by_size(trace: Trace, copies: pd.DataFrame, links: pd.DataFrame) -> pd.Data
     return table.merge(links[["device", "route", "peak_bytes_per_s"]], on=["device", "route"])
 
 
-def _rows_of(groups: Any, n_groups: int) -> list[npt.NDArray[np.int64]]:
-    """Return the rows of each group."""
-    number = groups.ngroup().to_numpy()
-    order = np.argsort(number, kind="stable")
-    return np.split(order, np.searchsorted(number[order], np.arange(1, n_groups)))
-
-
 def _by_memory(copies: pd.DataFrame) -> pd.DataFrame:
     groups = copies.groupby(["direction", "memory"], sort=False)
     sums = groups[["size_bytes", "total_ns", "large_bytes", "large_ns"]].sum()
     sums["size_bytes"] = known_sizes(sums["size_bytes"], groups["is_unsized"].any())
     return sums.assign(count=groups.size()).reset_index()
-
-
-def _links(trace: Trace, copies: pd.DataFrame) -> pd.DataFrame:
-    lanes = copies[["device", "route"]].drop_duplicates().itertuples(index=False, name=None)
-    rows = []
-    for device, route in lanes:
-        peak = peak_of_route(trace, device, route)
-        rows.append(
-            {
-                "device": device,
-                "route": route,
-                "peak_bytes_per_s": np.nan if peak is None else peak.bytes_per_s,
-                "link": "" if peak is None else peak.what,
-                "source": "" if peak is None else peak.source,
-            }
-        )
-    return SPEC.table("links").frame(rows)
 
 
 def _synchronous(trace: Trace) -> dict[str, int]:
@@ -212,65 +194,50 @@ def _synchronous(trace: Trace) -> dict[str, int]:
     launches = launches_of(trace, "copies").of_rows(feeding)
     calls = trace.whole.api_calls
     rows = sorted_distinct(launches.call[launches.is_known])
-    names = map(str, calls["name"].cat.categories)
-    waits = [name.startswith("cudaMemcpy") and "Async" not in name for name in names]
-    codes = calls["name"].cat.codes.to_numpy()[rows]
-    waiting = rows[np.array([*waits, False], np.bool_)[codes]]
-    durations = calls["end_ns"].to_numpy()[waiting] - calls["start_ns"].to_numpy()[waiting]
-    return {"synchronous_count": len(waiting), "synchronous_ns": int(durations.sum())}
+    waiting = calls.take(rows)
+    names = waiting["name"]
+    waiting = waiting[are_named(names, _COPIES) & ~are_named(names, _ASYNCHRONOUS)]
+    total_ns = int(lengths_of(waiting).sum())
+    return {"synchronous_count": len(waiting), "synchronous_ns": total_ns}
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
-    if not table.empty:
-        table = _in_order(_with_rates(table))
-        memory = result.tables["memory"]
-        large = memory["large_bytes"] / memory["large_ns"].where(memory["large_ns"] > 0) * 1e9
-        memory = memory.assign(rate_bytes_per_s=_rate(memory), large_rate_bytes_per_s=large)
-        result = result.with_table(table).with_table(memory, "memory")
-    return result.with_notes(*_notes_on(result))
-
-
-def _with_rates(table: pd.DataFrame) -> pd.DataFrame:
+    table, memory = result.table, result.tables["memory"]
+    if table.empty:
+        nothing = Note("nothing was copied between host and devices or between devices")
+        return result.with_notes(nothing)
     rate = _rate(table)
-    classes = rate.where(table["sizes"] != ALL_SIZES)
-    best = classes.groupby([table[name] for name in _GROUP]).transform("max")
+    by_group = [table[name] for name in _GROUP]
+    best = rate.where(table["sizes"] != ALL_SIZES).groupby(by_group).transform("max")
     beyond = table["total_ns"] - (table["size_bytes"] / best * 1e9).round()
-    return table.assign(
+    table = table.assign(
         rate_bytes_per_s=rate,
         overhead_ns=beyond.clip(lower=0),
         peak_ratio=rate / table["peak_bytes_per_s"],
-    )
-
-
-def _rate(table: pd.DataFrame) -> pd.Series:
-    return table["size_bytes"] / table["total_ns"].where(table["total_ns"] > 0) * 1e9
-
-
-def _in_order(table: pd.DataFrame) -> pd.DataFrame:
-    longest = -table.groupby(_GROUP, sort=False)["total_ns"].transform("max")
-    placed = table.assign(longest=longest, place=table["sizes"].map(order_of_size))
-    return placed.sort_values(["longest", *_GROUP, "place"], ignore_index=True)
-
-
-def _notes_on(result: Result) -> tuple[Note, ...]:
-    """Return remarks on copies, and the peaks that they are judged by."""
-    if result.table.empty:
-        return (Note("nothing was copied between host and devices or between devices"),)
-    memory = result.tables["memory"]
+        longest=-table.groupby(_GROUP, sort=False)["total_ns"].transform("max"),
+        place=table["sizes"].map(order_of_size),
+    ).sort_values(["longest", *_GROUP, "place"], ignore_index=True)
+    large_rate = _rate(memory, "large_bytes", "large_ns")
+    memory = memory.assign(rate_bytes_per_s=_rate(memory), large_rate_bytes_per_s=large_rate)
     return (
-        *_on_pageable(memory),
-        *_on_waiting(result, memory),
-        *_on_peaks(result.tables["links"]),
+        result.with_table(table)
+        .with_table(memory, "memory")
+        .with_notes(
+            *_on_pageable(memory),
+            *_on_waiting(result.scalars, memory),
+            *_on_peaks(result.tables["links"]),
+        )
     )
+
+
+def _rate(table: pd.DataFrame, size: str = "size_bytes", time: str = "total_ns") -> pd.Series:
+    return table[size] / table[time].where(table[time] > 0) * 1e9
 
 
 def _on_pageable(memory: pd.DataFrame) -> Iterator[Note]:
     for direction in _TO_HOST_OR_BACK:
         own = memory[memory["direction"] == direction].set_index("memory")
-        if "pageable" not in own.index:
-            continue
-        if own["size_bytes"].isna().any():
+        if "pageable" not in own.index or own["size_bytes"].isna().any():
             continue
         whole, n_bytes = int(own["size_bytes"].sum()), int(own["size_bytes"]["pageable"])
         if n_bytes < max(_NOTABLE_BYTES, _NOTABLE_RATIO * whole):
@@ -292,15 +259,14 @@ def _on_pageable(memory: pd.DataFrame) -> Iterator[Note]:
         yield Note(text, values)
 
 
-def _on_waiting(result: Result, memory: pd.DataFrame) -> Iterator[Note]:
-    waited = result.scalars["synchronous_count"]
-    if waited:
+def _on_waiting(scalars: Mapping[str, Any], memory: pd.DataFrame) -> Iterator[Note]:
+    if scalars["synchronous_count"]:
         yield Note.of(
             "{n:count} of {count:count} h2d copies were synchronous (cudaMemcpy): the host spent "
             "{waited:ns} in them",
-            n=waited,
+            n=scalars["synchronous_count"],
             count=int(memory.loc[memory["direction"] == "h2d", "count"].sum()),
-            waited=result.scalars["synchronous_ns"],
+            waited=scalars["synchronous_ns"],
         )
 
 
@@ -337,9 +303,9 @@ def _named(lanes: Sequence[_Lane]) -> str:
     )
 
 
-TRANSFERS = Analysis(
-    name="transfers",
-    spec=SPEC,
+TRANSFERS: Final = Analysis(
+    "transfers",
+    SPEC,
     needs=("copies",),
     uses=("kernels", "api_calls", "devices", "environment"),
     of_rank=measure_transfers,
