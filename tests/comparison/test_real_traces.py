@@ -75,7 +75,7 @@ def test_before_and_after_of_two_gpus_is_explained_as_a_sum() -> None:
     found = compared(before, after, "5%")
     adds_up(found)
     scalars = found.results["difference"].scalars
-    # The windows of two devices over 16 and 14 turns of the pattern.
+    # The windows of two devices over 16 and 14 iterations of the pattern.
     assert (scalars["base_ns"], scalars["new_ns"]) == (17_529_949, 19_955_410)
     # By SQL: unions of the kernels and copies of each device in the window, over 32 and 28.
     compute, idle = (row(found, "difference", "part", p, "parts") for p in ("compute", "idle"))

@@ -52,7 +52,7 @@ def test_what_compiles_in_other_threads_is_told_as_compiling() -> None:
 @pytest.mark.parametrize(
     ("call", "what", "action"),
     [
-        ("cudaLaunchKernel", "in launching calls that take long", "the first launch of a kernel"),
+        ("cudaLaunchKernel", "in launch calls that take long", "the first launch of a kernel"),
         ("cudaStreamCreateWithFlags", "in calls of the driver and its libraries", "create"),
         ("aten::as_strided", "in operators", "have the host do less for each kernel"),
         ("fread", "reading, writing and sending", "read, write and send in another thread"),

@@ -48,7 +48,7 @@ def test_rules_without_data_abstain_and_say_why() -> None:
     assert abstained["launch_bound"].startswith("no kernels recorded: record")
     assert abstained["input_bound"].startswith("no range says when data is fetched")
     assert notes[0] == "no rule found anything to improve"
-    assert "not judged: warmup: no steps are named" in notes
+    assert "not checked: warmup: no steps are named" in notes
     assert len(notes) == 1 + len(set(abstained.values()))
     assert findings.to_frame().empty
 

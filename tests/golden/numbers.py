@@ -74,7 +74,7 @@ def digest_of(result: Result) -> dict[str, Any]:
     notes = [
         [note.text, *map(_plain, note.values.values())]
         for note in result.notes
-        if not note.text.startswith("not judged")  # a table says so, too
+        if not note.text.startswith("not checked")  # a table says so, too
     ]
     return {**tables, "scalars": scalars, "notes": _hash(json.dumps(notes))}
 

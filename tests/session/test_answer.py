@@ -61,7 +61,7 @@ def test_the_page_says_where_the_time_goes_and_what_to_do_next() -> None:
     assert set(found.results) | set(found.missing) == set(PAGE)
     assert found.verdict is not None
     where, steadiness = sentences(found.verdict.sentences)
-    assert where == "A step of 10 ns goes to 64.0 % compute, 36.0 % idle."
+    assert where == "A step of 10 ns is 64.0 % compute, 36.0 % idle."
     assert steadiness.startswith("4 steps, uneven: 80 % of them take 10 ns to ")
     assert found.verdict.next_command.startswith("traceprof show ")
 
@@ -76,7 +76,7 @@ def test_steps_that_fill_no_window_are_not_drawn() -> None:
     found = page(run_of(Ranks.of(builder.build())).within("all"))
     assert found.verdict is not None
     assert not found.verdict.has_steps
-    assert sentences(found.verdict.sentences)[0].startswith("The window goes to ")
+    assert sentences(found.verdict.sentences)[0].startswith("The window is ")
     assert "steps 0..2" not in render("text", found)
 
 

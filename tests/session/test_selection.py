@@ -190,7 +190,7 @@ def test_turns_of_several_ranks_count_once() -> None:
             builder.kernel(f"k{i % 5}", 1000 + 10 * i, 1000 + 10 * i + 9)
         parts.append(builder.build())
     found = said(select(_run_of(*parts), None))[0]
-    assert found.startswith("no steps are known: 10 turns of a repeating pattern"), found
+    assert found.startswith("no steps are known: 10 iterations of a repeating pattern"), found
 
 
 def test_a_pattern_is_the_main_loop_and_no_step() -> None:
@@ -201,7 +201,7 @@ def test_a_pattern_is_the_main_loop_and_no_step() -> None:
     chosen = selected(trace, None)
     assert (chosen.label, bounds(chosen)) == ("main loop", (1059, 1559))
     assert said(chosen) == [
-        "no steps are known: 10 turns of a repeating pattern; left out 1.059 µs before and "
+        "no steps are known: 10 iterations of a repeating pattern; left out 1.059 µs before and "
         "40 ns after"
     ]
     assert bounds(selected(trace, "pattern:2..3")) == (1109, 1209)

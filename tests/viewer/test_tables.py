@@ -82,7 +82,7 @@ def test_findings_come_with_the_verdict_in_the_words_of_the_page() -> None:
     tables = Tables([open_pane("one", run_of(Ranks.of(builder.build())))])
     texts = _texts(tables.show(None, ["findings"]))
     assert [text for text in texts if text.startswith("H100 (workload not known: ")]
-    assert [text for text in texts if text.startswith("GPU-bound. A step of 1.000 ms goes to")]
+    assert [text for text in texts if text.startswith("GPU-bound. A step of 1.000 ms is")]
     assert [text for text in texts if text.startswith("next: traceprof ")]
     assert not [text for text in _texts(tables.show(None, ["kernels"])) if "GPU-bound" in text]
 

@@ -106,8 +106,8 @@ def _measures(base: Side, new: Side) -> Result:
 
 _OF_UNITS: Final = {
     TURN: Note(
-        "no steps are known: turns of a repeating pattern of kernels are compared, which may be "
-        "steps, layers or requests"
+        "no steps are known: iterations of a repeating pattern of kernels are compared, which may "
+        "be steps, layers or requests"
     ),
     WINDOW: Note(
         "steps are not known of all runs: whole windows are compared, and differ in length "

@@ -61,7 +61,7 @@ class WindowSide:
 
 
 def side_of(ranks: Ranks, text: str) -> WindowSide:
-    """Return what ``text`` means: a step, a turn of the pattern, the slowest step, or a window.
+    """Return what ``text`` means: a step or iteration of the pattern, the slowest step, a window.
 
     Raises:
         UsageError: it is none, or not of this run.
@@ -113,7 +113,7 @@ def _candidates(steps: Steps, side: WindowSide) -> tuple[pd.Series, str]:
     table = table[(table["step"] != side.step) & table["process"].isin(own["process"])]
     table = table[table["on_device"] == bool(own["on_device"].iloc[0])]
     steady = table[table["is_steady"]]
-    kind = "other turns of the pattern" if steps.is_pattern else "other steady steps"
+    kind = "other iterations of the pattern" if steps.is_pattern else "other steady steps"
     if steady.empty:
         steady, kind = table, "other steps, all of them warm-up"
     once = steady.drop_duplicates(["process", "step"])
@@ -124,7 +124,7 @@ def _candidates(steps: Steps, side: WindowSide) -> tuple[pd.Series, str]:
 
 
 def _slowest(ranks: Ranks) -> str:
-    """Return the steady step that takes the longest, of turns of a pattern where there are none."""
+    """Return the steady step that takes the longest, else the iteration of a pattern."""
     steps = steps_of_ranks(ranks)
     steps = steps if len(steps) else pattern_of_ranks(ranks)
     if not len(steps):
@@ -157,7 +157,7 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
         for process, devices in devices_of_processes(trace).items():
             for device in devices if process in windows else ():
                 spans.setdefault((place, device), windows[process])
-    name = f"turn {number} of the pattern" if steps.is_pattern else f"step {number}"
+    name = f"iteration {number} of the pattern" if steps.is_pattern else f"step {number}"
     hosts = {} if steps.is_inferred or steps.is_pattern else _hosts_of(rows)
     return WindowSide(name, selection, spans, hosts, number, notes)
 

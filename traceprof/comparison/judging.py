@@ -123,7 +123,7 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
     known = [one for one in every if one.is_known]
     if not every:
         return ()
-    what = "turns" if base.unit == TURN else "steps"
+    what = "iterations" if base.unit == TURN else "steps"
     if not known:
         first = every[0]
         too_few = Note.of(

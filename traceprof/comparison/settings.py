@@ -20,7 +20,7 @@ _Row: TypeAlias = tuple[str, _Cell, _Cell, str, bool]
 
 _SPOILS: Final = (
     ("gpu", "other hardware: the times say little about the software"),
-    ("precision", "other arithmetic in the matrix work"),
+    ("precision", "other arithmetic in GEMMs and convolutions"),
 )
 _MATTERS: Final = (
     ("driver", "may explain a difference"),
@@ -170,7 +170,11 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
         counts.append(float(kernels) / max(1, side.units_count))
     if min(counts) > 0 and max(counts) / min(counts) - 1 > _KERNELS_ALIKE:
         what = f"kernels per {base.unit}"
-        why = "a turn of the pattern may not be the same thing in both" if base.unit == TURN else ""
+        why = (
+            "an iteration of the pattern may not be the same thing in both"
+            if base.unit == TURN
+            else ""
+        )
         why = why or "a step is made of other work"
         yield what, _number(counts[0]), _number(counts[1]), why, base.unit == TURN
 

@@ -17,7 +17,7 @@ __all__ = ["STEP", "TURN", "UNITS", "WINDOW", "Side", "common_unit", "series_of"
 
 _Float64Array = npt.NDArray[np.float64]
 
-STEP, TURN, WINDOW = "step", "turn", "window"
+STEP, TURN, WINDOW = "step", "iteration", "window"
 UNITS: Final = (STEP, TURN, WINDOW)
 """What times are told of: a step; a turn of a repeating pattern; the window as it is."""
 

@@ -204,7 +204,7 @@ RANKS: Final = spec_of(
 )
 STEPS: Final = spec_of(
     """
-    table steps: the steady steps (or turns) of both sides in their order, of long runs every so
+    table steps: the steady steps (or iterations) of both sides in order, of long runs every so
         many
     key side: base or new
     key run: the name of the run
@@ -248,7 +248,7 @@ ABOUT: Final = {
     "collectives": "collectives",
     "copies": "copies",
     "ranks": "the ranks",
-    "steps": "the steps (or turns) of both, one by one",
+    "steps": "the steps (or iterations) of both, one by one",
     "metrics": "metrics of training: last and best values",
     "measures": "the runs in single numbers",
 }

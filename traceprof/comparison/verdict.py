@@ -139,7 +139,7 @@ _CHANGES: Final = {
         )
         for name, what, where in (
             ("step_period_ns", "a step", ""),
-            ("turn_ns", "a turn", ""),
+            ("turn_ns", "an iteration", ""),
             ("step_device_ns", "a step", " on the devices"),
         )
     },
@@ -147,7 +147,7 @@ _CHANGES: Final = {
 _MEASURE_WORDS: Final = {
     "samples_per_s": "samples per second",
     "step_period_ns": "time of a step",
-    "turn_ns": "time of a turn",
+    "turn_ns": "time of an iteration",
     "step_device_ns": "time of a step on the devices",
 }
 

@@ -129,7 +129,7 @@ def _export(run: Run, request: Request) -> Exported:
         done.remark("the wall clock was not recorded: times are seconds after the start of the run")
     zero_ns = 0 if epoch_ns is None else epoch_ns + document.span.start_ns
     if document.results[_STEPS].scalars["is_pattern"]:
-        done.remark("no steps are known: these are turns of a pattern of kernels that repeats")
+        done.remark("no steps are known: these are iterations of a pattern of kernels that repeats")
     with new_folder(request.output) as folder:
         for process, name in names.items():
             rows = rows_of(_with_what_is_known(steps[steps["process"] == process]))

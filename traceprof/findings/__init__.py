@@ -98,11 +98,11 @@ _FINDINGS: Final = TableSpec(
 )
 _LOSSES: Final = TableSpec(
     "losses",
-    "one row per part of the judged time of the devices: with compute they fill it",
+    "one row per part of the analysed time of the devices: with compute they fill it",
     (
         key("loss", "a part of the time that is no compute; idle time by its cause"),
         same("total_ns", Unit.NS, "how long, of all devices together"),
-        same("share_ratio", Unit.RATIO, "total_ns of the judged time of all devices"),
+        same("share_ratio", Unit.RATIO, "total_ns of the analysed time of all devices"),
         same(
             "after_wait_ns",
             Unit.NS,
@@ -138,8 +138,8 @@ SPEC: Final = ResultSpec(
         _CHECKED,
     ),
     (
-        same("compute_ratio", Unit.RATIO, "the share of the judged time that is compute"),
-        same("judged_ns", Unit.NS, "the judged time of all devices together"),
+        same("compute_ratio", Unit.RATIO, "the share of the analysed time that is compute"),
+        same("judged_ns", Unit.NS, "the analysed time of all devices together"),
         same("compute_ns", Unit.NS, "what of it is compute"),
         same("slow_ratio", Unit.RATIO, "the share by which slow steps are longer than typical"),
     ),
@@ -216,7 +216,7 @@ def _notes(context: Context, found_any: bool, abstained: Mapping[str, str]) -> t
     for rule, reason in abstained.items():
         rules.setdefault(reason, []).append(rule)
     notes += [
-        Note.of("not judged: {rules}: {reason}", rules=", ".join(names), reason=reason)
+        Note.of("not checked: {rules}: {reason}", rules=", ".join(names), reason=reason)
         for reason, names in rules.items()
     ]
     return tuple(notes)

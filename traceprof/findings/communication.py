@@ -116,7 +116,7 @@ def _for_pytorch(context: Context, names: list[str]) -> str:
     """Return what helps against the operations whose kernels take the most time."""
     if not context.is_training:
         return (
-            "send less (fewer ranks per layer, fewer bits), fuse it with the matrix work before or "
+            "send less (fewer ranks per layer, fewer bits), fuse it with the GEMM before or "
             "after it, or run two micro-batches whose compute hides it"
         )
     fits = [advice for pattern, advice in _BY_OPERATION if any(map(pattern.search, names))]

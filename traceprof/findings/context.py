@@ -184,7 +184,7 @@ class Context:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """What of the judged time no finding has claimed."""
+        """What of the analysed time no finding has claimed."""
         table = self.steps.table.iloc[self.slow_steps]
         slow = Intervals.union_of(table["start_ns"], table["end_ns"]) - self.typical
         return Ledger(
@@ -200,7 +200,7 @@ class Context:
         return self.ledger.left(Claim(times, ground, saved_ratio))
 
     def share(self, claim: Claim) -> float:
-        """Return the share that ``claim`` covers of the judged time of all devices."""
+        """Return the share that ``claim`` covers of the analysed time of all devices."""
         return claim.total_ns / self.judged_ns
 
     def once_ns(self, claim: Claim) -> int:

@@ -46,7 +46,7 @@ _KINDS: Final = (
 )
 """What names are, by their look; the first that fits counts."""
 _WORDS: Final = {
-    _LAUNCHING: "in launching calls that take long",
+    _LAUNCHING: "in launch calls that take long",
     _DRIVER: "in calls of the driver and its libraries",
     _FILES: "reading, writing and sending",
     _OPERATORS: "in operators",

@@ -1,4 +1,4 @@
-"""The kernels of the judged time, summed up by their names."""
+"""The kernels of the analysed time, summed up by their names."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
 
 @rule(
     "precision",
-    "matrix work in 32 bits where 16 are faster",
+    "GEMMs and convolutions in 32 bits where 16 are faster",
     "kernels",
     show="classes",
 )
@@ -92,7 +92,7 @@ def _on_width(
     names = rows.set_index("name")["total_ns"]
     return Finding(
         title=Note.of(
-            f"{_NAMES[wide]} matrix work: {{share:ratio}} of the time, where this GPU is faster in "
+            f"{_NAMES[wide]} GEMMs and convolutions: {{share:ratio}} of the time, where this GPU is faster in "
             f"{_NAMES[gain.faster]}",
             share=sum(map(context.share, claims)),
         ),

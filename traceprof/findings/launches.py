@@ -35,7 +35,7 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     calls = pd.concat(context.ranks.each(_calls_of_one), ignore_index=True)
     n_calls = int(calls["count"].sum())
     call_ns = median_of_counted(calls["call_ns"].to_numpy(), calls["count"].to_numpy())
-    of_calls = Note.of("a launching call takes {call:ns} (median)", call=call_ns)
+    of_calls = Note.of("a launch call takes {call:ns} (median)", call=call_ns)
     lengths, counts = context.kernels.lengths, context.kernels.counts
     if not len(lengths.rows):  # no graph or fusing helps copies
         yield Finding(

@@ -153,8 +153,8 @@ def _on_rank(slow: RankLateness) -> Note:
     cause = ": {cause}" if slow.cause else ""
     factor = " ({factor:factor})" if slow.factor is not None else ""
     return Note.of(
-        f"{{slow}} waits for nobody when the delays arise{cause}{factor}; it costs every other "
-        "rank {cost:ns} in this window",
+        f"{{slow}} does not wait for other ranks when the delays arise{cause}{factor}; it costs "
+        "every other rank {cost:ns} in this window",
         slow=slow.label,
         cause=slow.cause,
         factor=slow.factor,

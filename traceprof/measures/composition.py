@@ -349,7 +349,7 @@ def place_of_work(ranks: Ranks) -> pd.DataFrame:
 
     One row per kind and name (of `composition_of_devices`) of kernels, copies and collectives:
     class (of kernels; "" of others) and place_ratio, the mean from 0 (where the step begins) to 1;
-    NaN where no step holds it. Where no steps are known turns of a repeating pattern count.
+    NaN where no step holds it. Where no steps are known iterations of a repeating pattern count.
     """
     spans = _spans_of_steps(ranks)
     tables = ranks.each_of(_placed_work, [(own,) for own in spans])

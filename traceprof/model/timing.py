@@ -83,7 +83,7 @@ class Steps:
 
     ``source`` says what they were read from ("" where there are none); ``confidence_ratio`` is 1
     unless they were inferred, then the share of the kernel sequence that repeats. ``is_pattern``:
-    they are no steps, but turns of a pattern that repeats, and nobody knows what it is.
+    they are no steps, but iterations of a pattern that repeats, and nobody knows what it is.
     """
 
     table: pd.DataFrame

@@ -64,7 +64,7 @@ class Briefing:
             ("now and then", self.periodic),
             ("once", self.once),
             ("checked and fine", self.fine),
-            *(("not judged", text) for text in self.unknown),
+            *(("not checked", text) for text in self.unknown),
             ("next", self.next_command),
         )
         return tuple((label, text) for label, text in every if text)

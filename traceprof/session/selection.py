@@ -8,7 +8,7 @@
 ``step:100..110``      the steps 100 to 110, ``step:7`` is one: on the devices from the end of the
                        last work of the step before to the end of their own last work (on the
                        host from start to start, where launches were not recorded)
-``pattern:3..5``       the turns 3 to 5 of a pattern of kernels, where no steps are known
+``pattern:3..5``       the iterations 3 to 5 of a pattern of kernels, where no steps are known
 ``range:forward``      the first NVTX range of that name; ``range:"epoch 3"#2`` is the second,
                        ``#2..5`` from the second to the fifth, ``@NCCL`` of that domain,
                        ``range:/regex/`` of a name that the regular expression matches
@@ -297,7 +297,7 @@ def _main_loop(ranks: Ranks) -> Selection:
         return _active(ranks)
     sides = {"before": loop.before_ns, "after": loop.after_ns}
     if loop.turns_count:
-        text = "no steps are known: {turns:count} turns of a repeating pattern"
+        text = "no steps are known: {turns:count} iterations of a repeating pattern"
     elif loop.before_ns or loop.after_ns:
         text = "no steps are known: all work without"
         text += " set-up" if loop.before_ns else ""
@@ -323,7 +323,8 @@ def _known_steps(ranks: Ranks) -> Steps:
     if not len(steps) and len(pattern_of_ranks(ranks)):
         raise UsageError(
             "no steps are known in this trace, only a pattern of kernels that repeats: choose "
-            f"turns of it (pattern:3..5) or times (12ms..30ms), or {how_steps_get_known(ranks)}"
+            "iterations of it (pattern:3..5) or times (12ms..30ms), or "
+            f"{how_steps_get_known(ranks)}"
         )
     if not len(steps):
         raise UsageError(
@@ -349,7 +350,7 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     window = _window_of(chosen)
     found = chosen["step"].nunique()
     notes = [_with_origin("{origin}" + _borders(chosen, ranks), steps)]
-    values: dict[str, Any] = {"found": found, "what": "step" if what == "step" else "turn"}
+    values: dict[str, Any] = {"found": found, "what": "step" if what == "step" else "iteration"}
     if found != last - first + 1:
         notes.append(Note.of("{found:count} of these {what}s are in the trace", **values))
     label = f"{what}:{first}" if first == last else f"{what}:{first}..{last}"

@@ -222,7 +222,9 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
     if not _fill(steps.table[~steps.table["is_warmup"]], window_ns):
         return "The window", {}
     if steps.scalars["is_pattern"]:
-        return "A turn of the repeating pattern, {step:ns},", {"step": steps.scalars["median_ns"]}
+        return "An iteration of the repeating pattern, {step:ns},", {
+            "step": steps.scalars["median_ns"]
+        }
     kind = "step" if steps.scalars["confidence_ratio"] == 1 else "step (inferred)"
     return f"A {kind} of {{step:ns}}", {"step": steps.scalars["median_ns"]}
 
@@ -283,7 +285,7 @@ def _with_shares(
         numbered: dict[str, Any] = {}
         for i, (name, share) in enumerate(shown):
             numbered |= {f"share{i}": float(share), f"part{i}": name}
-        yield Note.of(f"{start} goes to {words}{end}.", **values, **numbered)
+        yield Note.of(f"{start} is {words}{end}.", **values, **numbered)
 
 
 def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
@@ -291,7 +293,7 @@ def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
         return
     scalars, table = steps.scalars, steps.table[_are_typical(steps.table)]
     processes, n_steps = int(table["process"].nunique()), int(table["step"].nunique())
-    what = "turn" if scalars["is_pattern"] else "step"
+    what = "iteration" if scalars["is_pattern"] else "step"
     on = " on {processes:count} ranks" if processes > 1 else ""
     if n_steps == 1:
         text = f"One {what}{on}: {{least:ns}} to {{most:ns}}"

@@ -126,7 +126,7 @@ def _cards(place: int, document: Document, rows: Sequence[Row]) -> Iterator[Any]
     notes = sentences(document.results[FINDINGS].notes)
     if notes:
         items = [html.Li(plain_text(note, 400)) for note in notes]
-        yield html.Details([html.Summary("What was not judged"), html.Ul(items)])
+        yield html.Details([html.Summary("What was not checked"), html.Ul(items)])
 
 
 def _card(place: int, row: Row, per: str) -> html.Li:

@@ -161,7 +161,9 @@ def test_a_pattern_is_no_step() -> None:
     assert "trend_ns" not in scalars
     assert result.table["excess_ns"].isna().all()
     assert not result.table["is_warmup"].any()
-    assert result.notes[0].text.startswith("no steps are known: these are turns of a repeating")
+    assert result.notes[0].text.startswith(
+        "no steps are known: these are iterations of a repeating"
+    )
     assert set(result.table["duration_ns"]) == {50, 80}
 
 

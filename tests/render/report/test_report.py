@@ -116,7 +116,7 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
     html = render_report(document, trace, Options(title="report"))
     words = briefing_of(document)
     assert "H100" in words.workload
-    assert words.answer.startswith("GPU-bound, partly host-bound. A step of 1.000 ms goes to ")
+    assert words.answer.startswith("GPU-bound, partly host-bound. A step of 1.000 ms is ")
     text = unescape(re.sub(r"<[^>]+>", " ", html[html.index("<h1>") : html.index("<footer>")]))
     said = " ".join(text.split())
     told = [words.workload_line, words.times, *words.notes, words.answer]

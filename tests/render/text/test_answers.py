@@ -129,7 +129,7 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
     assert text.splitlines()[-4:] == [
         "once: warm-up 3.000 µs",
         "checked and fine: communication, copies",
-        "not judged: ranks: not recorded",
+        "not checked: ranks: not recorded",
         "next: traceprof show steps '/tmp/my trace.sqlite'",
     ]
     full = render("text", told, Options(rows=5, is_full=True))

@@ -131,7 +131,8 @@ CLASSES_SPEC: Final = ResultSpec.of(
         derived tensor_core_ratio: tensor_core_ns of what is told: total_ns without
             tensor_core_unknown_ns
         total launch_ns: host time in the calls that launched them
-        total tensor_core_unknown_ns: total_ns in kernels of matrix work whose names do not tell
+        total tensor_core_unknown_ns: total_ns in GEMM, convolution and attention kernels of
+            which names do not tell
         """,
     )
 )
@@ -195,8 +196,8 @@ def _notes(table: pd.DataFrame) -> list[Note]:
     if told_ns:
         notes.append(
             Note.of(
-                "{share:ratio} of the matrix work (GEMM, convolution, attention) whose kernels' "
-                "names tell ran on tensor cores (AMD: matrix cores)",
+                "{share:ratio} of the time of GEMM, convolution and attention kernels whose names "
+                "tell ran on tensor cores (AMD: matrix cores)",
                 share=float(matrix["tensor_core_ns"].sum()) / told_ns,
             )
         )

@@ -221,7 +221,7 @@ def _launched(trace: Trace, name: str) -> pd.DataFrame:
 LAUNCHES_SPEC: Final = ResultSpec.of(
     TableSpec.of(
         "launches",
-        "one row per device and launching call, by number",
+        "one row per device and launch call, by number",
         """
         key device: the number of the device in the run
         key api: the call that launched the work

@@ -59,11 +59,11 @@ SPEC: Final = ResultSpec.of(
         key case: what would be different
         derived gain_ns: how much shorter a typical step would be, at most (the window where steps
             are not known)
-        mean(process_count) gain_ratio: gain of the judged time, at most
+        mean(process_count) gain_ratio: gain of the analysed time, at most
         derived speedup [factor]: how many times as fast it would be, at most
-        derived device_ratio: device_ns of the judged time of all devices, as `findings` counts it
+        derived device_ratio: device_ns of the analysed time of all devices, as `findings` counts it
         derived window_ratio: window_ns of the window, as far as each device was recorded in it
-        total device_ns: what devices lose to it in the judged time, together: exposed
+        total device_ns: what devices lose to it in the analysed time, together: exposed
             communication, or idle for that cause
         total window_ns: the same of the whole window, as `breakdown` and `idle` have it
         total process_count: over how many processes
@@ -80,7 +80,7 @@ SPEC: Final = ResultSpec.of(
     scalars="""
     same step_ns: the median typical step; the window where steps are not known
     same window_ns: the length of the window
-    same judged_ns: what of it is judged: the typical steps
+    same judged_ns: what of it is analysed: the typical steps
     """,
 )
 _BOUND: Final = Note(
@@ -154,7 +154,7 @@ def _gains(
 
 
 def _lost_by_devices(ranks: Ranks) -> pd.DataFrame:
-    """Return what all devices lose to each case, in the judged time and in the window."""
+    """Return what all devices lose to each case, in the analysed time and in the window."""
     losses, judged = find_losses(ranks), judged_times(ranks)
     judged_ns = sum(time.total_ns for time in judged.values())
     recorded_ns = sum(

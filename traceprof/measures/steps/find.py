@@ -72,7 +72,7 @@ def steps_of_ranks(ranks: Ranks) -> Steps:
 
 @of_window
 def find_pattern(trace: Trace) -> Steps:
-    """Return the turns of the pattern in which kernels repeat; none where they do not.
+    """Return the iterations of the pattern in which kernels repeat; none where they do not.
 
     Of a trace that was cut, those wholly inside the window. Where steps are known there is none.
     """
@@ -81,7 +81,7 @@ def find_pattern(trace: Trace) -> Steps:
 
 @of_window
 def pattern_of_ranks(ranks: Ranks) -> Steps:
-    """Return the turns of the patterns of all ranks together; none where steps are known."""
+    """Return the iterations of the patterns of all ranks together; none where steps are known."""
     if len(steps_of_ranks(ranks.whole)):
         return _none(is_pattern=True)
     return _together([find_pattern(part) for part in ranks])

@@ -42,9 +42,9 @@ _SETUP: Final = re.compile(
 class MainLoop:
     """The window to judge, and why it is that.
 
-    ``turns_count`` turns of a pattern are in it (0: none is known); ``before_ns`` and ``after_ns``
-    are the time of the devices' activity that was left out. ``setup`` names the last range that
-    calls itself set-up, "" where none does.
+    ``turns_count`` iterations of a pattern are in it (0: none is known); ``before_ns`` and
+    ``after_ns`` are the time of the devices' activity that was left out. ``setup`` names the last
+    range that calls itself set-up, "" where none does.
     """
 
     window: TimeWindow

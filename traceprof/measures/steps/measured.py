@@ -82,7 +82,7 @@ class MeasuredSteps:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether these are no steps, but turns of a pattern that repeats."""
+        """Whether these are no steps, but iterations of a pattern that repeats."""
         return bool(self.scalars["is_pattern"])
 
 

@@ -93,7 +93,7 @@ def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, Floats]:
         samples = batches["payload"].to_numpy(np.float64)
         sums = np.bincount(batches["row"], samples, minlength=n_steps).astype(np.float64)
         columns["samples_count"] = _unless_zero(sums[rows_of_steps(trace)])
-    elif len(batches):  # of turns of a pattern
+    elif len(batches):  # of iterations of a pattern
         on_host = _bordered(steps, "start_ns", "next_ns")
         columns["samples_count"] = _unless_zero(_sums(on_host, batches, batches["payload"]))
     return columns

@@ -74,7 +74,7 @@ _EXCESS: Final[tuple[Column, ...]] = columns(
 SPEC: Final = ResultSpec.of(
     TableSpec.of(
         "steps",
-        "one row per process and step (or turn of a pattern that repeats, where no steps are "
+        "one row per process and step (or iteration of a pattern that repeats, where no steps are "
         "known); columns of what was not recorded are not there",
         """
         key process: the process
@@ -99,7 +99,7 @@ SPEC: Final = ResultSpec.of(
     scalars="""
     same source: what the steps are read from; "" where there are none
     same confidence_ratio: 1, of inferred steps the share that repeats
-    same is_pattern: whether these are no steps, but turns of a pattern of kernels that repeats
+    same is_pattern: whether these are no steps, but iterations of a pattern of kernels that repeats
     same lag_ns: how much later devices are done than the host: the median
     same warmup_count: leading steps of each process that are warm-up
     same warmup_ns: how long these are in the first process
@@ -134,7 +134,9 @@ def _why_none(ranks: Ranks) -> Note:
     if len(steps_of_ranks(ranks.whole)):
         return Note("no step lies wholly inside the window: choose a larger one")
     if len(pattern_of_ranks(ranks.whole)):
-        return Note("no turn of the pattern lies wholly inside the window: choose a larger one")
+        return Note(
+            "no iteration of the pattern lies wholly inside the window: choose a larger one"
+        )
     return Note(f"no steps are known: {how_steps_get_known(ranks)}")
 
 
@@ -185,11 +187,11 @@ def _on_lengths(what: str, scalars: Any) -> Note:
 
 def _on_pattern(scalars: Any) -> Iterator[Note]:
     yield Note.of(
-        "no steps are known: these are turns of a repeating pattern of kernels ({sure:ratio} of "
-        "it repeats), which may be steps, layers or requests",
+        "no steps are known: these are iterations of a repeating pattern of kernels ({sure:ratio} "
+        "of it repeats), which may be steps, layers or requests",
         sure=scalars["confidence_ratio"],
     )
-    yield _on_lengths("turns", scalars)
+    yield _on_lengths("iterations", scalars)
 
 
 def _origin(scalars: Any) -> Note:

@@ -206,7 +206,7 @@ _ROWS: Final = 15
 _FIGURES: Final = (
     ("samples_per_s", "samples per second"),
     ("step_period_ns", "a step"),
-    ("turn_ns", "a turn of the pattern"),
+    ("turn_ns", "an iteration of the pattern"),
     ("step_own_ns", "a step without waiting"),
 )
 _MORE_FIGURES: Final = (

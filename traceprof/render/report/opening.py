@@ -91,7 +91,7 @@ def findings_html(
     if nothing:
         advice = f"<p>{html_text(nothing)}</p>"
     notes = html_list(note for note in sentences(findings.notes) if note != nothing)
-    folded = f"<details><summary>What was not judged</summary>{notes}</details>" if notes else ""
+    folded = f"<details><summary>What was not checked</summary>{notes}</details>" if notes else ""
     return advice + folded
 
 

@@ -152,7 +152,7 @@ class _Lines:
 
     def head(self, own: str, against: str) -> Text:
         """Return the headings."""
-        # "turn 9 of the pattern" is written out in the headline.
+        # "iteration 9 of the pattern" is written out in the headline.
         short = [title.partition(" of ")[0] for title in (own, against)]
         titles = [_cut(title, _TIME_WIDTH).rjust(_TIME_WIDTH) for title in short]
         return Text(" ".join([" " * self._name_width, *titles, "difference"]), style="dim")

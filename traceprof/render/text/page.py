@@ -225,7 +225,7 @@ def _heading(words: Briefing, width: int) -> Iterator[Text]:
     if words.workload:
         because = f"  ({words.because})" if words.because else ""
         yield _cut(Text.assemble(words.workload, (because, "dim")), width)
-    yield _window(words, "judged")
+    yield _window(words, "window")
     shown = _MOST_NOTES if len(words.notes) > _MOST_NOTES + 1 else len(words.notes)
     yield from (_cut(Text(f"note: {note}", "dim"), width) for note in words.notes[:shown])
     if left := len(words.notes) - shown:
@@ -267,7 +267,7 @@ def _step_line(document: Document, width: int) -> Iterator[Text]:
     first = table[table["process"] == table["process"].iloc[0]]
     durations = first["duration_ns"].tolist()
     if len(durations) >= _FEWEST_STEPS:
-        what = "turns" if steps.scalars.get("is_pattern") else "steps"
+        what = "iterations" if steps.scalars.get("is_pattern") else "steps"
         line = Text(f"{what} {first['step'].min()}..{first['step'].max()}  ", style="dim")
         line.append(sparkline(durations, max(_SPARK_WIDTH, width - _BESIDE_SPARK)), style="default")
         line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
@@ -296,7 +296,7 @@ def _remarks(words: Briefing, width: int) -> Iterator[Text]:
     if words.fine:
         yield from brief(_labelled("checked and fine", words.fine), width)
     for text in words.unknown[:_MOST_NOTES]:
-        yield _cut(_labelled("not judged", text), width)
+        yield _cut(_labelled("not checked", text), width)
     if words.next_command:
         yield _labelled("next", words.next_command)
 

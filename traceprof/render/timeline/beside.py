@@ -284,8 +284,8 @@ def _told(one: _Drawn) -> str:
 def _notes(drawn: Sequence[_Drawn], axis: StepAxis) -> Iterator[str]:
     if without := [one.side.name for one in drawn if not one.steps["starts"]]:
         yield f"no steps are known of {' and '.join(without)}: all begin with their first work"
-    elif axis.labels[0].startswith("turn"):
-        yield "no steps are known: turns of a pattern of kernels lie under one another"
+    elif axis.labels[0].startswith("iteration"):
+        yield "no steps are known: iterations of a pattern of kernels lie under one another"
     else:
         yield "a step takes as much of the axis as the longer of the two; nothing is stretched"
     for one in drawn:

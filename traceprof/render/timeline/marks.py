@@ -28,8 +28,8 @@ def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
 
 
 def describe_periods(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
-    """Return the same of the turns of a pattern of kernels, which repeats where no steps are."""
-    return _described(pattern_of_ranks(Ranks.of(trace)).table, window, "turn")
+    """Return the same of the iterations of a pattern of kernels, where no steps are."""
+    return _described(pattern_of_ranks(Ranks.of(trace)).table, window, "iteration")
 
 
 def _described(table: pd.DataFrame, window: TimeWindow, word: str) -> dict[str, Any]:

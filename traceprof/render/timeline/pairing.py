@@ -94,7 +94,7 @@ _BEFORE: Final = 0
 class StepExtent:
     """The steps of one recording and all that it holds; times in ns on its own clock, sorted.
 
-    ``word`` is what they are called: steps, or turns of a pattern.
+    ``word`` is what they are called: steps, or iterations of a pattern.
     """
 
     first_ns: int

@@ -12,7 +12,7 @@ export function addSteps(trace) {
     ends: Float64Array.from(ends, (end, i) => Math.min(end, starts[i + 1] ?? end)),
     names: Uint32Array.from(starts, (_, i) => trace.firstStepName + i),
   });
-  const label = `${labels[0].startsWith("turn") ? "Turns" : "Steps"} (${starts.length})`;
+  const label = `${labels[0].startsWith("iteration") ? "Iterations" : "Steps"} (${starts.length})`;
   trace.rows.push({ label, kind: "step", group: trace.groups.length, channels: [channel] });
   trace.groups.push({ section: "", label, kind: "steps", process: null, rows: [trace.rows.length - 1], states: null });
   return trace;
