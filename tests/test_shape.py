@@ -1,0 +1,79 @@
+"""A house that fits in a head: how large the package is, and how far a command walks through it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.requirements import ROOT
+
+PACKAGE = ROOT / "traceprof"
+MOST_FUNCTION_LINES, MOST_P90_LINES, MOST_MODULE_LINES = 110, 25, 600
+MOST_FUNCTIONS, MOST_MODULES = 800, 100
+"""What `show breakdown` of 2 000 kernels calls."""
+
+
+@pytest.fixture(scope="module")
+def shape() -> ModuleType:
+    loader = SourceFileLoader("shape", str(ROOT / "scripts" / "shape"))
+    spec = spec_from_loader("shape", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def numbers(shape: ModuleType) -> dict[str, float]:
+    return dict(shape.shape_of(PACKAGE))
+
+
+def test_the_package_grows_only_with_a_line_in_the_changelog(
+    shape: ModuleType, numbers: dict[str, float]
+) -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    said = re.search(r"The package: at most ([\d ]+) lines in (\d+) modules", changelog)
+    assert said, "the changelog says how large the package may be; the newest line holds"
+    lines, modules = (int(text.replace(" ", "")) for text in said.groups())
+    assert numbers[shape.LINES] <= lines
+    assert numbers[shape.MODULES] <= modules
+
+
+def test_no_function_and_no_module_is_too_long(
+    shape: ModuleType, numbers: dict[str, float]
+) -> None:
+    assert numbers[shape.LONGEST_FUNCTION] <= MOST_FUNCTION_LINES
+    assert numbers[shape.P90] <= MOST_P90_LINES
+    assert numbers[shape.LONGEST] <= MOST_MODULE_LINES
+
+
+def test_no_module_is_a_fragment_and_none_are_in_a_circle(
+    shape: ModuleType, numbers: dict[str, float]
+) -> None:
+    assert numbers[shape.LONELY] == 0
+    assert numbers[shape.CIRCLES] == 0
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    """But those of `traceprof.api`, which show what is inside to Python."""
+    places = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        if "inject" in path.parts or path == PACKAGE / "api.py":
+            continue
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_show_breakdown_stays_short(shape: ModuleType, tmp_path: Path) -> None:
+    found = shape.way_of_commands(ROOT, shape.small_trace(tmp_path), commands=("show breakdown",))
+    assert found["`show breakdown`: functions"] <= MOST_FUNCTIONS
+    assert found["`show breakdown`: modules"] <= MOST_MODULES
