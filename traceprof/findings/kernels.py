@@ -92,8 +92,8 @@ def _on_width(
     names = rows.set_index("name")["total_ns"]
     return Finding(
         title=Note.of(
-            f"{_NAMES[wide]} GEMMs and convolutions: {{share:ratio}} of the time, where this GPU is faster in "
-            f"{_NAMES[gain.faster]}",
+            f"{_NAMES[wide]} GEMMs and convolutions: {{share:ratio}} of the time, where this GPU "
+            f"is faster in {_NAMES[gain.faster]}",
             share=sum(map(context.share, claims)),
         ),
         claims=claims,
