@@ -27,11 +27,11 @@ def test_ranks_that_reduce_are_synchronised() -> None:
     assert [one.rank for one in found] == [0, 1]
     for one in found:
         assert (one.mode, one.ranks) == ("forward+backward", "synchronised")
-        assert one.rounds_count + one.warmup_count == N_STEPS
+        assert one.iterations_count + one.warmup_count == N_STEPS
         # Four buckets of 25 MB in every round but the first.
-        assert one.calls_count == 4 * (one.rounds_count - 1)
+        assert one.calls_count == 4 * (one.iterations_count - 1)
         assert one.calls_bytes == 25e6 * one.calls_count
-        assert one.samples_count == 32 * one.rounds_count
+        assert one.samples_count == 32 * one.iterations_count
         assert one.phases["forward"] > 0
         assert one.waited_ns is not None
 
@@ -68,7 +68,7 @@ def test_ranks_in_one_file_are_told_apart() -> None:
             builder.step(start, start + 90, step, **own)
             builder.phase("forward", start, start + 30 * (rank + 1), **own)
     found = iterations_of_run(run_of(decide_steps(Ranks.of(builder.build()))), "one file")
-    assert [(one.rank, one.phases["forward"] // one.rounds_count) for one in found] == [
+    assert [(one.rank, one.phases["forward"] // one.iterations_count) for one in found] == [
         (0, 30),
         (1, 60),
     ]
@@ -88,7 +88,7 @@ def test_layers_have_their_backward_pass_on_the_host() -> None:
             builder.range(path, start + first, start + last, kind="start_end", **own)
     (found,) = iterations_of_run(run_of(decide_steps(Ranks.of(builder.build()))), "one")
     layers = found.layers.set_index("layer")
-    n = found.rounds_count
+    n = found.iterations_count
     assert (layers["host_ns"] // n).to_dict() == {"block": 20, "block.a": 10, "block.b": 4}
     assert (layers["host_backward_ns"] // n).to_dict() == {
         "block": 20,
@@ -112,6 +112,6 @@ def test_what_the_profiler_takes_between_rounds_is_no_time_of_theirs() -> None:
         builder.phase("optimizer", start + 90, start + 100, **own)
     part = builder.build()
     (one,) = iterations_of_run(run_of(Ranks((part,), part.info)), "one")
-    assert one.rounds_count + one.warmup_count == 6
-    assert one.calls_rounds_ns == 100 * (one.rounds_count - 1)
-    assert one.calls_count == one.rounds_count - 1
+    assert one.iterations_count + one.warmup_count == 6
+    assert one.calls_iterations_ns == 100 * (one.iterations_count - 1)
+    assert one.calls_count == one.iterations_count - 1

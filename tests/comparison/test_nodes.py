@@ -47,7 +47,7 @@ def test_times_are_means_over_the_rounds() -> None:
 
 
 def test_independent_ranks_are_averaged() -> None:
-    rows = rows_of(rank("a", 1, rounds_ns=300 * MS), rank("a", 0, rounds_ns=100 * MS))
+    rows = rows_of(rank("a", 1, iterations_ns=300 * MS), rank("a", 0, iterations_ns=100 * MS))
     assert [row["rank"] for row in rows] == ["0", "1", "mean"]
     assert [row["round_ns"] for row in rows] == [10 * MS, 30 * MS, 20 * MS]
     assert {row["ranks"] for row in rows} == {"independent"}
@@ -65,7 +65,7 @@ def test_what_ranks_exchange_is_per_second_and_per_call() -> None:
             "a",
             0,
             calls_count=18,
-            calls_rounds_ns=180 * MS,
+            calls_iterations_ns=180 * MS,
             calls_bytes=18e6,
             calls_ns=36 * MS,
             waited_ns=50 * MS,
@@ -83,8 +83,8 @@ def test_modes_and_kinds_are_held_against_one_another() -> None:
     runs = [
         *(rank("alone", i) for i in range(2)),
         *(rank("forward", i, **forward) for i in range(2)),
-        rank("together", 0, calls_count=9, rounds_ns=250 * MS),
-        rank("together", 1, calls_count=9, rounds_ns=260 * MS),
+        rank("together", 0, calls_count=9, iterations_ns=250 * MS),
+        rank("together", 1, calls_count=9, iterations_ns=260 * MS),
     ]
     said = sentences(nodes(runs).verdict)
     assert said == [
@@ -126,7 +126,7 @@ def test_one_rank_is_neither_and_an_unknown_exchange_is_unknown() -> None:
 
 
 def test_ranks_without_rounds_are_named_and_none_at_all_refused() -> None:
-    empty = replace(rank("b", 3), rounds_count=0)
+    empty = replace(rank("b", 3), iterations_count=0)
     said = sentences(nodes([rank("a", 0), empty]).notes)
     assert any("b rank 3" in text for text in said)
     with pytest.raises(UsageError, match="no rounds"):

@@ -78,9 +78,9 @@ def _is_empty(result: Result) -> bool:
 
 def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str]) -> Result | None:
     phases = host_phases(*sides)
-    if sides[0].makeup is not None and sides[1].makeup is not None:
+    if sides[0].composition is not None and sides[1].composition is not None:
         return difference_of(*sides, matched, phases)
-    without = [side.name for side in sides if side.makeup is None]
+    without = [side.name for side in sides if side.composition is None]
     missing["difference"] = f"no work of devices is known of {', '.join(without)}"
     if phases is None:
         return None

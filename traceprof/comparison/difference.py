@@ -121,13 +121,13 @@ def phases_of(
 
 
 def matched_kernels(base: Side, new: Side) -> Matched:
-    """Return which kernels of the makeup of both sides are the same."""
+    """Return which kernels of the composition of both sides are the same."""
     return match_kernels(_kernels_of(base), _kernels_of(new))
 
 
 def _kernels_of(side: Side) -> pd.DataFrame:
     """Return one row per kernel: name, class, place_ratio and how many per step and device."""
-    made = side.makeup
+    made = side.composition
     if made is None:
         return pd.DataFrame({"name": [], "class": [], "place_ratio": [], "count": []})
     own = made[(made["kind"] == _KERNEL).to_numpy()]
@@ -142,7 +142,7 @@ def _kernels_of(side: Side) -> pd.DataFrame:
 
 
 def difference_of(base: Side, new: Side, matched: Matched, phases: pd.DataFrame | None) -> Result:
-    """Return what makes a step of ``new`` longer than one of ``base``; both have a makeup."""
+    """Return what makes a step of ``new`` longer than one of ``base``; both have a composition."""
     made = [_named(base, matched.base), _named(new, matched.new)]
     causes = _judged(causes_of(made, SIDES, (base.units_count, new.units_count)), matched)
     parts, length = parts_of(causes, SIDES)
@@ -178,7 +178,7 @@ def difference_result(
 
 def _named(side: Side, names: Any) -> pd.DataFrame:
     """Return what all devices of all runs of a side did, by what it is called on both sides."""
-    made = side.makeup
+    made = side.composition
     assert made is not None
     own = made["name"].astype(object).to_numpy()
     shown = np.array([names.get(str(name), name) for name in own], object)

@@ -36,7 +36,7 @@ _LAYERS: Final = ["layer", "type", "count", "host_ns", "device_ns", "backward_ns
 
 
 def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
-    """Return the rounds of every rank of ``run``, which is called ``name``.
+    """Return the iterations of every rank of ``run``, which is called ``name``.
 
     Raises:
         TraceError: it cannot be read.
@@ -52,22 +52,22 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     ]
 
 
-def _warmup_of(rounds: pd.DataFrame) -> int:
-    """Return how many leading rounds are warm-up, in the process that has the most."""
-    sums = rounds["is_warmup"].groupby(rounds["process"]).sum()
+def _warmup_of(iterations: pd.DataFrame) -> int:
+    """Return how many leading iterations are warm-up, in the process that has the most."""
+    sums = iterations["is_warmup"].groupby(iterations["process"]).sum()
     return 0 if sums.empty else int(sums.max())
 
 
 def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
-    """Yield the ranks of a file; of each as many rounds are warm-up as of any."""
-    rounds = find_iterations(part)
+    """Yield the ranks of a file; of each as many iterations are warm-up as of any."""
+    iterations = find_iterations(part)
     processes = part.processes
-    for process, own in rounds.groupby("process"):
+    for process, own in iterations.groupby("process"):
         number = int(str(process))
         said = processes[processes["process"] == number]
         rank = ABSENT if said.empty else int(said["rank"].iloc[0])
         host = "" if said.empty else str(said["host"].iloc[0])
-        is_alone = rounds["process"].nunique() == 1
+        is_alone = iterations["process"].nunique() == 1
         alone = part if is_alone else replace(of_process(part, number), steps=None)
         numbered = own.assign(is_warmup=np.arange(len(own)) < n_warm)
         known = None if rank == ABSENT else rank
@@ -75,12 +75,12 @@ def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
 
 
 def _measured(
-    trace: Trace, rounds: pd.DataFrame, name: str, rank: int | None, node: str
+    trace: Trace, iterations: pd.DataFrame, name: str, rank: int | None, node: str
 ) -> NodeIterations:
-    """Return a rank's rounds from the first that is no warm-up to the last."""
-    kept = rounds[~rounds["is_warmup"]]
+    """Return a rank's iterations from the first that is no warm-up to the last."""
+    kept = iterations[~iterations["is_warmup"]]
     if kept.empty:
-        return NodeIterations(name, rank, node, 1, 0, len(rounds), 0)
+        return NodeIterations(name, rank, node, 1, 0, len(iterations), 0)
     window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
     inside = trace.within(window)
     # What is exchanged once, at first, does not make ranks keep step.
@@ -96,16 +96,16 @@ def _measured(
         rank=rank,
         node=node,
         ranks_count=1,
-        rounds_count=len(kept),
-        warmup_count=len(rounds) - len(kept),
+        iterations_count=len(kept),
+        warmup_count=len(iterations) - len(kept),
         span=window,
-        rounds_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
+        iterations_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
         phases=_phases(inside, int(kept["process"].iloc[0])),
         are_phases_ours=_are_phases_ours(inside),
         layers=pd.DataFrame() if layers is None else _layers(layers.table, inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
-        calls_rounds_ns=int((after_first["end_ns"] - after_first["start_ns"]).sum()),
+        calls_iterations_ns=int((after_first["end_ns"] - after_first["start_ns"]).sum()),
         calls_bytes=_sum(calls, "size_bytes"),
         calls_ns=_sum(calls, "total_ns"),
     )
@@ -149,7 +149,7 @@ def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
 def _phases(inside: Trace, process: int) -> dict[str, int]:
     """Return the time of the host in each phase, with what autograd's threads tell of backward.
 
-    Where nothing is trained, forward passes without gradients are what rounds are made of.
+    Where nothing is trained, forward passes without gradients are what iterations are made of.
     """
     inferred = inferred_backward_on_host(inside)
     for host in find_host_phases(inside):
@@ -180,7 +180,7 @@ def _result(ranks: Ranks, name: str) -> Result | None:
 
 
 def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, float]:
-    """Return how long each rank waited for others in its rounds, as far as they share them."""
+    """Return how long each rank waited for others in its iterations, as far as they share them."""
     spans = [one.span for one in found if one.span is not None]
     if len(spans) < 2:
         return {}

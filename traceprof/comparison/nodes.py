@@ -31,31 +31,31 @@ BOTH: Final = "forward+backward"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeIterations:
-    """The rounds of a rank without warm-up; None: not known.
+    """The iterations of a rank without warm-up; None: not known.
 
-    ``rounds_ns`` is the time of all ``rounds_count`` together, ``phases`` the ns of the host in
-    each phase in them; ``are_phases_ours``: the recorder named them, all that there are.
-    ``layers`` has a row for each layer: layer, type, count, host_ns, where it
-    is told host_backward_ns, where devices were recorded device_ns and backward_ns, of all rounds
-    together. ``calls_count`` collectives after the first round handed in ``calls_bytes`` and took
-    ``calls_ns``; the rounds after it took ``calls_rounds_ns``, without what lies between rounds,
-    such as a profiler that starts. ``waited_ns`` were spent in all rounds waiting for others.
-    ``span`` goes from the first of the rounds to the last.
+    ``iterations_ns`` is the time of all ``iterations_count`` together, ``phases`` the ns of the
+    host in each phase in them; ``are_phases_ours``: the recorder named them, all that there are.
+    ``layers`` has a row for each layer: layer, type, count, host_ns, where it is told
+    host_backward_ns, where devices were recorded device_ns and backward_ns, of all iterations
+    together. ``calls_count`` collectives after the first iteration handed in ``calls_bytes`` and
+    took ``calls_ns``; the iterations after it took ``calls_iterations_ns``, without what lies
+    between them, such as a profiler that starts. ``waited_ns`` were spent in all of them waiting
+    for others. ``span`` goes from the first of them to the last.
     """
 
     run: str
     rank: int | None
     node: str
     ranks_count: int
-    rounds_count: int
+    iterations_count: int
     warmup_count: int
-    rounds_ns: int
+    iterations_ns: int
     phases: Mapping[str, int] = field(default_factory=dict)
     layers: pd.DataFrame = field(default_factory=pd.DataFrame)
     are_phases_ours: bool = True
     samples_count: float | None = None
     calls_count: int | None = None
-    calls_rounds_ns: int = 0
+    calls_iterations_ns: int = 0
     calls_bytes: float | None = None
     calls_ns: float | None = None
     waited_ns: float | None = None
@@ -73,7 +73,7 @@ class NodeIterations:
 
     @property
     def ranks(self) -> str:
-        """Whether ranks exchange anything in a round; "" where collectives were not recorded."""
+        """Whether ranks exchange anything in it; "" where collectives were not recorded."""
         if self.ranks_count == 1:
             return ONE
         if self.calls_count is None:
@@ -93,7 +93,7 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     Raises:
         UsageError: no rank has any round.
     """
-    known = [one for one in of_ranks if one.rounds_count]
+    known = [one for one in of_ranks if one.iterations_count]
     if not known:
         raise UsageError(
             "no rounds are known: they are the steps and forward passes that `traceprof record` "
@@ -107,7 +107,7 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
         layers = pd.concat(of_runs, ignore_index=True)
         results[NODE_LAYERS] = _layers(layers, known, on_device)
     runs = list(dict.fromkeys(one.run for one in of_ranks))
-    left_out = [one for one in of_ranks if not one.rounds_count]
+    left_out = [one for one in of_ranks if not one.iterations_count]
     return Comparison(
         title=f"rounds of the ranks of {', '.join(runs)}",
         results=results,
@@ -139,7 +139,7 @@ def _node_rows(run: Sequence[NodeIterations]) -> list[dict[str, Any]]:
 
 
 def _node_row(one: NodeIterations) -> dict[str, Any]:
-    n, seconds = one.rounds_count, one.rounds_ns / 1e9
+    n, seconds = one.iterations_count, one.iterations_ns / 1e9
     calls = one.calls_count or nan
     each = {f"{phase}_ns": one.phases.get(phase, nan) / n for phase in PHASES}
     return {
@@ -147,11 +147,11 @@ def _node_row(one: NodeIterations) -> dict[str, Any]:
         "rank": _rank(one),
         "mode": one.mode,
         "ranks": one.ranks,
-        "round_ns": one.rounds_ns / n,
+        "round_ns": one.iterations_ns / n,
         **each,
-        "other_ns": (one.rounds_ns - sum(one.phases.values())) / n if one.phases else nan,
+        "other_ns": (one.iterations_ns - sum(one.phases.values())) / n if one.phases else nan,
         "samples_per_s": _number(one.samples_count) / seconds,
-        "syncs_per_s": 1e9 * calls / (one.calls_rounds_ns or nan),
+        "syncs_per_s": 1e9 * calls / (one.calls_iterations_ns or nan),
         "sync_bytes": _number(one.calls_bytes) / calls,
         "sync_ns": _number(one.calls_ns) / calls,
         "sync_bytes_per_s": 1e9 * _number(one.calls_bytes) / (_number(one.calls_ns) or nan),
@@ -180,10 +180,10 @@ def _layers_of_run(run: Sequence[NodeIterations], on_device: bool) -> pd.DataFra
     for one in run:
         layers = one.layers
         if (forward := "device_ns" if on_device else "host_ns") in layers:
-            times = {"forward_ns": layers[forward].astype(float) / one.rounds_count}
+            times = {"forward_ns": layers[forward].astype(float) / one.iterations_count}
             backward = layers.get(f"{host}backward_ns", pd.Series(nan, layers.index))
-            times["backward_ns"] = backward.astype(float) / one.rounds_count
-            whole = (layers[forward].astype(float) + backward.astype(float)) / one.rounds_count
+            times["backward_ns"] = backward.astype(float) / one.iterations_count
+            whole = (layers[forward].astype(float) + backward.astype(float)) / one.iterations_count
             about = {"run": one.run, "rank": _rank(one), "mode": one.mode, "ranks": one.ranks}
             frames.append(layers[["layer", "type"]].assign(**about, **times, both_ns=whole))
     found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
@@ -219,10 +219,10 @@ _TOGETHER: Final = Note(
 
 def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
     """Yield what synchronising costs a round of each mode, and what the backward pass adds."""
-    rounds = _rounds_by_kind(rows)
+    iterations = _iterations_by_kind(rows)
     for mode in (FORWARD, BOTH):
-        alone = rounds.get((mode, INDEPENDENT)) or rounds.get((mode, ONE))
-        together = rounds.get((mode, SYNCHRONISED))
+        alone = iterations.get((mode, INDEPENDENT)) or iterations.get((mode, ONE))
+        together = iterations.get((mode, SYNCHRONISED))
         if alone and together:
             yield Note.of(
                 "{mode}: a round takes {together:ns} where nodes are synchronised and {alone:ns} "
@@ -233,7 +233,7 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
                 more=together / alone - 1,
             )
     for kind in (ONE, INDEPENDENT, SYNCHRONISED):
-        forward, both = rounds.get((FORWARD, kind)), rounds.get((BOTH, kind))
+        forward, both = iterations.get((FORWARD, kind)), iterations.get((BOTH, kind))
         if forward and both:
             yield Note.of(
                 "{kind} nodes: a round takes {forward:ns} forward, {both:ns} with the backward "
@@ -245,7 +245,7 @@ def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
             )
 
 
-def _rounds_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], float]:
+def _iterations_by_kind(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], float]:
     """Return the time of a round by mode and kind: of independent ranks the mean over all.
 
     Synchronised ranks are not averaged: that of the slowest counts, for each of several runs.
@@ -269,7 +269,7 @@ def _notes(known: Sequence[NodeIterations], left_out: Sequence[NodeIterations]) 
     yield Note.of(
         "warm-up is left out: {dropped:count} of {n:count} rounds",
         dropped=dropped,
-        n=dropped + sum(one.rounds_count for one in known),
+        n=dropped + sum(one.iterations_count for one in known),
     )
     if any(one.ranks == INDEPENDENT for one in known):
         yield Note("independent ranks exchange nothing: they are averaged (mean)")

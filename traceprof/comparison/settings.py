@@ -163,7 +163,7 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
         return
     counts = []
     for side in (base, new):
-        made = side.makeup
+        made = side.composition
         if made is None:
             return
         kernels = made.loc[(made["kind"] == "kernel").to_numpy(), "count"].sum()
@@ -184,7 +184,7 @@ def _kernels_in_common(base: Side, new: Side, matched: Matched) -> Iterator[_Row
     both = set(matched.base.values()) & set(matched.new.values())
     shares = []
     for side, names in ((base, matched.base), (new, matched.new)):
-        made = side.makeup
+        made = side.composition
         if made is None:
             return
         kernels = made[(made["kind"] == "kernel").to_numpy()]

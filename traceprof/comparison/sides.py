@@ -36,11 +36,11 @@ class Side:
 
     @property
     def units_count(self) -> int:
-        """How many units on how many devices the makeup of all runs adds up."""
+        """How many units on how many devices the composition of all runs adds up."""
         return sum(units_of(run, self.unit) * _places_of(run) for run in self.runs)
 
     @property
-    def makeup(self) -> pd.DataFrame | None:
+    def composition(self) -> pd.DataFrame | None:
         """What the windows of all runs are made of; None where it is not known of every one."""
         tables = [run.table("makeup") for run in self.runs]
         if any(table.empty for table in tables):

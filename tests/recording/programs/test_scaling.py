@@ -71,7 +71,7 @@ def test_nodes_forward_and_both(forward_only: Recorded, ddp_with_torch: Recorded
         assert row["forward_ns"] < row["round_ns"]
     both, one = rows[-1], rounds[-1]
     # DDP hands in every gradient once a step, and the buffers of its normalisations.
-    bytes_ = 313_000 * (one.rounds_count - 1)
+    bytes_ = 313_000 * (one.iterations_count - 1)
     assert both["sync_bytes"] * both["syncs_per_s"] == pytest.approx(
-        bytes_ * 1e9 / one.calls_rounds_ns, rel=0.02
+        bytes_ * 1e9 / one.calls_iterations_ns, rel=0.02
     )

@@ -76,7 +76,7 @@ def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, i
 
 
 def _losses(made: pd.DataFrame) -> pd.Series:
-    """Return what each row of the makeup would be lost to."""
+    """Return what each row of the composition would be lost to."""
     part, kind, name = (made[column].astype(object) for column in ("part", "kind", "name"))
     losses = part.map(_OF_PART).to_numpy(object)
     losses = np.where((kind == WAITING) | ((part == IDLE) & (kind == "peer")), _WAITS, losses)

@@ -44,7 +44,7 @@ __all__ = [
 def composition_of_run(ranks: Ranks) -> tuple[int, pd.DataFrame, tuple[Note, ...]]:
     """Return how many devices worked, what they did in the window, and what is not told.
 
-    Columns: part, kind, name, ns, count, n_bytes (see `makeup_of_devices`), all devices together.
+    Columns: part, kind, name, ns, count, n_bytes (see `composition_of_devices`), of all devices.
     The ns add up to the window of all devices, as far as it was recorded.
     """
     spans = {
