@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.comparison.kernel_names import Matched, match_kernels
-from traceprof.comparison.sides import Side
+from traceprof.comparison.sides import Side, shares_of
 from traceprof.comparison.specs import DIFFERENCE
 from traceprof.model.activity import PARTS
 from traceprof.model.results import Result
@@ -28,12 +28,6 @@ CAUSE: Final = ["part", "kind", "name"]
 SIDES: Final = ("base", "new")
 _KERNEL: Final = "kernel"
 _CHANGED: Final = 0.05
-
-
-def shares_of(totals: _Int64Array, n: int) -> _Int64Array:
-    """Return the ``n``-th part of each, by floor of the cumulated share: they add up as all do."""
-    reached = np.append(0, np.cumsum(totals)) // max(1, n)
-    return np.asarray(np.diff(reached), np.int64)
 
 
 def causes_of(

@@ -64,6 +64,7 @@ _IN_COMMON: Final = "kernels in common"
 _KERNELS_ALIKE: Final = 0.1
 _MOSTLY: Final = 0.5
 _MOST_NAMES: Final = 3
+_COLUMNS: Final = ["setting", "base", "new", "why", "spoils"]
 
 
 def settings_of(base: Side, new: Side, matched: Matched) -> Result:
@@ -71,11 +72,7 @@ def settings_of(base: Side, new: Side, matched: Matched) -> Result:
     rows = [_as_known(row) for row in _rows(base, new) if row[1] != row[2]]
     rows += _kernels_in_common(base, new, matched)
     rows.sort(key=lambda row: not row[4])
-    columns: dict[str, Any] = {
-        name: [row[place] for row in rows]
-        for place, name in enumerate(("setting", "base", "new", "why", "spoils"))
-    }
-    table = SETTINGS.tables[0].frame(pd.DataFrame(columns))
+    table = SETTINGS.tables[0].frame(pd.DataFrame(rows, columns=_COLUMNS))
     return Result("settings", SETTINGS, {"settings": table})
 
 
@@ -89,15 +86,12 @@ def _as_known(row: _Row) -> _Row:
 def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
     """Return what matters and is not known of both, in a sentence."""
     names = [name for name in _TELLING if not base.said(name) or not new.said(name)]
-    names += [name for name in ("global_batch_count",) if None in _both(base, new, name)]
+    batches = [side.measure("global_batch_count") for side in (base, new)]
+    names += ["global_batch_count"] if None in batches else []
     if not names:
         return ()
     text = "whether they differ in this is not recorded: {names}"
     return (Note.of(text, names=", ".join(names)),)
-
-
-def _both(base: Side, new: Side, name: str) -> tuple[float | None, float | None]:
-    return base.measure(name), new.measure(name)
 
 
 def warnings_of(settings: Result) -> tuple[Note, ...]:

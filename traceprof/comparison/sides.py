@@ -98,6 +98,12 @@ def common_unit(runs: Sequence[Summary]) -> str:
     return WINDOW
 
 
+def shares_of(totals: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+    """Return the ``n``-th part of each, by floor of the cumulated share: they add up as all do."""
+    reached = np.append(0, np.cumsum(totals)) // max(1, n)
+    return np.asarray(np.diff(reached), np.int64)
+
+
 def series_of(run: Summary, measure: str, unit: str) -> _Float64Array:
     """Return a measure step by step, in their order: of several ranks the mean; warm-up is out.
 

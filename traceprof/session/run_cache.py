@@ -5,6 +5,7 @@ It costs a few reads of each file and imports no reader: who asks again gets the
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -170,35 +171,14 @@ class RunCache:
     def texts(self, what: tuple[object, ...], make: Callable[[], Sequence[str]]) -> Sequence[str]:
         """Return the texts called ``what``: as they were kept, else as ``make`` makes them."""
         kept = self.get("texts", *what)
-        found = None if kept is None else _divided(kept)
-        if found is None:
-            found = make()
-            self.put({("texts", *what): _joined(found)})
+        if kept is not None:
+            told: list[str] = json.loads(kept.decode("utf-8", "surrogatepass"))
+            return told
+        found = list(make())
+        data = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        self.put({("texts", *what): data})
         return found
 
     def _key(self, what: tuple[object, ...]) -> str:
         assert self.inputs is not None
         return digest(self.inputs.key, *map(repr, what))
-
-
-_LENGTH_BYTES: Final = 8
-
-
-def _joined(texts: Sequence[str]) -> bytes:
-    parts = [text.encode("utf-8", "surrogatepass") for text in texts]
-    return b"".join(len(part).to_bytes(_LENGTH_BYTES, "little") + part for part in parts)
-
-
-def _divided(data: bytes) -> Sequence[str] | None:
-    """Return the texts that `_joined` joined; None where it did not."""
-    found, place = [], 0
-    while place < len(data):
-        start = place + _LENGTH_BYTES
-        place = start + int.from_bytes(data[place:start], "little")
-        if place > len(data):
-            return None
-        try:
-            found.append(data[start:place].decode("utf-8", "surrogatepass"))
-        except UnicodeDecodeError:
-            return None
-    return found

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.comparison.difference import shares_of
+from traceprof.comparison.sides import shares_of
 from traceprof.measures.composition import NOT_IN_STEP, WAITING
 from traceprof.model.activity import IDLE
 from traceprof.model.summary import Summary
