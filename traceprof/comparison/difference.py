@@ -103,11 +103,14 @@ def parts_of(causes: pd.DataFrame, names: tuple[str, str]) -> tuple[pd.DataFrame
 def phases_of(
     sums: Sequence[pd.Series], names: tuple[str, str], divisors: Sequence[int]
 ) -> pd.DataFrame:
-    """Return the phases of hosts of two, ns by name, as `causes_of` does: a sum that is exact."""
+    """Return the phases of hosts of two, ns by name, as `causes_of` does: a sum that is exact.
+
+    Where differences are equal they are in the order of the second's ``sums``.
+    """
     phases = list(dict.fromkeys([*sums[1].index, *sums[0].index]))
     totals = [own.reindex(phases, fill_value=0).to_numpy(np.int64) for own in sums]
     rates = [own / max(1, n) for own, n in zip(totals, divisors, strict=True)]
-    order = np.lexsort((-totals[1], -np.abs(rates[1] - rates[0])))
+    order = np.argsort(-np.abs(rates[1] - rates[0]), kind="stable")
     means = [shares_of(own[order], n) for own, n in zip(totals, divisors, strict=True)]
     times = {f"{name}_ns": own for name, own in zip(names, means, strict=True)}
     found = {"phase": np.array(phases, object)[order], "difference_ns": means[1] - means[0]}

@@ -212,6 +212,7 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     made = [
         composition_of_hosts(ranks, side.of_hosts).set_index("phase")["ns"] for side in (other, own)
     ]
+    made[1] = made[1].sort_values(ascending=False, kind="stable")
     n_hosts = max(1, len(own.of_hosts))
     phases = phases_of(made, _WINDOWS, (n_hosts, n_hosts))
     about = _of_devices(ranks, own, other) if has_devices else _of_hosts(ranks, phases)
