@@ -214,3 +214,8 @@ def test_resnet_of_mlperf_on_1_to_527_nodes() -> None:
     assert speedup["time_speedup"].round(1).tolist() == [1, 6.3, 53.7, 89.3]
     assert speedup["rate_speedup"].round(1).tolist() == [1, 6.2, 86.8, 232.8]
     assert speedup["remark"].notna().tolist() == [False, False, False, True]
+
+
+def test_where_no_name_tells_what_is_better_the_way_that_values_go_does() -> None:
+    runs = [a_run("a", [5.0, 3.0, 2.0], metric="oddness"), a_run("b", [5.0, 4.0], metric="oddness")]
+    assert accuracy(runs, metric="oddness").title == "oddness ≤ 4"

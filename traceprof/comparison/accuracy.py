@@ -253,8 +253,8 @@ def _target(
 ) -> Target:
     better = better_of(metric)
     if is_lower is None and not better:
-        curve = curves[0].curve["value"]
-        is_lower = bool(curve.iloc[-1] < curve.iloc[0])
+        values = curves[0].rows["value"]
+        is_lower = bool(values.iloc[-1] < values.iloc[0])
     lower = better == "lower" if is_lower is None else is_lower
     if asked is None:
         printed = {curve.run.measure(f"target_{metric}") for curve in curves}

@@ -55,7 +55,7 @@ def causes_of(
     rates = [own / max(1, n) for own, n in zip(totals, divisors, strict=True)]
     order = np.lexsort((-totals[1], -np.abs(rates[1] - rates[0])))
     order = order[(totals[0] != 0)[order] | (totals[1] != 0)[order]]
-    found = both.iloc[order].reset_index(drop=True)
+    found: pd.DataFrame = both.iloc[order].reset_index(drop=True)
     lengths, counts = [], []
     for name, ns, n in zip(names, totals, divisors, strict=True):
         size = max(1, n) if per_unit else 1
@@ -187,9 +187,9 @@ def _judged(causes: pd.DataFrame, matched: Matched) -> pd.DataFrame:
     first = causes["class_new"].where(causes["class_new"].fillna("") != "", causes["class_base"])
     old = np.array([matched.renamed.get(str(name), "") for name in causes["name"]], object)
     old = np.where(causes["kind"] == _KERNEL, old, "")
-    rates = [causes[f"{side}_rate"] for side in SIDES]
-    state = states_of(*rates, old)
-    return causes.assign(**{"class": first.fillna(""), "base_name": old, "state": state})
+    state = states_of(causes["base_rate"], causes["new_rate"], old)
+    columns: dict[str, Any] = {"class": first.fillna(""), "base_name": old, "state": state}
+    return causes.assign(**columns)
 
 
 def states_of(base_ns: Any, new_ns: Any, base_names: Any) -> npt.NDArray[np.object_]:
