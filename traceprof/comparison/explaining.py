@@ -271,7 +271,7 @@ def _of_hosts(ranks: Ranks, phases: pd.DataFrame) -> _About:
     if phases.empty:
         ranks.require("kernels", "copies")
         raise NotRecordedError("no device worked, and no ranges name the phases of a step")
-    length = {name: int(own.sum()) for name, own in phases.items() if name != "phase"}
+    length = {name: int(phases[name].sum()) for name in map(str, phases) if name != "phase"}
     return _About({"causes": (), "parts": ()}, length, (_NO_DEVICE,))
 
 
