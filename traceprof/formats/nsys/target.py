@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,12 @@ _OF_DEVICES: Final = {
     "memory_bytes_per_s": "memoryBandwidth",
     "sm_count": "smCount",
 }
+_NO_RANK: Final[Mapping[str, Any]] = {
+    "name": "",
+    **dict.fromkeys(("rank", "local_rank", "world_size"), ABSENT),
+    "host": "",
+}
+"""What is said of a process that plays no known part in a distributed program."""
 
 
 def read_info(database: Database, format_name: str) -> TraceInfo:
@@ -124,32 +130,18 @@ def read_processes(
         found = database.rows(f"SELECT pid, name FROM PROCESSES WHERE {_are_whole('pid')}")
         names = {pid: str(name or "") for pid, name in found}
     ranks = _ranks(database, groups)
-    rows = [ranks.get(int(process), _Rank()) for process in used]
-    return make_table(
-        "processes",
-        {
-            "process": used,
-            "name": [
-                row.name or names.get(int(process), "")
-                for row, process in zip(rows, used, strict=True)
-            ],
-            "rank": [row.rank for row in rows],
-            "local_rank": [row.local_rank for row in rows],
-            "world_size": [row.world_size for row in rows],
-            "host": [row.host for row in rows],
-        },
-    )
+    told = [{**_NO_RANK, **ranks.get(process, {})} for process in used.tolist()]
+    columns = {column: [row[column] for row in told] for column in _NO_RANK}
+    columns["name"] = [
+        row["name"] or names.get(process, "")
+        for row, process in zip(told, used.tolist(), strict=True)
+    ]
+    return make_table("processes", {"process": used, **columns})
 
 
-class _Rank(NamedTuple):
-    name: str = ""
-    rank: int = ABSENT
-    local_rank: int = ABSENT
-    world_size: int = ABSENT
-    host: str = ""
-
-
-def _ranks(database: Database, groups: Callable[[], Sequence[Communicator]]) -> dict[int, _Rank]:
+def _ranks(
+    database: Database, groups: Callable[[], Sequence[Communicator]]
+) -> dict[int, Mapping[str, Any]]:
     """Return what is known of the part that each process plays in a distributed program."""
     if "pid" in database.columns("TRACEPROF_PROCESSES"):
         rows = database.rows(
@@ -158,19 +150,17 @@ def _ranks(database: Database, groups: Callable[[], Sequence[Communicator]]) -> 
             f"WHERE {_are_whole('pid')}"
         )
         return {
-            pid: _Rank(str(name), rank, local_rank, world_size, str(host))
-            for pid, name, rank, local_rank, world_size, host in rows
+            pid: dict(zip(_NO_RANK, (str(name), *numbers, str(host)), strict=True))
+            for pid, name, *numbers, host in rows
         }
     if {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
         rows = database.rows(
             f"SELECT {process_sql('globalTid')}, rank FROM MPI_RANKS "
             f"WHERE {_are_whole('globalTid', 'rank')}"
         )
-        return {pid: _Rank(rank=rank) for pid, rank in rows}
-    return {
-        one.process: _Rank(rank=one.rank, world_size=one.size)
-        for one in sorted(groups(), key=lambda one: one.size)
-    }
+        return {pid: {"rank": rank} for pid, rank in rows}
+    ordered = sorted(groups(), key=lambda one: one.size)
+    return {one.process: {"rank": one.rank, "world_size": one.size} for one in ordered}
 
 
 def named_processes(database: Database) -> set[int]:

@@ -6,8 +6,6 @@ from typing import Final
 
 from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
 
-__all__ = ["FORMAT", "PREFIX"]
-
 PREFIX: Final = "CUPTI_ACTIVITY_KIND_"
 """What the tables of activities are called before their kind."""
 

@@ -44,44 +44,43 @@ def claims_of(
         told: what a manifest says of it (rank, local_rank, host, rack).
         work: tells where the device work of the whole file is, if several processes share it.
     """
-    claims = [replace(claim, path=path) for claim in _in_trace(trace, work)]
-    host = str(told.get("host") or trace.info.host or _host_in_name(path))
     environment = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
+    host = str(told.get("host") or trace.info.host or _host_in_name(path))
     rack = str(told.get("rack") or rack_of(environment))
-    claims = [
-        replace(claim, member=replace(claim.member, host=claim.member.host or host, rack=rack))
-        for claim in claims
+    found = [
+        (replace(member, host=member.host or host, rack=rack), world_size)
+        for member, world_size in _in_trace(trace, environment, work)
     ]
-    if len(claims) > 1:
-        return claims
-    (claim,) = claims
-    if isinstance(told.get("rank"), int) and told["rank"] <= LARGEST_RANK:
-        local = told.get("local_rank")
-        member = replace(
-            claim.member,
-            rank=told["rank"],
-            local_rank=local if isinstance(local, int) else claim.member.local_rank,
-            host=host,
-            known_from="manifest",
-        )
-        return [replace(claim, member=member)]
+    if len(found) == 1:
+        ((member, world_size),) = found
+        found = [(_as_told(member, path, told, host), world_size)]
+    return [RankClaim(member, path, world_size) for member, world_size in found]
+
+
+def _as_told(member: RankTrace, path: Path, told: Mapping[str, Any], host: str) -> RankTrace:
+    """Return the only rank of a file with the number that its manifest or its name tells."""
+    rank, local = told.get("rank"), told.get("local_rank")
+    if isinstance(rank, int) and rank <= LARGEST_RANK:
+        local = local if isinstance(local, int) else member.local_rank
+        return replace(member, rank=rank, local_rank=local, host=host, known_from="manifest")
     named = _IN_NAME.findall(path.name)
-    if claim.member.rank == ABSENT and named and int(named[-1]) <= LARGEST_RANK:
-        member = replace(claim.member, rank=int(named[-1]), known_from="file name")
-        return [replace(claim, member=member)]
-    return [claim]
+    if member.rank == ABSENT and named and int(named[-1]) <= LARGEST_RANK:
+        return replace(member, rank=int(named[-1]), known_from="file name")
+    return member
 
 
-def _in_trace(trace: Trace, work: Callable[[], Work]) -> list[RankClaim]:
-    rows = trace.processes
-    ranked = rows[rows["rank"].between(0, LARGEST_RANK)]
+def _in_trace(
+    trace: Trace, environment: Mapping[str, str], work: Callable[[], Work]
+) -> list[tuple[RankTrace, int]]:
+    """Return the ranks that a trace tells, each with the number of all; one where none is told."""
+    ranked = trace.processes[trace.processes["rank"].between(0, LARGEST_RANK)]
     source = "distributedInfo" if trace.info.format == "kineto" else "trace"
-    claims = []
+    found = []
     for row in ranked.to_dict("records"):
         own = trace if len(ranked) == 1 else _of_process(trace, row["process"], work())
         member = RankTrace(own, row["rank"], row["local_rank"], row["host"], source)
-        claims.append(RankClaim(member, Path(), row["world_size"]))
-    return claims or _unranked(trace, work)
+        found.append((member, row["world_size"]))
+    return found or _unranked(trace, environment, work)
 
 
 def _of_process(trace: Trace, process: int, work: Work) -> Trace:
@@ -96,22 +95,22 @@ def _of_one(trace: Trace, process: int, used: set[int]) -> Trace:
     return replace(own, devices=devices)
 
 
-def _unranked(trace: Trace, work: Callable[[], Work]) -> list[RankClaim]:
+def _unranked(
+    trace: Trace, environment: Mapping[str, str], work: Callable[[], Work]
+) -> list[tuple[RankTrace, int]]:
     """Return the processes that work on devices; their ranks may be in the environment."""
     workers = _in_order_of_devices(work()) if len(trace.processes) > 1 else []
     if len(workers) > 1:
         return [
-            RankClaim(RankTrace(_of_process(trace, process, work()), local_rank=place), Path())
+            (RankTrace(_of_process(trace, process, work()), local_rank=place), ABSENT)
             for place, process in enumerate(workers)
         ]
-    given = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
-    values = {
-        what: next((int(given[name]) for name in names if given.get(name, "").isdigit()), ABSENT)
-        for what, names in RANK_VARIABLES.items()
-    }
-    known_from = "" if values["rank"] == ABSENT else "environment"
-    member = RankTrace(trace, values["rank"], values["local_rank"], known_from=known_from)
-    return [RankClaim(member, Path(), values["world_size"])]
+    rank, local_rank, world_size = (
+        next((int(text) for name in names if (text := environment.get(name, "")).isdigit()), ABSENT)
+        for names in (RANK_VARIABLES[what] for what in ("rank", "local_rank", "world_size"))
+    )
+    known_from = "" if rank == ABSENT else "environment"
+    return [(RankTrace(trace, rank, local_rank, known_from=known_from), world_size)]
 
 
 def _in_order_of_devices(work: Work) -> list[int]:

@@ -17,16 +17,6 @@ from traceprof.formats.contract import Candidate
 from traceprof.formats.sqlite.database import Database, reporting_undecodable_names
 from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 
-__all__ = [
-    "GZIP_MAGIC",
-    "TABLE_FILES",
-    "GzipSource",
-    "examine",
-    "is_packed_database",
-    "unpacked",
-    "unpacked_head",
-]
-
 TABLE_FILES: Final = (".parquet", ".arrow")
 """The suffixes of files that hold one table of a trace."""
 GZIP_MAGIC: Final = b"\x1f\x8b"

@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 
 from traceprof.model.tables import ABSENT, TABLES, ColumnKind, Table, make_table, unit_of
 
-__all__ = ["Names", "batch_of", "frame_of", "schema_of"]
-
 _STORED: Final[Mapping[ColumnKind, pa.DataType]] = {
     ColumnKind.TIME: pa.int64(),
     ColumnKind.NUMBER: pa.int64(),

@@ -8,8 +8,6 @@ from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
 from traceprof.formats.shared.files import TABLE_FILES
 from traceprof.model.tables import TABLES
 
-__all__ = ["FORMAT", "MANIFEST"]
-
 MANIFEST: Final = "trace.json"
 """Where a folder says what its tables are."""
 
