@@ -9,19 +9,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys.schema import named, process_of
+from traceprof.formats.shared import cupti
 from traceprof.formats.shared.collectives import is_exchange
-from traceprof.formats.shared.cupti import (
-    KERNEL_SHAPE,
-    MANAGED,
-    UNIFIED_MEMORY_COPIES,
-    Place,
-    make_copies,
-    make_kernel_shapes,
-    make_kernels,
-    make_memsets,
-    make_syncs,
-    make_traced_graphs,
-)
 from traceprof.formats.sqlite.columns import Column, ColumnType, known
 from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.database import Database
@@ -36,7 +25,7 @@ COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
 SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 _PLACE: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-_SHAPE: Final = tuple(KERNEL_SHAPE.values())
+_SHAPE: Final = tuple(cupti.KERNEL_SHAPE.values())
 _NODE: Final = "graphNodeId"
 
 
@@ -56,7 +45,7 @@ def read_kernels(
         parts.append(_kernels(database, rules, raw))
     if GRAPHS in database.tables and not where:
         raw = _read(database, GRAPHS, ("graphId",), (), window)
-        parts.append(make_traced_graphs(_place(raw), raw["graphId"]))
+        parts.append(cupti.make_traced_graphs(_place(raw), raw["graphId"]))
     return stack("kernels", parts)
 
 
@@ -67,13 +56,13 @@ def read_kernels_and_shapes(
     if not has_kernel_shapes(database) or GRAPHS in database.tables:
         return read_kernels(database, rules, window), read_kernel_shapes(database, window)
     raw = _read(database, KERNELS, ("demangledName",), (_NODE, *_SHAPE), window)
-    return _kernels(database, rules, raw), make_kernel_shapes(_place(raw), raw)
+    return _kernels(database, rules, raw), cupti.make_kernel_shapes(_place(raw), raw)
 
 
 def _kernels(
     database: Database, rules: Sequence[KernelRule], raw: Mapping[str, Column]
 ) -> pd.DataFrame:
-    return make_kernels(_place(raw), named(database, raw["demangledName"]), rules, raw[_NODE])
+    return cupti.make_kernels(_place(raw), named(database, raw["demangledName"]), rules, raw[_NODE])
 
 
 def has_kernel_shapes(database: Database) -> bool:
@@ -86,7 +75,7 @@ def read_kernel_shapes(database: Database, window: TimeWindow | None = None) -> 
     parts = []
     if has_kernel_shapes(database):
         raw = _read(database, KERNELS, (), _SHAPE, window)
-        parts.append(make_kernel_shapes(_place(raw), raw))
+        parts.append(cupti.make_kernel_shapes(_place(raw), raw))
         if GRAPHS in database.tables:
             graphs = _place(_read(database, GRAPHS, (), (), window))
             parts.append(make_table("kernel_shapes", graphs))
@@ -117,12 +106,12 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> pd.Data
         optional = ("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", _NODE)
         raw = _read(database, COPIES, ("copyKind", "bytes"), optional, window)
         # A migration of unified memory says itself that its memory is managed.
-        migrates = np.isin(raw["copyKind"], UNIFIED_MEMORY_COPIES)
-        src, dst = (np.where(migrates, MANAGED, raw[kind]) for kind in ("srcKind", "dstKind"))
-        parts.append(make_copies(_place(raw), raw, src, dst))
+        migrates = np.isin(raw["copyKind"], cupti.UNIFIED_MEMORY_COPIES)
+        src, dst = (np.where(migrates, cupti.MANAGED, raw[kind]) for kind in ("srcKind", "dstKind"))
+        parts.append(cupti.make_copies(_place(raw), raw, src, dst))
     if MEMSETS in database.tables:
         raw = _read(database, MEMSETS, ("bytes",), ("memKind", _NODE), window)
-        parts.append(make_memsets(_place(raw), raw, raw["memKind"]))
+        parts.append(cupti.make_memsets(_place(raw), raw, raw["memKind"]))
     return stack("copies", parts)
 
 
@@ -131,7 +120,7 @@ def read_syncs(database: Database, window: TimeWindow | None = None) -> pd.DataF
     if SYNCS not in database.tables:
         return empty_table("syncs")
     raw = _read(database, SYNCS, ("syncType",), (), window)
-    return make_syncs(_place(raw), raw["syncType"])
+    return cupti.make_syncs(_place(raw), raw["syncType"])
 
 
 def _read(
@@ -146,7 +135,7 @@ def _read(
     return database.read_columns(table, columns, window, optional, where)
 
 
-def _place(raw: Mapping[str, Column]) -> Place:
+def _place(raw: Mapping[str, Column]) -> cupti.Place:
     starts = np.asarray(raw["start"], np.int64)
     return {
         "start_ns": starts,

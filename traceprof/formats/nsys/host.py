@@ -11,29 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.formats.nsys.schema import (
-    API_CALLS,
-    HOST_SOURCES,
-    MPI_SOURCES,
-    NVTX,
-    NVTX_DOMAIN,
-    NVTX_MARK,
-    NVTX_PUSH_POP,
-    NVTX_RANGES,
-    OVERHEADS,
-    named,
-    placed,
-    process_of,
-    thread_of,
-)
+from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.sidecar import read_own
-from traceprof.formats.shared.cupti import (
-    NO_ANNOTATIONS,
-    Annotations,
-    constant_name,
-    make_annotations,
-    plain_api_name,
-)
+from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite.columns import (
     NULL,
     Column,
@@ -70,14 +50,14 @@ def read_api_calls(
     database: Database, window: TimeWindow | None = None, where: str | None = None
 ) -> pd.DataFrame:
     """Return the calls of the CUDA runtime and driver; with ``where`` those for which it holds."""
-    if API_CALLS not in database.tables:
+    if schema.API_CALLS not in database.tables:
         return empty_table("api_calls")
     wanted = dict.fromkeys((*_SPAN, "nameId", "correlationId"), _INTEGER)
-    raw = database.read_columns(API_CALLS, wanted, window, where=where)
-    names = named(database, raw["nameId"])
-    plain = [plain_api_name(str(name)) for name in names.categories]
+    raw = database.read_columns(schema.API_CALLS, wanted, window, where=where)
+    names = schema.named(database, raw["nameId"])
+    plain = [cupti.plain_api_name(str(name)) for name in names.categories]
     own = {"correlation": known(raw["correlationId"]), "name": categorical(names.codes, plain)}
-    return make_table("api_calls", {**placed(raw), **own})
+    return make_table("api_calls", {**schema.placed(raw), **own})
 
 
 def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -87,10 +67,10 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
     """
     numbers = np.concatenate([frame["correlation"].to_numpy() for frame in work])
     numbers = numbers[numbers != ABSENT]
-    if API_CALLS not in database.tables or not len(numbers):
+    if schema.API_CALLS not in database.tables or not len(numbers):
         return empty_table("api_calls")
     raw = database.read_columns(
-        API_CALLS,
+        schema.API_CALLS,
         dict.fromkeys(("start", "globalTid", "correlationId"), _INTEGER),
         where=all_of(
             between("start", None, before_ns - 1),
@@ -100,7 +80,7 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
     return pd.DataFrame(
         {
             "start_ns": np.asarray(raw["start"], np.int64),
-            "process": process_of(raw["globalTid"]),
+            "process": schema.process_of(raw["globalTid"]),
             "correlation": np.asarray(raw["correlationId"], np.int64),
         }
     )
@@ -109,21 +89,21 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
 def read_host_ops(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return calls of the operating system, of libraries, MPI and UCX, and CPU operators."""
     parts = []
-    if libraries := [table for table in HOST_SOURCES if table in database.tables]:
+    if libraries := [table for table in schema.HOST_SOURCES if table in database.tables]:
         spans, place = _named_spans(database, libraries, window)
-        source = categorical(place, [HOST_SOURCES[table] for table in libraries])
+        source = categorical(place, [schema.HOST_SOURCES[table] for table in libraries])
         parts.append(make_table("host_ops", {**spans, "source": source}))
-    for table, name in MPI_SOURCES.items():
+    for table, name in schema.MPI_SOURCES.items():
         if table in database.tables:
             spans, place = _named_spans(database, [table], window, "textId")
-            source = constant_name(name, len(place))
+            source = cupti.constant_name(name, len(place))
             parts.append(make_table("host_ops", {**spans, "source": source}))
     return stack("host_ops", [*parts, read_own(database, "host_ops", window)])
 
 
 def read_overheads(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
     """Return what the profiler says that it took itself."""
-    tables = [table for table in OVERHEADS if table in database.tables]
+    tables = [table for table in schema.OVERHEADS if table in database.tables]
     if not tables:
         return empty_table("overheads")
     return make_table("overheads", _named_spans(database, tables, window)[0])
@@ -139,21 +119,21 @@ def _named_spans(
     ]
     whole = {one: np.concatenate([np.asarray(raw[one]) for raw in parts]) for one in wanted}
     place = np.repeat(np.arange(len(parts)), [len(raw["start"]) for raw in parts])
-    return {**placed(whole), "name": named(database, whole[name])}, place
+    return {**schema.placed(whole), "name": schema.named(database, whole[name])}, place
 
 
 def read_annotations(
     database: Database, capture_end_ns: int | None, *, only_steps: bool = False
-) -> Annotations:
+) -> cupti.Annotations:
     """Return the NVTX ranges and marks; a range that was never closed ends with the capture.
 
     ``only_steps``: those in domains, and those with names that steps have.
     """
-    if NVTX not in database.tables:
-        return NO_ANNOTATIONS
-    payloads = [name for name in _PAYLOADS if name in database.columns(NVTX)]
+    if schema.NVTX not in database.tables:
+        return cupti.NO_ANNOTATIONS
+    payloads = [name for name in _PAYLOADS if name in database.columns(schema.NVTX)]
     raw = database.read_columns(
-        NVTX,
+        schema.NVTX,
         {
             **dict.fromkeys(_NUMBERS, _INTEGER),
             **dict.fromkeys(payloads, ColumnType.REAL),
@@ -166,8 +146,8 @@ def read_annotations(
     events = pd.DataFrame(
         {
             **{name: np.asarray(raw[name], np.int64) for name in _NUMBERS},
-            "process": process_of(raw["globalTid"]),
-            "thread": thread_of(raw["globalTid"]),
+            "process": schema.process_of(raw["globalTid"]),
+            "thread": schema.thread_of(raw["globalTid"]),
             "name": names,
             "payload": _first_known([raw[name] for name in payloads], len(names)),
         },
@@ -180,10 +160,10 @@ def read_annotations(
 def _may_be_steps(database: Database) -> Condition:
     """Return what holds for every event that may be a step, or is in a domain."""
     found: list[Condition] = [
-        among("eventType", (NVTX_DOMAIN,)),
+        among("eventType", (schema.NVTX_DOMAIN,)),
         contains("text", _IN_NAMES_OF_STEPS),
     ]
-    if "domainId" in database.columns(NVTX):
+    if "domainId" in database.columns(schema.NVTX):
         found.append(differs("domainId", 0))
     if "StringIds" in database.tables:
         alike = contains("value", _IN_NAMES_OF_STEPS).sql
@@ -203,19 +183,19 @@ def _first_known(columns: Sequence[Column], length: int) -> npt.NDArray[np.float
     return found
 
 
-def _split(events: pd.DataFrame, capture_end_ns: int | None) -> Annotations:
+def _split(events: pd.DataFrame, capture_end_ns: int | None) -> cupti.Annotations:
     # Most often one run of rows, which is not copied.
-    spans = events.iloc[rows_where(np.isin(events["eventType"].to_numpy(), NVTX_RANGES))]
+    spans = events.iloc[rows_where(np.isin(events["eventType"].to_numpy(), schema.NVTX_RANGES))]
     ends = spans["end"].to_numpy().copy()
     unclosed = ends == NULL
     if unclosed.any():
         last = max(int(ends.max(initial=0)), int(spans["start"].max()), capture_end_ns or 0)
         ends[unclosed] = last
-    return make_annotations(
+    return cupti.make_annotations(
         {**_described(spans), "category": known(spans["category"].to_numpy())},
         ends,
-        (spans["eventType"] == NVTX_PUSH_POP).to_numpy(),
-        _described(events[events["eventType"] == NVTX_MARK]),
+        (spans["eventType"] == schema.NVTX_PUSH_POP).to_numpy(),
+        _described(events[events["eventType"] == schema.NVTX_MARK]),
         int(unclosed.sum()),
     )
 
@@ -231,7 +211,7 @@ def _described(events: pd.DataFrame) -> dict[str, Column]:
 def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
     """Return the name of each event: its own text, else the registered string."""
     assert isinstance(texts, pd.Categorical)
-    registered = named(database, ids)
+    registered = schema.named(database, ids)
     own = np.asarray(ids, np.int64) == NULL
     # The few registered names are put among the many others, both of which are sorted.
     many, few = texts.categories.tolist(), registered.categories.tolist()
@@ -253,7 +233,7 @@ def _domains(events: pd.DataFrame) -> pd.Categorical:
     Domain ids count per process. A file that was cut from a longer one may have lost the rows
     that name them; NCCL's is then known by what is in it.
     """
-    created = events[events["eventType"] == NVTX_DOMAIN]
+    created = events[events["eventType"] == schema.NVTX_DOMAIN]
     titles = {
         (int(process), int(domain)): str(name)
         for process, domain, name in zip(

@@ -10,30 +10,8 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.contract import Outline, ReadOptions, from_first_launch
-from traceprof.formats.nsys.communication import (
-    Communicator,
-    NcclCalls,
-    communicators,
-    count_communication,
-    make_nccl_collectives,
-    read_nccl_calls,
-)
-from traceprof.formats.nsys.device import (
-    communication_kernels,
-    read_copies,
-    read_kernel_shapes,
-    read_kernels,
-    read_kernels_and_shapes,
-    read_syncs,
-)
+from traceprof.formats.nsys import communication, device, host, target
 from traceprof.formats.nsys.format import FORMAT
-from traceprof.formats.nsys.host import (
-    read_annotations,
-    read_api_calls,
-    read_host_ops,
-    read_launches,
-    read_overheads,
-)
 from traceprof.formats.nsys.metrics import read_metrics
 from traceprof.formats.nsys.mpi import read_mpi_collectives
 from traceprof.formats.nsys.schema import COLLECTIVES, KERNELS
@@ -43,16 +21,6 @@ from traceprof.formats.nsys.survey import (
     recorded_tables,
     survey_of,
     unrecorded_graphs,
-)
-from traceprof.formats.nsys.target import (
-    capture_end_ns,
-    named_processes,
-    physical_devices,
-    read_devices,
-    read_environment,
-    read_info,
-    read_processes,
-    read_threads,
 )
 from traceprof.formats.shared.collectives import (
     annotated_collectives,
@@ -93,8 +61,8 @@ class _Reading:
     def __init__(self, database: Database, options: ReadOptions) -> None:
         self.database = database
         self.options = options
-        self.capture_end = capture_end_ns(database)
-        self.places = physical_devices(database)
+        self.capture_end = target.capture_end_ns(database)
+        self.places = target.physical_devices(database)
 
     def trace(self) -> Trace:
         """Return what is asked for, and what was read for it."""
@@ -102,17 +70,17 @@ class _Reading:
             return self.options.known.with_tables(self.events)
         options, survey = self.options, self.survey
         tables = self.events | {
-            "devices": read_devices(self.database),
-            "environment": read_environment(self.database),
+            "devices": target.read_devices(self.database),
+            "environment": target.read_environment(self.database),
         }
         has_rows = survey.with_rows() | {name for name, frame in tables.items() if len(frame)}
         if options.wants("processes", "threads"):
             used = survey.processes
-            tables["processes"] = read_processes(self.database, used, self._communicators)
-            tables["threads"] = read_threads(self.database, used)
+            tables["processes"] = target.read_processes(self.database, used, self._communicators)
+            tables["threads"] = target.read_threads(self.database, used)
             has_rows |= {name for name in ("processes", "threads") if len(tables[name])}
         elif len(survey.processes):
-            named = named_processes(self.database)
+            named = target.named_processes(self.database)
             has_rows |= {"processes"} | (
                 {"threads"} if named & set(survey.processes.tolist()) else set()
             )
@@ -122,7 +90,7 @@ class _Reading:
         recorded = self._note.recorded_of(
             has_rows, recorded_tables(self.database, has_rows | self._note.recorded)
         )
-        info = read_info(self.database, FORMAT.name)
+        info = target.read_info(self.database, FORMAT.name)
         trace = make_trace(info, tables, recorded, self._span, worked)
         trace = trace.with_worked(self._note.devices)
         return trace.with_warnings(*self._warnings(), *read_diagnostics(self.database))
@@ -163,13 +131,13 @@ class _Reading:
             "api_calls": lambda: self._api_calls,
             "ranges": lambda: self._annotations.ranges,
             "marks": lambda: self._annotations.marks,
-            "host_ops": lambda: read_host_ops(database, self._reach),
-            "syncs": lambda: read_syncs(database, window),
+            "host_ops": lambda: host.read_host_ops(database, self._reach),
+            "syncs": lambda: device.read_syncs(database, window),
             "collectives": self._read_collectives,
             "samples": lambda: stack(
                 "samples", [read_own(database, "samples", window), read_metrics(database, window)]
             ),
-            "overheads": lambda: read_overheads(database, window),
+            "overheads": lambda: host.read_overheads(database, window),
         }
         self._read_side_by_side()
         tables = {name: read() for name, read in readers.items() if self.options.needs(name)}
@@ -194,30 +162,30 @@ class _Reading:
     def _kernels(self) -> pd.DataFrame:
         if self.options.needs("kernel_shapes"):
             return self._kernels_and_shapes[0]
-        return read_kernels(self.database, self.options.rules, self.options.window)
+        return device.read_kernels(self.database, self.options.rules, self.options.window)
 
     @cached_property
     def _kernels_and_shapes(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         database, options = self.database, self.options
         if not options.needs("kernels"):
-            return empty_table("kernels"), read_kernel_shapes(database, options.window)
-        return read_kernels_and_shapes(database, options.rules, options.window)
+            return empty_table("kernels"), device.read_kernel_shapes(database, options.window)
+        return device.read_kernels_and_shapes(database, options.rules, options.window)
 
     @cached_property
     def _copies(self) -> pd.DataFrame:
-        return read_copies(self.database, self.options.window)
+        return device.read_copies(self.database, self.options.window)
 
     @cached_property
     def _api_calls(self) -> pd.DataFrame:
-        return read_api_calls(self.database, self._reach)
+        return host.read_api_calls(self.database, self._reach)
 
     @cached_property
     def _annotations(self) -> Annotations:
         if self.options.only_steps and not self.options.wants("marks", "collectives"):
-            found = read_annotations(self.database, self.capture_end, only_steps=True)
+            found = host.read_annotations(self.database, self.capture_end, only_steps=True)
             if not found.n_unclosed:  # these end with the last of all
                 return found
-        return read_annotations(self.database, self.capture_end)
+        return host.read_annotations(self.database, self.capture_end)
 
     @cached_property
     def _reach(self) -> TimeWindow | None:
@@ -226,7 +194,9 @@ class _Reading:
         if window is None:
             return None
         work = (self._kernels, self._copies)
-        return from_first_launch(window, work, read_launches(self.database, window.start_ns, work))
+        return from_first_launch(
+            window, work, host.read_launches(self.database, window.start_ns, work)
+        )
 
     @property
     def _has_own_collectives(self) -> bool:
@@ -242,20 +212,24 @@ class _Reading:
         else:
             parts = [read_mpi_collectives(self.database)]
             if len(self._nccl_calls.rows):
-                parts.insert(0, make_nccl_collectives(self._nccl_calls, *self._communication))
+                parts.insert(
+                    0, communication.make_nccl_collectives(self._nccl_calls, *self._communication)
+                )
             found = stack("collectives", parts)
-        if found.empty and count_communication(self.database).n_annotations:
+        if found.empty and communication.count_communication(self.database).n_annotations:
             return annotated_collectives(self._annotations.ranges, *self._communication)
         return found
 
     @cached_property
-    def _nccl_calls(self) -> NcclCalls:
-        return read_nccl_calls(self.database)
+    def _nccl_calls(self) -> communication.NcclCalls:
+        return communication.read_nccl_calls(self.database)
 
-    def _communicators(self) -> list[Communicator]:
+    def _communicators(self) -> list[communication.Communicator]:
         if self.options.needs("collectives") and not self._has_own_collectives:
-            return communicators(self._nccl_calls)
-        return communicators(read_nccl_calls(self.database, only_inits=True))
+            return communication.communicators(self._nccl_calls)
+        return communication.communicators(
+            communication.read_nccl_calls(self.database, only_inits=True)
+        )
 
     def _own_collectives(self) -> pd.DataFrame:
         own = read_own(self.database, "collectives")
@@ -274,17 +248,17 @@ class _Reading:
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
         if has_kernels and has_calls:
             return self._kernels, self._api_calls
-        where = communication_kernels(self.database, self.options.rules)
+        where = device.communication_kernels(self.database, self.options.rules)
         if not where:
             return empty_table("kernels"), empty_table("api_calls")
         launched = f"SELECT correlationId FROM {self.database.stored_name(KERNELS)} WHERE {where}"
         return (
             self._kernels
             if has_kernels
-            else read_kernels(self.database, self.options.rules, where=where),
+            else device.read_kernels(self.database, self.options.rules, where=where),
             self._api_calls
             if has_calls
-            else read_api_calls(self.database, where=f"correlationId IN ({launched})"),
+            else host.read_api_calls(self.database, where=f"correlationId IN ({launched})"),
         )
 
     def _warnings(self) -> list[str]:
@@ -330,12 +304,12 @@ def _on_physical_devices(
 ) -> dict[str, pd.DataFrame]:
     """Return the device tables with the machine's device numbers for those of a process."""
     moved: dict[str, pd.DataFrame] = {}
-    for (process, ordinal), device in places.items():
-        if ordinal == device:
+    for (process, ordinal), number in places.items():
+        if ordinal == number:
             continue
         for name in {"kernels", "kernel_shapes", "copies", "syncs"} & tables.keys():
             original = tables[name]
             rows = (original["process"] == process) & (original["device"] == ordinal)
             frame = moved.get(name, original)
-            moved[name] = frame.assign(device=frame["device"].where(~rows, device))
+            moved[name] = frame.assign(device=frame["device"].where(~rows, number))
     return moved

@@ -10,15 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.nsys.schema import (
-    COLLECTIVES,
-    OPERATORS,
-    SAMPLES,
-    TRACEPROF_TABLES,
-    global_id,
-    named,
-    placed,
-)
+from traceprof.formats.nsys import schema
 from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, known
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
@@ -30,11 +22,11 @@ from traceprof.secrets import storable
 
 _STORED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "host_ops": (
-        OPERATORS,
+        schema.OPERATORS,
         {"name": "nameId", "source": "source", "correlation": "correlationId"},
     ),
     "collectives": (
-        COLLECTIVES,
+        schema.COLLECTIVES,
         {
             **{name: name for name in ("op", "dtype", "backend", "sequence", "peer", "tag")},
             "n_bytes": "bytes",
@@ -45,7 +37,7 @@ _STORED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
             "correlation": "correlationId",
         },
     ),
-    "samples": (SAMPLES, {name: name for name in ("source", "metric", "value")}),
+    "samples": (schema.SAMPLES, {name: name for name in ("source", "metric", "value")}),
     "processes": (
         "TRACEPROF_PROCESSES",
         {
@@ -83,12 +75,14 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
     if _NAME in wanted:
         wanted[_NAME] = ColumnType.INTEGER
     raw = database.read_columns(table, wanted, window, [one for one in _LATER if one in wanted])
-    columns: dict[str, Any] = placed(raw) if "thread" in kinds else {"start_ns": raw["start"]}
+    columns: dict[str, Any] = (
+        schema.placed(raw) if "thread" in kinds else {"start_ns": raw["start"]}
+    )
     for own, column in stored.items():
         is_number = kinds[own] is ColumnKind.NUMBER
         columns[own] = known(raw[column]) if is_number else raw[column]
     if name == "host_ops":
-        columns["name"] = named(database, raw[_NAME])
+        columns["name"] = schema.named(database, raw[_NAME])
     if name == "collectives":
         columns["op"] = _plain_ops(raw["op"])
     return make_table(name, columns)
@@ -108,7 +102,7 @@ def append_traceprof_tables(
     for name in _STORED:
         if name in trace.recorded or len(trace.table(name)):
             _append(connection, name, trace.table(name), strings)
-    create(connection, "TRACEPROF_MANIFEST", TRACEPROF_TABLES)
+    create(connection, "TRACEPROF_MANIFEST", schema.TRACEPROF_TABLES)
     rows = {**manifest, "recorded": json.dumps(sorted(trace.recorded))}
     connection.executemany(
         "INSERT INTO TRACEPROF_MANIFEST VALUES (?, ?)",
@@ -129,7 +123,7 @@ def _append(
     connection: sqlite3.Connection, name: str, frame: pd.DataFrame, strings: StringIds
 ) -> None:
     table, stored = _STORED[name]
-    create(connection, table, TRACEPROF_TABLES)
+    create(connection, table, schema.TRACEPROF_TABLES)
     kinds = TABLES[name].columns
     columns: dict[str, Any] = {"start": frame["start_ns"]} if "start_ns" in kinds else {}
     if "thread" in kinds:
@@ -144,14 +138,14 @@ def _append(
     insert_columns(connection, table, columns)
 
 
-def create(connection: sqlite3.Connection, table: str, schema: Mapping[str, str]) -> None:
-    """Make ``table`` as ``schema`` has it, unless it is there."""
-    connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({schema[table]})")
+def create(connection: sqlite3.Connection, table: str, tables: Mapping[str, str]) -> None:
+    """Make ``table`` as ``tables`` has it, unless it is there."""
+    connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({tables[table]})")
 
 
 def global_ids(frame: pd.DataFrame) -> list[int]:
     """Return the ``globalTid`` of each row."""
     processes = frame["process"].to_numpy(np.int64) & _ID
     threads = frame["thread"].to_numpy(np.int64) & _ID
-    ids: list[int] = (global_id(0) | processes << 24 | threads).tolist()
+    ids: list[int] = (schema.global_id(0) | processes << 24 | threads).tolist()
     return ids

@@ -13,33 +13,17 @@ import pandas as pd
 
 from traceprof.formats.nvprof.file import NvprofFile, call_names, object_ids, whole
 from traceprof.formats.nvprof.format import PREFIX
-from traceprof.formats.shared.cupti import (
-    KERNEL_SHAPE,
-    MEMORY_KINDS,
-    NO_ANNOTATIONS,
-    Annotations,
-    Place,
-    constant_name,
-    decode,
-    make_annotations,
-    make_copies,
-    make_kernel_shapes,
-    make_kernels,
-    make_memsets,
-    make_syncs,
-    make_traced_graphs,
-    names_by_number,
-)
+from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite.columns import NULL, Column, known
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
 _PLACE: Final = ("deviceId", "streamId", "correlationId")
-_KINDS: Final = {code + 1: kind for code, kind in MEMORY_KINDS.items() if kind != "unknown"}
+_KINDS: Final = {code + 1: kind for code, kind in cupti.MEMORY_KINDS.items() if kind != "unknown"}
 """nvprof's codes of kinds of memory are nsys's plus one; 0 is not known."""
 MIGRATIONS: Final = {1: "h2d", 2: "d2h", 8: "p2p"}
 _KERNELS: Final = ("CONCURRENT_KERNEL", "KERNEL")
-_SHAPE: Final = tuple(KERNEL_SHAPE.values())
+_SHAPE: Final = tuple(cupti.KERNEL_SHAPE.values())
 _NO_STREAM: Final = 0xFFFFFFFF
 MARK: Final = 1
 START: Final = 2
@@ -61,10 +45,10 @@ def read_kernels(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataF
     for table in filter(file.has, _KERNELS):
         raw = file.columns(table, (*_PLACE, "name"), window, ["graphNodeId"])
         names = file.kernel_names(raw["name"])
-        parts.append(make_kernels(_place(file, raw), names, file.rules, _graph_nodes(raw)))
+        parts.append(cupti.make_kernels(_place(file, raw), names, file.rules, _graph_nodes(raw)))
     if file.has("GRAPH_TRACE"):
         raw = file.columns("GRAPH_TRACE", (*_PLACE, "graphId"), window)
-        parts.append(make_traced_graphs(_place(file, raw), raw["graphId"]))
+        parts.append(cupti.make_traced_graphs(_place(file, raw), raw["graphId"]))
     return stack("kernels", parts)
 
 
@@ -80,7 +64,7 @@ def read_kernel_shapes(file: NvprofFile, window: TimeWindow | None = None) -> pd
     parts = []
     for table in filter(file.has, _KERNELS):
         raw = file.columns(table, _PLACE, window, _SHAPE)
-        parts.append(make_kernel_shapes(_place(file, raw), raw))
+        parts.append(cupti.make_kernel_shapes(_place(file, raw), raw))
     if file.has("GRAPH_TRACE"):
         raw = file.columns("GRAPH_TRACE", _PLACE, window)
         parts.append(make_table("kernel_shapes", _place(file, raw)))
@@ -94,11 +78,13 @@ def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFr
         needed = (*_PLACE, "copyKind", "srcKind", "dstKind", "bytes")
         raw = file.columns(table, needed, window, ("graphNodeId", "srcDeviceId", "dstDeviceId"))
         raw["graphNodeId"] = _graph_nodes(raw)
-        parts.append(make_copies(_place(file, raw), raw, raw["srcKind"], raw["dstKind"], _KINDS))
+        parts.append(
+            cupti.make_copies(_place(file, raw), raw, raw["srcKind"], raw["dstKind"], _KINDS)
+        )
     if file.has("MEMSET"):
         raw = file.columns("MEMSET", (*_PLACE, "bytes"), window, ("memoryKind", "graphNodeId"))
         raw["graphNodeId"] = _graph_nodes(raw)
-        parts.append(make_memsets(_place(file, raw), raw, raw["memoryKind"], _KINDS))
+        parts.append(cupti.make_memsets(_place(file, raw), raw, raw["memoryKind"], _KINDS))
     if file.has("UNIFIED_MEMORY_COUNTER"):
         parts.append(_migrations(file, window))
     return stack("copies", parts)
@@ -112,12 +98,12 @@ def _migrations(file: NvprofFile, window: TimeWindow | None) -> pd.DataFrame:
     raw = {name: values[kept] for name, values in raw.items()}
     raw["deviceId"] = np.where(raw["counterKind"] == 2, raw["srcId"], raw["dstId"])
     raw["correlationId"] = np.full(len(raw["value"]), ABSENT)
-    managed = constant_name("managed", len(raw["value"]))
+    managed = cupti.constant_name("managed", len(raw["value"]))
     return make_table(
         "copies",
         {
             **_place(file, raw),
-            "direction": decode(raw["counterKind"], MIGRATIONS),
+            "direction": cupti.decode(raw["counterKind"], MIGRATIONS),
             "n_bytes": known(raw["value"]),
             "src_kind": managed,
             "dst_kind": managed,
@@ -135,10 +121,10 @@ def read_syncs(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFra
     contexts, place = np.unique(raw["contextId"], return_inverse=True)
     owners = np.array([devices.get(context, ABSENT) for context in contexts.tolist()], np.int64)
     raw["deviceId"] = owners[place.ravel()]
-    return make_syncs(_place(file, raw), raw["type"])
+    return cupti.make_syncs(_place(file, raw), raw["type"])
 
 
-def _place(file: NvprofFile, raw: Place) -> Place:
+def _place(file: NvprofFile, raw: cupti.Place) -> cupti.Place:
     stream = known(raw["streamId"])
     return {
         "start_ns": raw["start_ns"],
@@ -150,7 +136,7 @@ def _place(file: NvprofFile, raw: Place) -> Place:
     }
 
 
-def _graph_nodes(raw: Place) -> npt.NDArray[np.int64]:
+def _graph_nodes(raw: cupti.Place) -> npt.NDArray[np.int64]:
     return np.where(raw["graphNodeId"] == 0, NULL, raw["graphNodeId"])
 
 
@@ -173,7 +159,7 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.Dat
                     # Markers have these 32 bits without a sign.
                     "thread": raw["threadId"] & _THREAD_BITS,
                     "correlation": raw["correlationId"],
-                    "name": names_by_number(raw["cbid"], name),
+                    "name": cupti.names_by_number(raw["cbid"], name),
                 },
             )
         )
@@ -205,14 +191,14 @@ def read_overheads(file: NvprofFile) -> pd.DataFrame:
     )
 
 
-def read_markers(file: NvprofFile, last_ns: Callable[[], int]) -> Annotations:
+def read_markers(file: NvprofFile, last_ns: Callable[[], int]) -> cupti.Annotations:
     """Return the NVTX ranges and marks.
 
     Start and end of a range are two records with the same id; the end has no name. A range
     without an end lasts until the last record, which ``last_ns`` finds.
     """
     if not file.has("MARKER"):
-        return NO_ANNOTATIONS
+        return cupti.NO_ANNOTATIONS
     events = _events(file)
     starts = events[(events["flags"] & START) != 0]
     ends = events[(events["flags"] & END) != 0]
@@ -221,7 +207,7 @@ def read_markers(file: NvprofFile, last_ns: Callable[[], int]) -> Annotations:
     )
     unclosed = spans["time_end"].isna().to_numpy()
     latest = max(last_ns(), 0) if unclosed.any() else 0
-    return make_annotations(
+    return cupti.make_annotations(
         {**_described(file, spans), "category": spans["category"].to_numpy(np.int64)},
         spans["time_end"].fillna(latest).to_numpy(np.int64),
         (spans["kind"] == _THREAD).to_numpy(),

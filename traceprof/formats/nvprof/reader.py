@@ -14,20 +14,8 @@ from typing import Final
 import pandas as pd
 
 from traceprof.formats.contract import Outline, ReadOptions, from_first_launch
-from traceprof.formats.nvprof.events import (
-    END,
-    MARK,
-    MIGRATIONS,
-    START,
-    has_kernel_shapes,
-    read_api_calls,
-    read_copies,
-    read_kernel_shapes,
-    read_kernels,
-    read_markers,
-    read_overheads,
-    read_syncs,
-)
+from traceprof.formats.nvprof import events
+from traceprof.formats.nvprof.events import END, MARK, MIGRATIONS, START
 from traceprof.formats.nvprof.file import (
     NvprofFile,
     object_ids,
@@ -174,7 +162,7 @@ class _Reading:
             "environment": read_environment(self.file),
         }
         has_rows = survey.with_rows() | {name for name, frame in tables.items() if len(frame)}
-        if has_kernel_shapes(self.file):
+        if events.has_kernel_shapes(self.file):
             has_rows.add("kernel_shapes")
         if options.wants("processes"):
             tables["processes"] = read_processes(self.file, survey.processes)
@@ -222,44 +210,44 @@ class _Reading:
         file, window = self.file, self.options.window
         readers: Mapping[str, Callable[[], pd.DataFrame]] = {
             "kernels": lambda: self._kernels,
-            "kernel_shapes": lambda: read_kernel_shapes(file, window),
+            "kernel_shapes": lambda: events.read_kernel_shapes(file, window),
             "copies": lambda: self._copies,
             "api_calls": lambda: self._api_calls,
-            "syncs": lambda: read_syncs(file, window),
-            "overheads": lambda: read_overheads(file),
+            "syncs": lambda: events.read_syncs(file, window),
+            "overheads": lambda: events.read_overheads(file),
         }
         return {name: read() for name, read in readers.items() if self.options.needs(name)}
 
     @cached_property
     def _kernels(self) -> pd.DataFrame:
-        return read_kernels(self.file, self.options.window)
+        return events.read_kernels(self.file, self.options.window)
 
     @cached_property
     def _copies(self) -> pd.DataFrame:
-        return read_copies(self.file, self.options.window)
+        return events.read_copies(self.file, self.options.window)
 
     @cached_property
     def _api_calls(self) -> pd.DataFrame:
         window = self.options.window
         if window is None:
-            return read_api_calls(self.file)
-        before = read_api_calls(self.file, TimeWindow(0, window.start_ns))
+            return events.read_api_calls(self.file)
+        before = events.read_api_calls(self.file, TimeWindow(0, window.start_ns))
         reach = from_first_launch(window, (self._kernels, self._copies), before)
-        return read_api_calls(self.file, reach)
+        return events.read_api_calls(self.file, reach)
 
     @cached_property
     def _markers(self) -> Annotations:
         def latest() -> int:
             return last_ns(survey_of(self.file, self._whole(self._records)))
 
-        return read_markers(self.file, latest)
+        return events.read_markers(self.file, latest)
 
     def _read_collectives(self) -> pd.DataFrame:
         if not count_annotations(self.file):
             return empty_table("collectives")
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
-        kernels = self._kernels if has_kernels else read_kernels(self.file)
-        api_calls = self._api_calls if has_calls else read_api_calls(self.file)
+        kernels = self._kernels if has_kernels else events.read_kernels(self.file)
+        api_calls = self._api_calls if has_calls else events.read_api_calls(self.file)
         return annotated_collectives(self._markers.ranges, kernels, api_calls)
 
     def _warnings(self) -> list[str]:
