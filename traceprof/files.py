@@ -8,10 +8,8 @@ once. It is on the disk before it gets its name.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import stat
-import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -174,7 +172,7 @@ def _files_in(folder: Path) -> Iterator[Path]:
 
 def _beside(path: Path) -> Path:
     """Return a name beside ``path`` that nobody can know; its length is its own."""
-    return _folder(path) / f".traceprof-{secrets.token_hex(16)}.part"
+    return _folder(path) / f".traceprof-{os.urandom(16).hex()}.part"
 
 
 def _make(temporary: Path, path: Path) -> None:
@@ -232,6 +230,8 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
     Raises:
         UsageError: it is not TOML, or nested too deeply, or holds a number of thousands of digits.
     """
+    import tomllib  # noqa: PLC0415 (most commands read no such file)
+
     try:
         return tomllib.loads(text)
     except RecursionError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
@@ -191,7 +190,7 @@ class Cache:
         checksum = self.get(key)
         if checksum is None:
             return None
-        held = self.folder / f".traceprof-{secrets.token_hex(8)}{_PART}"
+        held = self.folder / f".traceprof-{os.urandom(8).hex()}{_PART}"
         try:
             _touch(path)
             os.link(path, held)
