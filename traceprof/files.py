@@ -26,6 +26,8 @@ _KINDS: Final = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+_OUTPUTS: Final = frozenset({".html", ".png", ".svg", ".md", ".csv", ".txt"})
+"""What commands write and none reads: it may be written anew, in a folder that is read, too."""
 
 
 def is_there(name: str) -> bool:
@@ -160,10 +162,6 @@ def _is_of(path: Path, read: Path) -> bool:
         return path.samefile(read)
     except OSError:
         return False
-
-
-_OUTPUTS: Final = frozenset({".html", ".png", ".svg", ".md", ".csv", ".txt"})
-"""What commands write and none reads: it may be written anew, in a folder that is read, too."""
 
 
 def _files_in(folder: Path) -> Iterator[Path]:

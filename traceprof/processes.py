@@ -26,6 +26,13 @@ _M_MMAP_MAX: Final = -4
 _M_ARENA_MAX: Final = -8
 _KEPT_BYTES: Final = 1 << 30
 """More than so much free memory goes back to the system."""
+_N_THREADS: Final = 2
+"""Each holds working space of its own, and Python lets only one of them run Python."""
+_WHERE_UNKNOWN: Final = 8_000_000_000
+_SHARE: Final = 0.5
+"""The other half is for what one question takes meanwhile, and for others."""
+_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_STATM: Final = Path("/proc/self/statm")
 
 
 def is_own() -> bool:
@@ -82,10 +89,6 @@ def keep_freed_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-_N_THREADS: Final = 2
-"""Each holds working space of its own, and Python lets only one of them run Python."""
-
-
 def do_side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
     """Do all ``tasks``, in their order, each in the next thread that is free; this is one of them.
 
@@ -134,13 +137,6 @@ class _Waiting:
     def _next(self) -> Callable[[], object] | None:
         with self._lock:
             return next(self._tasks, None)
-
-
-_WHERE_UNKNOWN: Final = 8_000_000_000
-_SHARE: Final = 0.5
-"""The other half is for what one question takes meanwhile, and for others."""
-_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-_STATM: Final = Path("/proc/self/statm")
 
 
 def usable_bytes(n_processes: int) -> int:

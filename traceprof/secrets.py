@@ -38,40 +38,6 @@ _PLAIN: Final = frozenset({"authorization", "passphrase", "passwd", "password", 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SMALL: Final = re.compile(r"-?\d{1,8}(?:\.\d*)?")
 _RANDOM: Final = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[\w\-+=~!$^*]{8,}")
-
-
-def names_secret(name: str, value: str = "") -> bool:
-    """Return whether a whole word of ``name`` stands for a secret ("num-keys" does not).
-
-    Models have tokens and keys, too: small numbers (``--pad-token 0``) are none.
-    """
-    words = _words_of(name)
-    told = _WORDS.intersection(words)
-    if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
-        return False
-    return bool(told) or _ends(words)
-
-
-def is_plainly_secret(name: str) -> bool:
-    """Return whether ``name`` stands for a secret whatever it is the name of."""
-    words = _words_of(name)
-    return bool(_PLAIN.intersection(words)) or _ends(words)
-
-
-def looks_random(value: str) -> bool:
-    """Return whether ``value`` may have been drawn: letters and digits, and no place of a file."""
-    return bool(_RANDOM.fullmatch(value))
-
-
-def _words_of(name: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(name)]
-
-
-def _ends(words: list[str]) -> bool:
-    joined = (*words, "".join(words[-2:]))
-    return any(word.endswith((*_ENDS, *_ENDS_OF_SEVERAL)) for word in joined)
-
-
 _TOKENS: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"sk-[\w-]{8,}|[sr]k_(?:live|test)_\w{8,}|gh[opsur]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}"
@@ -105,51 +71,14 @@ _BESIDE: Final = tuple(
 )
 _LOGS_IN: Final = re.compile(r"\blogin\(\s*[\"'](?P<hidden>[^\"']+)")
 _IN_ADDRESS: Final = re.compile(r"[?&](?:code|hmac)=(?P<hidden>[^&\s\"'#]{12,})")
-
-
-def spans_of_tokens(text: str) -> Iterator[_Span]:
-    """Yield what services give out, and logins in addresses, wherever they stand in ``text``."""
-    for found in _TOKENS.finditer(text):
-        yield found.span()
-    for shape in (_LOGIN, _HOOK):
-        for found in shape.finditer(text):
-            yield found.span("hidden")
-
-
-def spans_of_shapes(text: str) -> Iterator[_Span]:
-    """Yield these, and what somebody logs in with by a header, a call or an address."""
-    yield from spans_of_tokens(text)
-    for shape in (_SCHEME, _LOGS_IN, _IN_ADDRESS):
-        for found in shape.finditer(text):
-            yield found.span("hidden")
-
-
-def spans_beside_names(text: str) -> Iterator[_Span]:
-    """Yield the values in ``text`` that stand beside the name of a secret."""
-    for shape in _BESIDE:
-        for found in shape.finditer(text):
-            if names_secret(found["name"]):
-                yield found.span("hidden")
-
-
-def storable(text: str) -> str:
-    """Return ``text`` as UTF-8 can hold it: bytes of an argument or a path that cannot are "�"."""
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
 _Span: TypeAlias = "tuple[int, int]"
-
 MASK: Final = "***"
-
 _KEPT: Final = re.compile(
     r"(NCCL|RCCL|GLOO|TORCH|PYTORCH|CUDA|CUBLAS|CUDNN|OMP|MKL|KMP|UCX|UCC|FI|PMI)_\w+"
     r"|(OMPI_COMM_WORLD|I_MPI|MPICH|MV2|MVP)_\w+|OMPI_MCA_(btl|pml|mtl|coll|osc|io|op)\w*"
     r"|SLURM_(JOB_ID|NNODES|NTASKS|PROCID|LOCALID|NODEID|JOB_NODELIST|TOPOLOGY_ADDR(_PATTERN)?|GPUS\w*)"
     r"|(LOCAL_|GROUP_)?RANK|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT)|NVIDIA_VISIBLE_DEVICES"
 )
-
 # A name is tried once, from its beginning: one of megabytes takes seconds from each of its letters.
 # What is looked ahead to is taken whole (`*+` is of Python 3.11, programs run under older ones).
 _NAMED: Final = re.compile(
@@ -190,6 +119,70 @@ _IDS: Final = re.compile(r"(?<![^=uU])\d*:\d+$")  # of a user and a group, as do
 _BARE_NAME: Final = re.compile(r"[A-Za-z_][\w.]*(?:-\w+)*:?")
 _SCHEMES: Final = frozenset({"bearer", "basic", "digest"})
 _BARE_KEY: Final = re.compile(r"[0-9a-fA-F]{32,}|[\w\-]{40,}")
+
+
+def names_secret(name: str, value: str = "") -> bool:
+    """Return whether a whole word of ``name`` stands for a secret ("num-keys" does not).
+
+    Models have tokens and keys, too: small numbers (``--pad-token 0``) are none.
+    """
+    words = _words_of(name)
+    told = _WORDS.intersection(words)
+    if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
+        return False
+    return bool(told) or _ends(words)
+
+
+def is_plainly_secret(name: str) -> bool:
+    """Return whether ``name`` stands for a secret whatever it is the name of."""
+    words = _words_of(name)
+    return bool(_PLAIN.intersection(words)) or _ends(words)
+
+
+def looks_random(value: str) -> bool:
+    """Return whether ``value`` may have been drawn: letters and digits, and no place of a file."""
+    return bool(_RANDOM.fullmatch(value))
+
+
+def _words_of(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def _ends(words: list[str]) -> bool:
+    joined = (*words, "".join(words[-2:]))
+    return any(word.endswith((*_ENDS, *_ENDS_OF_SEVERAL)) for word in joined)
+
+
+def spans_of_tokens(text: str) -> Iterator[_Span]:
+    """Yield what services give out, and logins in addresses, wherever they stand in ``text``."""
+    for found in _TOKENS.finditer(text):
+        yield found.span()
+    for shape in (_LOGIN, _HOOK):
+        for found in shape.finditer(text):
+            yield found.span("hidden")
+
+
+def spans_of_shapes(text: str) -> Iterator[_Span]:
+    """Yield these, and what somebody logs in with by a header, a call or an address."""
+    yield from spans_of_tokens(text)
+    for shape in (_SCHEME, _LOGS_IN, _IN_ADDRESS):
+        for found in shape.finditer(text):
+            yield found.span("hidden")
+
+
+def spans_beside_names(text: str) -> Iterator[_Span]:
+    """Yield the values in ``text`` that stand beside the name of a secret."""
+    for shape in _BESIDE:
+        for found in shape.finditer(text):
+            if names_secret(found["name"]):
+                yield found.span("hidden")
+
+
+def storable(text: str) -> str:
+    """Return ``text`` as UTF-8 can hold it: bytes of an argument or a path that cannot are "�"."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 class Secret(NamedTuple):

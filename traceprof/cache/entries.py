@@ -25,6 +25,14 @@ from traceprof.files import new_file, write_file
 
 VARIABLE: Final = "TRACEPROF_CACHE"
 _OFF: Final = frozenset({"0", "off", "no", "false"})
+LARGEST_BYTES: Final = 4 << 30
+_MAGIC: Final = b"traceprof cache 1\n"
+_SUM_BYTES: Final = 32
+_PIECE_BYTES: Final = 1 << 20
+_ENTRY, _FILE, _PART = ".entry", ".file", ".part"
+_OURS: Final = re.compile(r"[0-9a-f]{64}\.(?:entry|file)|\.traceprof-[0-9a-f]+\.part")
+_ABANDONED_S: Final = 24 * 3600
+_NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 def cache_folder(
@@ -54,16 +62,6 @@ def cache_folder(
     named = Path(said.get("XDG_CACHE_HOME") or "")
     # The convention: a path that is not absolute is ignored.
     return (named if named.is_absolute() else home / ".cache") / "traceprof" / "kept"
-
-
-LARGEST_BYTES: Final = 4 << 30
-_MAGIC: Final = b"traceprof cache 1\n"
-_SUM_BYTES: Final = 32
-_PIECE_BYTES: Final = 1 << 20
-_ENTRY, _FILE, _PART = ".entry", ".file", ".part"
-_OURS: Final = re.compile(r"[0-9a-f]{64}\.(?:entry|file)|\.traceprof-[0-9a-f]+\.part")
-_ABANDONED_S: Final = 24 * 3600
-_NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True)

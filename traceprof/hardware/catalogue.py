@@ -22,6 +22,27 @@ _LANES: Final = (1, 2, 4, 8, 16)
 _PCIE: Final = re.compile(r"gen\s*(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 _RATE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKMGT])(B|b|bit)(?:/s|ps)")
 _PREFIXES: Final = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_GB: Final = 1e9
+_OTHERS: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
+_KNOWN: Final = frozenset(
+    {"key", "names", "source", "compute_capability", "multiprocessors", "memory_gb_per_s"}
+    | {"tflops", "pcie_generation", "host_link_gb_per_s", "nvlink_links", "nvlink_link_gb_per_s"}
+    | {"fabric"}
+)
+_PRECISIONS: Final = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
+_MOST: Final = 1e12
+"""More than any rate: infinity is none."""
+_FAMILIES: Final = (
+    (r"\bV100|TITAN V\b", {"fp16": 8.0}),
+    (r"GeForce RTX 20\d\d", {"fp16": 4.0}),
+    (r"\bT4\b|Quadro RTX|TITAN RTX", {"fp16": 8.0}),
+    (r"\bA(100|800|30)\b|\bA100X", {"tf32": 8.0, "bf16": 16.0, "fp16": 16.0}),
+    (r"GeForce RTX (3|4|5)0\d\d", {"bf16": 2.0, "fp16": 2.0}),
+    (r"\b(A2|A10|A16|A40|L4|L40S)\b|RTX A\d000", {"tf32": 2.0, "bf16": 4.0, "fp16": 4.0}),
+    (r"RTX \d000 Ada|RTX PRO \d000 Blackwell", {"tf32": 2.0, "bf16": 4.0, "fp16": 4.0}),
+    (r"\b(H100|H200|H800|GH200)\b", {"tf32": 7.4, "bf16": 14.8, "fp16": 14.8}),
+    (r"\b(B100|B200|GB200)\b", {"tf32": 15.0, "bf16": 30.0, "fp16": 30.0}),
+)
 
 
 class Link(StrEnum):
@@ -100,16 +121,6 @@ def _parse_rate(text: str, value: str) -> float:
         raise UsageError(f"link {text!r}: {value!r} is not a rate such as 31.5GB/s or 400Gb/s")
     number, prefix, unit = match.groups()
     return float(number) * _PREFIXES[prefix.lower()] / (1 if unit == "B" else 8)
-
-
-_GB: Final = 1e9
-_OTHERS: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
-_KNOWN: Final = frozenset(
-    {"key", "names", "source", "compute_capability", "multiprocessors", "memory_gb_per_s"}
-    | {"tflops", "pcie_generation", "host_link_gb_per_s", "nvlink_links", "nvlink_link_gb_per_s"}
-    | {"fabric"}
-)
-_PRECISIONS: Final = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +297,6 @@ def _flops(table: Mapping[str, Any]) -> dict[str, float]:
     return {name: _number(rates | {"key": table["key"]}, name) * 1e12 for name in rates}
 
 
-_MOST: Final = 1e12
-"""More than any rate: infinity is none."""
-
-
 def _rate(table: Mapping[str, Any], name: str) -> float:
     return _number(table, name) * _GB
 
@@ -301,20 +308,6 @@ def _number(table: Mapping[str, Any], name: str) -> float:
     return float(value)
 
 
-_FAMILIES: Final = (
-    (r"\bV100|TITAN V\b", {"fp16": 8.0}),
-    (r"GeForce RTX 20\d\d", {"fp16": 4.0}),
-    (r"\bT4\b|Quadro RTX|TITAN RTX", {"fp16": 8.0}),
-    (r"\bA(100|800|30)\b|\bA100X", {"tf32": 8.0, "bf16": 16.0, "fp16": 16.0}),
-    (r"GeForce RTX (3|4|5)0\d\d", {"bf16": 2.0, "fp16": 2.0}),
-    (r"\b(A2|A10|A16|A40|L4|L40S)\b|RTX A\d000", {"tf32": 2.0, "bf16": 4.0, "fp16": 4.0}),
-    (r"RTX \d000 Ada|RTX PRO \d000 Blackwell", {"tf32": 2.0, "bf16": 4.0, "fp16": 4.0}),
-    (r"\b(H100|H200|H800|GH200)\b", {"tf32": 7.4, "bf16": 14.8, "fp16": 14.8}),
-    (r"\b(B100|B200|GB200)\b", {"tf32": 15.0, "bf16": 30.0, "fp16": 30.0}),
-)
-_PATTERNS: Final = tuple((re.compile(pattern), rates) for pattern, rates in _FAMILIES)
-
-
 def speedups_of(device_name: str) -> Mapping[str, float]:
     """Return how many times as fast as FP32 each precision is at its peak; {} where not known."""
-    return next((rates for pattern, rates in _PATTERNS if pattern.search(device_name)), {})
+    return next((rates for family, rates in _FAMILIES if re.search(family, device_name)), {})

@@ -28,6 +28,11 @@ import numpy.typing as npt
 
 from traceprof.model.intervals import Intervals
 
+BUSY_PARTS: Final = ("compute", "exposed_communication", "exposed_transfer", "device_memory")
+IDLE: Final = "idle"
+PARTS: Final = (*BUSY_PARTS, IDLE)
+"""The five parts, in the order in which they claim time."""
+
 
 class Part(StrEnum):
     """The part of a device's time that an activity belongs to."""
@@ -76,12 +81,6 @@ _PARTS: Final = {
     Activity.TRANSFER: Part.TRANSFER,
     Activity.MEMORY: Part.DEVICE_MEMORY,
 }
-
-
-BUSY_PARTS: Final = ("compute", "exposed_communication", "exposed_transfer", "device_memory")
-IDLE: Final = "idle"
-PARTS: Final = (*BUSY_PARTS, IDLE)
-"""The five parts, in the order in which they claim time."""
 
 
 @dataclass(frozen=True, eq=False)

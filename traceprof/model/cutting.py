@@ -15,6 +15,8 @@ REMOVED: Final = "[removed by traceprof]"
 
 CutProgress: TypeAlias = Callable[[int, int, str], None]
 """Is told how much is done, of how much, and in which unit: rows or bytes."""
+_MOST: Final = 1 << 20
+"""Devices are numbered from 0; no machine has so many."""
 
 
 def no_progress(_done: int, _total: int, _unit: str) -> None:
@@ -101,10 +103,6 @@ class Cutter(Protocol):
             UsageError: ``target`` cannot be written.
         """
         ...
-
-
-_MOST: Final = 1 << 20
-"""Devices are numbered from 0; no machine has so many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,11 @@ from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
 
 _OF_MACHINE: Final = ("nic", "rdma")
 _NUMBERED: Final = re.compile(r"\b(process|gpu):(\d+)")
+UNTIED_CLOCKS: Final = "the clocks of the ranks are not tied: times are each rank's own"
+"""The warning about ranks of which no wall clock is known; aligned by collectives they are tied."""
+_APART: Final = 100_000_000
+"""Added to process ids of different hosts that happen to be equal; above any real one."""
+_Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +257,6 @@ def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:
     return values.map(lambda value: names.get(value, value)).to_numpy(np.int64)
 
 
-UNTIED_CLOCKS: Final = "the clocks of the ranks are not tied: times are each rank's own"
-"""The warning about ranks of which no wall clock is known; aligned by collectives they are tied."""
-
-_APART: Final = 100_000_000
-"""Added to process ids of different hosts that happen to be equal; above any real one."""
-
-
 def clock_offsets_ns(run: RunFiles) -> tuple[int, ...] | None:
     """Return what to add to each member's times to put all on one clock, by their wall clocks.
 
@@ -367,9 +365,6 @@ def device_ids(run: RunFiles) -> list[dict[int, int]]:
         return [{device: device for device in devices} for devices in own]
     numbers = iter(range(len(flat)))
     return [{device: next(numbers) for device in devices} for devices in own]
-
-
-_Int64Array = npt.NDArray[np.int64]
 
 
 def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:

@@ -131,6 +131,22 @@ SUMMARY: Final = ResultSpec.of(
         """,
     ),
 )
+CONTRADICTS: Final = "the log contradicts itself"
+"""How a note begins that says that numbers of a source rule one another out."""
+_HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap")
+_LOWER: Final = ("loss", "perplexity", "error")
+# Short names are found as whole words: "power" is no word error rate.
+_HIGHER_WORDS: Final = frozenset(
+    {"acc", "map", "ap", "f", "auc", "auroc", "iou", "miou", "mfu", "dice", "psnr", "ssim"}
+    | {"recall", "precision", "rouge"}
+)
+_LOWER_WORDS: Final = frozenset(
+    ["ppl", "wer", "cer", "mae", "mse", "rmse", "mape", "fid", "nll", "ns", "cost", "costs"]
+)
+_WORD: Final = re.compile(r"[a-z]+")
+_ACCURACIES: Final = ("top1", "accuracy", "acc")
+_OTHERS: Final = ("loss", "ppl", "perplexity")
+_OF_TRAINING: Final = ("train", "epoch_", "mean_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,25 +207,6 @@ class Summary:
     def labelled(self, **labels: str) -> Summary:
         """Return the run with more labels."""
         return replace(self, labels={**self.labels, **labels})
-
-
-CONTRADICTS: Final = "the log contradicts itself"
-"""How a note begins that says that numbers of a source rule one another out."""
-
-_HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap")
-_LOWER: Final = ("loss", "perplexity", "error")
-# Short names are found as whole words: "power" is no word error rate.
-_HIGHER_WORDS: Final = frozenset(
-    {"acc", "map", "ap", "f", "auc", "auroc", "iou", "miou", "mfu", "dice", "psnr", "ssim"}
-    | {"recall", "precision", "rouge"}
-)
-_LOWER_WORDS: Final = frozenset(
-    ["ppl", "wer", "cer", "mae", "mse", "rmse", "mape", "fid", "nll", "ns", "cost", "costs"]
-)
-_WORD: Final = re.compile(r"[a-z]+")
-_ACCURACIES: Final = ("top1", "accuracy", "acc")
-_OTHERS: Final = ("loss", "ppl", "perplexity")
-_OF_TRAINING: Final = ("train", "epoch_", "mean_")
 
 
 def better_of(metric: str) -> str:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 
 ABSENT: Final = -1
+_LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
 
 
 class ColumnKind(StrEnum):
@@ -303,7 +304,6 @@ def stack(name: str, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return make_table(name, columns)
 
 
-_LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
 SHAPE_COLUMNS: Final = tuple(
     column for column in TABLES["kernel_shapes"].columns if column not in _LAUNCH_PLACE
 )

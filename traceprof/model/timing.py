@@ -9,6 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+OWN_DOMAIN: Final = "traceprof"
+"""The NVTX domain of the ranges that `traceprof record` injects."""
+STEP_COLUMNS: Final = ("process", "step", "start_ns", "end_ns", "declared_warmup")
+"""What is read from ranges, or inferred from kernels."""
+_Int64Array = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimeWindow:
@@ -49,13 +55,6 @@ class TimeWindow:
     def holds(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return which instants are inside."""
         return (instants >= self.start_ns) & (instants < self.end_ns)
-
-
-OWN_DOMAIN: Final = "traceprof"
-"""The NVTX domain of the ranges that `traceprof record` injects."""
-
-STEP_COLUMNS: Final = ("process", "step", "start_ns", "end_ns", "declared_warmup")
-"""What is read from ranges, or inferred from kernels."""
 
 
 def empty_steps() -> pd.DataFrame:
@@ -112,9 +111,6 @@ class Steps:
     def warmup(self) -> npt.NDArray[np.bool_]:
         """Return which rows are warm-up: the same number of leading steps in every process."""
         return self.table["is_warmup"].to_numpy(bool)
-
-
-_Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,31 @@ DEVICE_TABLES = ("kernels", "copies")
 _Answer = TypeVar("_Answer")
 RowsOf: TypeAlias = "slice | npt.NDArray[np.int64]"
 """Which rows of a table: a slice, or their numbers."""
+_NOT_BY_NSYS: Final = ("kineto", "nvprof")
+OWN_PROFILER: Final = "traceprof"
+"""What the embedded recorder calls itself."""
+_NAMED_BY_PROGRAM: Final = ("ranges", "marks")
+_NAME_THEM: Final = (
+    "the program has named none (traceprof.step() and traceprof.range() do), and ran no torch "
+    "under the recorder"
+)
+HOW_TO_RECORD: Mapping[str, str] = {
+    "kernels": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "kernel_shapes": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "copies": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "api_calls": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "ranges": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
+    "marks": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
+    "host_ops": "record with `traceprof record --with torch` (nsys: --trace=osrt)",
+    "syncs": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "collectives": "record a distributed program with `traceprof record`",
+    "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
+    "overheads": "this profiler did not tell what it costs itself",
+    "devices": "record on a machine with a GPU",
+    "processes": "record with `traceprof record`",
+    "threads": "record with `traceprof record`",
+    "environment": "record with `traceprof record`",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,33 +225,6 @@ class Trace:
         """Return the same trace with more warnings."""
         info = replace(self.info, warnings=(*self.info.warnings, *warnings))
         return replace(self, info=info)
-
-
-_NOT_BY_NSYS: Final = ("kineto", "nvprof")
-OWN_PROFILER: Final = "traceprof"
-"""What the embedded recorder calls itself."""
-_NAMED_BY_PROGRAM: Final = ("ranges", "marks")
-_NAME_THEM: Final = (
-    "the program has named none (traceprof.step() and traceprof.range() do), and ran no torch "
-    "under the recorder"
-)
-HOW_TO_RECORD: Mapping[str, str] = {
-    "kernels": "record on a machine with a GPU (nsys: --trace=cuda)",
-    "kernel_shapes": "record on a machine with a GPU (nsys: --trace=cuda)",
-    "copies": "record on a machine with a GPU (nsys: --trace=cuda)",
-    "api_calls": "record on a machine with a GPU (nsys: --trace=cuda)",
-    "ranges": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
-    "marks": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
-    "host_ops": "record with `traceprof record --with torch` (nsys: --trace=osrt)",
-    "syncs": "record on a machine with a GPU (nsys: --trace=cuda)",
-    "collectives": "record a distributed program with `traceprof record`",
-    "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
-    "overheads": "this profiler did not tell what it costs itself",
-    "devices": "record on a machine with a GPU",
-    "processes": "record with `traceprof record`",
-    "threads": "record with `traceprof record`",
-    "environment": "record with `traceprof record`",
-}
 
 
 def how_to_record(name: str, info: TraceInfo, recorded: Collection[str]) -> str:

@@ -74,6 +74,66 @@ _BHALF: Final = pattern(r"\bunsigned short\b")
 """Composable Kernel's bf16."""
 _QUALIFIED: Final = pattern(r"\b(?:\w+::)+(?=\w)")
 _MODES: Final = pattern(r"__nv_fp8_interpretation_t")
+_BACKWARD: Final = pattern(
+    r"\b(bwd|backward|bw|bprop|bp\d?|wrw|wr w)\b|[dw]grad|\bd?grad\b|gamma beta|\bdbias"
+    r"|internal gradients|masked scale|bias ?grad|\bgrad (input|weight)|gradient|^reduce bn"
+)
+_FORWARD: Final = pattern(
+    r"\b(fwd|forward|fw|fprop|fp)\b|update output|\d(fprop)\b|convolve|winograd forward"
+    r"|^(cu apply|vectorized) \w+ norm|collect statistics|^welford|^rowwise moments"
+    r"|^general layer norm|rms ?norm (quant )?kernel|cudnn .*relu|conv\dd grouped direct"
+    r"|\bprefill|\bdecode with|^pod with kv|^fmha sm"
+)
+MATRIX_WORK: Final = frozenset({Activity.GEMM, Activity.CONVOLUTION, Activity.ATTENTION})
+"""The classes that can use them."""
+_HELPERS: Final = pattern(
+    r"split ?k ?(reduce|kernel)|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
+    r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
+    r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o"
+    r"|o ?grad dot|recurrent|delta net|merge states? kernel$"
+)
+_PLAIN: Final = pattern(
+    r"simt|ffma|(^|[ _]|Plus)g?[shdcz](gemm|cudnn|gemv)|gemv|Cijk_|kgemm|gemmk1|gemmSN|gtcn"
+    r"|naive|Sp3AsmConv|GcnAsm|winograd|_convolve_|[dw]grad\w*_(engine|alg\d)|^[dw]grad2d|grouped_direct|depthwise"
+    r"|mul_mat_vec|implicit_convolve|miopenConv|MIOpenC|im2col",
+    re.IGNORECASE,
+)
+_VECTORS: Final = pattern(r"gemv|gemmk1|mul_mat_vec|naive", re.IGNORECASE)
+"""Products with a vector: bound by memory, whatever they compute on."""
+_MATRIX: Final = pattern(
+    r"tensorop|OpClassTensorOp|tensor\d+x\d+x\d|warpgroup|wmma|wgmma|[hi]mma|tcgen05|UMMA"
+    r"|(^|[ _])[shdi](884|1688|8816|16816|161616)|\d+x\d+x\d+gemm|nvjet|m16n8k"
+    r"|w8a8|marlin|deep_gemm|xdl|mfma|gtcx|_MI\d+x\d|GemmUniversal|\bbmm_|MmaMultistage|MmaTensorOp",
+    re.IGNORECASE,
+)
+_FLASH: Final = pattern(r"[Ff]lash|fmha|Fmha|paged_attention_ll4mi_QKV|AttentionKernel|native_sdpa")
+_NARROW: Final = ("fp8",)
+"""Only matrix units multiply these."""
+_HOPPER: Final = "device_kernel"
+"""What CUTLASS 3 wraps kernels of Hopper and later in."""
+_APPLIES: Final = pattern(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w+)?$")
+SHORT_NS: Final = 10_000
+"""A kernel shorter than this costs about as much to launch as to run."""
+_FROM_BRACKET: Final = pattern(r"[<(].*", re.DOTALL)
+_WRAPPER: Final = pattern(r"^cutlass::Kernel2?<(?P<wrapped>\w+)")
+_NARROWER: Final = pattern(r"bf16|f16|fp16|half|e[45]m[23]|fp8|i8|int8|f64|double", re.IGNORECASE)
+_NARROW_TYPE: Final = pattern(r"^[^<(]*<\s*(__half|half|__nv_bfloat16|c10::Half|double|signed)")
+_TF32: Final = pattern(r"tf32|tfloat32|(^|_)s1688(gemm|cudnn|fprop|dgrad|wgrad)", re.IGNORECASE)
+_FP32: Final = pattern(
+    r"(^|[^a-z0-9]|[a-z0-9]_)sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|fmha_cutlass[FB]_f32"
+    r"|cijk_[a-z]{4}_[a-z]{4}_s(b|_)|nvjet_\w*?sss_",
+    re.IGNORECASE,
+)
+_FP32_ENGINE: Final = pattern(r"[wd]grad\w*(engine|alg\d)\w*<float")
+_COPY_TITLES: Final = {
+    "h2d": "[CUDA memcpy HtoD]",
+    "d2h": "[CUDA memcpy DtoH]",
+    "d2d": "[CUDA memcpy DtoD]",
+    "h2h": "[CUDA memcpy HtoH]",
+    "p2p": "[CUDA memcpy PtoP]",
+    "memset": "[CUDA memset]",
+}
+_UNKNOWN_COPY: Final = "[CUDA memcpy]"
 
 
 def precision_of(name: str) -> str:
@@ -127,18 +187,6 @@ def _narrowest_type(text: str) -> str:
     return next((name for name, pattern in _TYPES if pattern.search(plain)), "")
 
 
-_BACKWARD: Final = pattern(
-    r"\b(bwd|backward|bw|bprop|bp\d?|wrw|wr w)\b|[dw]grad|\bd?grad\b|gamma beta|\bdbias"
-    r"|internal gradients|masked scale|bias ?grad|\bgrad (input|weight)|gradient|^reduce bn"
-)
-_FORWARD: Final = pattern(
-    r"\b(fwd|forward|fw|fprop|fp)\b|update output|\d(fprop)\b|convolve|winograd forward"
-    r"|^(cu apply|vectorized) \w+ norm|collect statistics|^welford|^rowwise moments"
-    r"|^general layer norm|rms ?norm (quant )?kernel|cudnn .*relu|conv\dd grouped direct"
-    r"|\bprefill|\bdecode with|^pod with kv|^fmha sm"
-)
-
-
 def direction_of(name: str) -> str:
     """Return "forward", "backward", or "" where the name does not tell."""
     taken = parse_name(name)
@@ -151,43 +199,12 @@ def direction_of(name: str) -> str:
     return ""
 
 
-MATRIX_WORK: Final = frozenset({Activity.GEMM, Activity.CONVOLUTION, Activity.ATTENTION})
-"""The classes that can use them."""
-
-
 class MatrixUnits(StrEnum):
     """Whether they are used."""
 
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
-
-
-_HELPERS: Final = pattern(
-    r"split ?k ?(reduce|kernel)|^reduce|reduc(e|tion) kernel|offsets kernel|gemm pointers"
-    r"|im\d?d?2 ?col|col2 ?im|tiles kernel|^winograd|generate|fixup"
-    r"|\bdot kernel|global kernel|^thd |combine|post ?process|pre ?process|convert|dot ?d?o"
-    r"|o ?grad dot|recurrent|delta net|merge states? kernel$"
-)
-_PLAIN: Final = pattern(
-    r"simt|ffma|(^|[ _]|Plus)g?[shdcz](gemm|cudnn|gemv)|gemv|Cijk_|kgemm|gemmk1|gemmSN|gtcn"
-    r"|naive|Sp3AsmConv|GcnAsm|winograd|_convolve_|[dw]grad\w*_(engine|alg\d)|^[dw]grad2d|grouped_direct|depthwise"
-    r"|mul_mat_vec|implicit_convolve|miopenConv|MIOpenC|im2col",
-    re.IGNORECASE,
-)
-_VECTORS: Final = pattern(r"gemv|gemmk1|mul_mat_vec|naive", re.IGNORECASE)
-"""Products with a vector: bound by memory, whatever they compute on."""
-_MATRIX: Final = pattern(
-    r"tensorop|OpClassTensorOp|tensor\d+x\d+x\d|warpgroup|wmma|wgmma|[hi]mma|tcgen05|UMMA"
-    r"|(^|[ _])[shdi](884|1688|8816|16816|161616)|\d+x\d+x\d+gemm|nvjet|m16n8k"
-    r"|w8a8|marlin|deep_gemm|xdl|mfma|gtcx|_MI\d+x\d|GemmUniversal|\bbmm_|MmaMultistage|MmaTensorOp",
-    re.IGNORECASE,
-)
-_FLASH: Final = pattern(r"[Ff]lash|fmha|Fmha|paged_attention_ll4mi_QKV|AttentionKernel|native_sdpa")
-_NARROW: Final = ("fp8",)
-"""Only matrix units multiply these."""
-_HOPPER: Final = "device_kernel"
-"""What CUTLASS 3 wraps kernels of Hopper and later in."""
 
 
 def matrix_units_of(name: str, activity: Activity) -> MatrixUnits:
@@ -226,12 +243,6 @@ def multiplies_without(name: str, activity: Activity) -> bool:
 def _helps(taken: KernelName) -> bool:
     applied = (words_of(functor.rpartition("::")[2]) for functor in taken.functors[:2])
     return any(_HELPERS.search(words) for words in (taken.words, *applied))
-
-
-_APPLIES: Final = pattern(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w+)?$")
-
-SHORT_NS: Final = 10_000
-"""A kernel shorter than this costs about as much to launch as to run."""
 
 
 def matrix_units(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
@@ -273,19 +284,6 @@ def _by_name(
     return found
 
 
-_FROM_BRACKET: Final = pattern(r"[<(].*", re.DOTALL)
-_WRAPPER: Final = pattern(r"^cutlass::Kernel2?<(?P<wrapped>\w+)")
-_NARROWER: Final = pattern(r"bf16|f16|fp16|half|e[45]m[23]|fp8|i8|int8|f64|double", re.IGNORECASE)
-_NARROW_TYPE: Final = pattern(r"^[^<(]*<\s*(__half|half|__nv_bfloat16|c10::Half|double|signed)")
-_TF32: Final = pattern(r"tf32|tfloat32|(^|_)s1688(gemm|cudnn|fprop|dgrad|wgrad)", re.IGNORECASE)
-_FP32: Final = pattern(
-    r"(^|[^a-z0-9]|[a-z0-9]_)sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|fmha_cutlass[FB]_f32"
-    r"|cijk_[a-z]{4}_[a-z]{4}_s(b|_)|nvjet_\w*?sss_",
-    re.IGNORECASE,
-)
-_FP32_ENGINE: Final = pattern(r"[wd]grad\w*(engine|alg\d)\w*<float")
-
-
 def wide_precision_of(name: str) -> str:
     """Return "tf32" or "fp32" where a kernel of this name multiplies matrices in it, else ""."""
     own = name.removeprefix("void ")
@@ -296,17 +294,6 @@ def wide_precision_of(name: str) -> str:
     if _TF32.search(identifier):
         return "tf32"
     return "fp32" if _FP32.search(identifier) or _FP32_ENGINE.search(own) else ""
-
-
-_COPY_TITLES: Final = {
-    "h2d": "[CUDA memcpy HtoD]",
-    "d2h": "[CUDA memcpy DtoH]",
-    "d2d": "[CUDA memcpy DtoD]",
-    "h2h": "[CUDA memcpy HtoH]",
-    "p2p": "[CUDA memcpy PtoP]",
-    "memset": "[CUDA memset]",
-}
-_UNKNOWN_COPY: Final = "[CUDA memcpy]"
 
 
 def copy_titles(copies: pd.DataFrame) -> pd.Categorical:

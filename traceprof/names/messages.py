@@ -52,6 +52,12 @@ _CUSTOM: Final = (
     (pattern(r"one_?shot", re.IGNORECASE), "", "one-shot"),
     (pattern(r"two_?shot", re.IGNORECASE), "", "two-shot"),
 )
+ALL_SIZES: Final = "all"
+UNKNOWN_SIZE: Final = "unknown"
+_KIB: Final = 1 << 10
+_MIB: Final = 1 << 20
+_LIMITS: Final = np.array([4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 256 * _MIB], np.int64)
+_LABELS: Final = ("< 4K", "4K–64K", "64K–1M", "1M–16M", "16M–256M", "≥ 256M", UNKNOWN_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +94,6 @@ def kernel_kind(name: str) -> CollectiveKind:
         return CollectiveKind(collective_op(plain))
     algorithm = found["algorithm"].strip("_").upper()
     return CollectiveKind(collective_op(plain), algorithm, (found["protocol"] or "").upper())
-
-
-ALL_SIZES: Final = "all"
-UNKNOWN_SIZE: Final = "unknown"
-
-_KIB: Final = 1 << 10
-_MIB: Final = 1 << 20
-_LIMITS: Final = np.array([4 * _KIB, 64 * _KIB, _MIB, 16 * _MIB, 256 * _MIB], np.int64)
-_LABELS: Final = ("< 4K", "4K–64K", "64K–1M", "1M–16M", "16M–256M", "≥ 256M", UNKNOWN_SIZE)
 
 
 def classify_sizes(n_bytes: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:

@@ -51,6 +51,66 @@ _LOOKS_AT_NUMBERS: Final = re.compile(r"[0-9{]|\\d\\d")
 
 
 T = TypeVar("T")
+UNCLAIMED: Final = "outside any phase"
+PROFILER: Final = "profiler"
+"""Stands for a phase where it was the profiler itself that took the time."""
+PHASES: Final = (
+    *("data", "h2d", "forward", "eval", "backward", "communication", "optimizer"),
+    PROFILER,
+)
+PROFILER_RANGES: Final = ("traceprof.window.start", "traceprof.window.stop")
+"""Where the embedded recorder opens and closes its windows."""
+_OWN: Final = {
+    "data": "data",
+    "h2d": "h2d",
+    "forward": "forward",
+    "eval": "eval",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "zero_grad": "optimizer",
+    **dict.fromkeys(PROFILER_RANGES, PROFILER),
+}
+_BY_HAND: Final = tuple(
+    (phase, re.compile(pattern, re.IGNORECASE))
+    for phase, pattern in (
+        (
+            "data",
+            # Not "batch" alone: that is a step.
+            r"((get|load(ing)?|fetch(ing)?|read(ing)?|next|wait(ing)?( for)?)[ _]?(the[ _])?"
+            r"(next[ _])?(data|batch|inputs?)|data"
+            r"|(data|batch|input)[ _]?(load(ing|er)?|fetch(ing)?|wait(ing)?)"
+            r"([ _.](wait|next|iter(ation)?))?)"
+            r"|enumerate\(DataLoader\)#.*",
+        ),
+        (
+            "h2d",
+            r"(cuda)?(memcpy|copy|copies|transfer)?[ _]?(h2d|htod|host[ _]?(to|2)[ _]?device)"
+            r"([ _]?(memcpy|copy|copies|transfers?))?"
+            r"|((copy|copying|move|moving|transfer|send)[ _])?((the[ _])?(data|batch|inputs?)[ _])?"
+            r"to[ _](the[ _])?(gpu|device|cuda)"
+            r"|(data|batch|inputs?)[ _](copy|copies|copying|transfers?|move)"
+            r"([ _]to[ _](gpu|device|cuda))?"
+            r"|(copy|copying|transfer|move)[ _](the[ _])?(data|batch|inputs?)",
+        ),
+        (
+            "forward",
+            r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward",
+        ),
+        ("eval", r"(eval(uat(e|ion))?|validat(e|ion))([ _]?(step|loop|epoch|pass))?"),
+        ("backward", r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?"),
+        (
+            "communication",
+            r"(nccl:|gloo:)?(all[ _]?reduce|reduce[ _]?scatter|all[ _]?gather"
+            r"|comms?([ _.:-].*)?|communicat(e|ion|ions|ing)([ _.:-].*)?)",
+        ),
+        (
+            "optimizer",
+            r"(optimi[sz]er?|opt)([ _.]?step)?|(weight|param(eter)?)s?[ _]update"
+            r"|update[ _](the[ _])?(weight|param(eter)?)s"
+            r"|((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
+        ),
+    )
+)
 
 
 def _once(function: Callable[[pd.Index], T]) -> Callable[[pd.Index], T]:
@@ -247,71 +307,6 @@ def _as_arrow(names: pd.Index) -> Any:
         return pa.array(names.astype(object), pa.string())
     except (UnicodeEncodeError, pa.ArrowInvalid, pa.ArrowTypeError):
         return None
-
-
-UNCLAIMED: Final = "outside any phase"
-PROFILER: Final = "profiler"
-"""Stands for a phase where it was the profiler itself that took the time."""
-
-PHASES: Final = (
-    *("data", "h2d", "forward", "eval", "backward", "communication", "optimizer"),
-    PROFILER,
-)
-
-PROFILER_RANGES: Final = ("traceprof.window.start", "traceprof.window.stop")
-"""Where the embedded recorder opens and closes its windows."""
-
-_OWN: Final = {
-    "data": "data",
-    "h2d": "h2d",
-    "forward": "forward",
-    "eval": "eval",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "zero_grad": "optimizer",
-    **dict.fromkeys(PROFILER_RANGES, PROFILER),
-}
-_BY_HAND: Final = tuple(
-    (phase, re.compile(pattern, re.IGNORECASE))
-    for phase, pattern in (
-        (
-            "data",
-            # Not "batch" alone: that is a step.
-            r"((get|load(ing)?|fetch(ing)?|read(ing)?|next|wait(ing)?( for)?)[ _]?(the[ _])?"
-            r"(next[ _])?(data|batch|inputs?)|data"
-            r"|(data|batch|input)[ _]?(load(ing|er)?|fetch(ing)?|wait(ing)?)"
-            r"([ _.](wait|next|iter(ation)?))?)"
-            r"|enumerate\(DataLoader\)#.*",
-        ),
-        (
-            "h2d",
-            r"(cuda)?(memcpy|copy|copies|transfer)?[ _]?(h2d|htod|host[ _]?(to|2)[ _]?device)"
-            r"([ _]?(memcpy|copy|copies|transfers?))?"
-            r"|((copy|copying|move|moving|transfer|send)[ _])?((the[ _])?(data|batch|inputs?)[ _])?"
-            r"to[ _](the[ _])?(gpu|device|cuda)"
-            r"|(data|batch|inputs?)[ _](copy|copies|copying|transfers?|move)"
-            r"([ _]to[ _](gpu|device|cuda))?"
-            r"|(copy|copying|transfer|move)[ _](the[ _])?(data|batch|inputs?)",
-        ),
-        (
-            "forward",
-            r"(model[ _.])?(forward|fwd)([ _]?(pass|step))?|(Distributed|Fully)\w+\.forward",
-        ),
-        ("eval", r"(eval(uat(e|ion))?|validat(e|ion))([ _]?(step|loop|epoch|pass))?"),
-        ("backward", r"(loss[ _.])?(backward|bwd)([ _]?(pass|step))?"),
-        (
-            "communication",
-            r"(nccl:|gloo:)?(all[ _]?reduce|reduce[ _]?scatter|all[ _]?gather"
-            r"|comms?([ _.:-].*)?|communicat(e|ion|ions|ing)([ _.:-].*)?)",
-        ),
-        (
-            "optimizer",
-            r"(optimi[sz]er?|opt)([ _.]?step)?|(weight|param(eter)?)s?[ _]update"
-            r"|update[ _](the[ _])?(weight|param(eter)?)s"
-            r"|((optimi[sz]er|opt)[ _.])?zero[ _]?grad(#.*)?|Optimizer\.(step|zero_grad)#.*",
-        ),
-    )
-)
 
 
 @lru_cache(maxsize=1 << 16)  # the files of a run use the same names

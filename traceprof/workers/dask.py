@@ -43,6 +43,7 @@ It is read whenever a connection begins: also that to a worker that replaces one
 """
 _UNTOLD: Final = {"distributed.admin.large-graph-warning-threshold": "1TB"}
 """A question may hold sets of instants that all ranks share: Dask would warn of each."""
+_holders: Final[dict[int, Holder]] = {}
 
 
 class DaskPool(WorkerPool):
@@ -166,9 +167,6 @@ class _Sent:
             if isinstance(file, Path):
                 file.unlink(missing_ok=True)
         return text
-
-
-_holders: Final[dict[int, Holder]] = {}
 
 
 def _answer(asked: Asked | bytes | Path, file: Path | None, n_workers: int) -> bytes | None:

@@ -34,6 +34,8 @@ _MOST_DEATHS: Final = 3
 _LOOKS_EVERY_S: Final = 1.0
 _LARGE_BYTES: Final = 1 << 16
 """Questions with arrays of so many go by a file: they are not copied on their way."""
+_holders: Final[dict[int, Holder]] = {}
+"""That of this process, which keeps what it has made."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -262,10 +264,6 @@ class ProcessPool(WorkerPool):
             for process in [*(own._processes or {}).values()]:
                 process.kill()
             own.shutdown()
-
-
-_holders: Final[dict[int, Holder]] = {}
-"""That of this process, which keeps what it has made."""
 
 
 def _begin(most_bytes: int) -> None:

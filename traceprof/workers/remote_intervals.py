@@ -28,6 +28,7 @@ LARGE: Final = 2048
 """Sets of so many intervals do not travel."""
 
 _How: TypeAlias = Callable[..., Intervals]
+_asked: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +235,6 @@ def _answers(pool: Pool, questions: Sequence[TimeQuestion]) -> list[Any]:
         if isinstance(answer, Failed):
             raise answer.error
     return found
-
-
-_asked: ContextVar[tuple[Pool, Question]] = ContextVar("_asked")
 
 
 class _Packer(pickle.Pickler):
