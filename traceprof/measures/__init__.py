@@ -7,6 +7,8 @@ there. The lines hold no imports, so that naming the analyses (as ``--help`` doe
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,118 +34,69 @@ class Entry:
     module: str
 
 
-ANALYSES: Final[tuple[Entry, ...]] = (
-    Entry(
-        "findings", "ranked advice: what costs time, and what to do", "traceprof.findings:FINDINGS"
-    ),
-    Entry("breakdown", "where the time of each device went", ".device.times:BREAKDOWN"),
-    Entry("steps", "every step: duration, parts, phases, throughput", ".steps.steps:STEPS"),
-    Entry(
-        "phases", "host and device time by phase of the training loop", ".steps.phases:LOOP_PHASES"
-    ),
-    Entry(
-        "step-phases",
-        "the phases of every step: host time against device time",
-        ".steps.phases:STEP_PHASES",
-    ),
-    Entry("layers", "host and device time by layer of the model", ".host.layers:LAYERS"),
-    Entry(
-        "summary",
-        "kernels, copies, CUDA calls by name, as nvprof sums up",
-        ".device.kernels:SUMMARY",
-    ),
-    Entry("kernels", "device time by kernel name", ".device.kernels:KERNELS"),
-    Entry("classes", "kernels by class and phase", ".device.kernels:CLASSES"),
-    Entry(
-        "occupancy",
-        "grid, block, registers, shared memory of kernels, theoretical occupancy",
-        ".device.occupancy:OCCUPANCY",
-    ),
-    Entry("copies", "copies by direction, with bytes and GB/s", ".traffic.copies:COPIES"),
-    Entry(
-        "transfers",
-        "copies between host and devices: GB/s by size against the link's peak",
-        ".traffic.transfers:TRANSFERS",
-    ),
-    Entry(
-        "bandwidth",
-        "bandwidth of copies over time, by device and route",
-        ".traffic.bandwidth:BANDWIDTH",
-    ),
-    Entry(
-        "collectives",
-        "collectives by operation and size: time, algbw, busbw, exposed",
-        ".collectives.by_size:COLLECTIVES",
-    ),
-    Entry(
-        "collective-events",
-        "every collective by itself: size, bandwidth, phase, exposed time",
-        ".collectives.events:COLLECTIVE_EVENTS",
-    ),
-    Entry(
-        "callers",
-        "collectives by the phase and layer that called them: exposed, hidden",
-        ".collectives.callers:CALLERS",
-    ),
-    Entry(
-        "buckets",
-        "the collectives of a step in their order (buckets of DDP)",
-        ".collectives.buckets:BUCKETS",
-    ),
-    Entry(
-        "shared",
-        "collectives that ranks share: time without waiting, who came last",
-        ".collectives.shared:SHARED",
-    ),
-    Entry("peers", "who sends how much to whom: messages and peer copies", ".traffic.peers:PEERS"),
-    Entry(
-        "ranks", "the ranks side by side: parts of their time, and waiting", ".ranks.times:RANKS"
-    ),
-    Entry(
-        "stragglers",
-        "ranks that the others wait for: in which phase, since when",
-        ".ranks.stragglers:STRAGGLERS",
-    ),
-    Entry(
-        "rank-steps",
-        "every step of every rank: own time, waiting, lateness; a heat map",
-        ".ranks.steps:RANK_STEPS",
-    ),
-    Entry("hosts", "the hosts side by side, and which is late as a whole", ".ranks.hosts:HOSTS"),
-    Entry("racks", "the racks side by side, and which is late as a whole", ".ranks.hosts:RACKS"),
-    Entry(
-        "alignment",
-        "the clocks of the ranks, by the ends of shared collectives",
-        ".collectives.clocks:ALIGNMENT",
-    ),
-    Entry("pipeline", "pipeline parallelism: the bubble of each stage", ".ranks.pipeline:PIPELINE"),
-    Entry(
-        "network",
-        "traffic of network, NVLink and PCIe by counters, against the link's peak",
-        ".traffic.network:NETWORK",
-    ),
-    Entry(
-        "network-time",
-        "the same over time, beside the collectives that caused it",
-        ".traffic.network:NETWORK_TIME",
-    ),
-    Entry("idle", "why devices were idle", ".idle.idle:IDLE"),
-    Entry("gaps", "the longest idle gaps", ".idle.idle:GAPS"),
-    Entry("streams", "streams one by one: busy, and waiting for what", ".device.streams:STREAMS"),
-    Entry("path", "the critical path of every step", ".path.path:PATH"),
-    Entry("whatif", "what at most could be gained", ".path.whatif:WHATIF"),
-    Entry("launches", "launch latency and queue depth", ".host.launches:LAUNCHES"),
-    Entry("sync", "where the host waits for a device", ".idle.waits:SYNC"),
-    Entry("memory", "device memory over time, by phase", ".device.memory:MEMORY"),
-    Entry("ranges", "NVTX and other host ranges by name", ".host.ranges:RANGES"),
-    Entry(
-        "range-work",
-        "device work launched inside NVTX and other host ranges, by name",
-        ".host.range_work:RANGE_WORK",
-    ),
-    Entry("operators", "host operators by name, self and total", ".host.ranges:OPERATORS"),
-    Entry("quality", "what is suspicious in the trace itself", ".quality:QUALITY"),
+def _entries(text: str) -> tuple[Entry, ...]:
+    lines = re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines()
+    names, modules, summaries = zip(*(line.split(" ", 2) for line in lines), strict=True)
+    return tuple(map(Entry, names, summaries, modules))
+
+
+ANALYSES: Final = _entries(
+    """
+    findings traceprof.findings:FINDINGS ranked advice: what costs time, and what to do
+    breakdown .device.times:BREAKDOWN where the time of each device went
+    steps .steps.steps:STEPS every step: duration, parts, phases, throughput
+    phases .steps.phases:LOOP_PHASES host and device time by phase of the training loop
+    step-phases .steps.phases:STEP_PHASES the phases of every step: host time against device time
+    layers .host.layers:LAYERS host and device time by layer of the model
+    summary .device.kernels:SUMMARY kernels, copies, CUDA calls by name, as nvprof sums up
+    kernels .device.kernels:KERNELS device time by kernel name
+    classes .device.kernels:CLASSES kernels by class and phase
+    occupancy .device.occupancy:OCCUPANCY grid, block, registers, shared memory of kernels,
+        theoretical occupancy
+    copies .traffic.copies:COPIES copies by direction, with bytes and GB/s
+    transfers .traffic.transfers:TRANSFERS copies between host and devices: GB/s by size against the
+        link's peak
+    bandwidth .traffic.bandwidth:BANDWIDTH bandwidth of copies over time, by device and route
+    collectives .collectives.by_size:COLLECTIVES collectives by operation and size: time, algbw,
+        busbw, exposed
+    collective-events .collectives.events:COLLECTIVE_EVENTS every collective by itself: size,
+        bandwidth, phase, exposed time
+    callers .collectives.callers:CALLERS collectives by the phase and layer that called them:
+        exposed, hidden
+    buckets .collectives.buckets:BUCKETS the collectives of a step in their order (buckets of DDP)
+    shared .collectives.shared:SHARED collectives that ranks share: time without waiting, who came
+        last
+    peers .traffic.peers:PEERS who sends how much to whom: messages and peer copies
+    ranks .ranks.times:RANKS the ranks side by side: parts of their time, and waiting
+    stragglers .ranks.stragglers:STRAGGLERS ranks that the others wait for: in which phase, since
+        when
+    rank-steps .ranks.steps:RANK_STEPS every step of every rank: own time, waiting, lateness; a heat
+        map
+    hosts .ranks.hosts:HOSTS the hosts side by side, and which is late as a whole
+    racks .ranks.hosts:RACKS the racks side by side, and which is late as a whole
+    alignment .collectives.clocks:ALIGNMENT the clocks of the ranks, by the ends of shared
+        collectives
+    pipeline .ranks.pipeline:PIPELINE pipeline parallelism: the bubble of each stage
+    network .traffic.network:NETWORK traffic of network, NVLink and PCIe by counters, against the
+        link's peak
+    network-time .traffic.network:NETWORK_TIME the same over time, beside the collectives that
+        caused it
+    idle .idle.idle:IDLE why devices were idle
+    gaps .idle.idle:GAPS the longest idle gaps
+    streams .device.streams:STREAMS streams one by one: busy, and waiting for what
+    path .path.path:PATH the critical path of every step
+    whatif .path.whatif:WHATIF what at most could be gained
+    launches .host.launches:LAUNCHES launch latency and queue depth
+    sync .idle.waits:SYNC where the host waits for a device
+    memory .device.memory:MEMORY device memory over time, by phase
+    ranges .host.ranges:RANGES NVTX and other host ranges by name
+    range-work .host.range_work:RANGE_WORK device work launched inside NVTX and other host ranges,
+        by name
+    operators .host.ranges:OPERATORS host operators by name, self and total
+    quality .quality:QUALITY what is suspicious in the trace itself
+    """
 )
+"""Each with its name, where it is, and a line of help."""
 
 
 FORMER_NAMES: Final = {"messages": "collective-events", "ops": "operators"}

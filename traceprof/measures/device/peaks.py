@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, Self, TypeAlias
-
-import pandas as pd
+from typing import Final, TypeAlias
 
 from traceprof.errors import UsageError
 from traceprof.hardware.catalogue import (
@@ -17,33 +15,15 @@ from traceprof.hardware.catalogue import (
     pcie_peak,
     speedups_of,
 )
+from traceprof.measures.facts import fact
+from traceprof.measures.rows import ints
+from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
 
+Described: TypeAlias = Trace | Ranks
+"""What says what its hardware is."""
 
-class Described(Protocol):
-    """What says what its hardware is: a Trace, or the Ranks of a run."""
-
-    @property
-    def hardware(self) -> Hardware | None:
-        """What the user said of the hardware."""
-        ...
-
-    @property
-    def whole(self) -> Self:
-        """The whole recording."""
-        ...
-
-    @property
-    def facts(self) -> dict[tuple[Any, ...], Any]:
-        """What is kept of it."""
-        ...
-
-    def table(self, name: str, /) -> pd.DataFrame:
-        """Return the table called ``name``."""
-        ...
-
-
-_NvLinks: TypeAlias = dict[frozenset[int], tuple[int, float]]
 _FROM_TRACE: Final = "the trace"
 _PCIE_NAMES: Final = ("gpu.{}.pcie", "pcie device {}")
 _PCIE: Final = re.compile(r"gen(?:eration)?\s*(\d+)\D+(\d+)")
@@ -137,19 +117,15 @@ def _recorded_nic(of: Described, _device: int) -> Peak | None:
 
 def _device(of: Described, device: int) -> tuple[str, int]:
     """Return the name of a device ("" unknown), and how fast its memory is as the trace says it."""
-    kept = of.whole.facts
-    if ("devices by number",) not in kept:
-        table = of.table("devices")
-        rows = zip(
-            *(table[name].tolist() for name in ("device", "name", "memory_bytes_per_s")),
-            strict=True,
-        )
-        first: dict[int, tuple[str, int]] = {}
-        for number, name, bytes_per_s in rows:
-            first.setdefault(int(number), (str(name), int(bytes_per_s)))
-        kept["devices by number",] = first
-    known: dict[int, tuple[str, int]] = kept["devices by number",]
-    return known.get(device) or (_facts(of).get(f"gpu.{device}.name", ""), ABSENT)
+    return _devices(of).get(device) or (_facts(of).get(f"gpu.{device}.name", ""), ABSENT)
+
+
+@fact
+def _devices(of: Described) -> dict[int, tuple[str, int]]:
+    table = of.table("devices").drop_duplicates("device")
+    numbers, rates = ints(table, "device", "memory_bytes_per_s")
+    pairs = zip(table["name"].astype(str), rates.tolist(), strict=True)
+    return dict(zip(numbers.tolist(), pairs, strict=True))
 
 
 def _hardware(of: Described) -> Hardware:
@@ -186,19 +162,12 @@ def _told_by_driver(of: Described, device: int) -> Peak | None:
     return Peak(rate, f"NVLink, {found[1]} links", _FROM_TRACE)
 
 
-def _nvlinks(of: Described) -> _NvLinks:
+@fact
+def _nvlinks(of: Described) -> dict[frozenset[int], tuple[int, float]]:
     """Return how many links join each pair of devices, and their rate in one direction.
 
     Profilers tell the rate of both directions together.
     """
-    kept = of.whole.facts
-    if ("nvlinks",) not in kept:
-        kept["nvlinks",] = _read_nvlinks(of)
-    links: _NvLinks = kept["nvlinks",]
-    return links
-
-
-def _read_nvlinks(of: Described) -> _NvLinks:
     found = {}
     for name, value in _facts(of).items():
         pair, links = _NVLINK_NAME.fullmatch(name), _NVLINK.fullmatch(value)
@@ -215,12 +184,9 @@ _RECORDED: Final[Mapping[Link, Callable[[Described, int], Peak | None]]] = {
 }
 
 
+@fact
 def _facts(of: Described) -> dict[str, str]:
     """Return the environment by name. It grows with the hosts of a run, and is asked per device."""
-    kept = of.whole.facts
-    if ("environment",) not in kept:
-        environment = of.table("environment")
-        names, values = environment["name"], environment["value"]
-        kept["environment",] = dict(zip(names.astype(str), values.astype(str), strict=True))
-    facts: dict[str, str] = kept["environment",]
-    return facts
+    environment = of.table("environment")
+    names, values = environment["name"].astype(str), environment["value"].astype(str)
+    return dict(zip(names, values, strict=True))
