@@ -37,20 +37,18 @@ from traceprof.session.answer import answer
 from traceprof.session.run import open_run
 
 FAKE_ANALYSIS = """
-from traceprof.analysis.base import Analysis
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, total
+from traceprof.measures.analyses import Analysis
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 
-SPEC = ResultSpec(
-    (
-        TableSpec(
-            "streams",
-            "one row per stream",
-            (
-                key("stream", "the stream", Unit.NUMBER),
-                total("kernel_count", Unit.COUNT, "how many"),
-            ),
-        ),
-    )
+SPEC = ResultSpec.of(
+    TableSpec.of(
+        "streams",
+        "one row per stream",
+        '''
+        key stream: the stream
+        total kernel_count: how many
+        ''',
+    ),
 )
 
 
