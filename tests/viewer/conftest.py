@@ -13,9 +13,8 @@ from tests.render.browser import OpenPage
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.session.run import run_of
-from traceprof.viewer.guard import bind
 from traceprof.viewer.panes import open_pane
-from traceprof.viewer.server import ViewerServer
+from traceprof.viewer.server import ViewerServer, bind
 
 Serve = Callable[..., ViewerServer]
 View = Callable[..., OpenPage]

@@ -11,8 +11,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.viewer.conftest import Serve
 from traceprof.errors import UsageError
-from traceprof.viewer.guard import Address, bind
-from traceprof.viewer.server import ViewerServer
+from traceprof.viewer.server import Address, ViewerServer, bind
 
 Ask = Callable[..., http.client.HTTPResponse]
 VIEW = "/data/0/view?start=0&end=10&width=100&groups=0"

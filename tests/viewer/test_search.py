@@ -7,7 +7,7 @@ import numpy as np
 from tests.builders import TraceBuilder
 from traceprof.render.timeline.channels import NameTotals
 from traceprof.render.timeline.lanes import build_lanes
-from traceprof.viewer.search import Search
+from traceprof.viewer.panes import Search
 
 
 def _search() -> tuple[Search, bytes]:
@@ -19,7 +19,7 @@ def _search() -> tuple[Search, bytes]:
     trace = builder.build()
     lanes = build_lanes(trace, trace.span)
     bits = np.packbits([name == "b" for name in lanes.names], bitorder="little")
-    return Search(lanes, NameTotals.of_every(lanes)), bits.tobytes()
+    return Search(lanes, NameTotals.of(lanes, every=True)), bits.tobytes()
 
 
 def test_events_of_names_are_counted_and_summed() -> None:

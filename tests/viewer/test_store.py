@@ -12,8 +12,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.session.run import run_of
-from traceprof.viewer.panes import open_pane
-from traceprof.viewer.search import FoundEvent
+from traceprof.viewer.panes import FoundEvent, open_pane
 from traceprof.viewer.timeline import Timeline, TimelineStore
 
 

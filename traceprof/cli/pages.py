@@ -236,9 +236,8 @@ def view(
     from traceprof.session.run import open_run
 
     try:
-        from traceprof.viewer.guard import bind
         from traceprof.viewer.panes import open_pane
-        from traceprof.viewer.server import ViewerServer
+        from traceprof.viewer.server import ViewerServer, bind
     except ModuleNotFoundError as error:
         if error.name not in ("dash", "flask", "werkzeug"):
             raise

@@ -1,25 +1,244 @@
-"""The runs that a viewer shows, each with its lanes ready to be cut."""
+"""The runs that a viewer shows, each with its lanes ready to be cut, and to be searched."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from threading import Lock
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from traceprof.comparison.summary.summarise import summarise
+from traceprof.model.intervals import Int64Array
 from traceprof.model.summary import Summary
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.processes import give_back
 from traceprof.render.formatting import sentences
+from traceprof.render.timeline.channels import Channel, LaneGroup, Lanes, NameTotals
 from traceprof.session.answer import Document, answer, page
 from traceprof.session.run import Run, open_run
-from traceprof.viewer.search import Alike, Search
 from traceprof.viewer.timeline import About, Timeline, TimelineStore, read_timeline, write_timeline
 
-__all__ = ["FINDINGS", "Pane", "open_pane"]
+_CHUNK: Final = 1 << 16
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEvent:
+    """An event: the place of its row in the whole trace, of its channel in the row; times in ns."""
+
+    row: int
+    channel: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEvent(FoundEvent):
+    """An event of a list, with the place of its name."""
+
+    name: int
+
+
+class Search:
+    """Counts, lists and finds the events of exact lanes by name; ``totals`` are theirs."""
+
+    def __init__(self, lanes: Lanes, totals: NameTotals) -> None:
+        self.n_names = len(lanes.names)
+        self._rows = [row.channels for group in lanes.groups for row in group.rows]
+        self._counts = totals.counts
+        self._times = totals.times_ns
+
+    def matching(self, bits: bytes) -> BoolArray:
+        """Return which names are meant: a bit each, as the page sends them; without any, all.
+
+        What a search means is decided in the page alone (`assets/matching.mjs`).
+        """
+        if not bits:
+            return np.ones(self.n_names, bool)
+        is_match = np.zeros(self.n_names, bool)
+        given = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[: self.n_names]
+        is_match[: len(given)] = given.astype(bool)
+        return is_match
+
+    def count(self, is_match: BoolArray) -> int:
+        """Return how many events have one of these names."""
+        return int(self._counts[is_match].sum())
+
+    def total_ns(self, is_match: BoolArray) -> int:
+        """Return how long they are together."""
+        return int(self._times[is_match].sum())
+
+    def count_before(self, is_match: BoolArray, t_ns: int) -> int:
+        """Return how many of them start before ``t_ns``."""
+        total = 0
+        for channels in self._rows:
+            for channel in channels:
+                last = int(np.searchsorted(channel.starts, np.int64(t_ns)))
+                total += int(is_match[channel.names[:last]].sum())
+        return total
+
+    def listed(self, is_match: BoolArray, order: str, limit: int) -> list[ListedEvent]:
+        """Return ``limit`` of them: the longest, or (order "first") the first."""
+        found: list[tuple[int, int, ListedEvent]] = []
+        for place, channels in enumerate(self._rows):
+            for number, channel in enumerate(channels):
+                items = np.flatnonzero(is_match[channel.names])
+                rank = channel.starts if order == "first" else channel.starts - channel.ends
+                items = items[np.argsort(rank[items], kind="stable")[:limit]]
+                for item in items.tolist():
+                    start, end = int(channel.starts[item]), int(channel.ends[item])
+                    event = ListedEvent(place, number, start, end, int(channel.names[item]))
+                    found.append((int(rank[item]), start, event))
+        return [event for _, _, event in sorted(found, key=lambda entry: entry[:2])[:limit]]
+
+    def nearest(
+        self, is_match: BoolArray, from_ns: int, direction: int, row: int | None = None
+    ) -> FoundEvent | None:
+        """Return the first match that starts after ``from_ns``, or (-1) the last before it."""
+        best: FoundEvent | None = None
+        for place, channels in enumerate(self._rows):
+            if row is not None and place != row:
+                continue
+            for number, channel in enumerate(channels):
+                item = _next_item(channel, is_match, from_ns, direction)
+                if item is None:
+                    continue
+                start = int(channel.starts[item])
+                if best is None or (start - best.start) * direction < 0:
+                    best = FoundEvent(place, number, start, int(channel.ends[item]))
+        return best
+
+
+def _next_item(channel: Channel, is_match: BoolArray, from_ns: int, direction: int) -> int | None:
+    # The first that starts later, or the first that does not start earlier.
+    bound = np.int64(from_ns + 1 if direction > 0 else from_ns)
+    at = int(np.searchsorted(channel.starts, bound))
+    if direction > 0:
+        for begin in range(at, len(channel), _CHUNK):
+            hits = np.flatnonzero(is_match[channel.names[begin : begin + _CHUNK]])
+            if len(hits):
+                return begin + int(hits[0])
+        return None
+    for end in range(at, 0, -_CHUNK):
+        begin = max(0, end - _CHUNK)
+        hits = np.flatnonzero(is_match[channel.names[begin:end]])
+        if len(hits):
+            return begin + int(hits[-1])
+    return None
+
+
+_N_BINS: Final = 24
+_WIDE: Final = 40
+_DEVICE: Final = "gpu"
+_Event = tuple[int, int, int]
+
+
+class Alike:
+    """Answers what the panel says of an event beyond what the browser has loaded."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._rows: list[tuple[int, LaneGroup, str, tuple[Channel, ...]]] = [
+            (place, group, row.kind, row.channels)
+            for place, group in enumerate(lanes.groups)
+            for row in group.rows
+        ]
+
+    def of(self, row: int, channel: int, start_ns: int) -> dict[str, Any] | None:
+        """Return the numbers of all of this event's name, and who else has it; None for none."""
+        found = self._event(row, channel, start_ns)
+        if found is None:
+            return None
+        name, duration = found
+        kind = self._rows[row][2]
+        return {
+            "population": self._population(name, kind, duration),
+            **self._peers(name, kind, (start_ns, row, channel)),
+        }
+
+    def _event(self, row: int, channel: int, start_ns: int) -> tuple[int, int] | None:
+        channels = self._rows[row][3] if row < len(self._rows) else ()
+        if channel >= len(channels):
+            return None
+        own = channels[channel]
+        item = int(np.searchsorted(own.starts, np.int64(start_ns)))
+        if item >= len(own) or own.starts[item] != start_ns:
+            return None
+        return int(own.names[item]), int(own.ends[item] - own.starts[item])
+
+    def _population(self, name: int, kind: str, own_ns: int) -> dict[str, Any]:
+        """Return the same numbers as `assets/population.mjs`."""
+        parts = [
+            (c.ends - c.starts)[c.names == name]
+            for _, _, other, channels in self._rows
+            if (other == _DEVICE) == (kind == _DEVICE)
+            for c in channels
+        ]
+        durations = np.sort(np.concatenate(parts))
+        n = len(durations)
+        return {
+            "n": n,
+            "total": int(durations.sum()),
+            "min": int(durations[0]),
+            "median": float(np.median(durations)),
+            "max": int(durations[-1]),
+            "place": n - int(np.searchsorted(durations, own_ns, side="right")) + 1,
+            "bins": _bins(durations),
+        }
+
+    def _peers(self, name: int, kind: str, event: _Event) -> dict[str, Any]:
+        """Return the same as `assets/peers.mjs`: by number where all have as many, else by time."""
+        parties: dict[tuple[bool, int], list[_Event]] = defaultdict(list)
+        groups: dict[_Event, int] = {}
+        mine: tuple[bool, int] | None = None
+        for row, (place, group, other, channels) in enumerate(self._rows):
+            if other != kind:
+                continue
+            is_device = group.kind == "device"
+            party = (is_device, place if is_device else group.process)
+            mine = party if row == event[1] else mine
+            for number, channel in enumerate(channels):
+                for start in channel.starts[channel.names == name].tolist():
+                    parties[party].append((start, row, number))
+                    groups[start, row, number] = place
+        if len(parties) < 2 or mine is None:
+            return {"peers": [], "by_number": True}
+        for events in parties.values():
+            events.sort()
+        own = parties[mine].index(event)
+        by_number = len({len(events) for events in parties.values()}) == 1
+        peers = []
+        for party, events in parties.items():
+            is_own = party == mine
+            same = events[own] if is_own or by_number else _nearest(events, event[0])
+            start, row, number = same
+            channel = self._rows[row][3][number]
+            end = int(channel.ends[np.searchsorted(channel.starts, np.int64(start))])
+            told = asdict(FoundEvent(row, number, start, end))
+            peers.append({**told, "group": groups[same], "is_own": is_own})
+        return {"peers": peers, "by_number": by_number}
+
+
+def _nearest(events: list[_Event], start_ns: int) -> _Event:
+    return min(events, key=lambda event: (abs(event[0] - start_ns), event))
+
+
+def _bins(durations: Int64Array) -> list[int]:
+    low, high = float(durations[0]), float(durations[-1])
+    values = durations.astype(np.float64)
+    if low > 0 and high / low > _WIDE:
+        low, high, values = np.log(low), np.log(high), np.log(values)
+    if high <= low:
+        return [len(durations)]
+    places = np.floor((values - low) / ((high - low) / _N_BINS)).astype(np.int64)
+    found: list[int] = np.bincount(places.clip(0, _N_BINS - 1), minlength=_N_BINS).tolist()
+    return found
+
 
 FINDINGS: Final = "findings"
 _KEPT: Final = ("timeline of the viewer",)

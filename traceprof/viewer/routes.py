@@ -1,9 +1,14 @@
-"""What the browser fetches beside the page: timelines, slices of data, scripts, pairs of runs."""
+"""Where a viewer listens, and who gets an answer.
+
+That is our own page, opened by the person who started the viewer, and nobody else. A trace holds
+what somebody trains. Any page in the same browser can send requests to a local server, and a name
+of its own that resolves to 127.0.0.1 lets it read the answers.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any, Final
@@ -16,9 +21,19 @@ from traceprof.render.escape import html_text, plain_text
 from traceprof.render.page.document import page_style, plotly_bundle
 from traceprof.render.timeline.beside import TimelineSide, render_beside
 from traceprof.render.timeline.render import module_order, read_asset
-from traceprof.viewer.guard import whole_number
 from traceprof.viewer.panes import Pane
 from traceprof.viewer.tables import window_text
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
+
+
+def whole_number(arguments: Mapping[str, str], name: str, least: int, most: int) -> int:
+    """Return the argument ``name``; anything but a whole number in the range ends in 400."""
+    text = arguments.get(name, "")
+    if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
+        abort(400, f"{name} must be a whole number from {least} to {most}")
+    return int(text)
+
 
 _MODULES: Final = ("live.mjs", "live_timeline.mjs", "remote.mjs")
 _WIDEST: Final = 20_000

@@ -122,7 +122,7 @@ class Timeline:
         return cls(
             lanes=lanes,
             samples=samples,
-            totals=NameTotals.of_every(lanes),
+            totals=NameTotals.of(lanes, every=True),
             head=timeline_head(trace, trace.span, lanes.n_events),
             about=About(info.profiler, info.host, lanes.n_events, warnings),
         )
@@ -205,19 +205,10 @@ class TimelineStore:
 
 
 def _cut_group(group: LaneGroup, is_open: bool, cut: Any) -> LaneGroup:
-    def cut_row(row: LaneRow) -> LaneRow:
-        channels = (cut(c, is_open or _is_charted(group, c)) for c in row.channels)
-        return replace(row, channels=tuple(channels))
+    def is_charted(channel: Channel) -> bool:
+        return group.kind == "device" and channel.n_bytes is not None
 
-    return replace(
-        group,
-        rows=tuple(cut_row(row) for row in group.rows),
-        states=tuple(cut(c, True) for c in group.states),
-    )
-
-
-def _is_charted(group: LaneGroup, channel: Channel) -> bool:
-    return group.kind == "device" and channel.n_bytes is not None
+    return group.mapped(lambda c: cut(c, is_open or is_charted(c)), lambda c: cut(c, True))
 
 
 _ALIGNED_BYTES: Final = 8

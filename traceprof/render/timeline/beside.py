@@ -18,7 +18,6 @@ from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import (
     Channel,
     LaneGroup,
-    LaneRow,
     Lanes,
     NameTotals,
     condense_until,
@@ -188,19 +187,12 @@ def _merged(
 
 
 def _moved(one: _Drawn, place: Place, clock: AxisClock, ids: Int64Array) -> LaneGroup:
-    group = one.lanes.groups[place.group]
-    label = plain_text(f"{one.side.name} · {group.label}", 120)
-    return replace(
-        group,
-        section=place.section,
-        label=label,
-        process=_process(group.process, place.side),
-        rows=tuple(
-            LaneRow(row.label, row.kind, tuple(_on_axis(c, clock, ids) for c in row.channels))
-            for row in group.rows
-        ),
-        states=tuple(_on_axis(c, clock, None) for c in group.states),
+    group = one.lanes.groups[place.group].mapped(
+        lambda channel: _on_axis(channel, clock, ids), lambda state: _on_axis(state, clock, None)
     )
+    label = plain_text(f"{one.side.name} · {group.label}", 120)
+    process = _process(group.process, place.side)
+    return replace(group, section=place.section, label=label, process=process)
 
 
 def _process(number: int, side: int) -> int:

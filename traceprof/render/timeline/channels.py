@@ -77,6 +77,16 @@ class LaneGroup:
     states: tuple[Channel, ...] = ()
     device: int = ABSENT
 
+    def mapped(
+        self,
+        change: Callable[[Channel], Channel],
+        of_state: Callable[[Channel], Channel] | None = None,
+    ) -> LaneGroup:
+        """Return the group with what ``change`` makes of channels, ``of_state`` of states."""
+        rows = (replace(row, channels=tuple(map(change, row.channels))) for row in self.rows)
+        states = self.states if of_state is None else tuple(map(of_state, self.states))
+        return replace(self, rows=tuple(rows), states=states)
+
     def described(self, channel: Callable[[Channel], Any]) -> dict[str, Any]:
         """Return the group as JSON has it, where ``channel`` says how a channel is told."""
         return {
@@ -99,6 +109,14 @@ class Lanes:
 
     groups: tuple[LaneGroup, ...]
     names: tuple[str, ...]
+
+    def mapped(
+        self,
+        change: Callable[[Channel], Channel],
+        of_state: Callable[[Channel], Channel] | None = None,
+    ) -> Lanes:
+        """Return the lanes with what ``change`` makes of channels, ``of_state`` of states."""
+        return replace(self, groups=tuple(one.mapped(change, of_state) for one in self.groups))
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -124,23 +142,15 @@ class NameTotals:
     times_ns: Int64Array
 
     @classmethod
-    def of(cls, lanes: Lanes) -> NameTotals:
-        """Return the totals of the items of ``lanes`` that stand for one event."""
+    def of(cls, lanes: Lanes, *, every: bool = False) -> NameTotals:
+        """Return the totals of the items of ``lanes`` that stand for one event, or of ``every``."""
         counts, times = (np.zeros(len(lanes.names), np.int64) for _ in range(2))
         for channel in lanes.channels:
-            alone = slice(None) if channel.counts is None else channel.counts == 1
-            names = channel.names[alone]
+            is_any = every or channel.counts is None
+            chosen = slice(None) if is_any else channel.counts == 1
+            names = channel.names[chosen]
             counts += np.bincount(names, minlength=len(counts))
-            np.add.at(times, names, (channel.ends - channel.starts)[alone])
-        return cls(counts, times)
-
-    @classmethod
-    def of_every(cls, lanes: Lanes) -> NameTotals:
-        """Return the totals of all items of ``lanes``, by the name that each has."""
-        counts, times = (np.zeros(len(lanes.names), np.int64) for _ in range(2))
-        for channel in lanes.channels:
-            counts += np.bincount(channel.names, minlength=len(counts))
-            np.add.at(times, channel.names, channel.ends - channel.starts)
+            np.add.at(times, names, (channel.ends - channel.starts)[chosen])
         return cls(counts, times)
 
     def less(self, other: NameTotals) -> NameTotals:
@@ -214,16 +224,10 @@ def condense(lanes: Lanes, bin_ns: int) -> Lanes:
     would at once.
     """
 
-    def condense_group(group: LaneGroup) -> LaneGroup:
-        rows = tuple(
-            replace(row, channels=tuple(condense_channel(c, bin_ns) for c in row.channels))
-            for row in group.rows
-        )
-        return replace(
-            group, rows=rows, states=tuple(condense_channel(c, bin_ns) for c in group.states)
-        )
+    def condensed(channel: Channel) -> Channel:
+        return condense_channel(channel, bin_ns)
 
-    return replace(lanes, groups=tuple(condense_group(group) for group in lanes.groups))
+    return lanes.mapped(condensed, condensed)
 
 
 def condense_channel(channel: Channel, bin_ns: int) -> Channel:

@@ -224,38 +224,25 @@ def in_order_of_use(lanes: Lanes) -> Lanes:
     place = np.zeros(len(lanes.names), np.int64)
     place[order] = np.arange(len(order))
 
-    def renamed(channel: Channel) -> Channel:
-        return replace(channel, names=renumbered(channel, place))
-
-    ordered = with_channels(lanes, renamed)
+    ordered = renumbered(lanes, place)
     return Lanes(ordered.groups, tuple(lanes.names[i] for i in order.tolist()))
 
 
-def renumbered(channel: Channel, place: Int64Array) -> Int64Array:
-    """Return the names of ``channel`` at their ``place``; items of several events have none: 0."""
+def renumbered(lanes: Lanes, place: Int64Array) -> Lanes:
+    """Return the same lanes, names at their ``place``; items of several events have none: 0."""
     if not len(place):
-        return channel.names
-    return np.where(_are_single(channel), place[channel.names], 0)
+        return lanes
+    return lanes.mapped(
+        lambda channel: replace(
+            channel, names=np.where(_are_single(channel), place[channel.names], 0)
+        )
+    )
 
 
 def _are_single(channel: Channel) -> npt.NDArray[np.bool_]:
     if channel.counts is None:
         return np.ones(len(channel), np.bool_)
     return np.asarray(channel.counts == 1, np.bool_)
-
-
-def with_channels(lanes: Lanes, change: Callable[[Channel], Channel]) -> Lanes:
-    """Return ``lanes`` with what ``change`` makes of each channel of their rows."""
-    groups = tuple(
-        replace(
-            group,
-            rows=tuple(
-                replace(row, channels=tuple(map(change, row.channels))) for row in group.rows
-            ),
-        )
-        for group in lanes.groups
-    )
-    return replace(lanes, groups=groups)
 
 
 def code_names(names: Int64Array, n_before: int) -> tuple[Int64Array, int]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath, PureWindowsPath
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.model.activity import Activity, Part
@@ -22,8 +21,8 @@ from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
 from traceprof.render.escape import plain_text
 from traceprof.render.palette import category_index
-from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes
-from traceprof.render.timeline.encode import in_order_of_use, renumbered, with_channels
+from traceprof.render.timeline.channels import LaneGroup, LaneRow, Lanes
+from traceprof.render.timeline.encode import in_order_of_use, renumbered
 from traceprof.render.timeline.events import (
     LaneEvents,
     NameTable,
@@ -303,24 +302,14 @@ def arranged(every: Sequence[RankLanes], processes: pd.DataFrame) -> Lanes:
     quiet: list[LaneGroup] = []
     for own in every:
         of_names = np.array([places.setdefault(n, len(places)) for n in own.lanes.names], np.int64)
-        groups = _renamed(own.lanes, of_names).groups
+        is_same = np.array_equal(of_names, np.arange(len(of_names)))
+        groups = (own.lanes if is_same else renumbered(own.lanes, of_names)).groups
         first_quiet = len(groups) - own.n_quiet
         main += groups[:first_quiet]
         quiet += groups[first_quiet:]
     place = {p: i for i, p in enumerate(_in_order(processes, {g.process for g in [*main, *quiet]}))}
     main, quiet = (sorted(own, key=lambda group: place[group.process]) for own in (main, quiet))
     return in_order_of_use(Lanes((*main, *_few(quiet)), tuple(places)))
-
-
-def _renamed(lanes: Lanes, of_names: npt.NDArray[np.int64]) -> Lanes:
-    """Return the same lanes, each name at its place ``of_names`` among those of all."""
-    if np.array_equal(of_names, np.arange(len(of_names))):
-        return lanes
-
-    def renamed(channel: Channel) -> Channel:
-        return replace(channel, names=renumbered(channel, of_names))
-
-    return with_channels(lanes, renamed)
 
 
 def describe_process(trace: Trace, process: int, *, has_hosts: bool | None = None) -> str:
