@@ -24,7 +24,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.ranks.stragglers import lateness_of_ranks
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 
 __all__ = ["FINDINGS", "RULES", "Finding", "Rule"]
 
@@ -61,88 +61,74 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 """In the order in which they claim time: the more specific first."""
 
-_FINDINGS: Final = TableSpec(
+_FINDINGS: Final = TableSpec.of(
     "findings",
     "one row per finding, the largest saving first; what occurs once by its share of the "
     "time that is judged",
-    (
-        key("rule", "the rule that found it"),
-        key("number", "which one of that rule, from 1", Unit.NUMBER),
-        same("title", Unit.TEXT, "what was found"),
-        same(
-            "kind",
-            Unit.TEXT,
-            "how sure the saving is: measured, bounded (at most), estimated (by a model), "
-            "once (a cost that occurs once), none (nothing is known to be saved)",
-        ),
-        same("claimed_ratio", Unit.RATIO, "the share of the time that it is about, its own"),
-        same("saving_ratio", Unit.RATIO, "the share of the time that could be saved"),
-        same("saving_ns", Unit.NS, "the same per step; of the window without steps"),
-        same("once_ns", Unit.NS, "what it costs once, where it is not per step"),
-        same("model", Unit.TEXT, "what an estimated saving rests on"),
-        same("evidence", Unit.TEXT, "what shows it"),
-        same("action", Unit.TEXT, "what to do"),
-        same("caveat", Unit.TEXT, "when it may be wrong"),
-        same("window", Unit.TEXT, "the worst place, as --window takes it"),
-        same("ranges", Unit.TEXT, "the ranges concerned"),
-        same("show", Unit.TEXT, "the analysis that tells more"),
-        same(
-            "ncu",
-            Unit.TEXT,
-            "what profiles the longest launch of the kernel concerned most with Nsight "
-            "Compute; launches are counted from the start of the recording",
-        ),
-        same("ground", Unit.TEXT, "what the claimed time is: lost, compute or slow steps"),
-        same("is_minor", Unit.FLAG, "less than 1 % of the time: not for a page"),
-    ),
+    """
+    key rule: the rule that found it
+    key number [number]: which one of that rule, from 1
+    same title: what was found
+    same kind: how sure the saving is: measured, bounded (at most), estimated (by a model), once (a
+        cost that occurs once), none (nothing is known to be saved)
+    same claimed_ratio: the share of the time that it is about, its own
+    same saving_ratio: the share of the time that could be saved
+    same saving_ns: the same per step; of the window without steps
+    same once_ns: what it costs once, where it is not per step
+    same model: what an estimated saving rests on
+    same evidence: what shows it
+    same action: what to do
+    same caveat: when it may be wrong
+    same window: the worst place, as --window takes it
+    same ranges: the ranges concerned
+    same show: the analysis that tells more
+    same ncu: what profiles the longest launch of the kernel concerned most with Nsight Compute;
+        launches are counted from the start of the recording
+    same ground: what the claimed time is: lost, compute or slow steps
+    same is_minor: less than 1 % of the time: not for a page
+    """,
 )
-_LOSSES: Final = TableSpec(
+_LOSSES: Final = TableSpec.of(
     "losses",
     "one row per part of the analysed time of the devices: with compute they fill it",
-    (
-        key("loss", "a part of the time that is no compute; idle time by its cause"),
-        same("total_ns", Unit.NS, "how long, of all devices together"),
-        same("share_ratio", Unit.RATIO, "total_ns of the analysed time of all devices"),
-        same(
-            "after_wait_ns",
-            Unit.NS,
-            "what of it follows a wait of the host, and would not be without it",
-        ),
-        same("claimed_ns", Unit.NS, "what of it findings claim"),
-        same("rules", Unit.TEXT, "the rules that do, the one with the most first"),
-    ),
+    """
+    key loss: a part of the time that is no compute; idle time by its cause
+    same total_ns: how long, of all devices together
+    same share_ratio: total_ns of the analysed time of all devices
+    same after_wait_ns: what of it follows a wait of the host, and would not be without it
+    same claimed_ns: what of it findings claim
+    same rules: the rules that do, the one with the most first
+    """,
 )
-_ABSTAINED: Final = TableSpec(
+_ABSTAINED: Final = TableSpec.of(
     "abstained",
     "one row per rule that could not judge",
-    (
-        key("rule", "the rule"),
-        same("subject", Unit.TEXT, "what it is about"),
-        same("reason", Unit.TEXT, "what it lacks"),
-    ),
+    """
+    key rule: the rule
+    same subject: what it is about
+    same reason: what it lacks
+    """,
 )
-_CHECKED: Final = TableSpec(
+_CHECKED: Final = TableSpec.of(
     "checked",
     "one row per subject of the rules",
-    (
-        key("subject", "what rules are about"),
-        same("is_judged", Unit.FLAG, "a rule about it could judge"),
-        same("is_fine", Unit.FLAG, "and none found anything that is not minor"),
-    ),
+    """
+    key subject: what rules are about
+    same is_judged: a rule about it could judge
+    same is_fine: and none found anything that is not minor
+    """,
 )
-SPEC: Final = ResultSpec(
-    (
-        _FINDINGS,
-        _LOSSES,
-        _ABSTAINED,
-        _CHECKED,
-    ),
-    (
-        same("compute_ratio", Unit.RATIO, "the share of the analysed time that is compute"),
-        same("judged_ns", Unit.NS, "the analysed time of all devices together"),
-        same("compute_ns", Unit.NS, "what of it is compute"),
-        same("slow_ratio", Unit.RATIO, "the share by which slow steps are longer than typical"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _FINDINGS,
+    _LOSSES,
+    _ABSTAINED,
+    _CHECKED,
+    scalars="""
+    same compute_ratio: the share of the analysed time that is compute
+    same judged_ns: the analysed time of all devices together
+    same compute_ns: what of it is compute
+    same slow_ratio: the share by which slow steps are longer than typical
+    """,
 )
 
 

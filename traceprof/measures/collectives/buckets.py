@@ -20,7 +20,7 @@ from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_ra
 from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same, total
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.trace import Trace
 
 
@@ -54,38 +54,34 @@ def traffic_per_step(ranks: Ranks, work: CompactTable) -> dict[str, float | None
 
 _KEYS: Final = ["process", "place", "op", "phase", "size_bytes"]
 
-_BUCKETS: Final = TableSpec(
+_BUCKETS: Final = TableSpec.of(
     "buckets",
     "one row per process and place in the step; steps with another operation or size at a"
     " place have rows of their own",
-    (
-        key("process", "the process", Unit.NUMBER),
-        key("place", "1 is the first collective of a step", Unit.NUMBER),
-        key("op", "the operation"),
-        key("phase", "the phase whose code called it"),
-        key("size_bytes", "what the rank hands in", Unit.BYTES),
-        total("count", Unit.COUNT, "in how many steps"),
-        same("after_ns", Unit.NS, "the median time from the start of the step to its own"),
-        same("duration_ns", Unit.NS, "the median of how long it takes"),
-        same("exposed_ns", Unit.NS, "the median of what compute does not hide"),
-        same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
-        same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
-    ),
+    """
+    key process: the process
+    key place [number]: 1 is the first collective of a step
+    key op: the operation
+    key phase: the phase whose code called it
+    key size_bytes: what the rank hands in
+    total count: in how many steps
+    same after_ns: the median time from the start of the step to its own
+    same duration_ns: the median of how long it takes
+    same exposed_ns: the median of what compute does not hide
+    same algbw_bytes_per_s: size of the operation over time
+    same busbw_bytes_per_s: what each link must carry
+    """,
 )
-_STEPS: Final = TableSpec(
+_STEPS: Final = TableSpec.of(
     "steps",
     "one row per step of the window",
-    (
-        key("step", "the number of the step", Unit.NUMBER),
-        total("count", Unit.COUNT, "its collectives, of all ranks"),
-    ),
+    """
+    key step: the number of the step
+    total count: its collectives, of all ranks
+    """,
 )
-SPEC: Final = ResultSpec(
-    (
-        _BUCKETS,
-        _STEPS,
-    ),
-    (same("step_source", Unit.TEXT, "what the steps are known by"),),
+SPEC: Final = ResultSpec.of(
+    _BUCKETS, _STEPS, scalars="same step_source: what the steps are known by"
 )
 
 

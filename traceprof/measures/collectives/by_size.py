@@ -26,87 +26,74 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, numbered
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    median,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.names.ranges import UNCLAIMED
 
 _KEYS: Final = ["op", "group", "group_size", "sizes"]
 
-_CLASSES: Final = TableSpec(
+_CLASSES: Final = TableSpec.of(
     "classes",
     "one row per operation, group and class of message sizes, by total time over all ranks."
     " Bandwidths are as nccl-tests define them, sizes over times of all together: of"
     " collectives that ranks share the shortest time of the ranks, which holds no waiting,"
     " else the time as it is; none where sizes, times or the number of ranks are not known",
-    (
-        key("op", "the operation"),
-        key("sizes", "the class of what a rank hands in (K and M are binary)"),
-        total("count", Unit.COUNT, "how many, of all ranks"),
-        total("size_bytes", Unit.BYTES, "what the ranks hand in, none if one is not known"),
-        total("total_ns", Unit.NS, "their times added up"),
-        derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
-        derived("peak_ratio", Unit.RATIO, "busbw of the link's peak; not cut off at 1"),
-        total("exposed_ns", Unit.NS, "what compute on the same device does not hide"),
-        total("waited_ns", Unit.NS, "of that, for the last rank, in step: no compute ran"),
-        derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
-        median("median_ns", Unit.NS, "the median time"),
-        key("group", "the communicator, empty where it has no name"),
-        key("group_size", "how many ranks it has", Unit.COUNT),
-        same("algorithm", Unit.TEXT, "algorithms and protocols, by the kernels' names"),
-        same("dtype", Unit.TEXT, "the types of the elements"),
-        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
-    ),
+    """
+    key op: the operation
+    key sizes: the class of what a rank hands in (K and M are binary)
+    total count: how many, of all ranks
+    total size_bytes: what the ranks hand in, none if one is not known
+    total total_ns: their times added up
+    derived busbw_bytes_per_s: what each link must carry
+    derived peak_ratio: busbw of the link's peak; not cut off at 1
+    total exposed_ns: what compute on the same device does not hide
+    total waited_ns: of that, for the last rank, in step: no compute ran
+    derived algbw_bytes_per_s: size of the operation over time
+    median median_ns: the median time
+    key group: the communicator, empty where it has no name
+    key group_size [count]: how many ranks it has
+    same algorithm: algorithms and protocols, by the kernels' names
+    same dtype: the types of the elements
+    same peak_bytes_per_s: the peak of the link in one direction
+    """,
 )
-_PHASES: Final = TableSpec(
+_PHASES: Final = TableSpec.of(
     "phases",
     "one row per phase whose code called collectives, the most exposed first",
-    (
-        key("phase", "the phase of the training loop"),
-        total("count", Unit.COUNT, "how many"),
-        total("exposed_ns", Unit.NS, "what compute does not hide of them"),
-    ),
+    """
+    key phase: the phase of the training loop
+    total count: how many
+    total exposed_ns: what compute does not hide of them
+    """,
 )
-_PEAKS: Final = TableSpec(
+_PEAKS: Final = TableSpec.of(
     "peaks",
     "one row per size of groups: the link that bandwidths are held against",
-    (
-        key("group_size", "how many ranks", Unit.COUNT),
-        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in one direction"),
-        same("link", Unit.TEXT, "which link that is"),
-        same("source", Unit.TEXT, "who says so"),
-        same("is_wider", Unit.FLAG, "more ranks than a machine of this run has GPUs"),
-    ),
+    """
+    key group_size [count]: how many ranks
+    same peak_bytes_per_s: the peak of the link in one direction
+    same link: which link that is
+    same source: who says so
+    same is_wider: more ranks than a machine of this run has GPUs
+    """,
 )
-SPEC: Final = ResultSpec(
-    (
-        _CLASSES,
-        _PHASES,
-        _PEAKS,
-    ),
-    (
-        total("count", Unit.COUNT, "collectives in the window, of all ranks"),
-        total("shared_count", Unit.COUNT, "of these, shared by several ranks of the run"),
-        total("unsized_count", Unit.COUNT, "of these, of unknown size"),
-        total("uncalled_count", Unit.COUNT, "of these, kernels whose launch is not known"),
-        total("untimed_count", Unit.COUNT, "of these, calls whose kernel is not known"),
-        total("ranks_count", Unit.COUNT, "ranks that take part"),
-        derived("collectives_per_s", Unit.PER_S, "collectives of a rank per second"),
-        derived("per_step_count", Unit.NUMBER, "collectives per step of a rank"),
-        derived("per_step_bytes", Unit.BYTES, "what a rank hands in per step"),
-        derived("all_reduce_ratio", Unit.RATIO, "share of the steps in which all-reduces run"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _CLASSES,
+    _PHASES,
+    _PEAKS,
+    scalars="""
+    total count: collectives in the window, of all ranks
+    total shared_count: of these, shared by several ranks of the run
+    total unsized_count: of these, of unknown size
+    total uncalled_count: of these, kernels whose launch is not known
+    total untimed_count: of these, calls whose kernel is not known
+    total ranks_count: ranks that take part
+    derived collectives_per_s: collectives of a rank per second
+    derived per_step_count [number]: collectives per step of a rank
+    derived per_step_bytes: what a rank hands in per step
+    derived all_reduce_ratio: share of the steps in which all-reduces run
+    """,
 )
 
 

@@ -22,7 +22,7 @@ from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.spans import steps_of_calls
 from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Int64Array
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key, total
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED, codes_containing
@@ -113,24 +113,24 @@ def of_rows(
 
 _KEYS: Final = ["phase", "caller", "op"]
 
-_CALLERS: Final = TableSpec(
+_CALLERS: Final = TableSpec.of(
     "callers",
     "one row per phase, caller and operation, the most exposed first",
-    (
-        key("phase", "the phase whose code called"),
-        key("caller", "the innermost range around the call, empty outside any"),
-        key("op", "the operation"),
-        total("count", Unit.COUNT, "how many, of all ranks"),
-        total("size_bytes", Unit.BYTES, "what ranks handed in, none if one is not known"),
-        total("total_ns", Unit.NS, "their times added up"),
-        total("exposed_ns", Unit.NS, "what compute does not hide, none if not all known"),
-        derived("hidden_ns", Unit.NS, "the rest of total_ns"),
-        derived("exposed_ratio", Unit.RATIO, "exposed_ns of total_ns"),
-        total("unsized_count", Unit.COUNT, "of these, of unknown size"),
-        total("unplaced_count", Unit.COUNT, "of these, timed but not on a device"),
-    ),
+    """
+    key phase: the phase whose code called
+    key caller: the innermost range around the call, empty outside any
+    key op: the operation
+    total count: how many, of all ranks
+    total size_bytes: what ranks handed in, none if one is not known
+    total total_ns: their times added up
+    total exposed_ns: what compute does not hide, none if not all known
+    derived hidden_ns: the rest of total_ns
+    derived exposed_ratio: exposed_ns of total_ns
+    total unsized_count: of these, of unknown size
+    total unplaced_count: of these, timed but not on a device
+    """,
 )
-SPEC: Final = ResultSpec((_CALLERS,))
+SPEC: Final = ResultSpec.of(_CALLERS)
 
 
 def measure_callers(trace: Trace) -> Result:

@@ -21,7 +21,7 @@ from traceprof.measures.facts import fact
 from traceprof.model.intervals import Int64Array
 from traceprof.model.placement import UNTIED_CLOCKS, retime
 from traceprof.model.ranks import Ranks, change_each
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
 
@@ -319,21 +319,21 @@ def _on_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
         yield f"the clocks of {', '.join(named)} are not tied to the others by any collective"
 
 
-_TABLE_OF_CLOCKS: Final = TableSpec(
+_TABLE_OF_CLOCKS: Final = TableSpec.of(
     "clocks",
     "one row per rank: its clock against that of the first rank",
-    (
-        same("rank", Unit.NUMBER, "the rank"),
-        same("offset_ns", Unit.NS, "how much the clock is ahead, in the middle"),
-        same("drift_ppm", Unit.NUMBER, "how fast that grows, in parts per million"),
-        same("residual_ns", Unit.NS, "the median distance of the ends from that line"),
-        same("collectives_count", Unit.COUNT, "over how many shared collectives"),
-        same("host", Unit.TEXT, "the host of the rank"),
-        key("process", "the process of the rank", Unit.NUMBER),
-        key("device", "its device, where a process drives several", Unit.NUMBER),
-    ),
+    """
+    same rank: the rank
+    same offset_ns: how much the clock is ahead, in the middle
+    same drift_ppm [number]: how fast that grows, in parts per million
+    same residual_ns: the median distance of the ends from that line
+    same collectives_count: over how many shared collectives
+    same host: the host of the rank
+    key process: the process of the rank
+    key device: its device, where a process drives several
+    """,
 )
-SPEC: Final = ResultSpec((_TABLE_OF_CLOCKS,))
+SPEC: Final = ResultSpec.of(_TABLE_OF_CLOCKS)
 
 
 def measure_alignment(ranks: Ranks) -> Result:

@@ -25,40 +25,40 @@ from traceprof.measures.collectives.operations import (
 from traceprof.measures.collectives.rates import with_sizes
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, key, same
+from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-_TABLE_OF_EVENTS: Final = TableSpec(
+_TABLE_OF_EVENTS: Final = TableSpec.of(
     "events",
     "one row per collective, in the order of time",
-    (
-        same("at_ns", Unit.AT_NS, "its start"),
-        same("op", Unit.TEXT, "the operation"),
-        same("phase", Unit.TEXT, "the phase whose code called it"),
-        same("caller", Unit.TEXT, "the innermost range around the call: a layer, a module"),
-        same("step", Unit.NUMBER, "the step that called it"),
-        same("size_bytes", Unit.BYTES, "what this rank handed in"),
-        same("dtype", Unit.TEXT, "the type of the elements"),
-        same("peer", Unit.TEXT, "whom a send goes to or a receive comes from"),
-        same("group", Unit.TEXT, "the communicator, empty where it has no name"),
-        same("group_size", Unit.COUNT, "how many ranks it has"),
-        same("sequence", Unit.NUMBER, "its number in the communicator"),
-        key("process", "the process", Unit.NUMBER),
-        same("device", Unit.NUMBER, "the device"),
-        same("stream", Unit.NUMBER, "the stream"),
-        same("duration_ns", Unit.NS, "how long it took, waiting for others included"),
-        same("exposed_ns", Unit.NS, "what compute does not hide"),
-        same("delay_ns", Unit.NS, "from the call to the start of the kernel"),
-        same("algbw_bytes_per_s", Unit.BYTES_PER_S, "size of the operation over time"),
-        same("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link must carry"),
-        same("algorithm", Unit.TEXT, "the algorithm that the kernel names"),
-        same("protocol", Unit.TEXT, "the protocol that the kernel names"),
-        same("kernels_count", Unit.COUNT, "how many kernels carried it out"),
-        key("number", "its place in the recording of the process, from 0", Unit.NUMBER),
-    ),
+    """
+    same at_ns: its start
+    same op: the operation
+    same phase: the phase whose code called it
+    same caller: the innermost range around the call: a layer, a module
+    same step: the step that called it
+    same size_bytes: what this rank handed in
+    same dtype: the type of the elements
+    same peer: whom a send goes to or a receive comes from
+    same group: the communicator, empty where it has no name
+    same group_size [count]: how many ranks it has
+    same sequence [number]: its number in the communicator
+    key process: the process
+    same device: the device
+    same stream: the stream
+    same duration_ns: how long it took, waiting for others included
+    same exposed_ns: what compute does not hide
+    same delay_ns: from the call to the start of the kernel
+    same algbw_bytes_per_s: size of the operation over time
+    same busbw_bytes_per_s: what each link must carry
+    same algorithm: the algorithm that the kernel names
+    same protocol: the protocol that the kernel names
+    same kernels_count: how many kernels carried it out
+    key number [number]: its place in the recording of the process, from 0
+    """,
 )
-SPEC: Final = ResultSpec((_TABLE_OF_EVENTS,))
+SPEC: Final = ResultSpec.of(_TABLE_OF_EVENTS)
 _WORDS: Final = {"send": "to", "recv": "from"}
 
 

@@ -15,66 +15,46 @@ from traceprof.measures.collectives.messages import SINGLE_OPS
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.facts import fact
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 
 _JITTER_NS: Final = 10_000
 
-_COLLECTIVES: Final = TableSpec(
+_COLLECTIVES: Final = TableSpec.of(
     "collectives",
     "one row per collective, once for all its ranks, in the order of time",
-    (
-        same("at_ns", Unit.AT_NS, "the start of the last rank"),
-        same("op", Unit.TEXT, "what it does"),
-        same("route", Unit.TEXT, "of a message: from which rank to which"),
-        same("group", Unit.TEXT, "its communicator"),
-        same("group_size", Unit.COUNT, "the ranks of its communicator"),
-        same("size_bytes", Unit.BYTES, "what one rank hands in; of uneven parts the mean"),
-        total("ranks", Unit.COUNT, "how many ranks have it"),
-        total(
-            "duration_ns", Unit.NS, "of the shortest rank: without waiting, unless only one has it"
-        ),
-        derived("algbw_bytes_per_s", Unit.BYTES_PER_S, "its size over that time"),
-        derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "what each link carried"),
-        total(
-            "waited_ns",
-            Unit.NS,
-            "what all ranks waited for the last in it and did not compute, together, once "
-            "they were in step: as `stragglers` counts it",
-        ),
-        same("spread_ns", Unit.NS, "between its ends: clocks differ, or a wrong match"),
-        same("last", Unit.TEXT, "the rank that came last"),
-        same("imbalance", Unit.FACTOR, "of uneven parts: the largest over the mean"),
-        same("matched_by", Unit.TEXT, "how it is known that these are the same"),
-        total(
-            "apart_ns",
-            Unit.NS,
-            "how much earlier than the last all others began, together: also while they "
-            "computed, and before the ranks were in step",
-        ),
-        key("number", "its place in the order of time, of the whole run", Unit.NUMBER),
-    ),
+    """
+    same at_ns: the start of the last rank
+    same op: what it does
+    same route: of a message: from which rank to which
+    same group: its communicator
+    same group_size [count]: the ranks of its communicator
+    same size_bytes: what one rank hands in; of uneven parts the mean
+    total ranks [count]: how many ranks have it
+    total duration_ns: of the shortest rank: without waiting, unless only one has it
+    derived algbw_bytes_per_s: its size over that time
+    derived busbw_bytes_per_s: what each link carried
+    total waited_ns: what all ranks waited for the last in it and did not compute, together, once
+        they were in step: as `stragglers` counts it
+    same spread_ns: between its ends: clocks differ, or a wrong match
+    same last: the rank that came last
+    same imbalance [factor]: of uneven parts: the largest over the mean
+    same matched_by: how it is known that these are the same
+    total apart_ns: how much earlier than the last all others began, together: also while they
+        computed, and before the ranks were in step
+    key number [number]: its place in the order of time, of the whole run
+    """,
 )
-SPEC: Final = ResultSpec(
-    (_COLLECTIVES,),
-    (
-        total("shared_count", Unit.COUNT, "those that ranks share"),
-        total("alone_count", Unit.COUNT, "those that only one rank has"),
-        total("partial_count", Unit.COUNT, "shared by fewer ranks than their communicator has"),
-        total("unnamed_count", Unit.COUNT, "matched by order and time, for want of a name"),
-        total("guessed_count", Unit.COUNT, "matched by a guess"),
-        total("apart_count", Unit.COUNT, "those in which a rank starts after another has ended"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _COLLECTIVES,
+    scalars="""
+    total shared_count: those that ranks share
+    total alone_count: those that only one rank has
+    total partial_count: shared by fewer ranks than their communicator has
+    total unnamed_count: matched by order and time, for want of a name
+    total guessed_count: matched by a guess
+    total apart_count: those in which a rank starts after another has ended
+    """,
 )
 _NOTES: Final = {
     "alone_count": "{n:count} collectives of single ranks have no partner in the trace",

@@ -27,7 +27,7 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, TableSpec, Unit, key, same, total
+from traceprof.model.results import Note, TableSpec
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -38,25 +38,25 @@ LEAST_SHARE_RATIO: Final = 0.5
 FEWEST_RANKS: Final = 2
 """Fewer ranks are no group: what is late is one rank."""
 
-LATE_GROUPS: Final = TableSpec(
+LATE_GROUPS: Final = TableSpec.of(
     "late_groups",
     "the hosts, racks and stages that seem late as a whole, and what to make of it",
-    (
-        key("kind", "host, rack or stage"),
-        key("group", "its name"),
-        same("verdict", Unit.TEXT, "straggler, or clocks: they may differ by as much"),
-        same("ranks", Unit.COUNT, "its ranks"),
-        same("late_ranks", Unit.COUNT, "how many of them come late"),
-        total("cost_ns", Unit.NS, "how long most of its ranks hold the median other up"),
-        same("cost_ratio", Unit.RATIO, "that, of the window"),
-        total("held_up_ns", Unit.NS, "how long its last rank does"),
-        same("last_ratio", Unit.RATIO, "the share of the collectives to which it comes last"),
-        same("phase", Unit.TEXT, "where its ranks take longer than the others"),
-        total("excess_ns", Unit.NS, "by how much each does in all"),
-        same("since_ns", Unit.AT_NS, "when it first was late"),
-        total("waited_ns", Unit.NS, "what all ranks waited where it came last"),
-        total("ends_ns", Unit.NS, "how much the ends of these collectives differ"),
-    ),
+    """
+    key kind: host, rack or stage
+    key group: its name
+    same verdict: straggler, or clocks: they may differ by as much
+    same ranks [count]: its ranks
+    same late_ranks [count]: how many of them come late
+    total cost_ns: how long most of its ranks hold the median other up
+    same cost_ratio: that, of the window
+    total held_up_ns: how long its last rank does
+    same last_ratio: the share of the collectives to which it comes last
+    same phase: where its ranks take longer than the others
+    total excess_ns: by how much each does in all
+    same since_ns [at_ns]: when it first was late
+    total waited_ns: what all ranks waited where it came last
+    total ends_ns: how much the ends of these collectives differ
+    """,
 )
 """Those groups of `GroupLateness` that explain the lateness of ranks."""
 

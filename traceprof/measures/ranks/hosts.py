@@ -37,10 +37,8 @@ from traceprof.model.results import (
     ResultSpec,
     TableSpec,
     Unit,
-    derived,
+    columns,
     key,
-    mean,
-    same,
     total,
 )
 from traceprof.model.tables import ABSENT
@@ -64,40 +62,42 @@ _MEANS: Final = (
     "idle_ns",
     "waited_ns",
 )
-_COLUMNS: Final[tuple[Column, ...]] = (
-    total("ranks", Unit.COUNT, "its ranks"),
-    same("is_straggler", Unit.FLAG, "whether it is late as a whole, and the others wait for it"),
-    total("cost_ns", Unit.NS, "how long most of its ranks held up the median rank of the others"),
-    derived("cost_ratio", Unit.RATIO, "that, of the window"),
-    total("late_ranks", Unit.COUNT, "how many of its ranks come late"),
-    same("phase", Unit.TEXT, "where its ranks take longer than the median of the others"),
-    mean("own_ns", Unit.NS, "a step without exposed waiting", "ranks"),
-    mean("waited_ns", Unit.NS, "what a rank waited in shared collectives for the last", "ranks"),
-    mean("step_ns", Unit.NS, "a step", "ranks"),
-    mean("compute_ns", Unit.NS, "when compute kernels ran, of a rank", "ranks"),
-    mean("exposed_communication_ns", Unit.NS, "communication that no compute hid", "ranks"),
-    mean("idle_ns", Unit.NS, "when nothing ran on a rank's device", "ranks"),
-    same("last_ratio", Unit.RATIO, "the share of the collectives with others it was last to"),
-    total("excess_ns", Unit.NS, "how much longer each of its ranks takes in phase, in all"),
-    same("since_ns", Unit.AT_NS, "when it first held the others up by half of what is usual"),
-    mean("skew_ns", Unit.NS, "a step on its slowest rank beyond that on its fastest", "ranks"),
-    mean("exposed_transfer_ns", Unit.NS, "copies that no kernel hid", "ranks"),
-    mean("device_memory_ns", Unit.NS, "when only copies inside the device ran", "ranks"),
-    total("inside_count", Unit.COUNT, "collectives that only its ranks take part in"),
-    total("inside_ns", Unit.NS, "their time without waiting"),
-    total("across_count", Unit.COUNT, "collectives that it shares with other groups"),
-    total("across_ns", Unit.NS, "their time without waiting"),
+_COLUMNS: Final[tuple[Column, ...]] = columns(
+    """
+    total ranks [count]: its ranks
+    same is_straggler: whether it is late as a whole, and the others wait for it
+    total cost_ns: how long most of its ranks held up the median rank of the others
+    derived cost_ratio: that, of the window
+    total late_ranks [count]: how many of its ranks come late
+    same phase: where its ranks take longer than the median of the others
+    mean(ranks) own_ns: a step without exposed waiting
+    mean(ranks) waited_ns: what a rank waited in shared collectives for the last
+    mean(ranks) step_ns: a step
+    mean(ranks) compute_ns: when compute kernels ran, of a rank
+    mean(ranks) exposed_communication_ns: communication that no compute hid
+    mean(ranks) idle_ns: when nothing ran on a rank's device
+    same last_ratio: the share of the collectives with others it was last to
+    total excess_ns: how much longer each of its ranks takes in phase, in all
+    same since_ns [at_ns]: when it first held the others up by half of what is usual
+    mean(ranks) skew_ns: a step on its slowest rank beyond that on its fastest
+    mean(ranks) exposed_transfer_ns: copies that no kernel hid
+    mean(ranks) device_memory_ns: when only copies inside the device ran
+    total inside_count: collectives that only its ranks take part in
+    total inside_ns: their time without waiting
+    total across_count: collectives that it shares with other groups
+    total across_ns: their time without waiting
+    """
 )
-_SCOPES: Final = TableSpec(
+_SCOPES: Final = TableSpec.of(
     "scopes",
     "the shared collectives by where their ranks are",
-    (
-        key("scope", "inside: all ranks are of one group; across; not known: some have no trace"),
-        total("count", Unit.COUNT, "how many"),
-        total("total_ns", Unit.NS, "their time without waiting, added up"),
-        derived("sized_ratio", Unit.RATIO, "the share of them of which the bandwidth is known"),
-        derived("busbw_bytes_per_s", Unit.BYTES_PER_S, "the busbw of those together"),
-    ),
+    """
+    key scope: inside: all ranks are of one group; across; not known: some have no trace
+    total count: how many
+    total total_ns: their time without waiting, added up
+    derived sized_ratio: the share of them of which the bandwidth is known
+    derived busbw_bytes_per_s: the busbw of those together
+    """,
 )
 
 

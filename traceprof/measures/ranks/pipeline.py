@@ -22,17 +22,7 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import codes_containing
@@ -187,35 +177,31 @@ def _named_stages(trace: Trace) -> dict[int, int]:
 _WHOLE_WINDOW: Final = -1
 _OUTSIDE: Final = -2
 
-_STAGES: Final = TableSpec(
+_STAGES: Final = TableSpec.of(
     "stages",
     "one row per stage of each pipeline, over the steps of the window",
-    (
-        key("pipeline", "which of the pipelines", Unit.NUMBER),
-        key("stage", "its place in the pipeline", Unit.NUMBER),
-        same("rank", Unit.NUMBER, "its rank"),
-        derived("bubble_ratio", Unit.RATIO, "bubble_ns of span_ns"),
-        same(
-            "ideal_ratio",
-            Unit.RATIO,
-            "what p stages and m micro-batches cannot avoid, (p-1)/(m+p-1)",
-        ),
-        total("bubble_ns", Unit.NS, "waiting for others, sends and receives included"),
-        total("busy_ns", Unit.NS, "when it computes or takes part in collectives"),
-        total("span_ns", Unit.NS, "the steps, each while any stage of it computes"),
-        same("step_count", Unit.COUNT, "over how many steps"),
-        same("micro_batches", Unit.NUMBER, "tensors that a step sends to a neighbour"),
-        same("process", Unit.NUMBER, "its process"),
-    ),
+    """
+    key pipeline [number]: which of the pipelines
+    key stage: its place in the pipeline
+    same rank: its rank
+    derived bubble_ratio: bubble_ns of span_ns
+    same ideal_ratio: what p stages and m micro-batches cannot avoid, (p-1)/(m+p-1)
+    total bubble_ns: waiting for others, sends and receives included
+    total busy_ns: when it computes or takes part in collectives
+    total span_ns: the steps, each while any stage of it computes
+    same step_count: over how many steps
+    same micro_batches [number]: tensors that a step sends to a neighbour
+    same process: its process
+    """,
 )
-SPEC: Final = ResultSpec(
-    (_STAGES,),
-    (
-        total("stages_count", Unit.COUNT, "stages of all pipelines"),
-        total("pipelines_count", Unit.COUNT, "pipelines"),
-        derived("bubble_ratio", Unit.RATIO, "the bubbles of all stages, of their spans"),
-        same("known_from", Unit.TEXT, "what tells which ranks are stages"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _STAGES,
+    scalars="""
+    total stages_count: stages of all pipelines
+    total pipelines_count: pipelines
+    derived bubble_ratio: the bubbles of all stages, of their spans
+    same known_from: what tells which ranks are stages
+    """,
 )
 
 

@@ -25,17 +25,7 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import Steps
 
@@ -196,43 +186,41 @@ def _phases(
     return found
 
 
-_RANK_STEPS: Final = TableSpec(
+_RANK_STEPS: Final = TableSpec.of(
     "rank_steps",
     "one row per step and rank, step by step",
-    (
-        key("rank", "the rank", Unit.NUMBER),
-        key("step", "the number of the step, the same on all ranks", Unit.NUMBER),
-        total("own_ns", Unit.NS, "the step without the waiting that no compute hid"),
-        derived("slower_ratio", Unit.RATIO, "own_ns beyond the median rank's, of that"),
-        total("duration_ns", Unit.NS, "the length of the step"),
-        total("waited_ns", Unit.NS, "in its collectives, for the last rank to come"),
-        total("late_ns", Unit.NS, "how long it held up the median of the others"),
-        same("phase", Unit.TEXT, "where it takes at least 1 % of the step longer"),
-        derived("skew_ns", Unit.NS, "its duration beyond the shortest of the ranks"),
-        total("collectives_count", Unit.COUNT, "its collectives that others share"),
-        same("host", Unit.TEXT, "the host of the rank"),
-        same("rack", Unit.TEXT, "the rack of the rank"),
-        key("process", "the process of the rank", Unit.NUMBER),
-    ),
+    """
+    key rank: the rank
+    key step: the number of the step, the same on all ranks
+    total own_ns: the step without the waiting that no compute hid
+    derived slower_ratio: own_ns beyond the median rank's, of that
+    total duration_ns: the length of the step
+    total waited_ns: in its collectives, for the last rank to come
+    total late_ns: how long it held up the median of the others
+    same phase: where it takes at least 1 % of the step longer
+    derived skew_ns: its duration beyond the shortest of the ranks
+    total collectives_count: its collectives that others share
+    same host: the host of the rank
+    same rack: the rack of the rank
+    key process: the process of the rank
+    """,
 )
-_SHIFTS: Final = TableSpec(
+_SHIFTS: Final = TableSpec.of(
     "shifts",
     "the ranks whose steps are counted from another beginning",
-    (
-        key("process", "the process of the rank", Unit.NUMBER),
-        same("rank", Unit.NUMBER, "the rank"),
-        same("added", Unit.NUMBER, "what was added to the numbers of its steps"),
-    ),
+    """
+    key process: the process of the rank
+    same rank: the rank
+    same added [number]: what was added to the numbers of its steps
+    """,
 )
-SPEC: Final = ResultSpec(
-    (
-        _RANK_STEPS,
-        _SHIFTS,
-    ),
-    (
-        total("steps_count", Unit.COUNT, "steps"),
-        total("partial_count", Unit.COUNT, "of these, not known of every rank"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _RANK_STEPS,
+    _SHIFTS,
+    scalars="""
+    total steps_count: steps
+    total partial_count: of these, not known of every rank
+    """,
 )
 
 

@@ -31,17 +31,7 @@ from traceprof.measures.ranks.groups import (
 from traceprof.measures.ranks.pipeline import find_stages
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 
 
 @of_window
@@ -227,47 +217,45 @@ def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
 
 _NOTABLE_SKEW_NS: Final = 100_000
 
-_TABLE_OF_RANKS: Final = TableSpec(
+_TABLE_OF_RANKS: Final = TableSpec.of(
     "ranks",
     "one row per rank, by what it costs the others, the most first",
-    (
-        key("rank", "the rank", Unit.NUMBER),
-        same("is_straggler", Unit.FLAG, "whether the others wait for it, and not its host"),
-        total("cost_ns", Unit.NS, "how long another rank waits because of it, on average"),
-        derived("cost_ratio", Unit.RATIO, "that, of the window"),
-        derived("last_ratio", Unit.RATIO, "the share of the collectives it was last to"),
-        same("cause", Unit.TEXT, "what a straggler does more of than the others"),
-        same("phase", Unit.TEXT, "where it takes the longest beyond the other ranks"),
-        total("excess_ns", Unit.NS, "by how much, in all"),
-        same("since_ns", Unit.AT_NS, "when it first was late by half of what is usual"),
-        total("last_count", Unit.COUNT, "to how many collectives it came last"),
-        same("median_late_ns", Unit.NS, "its lateness beyond the median of the others"),
-        same("host", Unit.TEXT, "its host"),
-        key("process", "its process", Unit.NUMBER),
-        key("device", "its device, where a process drives several", Unit.NUMBER),
-        same("is_unclear", Unit.FLAG, "whether clocks that differ may account for it"),
-        total("ends_ns", Unit.NS, "how much the ends differ of those it was last to"),
-        total("charged_ns", Unit.NS, "what all others waited because of it, together"),
-        same("cause_ns", Unit.NS, "how much more of its cause it does, in all"),
-        same("factor", Unit.FACTOR, "how many times as long the same kernels take"),
-        same("stage", Unit.NUMBER, "its stage, in a pipeline"),
-    ),
+    """
+    key rank: the rank
+    same is_straggler: whether the others wait for it, and not its host
+    total cost_ns: how long another rank waits because of it, on average
+    derived cost_ratio: that, of the window
+    derived last_ratio: the share of the collectives it was last to
+    same cause: what a straggler does more of than the others
+    same phase: where it takes the longest beyond the other ranks
+    total excess_ns: by how much, in all
+    same since_ns [at_ns]: when it first was late by half of what is usual
+    total last_count: to how many collectives it came last
+    same median_late_ns: its lateness beyond the median of the others
+    same host: its host
+    key process: its process
+    key device: its device, where a process drives several
+    same is_unclear: whether clocks that differ may account for it
+    total ends_ns: how much the ends differ of those it was last to
+    total charged_ns: what all others waited because of it, together
+    same cause_ns: how much more of its cause it does, in all
+    same factor [factor]: how many times as long the same kernels take
+    same stage: its stage, in a pipeline
+    """,
 )
-SPEC: Final = ResultSpec(
-    (
-        _TABLE_OF_RANKS,
-        LATE_GROUPS,
-    ),
-    (
-        total("shared_count", Unit.COUNT, "collectives and messages that ranks share"),
-        total("waited_ns", Unit.NS, "what all ranks waited in them, and did not compute"),
-        derived("mean_waited_ns", Unit.NS, "that, of a rank on average"),
-        derived("waited_ratio", Unit.RATIO, "the latter, of the window"),
-        total("charged_ns", Unit.NS, "what of it goes back to ranks that do more than others"),
-        total("by_design_ns", Unit.NS, "to none: a pipeline fills and empties, ranks take turns"),
-        total("unclear_ns", Unit.NS, "of waits shorter than the clocks agree"),
-        total("skew_ns", Unit.NS, "before the ranks were in step, which is not in it"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _TABLE_OF_RANKS,
+    LATE_GROUPS,
+    scalars="""
+    total shared_count: collectives and messages that ranks share
+    total waited_ns: what all ranks waited in them, and did not compute
+    derived mean_waited_ns: that, of a rank on average
+    derived waited_ratio: the latter, of the window
+    total charged_ns: what of it goes back to ranks that do more than others
+    total by_design_ns: to none: a pipeline fills and empties, ranks take turns
+    total unclear_ns: of waits shorter than the clocks agree
+    total skew_ns: before the ranks were in step, which is not in it
+    """,
 )
 
 

@@ -21,17 +21,7 @@ from traceprof.measures.rows import sums_at
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
@@ -176,32 +166,32 @@ def _bytes(ranks: Ranks, direction: str) -> int:
     return sum(int(own.clip(lower=0).sum()) for own in sizes)
 
 
-_RANKS: Final = TableSpec(
+_RANKS: Final = TableSpec.of(
     "ranks",
     "one row per rank: the parts of its device's time, its steps, its share in the waiting",
-    (
-        key("rank", "the rank", Unit.NUMBER),
-        key("device", "its device; all, where it has several"),
-        same("step_ns", Unit.NS, "the mean step"),
-        total("compute_ns", Unit.NS, "when compute kernels ran"),
-        total("exposed_communication_ns", Unit.NS, "communication that no compute hid"),
-        total("idle_ns", Unit.NS, "when nothing ran"),
-        total("waited_ns", Unit.NS, "in shared collectives, for the last rank to come"),
-        derived("last_ratio", Unit.RATIO, "the share of them to which it came last itself"),
-        total("exposed_transfer_ns", Unit.NS, "copies that no kernel hid"),
-        total("device_memory_ns", Unit.NS, "when only copies inside the device ran"),
-        total("collectives_count", Unit.COUNT, "the collectives that it shares"),
-        same("host", Unit.TEXT, "its host"),
-        key("process", "its process", Unit.NUMBER),
-    ),
+    """
+    key rank: the rank
+    key device [text]: its device; all, where it has several
+    same step_ns: the mean step
+    total compute_ns: when compute kernels ran
+    total exposed_communication_ns: communication that no compute hid
+    total idle_ns: when nothing ran
+    total waited_ns: in shared collectives, for the last rank to come
+    derived last_ratio: the share of them to which it came last itself
+    total exposed_transfer_ns: copies that no kernel hid
+    total device_memory_ns: when only copies inside the device ran
+    total collectives_count: the collectives that it shares
+    same host: its host
+    key process: its process
+    """,
 )
-SPEC: Final = ResultSpec(
-    (_RANKS,),
-    (
-        total("shared_count", Unit.COUNT, "collectives that ranks share"),
-        total("partial_count", Unit.COUNT, "of these, shared by some of the ranks only"),
-        total("alone_count", Unit.COUNT, "collectives of single ranks without a partner"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _RANKS,
+    scalars="""
+    total shared_count: collectives that ranks share
+    total partial_count: of these, shared by some of the ranks only
+    total alone_count: collectives of single ranks without a partner
+    """,
 )
 
 

@@ -26,10 +26,7 @@ from traceprof.measures.steps.parts import (
     profiler_in_steps,
     sums_in_steps,
 )
-from traceprof.measures.steps.steadiness import (
-    measure_steadiness,
-    outliers_of_processes,
-)
+from traceprof.measures.steps.steadiness import measure_steadiness, outliers_of_processes
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import Steps

@@ -13,17 +13,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.traffic.copies import peak_of_route, route_of
 from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
@@ -31,27 +21,24 @@ _SLICES: Final = 100
 _ON_DEVICE: Final = "d2d"
 _ELSEWHERE: Final = ("memset", "h2h")
 
-_TABLE_OF_SLICES: Final = TableSpec(
+_TABLE_OF_SLICES: Final = TableSpec.of(
     "slices",
     "one row per device, route and hundredth of the window in which something moved, in"
     " the order of time",
-    (
-        key("device", "the device", Unit.NUMBER),
-        key("route", "the direction, or from which device to which (p2p 0→3)"),
-        key("at_ns", "where the slice begins", Unit.AT_NS),
-        same("duration_ns", Unit.NS, "how long the slice is"),
-        total("size_bytes", Unit.BYTES, "what moved in it; slices add up to all bytes"),
-        total("busy_ns", Unit.NS, "when at least one copy ran in it"),
-        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the whole slice"),
-        same(
-            "peak_bytes_per_s",
-            Unit.BYTES_PER_S,
-            "the peak of the link; inside a device half of the memory's, which is read and written",
-        ),
-        derived("peak_ratio", Unit.RATIO, "the rate's share of the peak"),
-    ),
+    """
+    key device: the device
+    key route: the direction, or from which device to which (p2p 0→3)
+    key at_ns: where the slice begins
+    same duration_ns: how long the slice is
+    total size_bytes: what moved in it; slices add up to all bytes
+    total busy_ns: when at least one copy ran in it
+    derived rate_bytes_per_s: bytes over the whole slice
+    same peak_bytes_per_s: the peak of the link; inside a device half of the memory's, which is read
+        and written
+    derived peak_ratio: the rate's share of the peak
+    """,
 )
-SPEC: Final = ResultSpec((_TABLE_OF_SLICES,))
+SPEC: Final = ResultSpec.of(_TABLE_OF_SLICES)
 
 
 def measure_bandwidth(trace: Trace) -> Result:

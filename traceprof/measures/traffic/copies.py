@@ -18,7 +18,7 @@ from traceprof.measures.facts import fact
 from traceprof.measures.rows import sums_at
 from traceprof.model.intervals import union_lengths
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result, ResultSpec, TableSpec, Unit, derived, key, total
+from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.model.trace import Trace
 
 _PEER: Final = "p2p"
@@ -36,26 +36,24 @@ def known_sizes(size_bytes: Any, is_unsized: Any) -> Any:
     return pd.Series(size_bytes).where(~unsized) if unsized.any() else size_bytes
 
 
-_COPIES: Final = TableSpec(
+_COPIES: Final = TableSpec.of(
     "copies",
     "one row per device, direction and kind of memory at both ends, by total time",
-    (
-        key("device", "the number of the device in the run", Unit.NUMBER),
-        key("direction", "from where to where; or memset"),
-        key("src_kind", "the memory that was read"),
-        key("dst_kind", "the memory that was written"),
-        *DURATIONS[:2],
-        total("busy_ns", Unit.NS, "when any of them ran: copies may run side by side"),
-        total("size_bytes", Unit.BYTES, "what they moved"),
-        derived(
-            "rate_bytes_per_s",
-            Unit.BYTES_PER_S,
-            "size_bytes over total_ns, that is, of one copy at a time",
-        ),
-        *DURATIONS[2:],
-    ),
+    """
+    key device: the number of the device in the run
+    key direction: from where to where; or memset
+    key src_kind: the memory that was read
+    key dst_kind: the memory that was written
+    """,
+    *DURATIONS[:2],
+    """
+    total busy_ns: when any of them ran: copies may run side by side
+    total size_bytes: what they moved
+    derived rate_bytes_per_s: size_bytes over total_ns, that is, of one copy at a time
+    """,
+    *DURATIONS[2:],
 )
-SPEC: Final = ResultSpec((_COPIES,))
+SPEC: Final = ResultSpec.of(_COPIES)
 _KEYS: Final = _COPIES.keys
 
 

@@ -22,18 +22,7 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import by_category
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    largest,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
 from traceprof.model.tables import stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import HOW_TO_RECORD, Trace
@@ -199,31 +188,29 @@ def _grown(
     return np.asarray(rate[begun] * (instants - origin) - moment[begun], np.float64)
 
 
-_KEY_COLUMNS: Final = (
-    key("source", "an interface, an RDMA port, the TCP sockets of a process, a GPU"),
-    key("link", "network, tcp, nvlink or pcie"),
-    key("direction", "sent or received, as the source sees it"),
+_KEY_COLUMNS: Final = columns(
+    """
+    key source: an interface, an RDMA port, the TCP sockets of a process, a GPU
+    key link: network, tcp, nvlink or pcie
+    key direction: sent or received, as the source sees it
+    """
 )
-_SOURCES: Final = TableSpec(
+_SOURCES: Final = TableSpec.of(
     "sources",
     "one row per source that moved anything and direction, the most first",
-    (
-        *_KEY_COLUMNS,
-        total("size_bytes", Unit.BYTES, "what moved"),
-        total("duration_ns", Unit.NS, "the part of the window that the samples cover"),
-        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the mean over it"),
-        largest("top_rate_bytes_per_s", Unit.BYTES_PER_S, "the highest between two samples"),
-        derived("peak_ratio", Unit.RATIO, "the mean rate's share of the link's speed"),
-        derived("top_ratio", Unit.RATIO, "the highest rate's share of the link's speed"),
-        total(
-            "in_collectives_bytes",
-            Unit.BYTES,
-            "of size_bytes, between samples in which a collective was on its way",
-        ),
-        total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
-    ),
+    *_KEY_COLUMNS,
+    """
+    total size_bytes: what moved
+    total duration_ns: the part of the window that the samples cover
+    derived rate_bytes_per_s: the mean over it
+    largest top_rate_bytes_per_s: the highest between two samples
+    derived peak_ratio: the mean rate's share of the link's speed
+    derived top_ratio: the highest rate's share of the link's speed
+    total in_collectives_bytes: of size_bytes, between samples in which a collective was on its way
+    total collective_bytes: what ranks handed in to them meanwhile
+    """,
 )
-SPEC: Final = ResultSpec((_SOURCES,), (same("window_ns", Unit.NS, "the length of the window"),))
+SPEC: Final = ResultSpec.of(_SOURCES, scalars="same window_ns: the length of the window")
 
 
 def measure_network(ranks: Ranks) -> Result:
@@ -302,21 +289,21 @@ NETWORK: Final = Analysis(
 )
 
 
-_INTERVALS: Final = TableSpec(
+_INTERVALS: Final = TableSpec.of(
     "intervals",
     "one row per source, direction and time between two samples, in the order of time",
-    (
-        *_KEY_COLUMNS,
-        key("at_ns", "where the interval begins", Unit.AT_NS),
-        key("duration_ns", "how long it is", Unit.NS),
-        total("size_bytes", Unit.BYTES, "what moved"),
-        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over the interval"),
-        derived("peak_ratio", Unit.RATIO, "the rate's share of the link's speed"),
-        derived("collective_ratio", Unit.RATIO, "of the time, when a collective ran"),
-        total("collective_bytes", Unit.BYTES, "what ranks handed in to them meanwhile"),
-    ),
+    *_KEY_COLUMNS,
+    """
+    key at_ns: where the interval begins
+    key duration_ns: how long it is
+    total size_bytes: what moved
+    derived rate_bytes_per_s: bytes over the interval
+    derived peak_ratio: the rate's share of the link's speed
+    derived collective_ratio: of the time, when a collective ran
+    total collective_bytes: what ranks handed in to them meanwhile
+    """,
 )
-_TIME_SPEC: Final = ResultSpec((_INTERVALS,))
+_TIME_SPEC: Final = ResultSpec.of(_INTERVALS)
 
 
 def measure_network_time(ranks: Ranks) -> Result:

@@ -24,17 +24,7 @@ from traceprof.measures.rows import sums_at
 from traceprof.measures.traffic.copies import peak_of_route
 from traceprof.model.intervals import Int64Array, union_lengths
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -83,46 +73,34 @@ _PEER_COPY: Final = "peer copy"
 _WAITED: Final = ("receiver_waited_ns", "sender_waited_ns")
 _EARLY: Final = ("receiver_early_ns", "sender_early_ns")
 
-_EDGES: Final = TableSpec(
+_EDGES: Final = TableSpec.of(
     "edges",
     "one row per source, target and backend, those that move the most bytes first",
-    (
-        key("source", "the rank, or GPU, that sends"),
-        key("target", "the one that receives"),
-        key("via", "the backend of the messages, or peer copy"),
-        total("count", Unit.COUNT, "messages or copies"),
-        total("matched_count", Unit.COUNT, "those with both ends in the trace"),
-        total("size_bytes", Unit.BYTES, "their bytes, where all were recorded"),
-        total(
-            "moving_ns",
-            Unit.NS,
-            "when any with both ends was on its way: of each the shorter end, no waiting",
-        ),
-        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "the bytes of those, over that time"),
-        derived("peak_ratio", Unit.RATIO, "that, of the link's peak"),
-        total(
-            "receiver_waited_ns",
-            Unit.NS,
-            "receivers waited for their sender and did not compute, once they were in "
-            "step: as `stragglers` counts it",
-        ),
-        total("sender_waited_ns", Unit.NS, "the same of senders, for their receiver"),
-        total(
-            "receiver_early_ns",
-            Unit.NS,
-            "receives were posted before their send: also while they computed, and before "
-            "the ranks were in step",
-        ),
-        total("sender_early_ns", Unit.NS, "sends were posted before their receive"),
-        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link"),
-    ),
+    """
+    key source: the rank, or GPU, that sends
+    key target: the one that receives
+    key via: the backend of the messages, or peer copy
+    total count: messages or copies
+    total matched_count: those with both ends in the trace
+    total size_bytes: their bytes, where all were recorded
+    total moving_ns: when any with both ends was on its way: of each the shorter end, no waiting
+    derived rate_bytes_per_s: the bytes of those, over that time
+    derived peak_ratio: that, of the link's peak
+    total receiver_waited_ns: receivers waited for their sender and did not compute, once they were
+        in step: as `stragglers` counts it
+    total sender_waited_ns: the same of senders, for their receiver
+    total receiver_early_ns: receives were posted before their send: also while they computed, and
+        before the ranks were in step
+    total sender_early_ns: sends were posted before their receive
+    same peak_bytes_per_s: the peak of the link
+    """,
 )
-SPEC: Final = ResultSpec(
-    (_EDGES,),
-    (
-        total("unknown_count", Unit.COUNT, "messages of which one end is not known"),
-        total("alone_count", Unit.COUNT, "other messages with only one end in the trace"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _EDGES,
+    scalars="""
+    total unknown_count: messages of which one end is not known
+    total alone_count: other messages with only one end in the trace
+    """,
 )
 
 

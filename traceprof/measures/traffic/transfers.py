@@ -22,17 +22,7 @@ from traceprof.measures.rows import are_named, lengths_of
 from traceprof.measures.traffic.copies import known_sizes, peak_of_route, route_of
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals, sorted_distinct
-from traceprof.model.results import (
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    derived,
-    key,
-    same,
-    total,
-)
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.trace import Trace
 from traceprof.names.messages import ALL_SIZES, classify_sizes, order_of_size
 
@@ -50,65 +40,59 @@ _NOTABLE_BYTES: Final = 1 << 20
 _Lane: TypeAlias = tuple[int, str]
 """A device and a route."""
 
-_TRANSFERS: Final = TableSpec(
+_TRANSFERS: Final = TableSpec.of(
     "transfers",
     'one row per device, route, kind of memory and class of sizes ("all" first), the longest first',
-    (
-        key("device", "the device", Unit.NUMBER),
-        key("route", "h2d, d2h, or from which device to which (p2p 0→3)"),
-        key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
-        key("sizes", "the class of sizes (K and M are binary)"),
-        total("count", Unit.COUNT, "how many copies"),
-        total("size_bytes", Unit.BYTES, "their bytes"),
-        total("total_ns", Unit.NS, "their times added up"),
-        total("busy_ns", Unit.NS, "when at least one ran"),
-        total("exposed_ns", Unit.NS, "of that, what no kernel of the device hides"),
-        derived(
-            "overhead_ns",
-            Unit.NS,
-            "beyond what the bytes take at the rate of the fastest class of the route",
-        ),
-        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time: of one copy"),
-        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"),
-        derived("peak_ratio", Unit.RATIO, "the rate's share of it; not cut off at 1"),
-    ),
+    """
+    key device: the device
+    key route: h2d, d2h, or from which device to which (p2p 0→3)
+    key memory: the kind of memory at the host's end, or of a peer copy's source
+    key sizes: the class of sizes (K and M are binary)
+    total count: how many copies
+    total size_bytes: their bytes
+    total total_ns: their times added up
+    total busy_ns: when at least one ran
+    total exposed_ns: of that, what no kernel of the device hides
+    derived overhead_ns: beyond what the bytes take at the rate of the fastest class of the route
+    derived rate_bytes_per_s: bytes over total time: of one copy
+    same peak_bytes_per_s: the peak of the link in this direction
+    derived peak_ratio: the rate's share of it; not cut off at 1
+    """,
 )
-_MEMORY: Final = TableSpec(
+_MEMORY: Final = TableSpec.of(
     "memory",
     "one row per direction and kind of memory, over all devices",
-    (
-        key("direction", "h2d, d2h or p2p"),
-        key("memory", "the kind of memory at the host's end, or of a peer copy's source"),
-        total("count", Unit.COUNT, "how many copies"),
-        total("size_bytes", Unit.BYTES, "their bytes"),
-        total("total_ns", Unit.NS, "their times added up"),
-        total("large_bytes", Unit.BYTES, "the bytes of those of 1 MiB and more"),
-        total("large_ns", Unit.NS, "the times of those of 1 MiB and more"),
-        derived("rate_bytes_per_s", Unit.BYTES_PER_S, "bytes over total time"),
-        derived("large_rate_bytes_per_s", Unit.BYTES_PER_S, "that of large ones"),
-    ),
+    """
+    key direction: h2d, d2h or p2p
+    key memory: the kind of memory at the host's end, or of a peer copy's source
+    total count: how many copies
+    total size_bytes: their bytes
+    total total_ns: their times added up
+    total large_bytes: the bytes of those of 1 MiB and more
+    total large_ns: the times of those of 1 MiB and more
+    derived rate_bytes_per_s: bytes over total time
+    derived large_rate_bytes_per_s: that of large ones
+    """,
 )
-_LINKS: Final = TableSpec(
+_LINKS: Final = TableSpec.of(
     "links",
     "one row per device and route: the link that rates are held against",
-    (
-        key("device", "the device", Unit.NUMBER),
-        key("route", "h2d, d2h, or from which device to which"),
-        same("peak_bytes_per_s", Unit.BYTES_PER_S, "the peak of the link in this direction"),
-        same("link", Unit.TEXT, "which link that is"),
-        same("source", Unit.TEXT, "who says so"),
-    ),
+    """
+    key device: the device
+    key route: h2d, d2h, or from which device to which
+    same peak_bytes_per_s: the peak of the link in this direction
+    same link: which link that is
+    same source: who says so
+    """,
 )
-SPEC: Final = ResultSpec(
-    (
-        _TRANSFERS,
-        _MEMORY,
-        _LINKS,
-    ),
-    (
-        total("synchronous_count", Unit.COUNT, "h2d copies that the host waited for"),
-        total("synchronous_ns", Unit.NS, "the time that the host spent in them"),
-    ),
+SPEC: Final = ResultSpec.of(
+    _TRANSFERS,
+    _MEMORY,
+    _LINKS,
+    scalars="""
+    total synchronous_count: h2d copies that the host waited for
+    total synchronous_ns: the time that the host spent in them
+    """,
 )
 
 
