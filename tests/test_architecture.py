@@ -190,7 +190,7 @@ def test_the_changelog_knows_this_version() -> None:
     assert f"## {traceprof.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("name", "most"), [("ARCHITECTURE.md", 1300), ("CONTRIBUTING.md", 550)])
+@pytest.mark.parametrize(("name", "most"), [("ARCHITECTURE.md", 1500), ("CONTRIBUTING.md", 650)])
 def test_documents_stay_short(name: str, most: int) -> None:
     words = (ROOT / name).read_text("utf-8").split()
     assert len(words) <= most
