@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from traceprof.errors import UsageError
 from traceprof.logs.gathered import Book, Gathered, LogPoint
@@ -63,19 +63,20 @@ class Pattern:
     of an evaluation, and does not move the run on. ``at`` is where its values belong: "step", the
     last step that was seen, "epoch", the end of that epoch, else where its groups say.
     ``cells`` matches "key" and "value" (and "mean") in the group ``_cells``, once in each part
-    ``between`` separators; ``names`` says what each key is ("": nothing), ``others`` what the
-    others are. ``event`` is what happened, ``text`` what is said of it. With ``is_first`` facts
-    that are known already stay. ``is_mark``: no other program prints such a line.
+    ``between`` separators; ``names`` says what each key is ("": nothing), ``others`` matches those
+    of the other keys that are values, too. ``event`` is what happened, ``text`` what is said of it.
+    With ``is_first`` facts that are known already stay. ``is_mark``: no other program prints such a
+    line. ``then`` is the method of the reader that goes on.
     """
 
     line: str
     holds: str = ""
     over: str = ""
     at: str = ""
-    cells: re.Pattern[str] | None = None
+    cells: str = ""
     between: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
-    others: Callable[[str], Declared | None] = lambda _key: None
+    others: str = ""
     event: str = ""
     text: str = ""
     then: str = ""
@@ -100,31 +101,17 @@ class Pattern:
         )
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {key: place for place, key in enumerate(self.names)}
+    def cell(self) -> re.Pattern[str]:
+        """What a cell of such a line matches."""
+        return re.compile(self.cells)
 
-    def values_in(self, cells: str) -> list[tuple[Declared, str]]:
-        """Return what the cells of a line hold: those of ``names`` in that order, then others."""
-        if self.cells is None:
-            return []
-        parts = cells.split(self.between) if self.between else [cells]
-        matches = [match for part in parts for match in self.cells.finditer(part.strip())]
-        found = []
-        for match in matches:
-            key = match["key"].strip()
-            name = self.names.get(key)
-            value = self.others(key) if name is None else declared(name) if name else None
-            if value is not None:
-                text = match["value"]
-                if value.over == "epoch" and "mean" in self.cells.groupindex:
-                    text = match["mean"] or text
-                found.append((self._places.get(key, _LAST), value, text))
-        found.sort(key=itemgetter(0))
-        return [(value, text) for _, value, text in found]
-
-
-mark: Final = partial(Pattern, is_mark=True)
-"""A kind of line that no other program prints."""
+    @cached_property
+    def known(self) -> dict[str, tuple[int, Declared] | None]:
+        """What the cells are that have a name, in the order of these; None: nothing."""
+        return {
+            key: (place, declared(name)) if name else None
+            for place, (key, name) in enumerate(self.names.items())
+        }
 
 
 @cache
@@ -151,7 +138,12 @@ def _over(name: str) -> str:
 
 
 class LogReader:
-    """Reads the lines of one log, one at a time, into a `Book`. ``stem`` names its file."""
+    """Reads the lines of one log, one at a time, into a `Book`. ``stem`` names its file.
+
+    ``marks`` are lines that no other program prints, beside those that are declared.
+    """
+
+    marks: ClassVar[tuple[re.Pattern[str], ...]] = ()
 
     def __init__(self, book: Book, stem: str, source: LogSource) -> None:
         self.book = book
@@ -202,7 +194,8 @@ class PatternReader(LogReader):
         """Note what a line of the kind ``pattern`` says."""
         texts = {name: text for name, text in match.groupdict().items() if text is not None}
         values = [(value, texts[name]) for name, value in pattern.values if name in texts]
-        values += pattern.values_in(texts.get("_cells", ""))
+        if "_cells" in texts:
+            values += self._values_in(pattern, texts["_cells"])
         rank = self._rank(texts, line)
         point = self._place(pattern, texts, rank)
         if values or pattern.event:
@@ -214,10 +207,32 @@ class PatternReader(LogReader):
             values = [(value._replace(metric=f"{value.metric}_ema"), own) for value, own in values]
         for value, text in values:
             self._value(pattern, value, text, point, rank, of)
-        if pattern.event and (values or pattern.cells is None):
+        if pattern.event and (values or not pattern.cells):
             self._event(pattern, match, texts, line)
         if pattern.then:
             getattr(self, pattern.then)(match, point, line)
+
+    def other(self, _pattern: Pattern, key: str) -> Declared:
+        """Return what a cell is whose key has no name of ours."""
+        return Declared(key)
+
+    def _values_in(self, pattern: Pattern, cells: str) -> list[tuple[Declared, str]]:
+        """Return what the cells of a line hold: those with a name in that order, then others."""
+        parts = cells.split(pattern.between) if pattern.between else [cells]
+        found = []
+        for match in (one for part in parts for one in pattern.cell.finditer(part.strip())):
+            key = match["key"].strip()
+            own = pattern.known.get(key)
+            if pattern.others and own is None and key not in pattern.names:
+                is_value = re.fullmatch(pattern.others, key) is not None
+                own = (_LAST, self.other(pattern, key)) if is_value else None
+            if own is not None:
+                text = match["value"]
+                if own[1].over == "epoch" and "mean" in pattern.cell.groupindex:
+                    text = match["mean"] or text
+                found.append((*own, text))
+        found.sort(key=itemgetter(0))
+        return [(value, text) for _, value, text in found]
 
     def done(self, idx: int, _total: int) -> int:
         """Return how many steps of an epoch are done at step ``idx`` of it, counted from 0."""
@@ -332,13 +347,25 @@ class LogSource:
     title: str
     patterns: tuple[Pattern, ...] = ()
     reader: type[LogReader] = PatternReader
-    marks: tuple[re.Pattern[str], ...] = ()
+    marks: tuple[str, ...] = ()
     says: Mapping[str, str] = field(default_factory=dict)
     is_launcher: bool = False
 
     def all_marks(self) -> tuple[re.Pattern[str], ...]:
         """Return what only its lines match."""
-        return (*(one.regex for one in self.patterns if one.is_mark), *self.marks)
+        own = (one.regex for one in self.patterns if one.is_mark)
+        return (*own, *map(re.compile, self.marks), *self.reader.marks)
+
+
+def source_of(name: str, table: Mapping[str, Any], reader: type[LogReader]) -> LogSource:
+    """Return a source as it is declared: texts that are split into parts are joined."""
+    own = {key: value for key, value in table.items() if key not in ("lines", "marks")}
+    patterns = [
+        Pattern(**one | {key: "".join(one.get(key, "")) for key in ("line", "cells")})
+        for one in table.get("lines", ())
+    ]
+    marks = tuple("".join(parts) for parts in table.get("marks", ()))
+    return LogSource(name, patterns=tuple(patterns), reader=reader, marks=marks, **own)
 
 
 def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:

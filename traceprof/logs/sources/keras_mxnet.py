@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.logs.source import LogSource, Pattern, PatternReader, mark, number
+from traceprof.logs.source import PatternReader, number
 
 
 class KerasReader(PatternReader):
@@ -139,35 +139,6 @@ _KERAS_TOP1: Final = frozenset(
 )
 _KERAS_METRIC: Final = rx(r" - (?P<key>[\w.@/ ]+?): (?P<value>nan|-?inf|-?[\d.e+-]+)")
 _KERAS_UNITS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
-KERAS: Final = LogSource(
-    "keras",
-    "Keras",
-    (
-        Pattern(r"^\s*Epoch (?P<_epoch>\d+)/\d+\s*$", then="head"),
-        Pattern(
-            r"(?:^|\s)(?P<_at>\d+)/(?P<_of>\d+|Unknown)\s*"
-            r"(?:\[[=>.]*\] - |[━╸╺\s]*━[━╸╺\s]*|- )"
-            r"(?:ETA: [\d:]+s?|(?P<_elapsed>[\d:]+)s?(?: -)?)?"
-            r"(?:\s*(?P<_each>\d+)(?P<_unit>us|ms|s|min)/(?P<_per>step|sample|epoch))?"
-            r"(?P<_metrics>(?: - [\w.@/ ]+?: (?:nan|-?inf|-?[\d.e+-]+))*)",
-            holds="/",
-            then="state",
-        ),
-        Pattern(
-            r"MirroredStrategy with devices \((?P<_devices>.*)\)"
-            r"|^Number of devices: (?P<_count>\d+)",
-            then="replicas",
-        ),
-        Pattern(r"(?:Restoring|Restored) from \S+", then="restored"),
-    ),
-    KerasReader,
-    marks=(
-        rx(
-            r"(?<!\S)\d+/(?:\d+|Unknown)\s*"
-            r"(?:\[[=>.]+\] - |━(?!.*•)|- (?:\d+:)*\d+s - (?:\d+m?s/step|loss:))"
-        ),
-    ),
-)
 
 
 class MxnetReader(PatternReader):
@@ -221,32 +192,3 @@ def _mxnet_name(key: str) -> str:
 
 
 _MXNET_PAIR: Final = rx(r"(?P<key>[A-Za-z][\w-]*)=(?P<value>nan|-?inf|-?[\d.e+-]+)")
-_MXNET_SPEED: Final = r"\s*Speed: (?P<_speed>[\d.]+|inf) samples/s(?:ec)?,?\s*(?P<_metrics>.*)$"
-_MXNET_KEYS: Final = (
-    r" (?P<_key>Train-[\w-]+|Validation-[\w-]+|Time cost"
-    r"|(?:training|validation|train|val): (?:[\w-]+))\s*[=:]\s*(?P<_of>[\d.]+|nan)"
-)
-MXNET: Final = LogSource(
-    "mxnet",
-    "MXNet",
-    (
-        *(
-            mark(place + _MXNET_SPEED, holds="Speed:", then="speed")
-            for place in (
-                r"(?:Epoch|Iter) ?\[(?P<_epoch>\d+)\],? ?Batch ?\[(?:\d+-)?(?P<_batch>\d+)\]",
-                r"\[Epoch (?P<_epoch>\d+)\]\s*\[Batch (?P<_batch>\d+)\],?",
-            )
-        ),
-        *(
-            mark(place + _MXNET_KEYS, then="of_epoch")
-            for place in (r"Epoch ?\[(?P<_epoch>\d+)\]", r"\[Epoch (?P<_epoch>\d+)\]")
-        ),
-        mark(
-            r"\[Epoch (?P<_epoch>\d+)\] speed: (?P<_speed>[\d.]+) samples/sec\s+"
-            r"time cost: (?P<_cost>[\d.]+)",
-            then="gluon",
-        ),
-        Pattern(r"Saved checkpoint to \"?(?P<_text>[^\"\s]+)", event="checkpoint"),
-    ),
-    MxnetReader,
-)

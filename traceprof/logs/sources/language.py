@@ -11,19 +11,15 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import (
-    Declared,
-    LogReader,
-    LogSource,
-    Pattern,
-    PatternReader,
-    mark,
-    number,
-)
+from traceprof.logs.source import Declared, LogReader, Pattern, PatternReader, number
 
 
 class MegatronReader(PatternReader):
     """The last rank prints; the time is the mean since the line before."""
+
+    def other(self, _pattern: Pattern, key: str) -> Declared:
+        """Return what a cell is: some loss."""
+        return Declared(key.replace(" ", "_"))
 
     def cells(self, match: re.Match[str], point: LogPoint, _line: LogLine) -> None:
         """Note the rate of each line, too: the batch may grow (--rampup-batch-size)."""
@@ -42,56 +38,6 @@ class MegatronReader(PatternReader):
 _CELL: Final = rx(
     r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I
 )
-MEGATRON: Final = LogSource(
-    "megatron",
-    "Megatron-LM",
-    (
-        mark(
-            r"iteration\s+(?P<step>\d+)\s*/\s*(?:\d+|infinity) \|(?P<_cells>"
-            r"(?:.*?consumed samples\s*:?\s+(?P<samples>\d+))?.*elapsed time per iteration.*)",
-            holds="elapsed time per iteration",
-            over="interval",
-            cells=_CELL,
-            between="|",
-            names={
-                "elapsed time per iteration (ms)": "step_period_ms",
-                "elapsed time per iteration (s)": "step_period_s",
-                "samples per second": "samples_per_s",
-                "global batch size": "global_batch",
-                "lm loss": "loss",
-                "loss": "loss",
-                "grad norm": "grad_norm",
-                "TFLOPs": "tflop_per_s_per_device",
-                "throughput per GPU (TFLOP/s/GPU)": "tflop_per_s_per_device",
-            },
-            others=lambda key: Declared(key.replace(" ", "_")) if key.endswith("loss") else None,
-            then="cells",
-        ),
-        *(
-            Pattern(
-                rf"{kind} loss at (?:iteration (?P<step>\d+)|the end of training[^|]*)"
-                r"[^|]*\|(?P<_cells>.*)",
-                holds=" loss at ",
-                over="run",
-                cells=_CELL,
-                between="|",
-                names={"lm loss value": f"{prefix}_loss", "lm loss PPL": f"{prefix}_ppl"},
-            )
-            for kind, prefix in (("validation", "val"), ("test", "test"))
-        ),
-        Pattern(r"using world size:\s*(?P<world_size>\d+)", holds="world"),
-        Pattern(r"^\s*world_size \.{2,} (?P<world_size>\d+)", holds="world"),
-        Pattern(r"^\s*seq_length \.{2,} (?P<sequence>\d+)\s*$", holds=" .."),
-        Pattern(r"^\s*global_batch_size \.{2,} (?P<global_batch>\d+)\s*$", holds=" .."),
-        Pattern(
-            r"successfully saved checkpoint (?:at|from) iteration\s+(?P<_value>\d+)",
-            holds="saved checkpoint",
-            event="checkpoint",
-            text="{line}",
-        ),
-    ),
-    MegatronReader,
-)
 
 
 class TorchtitanReader(PatternReader):
@@ -107,53 +53,6 @@ class TorchtitanReader(PatternReader):
         run = self.run
         if not run.facts.world_size and next(run.of("tokens_per_s"), None) is not None:
             run.say("tokens per second are of one device; how many there were is not printed")
-
-
-_TITAN_PAIR: Final = rx(r"(?P<key>[A-Za-z_/][\w/]*):\s*(?P<value>N/A|nan|-?inf|[-\d.,e+]+)")
-TORCHTITAN: Final = LogSource(
-    "torchtitan",
-    "torchtitan",
-    (
-        mark(
-            r"validate step:\s*(?P<step>\d{1,12})\s+(?P<_cells>.{0,400}?\btps:\s*[\d,.]+.*)",
-            holds="tps:",
-            over="run",
-            cells=_TITAN_PAIR,
-            names={"loss": "val_loss"},
-        ),
-        mark(
-            r"\bstep:\s*(?P<step>\d{1,12})\s+(?P<_cells>.{0,400}?\btps:\s*[\d,.]+.*)",
-            holds="tps:",
-            over="interval",
-            cells=_TITAN_PAIR,
-            names={
-                "loss": "loss",
-                "grad_norm": "grad_norm",
-                "tps": "tokens_per_s_per_device",
-                "tflops": "tflop_per_s_per_device",
-                "mfu": "mfu_ratio_percent_per_device",
-                "memory": "memory_in_gib_per_rank__step",
-            },
-        ),
-        Pattern(r"device mesh with \[[^\]]*\], \[(?P<_sizes>[\d, ]+)\]", then="mesh"),
-        Pattern(
-            r"(?P<_cells>.*(?:batch size|sequence length) \d.*)",
-            cells=rx(r"(?P<key>global batch size|local batch size|sequence length) (?P<value>\d+)"),
-            names={
-                "global batch size": "global_batch",
-                "local batch size": "batch_per_device",
-                "sequence length": "sequence",
-            },
-        ),
-        Pattern(
-            r"Finished saving the checkpoint.*?in (?P<_seconds>[\d.]+) seconds",
-            event="checkpoint",
-            text="saved",
-        ),
-        Pattern(r"(?i)(?:world[ _]size[:= ]+|WORLD_SIZE=)(?P<world_size>\d+)"),
-    ),
-    TorchtitanReader,
-)
 
 
 class DeepSpeedReader(PatternReader):
@@ -189,50 +88,17 @@ class DeepSpeedReader(PatternReader):
         self.is_old = False
 
 
-DEEPSPEED: Final = LogSource(
-    "deepspeed",
-    "DeepSpeed",
-    (
-        mark(
-            r"(?:epoch=|(?<!\d))\d{1,9}/(?P<_new>micro_step=\d+/global_step=)?(?P<step>\d+), "
-            r"(?:RunningAvg)?SamplesPerSec=(?P<samples_per_s__run>[\d.e+-]+|nan|inf)"
-            r"(?:, CurrSamplesPerSec=(?P<samples_per_s__step>[\d.e+-]+|nan|inf))?"
-            r"(?:, MemAllocated=[\d.]+ ?GB, "
-            r"MaxMemAllocated=(?P<memory_in_gib_per_rank__step>[\d.]+) ?GB)?",
-            holds="SamplesPerSec=",
-            then="rate",
-        ),
-        mark(
-            r"\|CurSamplesPerSec=(?P<samples_per_s__step>[\d.e+-]+)\s*\|"
-            r"AvgSamplesPerSec=[\d.e+-]+",
-            holds="SamplesPerSec=",
-        ),
-        Pattern(
-            r"^\s*(?:\[[^\]]*\] *)*\"?(?P<_cells>(?:train_batch_size|train_micro_batch_size_per"
-            r"_gpu|world_size|gradient_accumulation_steps)\"?[ .:=]+\d+\b)",
-            cells=rx(r"(?P<key>\w+)\"?[ .:=]+(?P<value>\d+)"),
-            names={
-                "train_batch_size": "global_batch",
-                "train_micro_batch_size_per_gpu": "batch_per_device",
-                "world_size": "world_size",
-                "gradient_accumulation_steps": "accumulation",
-            },
-        ),
-        Pattern(r"Evaluating perplexity, Epoch (?P<_epoch>\d+)/\d+", then="evaluating"),
-        Pattern(r"(?i)^\s*(?:ppl|perplexity): (?P<_ppl>[\d.e+]+|nan|inf)", then="perplexity"),
-        Pattern(
-            r"Accuracy of the network on the \d+ test images: (?P<top1_percent>[\d.]+) ?%",
-            over="run",
-            at="step",
-        ),
-    ),
-    DeepSpeedReader,
-    marks=(rx(r"\[Rank \d+\] step=\d+, skipped=\d+"),),
+_HEAD: Final = rx(
+    r"^\s*\[(?:epoch=(?P<epoch>\d+)(?:/\d+)?\]\[)?(?P<eval>Eval )?(?P<unit>batch|sample|token|epoch"
+    r"|iteration|second|ep|ba|tok|sp)=(?P<n>\d+)(?:/(?P<total>\d+))?\]"
 )
+_METRIC: Final = rx(r"^\s*(?P<phase>Train|Eval) (?P<key>\S.*): (?P<value>\S+)\s*$")
 
 
 class ComposerReader(LogReader):
     """Only what changed since the block before is printed: what is absent is not known."""
+
+    marks = (_HEAD, _METRIC)
 
     def begin(self) -> None:
         """Know nothing."""
@@ -305,11 +171,6 @@ class ComposerReader(LogReader):
             )
 
 
-_HEAD: Final = rx(
-    r"^\s*\[(?:epoch=(?P<epoch>\d+)(?:/\d+)?\]\[)?(?P<eval>Eval )?(?P<unit>batch|sample|token|epoch"
-    r"|iteration|second|ep|ba|tok|sp)=(?P<n>\d+)(?:/(?P<total>\d+))?\]"
-)
-_METRIC: Final = rx(r"^\s*(?P<phase>Train|Eval) (?P<key>\S.*): (?P<value>\S+)\s*$")
 _GLOBAL: Final = {
     "throughput/samples_per_sec": "samples_per_s",
     "throughput/tokens_per_sec": "tokens_per_s",
@@ -322,9 +183,6 @@ _DEVICE: Final = {
     "throughput/device/mfu": "mfu_ratio",
 }
 _COUNTERS: Final = rx(r"^time/|^memory/|^trainer/|^throughput/|^lr|alloc_retries")
-COMPOSER: Final = LogSource(
-    "composer", "MosaicML Composer", reader=ComposerReader, marks=(_HEAD, _METRIC)
-)
 
 
 class FairseqReader(PatternReader):
@@ -424,31 +282,3 @@ class FairseqReader(PatternReader):
 
 _PAIR: Final = rx(r"(?P<key>\w+)=(?P<value>-?[\d.e+-]+|nan|inf)")
 _FAIRSEQ_CELL: Final = rx(r"(?P<key>[\w/ ]+?)\s+(?P<value>-?[\d.e+-]+|nan|inf)$")
-FAIRSEQ: Final = LogSource(
-    "fairseq",
-    "fairseq",
-    (
-        mark(
-            r"\| (?P<_tag>train_inner|train|valid|test)\w* \| (?P<_json>\{.*\})",
-            holds="{",
-            then="of_json",
-        ),
-        mark(
-            r"epoch (?P<epoch>\d+):?\s+(?P<_at>\d+) / (?P<_of>\d+) (?P<_pairs>loss=.*)$",
-            then="simple",
-        ),
-        mark(
-            r"\| epoch (?P<epoch>\d+) \| (?P<_tag>train|valid)(?: on '[^']*' subset)? \|? ?"
-            r"(?P<_parts>.*)",
-            then="of_epoch",
-        ),
-        Pattern(r"training on (?P<world_size>\d+) (?:devices|GPUs)"),
-        Pattern(
-            r"(?:^|\|)(?P<_text>[^|]*done training in (?P<total_s>[\d.]+) seconds[^|]*)$",
-            event="end",
-        ),
-        Pattern(r"gradient overflow detected", then="overflow"),
-        Pattern(r"[Ss]aved checkpoint (?P<_text>\S+)", event="checkpoint"),
-    ),
-    FairseqReader,
-)

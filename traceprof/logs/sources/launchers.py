@@ -9,7 +9,7 @@ from typing import Final
 
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import LogSource, Pattern, PatternReader, mark
+from traceprof.logs.source import PatternReader
 from traceprof.model.results import Unit
 
 
@@ -109,47 +109,6 @@ _QUICK: Final = rx(
     r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE"
     r"|TORCHELASTIC|death signal|has joined|has left"
 )
-TORCHRUN: Final = LogSource(
-    "torchrun",
-    "torchrun (torch elastic)",
-    (
-        mark(
-            r"\[\w*\] (?P<_what>[Ss]tarting workers for entrypoint|Rendezvous'ing worker group"
-            r"|Rendezvous complete for workers|Starting worker group|Stopping worker group"
-            r"|[Ww]orker group successfully finished"
-            r"|Worker group (?P<_state>FAILED|UNHEALTHY)\.?(?: \d+/\d+ attempts left)?"
-            r"|Detected (?P<_nodes>\d+) new nodes from group_rank=\d+)",
-            then="of_group",
-        ),
-        Pattern(
-            r"(?:^|\s)(?P<_key>restart_count|group_rank|group_world_size|global_world_sizes"
-            r"|global_ranks)=(?P<_of>\[[^\]]*\]|\S+)",
-            then="result",
-        ),
-        mark(
-            r"Rendezvous version (?P<_version>\d+) is complete\. Final state: \{"
-            r"(?:.*'participants': \[(?P<_ranks>[\d, ]*)\])?.*\}",
-            then="old",
-        ),
-        Pattern(
-            r"TORCHELASTIC_(?:MAX_RESTARTS|RESTART_COUNT)[^\d]+\d+"
-            r"|WORLD_SIZE[^\d]+(?P<_world>\d+)",
-            then="world",
-        ),
-        Pattern(
-            r"failed \(exitcode: (?P<_code>-?\d+)\) local_rank: (?P<_rank>\d+)"
-            r"|Received (?:Signals\.)?\S+(?:: \d+)? death signal",
-            then="failure",
-        ),
-        Pattern(
-            r"The node '(?P<_node>[^']+)' has (?:joined round \d+ of the rendezvous"
-            r"|left the rendezvous|joined the waiting room|no heartbeat|been removed)",
-            then="joined",
-        ),
-    ),
-    TorchrunReader,
-    is_launcher=True,
-)
 
 
 class HorovodElasticReader(PatternReader):
@@ -190,28 +149,6 @@ _KINDS: Final = {
     "_slots": "rendezvous",
 }
 _WORKER: Final = rx(r"\]\s*\[(\d+)\]: ")
-HOROVOD_ELASTIC: Final = LogSource(
-    "horovod-elastic",
-    "Horovod's elastic driver",
-    (
-        mark(
-            r"(?P<_failed>ExecuteOperation Failed)"
-            r"|(?P<_shutdown>Shutting down background thread)"
-            r"|blacklist failing host: (?P<_blacklisted>\S+)"
-            r"|wait for available slots: (?P<_slots>\d+)"
-            r"|start worker process: (?P<_started>\S+)"
-            r"|rank and size: (?P<_rank>\d+) (?P<_size>\d+)"
-            r"|reset workers: (?P<_reset>\d+)"
-            r"|record state: (?P<_who>\S+) = (?P<_state>\w+)"
-            r"|all \d+ workers recorded"
-            r"|(?P<_why>(?:success|failure|blacklisted slots) count == \d+ -> stop running"
-            r"|reset count \d+ has exceeded limit \d+ -> stop running)",
-            then="happened",
-        ),
-    ),
-    HorovodElasticReader,
-    is_launcher=True,
-)
 
 
 class HorovodReader(PatternReader):
@@ -268,24 +205,3 @@ class HorovodReader(PatternReader):
 
 
 _SAME: Final = 0.05
-HOROVOD: Final = LogSource(
-    "horovod",
-    "Horovod's synthetic benchmarks",
-    (
-        mark(
-            r"Iter #(?P<step>\d+): (?P<iter_samples_per_s>[\d.]+) (?:img|images?|samples?)/sec"
-            r"(?: (?:per )?(?:GPU|CPU|device))?",
-            over="step",
-        ),
-        mark(
-            r"(?:Img/sec per (?:GPU|CPU)|Total img/sec on (?P<_size>\d+) (?:GPU|CPU)\(s\)): "
-            r"(?P<_mean>[\d.]+) \+-[\d.]+",
-            then="summary",
-        ),
-        Pattern(
-            r"^(?P<_key>Model|Batch size|Number of GPUs|Number of CPUs):\s*(?P<_of>\S+)",
-            then="head",
-        ),
-    ),
-    HorovodReader,
-)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from traceprof.logs.checks import Evidence, disagree
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogClock, LogLine
-from traceprof.logs.source import LogReader, LogSource, number
+from traceprof.logs.source import LogReader, number
 from traceprof.model.results import Unit
 
 _LINE: Final = rx(r":::MLLOG\s*(?P<json>\{.*\})")
@@ -57,6 +57,8 @@ class _Event(NamedTuple):
 
 class MlperfReader(LogReader):
     """The rules of the benchmark say what most keys mean; rates are each submitter's own."""
+
+    marks = (_LINE, _OLD)
 
     def begin(self) -> None:
         """Know nothing."""
@@ -293,11 +295,13 @@ def _known(seconds: float) -> float | None:
     return None if math.isnan(seconds) else seconds
 
 
-MLPERF: Final = LogSource("mlperf", "MLPerf Training", reader=MlperfReader, marks=(_LINE, _OLD))
+_DLL_LINE: Final = rx(r"\bDLL (?P<stamp>\d{4}-\d\d-\d\d [\d:.]+) - (?P<rest>.*)")
 
 
 class DlloggerReader(LogReader):
     """Lines with an iteration are of that one, lines with an epoch alone are its means."""
+
+    marks = (_DLL_LINE,)
 
     def read(self, line: LogLine) -> None:
         """Note what one line says."""
@@ -337,7 +341,6 @@ class DlloggerReader(LogReader):
                 run.metric(name, number(found["value"]), point, over=over)
 
 
-_DLL_LINE: Final = rx(r"\bDLL (?P<stamp>\d{4}-\d\d-\d\d [\d:.]+) - (?P<rest>.*)")
 _DLL_EPOCH: Final = rx(r"^(?:epoch\s+|Epoch: )(?P<epoch>\d+)$")
 _DLL_STEP: Final = rx(r"^(?:iter\s+(?=\d+/)|Iteration: (?=\d+$))(?P<n>\d+)(?:/(?P<total>\d+))?$")
 _DLL_RATE: Final = rx(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
@@ -347,6 +350,3 @@ _DLL_CELL: Final = rx(
 )
 _DLL_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
 _DLL_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
-DLLOGGER: Final = LogSource(
-    "dllogger", "NVIDIA DLLogger", reader=DlloggerReader, marks=(_DLL_LINE,)
-)

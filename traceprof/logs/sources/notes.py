@@ -9,15 +9,11 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import LogSource, Pattern, PatternReader, mark, number
+from traceprof.logs.source import PatternReader, number
 from traceprof.model.results import Unit
 from traceprof.model.summary import CONTRADICTS
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
-_LENGTH: Final = (
-    r"(?P<_length>\d[\d.]*{exponent})\s*"
-    r"(?P<_unit>milliseconds|msec|ms|seconds?|secs?|minutes?|mins?|hours?|[smh])?\b"
-)
 _PAIR: Final = rx(
     r"(?P<key>[A-Za-z_][\w@./-]*)\s*[:=]\s*(?P<value>nan|-?inf|-?\d[\d.]*(?:e-?\d+)?)\b"
 )
@@ -201,45 +197,6 @@ def _seconds(match: re.Match[str]) -> float:
     return (number(match["_length"]) or 0.0) * _UNITS[short]
 
 
-_PLAIN: Final = _LENGTH.format(exponent="")
-NOTES: Final = LogSource(
-    "notes",
-    "lines such as `Epoch 3 took 51 s`",
-    (
-        Pattern(r"(?i)epoch time lost\s*(?:is|:|=)?\s*" + _PLAIN, then="lost"),
-        mark(
-            r"(?i)(?P<_what>(?:script |worker |job )?set-?up|initiali[sz]e[_ ]workers"
-            r"|initiali[sz]ation) took:?\s*" + _PLAIN,
-            then="setup",
-        ),
-        mark(
-            r"(?i)(?:total (?:train(?:ing)? )?time|all training(?: \(\d+ epochs\))?|training)"
-            r" (?:is|was|took|:)\s*" + _PLAIN,
-            then="whole",
-        ),
-        mark(
-            r"(?i)\bepoch\s*(?:\[|#|:)?\s*(?P<_epoch>\d+)(?:\s*/\s*\d+)?\]?.{0,200}?"
-            r"\b(?:took|time(?: taken)?|duration|completed in|finished in|done in)\b"
-            r"\s*(?:is|of|:|=)?\s*" + _LENGTH.format(exponent=r"(?:e-?\d+)?"),
-            then="took",
-        ),
-        Pattern(
-            r"(?P<_phase>data loading|forward|backwards?|step|optimizer)\w* time cost:?\s*:?\s*"
-            r"\(ms\)[^\d]*(?P<_ms>[\d.]+)"
-            r"|throughput \((?:images|samples)/s(?:ec(?:ond)?)?\)\s*[:=]\s*"
-            r"(?P<_samples_per_s>[\d.]+)"
-            r"|communication frequency \([^)]*sync/s(?:econd)?\)\s*[:=]\s*"
-            r"(?P<_syncs_per_s>[\d.]+)"
-            r"|size_params_ddp_sum\s*[:=]\s*(?P<_ddp_parameters>[\d.]+)",
-            then="part",
-        ),
-        mark(r"epoch = (?P<_epoch>\d+), batch index = (?P<_at>\d+)/(?P<_of>\d+)", then="indexed"),
-    ),
-    NotesReader,
-    marks=(rx(r"(?:data loading|forward|backwards?|step|optimizer)\w* time cost:?\s*:?\s*\(ms\)"),),
-)
-
-
 class NanoGptReader(PatternReader):
     """The time is that of one iteration; one that evaluates holds the evaluation."""
 
@@ -252,30 +209,3 @@ class NanoGptReader(PatternReader):
         elif name == "step_period_ns" and point.step == self.evaluated:
             name = "step_with_evaluation_ns"
         super().note(name, value, point, **of)
-
-
-NANOGPT: Final = LogSource(
-    "nanogpt",
-    "nanoGPT",
-    (
-        mark(
-            r"iter (?P<step>\d+): loss (?P<loss_per_rank>nan|-?inf|-?[\d.]+), "
-            r"time (?P<step_period_ms>[\d.]+) ?ms"
-            r"(?:, mfu (?P<mfu_ratio_percent_per_device__ema>[\d.]+)%)?",
-            over="step",
-        ),
-        mark(
-            r"step (?P<step>(?P<_value>\d+)): (?=.*, val loss (?P<val_loss>nan|inf|[\d.]+))"
-            r"train loss (?P<eval_train_loss>nan|inf|[\d.]+)",
-            over="run",
-            event="evaluation",
-        ),
-        Pattern(r"tokens per iteration will be: (?P<tokens_per_step>[\d,]+)"),
-        Pattern(r"saving checkpoint to (?P<_text>\S+)", event="checkpoint"),
-    ),
-    NanoGptReader,
-    says={
-        "mfu_ratio": "mfu is relative to the 312 TFLOP/s of an A100, whatever the GPU",
-        "step_with_evaluation_ns": "iterations that evaluate are left out of the length of a step",
-    },
-)

@@ -12,12 +12,18 @@ from typing import Any, Final
 from traceprof.logs.bars import ProgressBar, ProgressSpeed, bars_in
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.logs.source import LogReader, LogSource, Pattern, PatternReader, mark, number
+from traceprof.logs.source import LogReader, PatternReader, number
 from traceprof.model.results import Unit
+
+_DICT: Final = rx(
+    r"\{'(?=[^{}]*'(?:loss|eval_\w+|train_runtime|train_loss|learning_rate|epoch)')[^{}]*\}"
+)
 
 
 class HfTrainerReader(PatternReader):
     """Steps come from the bars, or from the epochs: the dictionaries have none."""
+
+    marks = (_DICT,)
 
     epochs: float | None = None
     total_steps: int | None = None
@@ -146,9 +152,6 @@ class HfTrainerReader(PatternReader):
         )
 
 
-_DICT: Final = rx(
-    r"\{'(?=[^{}]*'(?:loss|eval_\w+|train_runtime|train_loss|learning_rate|epoch)')[^{}]*\}"
-)
 _HF_PAIR: Final = rx(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
 _HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
 _HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"}
@@ -171,30 +174,6 @@ def _value(value: Any) -> float | None:
 
 def _known(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-HF_TRAINER: Final = LogSource(
-    "hf-trainer",
-    "Hugging Face Trainer",
-    (
-        mark(
-            r"(?P<_key>Num examples|Num Epochs|Instantaneous batch size per device"
-            r"|Total train batch size[^=]*|Gradient Accumulation steps"
-            r"|Total optimization steps)\s*=\s*(?P<_of>[\d,.]+)",
-            holds="=",
-            then="banner",
-        ),
-        Pattern(
-            r"^\s{0,4}(?P<_key>(?:train|eval|predict)_\w+)\s+=\s+(?P<_of>\S+)$",
-            holds="=",
-            then="final",
-        ),
-        Pattern(r"\*{5} Running training \*{5}", holds="Running training", then="began"),
-        Pattern(r"Saving model checkpoint to (?P<_text>\S+)", event="checkpoint"),
-    ),
-    HfTrainerReader,
-    marks=(_DICT, rx(r"train_steps_per_second")),
-)
 
 
 class LightningReader(PatternReader):
@@ -247,26 +226,6 @@ _LIGHTNING_NAMES: Final = {
     "val_accuracy": "top1",
     "train_acc": "train_top1",
 }
-_LIGHTNING_LINES: Final = (
-    Pattern(r"GLOBAL_RANK: \d+, MEMBER: \d+/(?P<world_size>\d+)", holds="MEMBER"),
-    Pattern(r"Starting with (?P<world_size>\d+) processes", holds="rocesses"),
-    Pattern(r"`Trainer\.fit` stopped: (?P<_text>.*)", event="end"),
-)
-LIGHTNING: Final = LogSource(
-    "lightning",
-    "PyTorch Lightning",
-    _LIGHTNING_LINES,
-    LightningReader,
-    marks=(
-        rx(
-            r"Epoch \d+: (?!.*(?:reduced_train_loss|consumed_samples)).*?"
-            r"(?:\|.*\d+/(?:\d+|\?)|\d+it) ?\["
-            r"|Epoch \d+/\S+\s+[━╸╺ ]+\s\d+/\d+\s+\d[\d:]* •"
-        ),
-        rx(r"(?:GPU|TPU|HPU|IPU) available: |GLOBAL_RANK: \d+, MEMBER:"),
-        rx(r"`Trainer\.fit` stopped: "),
-    ),
-)
 
 
 class NemoReader(LightningReader):
@@ -317,29 +276,9 @@ class NemoReader(LightningReader):
             run.say("global_step and consumed_samples in the bar are rounded, and are not used")
 
 
-NEMO: Final = LogSource(
-    "nemo",
-    "NVIDIA NeMo",
-    (
-        mark(
-            r"Training epoch (?P<_epoch>\d+), iteration (?P<_at>\d+)/\d+\s*\|(?P<_parts>.*)",
-            holds="Training epoch",
-            then="stepped",
-        ),
-        mark(
-            r"Epoch (?P<epoch>\d+), global step (?P<step>\d+): '?(?P<_name>val_\w+)'? "
-            r"(?:reached (?P<_best>[\d.]+|nan)|was not in top)",
-            over="run",
-            then="reached",
-        ),
-        Pattern(
-            r"checkpoint save for step (?P<_value>\d+) finalized|saving model to '[^']+'",
-            event="checkpoint",
-        ),
-        *_LIGHTNING_LINES,
-    ),
-    NemoReader,
-    marks=(rx(r"Epoch \d+: .*(?:reduced_train_loss|consumed_samples)="),),
+_CSV_HEADING: Final = rx(
+    r"^(?=(?:.*,)?step(?:,|$))(?=(?:.*,)?epoch(?:,|$))"
+    r"[A-Za-z_][\w./@ -]*(?:,[A-Za-z_][\w./@ -]*)+\s*$"
 )
 
 
@@ -348,6 +287,8 @@ class MetricsCsvReader(LogReader):
 
     Steps are counted from 0; no row tells a time, so that there is no throughput.
     """
+
+    marks = (_CSV_HEADING,)
 
     def begin(self) -> None:
         """Know nothing."""
@@ -378,12 +319,5 @@ class MetricsCsvReader(LogReader):
                 self.run.metric(_CSV_NAMES.get(name, name), value, point, over=over)
 
 
-_CSV_HEADING: Final = rx(
-    r"^(?=(?:.*,)?step(?:,|$))(?=(?:.*,)?epoch(?:,|$))"
-    r"[A-Za-z_][\w./@ -]*(?:,[A-Za-z_][\w./@ -]*)+\s*$"
-)
 _CSV_NAMES: Final = {"train_loss": "loss", "val_acc": "top1", "val_accuracy": "top1"}
 _CSV_RATES: Final = rx(r"^lr-|^lr$|learning_rate")
-METRICS_CSV: Final = LogSource(
-    "metrics-csv", "Lightning's metrics.csv", reader=MetricsCsvReader, marks=(_CSV_HEADING,)
-)
