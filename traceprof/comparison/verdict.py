@@ -70,7 +70,10 @@ def _on_main(
         counts = (time.difference.new_count, time.difference.base_count)
         medians = " (medians of {n_new:count} and {n_base:count} {of}(s))"
         yield Note.of(
-            "A {unit} takes {new:ns} instead of {base:ns}" + medians * (max(counts) > 1) + ".",
+            ("An" if main.name == "turn_ns" else "A")
+            + " {unit} takes {new:ns} instead of {base:ns}"
+            + medians * (max(counts) > 1)
+            + ".",
             unit=TURN if main.name == "turn_ns" else STEP,
             new=time.difference.new,
             base=time.difference.base,
