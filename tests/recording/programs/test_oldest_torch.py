@@ -27,7 +27,7 @@ def record_with(python, path, command, *options):
     assert all(
         line.startswith("traceprof: recorded")
         for line in recorded.done.stderr.splitlines()
-        if "traceprof" in line and not _LEFTOVER.fullmatch(line)
+        if line.startswith("traceprof:") and not _LEFTOVER.fullmatch(line)
     ), recorded.done.stderr
     return recorded
 

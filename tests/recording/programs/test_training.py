@@ -68,7 +68,8 @@ def test_throughput_is_what_the_program_printed(cnn):
 def test_the_output_of_the_program_is_all_that_is_on_stdout(cnn):
     lines = cnn.done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["loss", "median", "median", "throughput"]
-    assert all(line.startswith("traceprof: ") for line in cnn.done.stderr.splitlines())
+    # What else stands there is the program's own, such as torch's warning of an old driver.
+    assert any(line.startswith("traceprof: recorded ") for line in cnn.done.stderr.splitlines())
 
 
 def test_operators_are_there_with_the_embedded_recorder(cnn_with_torch):
