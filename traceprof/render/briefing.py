@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -43,14 +43,14 @@ class Briefing:
     times: str
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    answer: str
     nothing: str
-    once: str
-    periodic: str
-    fine: str
-    unknown: tuple[str, ...]
-    next_command: str
     per: str
+    answer: str = ""
+    once: str = ""
+    periodic: str = ""
+    fine: str = ""
+    unknown: tuple[str, ...] = ()
+    next_command: str = ""
 
     @property
     def workload_line(self) -> str:
@@ -73,28 +73,36 @@ class Briefing:
 def briefing_of(document: Document) -> Briefing:
     """Return what a page about ``document`` says before its tables."""
     found, verdict = document.workload, document.verdict
-    kind = "" if found is None or found.kind == UNKNOWN else found.kind
     window = document.selection.window
     start, end = (
         format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
     )
-    return Briefing(
+    workload, because = _what_runs(document, found)
+    nothing, per = _of_findings(document)
+    words = Briefing(
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
-        workload=" on ".join(filter(None, (kind, _hardware(document)))),
-        because=_because(found),
+        workload=workload,
+        because=because,
         window=plain_text(document.selection.label),
         times=f"{start} .. {end} of {format_duration(document.span.duration_ns)}",
         notes=tuple(sentences(document.selection.notes)),
         warnings=tuple(map(plain_text, document.info.warnings)),
-        answer=_answer(document),
-        nothing=_nothing(document),
-        once="" if verdict is None else "; ".join(map(note_text, verdict.once)),
-        periodic="" if verdict is None else "; ".join(map(note_text, verdict.periodic)),
-        fine="" if verdict is None else ", ".join(verdict.fine),
-        unknown=() if verdict is None else tuple(map(note_text, verdict.unknown)),
-        next_command=_next_command(document),
-        per=_per(document),
+        nothing=nothing,
+        per=per,
+    )
+    if verdict is None:
+        return words
+    bound_by, path = verdict.bound_by, shlex.quote(document.info.path)
+    first = [f"{bound_by[:1].upper()}{bound_by[1:]}."] if bound_by else []
+    return replace(
+        words,
+        answer=" ".join((*first, *map(note_text, verdict.sentences))),
+        once="; ".join(map(note_text, verdict.once)),
+        periodic="; ".join(map(note_text, verdict.periodic)),
+        fine=", ".join(verdict.fine),
+        unknown=tuple(map(note_text, verdict.unknown)),
+        next_command=plain_text(verdict.next_command.replace("TRACE", path)),
     )
 
 
@@ -103,51 +111,31 @@ def findings_for_people(findings: Result) -> list[Row]:
     return [row for row in rows_of(findings.table) if not row.get("is_minor")]
 
 
-def _hardware(document: Document) -> str:
-    """Return the models of the devices that worked, and how many there are of each."""
+def _what_runs(document: Document, found: Workload | None) -> tuple[str, str]:
+    """Return what runs on what devices, and why one thinks so, or what there is instead."""
     models = ((plain_text(name), n) for name, n in document.hardware.items())
-    return ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models)
+    hardware = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models)
+    if found is None:
+        return hardware, ""
+    kind = "" if found.kind == UNKNOWN else found.kind
+    reason = note_text(found.reasons[0]) if found.reasons else ""
+    because = f"workload not known: {reason}" if reason and not kind else reason
+    return " on ".join(filter(None, (kind, hardware))), because
 
 
-def _because(found: Workload | None) -> str:
-    """Return why one thinks that this is what runs, or what there is instead of a reason."""
-    if found is None or not found.reasons:
-        return ""
-    reason = note_text(found.reasons[0])
-    return f"workload not known: {reason}" if found.kind == UNKNOWN else reason
+def _of_findings(document: Document) -> tuple[str, str]:
+    """Return what to say where no rule found anything worth a page, and what savings are of.
 
-
-def _answer(document: Document) -> str:
-    verdict = document.verdict
-    if verdict is None:
-        return ""
-    words = verdict.bound_by
-    start = [f"{words[:1].upper()}{words[1:]}."] if words else []
-    return " ".join((*start, *map(note_text, verdict.sentences)))
-
-
-def _nothing(document: Document) -> str:
-    """Return what to say where no rule found anything worth a page; "" where one did."""
-    findings = document.results.get("findings")
-    if findings is None or findings_for_people(findings):
-        return ""
-    breakdown = document.results.get("breakdown")
-    is_known = breakdown is not None and not breakdown.table.empty
-    return _NOTHING_FOUND if is_known else _NOTHING_KNOWN
-
-
-def _per(document: Document) -> str:
-    """Return what savings are counted by: a step, where somebody named the steps."""
-    steps = document.results.get("steps")
+    That is a step, where somebody named the steps.
+    """
+    findings, steps = document.results.get("findings"), document.results.get("steps")
+    nothing = ""
+    if findings is not None and not findings_for_people(findings):
+        breakdown = document.results.get("breakdown")
+        is_known = breakdown is not None and not breakdown.table.empty
+        nothing = _NOTHING_FOUND if is_known else _NOTHING_KNOWN
     is_named = steps is not None and len(steps.table) and not steps.scalars.get("is_pattern")
-    return "a step" if is_named else "the window"
-
-
-def _next_command(document: Document) -> str:
-    if document.verdict is None:
-        return ""
-    path = shlex.quote(document.info.path)
-    return plain_text(document.verdict.next_command.replace("TRACE", path))
+    return nothing, "a step" if is_named else "the window"
 
 
 _SAYS_WHY: Final = "breakdown"

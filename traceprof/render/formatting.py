@@ -166,15 +166,6 @@ _PARTS: Final = {part.key: part.label for part in PART_STYLES}
 _PHASES: Final = {"profiler": "the profiler itself"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Sentence:
-    """A column of words, and the columns that it stands for."""
-
-    column: Column
-    instead_of: tuple[str, ...]
-    word: Callable[[Mapping[str, Any]], str]
-
-
 def _word_step(row: Mapping[str, Any]) -> str:
     """Return by how much a step differs and what grew in it; "" for an ordinary one."""
     excess_ns = row["excess_ns"]
@@ -203,20 +194,11 @@ def signed_duration(ns: float | None) -> str:
     return f"{'+' if ns > 0 else '-'}{format_duration(abs(ns))}"
 
 
-_SENTENCES: Final = (
-    _Sentence(
-        derived("remark", Unit.TEXT, "by how much an outlier differs, and what grew in it"),
-        (
-            "excess_ns",
-            "grown_part",
-            "grown_part_ns",
-            "grown_phase",
-            "grown_phase_ns",
-            "excess_cause",
-        ),
-        _word_step,
-    ),
+_REMARK: Final = derived("remark", Unit.TEXT, "by how much an outlier differs, and what grew in it")
+_OF_REMARK: Final = (
+    *("excess_ns", "grown_part", "grown_part_ns", "grown_phase", "grown_phase_ns", "excess_cause"),
 )
+"""The columns that a remark stands for."""
 
 
 def in_units(
@@ -242,19 +224,14 @@ def in_words(
     columns: tuple[Column, ...], frame: pd.DataFrame
 ) -> tuple[tuple[Column, ...], pd.DataFrame]:
     """Return columns and frame with sentences, at the end, for what is read together."""
-    for sentence in _SENTENCES:
-        own = [column for column in columns if column.name in sentence.instead_of]
-        if len(own) < 2 or sentence.instead_of[0] not in frame:
-            continue
-        parts = [frame[column.name].tolist() for column in own]
-        names = [column.name for column in own]
-        words = [
-            sentence.word(dict(zip(names, row, strict=True))) for row in zip(*parts, strict=True)
-        ]
-        columns = (*(c for c in columns if c not in own), sentence.column)
-        frame = frame.drop(columns=names)
-        frame[sentence.column.name] = pd.Series(words, frame.index, object)
-    return columns, frame
+    own = [column.name for column in columns if column.name in _OF_REMARK]
+    if len(own) < 2 or _OF_REMARK[0] not in frame:
+        return columns, frame
+    rows = zip(*(frame[name].tolist() for name in own), strict=True)
+    words = [_word_step(dict(zip(own, row, strict=True))) for row in rows]
+    frame = frame.drop(columns=own)
+    frame[_REMARK.name] = pd.Series(words, frame.index, object)
+    return (*(column for column in columns if column.name not in own), _REMARK), frame
 
 
 _SAVES: Final = {

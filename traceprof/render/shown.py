@@ -12,18 +12,6 @@ import pandas as pd
 from traceprof.model.results import Column, Result, TableSpec, Unit, same
 from traceprof.render.formatting import in_units, in_words
 
-__all__ = [
-    "Row",
-    "ShownTable",
-    "declared_table",
-    "further_tables",
-    "rows_of",
-    "shown_frame",
-    "table_for_people",
-    "table_of",
-    "tables_of",
-]
-
 _RANK: Final = same("rank", Unit.NUMBER, "the rank of the process")
 _FEW_ROWS: Final = 5
 _FIRST: Final = 100
@@ -97,15 +85,11 @@ def declared_table(
     spec: TableSpec, frame: pd.DataFrame, ranks: Mapping[int, int] | None = None
 ) -> ShownTable:
     """Return a frame with the columns that ``spec`` declares, processes with their ranks."""
-    table = _declared(spec, frame)
+    columns = tuple(column for column in spec if column.name in frame)
+    table = ShownTable(spec.name, spec.about, columns, frame)
     if table.has("process") and not table.has("rank") and len({*(ranks or {}).values()}) > 1:
         return _with_ranks(table, ranks or {})
     return table
-
-
-def _declared(spec: TableSpec, frame: pd.DataFrame) -> ShownTable:
-    columns = tuple(column for column in spec if column.name in frame)
-    return ShownTable(spec.name, spec.about, columns, frame)
 
 
 def _with_ranks(table: ShownTable, ranks: Mapping[int, int]) -> ShownTable:
@@ -137,7 +121,7 @@ def table_for_people(
 
 def shown_frame(spec: TableSpec, frame: pd.DataFrame) -> ShownTable:
     """Return a table that no analysis made, without columns that say nothing."""
-    return _telling(_declared(spec, frame))
+    return _telling(declared_table(spec, frame))
 
 
 def _telling(table: ShownTable) -> ShownTable:
@@ -149,14 +133,13 @@ def _says_anything(values: pd.Series) -> bool:
         return True
     if values.dtype == bool:
         return bool(values.any())
-    return not (_is_empty(values.iloc[:_FIRST]) and _is_empty(values))
-
-
-def _is_empty(values: pd.Series) -> bool:
-    is_empty = values.isna()
-    if not pd.api.types.is_numeric_dtype(values.dtype):
-        is_empty |= values.astype(object) == ""
-    return bool(is_empty.all())
+    for own in (values.iloc[:_FIRST], values):
+        is_empty = own.isna()
+        if not pd.api.types.is_numeric_dtype(own.dtype):
+            is_empty |= own.astype(object) == ""
+        if not is_empty.all():
+            return True
+    return False
 
 
 def further_tables(result: Result, asked: Sequence[str]) -> list[str]:

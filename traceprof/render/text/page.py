@@ -216,7 +216,7 @@ def where_view(document: Document) -> RenderableType:
     """Return what was looked at: the trace, the window, all remarks and warnings."""
     words = briefing_of(document)
     notes = [Text(f"note: {note}", "dim") for note in words.notes]
-    return Group(_title(words), _window(words, "window"), *notes, *_warnings(words))
+    return Group(_title(words), _window(words), *notes, *_warnings(words))
 
 
 def _heading(words: Briefing, width: int) -> Iterator[Text]:
@@ -225,7 +225,7 @@ def _heading(words: Briefing, width: int) -> Iterator[Text]:
     if words.workload:
         because = f"  ({words.because})" if words.because else ""
         yield _cut(Text.assemble(words.workload, (because, "dim")), width)
-    yield _window(words, "window")
+    yield _window(words)
     shown = _MOST_NOTES if len(words.notes) > _MOST_NOTES + 1 else len(words.notes)
     yield from (_cut(Text(f"note: {note}", "dim"), width) for note in words.notes[:shown])
     if left := len(words.notes) - shown:
@@ -237,8 +237,8 @@ def _title(words: Briefing) -> Text:
     return Text.assemble((words.title, "bold"), (f"  {words.profiler}", "dim"))
 
 
-def _window(words: Briefing, label: str) -> Text:
-    return Text.assemble((f"{label} ", "dim"), words.window, (f"  {words.times}", "dim"))
+def _window(words: Briefing) -> Text:
+    return Text.assemble(("window ", "dim"), words.window, (f"  {words.times}", "dim"))
 
 
 def _warnings(words: Briefing) -> Iterator[Text]:
