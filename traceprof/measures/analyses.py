@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,10 +32,9 @@ def check_sums(ranks: Ranks) -> None:
     Raises:
         TraceError: one would, which no recording comes near to: its times or sizes are wrong.
     """
-    totals: dict[str, int] = {}
+    totals = Counter[str]()
     for part in ranks:
-        for what, total in _totals(part.whole).items():
-            totals[what] = totals.get(what, 0) + total
+        totals.update(_totals(part.whole))
     for what, total in totals.items():
         if total >= _MOST:
             of_bytes = what.startswith("sizes")
@@ -132,8 +132,7 @@ def run_analysis(analysis: Analysis, ranks: Ranks) -> Result:
         return analysis.finish(analysis.of_ranks(ranks))
     if analysis.of_rank is None:
         raise TypeError(f"analysis {analysis.name} measures neither a rank nor all")
-    measure = _measured if len(ranks.parts) == 1 else _measured_of_many
-    found = measure_each(ranks.parts, measure, analysis.of_rank)
+    found = measure_each(ranks.parts, _measured, analysis.of_rank, len(ranks.parts) > 1)
     measured = [one for one in found if isinstance(one, Result)]
     if not measured:
         raise next(one for one in reversed(found) if isinstance(one, NotRecordedError))
@@ -158,7 +157,9 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
     tasks: list[Callable[[], object]] = []
     for analysis in analyses:
         tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
-    if _are_worth_threads(ranks):
+    # Whoever holds rows elsewhere has processes.
+    are_here = not any(isinstance(part, RemoteTrace) for part in ranks.parts)
+    if are_here and sum(len(p.table(n)) for p in ranks for n in _MANY) >= _WORTH_THREADS:
         do_side_by_side(tasks)
     else:
         for analysis in analyses:
@@ -172,23 +173,11 @@ def _ask(fact: Callable[[Ranks], object], ranks: Ranks) -> None:
         fact(ranks)
 
 
-def _are_worth_threads(ranks: Ranks) -> bool:
-    """Return whether the rows are many, and here: whoever holds them elsewhere has processes."""
-    if any(isinstance(part, RemoteTrace) for part in ranks.parts):
-        return False
-    rows = (len(part.table(name)) for part in ranks.parts for name in _MANY)
-    return sum(rows) >= _WORTH_THREADS
-
-
-def _measured_of_many(
-    trace: Trace, of_rank: Callable[[Trace], Result]
+def _measured(
+    trace: Trace, of_rank: Callable[[Trace], Result], is_one_of_many: bool
 ) -> Result | NotRecordedError:
-    found = _measured(trace, of_rank)
-    return compacted(found) if isinstance(found, Result) else found
-
-
-def _measured(trace: Trace, of_rank: Callable[[Trace], Result]) -> Result | NotRecordedError:
     try:
-        return of_rank(trace)
+        found = of_rank(trace)
     except NotRecordedError as error:
         return error
+    return compacted(found) if is_one_of_many else found

@@ -84,7 +84,7 @@ def launches_of(trace: Trace, table: str) -> Launches:
 
 @of_rows
 def _calls_of(trace: Trace, table: str) -> Ints:
-    return find_launches(trace, trace.table(table)).call
+    return _calls_of_work(trace, trace.table(table))
 
 
 def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
@@ -93,38 +93,30 @@ def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
     Of whole tables `launches_of` knows it already. A launch may lie outside the window that the
     trace was cut to: it is sought in the whole.
     """
-    calls = trace.whole.api_calls
-    call = _index_of_calls(trace.whole).find(work)
-    return Launches(call, work["process"].to_numpy(np.int64), calls)
+    calls = _calls_of_work(trace, work)
+    return Launches(calls, work["process"].to_numpy(np.int64), trace.whole.api_calls)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _CallIndex:
-    """The API calls of a trace by process and correlation."""
-
-    processes: Ints
-    keys: Ints
-    rows: Array
-
-    def find(self, work: pd.DataFrame) -> Ints:
-        """Return the first call with the process and correlation of each row of ``work``."""
-        if work.empty or not len(self.keys):
-            return np.full(len(work), _NOTHING, np.int64)
-        keys = _key(work, self.processes)
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        known = (work["correlation"].to_numpy() != ABSENT) & np.isin(
-            work["process"], self.processes
-        )
-        return np.where((self.keys[place] == keys) & known, self.rows[place], _NOTHING)
+def _calls_of_work(trace: Trace, work: pd.DataFrame) -> Ints:
+    """Return the first call with the process and correlation of each row of ``work``."""
+    processes, known, rows = _index_of_calls(trace)
+    if work.empty or not len(known):
+        return np.full(len(work), _NOTHING, np.int64)
+    keys = _key(work, processes)
+    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+    is_known = (known[place] == keys) & np.isin(work["process"], processes)
+    is_known &= work["correlation"].to_numpy() != ABSENT
+    return np.where(is_known, rows[place], _NOTHING)
 
 
 @fact
-def _index_of_calls(trace: Trace) -> _CallIndex:
+def _index_of_calls(trace: Trace) -> tuple[Ints, Ints, Array]:
+    """Return the processes of the API calls, sorted keys of process and correlation, and rows."""
     calls = trace.api_calls
     processes = np.unique(calls["process"].to_numpy(np.int64))
     keys = _key(calls, processes)
     rows = np.argsort(keys, kind="stable")
-    return _CallIndex(processes, keys[rows], compact(rows))
+    return processes, keys[rows], compact(rows)
 
 
 def _key(frame: pd.DataFrame, processes: Ints) -> Ints:

@@ -25,7 +25,7 @@ import pandas as pd
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.states import is_launch
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
-from traceprof.measures.idle.lanes import Doing, ThreadLane, ThreadLanes, lanes_within
+from traceprof.measures.idle.lanes import Doing, HostLane, HostLanes, lanes_within
 from traceprof.measures.rows import (
     Array,
     Ints,
@@ -50,7 +50,7 @@ LAUNCHING: Final = BY.index("launching")
 OTHER: Final = BY.index("other")
 
 
-def pieces_of_parts(parts: pd.DataFrame, lanes: ThreadLanes) -> pd.DataFrame:
+def pieces_of_parts(parts: pd.DataFrame, lanes: HostLanes) -> pd.DataFrame:
     """Return what every thread was in during each of the ``parts`` of gaps.
 
     ``parts`` have start_ns, end_ns, process and thread (that launches what ends the gap). Columns:
@@ -99,7 +99,7 @@ class _Parts:
         rows = rows[np.argsort(starts[rows], kind="stable")]
         return cls(rows, starts[rows], np.maximum.accumulate(ends[rows]))
 
-    def within(self, lane: ThreadLane) -> Ints:
+    def within(self, lane: HostLane) -> Ints:
         """Return the parts, in their order, that can overlap what a thread was in."""
         if not len(lane.starts):
             return self.rows[:0]
@@ -274,7 +274,7 @@ def _main_threads(trace: Trace) -> Mapping[int, int]:
 
 
 def _times(
-    trace: Trace, parts: pd.DataFrame, chosen: ChargedPieces, lanes: ThreadLanes
+    trace: Trace, parts: pd.DataFrame, chosen: ChargedPieces, lanes: HostLanes
 ) -> pd.DataFrame:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
     every = find_gap_parts(trace)
@@ -288,7 +288,7 @@ def _times(
 
 
 def _running(
-    trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: ThreadLanes
+    trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: HostLanes
 ) -> pd.DataFrame:
     runs = pieces[(pieces["doing"] == Doing.RUNS).to_numpy()]
     columns = ("part", "start_ns", "end_ns", "name", "operator")
@@ -305,7 +305,7 @@ def _of_parts(parts: pd.DataFrame, chosen: ChargedPieces) -> _Columns:
     return gap, starts, ends, cause, name, operator, by
 
 
-def _framed(trace: Trace, columns: _Columns, lanes: ThreadLanes) -> pd.DataFrame:
+def _framed(trace: Trace, columns: _Columns, lanes: HostLanes) -> pd.DataFrame:
     gap, starts, ends, cause, name, operator, by = columns
     names = pd.Index(["", *lanes.names], dtype=object)
     small = np.min_scalar_type(-len(names) - 1)

@@ -53,7 +53,7 @@ class Doing(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ThreadLane:
+class HostLane:
     """One thread: disjoint pieces of time, sorted, and the place in `Lanes.names` of each.
 
     ``operator`` is the place of the outermost operator around it, of ``name`` where none is.
@@ -68,24 +68,24 @@ class ThreadLane:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ThreadLanes:
+class HostLanes:
     """The threads that have any name open in the times asked about.
 
     ``doing`` is the place in `Doing` of each of ``names``.
     """
 
-    lanes: tuple[ThreadLane, ...]
+    lanes: tuple[HostLane, ...]
     names: tuple[str, ...]
     doing: npt.NDArray[np.int8]
 
 
-def lanes_within(trace: Trace, times: Mapping[int, Intervals]) -> ThreadLanes:
+def lanes_within(trace: Trace, times: Mapping[int, Intervals]) -> HostLanes:
     """Return what the threads of each process were in, at least during its ``times``."""
     asked = {process: time for process, time in times.items() if len(time)}
     found = [_rows_within(trace, table, asked) for table in _TABLES]
     names, codes = _named(trace, found)
     rows = pd.concat(found, ignore_index=True).assign(name=codes)
-    return ThreadLanes(tuple(_lanes_of(rows)), tuple(map(str, names)), _doings(names))
+    return HostLanes(tuple(_lanes_of(rows)), tuple(map(str, names)), _doings(names))
 
 
 def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> pd.DataFrame:
@@ -140,7 +140,7 @@ def _are(names: Texts, pattern: re.Pattern[str]) -> Bools:
     return np.array([pattern.fullmatch(str(name)) is not None for name in names], np.bool_)
 
 
-def _lanes_of(rows: pd.DataFrame) -> Iterator[ThreadLane]:
+def _lanes_of(rows: pd.DataFrame) -> Iterator[HostLane]:
     process, thread, starts, ends, name = ints(
         rows, "process", "thread", "start_ns", "end_ns", "name"
     )
@@ -151,7 +151,7 @@ def _lanes_of(rows: pd.DataFrame) -> Iterator[ThreadLane]:
         outer = outermost_around(ends[mine], is_operator[mine])[owner]
         codes = name[mine]
         operator = codes[np.where(outer < 0, owner, outer)]
-        yield ThreadLane(number, of, first, last, codes[owner], operator)
+        yield HostLane(number, of, first, last, codes[owner], operator)
 
 
 def innermost_pieces(starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:

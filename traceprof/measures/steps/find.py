@@ -22,7 +22,7 @@ from traceprof.errors import UsageError
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import Ints, in_order
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
-from traceprof.measures.steps.from_phases import PhaseSteps, steps_of_backward, steps_of_phases
+from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
     steps_asked_for,
     steps_between_ends,
@@ -240,11 +240,6 @@ def _with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.Da
     return with_spans(table, trace, is_of_kernels=is_of_kernels)
 
 
-def _of_phases(steps_of: Callable[[pd.DataFrame], PhaseSteps], own: pd.DataFrame) -> _Told:
-    table, several = steps_of(own)
-    return table, f", {several} optimizers a step" if several > 1 else ""
-
-
 def _of_names(
     steps_of: Callable[..., pd.DataFrame], pattern: re.Pattern[str], *words: str
 ) -> Callable[[pd.DataFrame], _Told]:
@@ -265,7 +260,7 @@ class _Source(NamedTuple):
 _ANNOTATED: Final = (
     _Source("traceprof.step()", True, _of_names(steps_of_ranges, _EXPLICIT, "user_step")),
     _Source("--step-from ", True, steps_asked_for),
-    _Source("recorded phases", True, partial(_of_phases, steps_of_phases)),
+    _Source("recorded phases", True, steps_of_phases),
     _Source("ProfilerStep", None, _of_names(steps_of_ranges, _PROFILER_STEP, "ProfilerStep")),
     _Source("ranges named step", False, _of_names(steps_of_ranges, _NAMED_STEP, *_STEP_WORDS)),
     _Source(
@@ -276,7 +271,7 @@ _ANNOTATED: Final = (
     _Source(
         "backward passes: no optimizer of torch was seen",
         True,
-        partial(_of_phases, steps_of_backward),
+        partial(steps_of_phases, closing=BACKWARD),
     ),
 )
 _OPTIMIZER: Final = "inferred from the optimizer's kernels"

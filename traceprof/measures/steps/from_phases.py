@@ -160,24 +160,12 @@ _REGULAR: Final = 0.5
 _MOST_ADDED: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
 
 
-class PhaseSteps(NamedTuple):
-    """Steps, and how many optimizers most of them have."""
+def steps_of_phases(own: pd.DataFrame, closing: int = OPTIMIZER) -> tuple[pd.DataFrame, str]:
+    """Return the steps that end with those of optimizers, and that they have several if most do.
 
-    table: pd.DataFrame
-    optimizers_count: int
-
-
-def steps_of_phases(own: pd.DataFrame) -> PhaseSteps:
-    """Return the steps that end with those of optimizers; ``own`` are the ranges of traceprof."""
-    return _steps(own, OPTIMIZER)
-
-
-def steps_of_backward(own: pd.DataFrame) -> PhaseSteps:
-    """Return the steps that end with backward passes, for where no optimizer was seen."""
-    return _steps(own, BACKWARD)
-
-
-def _steps(own: pd.DataFrame, closing: int) -> PhaseSteps:
+    Or those that end with backward passes (``closing``), for where no optimizer was seen. ``own``
+    are the ranges of traceprof.
+    """
     rows, sizes = [], Counter[int]()
     first = _first_numbers(own, closing)
     for process, events in events_of(own, closing):
@@ -189,9 +177,10 @@ def _steps(own: pd.DataFrame, closing: int) -> PhaseSteps:
             rows.append((process, number, step.start, end, False))
             sizes[len(set(step.optimizers))] += 1
     if not rows:
-        return PhaseSteps(empty_steps(), 0)
+        return empty_steps(), ""
     usual = sizes.most_common(1)[0][0]
-    return PhaseSteps(pd.DataFrame(rows, columns=list(STEP_COLUMNS)), usual)
+    several = f", {usual} optimizers a step" if usual > 1 else ""
+    return pd.DataFrame(rows, columns=list(STEP_COLUMNS)), several
 
 
 def _first_numbers(own: pd.DataFrame, closing: int) -> dict[int, int]:

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.measures.rows import Ints
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import OWN_DOMAIN, STEP_COLUMNS, empty_steps
 from traceprof.model.trace import Trace
@@ -40,15 +39,23 @@ def steps_of_ranges(
     found = ranges[codes.isin(list(matches)) & (ranges["end_ns"] > ranges["start_ns"])]
     if found.empty:
         return empty_steps()
-    found = _outermost(_of_one_thread(found))
+    found = _of_one_thread(found)
+    reach = found.groupby("process")["end_ns"].cummax()
+    before = reach.groupby(found["process"]).shift(fill_value=np.iinfo(np.int64).min)
+    found = found[found["start_ns"] >= before]  # the outermost
     codes = found["name"].cat.codes
-    captured = {code: _number_in(match) for code, match in matches.items()}
+    captured = {
+        code: next((int(text) for text in match.groups("") if text.isdigit()), None)
+        for code, match in matches.items()
+    }
     given = pd.to_numeric(codes.map(captured), errors="coerce").astype("float64")
+    numbers = given.fillna(found["payload"]).groupby(found["process"])
+    # Numbers of a process that are not all distinct are no numbers of steps: places are.
+    usable = numbers.transform(lambda own: own.notna().all() and own.is_unique).astype(bool)
+    step = given.fillna(found["payload"]).where(usable, numbers.cumcount().astype(np.float64))
     warmup = {code: _WARMUP.search(match.string) is not None for code, match in matches.items()}
-    return found.assign(
-        step=_numbered(given.fillna(found["payload"]), found["process"]),
-        declared_warmup=codes.map(warmup).to_numpy(bool),
-    )[list(STEP_COLUMNS)]
+    declared = codes.map(warmup).to_numpy(bool)
+    return found.assign(step=step.astype(np.int64), declared_warmup=declared)[list(STEP_COLUMNS)]
 
 
 def steps_asked_for(own: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -98,25 +105,6 @@ def _of_one_thread(found: pd.DataFrame) -> pd.DataFrame:
     chosen = found.assign(size=per_thread).sort_values(["size", "thread"], ascending=[False, True])
     speaker = chosen.drop_duplicates("process").set_index("process")["thread"]
     return found[found["thread"] == found["process"].map(speaker)]
-
-
-def _outermost(found: pd.DataFrame) -> pd.DataFrame:
-    reach = found.groupby("process")["end_ns"].cummax()
-    before = reach.groupby(found["process"]).shift(fill_value=np.iinfo(np.int64).min)
-    return found[found["start_ns"] >= before]
-
-
-def _number_in(match: re.Match[str]) -> int | None:
-    given = [text for text in match.groups() if text is not None and text.isdigit()]
-    return int(given[0]) if given else None
-
-
-def _numbered(given: pd.Series, process: pd.Series) -> Ints:
-    """Return the given numbers of each process, or the places where they are not all distinct."""
-    places = given.groupby(process).cumcount()
-    per_process = given.groupby(process)
-    usable = per_process.transform(lambda own: own.notna().all() and own.is_unique).astype(bool)
-    return np.asarray(given.where(usable, places), np.int64)
 
 
 _RECORD: Final = "record with `traceprof record`, or call traceprof.step()"
