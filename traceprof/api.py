@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from traceprof.comparison import EXPLAIN
 from traceprof.comparison import Comparison as PlainComparison
 from traceprof.comparison.accuracy import accuracy as reached
 from traceprof.comparison.comparing import compare_named
@@ -21,7 +22,6 @@ from traceprof.comparison.runs_named import (
     with_places,
 )
 from traceprof.comparison.scaling.compared import scaling as sizes_compared
-from traceprof.comparison.specs import EXPLAIN
 from traceprof.errors import UsageError
 from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from tests.lives import write_job
+from traceprof.comparison import TIMELINE_NAME
 from traceprof.comparison.elastic import elastic
-from traceprof.comparison.specs_of_many import TIMELINE_NAME
 from traceprof.comparison.summary.summarise import summarise
 from traceprof.errors import UsageError
 from traceprof.model.results import Note

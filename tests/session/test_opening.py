@@ -77,7 +77,7 @@ def test_the_warmup_that_is_said_moves_the_default_window(tmp_path: Path) -> Non
     write_nsys(stepped(), path)
     run = open_run([path], Opening(warmup_steps=6))
     assert sentences(run.selection.notes) == [
-        "steps 6..7 (traceprof.step()), by the host's clock: which work they launched is not "
+        "steps 6..7 (traceprof.step()), timed on the host: which work they launched is not "
         "known; without the first 6 steps, 600 ns, as asked"
     ]
     assert run.breakdown().table["duration_ns"].tolist() == [200]

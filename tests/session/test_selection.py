@@ -111,7 +111,7 @@ def test_a_window_that_means_nothing_is_an_error(trace: Trace, text: str, messag
 
 def test_what_was_dropped_as_warmup_is_said(trace: Trace) -> None:
     assert said(selected(trace, None)) == [
-        "steps 1..9 (traceprof.step()), by the host's clock: which work they launched is not "
+        "steps 1..9 (traceprof.step()), timed on the host: which work they launched is not "
         "known; without the first step, 300 ns, warm-up"
     ]
 
@@ -219,7 +219,7 @@ def test_a_step_is_the_work_that_it_launched() -> None:
         builder.kernel("gemm", 300 + 100 * i, 400 + 100 * i, launched_ns=launched)
     chosen = selected(builder.build(), "step:3")
     assert bounds(chosen) == (600, 700)
-    assert said(chosen) == ["traceprof.step(), by the work that it launched"]
+    assert said(chosen) == ["traceprof.step(), timed on the devices"]
     assert bounds(selected(builder.build(), None)) == (300, 800)
 
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from traceprof.model.results import Note, Result
+
+EXPLAIN: Final = "explain"
+SCALING: Final = "scaling"
+CURVE_NAME: Final = "curve"
+TIMELINE_NAME: Final = "job-timeline"
+"""The results that are shown in ways of their own; charts are drawn of the last two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.comparison import Comparison
+from traceprof.comparison import CURVE_NAME, Comparison
 from traceprof.comparison.curves import Curve, Target, curve_of, devices_of, metric_names
-from traceprof.comparison.specs_of_many import ACCURACY, ACCURACY_ABOUT, CURVE, CURVE_NAME, SPEEDUP
+from traceprof.comparison.specs_of_many import ACCURACY, ACCURACY_ABOUT, CURVE, SPEEDUP
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import CONTRADICTS, Summary, better_of, is_accuracy, quality_among

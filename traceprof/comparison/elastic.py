@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.comparison import Comparison
+from traceprof.comparison import TIMELINE_NAME, Comparison
 from traceprof.comparison.jobs import PARTS, ElasticJob, elastic_job, table_of
 from traceprof.comparison.specs_of_many import (
     ELASTIC_ABOUT,
@@ -18,7 +18,6 @@ from traceprof.comparison.specs_of_many import (
     JOB_PARTS,
     RESTARTS,
     TIMELINE,
-    TIMELINE_NAME,
 )
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, ResultSpec

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from traceprof.comparison import EXPLAIN
 from traceprof.comparison.difference import CAUSE, causes_of, parts_of, phases_of
-from traceprof.comparison.specs import EXPLAIN, EXPLAIN_SPEC
+from traceprof.comparison.specs import EXPLAIN_SPEC
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.composition import (

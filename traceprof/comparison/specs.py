@@ -255,7 +255,6 @@ ABOUT: Final = {
 """What each result is, in words, in the order in which they are shown."""
 
 
-EXPLAIN: Final = "explain"
 EXPLAIN_SUMMARY: Final = (
     "why a step, or a window, took longer than another one: `traceprof explain`"
 )

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from traceprof.comparison import CURVE_NAME, TIMELINE_NAME
 from traceprof.comparison.specs import spec_of
 from traceprof.names.ranges import PHASES
 
-SCALING: Final = "scaling"
 SCALING_SUMMARY: Final = "throughput by number of devices, against ideal"
-CURVE_NAME: Final = "curve"
-TIMELINE_NAME: Final = "job-timeline"
-"""What the result is called that the chart is drawn of."""
 NODES: Final = "nodes"
 NODE_LAYERS: Final = "node-layers"
 MEAN: Final = "mean"

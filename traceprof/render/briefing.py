@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof import measures
-from traceprof.comparison import Comparison
-from traceprof.comparison.specs import EXPLAIN
+from traceprof.comparison import EXPLAIN, Comparison
 from traceprof.measures.workload import UNKNOWN, Workload
 from traceprof.model.results import Result
 from traceprof.render.escape import plain_text

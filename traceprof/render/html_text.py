@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from traceprof.comparison.specs_of_many import CURVE_NAME, SCALING, TIMELINE_NAME
+from traceprof.comparison import CURVE_NAME, SCALING, TIMELINE_NAME
 from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
 from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts

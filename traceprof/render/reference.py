@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from traceprof.comparison.specs import EXPLAIN, EXPLAIN_SPEC, EXPLAIN_SUMMARY
+from traceprof.comparison import EXPLAIN
+from traceprof.comparison.specs import EXPLAIN_SPEC, EXPLAIN_SUMMARY
 from traceprof.measures import ANALYSES, load_analysis
 from traceprof.measures.workload import WORKLOADS
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec, Unit

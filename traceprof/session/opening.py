@@ -181,19 +181,16 @@ def place_files(files: RunFiles, opening: Opening) -> Ranks:
     Raises:
         UsageError: an option makes no sense.
     """
-    hardware, cluster = _hardware(opening), _cluster(opening)
     ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
-    if cluster is not None:
-        ranks = cluster.placed(ranks)
-    if hardware is not None:
-        ranks = ranks.map(Trace.with_hardware, hardware)
+    if opening.racks or opening.cluster:
+        ranks = _cluster(opening).placed(ranks)
+    if opening.gpu or opening.links or opening.hardware:
+        ranks = ranks.map(Trace.with_hardware, _hardware(opening))
     return ranks
 
 
-def _hardware(opening: Opening) -> Hardware | None:
+def _hardware(opening: Opening) -> Hardware:
     """Return what the user said of the hardware, in front of the built-in table."""
-    if not (opening.gpu or opening.links or opening.hardware):
-        return None
     hardware = built_in_hardware()
     if opening.hardware is not None:
         hardware = parse_hardware(_read(opening.hardware)).over(hardware)
@@ -204,10 +201,8 @@ def _hardware(opening: Opening) -> Hardware | None:
     return hardware
 
 
-def _cluster(opening: Opening) -> Topology | None:
+def _cluster(opening: Opening) -> Topology:
     """Return what the user said of hosts and racks."""
-    if not (opening.racks or opening.cluster):
-        return None
     cluster = parse_topology(_read(opening.cluster)) if opening.cluster else Topology()
     for rack in opening.racks:
         cluster = cluster.with_rack(rack)

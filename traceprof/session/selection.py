@@ -364,9 +364,9 @@ def _window_of(steps: pd.DataFrame) -> TimeWindow:
 def _borders(steps: pd.DataFrame, ranks: Ranks) -> str:
     """Return what the borders of the steps are, in words; "" where no device was recorded."""
     if steps["on_device"].any():
-        return f", by the work that {'it' if steps['step'].nunique() == 1 else 'they'} launched"
+        return ", timed on the devices"
     if "kernels" in ranks.recorded:
-        return ", by the host's clock: which work they launched is not known"
+        return ", timed on the host: which work they launched is not known"
     return ""
 
 

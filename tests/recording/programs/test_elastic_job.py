@@ -7,9 +7,9 @@ import pytest
 
 from tests.recording.programs.elastic_job import run_elastic_job
 from tests.requirements import require
+from traceprof.comparison import TIMELINE_NAME
 from traceprof.comparison.elastic import elastic
 from traceprof.comparison.jobs import PARTS
-from traceprof.comparison.specs_of_many import TIMELINE_NAME
 from traceprof.comparison.summary.summarise import summarise
 from traceprof.formats.runs.files import attempts_of_run, open_run
 from traceprof.session.run import open_run as open_one

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import isfinite, nan
 from typing import Any, Final
 
-from traceprof.comparison import Comparison
+from traceprof.comparison import SCALING, Comparison
 from traceprof.comparison.scaling.laws import CUT_OFF, NOT_FROM_RATES, amdahl_share
 from traceprof.comparison.scaling.measured import (
     BY_GPUS,
@@ -28,7 +28,7 @@ from traceprof.comparison.scaling.points import (
     ScalingPoint,
     point_of,
 )
-from traceprof.comparison.specs_of_many import SCALING, SCALING_SPEC, SCALING_SUMMARY
+from traceprof.comparison.specs_of_many import SCALING_SPEC, SCALING_SUMMARY
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary

@@ -10,9 +10,7 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from traceprof.comparison import Comparison
-from traceprof.comparison.specs import EXPLAIN
-from traceprof.comparison.specs_of_many import SCALING
+from traceprof.comparison import EXPLAIN, SCALING, Comparison
 from traceprof.model.results import Result
 from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.escape import plain_text
