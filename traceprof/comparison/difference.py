@@ -8,20 +8,17 @@ devices and steps adds up in the mean, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.comparison.kernel_names import Matched, match_kernels
 from traceprof.comparison.sides import Side, shares_of
 from traceprof.comparison.specs import DIFFERENCE
+from traceprof.measures.rows import Floats, Texts
 from traceprof.model.activity import PARTS
 from traceprof.model.results import Result
-
-_Int64Array: TypeAlias = npt.NDArray[np.int64]
-_Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 CAUSE: Final = ["part", "kind", "name"]
 """What tells causes apart."""
@@ -82,7 +79,7 @@ def _together(made: pd.DataFrame) -> pd.DataFrame:
     return found.assign(**{"class": groups["class"].first()}) if "class" in made else found
 
 
-def _of_number(lengths: Sequence[Any], counts: Sequence[_Float64Array]) -> _Float64Array:
+def _of_number(lengths: Sequence[Any], counts: Sequence[Floats]) -> Floats:
     """Return what of each difference there is because there are more of them, or fewer.
 
     At the mean length of those of the first; where it has none, of the second.
@@ -192,7 +189,7 @@ def _judged(causes: pd.DataFrame, matched: Matched) -> pd.DataFrame:
     return causes.assign(**columns)
 
 
-def states_of(base_ns: Any, new_ns: Any, base_names: Any) -> npt.NDArray[np.object_]:
+def states_of(base_ns: Any, new_ns: Any, base_names: Any) -> Texts:
     """Return what became of each: new, gone, renamed, changed or same."""
     base, new = np.asarray(base_ns, np.float64), np.asarray(new_ns, np.float64)
     changed = np.abs(new - base) >= _CHANGED * np.maximum(base, new)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.comparison import EXPLAIN
@@ -27,6 +26,7 @@ from traceprof.measures.composition import (
     composition_of_hosts,
 )
 from traceprof.measures.device.times import devices_of_processes, used_devices
+from traceprof.measures.rows import Floats
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
@@ -276,7 +276,7 @@ def _of_hosts(ranks: Ranks, phases: pd.DataFrame) -> _About:
     return _About({"causes": (), "parts": ()}, length, (_NO_DEVICE,))
 
 
-def _mostly_on(made: Sequence[pd.DataFrame], causes: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _mostly_on(made: Sequence[pd.DataFrame], causes: pd.DataFrame) -> Floats:
     """Return the device that has more than half of the difference of each cause; NaN: none has."""
     both = pd.concat([made[1], made[0].assign(ns=-made[0]["ns"])])
     each = both.groupby([*CAUSE, "device"], as_index=False)["ns"].sum()

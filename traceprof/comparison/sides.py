@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from traceprof.measures.rows import Floats, Ints
 from traceprof.model.results import Result
 from traceprof.model.summary import Summary
 
 __all__ = ["STEP", "TURN", "UNITS", "WINDOW", "Side", "common_unit", "series_of", "units_of"]
 
-_Float64Array = npt.NDArray[np.float64]
 
 STEP, TURN, WINDOW = "step", "iteration", "window"
 UNITS: Final = (STEP, TURN, WINDOW)
@@ -98,13 +97,13 @@ def common_unit(runs: Sequence[Summary]) -> str:
     return WINDOW
 
 
-def shares_of(totals: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
+def shares_of(totals: Ints, n: int) -> Ints:
     """Return the ``n``-th part of each, by floor of the cumulated share: they add up as all do."""
     reached = np.append(0, np.cumsum(totals)) // max(1, n)
     return np.asarray(np.diff(reached), np.int64)
 
 
-def series_of(run: Summary, measure: str, unit: str) -> _Float64Array:
+def series_of(run: Summary, measure: str, unit: str) -> Floats:
     """Return a measure step by step, in their order: of several ranks the mean; warm-up is out.
 
     ``measure``: period_ns, device_ns, own_ns (device_ns without waited_ns) or samples_per_s; of
@@ -126,7 +125,7 @@ def series_of(run: Summary, measure: str, unit: str) -> _Float64Array:
     return _by_step(steps, measure)
 
 
-def _by_step(steps: pd.DataFrame, measure: str) -> _Float64Array:
+def _by_step(steps: pd.DataFrame, measure: str) -> Floats:
     needed = list(_NEEDED[measure])
     if not set(needed) <= set(steps):
         return np.empty(0)
@@ -159,7 +158,7 @@ _NEEDED: Final = {
 }
 
 
-def _of_turns(run: Summary) -> _Float64Array:
+def _of_turns(run: Summary) -> Floats:
     if "steps" not in run.results:
         return np.empty(0)
     table = run.results["steps"].table

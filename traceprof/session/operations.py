@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.measures.device.ncu import function_names, launch_numbers, recorded_program
 from traceprof.measures.device.occupancy import contexts_of_streams, launch_shapes
+from traceprof.measures.rows import Bools, Ints
 from traceprof.model.results import TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -104,7 +104,7 @@ class Operations:
     """``n_rows`` operations were chosen; `chunks` gives them, some thousands at a time."""
 
     sources: Sequence[_Source]
-    order: npt.NDArray[np.int64]
+    order: Ints
 
     @property
     def n_rows(self) -> int:
@@ -120,7 +120,7 @@ class Operations:
         return self._frames(lambda source, rows: source.launches(rows), LAUNCHES)
 
     def _frames(
-        self, make: Callable[[_Source, npt.NDArray[np.int64]], pd.DataFrame], spec: TableSpec
+        self, make: Callable[[_Source, Ints], pd.DataFrame], spec: TableSpec
     ) -> Iterator[pd.DataFrame]:
         firsts = np.cumsum([0, *(len(source.rows) for source in self.sources)])
         for begin in range(0, len(self.order), _CHUNK):
@@ -141,10 +141,10 @@ class _Source:
 
     trace: Trace
     table: str
-    rows: npt.NDArray[np.int64]
+    rows: Ints
     zero_ns: int
 
-    def frame(self, rows: npt.NDArray[np.int64]) -> pd.DataFrame:
+    def frame(self, rows: Ints) -> pd.DataFrame:
         """Return rows of the table as `OPERATIONS` has them."""
         events = self.trace.table(self.table).iloc[rows].reset_index(drop=True)
         duration = events["end_ns"] - events["start_ns"]
@@ -166,7 +166,7 @@ class _Source:
             name=copy_titles(events).astype(object),
         )
 
-    def launches(self, rows: npt.NDArray[np.int64]) -> pd.DataFrame:
+    def launches(self, rows: Ints) -> pd.DataFrame:
         """Return rows of the kernels as `LAUNCHES` has them."""
         kernels = self.trace.kernels.iloc[rows].reset_index(drop=True)
         return pd.DataFrame(
@@ -180,7 +180,7 @@ class _Source:
             }
         )
 
-    def _shape_columns(self, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
+    def _shape_columns(self, rows: Ints) -> dict[str, Any]:
         trace = self.trace
         if trace.kernel_shapes.empty:
             return {}
@@ -191,7 +191,7 @@ class _Source:
         return {**columns, "context": launched.contexts[rows]}
 
 
-def _ranks_of(trace: Trace, processes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _ranks_of(trace: Trace, processes: Ints) -> Ints:
     known = dict(zip(trace.processes["process"], trace.processes["rank"], strict=True))
     distinct, place = np.unique(processes, return_inverse=True)
     return np.array([known.get(one, ABSENT) for one in distinct.tolist()], np.int64)[place.ravel()]
@@ -228,7 +228,7 @@ def operations(
     return Operations(sources, _order(sources, chosen))
 
 
-def _order(sources: Sequence[_Source], chosen: OperationFilter) -> npt.NDArray[np.int64]:
+def _order(sources: Sequence[_Source], chosen: OperationFilter) -> Ints:
     if not sources:
         return np.empty(0, np.int64)
     tables = [source.trace.table(source.table) for source in sources]
@@ -244,7 +244,7 @@ def _order(sources: Sequence[_Source], chosen: OperationFilter) -> npt.NDArray[n
 
 def _chosen_rows(
     part: Trace, table: str, chosen: OperationFilter, pattern: re.Pattern[str] | None
-) -> npt.NDArray[np.int64]:
+) -> Ints:
     """Return the numbers of the rows in the table of the whole trace."""
     whole = part.whole.table(table)
     rows = np.arange(len(whole))[part.rows_in_whole(table)]
@@ -269,7 +269,7 @@ def _chosen_rows(
     return rows[keep]
 
 
-def _is_of_kind(events: pd.DataFrame, table: str, kind: str) -> npt.NDArray[np.bool_]:
+def _is_of_kind(events: pd.DataFrame, table: str, kind: str) -> Bools:
     if table == "kernels" or kind == "kernel":
         return np.full(len(events), (table == "kernels") == (kind == "kernel"), np.bool_)
     return np.asarray((events["direction"] == "memset") == (kind == "memset"), np.bool_)

@@ -17,6 +17,7 @@ import pandas as pd
 from traceprof.comparison.summary.started import Started, read_start
 from traceprof.formats.runs.files import attempts_of_run
 from traceprof.formats.runs.manifest import LAUNCHER
+from traceprof.measures.rows import in_order
 from traceprof.model.ranks import Attempt
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
@@ -389,7 +390,7 @@ def _moved_events(events: Sequence[_Event], zero: int) -> Iterator[_Event]:
 def _numbered(events: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
     spec = SUMMARY.table("events")
     table = pd.DataFrame(list(events), columns=[column.name for column in spec])
-    table = table.sort_values("at_ns", kind="stable", ignore_index=True)
+    table = in_order(table, "at_ns")
     return spec.frame(table.assign(event=np.arange(len(table))))
 
 

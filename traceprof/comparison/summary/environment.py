@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-import numpy as np
-
+from traceprof.measures.rows import lengths_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK, precisions
@@ -99,7 +98,7 @@ def _matrix_times(trace: Trace) -> dict[str, int]:
     kernels = trace.kernels
     found = precisions(kernels)
     is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK]).to_numpy()
-    length = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.int64)
+    length = lengths_of(kernels)
     return {
         name: int(length[is_matrix & (found == name)].sum())
         for name in sorted(set(found[is_matrix].tolist()) - {""})

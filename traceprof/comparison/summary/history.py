@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from traceprof.measures.rows import Floats, Ints, in_order
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION, between_steps
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.steps.epochs import epochs_of_loaders
@@ -21,7 +21,6 @@ from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.session.answer import ranks_of_processes
 
-_Float64Array = npt.NDArray[np.float64]
 _METRIC: Final = "metric:"
 _UPDATE: Final = "optimizer"
 _EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
@@ -131,7 +130,7 @@ def _thinned(table: pd.DataFrame) -> pd.DataFrame:
     return table[((size - 1 - place) % every == 0)].reset_index(drop=True)
 
 
-def _steps_before(ranks: Ranks, processes: npt.NDArray[np.int64], at: Any) -> _Float64Array:
+def _steps_before(ranks: Ranks, processes: Ints, at: Any) -> Floats:
     """Return after how many steps of its process each instant is; NaN where no steps are known."""
     found = np.full(len(at), np.nan)
     steps, zero = steps_of_ranks(ranks).table, ranks.span.start_ns
@@ -143,12 +142,12 @@ def _steps_before(ranks: Ranks, processes: npt.NDArray[np.int64], at: Any) -> _F
     return found
 
 
-def _updates(ranks: Ranks) -> dict[int, npt.NDArray[np.int64]]:
+def _updates(ranks: Ranks) -> dict[int, Ints]:
     """Return when each process had updated its parameters, where our recorder saw it."""
     return {process: ends for own in ranks.each(_updates_of) for process, ends in own.items()}
 
 
-def _updates_of(trace: Trace) -> dict[int, npt.NDArray[np.int64]]:
+def _updates_of(trace: Trace) -> dict[int, Ints]:
     ranges = trace.ranges
     kept = ranges[(ranges["name"] == _UPDATE) & (ranges["domain"] == OWN_DOMAIN)]
     return {
@@ -157,7 +156,7 @@ def _updates_of(trace: Trace) -> dict[int, npt.NDArray[np.int64]]:
     }
 
 
-def _taken_ns(steps: pd.DataFrame, updates: npt.NDArray[np.int64] | None) -> npt.NDArray[np.int64]:
+def _taken_ns(steps: pd.DataFrame, updates: Ints | None) -> Ints:
     """Return from when on each step counts as taken: its last update, where one is known.
 
     The next step begins where one ends: what is noted behind the last step of an epoch lies in the
@@ -173,7 +172,7 @@ def _taken_ns(steps: pd.DataFrame, updates: npt.NDArray[np.int64] | None) -> npt
     return np.where(is_own, last, starts)
 
 
-def _epochs_before(epochs: pd.DataFrame, at: npt.NDArray[np.int64]) -> _Float64Array:
+def _epochs_before(epochs: pd.DataFrame, at: Ints) -> Floats:
     """Return after how many epochs each instant is, with the part of one that is under way."""
     if epochs.empty:
         return np.full(len(at), np.nan)
@@ -195,7 +194,7 @@ def _events(ranks: Ranks) -> pd.DataFrame:
         *_paid_once(ranks, numbers),
         {"kind": "end", "at_ns": ranks.span.duration_ns, "duration_ns": 0},
     ]
-    table = pd.DataFrame(rows).sort_values("at_ns", kind="stable", ignore_index=True)
+    table = in_order(pd.DataFrame(rows), "at_ns")
     if len(table) > _MOST_EVENTS:
         longest = table["duration_ns"].fillna(0).rank(method="first", ascending=False)
         is_edge = table["kind"].isin(["start", "end"])

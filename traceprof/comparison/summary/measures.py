@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.comparison.sides import STEP, series_of
 from traceprof.comparison.statistics import interval_of_mean, interval_of_median
 from traceprof.measures.collectives.members import find_members
+from traceprof.measures.rows import Floats
 from traceprof.measures.steps.find import pattern_of_ranks
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
@@ -51,9 +51,7 @@ def measures_of_run(
     )
 
 
-def _intervals(
-    measures: pd.DataFrame, steps: pd.DataFrame
-) -> Mapping[str, npt.NDArray[np.float64]]:
+def _intervals(measures: pd.DataFrame, steps: pd.DataFrame) -> Mapping[str, Floats]:
     """Return the 95 % intervals of medians and means over steps; NaN of other measures."""
     run = Summary("", tables={"steps": SUMMARY.table("steps").frame(steps)})
     found = {name: interval_of_median(series_of(run, own, STEP)) for name, own in _MEDIANS.items()}
@@ -73,7 +71,7 @@ def _intervals(
     return {"low": pairs[:, 0], "high": pairs[:, 1]}
 
 
-def _share_of_mean(periods: npt.NDArray[np.float64]) -> float:
+def _share_of_mean(periods: Floats) -> float:
     """Return how far the 95 % interval of the mean reaches to either side, as a share of it."""
     low, high = interval_of_mean(periods)
     return (high - low) / (high + low) if high + low > 0 else np.nan

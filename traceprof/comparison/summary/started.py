@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.comparison.summary.history import named_epochs
 from traceprof.errors import TraceError
 from traceprof.formats import ReadOptions, open_trace
+from traceprof.measures.rows import Floats, Ints
 from traceprof.measures.steps.epochs import epochs_of_loaders
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.parts import batches_of_steps
@@ -20,7 +20,6 @@ from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
 _TABLES: Final = frozenset({"ranges", "marks", "processes", "environment"})
-_Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +32,15 @@ class Started:
     """
 
     life: Attempt
-    work: _Times
+    work: Ints
     begin_ns: int | None
     end_ns: int
     epochs: pd.DataFrame
     are_numbered: bool
-    initialisation: _Times
-    saves: _Times
-    loads: _Times
-    evaluations: _Times
+    initialisation: Ints
+    saves: Ints
+    loads: Ints
+    evaluations: Ints
     batches: pd.DataFrame
 
     @property
@@ -64,7 +63,7 @@ def read_start(life: Attempt) -> Started | None:
     ranges = trace.ranges
     end_ns = _end_ns(life, ranges, zero)
 
-    def spans(*wanted: str) -> _Times:
+    def spans(*wanted: str) -> Ints:
         is_wanted = (ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(wanted)
         return _spans(ranges[is_wanted.to_numpy()], zero, end_ns)
 
@@ -112,7 +111,7 @@ def _end_ns(life: Attempt, ranges: pd.DataFrame, zero: int) -> int:
     return min(last, max(life.end_ns, last_begun)) if life.end_ns > life.start_ns else last
 
 
-def _spans(table: pd.DataFrame, zero: int, end_ns: int) -> _Times:
+def _spans(table: pd.DataFrame, zero: int, end_ns: int) -> Ints:
     """Return start and end of each row in ns since 1970, in the order of their starts."""
     found = np.minimum(table[["start_ns", "end_ns"]].to_numpy(np.int64) + zero, end_ns)
     return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
@@ -124,7 +123,7 @@ def _batches(trace: Trace) -> pd.DataFrame:
     return marks[((marks["name"] == "batch") & (marks["domain"] == OWN_DOMAIN)).to_numpy()]
 
 
-def _epochs(trace: Trace, work: _Times, zero: int, end_ns: int) -> tuple[pd.DataFrame, bool]:
+def _epochs(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[pd.DataFrame, bool]:
     """Return the epochs, from what tells them best: named ranges, samplers, passes over loaders."""
     named = named_epochs(trace)
     if len(named):
@@ -143,9 +142,7 @@ def _epochs(trace: Trace, work: _Times, zero: int, end_ns: int) -> tuple[pd.Data
     return passes.assign(epoch=epoch)[["epoch", "start_ns", "end_ns"]], False
 
 
-def _until_next(
-    starts: _Times, numbers: npt.NDArray[np.float64], work: _Times, end_ns: int
-) -> pd.DataFrame:
+def _until_next(starts: Ints, numbers: Floats, work: Ints, end_ns: int) -> pd.DataFrame:
     """Return the epochs that begin at ``starts``, those in which something was trained."""
     ends = np.append(starts[1:], max(end_ns, int(starts[-1]))) if len(starts) else starts
     begun = np.searchsorted(work[:, 0], starts) if len(work) else np.zeros(len(starts), int)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.ranks.steps import find_rank_steps
+from traceprof.measures.rows import in_order
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.activity import PARTS
@@ -79,7 +80,7 @@ def blocks_of_steps(steps: pd.DataFrame, most_rows: int = MOST_ROWS) -> pd.DataF
     which a part is not known is not known. Steps without a batch of their own add no samples.
     """
     spec = SUMMARY.table("steps")
-    steps = steps.sort_values(["life", "rank", "at_ns", "step"], kind="stable", ignore_index=True)
+    steps = in_order(steps, "life", "rank", "at_ns", "step")
     n_ranks = max(1, steps["rank"].nunique())
     per_rank = max(_FEWEST_PER_RANK, most_rows // n_ranks)
     place = steps.groupby(["life", "rank"]).cumcount()
