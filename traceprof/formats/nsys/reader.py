@@ -31,7 +31,6 @@ from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.copying import cut_note
 from traceprof.formats.sqlite.database import Database, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
-from traceprof.model.cutting import CutNote
 from traceprof.model.tables import empty_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
@@ -87,23 +86,15 @@ class _Reading:
         worked = None
         if options.wants("devices") and not all(map(options.reads_whole, DEVICE_TABLES)):
             worked = survey.worked(self.device_of)
-        recorded = self._note.recorded_of(
-            has_rows, recorded_tables(self.database, has_rows | self._note.recorded)
+        note = cut_note(self.database)
+        recorded = note.recorded_of(
+            has_rows, recorded_tables(self.database, has_rows | note.recorded)
         )
+        # A part of another file covers at least its window.
+        span = survey.span if note.window is None else survey.span | note.window
         info = target.read_info(self.database, FORMAT.name)
-        trace = make_trace(info, tables, recorded, self._span, worked)
-        trace = trace.with_worked(self._note.devices)
+        trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
         return trace.with_warnings(*self._warnings(), *read_diagnostics(self.database))
-
-    @property
-    def _span(self) -> TimeWindow:
-        """The time that the file covers: of a part of another file at least its window."""
-        window = self._note.window
-        return self.survey.span if window is None else self.survey.span | window
-
-    @cached_property
-    def _note(self) -> CutNote:
-        return cut_note(self.database)
 
     @cached_property
     def survey(self) -> Survey:
@@ -278,25 +269,21 @@ class _Reading:
             warnings.append(
                 f"{n_unclosed} NVTX ranges were never closed: they end with the capture"
             )
-        n_late = self._n_late()
-        if n_late:
-            warnings.append(
-                f"{n_late} kernels and copies end after the capture ended: their times are doubtful"
-            )
-        return warnings
-
-    def _n_late(self) -> int:
-        """Return how much device work ends after the capture did."""
         capture_end = self.capture_end
         ends = [self.survey.extent(name).end_ns or 0 for name in DEVICE_TABLES]
-        if not capture_end or max(ends) <= capture_end:
-            return 0
-        return sum(
-            self.survey.count(
-                name, lambda rows: f"{rows.start} > {capture_end} OR {rows.end} > {capture_end}"
+        if capture_end and max(ends) > capture_end:
+            n_late = sum(
+                self.survey.count(
+                    name, lambda rows: f"{rows.start} > {capture_end} OR {rows.end} > {capture_end}"
+                )
+                for name in DEVICE_TABLES
             )
-            for name in DEVICE_TABLES
-        )
+            if n_late:
+                warnings.append(
+                    f"{n_late} kernels and copies end after the capture ended: their times are "
+                    "doubtful"
+                )
+        return warnings
 
 
 def _on_physical_devices(

@@ -91,7 +91,7 @@ def redaction_of(connection: sqlite3.Connection, schema: str) -> Redaction:
     rows: list[tuple[str, str]] = []
     with suppress(sqlite3.OperationalError):  # not every version has that table
         rows = [
-            (_text(name), _text(value))
+            (str(name or b"", "utf-8", "replace"), str(value or b"", "utf-8", "replace"))
             for name, value in connection.execute(
                 "SELECT CAST(name AS BLOB), CAST(value AS BLOB)"
                 f" FROM {schema}.META_DATA_CAPTURE ORDER BY rowid"
@@ -136,10 +136,6 @@ def told_secrets(path: Path) -> Sequence[str]:
             return redaction_of(c, "main").parts
     except sqlite3.Error as error:
         raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode("utf-8", "replace")
 
 
 def remove_environments(path: Path) -> int:

@@ -25,6 +25,7 @@ from traceprof.formats.sqlite.survey import RowSource, Survey
 from traceprof.model.tables import ABSENT
 
 _BITS: Final = 24
+_ON_DEVICE: Final = "globalPid"
 _RANGES: Final = among("eventType", schema.NVTX_RANGES)
 _MARKS: Final = among("eventType", (schema.NVTX_MARK,))
 _LOOKED_UP_BY: Final = {schema.NVTX: (), schema.API_CALLS: ("start", "end", "correlationId")}
@@ -64,15 +65,15 @@ def tells_of_collectives(database: Database) -> bool:
 
 def _sources(database: Database) -> dict[str, list[RowSource]]:
     found = {
-        "kernels": _on_devices(schema.KERNELS, schema.GRAPHS),
-        "copies": _on_devices(schema.COPIES, schema.MEMSETS),
-        "syncs": _on_devices(schema.SYNCS),
-        "api_calls": _on_host(schema.API_CALLS),
-        "ranges": _on_host(schema.NVTX, where=_RANGES),
-        "marks": _on_host(schema.NVTX, where=_MARKS, end=""),
-        "host_ops": _on_host(*schema.HOST_SOURCES, *schema.MPI_SOURCES, schema.OPERATORS),
-        "overheads": _on_host(*schema.OVERHEADS),
-        "collectives": _on_host(schema.COLLECTIVES),
+        "kernels": _rows_of(schema.KERNELS, schema.GRAPHS, owner=_ON_DEVICE),
+        "copies": _rows_of(schema.COPIES, schema.MEMSETS, owner=_ON_DEVICE),
+        "syncs": _rows_of(schema.SYNCS, owner=_ON_DEVICE),
+        "api_calls": _rows_of(schema.API_CALLS),
+        "ranges": _rows_of(schema.NVTX, where=_RANGES),
+        "marks": _rows_of(schema.NVTX, where=_MARKS, end=""),
+        "host_ops": _rows_of(*schema.HOST_SOURCES, *schema.MPI_SOURCES, schema.OPERATORS),
+        "overheads": _rows_of(*schema.OVERHEADS),
+        "collectives": _rows_of(schema.COLLECTIVES),
         "samples": [RowSource(schema.SAMPLES, end=""), *metric_sources(database)],
     }
     return {
@@ -81,35 +82,32 @@ def _sources(database: Database) -> dict[str, list[RowSource]]:
     }
 
 
-def _on_devices(*tables: str) -> list[RowSource]:
-    device = f"coalesce(deviceId, {NULL})"
-    return [_source(table, "globalPid", device=device) for table in tables]
-
-
-def _on_host(*tables: str, where: Condition | None = None, end: str = "end") -> list[RowSource]:
-    return [_source(table, "globalTid", where=where, end=end) for table in tables]
-
-
-def _source(
-    table: str, number: str, device: str = "", where: Condition | None = None, end: str = "end"
-) -> RowSource:
-    return RowSource(
-        table,
-        end=f"[{end}]" if end else "",
-        process=f"coalesce({number} >> {_BITS} & 16777215, {ABSENT})",  # as `process_of`
-        device=device,
-        where=where.sql if where else "",
-        counted=Counted(
-            "start",
-            end,
-            number,
-            "deviceId" if device else "",
-            schema.process_of,
-            _BITS,
-            where,
-            _LOOKED_UP_BY.get(table, ("start", end) if end else ("start",)),
-        ),
-    )
+def _rows_of(
+    *tables: str, owner: str = "globalTid", where: Condition | None = None, end: str = "end"
+) -> list[RowSource]:
+    """Return the rows of ``tables``; ``owner`` is the column that says of whom they are."""
+    device = "deviceId" if owner == _ON_DEVICE else ""
+    times = ("start", end) if end else ("start",)
+    return [
+        RowSource(
+            table,
+            end=f"[{end}]" if end else "",
+            process=f"coalesce({owner} >> {_BITS} & 16777215, {ABSENT})",  # as `process_of`
+            device=f"coalesce({device}, {NULL})" if device else "",
+            where=where.sql if where else "",
+            counted=Counted(
+                "start",
+                end,
+                owner,
+                device,
+                schema.process_of,
+                _BITS,
+                where,
+                _LOOKED_UP_BY.get(table, times),
+            ),
+        )
+        for table in tables
+    ]
 
 
 _CUDA_TABLES: Final = ("kernels", "copies", "api_calls", "syncs")

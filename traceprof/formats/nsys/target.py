@@ -27,6 +27,7 @@ _PROPERTIES: Final = {
     "CudaDriverVersion": "cuda_driver",
 }
 """Of the target's properties only these are taken: the others hold environments of processes."""
+_PROPERTIES_OF_TARGET: Final = "TARGET_INFO_SYSTEM_ENV"
 _OF_DEVICES: Final = {
     "device": "id",
     "name": "name",
@@ -53,7 +54,7 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
         format=format_name,
         profiler=f"{product} {version}".strip(),
         schema_version=about.get("EXPORT_SCHEMA_VERSION", ""),
-        host=_properties(database).get("Hostname", ""),
+        host=database.settings(_PROPERTIES_OF_TARGET).get("Hostname", ""),
         utc_epoch_ns=_first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
     )
 
@@ -190,7 +191,7 @@ def read_environment(database: Database) -> pd.DataFrame:
     """Return the properties of the machine that cannot hold a secret."""
     found = {
         plain: value
-        for name, value in _properties(database).items()
+        for name, value in database.settings(_PROPERTIES_OF_TARGET).items()
         if (plain := _PROPERTIES.get(name)) and value
     }
     found |= _launcher_variables(database)
@@ -210,10 +211,6 @@ def _launcher_variables(database: Database) -> dict[str, str]:
     wanted = [name for names in RANK_VARIABLES.values() for name in names]
     ranks = {name: given[name] for name in wanted if given.get(name, "").isdigit()}
     return ranks | {name: given[name] for name in TOPOLOGY_VARIABLES if name in given}
-
-
-def _properties(database: Database) -> dict[str, str]:
-    return database.settings("TARGET_INFO_SYSTEM_ENV")
 
 
 def _first_number(database: Database, table: str, column: str) -> int | None:

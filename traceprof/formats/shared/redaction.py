@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.tables import TABLES, ColumnKind
-from traceprof.model.trace import Trace, TraceInfo
+from traceprof.model.trace import Trace
 from traceprof.secrets import MASK, masked_text, secrets_of
 
 _TEXTS_OF_MACHINE: Final = frozenset({"devices", "processes", "threads", "environment"})
@@ -25,23 +25,7 @@ _Change: TypeAlias = Callable[[str], str]
 
 
 def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
-    """Return ``trace`` with its tables as `masked_frame` has them."""
-    info = masked_info(trace.info, secrets)
-    shown = trace if info == trace.info else replace(trace, info=info)
-    return _with_frames(shown, lambda name, frame: masked_frame(name, frame, secrets))
-
-
-def masked_info(info: TraceInfo, secrets: Sequence[str]) -> TraceInfo:
-    """Return what is said of a trace without ``secrets``, and without what tells to be one."""
-
-    def shown(text: str) -> str:
-        return masked_text(without_secrets(text, secrets))
-
-    return replace(info, host=shown(info.host), warnings=tuple(map(shown, info.warnings)))
-
-
-def masked_frame(name: str, frame: pd.DataFrame, secrets: Sequence[str]) -> pd.DataFrame:
-    """Return rows of table ``name`` without ``secrets``, and without what tells to be one.
+    """Return ``trace`` without ``secrets``, and without what tells to be one.
 
     That is looked for in texts about the machine; what a program wrote into names of its ranges
     is passed on as it is, as `traceprof.formats.cut` does.
@@ -50,18 +34,21 @@ def masked_frame(name: str, frame: pd.DataFrame, secrets: Sequence[str]) -> pd.D
     def plain(text: str) -> str:
         return without_secrets(text, secrets)
 
-    shown = _with_texts(
-        name,
-        frame,
-        plain if secrets else None,
-        (lambda text: masked_text(plain(text))) if name in _TEXTS_OF_MACHINE else None,
-    )
-    if name != "environment":
-        return shown
+    def shown(text: str) -> str:
+        return masked_text(plain(text))
+
+    warnings = tuple(map(shown, trace.info.warnings))
+    info = replace(trace.info, host=shown(trace.info.host), warnings=warnings)
+    masked = _with_texts(trace, plain if secrets else None, shown, _TEXTS_OF_MACHINE)
     # A variable's name may tell that its value is a secret.
-    variables = zip(frame["name"], shown["value"], strict=True)
-    values = [masked_text(f"{one}={text}").removeprefix(f"{one}=") for one, text in variables]
-    return shown if values == list(shown["value"]) else shown.assign(value=values)
+    names, texts = trace.environment["name"], list(masked.environment["value"])
+    values = [
+        masked_text(f"{name}={text}").removeprefix(f"{name}=")
+        for name, text in zip(names, texts, strict=True)
+    ]
+    if values != texts:
+        masked = masked.with_tables({"environment": masked.environment.assign(value=values)})
+    return masked if info == trace.info else replace(masked, info=info)
 
 
 def shortened(trace: Trace) -> Trace:
@@ -69,11 +56,7 @@ def shortened(trace: Trace) -> Trace:
 
     What is left says how long it was and ends in a hash of all of it, so that names stay distinct.
     """
-
-    def changed(name: str, frame: pd.DataFrame) -> pd.DataFrame:
-        return _with_texts(name, frame, _shortened_text, _shortened_text)
-
-    return _with_frames(trace, changed)
+    return _with_texts(trace, _shortened_text, _shortened_text, TABLES.keys())
 
 
 def _shortened_text(text: str) -> str:
@@ -83,28 +66,25 @@ def _shortened_text(text: str) -> str:
     return f"{text[:MOST_CHARACTERS]}… ({len(text)} characters, {hashed})"
 
 
-def _with_frames(trace: Trace, changed: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
-    frames = {name: trace.table(name) for name in TABLES}
-    after = {name: changed(name, frame) for name, frame in frames.items()}
-    changes = {name: frame for name, frame in after.items() if frame is not frames[name]}
-    return trace.with_tables(changes) if changes else trace
-
-
 def _with_texts(
-    name: str, frame: pd.DataFrame, of_names: _Change | None, of_texts: _Change | None
-) -> pd.DataFrame:
-    """Return rows of table ``name`` with its names and texts changed; the same where none is."""
-    changes: dict[str, Any] = {}
-    for column, kind in TABLES[name].columns.items():
-        if kind is ColumnKind.NAME and of_names is not None:
-            before = frame[column].array
-            after = renamed_categories(before, of_names)
-            changes |= {} if after is before else {column: after}
-        elif kind is ColumnKind.TEXT and of_texts is not None:
-            texts = list(map(str, frame[column]))
-            shown = list(map(of_texts, texts))
-            changes |= {} if shown == texts else {column: shown}
-    return frame.assign(**changes) if changes else frame
+    trace: Trace, of_names: _Change | None, of_texts: _Change, told_by: Collection[str]
+) -> Trace:
+    """Return ``trace`` with its names changed, and the texts of the tables ``told_by``."""
+    changes: dict[str, pd.DataFrame] = {}
+    for name, table in TABLES.items():
+        frame, columns = trace.table(name), dict[str, Any]()
+        for column, kind in table.columns.items():
+            if kind is ColumnKind.NAME and of_names is not None:
+                before = frame[column].array
+                after = renamed_categories(before, of_names)
+                columns |= {} if after is before else {column: after}
+            elif kind is ColumnKind.TEXT and name in told_by:
+                texts = list(map(str, frame[column]))
+                shown = list(map(of_texts, texts))
+                columns |= {} if shown == texts else {column: shown}
+        if columns:
+            changes[name] = frame.assign(**columns)
+    return trace.with_tables(changes) if changes else trace
 
 
 def renamed_categories(names: pd.Categorical, shown: _Change) -> pd.Categorical:
