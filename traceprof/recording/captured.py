@@ -49,7 +49,7 @@ def find_ranks(
     A process with events belongs to the nearest process above it that left some, unless it has a
     rank that this one has not. Programs that ran as the same rank one after another are one
     rank: its main process is the one with the most events. Where torchrun's agent started the
-    rank again, each start is a rank of its own: one of its lives.
+    rank again, each start is a rank of its own: one of its attempts.
     """
     ranks = {record.pid: record.rank for record in records}
     launched = {record.pid for record in records if record.run_id}
@@ -204,7 +204,7 @@ class Captured:
         known = (one.started_ns for one in self.processes if one.pid == main)
         return next(known, None) or 0
 
-    def start_of(self, main: int, seen_ns: int = 0) -> dict[str, Any]:
+    def attempt_of(self, main: int, seen_ns: int = 0) -> dict[str, Any]:
         """Return when the main process of a rank was started and ended, and how.
 
         Of one that was killed the end is that of its last event; ``seen_ns`` is the last of which
@@ -250,7 +250,7 @@ class Captured:
         samples = (sample.time_ns for sample in self.samples)
         return min([*rows, *windows, *samples], default=0)
 
-    def with_one_start(self) -> Captured:
+    def with_one_attempt(self) -> Captured:
         """Return the same with one process for each rank: of several starts that with most events.
 
         One file cannot keep the starts of a rank apart: the others are then of no rank.

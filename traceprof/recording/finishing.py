@@ -166,7 +166,7 @@ def _finish(
         captured = captured.without_samples_outside()
     starts = len(captured.ranks)
     if not request.is_folder:
-        captured = captured.with_one_start()
+        captured = captured.with_one_attempt()
         _say_of_starts(request, starts, captured)
     job = Job(
         request=request,

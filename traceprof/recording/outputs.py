@@ -318,7 +318,7 @@ def _write_manifest(job: Job, files: list[OutputFile]) -> None:
     if sizes:
         manifest["world_size"] = max(sizes)
     rows = [_manifest_row(job, file) for file in files if not file.is_rest]
-    manifest["ranks"] = [{**row, "rank": 0} for row in rows] if _are_starts(job, files) else rows
+    manifest["ranks"] = [{**row, "rank": 0} for row in rows] if _are_attempts(job, files) else rows
     others = [file.path.name for file in files if file.is_rest]
     if others:
         manifest["others"] = others
@@ -331,18 +331,17 @@ def _write_manifest(job: Job, files: list[OutputFile]) -> None:
             _remove_older(job, path)
 
 
-def _are_starts(job: Job, files: Sequence[OutputFile]) -> bool:
+def _are_attempts(job: Job, files: Sequence[OutputFile]) -> bool:
     """Return whether processes of no rank are one program that was started again and again."""
-    starts = [
-        job.captured.start_of(file.main, file.seen_ns) for file in files if file.main is not None
+    attempts = [
+        job.captured.attempt_of(file.main, file.seen_ns) for file in files if file.main is not None
     ]
-    if len(starts) < 2 or len(starts) < len(files) or any(file.ranks for file in files):
+    if len(attempts) < 2 or len(attempts) < len(files) or any(file.ranks for file in files):
         return False
-    starts.sort(key=lambda start: int(start.get("started_ns", 0)))
-    follow = (
-        one.get("ended_ns", inf) < other.get("started_ns", 0) for one, other in pairwise(starts)
-    )
-    pids = {start["pid"] for start in starts}
+    attempts.sort(key=lambda one: int(one.get("started_ns", 0)))
+    pairs = pairwise(attempts)
+    follow = (one.get("ended_ns", inf) < later.get("started_ns", 0) for one, later in pairs)
+    pids = {one["pid"] for one in attempts}
     commands = {one.command for one in job.captured.processes if one.pid in pids}
     return len(commands) == 1 and all(follow)
 
@@ -360,4 +359,4 @@ def _manifest_row(job: Job, file: OutputFile) -> dict[str, object]:
         row["rank"] = file.ranks[0]
     elif file.ranks:
         row["ranks"] = list(file.ranks)
-    return row if file.main is None else row | job.captured.start_of(file.main, file.seen_ns)
+    return row if file.main is None else row | job.captured.attempt_of(file.main, file.seen_ns)

@@ -29,6 +29,7 @@ from traceprof.recording.orphans import (
     wait_for_program,
 )
 from traceprof.recording.program import (
+    INJECT_FOLDER,
     Program,
     child_environment,
     last_line,
@@ -36,7 +37,6 @@ from traceprof.recording.program import (
     signals_passed_on,
 )
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
-from traceprof.recording.recorders.nsys import launch
 from traceprof.recording.recorders.nsys.leftovers import (
     advice_on,
     remove_leftovers,
@@ -45,6 +45,10 @@ from traceprof.recording.recorders.nsys.leftovers import (
 from traceprof.recording.recorders.nsys.report import LOG, collected
 from traceprof.recording.request import RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
+
+_LAUNCH: Final = INJECT_FOLDER / "_traceprof_runtime" / "launch.py"
+_TMPDIR: Final = "TRACEPROF_TMPDIR"
+"""Tells `_LAUNCH` the program's own folder for temporary files."""
 
 _OPTION: Final = re.compile(r"--[a-z][\w-]+")
 _HEADING: Final = re.compile(r"^[ \t]*(?:-\w, )?(--[a-z][\w-]+)", re.MULTILINE)
@@ -176,7 +180,7 @@ class _NsysRun:
         become_subreaper()
         environment = child_environment(self._folder, self._request)
         # What nsys leaves there when it is killed holds environments; the program gets its own.
-        environment[launch.TMPDIR] = environment.pop("TMPDIR", "")
+        environment[_TMPDIR] = environment.pop("TMPDIR", "")
         environment["TMPDIR"] = str(self._temporary)
         known = nsys_options(self._nsys, "profile")
         if self._request.gpu_metrics and not any("gpu-metrics" in option for option in known):
@@ -282,7 +286,7 @@ class _NsysRun:
 
     def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
-        launcher = [sys.executable, "-I", "-S", launch.__file__, str(stdout), str(stderr)]
+        launcher = [sys.executable, "-I", "-S", str(_LAUNCH), str(stdout), str(stderr)]
         command = [
             *(
                 self._nsys,
