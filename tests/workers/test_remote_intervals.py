@@ -15,13 +15,13 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 from traceprof.workers import choice, remote_intervals
 from traceprof.workers.holder import Holder
-from traceprof.workers.remote import Failed, Plan, PlanStep, Question
+from traceprof.workers.remote import Failed, Plan, PlanStep, Pool, Question
 from traceprof.workers.remote_intervals import RemoteIntervals, unpacked
 
 ALL = ("breakdown", "stragglers", "ranks", "shared", "rank-steps", "kernels", "whatif", "path")
 
 
-class Alone:
+class Alone(Pool):
     """A pool in this process, in which no set of instants is too small to stay behind."""
 
     def __init__(self, most_bytes: int = 10**9) -> None:

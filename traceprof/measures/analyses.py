@@ -20,7 +20,6 @@ from traceprof.model.results import Result, ResultSpec
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.processes import PROGRESS, do_side_by_side
-from traceprof.workers.remote import RemoteTrace
 
 _MOST: Final = 1 << 62
 _YEAR_NS: Final = 365 * 86_400 * 10**9
@@ -158,7 +157,7 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
     for analysis in analyses:
         tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
     # Whoever holds rows elsewhere has processes.
-    are_here = not any(isinstance(part, RemoteTrace) for part in ranks.parts)
+    are_here = not any(part.is_remote for part in ranks.parts)
     if are_here and sum(len(p.table(n)) for p in ranks for n in _MANY) >= _WORTH_THREADS:
         do_side_by_side(tasks)
     else:

@@ -18,7 +18,6 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 import numpy.typing as npt
 
 from traceprof.model.trace import Trace
-from traceprof.workers.remote import RemoteTrace
 
 
 class _Recording(Protocol):
@@ -117,7 +116,7 @@ def _recalled(
     key = (name, *args, *sorted(kwargs.items()))
     kept: dict[tuple[Any, ...], _Result] = of.facts
     if key not in kept:
-        if isinstance(of, RemoteTrace):
+        if isinstance(of, Trace) and of.is_remote:
             return of.fact(key, recall, args, kwargs)
         with _turn((id(kept), key)):
             if key not in kept:  # another thread may have been at it

@@ -96,7 +96,7 @@ class Ranks:
 
     def within(self, window: TimeWindow) -> Ranks:
         """Return the part of every rank inside ``window`` (see `Trace.within`)."""
-        parts = change_each(self.parts, Trace.within, [(window,)] * len(self))
+        parts = type(self.parts[0]).change_all(self.parts, Trace.within, [(window,)] * len(self))
         return replace(self, parts=tuple(parts), uncut=self.whole)
 
     def each(
@@ -110,7 +110,7 @@ class Ranks:
         ``measure`` must be the function of a module, and what goes there and comes back small: it
         may travel between processes.
         """
-        return measure_each(self.parts, measure, *args, **kwargs)
+        return type(self.parts[0]).measure_all(self.parts, measure, [args] * len(self), kwargs)
 
     def each_of(
         self, measure: Callable[..., _Answer], args: Sequence[tuple[Any, ...]]
@@ -306,7 +306,8 @@ def measure_each(
 
     ``measure`` must be the function of a module, and everything that goes there and back small.
     """
-    return measure_of_each(traces, measure, [args] * len(traces), kwargs)
+    given = [args] * len(traces)
+    return type(traces[0]).measure_all(traces, measure, given, kwargs) if traces else []
 
 
 def measure_of_each(

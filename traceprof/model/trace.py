@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +118,9 @@ class Trace:
     rows: Mapping[str, RowsOf] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
+    is_remote: ClassVar = False
+    """Whether another process holds its events: see `traceprof.workers.remote`."""
+
     @property
     def whole(self) -> Trace:
         """The whole recording: the Trace itself unless it was cut."""
@@ -175,6 +178,10 @@ class Trace:
                 rows[name] = _rows_of_rows(self.rows_in_whole(name), inside)
         return replace(self, span=window, uncut=self.whole, rows=rows, **cut)
 
+    def fact(self, key: tuple[Any, ...], measure: Callable[..., _Answer], *given: Any) -> _Answer:
+        """Return what ``measure`` says of a Trace that is elsewhere; keep it under ``key``."""
+        raise NotImplementedError
+
     @classmethod
     def measure_all(
         cls,
@@ -193,7 +200,7 @@ class Trace:
         change: Callable[..., Trace],
         args: Sequence[tuple[Any, ...]],
         *,
-        takes_part: bool,  # noqa: ARG003 (of those that are elsewhere)
+        takes_part: bool = False,  # noqa: ARG003 (of those that are elsewhere)
     ) -> list[Trace]:
         """Return what ``change`` makes of each of ``traces``, all of this class, where it is."""
         return [change(trace, *own) for trace, own in zip(traces, args, strict=True)]

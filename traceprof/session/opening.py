@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from traceprof.errors import SeveralRunsError, UsageError
 from traceprof.files import kind_of_no_file
@@ -20,11 +20,12 @@ from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
 from traceprof.model.timing import TimeWindow
-from traceprof.model.topology import Topology, parse_topology
 from traceprof.model.trace import Trace
 from traceprof.names.classes import KernelRule, parse_rules
 from traceprof.session.options import Align, Opening
-from traceprof.workers.choice import pool_for
+
+if TYPE_CHECKING:
+    from traceprof.model.topology import Topology
 
 _GUESSED: Final = ("order of files", "order of devices")
 """Where ranks are from that nothing in the files or their names tells."""
@@ -127,6 +128,8 @@ def open_files(
         rules_of(opening), tables, only_steps=only_steps, keeps_secrets=opening.keeps_secrets
     )
     if is_run(paths):
+        from traceprof.workers.choice import pool_for
+
         run = open_run(
             paths,
             options,
@@ -203,6 +206,8 @@ def _hardware(opening: Opening) -> Hardware:
 
 def _cluster(opening: Opening) -> Topology:
     """Return what the user said of hosts and racks."""
+    from traceprof.model.topology import Topology, parse_topology
+
     cluster = parse_topology(_read(opening.cluster)) if opening.cluster else Topology()
     for rack in opening.racks:
         cluster = cluster.with_rack(rack)

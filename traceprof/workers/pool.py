@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from traceprof.errors import TraceError
 from traceprof.processes import alone, trim, usable_bytes
 from traceprof.workers.holder import Holder
-from traceprof.workers.remote import Question
+from traceprof.workers.remote import Pool, Question
 from traceprof.workers.remote_intervals import TimeQuestion, unpacked
 from traceprof.workers.spill import folder_on_disk
 
@@ -42,7 +42,7 @@ def no_progress(done: int, total: int) -> None:
     """Tell nobody."""
 
 
-class WorkerPool(ABC):
+class WorkerPool(Pool):
     """Workers that answer questions; the questions about one file go to the same one.
 
     What was asked of one that dies is asked again. Few questions are given to each at a time: to

@@ -6,6 +6,7 @@ the plan has the Trace, so that one that was lost is made again.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self, TypeVar, cast
@@ -73,6 +74,7 @@ class Failed:
 class Pool(Protocol):
     """The processes that hold the Traces."""
 
+    @abstractmethod
     def ask(self, questions: Sequence[Any], /) -> list[Any]:
         """Return the answers in the order of the questions, `Failed` where one raised an error.
 
@@ -83,6 +85,16 @@ class Pool(Protocol):
         """
         ...
 
+    def read(
+        self, read: Callable[..., Trace], roots: Sequence[tuple[Any, ...]]
+    ) -> list[RemoteTrace | Exception]:
+        """Return the Trace that ``read`` makes of each of ``roots``, or why it cannot."""
+        siblings: list[RemoteTrace] = []
+        made = [RemoteTrace(self, Plan((PlanStep(read, args),)), siblings) for args in roots]
+        failed = _fetch_heads(made)
+        siblings[:] = [one for one in made if one not in failed]
+        return [failed.get(one, one) for one in made]
+
 
 class RemoteTrace(Trace):
     """A Trace that a pool holds; what is small of it is here, and its events where they are.
@@ -92,6 +104,8 @@ class RemoteTrace(Trace):
     """
 
     __slots__ = ("_facts", "_head", "_span", "_uncut", "plan", "pool", "siblings")
+
+    is_remote = True
 
     pool: Pool
     plan: Plan
@@ -115,17 +129,6 @@ class RemoteTrace(Trace):
             object.__setattr__(self, name, value)
         siblings.append(self)
 
-    @classmethod
-    def read_by(
-        cls, pool: Pool, read: Callable[..., Trace], roots: Sequence[tuple[Any, ...]]
-    ) -> list[RemoteTrace | Exception]:
-        """Return the Trace that ``read`` makes of each of ``roots``, or why it cannot."""
-        siblings: list[RemoteTrace] = []
-        made = [cls(pool, Plan((PlanStep(read, args),)), siblings) for args in roots]
-        failed = _fetch_heads(made)
-        siblings[:] = [one for one in made if one not in failed]
-        return [failed.get(one, one) for one in made]
-
     @property
     def head(self) -> Trace:
         """The Trace without its events."""
@@ -138,13 +141,12 @@ class RemoteTrace(Trace):
         assert self._head is not None
         return self._head
 
-    def fact(
-        self, key: tuple[Any, ...], measure: Callable[..., _Answer], args: Any, kwargs: Any
-    ) -> _Answer:
+    def fact(self, key: tuple[Any, ...], measure: Callable[..., _Answer], *given: Any) -> _Answer:
         """Return what ``measure`` says of this Trace; its siblings are asked with it.
 
         What they say is kept under ``key`` among the facts of each.
         """
+        args, kwargs = given
         asked = [one for one in self.siblings if key not in one._facts]
         more = tuple(sorted(kwargs.items()))
         found = self.pool.ask([Question(one.plan, measure, args, more) for one in asked])
@@ -181,7 +183,7 @@ class RemoteTrace(Trace):
         change: Callable[..., Trace],
         args: Sequence[tuple[Any, ...]],
         *,
-        takes_part: bool,
+        takes_part: bool = False,
     ) -> list[Trace]:
         """Return what ``change`` makes of each of ``traces``, where it is."""
         siblings: list[RemoteTrace] = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace, outline, recognised
@@ -31,7 +31,9 @@ from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_datab
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.workers.remote import Pool, RemoteTrace
+
+if TYPE_CHECKING:
+    from traceprof.workers.remote import Pool
 
 _Told: TypeAlias = tuple[Trace, Callable[[], Work]]
 """What a file says of itself, and where its device work is."""
@@ -57,7 +59,7 @@ class _Found:
     life: int = 0
 
 
-PoolOf: TypeAlias = Callable[[Sequence[Path]], Pool | None]
+PoolOf: TypeAlias = "Callable[[Sequence[Path]], Pool | None]"
 """Chooses who holds the traces in so many files; None: we do."""
 
 
@@ -107,7 +109,7 @@ def _traces(
     if pool is None:
         yield from (_opened_trace(path, options) for path in files)
         return
-    for found in RemoteTrace.read_by(pool, open_trace, [(path, options) for path in files]):
+    for found in pool.read(open_trace, [(path, options) for path in files]):
         if isinstance(found, Exception) and not isinstance(found, TraceError):
             raise found
         yield found
