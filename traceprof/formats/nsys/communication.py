@@ -214,11 +214,8 @@ class Communicator(NamedTuple):
     size: int
 
 
-class NcclCall(NamedTuple):
-    """What a call of NCCL is: its name, and the fields of its payload."""
-
-    name: str
-    fields: Mapping[str, Any]
+NcclCall: TypeAlias = tuple[str, Mapping[str, Any]]
+"""What a call of NCCL is: its name, and the fields of its payload."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,7 +231,7 @@ class NcclCalls:
 
     def only(self, names: Container[str]) -> pd.DataFrame:
         """Return the rows of the calls with these names."""
-        wanted = np.array([call.name in names for call in self.kinds], np.bool_)
+        wanted = np.array([name in names for name, _ in self.kinds], np.bool_)
         found: pd.DataFrame = self.rows[wanted[self.rows["kind"].to_numpy()]]
         return found
 
@@ -246,12 +243,12 @@ _NO_CALLS: Final = NcclCalls(pd.DataFrame(dict.fromkeys((*_PLACE, "kind"), _NO_R
 
 def communicators(calls: NcclCalls) -> list[Communicator]:
     """Return the communicators that the processes joined, where payloads tell them."""
-    begun = calls.only({call.name for call in calls.kinds if call.name.startswith(_INITS)})
+    begun = calls.only({name for name, _ in calls.kinds if name.startswith(_INITS)})
     joined = zip(begun["process"].tolist(), begun["kind"].tolist(), strict=True)
     return [
         Communicator(process, _communicator(told), _number(told, _RANK), _number(told, _SIZE))
         for process, kind in joined
-        if _SIZE in (told := calls.kinds[kind].fields)
+        if _SIZE in (told := calls.kinds[kind][1])
     ]
 
 
@@ -283,11 +280,12 @@ def _described(
     call: NcclCall, process: int, places: Mapping[tuple[int, str], Communicator]
 ) -> tuple[str, int, str, int, int, int]:
     """Return the columns of `_DESCRIBED` of a call of a process."""
-    op, group = collective_op(call.name), _communicator(call.fields)
+    name, fields = call
+    op, group = collective_op(name), _communicator(fields)
     joined = places.get((process, group))
     n_ranks, rank = (ABSENT, ABSENT) if joined is None else (joined.size, joined.rank)
-    n_bytes = _input_bytes(call.fields, op, n_ranks)
-    return op, n_bytes, group, n_ranks, rank, _number(call.fields, _PEER)
+    n_bytes = _input_bytes(fields, op, n_ranks)
+    return op, n_bytes, group, n_ranks, rank, _number(fields, _PEER)
 
 
 def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCalls:
@@ -318,7 +316,7 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     return NcclCalls(
         pd.DataFrame(place),
         [
-            NcclCall(text or names[key], _decoded(schemas, json_text, payload))
+            (text or names[key], _decoded(schemas, json_text, payload))
             for text, key, json_text, payload in kinds
         ],
     )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import adbc_driver_manager
-import adbc_driver_sqlite
+import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 import pyarrow.parquet as pq
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -38,10 +38,10 @@ def read_mpi_collectives(database: Database) -> pd.DataFrame:
                 **placed(raw),
                 "op": categorical(names.codes, ops),
                 "n_bytes": known(raw["size"]),
-                "group": [own.name for own in used],
-                "group_size": [own.size for own in used],
+                "group": [name for name, _, _ in used],
+                "group_size": [size for _, size, _ in used],
                 "backend": categorical(names.codes, list(map(_backend, names.categories))),
-                "group_rank": [own.rank for own in used],
+                "group_rank": [rank for _, _, rank in used],
                 # MPI_ANY_SOURCE, MPI_PROC_NULL and MPI_ANY_TAG are negative.
                 "peer": np.maximum(known(raw["remoteRank"]), ABSENT),
                 "tag": np.maximum(known(raw["tag"]), ABSENT),
@@ -68,22 +68,18 @@ def _backend(name: object) -> str:
     return NON_BLOCKING if str(name).startswith("MPI_I") else "mpi"
 
 
-class _Communicator(NamedTuple):
-    """A process's place in a communicator; its handle is no name that others know it by."""
-
-    name: str = ""
-    size: int = ABSENT
-    rank: int = ABSENT
+_Place: TypeAlias = tuple[str, int, int]
+"""A process's place in a communicator: its name, how many it has, which of them this one is."""
 
 
-def _joined(database: Database) -> Callable[[int, int], _Communicator]:
+def _joined(database: Database) -> Callable[[int, int], _Place]:
     """Return what tells the communicator of a rank's handle.
 
     Its root and the number that the root gave it name it on all ranks; else the handle does.
     """
     wanted = ("rank", "commHandle", "size", "localRank", "groupRoot", "groupRootUid")
     present = database.columns("MPI_COMMUNICATORS")
-    by_rank: dict[tuple[int, int], _Communicator] = {}
+    by_rank: dict[tuple[int, int], _Place] = {}
     sizes: dict[int, int] = {}
     if {"commHandle", "size"} <= present:
         columns = ", ".join(name if name in present else "NULL" for name in wanted)
@@ -92,16 +88,15 @@ def _joined(database: Database) -> Callable[[int, int], _Communicator]:
         ):
             name = f"{handle:#x}" if root is None or uid is None else f"{root}:{uid}"
             place = ABSENT if local is None else max(local, ABSENT)
-            own = _Communicator(name, size or ABSENT, place)
-            sizes[handle] = own.size
+            own = name, size or ABSENT, place
+            sizes[handle] = size or ABSENT
             if rank is not None:
                 by_rank[rank, handle] = own
 
-    def joined(rank: int, handle: int) -> _Communicator:
+    def joined(rank: int, handle: int) -> _Place:
         if handle == ABSENT:
-            return _Communicator()
-        plain = _Communicator(f"{handle:#x}", sizes.get(handle, ABSENT))
-        return by_rank.get((rank, handle), plain)
+            return "", ABSENT, ABSENT
+        return by_rank.get((rank, handle), (f"{handle:#x}", sizes.get(handle, ABSENT), ABSENT))
 
     return joined
 
