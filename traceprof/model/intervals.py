@@ -92,7 +92,9 @@ class Intervals:
             return self if len(self) else other
         if len(self) + len(other) > _AT_ONCE:
             return _union_in_pieces(self, other)
-        return _union(self, other)
+        return Intervals.union_of(
+            np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends))
+        )
 
     def __and__(self, other: Intervals) -> Intervals:
         few, many = (self, other) if len(self) <= len(other) else (other, self)
@@ -101,7 +103,8 @@ class Intervals:
     def __sub__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return self
-        few, many = self, _rest(other)
+        few = self
+        many = Intervals(np.append(_FIRST, other.ends), np.append(other.starts, _LAST))  # the rest
         return _common(few, many) if len(few) <= len(many) else _common(many, few)
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
@@ -143,12 +146,6 @@ class Intervals:
         return np.asarray(np.where(index > 0, before[index] - cut, 0), np.int64)
 
 
-def _union(one: Intervals, other: Intervals) -> Intervals:
-    return Intervals.union_of(
-        np.concatenate((one.starts, other.starts)), np.concatenate((one.ends, other.ends))
-    )
-
-
 def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:
     """Return the union of two large sets, a piece of time after another: sorting takes memory."""
     longer = one if len(one) >= len(other) else other
@@ -157,7 +154,7 @@ def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:
     starts, ends = (np.empty(len(one) + len(other), np.int64) for _ in range(2))
     n = 0
     for span in pairwise(cuts):
-        piece = _union(one.clip(*span), other.clip(*span))
+        piece = one.clip(*span) | other.clip(*span)
         if n and len(piece) and piece.starts[0] == ends[n - 1]:  # only what was cut touches
             ends[n - 1] = piece.ends[0]
             piece = Intervals(piece.starts[1:], piece.ends[1:])
@@ -180,11 +177,6 @@ def _common(few: Intervals, many: Intervals) -> Intervals:
     return Intervals(
         np.maximum(few.starts[one], many.starts[other]), np.minimum(few.ends[one], many.ends[other])
     )
-
-
-def _rest(taken: Intervals) -> Intervals:
-    """Return all instants that are not in the set."""
-    return Intervals(np.append(_FIRST, taken.ends), np.append(taken.starts, _LAST))
 
 
 def union_lengths(

@@ -79,24 +79,9 @@ def total(name: str, unit: Unit, meaning: str) -> Column:
     return Column(name, unit, meaning, Combine.SUM)
 
 
-def smallest(name: str, unit: Unit, meaning: str) -> Column:
-    """Return a measure of which the smallest of the ranks counts."""
-    return Column(name, unit, meaning, Combine.MIN)
-
-
-def largest(name: str, unit: Unit, meaning: str) -> Column:
-    """Return a measure of which the largest of the ranks counts."""
-    return Column(name, unit, meaning, Combine.MAX)
-
-
 def mean(name: str, unit: Unit, meaning: str, weight: str) -> Column:
     """Return a mean, weighted by another column."""
     return Column(name, unit, meaning, Combine.MEAN, weight)
-
-
-def median(name: str, unit: Unit, meaning: str) -> Column:
-    """Return a median, computed from the samples of the table (`Result.samples`)."""
-    return Column(name, unit, meaning, Combine.MEDIAN)
 
 
 def same(name: str, unit: Unit, meaning: str) -> Column:
@@ -136,25 +121,18 @@ def columns(text: str) -> tuple[Column, ...]:
     Raises:
         ValueError: a line declares no column.
     """
-    lines = re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines()
-    return tuple(map(_column, lines))
-
-
-def _column(line: str) -> Column:
-    found = _DECLARATION.fullmatch(line)
-    if found is None:
-        raise ValueError(f"no column is declared by {line!r}")
-    name, unit, kind = found["name"], found["unit"], found["kind"]
-    combine = _KINDS.get(kind) or Combine(kind)
-    known = Unit(unit) if unit else _unit_of(name)
-    return Column(name, known, found["meaning"], combine, found["weight"] or "")
-
-
-def _unit_of(name: str) -> Unit:
-    if name.startswith("is_"):
-        return Unit.FLAG
-    parts = f"_{name}"
-    return next((unit for end, unit in _UNITS if parts.endswith(f"_{end}")), Unit.TEXT)
+    found = []
+    for line in re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines():
+        said = _DECLARATION.fullmatch(line)
+        if said is None:
+            raise ValueError(f"no column is declared by {line!r}")
+        name, weight = said["name"], said["weight"] or ""
+        known = (unit for end, unit in _UNITS if f"_{name}".endswith(f"_{end}"))
+        told = Unit.FLAG if name.startswith("is_") else next(known, Unit.TEXT)
+        unit = Unit(said["unit"]) if said["unit"] else told
+        combine = _KINDS.get(said["kind"]) or Combine(said["kind"])
+        found.append(Column(name, unit, said["meaning"], combine, weight))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +146,8 @@ class TableSpec:
     @classmethod
     def of(cls, name: str, about: str, *parts: str | Column) -> Self:
         """Return a table of columns, and of what `columns` reads from texts."""
-        return cls(name, about, _columns_of(parts))
+        found = [columns(part) if isinstance(part, str) else (part,) for part in parts]
+        return cls(name, about, tuple(column for own in found for column in own))
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
@@ -197,11 +176,6 @@ class TableSpec:
         held = set(rows)
         wanted = [name for name in names if name in held]
         return rows.copy(deep=False) if wanted == list(rows) else rows[wanted]
-
-
-def _columns_of(parts: Sequence[str | Column]) -> tuple[Column, ...]:
-    found = [columns(part) if isinstance(part, str) else (part,) for part in parts]
-    return tuple(column for own in found for column in own)
 
 
 @dataclass(frozen=True, slots=True)

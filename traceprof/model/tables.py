@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -176,6 +175,9 @@ TABLES: Final[Mapping[str, Table]] = {
 }
 
 
+_EMPTY: Final[dict[str, pd.DataFrame]] = {}
+
+
 def unit_of(column: str) -> str:
     """Return the unit of a column, which its name carries: ns, bytes, bytes/s; "" for none."""
     units = (("_ns", "ns"), ("_bytes_per_s", "bytes/s"), ("_bytes", "bytes"))
@@ -184,12 +186,9 @@ def unit_of(column: str) -> str:
 
 def empty_table(name: str) -> pd.DataFrame:
     """Return table ``name`` with no rows and the right column types."""
-    return _empty_table(name).copy(deep=False)
-
-
-@cache
-def _empty_table(name: str) -> pd.DataFrame:
-    return make_table(name, {})
+    if name not in _EMPTY:
+        _EMPTY[name] = make_table(name, {})
+    return _EMPTY[name].copy(deep=False)
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pd.DataFrame:
@@ -226,22 +225,14 @@ def _typed(values: Any, kind: ColumnKind, length: int) -> Any:
         case ColumnKind.FLOAT:
             return np.full(length, np.nan) if values is None else np.asarray(values, np.float64)
         case ColumnKind.NAME:
-            return _no_names(length) if values is None else _names(values)
+            if values is None:
+                none = pd.Index([""][:length], dtype=object)
+                return pd.Categorical.from_codes(np.zeros(length, np.int8), none)
+            names = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
+            plain = pd.Index(names.categories.astype(object), dtype=object)  # Python's strings
+            return pd.Categorical.from_codes(names.codes, plain)
         case ColumnKind.TEXT:
             return np.asarray([""] * length if values is None else values, object)
-
-
-def _no_names(length: int) -> pd.Categorical:
-    return pd.Categorical.from_codes(
-        np.zeros(length, np.int8), pd.Index([""][:length], dtype=object)
-    )
-
-
-def _names(values: Any) -> pd.Categorical:
-    """Return a categorical whose categories are plain Python strings, as all of ours are."""
-    names = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
-    plain = pd.Index(names.categories.astype(object), dtype=object)
-    return pd.Categorical.from_codes(names.codes, plain)
 
 
 def categorical(

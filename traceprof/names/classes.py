@@ -26,7 +26,7 @@ from traceprof.errors import UsageError
 from traceprof.files import parse_toml
 from traceprof.model.activity import Activity
 from traceprof.model.tables import categorical
-from traceprof.names.parsing import KernelName, parse_name, pattern, words_of
+from traceprof.names.parsing import parse_name, pattern, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,18 +248,17 @@ def classify(names: pd.Categorical, rules: Sequence[KernelRule] = ()) -> pd.Cate
 
 def class_of(name: str, rules: Iterable[KernelRule] = ()) -> Activity:
     """Return what a kernel of this name does."""
-    return _first(rules, name) or _class_of(parse_name(name))
-
-
-def _class_of(name: KernelName) -> Activity:
-    whole = f"{name.scope}::{name.identifier}" if name.scope else name.identifier
+    if (found := _first(rules, name)) is not None:
+        return found
+    parsed = parse_name(name)
+    whole = f"{parsed.scope}::{parsed.identifier}" if parsed.scope else parsed.identifier
     for wrapper in WRAPPERS:
         if wrapper.pattern.search(whole):
-            return _applied(wrapper, name.functors)
+            return _applied(wrapper, parsed.functors)
     return (
-        _first(DECIDING_SCOPES, name.scope)
-        or _first(IDENTIFIERS, name.words)
-        or _first(SCOPES, name.scope)
+        _first(DECIDING_SCOPES, parsed.scope)
+        or _first(IDENTIFIERS, parsed.words)
+        or _first(SCOPES, parsed.scope)
         or Activity.OTHER
     )
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, wraps
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -178,10 +177,10 @@ def _plain(
         given = names.to_numpy(object)
         plain, place = np.array([plain_name(str(name)) for name in names], object), None
     else:
-        alike = _alike_at_their_end(names)
-        bare = pc.replace_substring_regex(alike.names, _PATTERN, "")
+        alike, place = _alike_at_their_end(names)
+        bare = pc.replace_substring_regex(alike, _PATTERN, "")
         bare = pc.replace_substring_regex(bare, _PYPROF, r"\1.\2")
-        given, plain, place = _objects(alike.names), _objects(bare), alike.place
+        given, plain = _objects(alike), _objects(bare)
     codes, distinct = pd.factorize(plain, sort=True)
     codes, is_decorated = np.asarray(codes, np.int64), np.asarray(given != plain, np.bool_)
     if place is not None:
@@ -240,9 +239,9 @@ def _matches(names: pd.Index, pattern: str, *, ignore_case: bool = False) -> npt
     if _LOOKS_AT_NUMBERS.search(pattern):
         found = pc.match_substring_regex(_as_arrow(names), pattern, ignore_case=ignore_case)
         return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
-    alike = _alike(names)
-    found = pc.match_substring_regex(alike.names, pattern, ignore_case=ignore_case)
-    return np.asarray(found.to_numpy(zero_copy_only=False)[alike.place], np.bool_)
+    alike, place = _alike(names)
+    found = pc.match_substring_regex(alike, pattern, ignore_case=ignore_case)
+    return np.asarray(found.to_numpy(zero_copy_only=False)[place], np.bool_)
 
 
 def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
@@ -259,21 +258,14 @@ def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int6
     return np.asarray(pc.fill_null(texts.cast(pa.int64()), -1).to_numpy(), np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Alike:
-    """Distinct names, as Arrow has them, and which of them stands for each of many."""
-
-    names: Any
-    place: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, names: Any) -> Self:
-        encoded = names.dictionary_encode()
-        return cls(encoded.dictionary, encoded.indices.to_numpy().astype(np.int64))
+def _distinct(names: Any) -> tuple[Any, npt.NDArray[np.int64]]:
+    """Return the distinct names, as Arrow has them, and which of them each is."""
+    encoded = names.dictionary_encode()
+    return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
 
 
 @_once
-def _alike_at_their_end(names: pd.Index) -> _Alike:
+def _alike_at_their_end(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
     """Return the names with 0 for the number that a decoration at their end has."""
     found = _as_arrow(names)
     bare = pc.ascii_rtrim(found, characters="0123456789")
@@ -281,15 +273,15 @@ def _alike_at_their_end(names: pd.Index) -> _Alike:
         pc.not_equal(bare, found),
         pc.or_(pc.ends_with(bare, ", op_id = "), pc.ends_with(bare, ", seq = ")),
     )
-    return _Alike.of(pc.if_else(is_decorated, pc.binary_join_element_wise(bare, "0", ""), found))
+    return _distinct(pc.if_else(is_decorated, pc.binary_join_element_wise(bare, "0", ""), found))
 
 
 @_once
-def _alike(names: pd.Index) -> _Alike:
+def _alike(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
     """Return the names with 0 for the numbers that decorations have: see `DECORATED`."""
-    at_end = _alike_at_their_end(names)
-    alike = _Alike.of(pc.replace_substring_regex(at_end.names, _NUMBER_OF_DECORATION, r"\10"))
-    return _Alike(alike.names, alike.place[at_end.place])
+    at_end, place = _alike_at_their_end(names)
+    alike, among = _distinct(pc.replace_substring_regex(at_end, _NUMBER_OF_DECORATION, r"\10"))
+    return alike, among[place]
 
 
 @_once
