@@ -155,12 +155,33 @@ class Of(TypedDict, total=False):
 
 
 class OfMeasure(TypedDict, total=False):
-    """What a measure is of: the run, and printed, unless said otherwise."""
+    """What a measure is of: the run, and printed, unless said otherwise.
 
+    Rates are the better the higher, lengths the lower, and of others it is not known.
+    """
+
+    unit: Unit
     scope: str
     better: str
     source: str
     over: str
+
+
+_SUFFIXES: Final = (
+    ("_per_s", Unit.PER_S),
+    ("_ns", Unit.NS),
+    ("_bytes", Unit.BYTES),
+    ("_ratio", Unit.RATIO),
+    ("_count", Unit.COUNT),
+)
+_BETTER: Final = {Unit.PER_S: "higher", Unit.NS: "lower"}
+
+
+def unit_of(name: str) -> Unit:
+    """Return the unit that the name of a measure or a metric ends with."""
+    for each in ("_per_device", "_per_rank"):
+        name = name.removesuffix(each)
+    return next((unit for suffix, unit in _SUFFIXES if name.endswith(suffix)), Unit.NUMBER)
 
 
 @dataclass(slots=True)
@@ -265,16 +286,17 @@ class Gathered:
             {"kind": kind, "when": when, "seconds": seconds, "life": self.life, **about}
         )
 
-    def measure(self, name: str, value: float | None, unit: Unit, **of: Unpack[OfMeasure]) -> None:
-        """Note the run in one number; the last one of a name counts."""
+    def measure(self, name: str, value: float | None, **of: Unpack[OfMeasure]) -> None:
+        """Note the run in one number, in the unit of its name; the last one of a name counts."""
         if value is None or not math.isfinite(value):
             return
+        unit = unit_of(name)
         self.measures[name] = {
             "measure": name,
             "value": float(value),
-            "unit": str(unit),
+            "unit": str(of.get("unit", unit)),
             "scope": of.get("scope", "run"),
-            "better": of.get("better", ""),
+            "better": of.get("better", _BETTER.get(unit, "")),
             "source": of.get("source", "printed"),
             "over": of.get("over", ""),
         }

@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Final, NamedTuple
 from traceprof.errors import UsageError
 from traceprof.logs.gathered import Book, Gathered, LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.model.results import Unit
 
 _PLACES: Final = frozenset({"step", "epoch", "samples", "elapsed_s", "rank"})
 _COUNTS: Final = frozenset({"world_size", "devices", "nodes", "accumulation"})
@@ -297,7 +296,7 @@ class PatternReader(LogReader):
         if name in _FACTS:
             self._fact(name, found, is_first=pattern.is_first)
         elif name == "total_ns":
-            self.run.measure(name, found, Unit.NS, better="lower")
+            self.run.measure(name, found)
         elif name == "epoch_ns" and math.isfinite(point.epoch):
             self.run.epoch(int(point.epoch) - (pattern.at == "epoch"), seconds=found / 1e9)
         else:

@@ -13,30 +13,16 @@ import numpy as np
 import pandas as pd
 
 from traceprof.logs.checks import check
-from traceprof.logs.gathered import CUMULATIVE, INTERVALS, Gathered, Key, Series, When
+from traceprof.logs.gathered import CUMULATIVE, INTERVALS, Gathered, Key, Series, When, unit_of
 from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary, better_of
 
 _EVALUATED: Final = re.compile(r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP")
-_SUFFIXES: Final = (
-    ("_per_s", Unit.PER_S),
-    ("_ns", Unit.NS),
-    ("_bytes", Unit.BYTES),
-    ("_ratio", Unit.RATIO),
-    ("_count", Unit.COUNT),
-)
 _TYPICAL: Final = ("_per_s", "_ns", "mfu_ratio")
 _TELLING: Final = ("step_period_ns", "samples_per_s", "tokens_per_s", "frames_per_s", "step_ns")
 _ALIKE: Final = 0.02
 _WORK: Final = ("samples", "tokens")
 _PREFERRED: Final = (("interval",), ("step",), ("epoch",), CUMULATIVE)
-
-
-def unit_of(name: str) -> Unit:
-    """Return the unit that the name of a measure or a metric ends with."""
-    for each in ("_per_device", "_per_rank"):
-        name = name.removesuffix(each)
-    return next((unit for suffix, unit in _SUFFIXES if name.endswith(suffix)), Unit.NUMBER)
 
 
 def derive_measures(run: Gathered) -> None:
@@ -54,7 +40,7 @@ def derive_measures(run: Gathered) -> None:
             _typical(run, name, found)
         elif name.endswith("_bytes"):
             largest = max((max(s.values, default=math.nan) for s in found.values()), default=None)
-            run.measure(f"peak_{name}", largest, Unit.BYTES, scope="rank", better="lower")
+            run.measure(f"peak_{name}", largest, scope="rank", better="lower")
         else:
             _of_quality(run, name, found.items())
     _say_what_was_left_out(run, by_metric)
@@ -75,7 +61,7 @@ def _of_facts(run: Gathered) -> None:
         ("train_samples_count", facts.train_samples, "run"),
     ):
         source = "recorded" if value != facts.batch or facts.global_batch else "computed"
-        run.measure(name, value, Unit.COUNT, scope=scope, source=source)
+        run.measure(name, value, unit=Unit.COUNT, scope=scope, source=source)
 
 
 def steady_value(
@@ -111,10 +97,9 @@ def _typical(run: Gathered, name: str, found: dict[Key, Series]) -> None:
         own = name if name.endswith("_ns") or suffix == "" else name + suffix
         if own in run.measures:
             own = f"printed_{own}"
-        unit = unit_of(name)
         better = "higher" if name.endswith(("_per_s", "_ratio")) else "lower"
         source = "computed" if name in run.computed else "printed"
-        run.measure(own, value[0], unit, scope=scope, better=better, source=source, over=value[1])
+        run.measure(own, value[0], scope=scope, better=better, source=source, over=value[1])
 
 
 def _say_what_was_left_out(run: Gathered, by_metric: dict[str, dict[Key, Series]]) -> None:
@@ -140,10 +125,10 @@ def _of_quality(run: Gathered, name: str, found: Iterable[tuple[Key, Series]]) -
     _, _, key, series = rows[-1]
     finite = [value for _, _, _, own in rows for value in own.values if math.isfinite(value)]
     better = better_of(name)
-    run.measure(f"last_{name}", series.values[-1], unit_of(name), scope=key.scope, better=better)
+    run.measure(f"last_{name}", series.values[-1], scope=key.scope, better=better)
     if finite and _EVALUATED.match(name) and better:
         best = max(finite) if better == "higher" else min(finite)
-        run.measure(f"best_{name}", best, unit_of(name), scope=key.scope, better=better)
+        run.measure(f"best_{name}", best, scope=key.scope, better=better)
 
 
 def _multiplied(run: Gathered, what: str) -> None:
@@ -154,7 +139,7 @@ def _multiplied(run: Gathered, what: str) -> None:
     for suffix, count in (("_per_device", run.facts.size), ("_per_rank", run.facts.world_size)):
         each = run.measures.get(name + suffix)
         if each is not None and count:
-            run.measure(name, each["value"] * count, Unit.PER_S, better="higher", source="computed")
+            run.measure(name, each["value"] * count, source="computed")
             return
 
 
@@ -165,15 +150,15 @@ def _computed(run: Gathered) -> None:
         rate = run.measures.get(name)
         if rate is None and period is not None and amount and period["value"]:
             value = 1e9 * amount / period["value"]
-            run.measure(name, value, Unit.PER_S, better="higher", source="computed")
+            run.measure(name, value, source="computed")
         elif rate is not None and period is None and amount and rate["value"]:
             value = 1e9 * amount / rate["value"]
-            run.measure("step_period_ns", value, Unit.NS, better="lower", source="computed")
+            run.measure("step_period_ns", value, source="computed")
             period = run.measures["step_period_ns"]
     steps = run.measures.get("steps_per_s")
     if period is None and steps is not None and steps["value"]:
         value = 1e9 / steps["value"]
-        run.measure("step_period_ns", value, Unit.NS, better="lower", source="computed")
+        run.measure("step_period_ns", value, source="computed")
     _of_devices(run)
     _total(run)
 
@@ -189,7 +174,7 @@ def _total(run: Gathered) -> None:
     }
     if times["start"] and times["end"] and max(times["end"]) > min(times["start"]):
         seconds = max(times["end"]) - min(times["start"])
-        run.measure("total_ns", round(seconds * 1e9), Unit.NS, better="lower", source="computed")
+        run.measure("total_ns", round(seconds * 1e9), source="computed")
 
 
 def _of_devices(run: Gathered) -> None:
@@ -197,14 +182,8 @@ def _of_devices(run: Gathered) -> None:
         rate = run.measures.get(f"{what}_per_s")
         name = f"{what}_per_s_per_device"
         if rate is not None and name not in run.measures and run.facts.size:
-            run.measure(
-                name,
-                rate["value"] / run.facts.size,
-                Unit.PER_S,
-                scope="device",
-                better="higher",
-                source="computed",
-            )
+            value = rate["value"] / run.facts.size
+            run.measure(name, value, scope="device", source="computed")
 
 
 _INTS: Final = ("life",)

@@ -74,7 +74,7 @@ def find_ranks(
         if above is not None:
             members[owners[mains[above]]].add(pid)
     found = [RankProcesses(pid, ranks.get(pid), frozenset(own)) for pid, own in members.items()]
-    return sorted(found, key=_by_rank)
+    return sorted(found, key=lambda one: (one.rank is None, one.rank or 0, one.main))
 
 
 def without_inherited_ranks(
@@ -86,10 +86,7 @@ def without_inherited_ranks(
 
 
 def _started_as(
-    main: int,
-    parents: Mapping[int, int],
-    launched: Collection[int],
-    records: Container[int],
+    main: int, parents: Mapping[int, int], launched: Collection[int], records: Container[int]
 ) -> int:
     """Return which process torchrun's agent started for ``main``; 0 where no agent did."""
     if main not in launched:
@@ -100,10 +97,6 @@ def _started_as(
             return started  # the agent itself, which is no worker
         started = above
     return main
-
-
-def _by_rank(found: RankProcesses) -> tuple[bool, int, int]:
-    return found.rank is None, found.rank or 0, found.main
 
 
 def _parents(records: Sequence[ProcessRecord], children: Mapping[int, int]) -> dict[int, int]:

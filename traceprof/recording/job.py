@@ -58,7 +58,7 @@ class Places:
         """
         for path in self._candidates(name, suffix):
             with writing(path), suppress(FileExistsError):
-                if not self._is_old(path) or path in self._taken:
+                if path in self._taken or not self._is_old(path):
                     path.touch(exist_ok=False)
                     self._made.append(path)
                 self._taken.add(path)
@@ -255,7 +255,10 @@ def planned_files(job: Job) -> list[OutputFile]:
         return one.rank or 0, job.captured.started_ns(one.main)
 
     in_order = sorted(known or ranks, key=order)
-    parts = [OutputFile(_path(job, _name(one)), one.pids, main=one.main) for one in in_order]
+    named = (
+        (f"process{one.main}" if one.rank is None else f"rank{one.rank}", one) for one in in_order
+    )
+    parts = [OutputFile(_path(job, name), one.pids, main=one.main) for name, one in named]
     rest = frozenset[int]().union(*(one.pids for one in ranks if one.rank is None))
     if known and rest:
         parts.append(file_of_rest(job, rest))
@@ -275,10 +278,6 @@ def file_of_node(job: Job) -> OutputFile:
 def ranks_in(trace: Trace) -> tuple[int, ...]:
     """Return the ranks whose processes are in a trace."""
     return tuple(sorted(int(rank) for rank in trace.processes["rank"] if rank >= 0))
-
-
-def _name(one: RankProcesses) -> str:
-    return f"process{one.main}" if one.rank is None else f"rank{one.rank}"
 
 
 def _path(job: Job, name: str) -> Path:

@@ -44,9 +44,7 @@ from traceprof.recording.job import (
     planned_files,
     ranks_in,
 )
-from traceprof.recording.job import (
-    is_joining as joins_others,
-)
+from traceprof.recording.job import is_joining as joins_others
 from traceprof.recording.request import ProcessProfile, RecordRequest, handling_recorded, writing
 
 Times = npt.NDArray[np.int64]
@@ -185,7 +183,8 @@ class _Export:
     def write_whole(self, part: OutputFile) -> OutputFile:
         """Publish the export itself."""
         ranks = self._append(self._job.captured, self._database)
-        _publish(self._database, part.path)
+        with new_file(part.path, force=True) as beside:  # perhaps on another disk
+            shutil.move(self._database, beside)
         return replace(part, ranks=ranks, seen_ns=self._seen_ns(part))
 
     def write_apart(self, parts: Sequence[OutputFile]) -> list[OutputFile]:
@@ -240,12 +239,6 @@ class _Export:
         return ranks_in(trace)
 
 
-def _publish(database: Path, path: Path) -> None:
-    """Move a finished file to its place, which may be on another disk, in one piece."""
-    with new_file(path, force=True) as beside:
-        shutil.move(database, beside)
-
-
 def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> None:
     """Check that a recording can be written where it is asked for.
 
@@ -254,7 +247,11 @@ def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> N
     Raises:
         UsageError: it exists and ``force`` is off, or its folder is missing or read-only.
     """
-    target = request.output / f"{_manifest_name()}.json" if request.is_folder else request.output
+    target = (
+        request.output / f"manifest-{socket.gethostname()}.json"
+        if request.is_folder
+        else request.output
+    )
     if request.is_folder:
         with writing(request.output, "created"):
             request.output.mkdir(parents=True, exist_ok=True)
@@ -286,10 +283,6 @@ def write_outputs(job: Job, notes: list[str]) -> list[OutputFile]:
     finally:
         job.places.give_back()
     return files
-
-
-def _manifest_name() -> str:
-    return f"manifest-{socket.gethostname()}"
 
 
 def _write_spool(job: Job, part: OutputFile) -> OutputFile:

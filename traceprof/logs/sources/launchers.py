@@ -10,7 +10,6 @@ from typing import Final
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import PatternReader
-from traceprof.model.results import Unit
 
 
 class TorchrunReader(PatternReader):
@@ -200,8 +199,8 @@ class HorovodReader(PatternReader):
                 n=size or 0,
                 total=total,
             )
-        run.measure("samples_per_s_per_device", each, Unit.PER_S, scope="device", better="higher")
-        run.measure("samples_per_s", total, Unit.PER_S, better="higher")
+        run.measure("samples_per_s_per_device", each, scope="device")
+        run.measure("samples_per_s", total)
 
 
 _SAME: Final = 0.05

@@ -16,7 +16,6 @@ from traceprof.logs.checks import Evidence, disagree
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogClock, LogLine
 from traceprof.logs.source import LogReader, number
-from traceprof.model.results import Unit
 
 _LINE: Final = rx(r":::MLLOG\s*(?P<json>\{.*\})")
 _OLD: Final = rx(
@@ -102,7 +101,7 @@ class MlperfReader(LogReader):
         name, target = self._metric_name(), self.known.get("target_accuracy")
         for point, value in self.evaluations:
             run.metric(name, value, point, over="run")
-        run.measure(f"target_{name}", target, Unit.NUMBER)
+        run.measure(f"target_{name}", target)
         self._time_to_train()
         self._throughput_of_spans()
         self.begin()
@@ -230,7 +229,7 @@ class MlperfReader(LogReader):
             run.say("the log has no times: there is no time to train")
             return
         name = "time_to_train_ns" if self.status == "success" else "run_ns"
-        run.measure(name, round((ended - began) * 1e9), Unit.NS, better="lower", source="computed")
+        run.measure(name, round((ended - began) * 1e9), source="computed")
         if self.status != "success":
             run.say("the run ended as {status}: it reached no target", status=self.status or "–")
 
@@ -241,7 +240,7 @@ class MlperfReader(LogReader):
             return
         steady = spans[1:] if len(spans) >= 3 else spans
         rate = sum(n for n, _ in steady) / sum(s for _, s in steady)
-        run.measure("samples_per_s", rate, Unit.PER_S, better="higher", source="computed")
+        run.measure("samples_per_s", rate, source="computed")
         text = "throughput is of the time between evaluations"
         if len(spans) >= 3:
             text += ", without the first: {first:1/s} until then, later {later:1/s}"

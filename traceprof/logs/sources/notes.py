@@ -10,7 +10,6 @@ from typing import Any, Final
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import PatternReader, number
-from traceprof.model.results import Unit
 from traceprof.model.summary import CONTRADICTS
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
@@ -82,7 +81,7 @@ class NotesReader(PatternReader):
     def whole(self, match: re.Match[str], *_: object) -> None:
         """Note how long the run took, and what of it the epochs explain."""
         run, total_s = self.run, _seconds(match)
-        run.measure("total_ns", total_s * 1e9, Unit.NS, better="lower")
+        run.measure("total_ns", total_s * 1e9)
         run.event("end", When(self.spent_s, is_elapsed=True), text=match[0].strip())
         epochs_s = sum(own.get("seconds", 0.0) for own in run.epochs.values())
         rest_s = total_s - epochs_s - self.setups_s

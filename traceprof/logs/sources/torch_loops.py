@@ -13,7 +13,6 @@ from traceprof.logs.bars import ProgressBar, ProgressSpeed, bars_in
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import LogReader, PatternReader, number
-from traceprof.model.results import Unit
 
 _DICT: Final = rx(
     r"\{'(?=[^{}]*'(?:loss|eval_\w+|train_runtime|train_loss|learning_rate|epoch)')[^{}]*\}"
@@ -122,9 +121,9 @@ class HfTrainerReader(PatternReader):
         if seconds is None and length is not None:
             seconds = seconds_of(str(length))
         if seconds is not None:
-            run.measure("total_ns", seconds * 1e9, Unit.NS, better="lower")
+            run.measure("total_ns", seconds * 1e9)
         if "train_loss" in values:
-            run.measure("mean_loss", _value(values["train_loss"]), Unit.NUMBER, better="lower")
+            run.measure("mean_loss", _value(values["train_loss"]), better="lower")
         rate = _value(values.get("train_samples_per_second"))
         steps = _value(values.get("train_steps_per_second"))
         self.rate = self.rate if rate is None else rate

@@ -8,7 +8,6 @@ from typing import Final
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import Declared, MeansOfEpoch, Pattern, PatternReader, declared, number
-from traceprof.model.results import Unit
 
 
 class TimmReader(PatternReader):
@@ -163,7 +162,7 @@ class TfCnnReader(PatternReader):
             facts.world_size = processes
         total, totals = self.total_per_s, self.totals
         self.total_per_s, self.totals = None, 0
-        run.measure("samples_per_s", total, Unit.PER_S, better="higher")
+        run.measure("samples_per_s", total)
         if totals > 1:
             run.say(
                 "every one of {n:count} processes prints the total of all, {total:1/s}"

@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from traceprof.errors import UsageError
@@ -151,7 +153,7 @@ _NVLINK_SENT, _NVLINK_RECEIVED = 138, 139
 _ALL_LINKS: Final = 0xFFFFFFFF
 _BY_POWER: Final = 0x04 | 0x80  # nvmlClocksEventReasonSwPowerCap, HwPowerBrakeSlowdown
 _BY_HEAT: Final = 0x20 | 0x40  # SwThermalSlowdown, HwThermalSlowdown
-Metrics = Iterator[tuple[str, float]]
+Metrics = dict[str, float]
 
 
 def open_gpus() -> list[tuple[float, Callable[[], Reading]]]:
@@ -159,88 +161,76 @@ def open_gpus() -> list[tuple[float, Callable[[], Reading]]]:
     nvml, handles = open_nvml()
     if not handles:
         return []
-    return [
-        (_LOAD_PERIOD_S, _read_all(nvml, handles, read_load)),
-        (_COUNTER_PERIOD_S, _read_all(nvml, handles, read_counters)),
-        (_STATE_PERIOD_S, _read_all(nvml, handles, read_state)),
-        *pcie_reads(nvml, handles),
-    ]
+    reads = [(period_s, partial(_read_all, nvml, handles, metrics)) for period_s, metrics in _READS]
+    return [*reads, *pcie_reads(nvml, handles)]
 
 
 def _read_all(
-    nvml: Any, handles: Sequence[Any], read: Callable[[Any, Any], Metrics]
-) -> Callable[[], Reading]:
-    def read_all() -> Reading:
-        for number, handle in enumerate(handles):
-            for metric, value in read(nvml, handle):
-                yield f"gpu:{number}", metric, value
-
-    return read_all
-
-
-def read_load(nvml: Any, handle: Any) -> Metrics:
-    """Yield (metric, value) of utilisation, memory and power of one GPU."""
-    return _supported(nvml, handle, (_utilisation, _memory, _power))
+    nvml: Any, handles: Sequence[Any], reads: Sequence[Callable[[Any, Any], Metrics]]
+) -> Reading:
+    for number, handle in enumerate(handles):
+        for read in reads:
+            with suppress(nvml.NVMLError):
+                for metric, value in read(nvml, handle).items():
+                    yield f"gpu:{number}", metric, float(value)
 
 
-def read_counters(nvml: Any, handle: Any) -> Metrics:
-    """Yield (metric, value) of the NVLinks of one GPU together."""
-    return _supported(nvml, handle, (_nvlink,))
+def _utilisation(nvml: Any, gpu: Any) -> Metrics:
+    rates = nvml.nvmlDeviceGetUtilizationRates(gpu)
+    return {"utilisation_percent": rates.gpu, "memory_utilisation_percent": rates.memory}
 
 
-def read_state(nvml: Any, handle: Any) -> Metrics:
-    """Yield (metric, value) of clocks, what holds them down, and the link to the host."""
-    return _supported(nvml, handle, (_sm_clock, _memory_clock, _throttling, _pcie_link))
-
-
-def _supported(nvml: Any, handle: Any, metrics: Sequence[Callable[[Any, Any], Metrics]]) -> Metrics:
-    for metric in metrics:
-        try:
-            yield from metric(nvml, handle)
-        except nvml.NVMLError:
-            continue
-
-
-def _utilisation(nvml: Any, handle: Any) -> Metrics:
-    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-    yield "utilisation_percent", float(rates.gpu)
-    yield "memory_utilisation_percent", float(rates.memory)
-
-
-def _memory(nvml: Any, handle: Any) -> Metrics:
-    yield "memory_used_bytes", float(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-
-
-def _power(nvml: Any, handle: Any) -> Metrics:
-    yield "power_watts", nvml.nvmlDeviceGetPowerUsage(handle) * _MILLI
-
-
-def _nvlink(nvml: Any, handle: Any) -> Metrics:
+def _nvlink(nvml: Any, gpu: Any) -> Metrics:
     wanted = [(_NVLINK_SENT, _ALL_LINKS), (_NVLINK_RECEIVED, _ALL_LINKS)]
-    fields = nvml.nvmlDeviceGetFieldValues(handle, wanted)
-    for metric, told in zip(("nvlink_bytes_sent", "nvlink_bytes_received"), fields, strict=True):
-        if told.nvmlReturn == nvml.NVML_SUCCESS:
-            yield metric, float(told.value.ullVal * _KIB)
+    found = nvml.nvmlDeviceGetFieldValues(gpu, wanted)
+    return {
+        metric: one.value.ullVal * _KIB
+        for metric, one in zip(("nvlink_bytes_sent", "nvlink_bytes_received"), found, strict=True)
+        if one.nvmlReturn == nvml.NVML_SUCCESS
+    }
 
 
-def _sm_clock(nvml: Any, handle: Any) -> Metrics:
-    yield "sm_clock_mhz", float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-
-
-def _memory_clock(nvml: Any, handle: Any) -> Metrics:
-    yield "memory_clock_mhz", float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM))
-
-
-def _throttling(nvml: Any, handle: Any) -> Metrics:
-    """Yield 1 where power or heat holds the clocks down, else 0."""
+def _throttling(nvml: Any, gpu: Any) -> Metrics:
+    """Return 1 where power or heat holds the clocks down, else 0."""
     try:
-        reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+        reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
     except nvml.NVMLError:  # drivers before 535 know the older name
-        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    yield "throttled_by_power", float(bool(reasons & _BY_POWER))
-    yield "throttled_by_heat", float(bool(reasons & _BY_HEAT))
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+    return {
+        "throttled_by_power": bool(reasons & _BY_POWER),
+        "throttled_by_heat": bool(reasons & _BY_HEAT),
+    }
 
 
-def _pcie_link(nvml: Any, handle: Any) -> Metrics:
-    yield "pcie_generation", float(nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))
-    yield "pcie_lanes", float(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
+def _pcie_link(nvml: Any, gpu: Any) -> Metrics:
+    return {
+        "pcie_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
+        "pcie_lanes": nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),
+    }
+
+
+_READS: Final[tuple[tuple[float, tuple[Callable[[Any, Any], Metrics], ...]], ...]] = (
+    (
+        _LOAD_PERIOD_S,
+        (
+            _utilisation,
+            lambda nvml, gpu: {"memory_used_bytes": nvml.nvmlDeviceGetMemoryInfo(gpu).used},
+            lambda nvml, gpu: {"power_watts": nvml.nvmlDeviceGetPowerUsage(gpu) * _MILLI},
+        ),
+    ),
+    (_COUNTER_PERIOD_S, (_nvlink,)),
+    (
+        _STATE_PERIOD_S,
+        (
+            lambda nvml, gpu: {
+                "sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
+            },
+            lambda nvml, gpu: {
+                "memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)
+            },
+            _throttling,
+            _pcie_link,
+        ),
+    ),
+)
+"""How often what is read; what a GPU or its driver does not support is left out, each by itself."""
