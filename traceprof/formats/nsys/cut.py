@@ -17,7 +17,6 @@ from traceprof.formats.nsys.secrets import Redaction, redaction_of
 from traceprof.formats.nsys.survey import tells_of_collectives
 from traceprof.formats.nsys.target import physical_devices
 from traceprof.formats.sqlite.copying import (
-    NOTE,
     DatabaseCopy,
     SourceTable,
     copy_strings,
@@ -25,11 +24,10 @@ from traceprof.formats.sqlite.copying import (
     filled_tables,
     note_cut,
     string_columns,
-    text_by,
     timed_tables,
 )
-from traceprof.formats.sqlite.database import Database, reading
-from traceprof.formats.sqlite.schema import quoted
+from traceprof.formats.sqlite.database import NOTE, Database, reading
+from traceprof.formats.sqlite.schema import quoted, text_by
 from traceprof.model.cutting import REMOVED, CutProgress, CutReport, CutRequest
 from traceprof.model.trace import DEVICE_TABLES
 

@@ -28,8 +28,7 @@ from traceprof.formats.shared.collectives import (
     tied_to_batches,
 )
 from traceprof.formats.shared.cupti import Annotations
-from traceprof.formats.sqlite.copying import cut_note
-from traceprof.formats.sqlite.database import Database, reading
+from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.tables import empty_table, stack
 from traceprof.model.timing import TimeWindow

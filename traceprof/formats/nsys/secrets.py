@@ -13,8 +13,7 @@ from typing import Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
-from traceprof.formats.sqlite.copying import codec_of, text_by
-from traceprof.formats.sqlite.schema import quoted
+from traceprof.formats.sqlite.schema import codec_of, quoted, text_by
 from traceprof.model.cutting import REMOVED
 from traceprof.secrets import masked_text, secrets_of
 

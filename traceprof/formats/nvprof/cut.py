@@ -15,20 +15,17 @@ from traceprof.formats.nvprof.file import open_nvprof
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.nvprof.reader import count_annotations
 from traceprof.formats.sqlite.copying import (
-    NOTE,
     DatabaseCopy,
     SourceTable,
-    codec_of,
     copy_strings,
     copying,
     filled_tables,
     note_cut,
     string_columns,
-    text_by,
     timed_tables,
 )
-from traceprof.formats.sqlite.database import Database, reading
-from traceprof.formats.sqlite.schema import quoted
+from traceprof.formats.sqlite.database import NOTE, Database, reading
+from traceprof.formats.sqlite.schema import codec_of, quoted, text_by
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES

@@ -17,8 +17,7 @@ import pydemumble
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared.cupti import names_by_number
 from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, categorical
-from traceprof.formats.sqlite.copying import cut_note
-from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.database import Database, cut_note
 from traceprof.formats.sqlite.schema import UnsoundRowsError
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow

@@ -29,8 +29,7 @@ from traceprof.formats.nvprof.file import (
 from traceprof.formats.nvprof.format import FORMAT, PREFIX
 from traceprof.formats.shared.collectives import annotated_collectives, is_annotated
 from traceprof.formats.shared.cupti import Annotations
-from traceprof.formats.sqlite.copying import cut_note
-from traceprof.formats.sqlite.database import Database, reading
+from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.pages.totals import TableExtent
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, RowSource, Survey, outline_from
 from traceprof.model.tables import ABSENT, empty_table

@@ -26,8 +26,9 @@ NULL is the smallest of all.
 class ConditionRows(Protocol):
     """Rows of which columns can be asked for."""
 
-    def integers(self, name: str) -> npt.NDArray[np.int64]:
-        """Return a column of whole numbers, in which `NULL` stands for nothing but NULL."""
+    @property
+    def values(self) -> Mapping[str, npt.NDArray[np.int64]]:
+        """Columns of whole numbers, in which `NULL` stands for nothing but NULL."""
         ...
 
     def contains(self, name: str, words: Sequence[bytes]) -> Mask:
@@ -37,10 +38,6 @@ class ConditionRows(Protocol):
     def starts_with(self, name: str, prefixes: Sequence[bytes]) -> Mask:
         """Return in which rows a column starts with one of these."""
         ...
-
-
-def _in_all(_: Bounds) -> Mask | None:
-    return None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +52,7 @@ class Condition:
     kinds: Mapping[str, ColumnType]
     holds: Callable[[ConditionRows], Mask]
     bounded: frozenset[str] = frozenset()
-    within: Callable[[Bounds], Mask | None] = _in_all
+    within: Callable[[Bounds], Mask | None] = lambda _: None
 
 
 def between(column: str, least: int | None = None, most: int | None = None) -> Condition:
@@ -64,7 +61,7 @@ def between(column: str, least: int | None = None, most: int | None = None) -> C
     told = [f"{quoted(column)} {sign} {one}" for sign, one in limits if one is not None]
 
     def holds(rows: ConditionRows) -> Mask:
-        values = rows.integers(column)
+        values = rows.values[column]
         found: Mask = values != NULL
         if least is not None:
             found &= values >= least
@@ -91,7 +88,7 @@ def among(column: str, values: Sequence[int]) -> Condition:
     """A whole number that is one of ``values``."""
 
     def holds(rows: ConditionRows) -> Mask:
-        found = rows.integers(column)
+        found = rows.values[column]
         if len(values) > 4:
             return np.isin(found, np.array(values, np.int64))
         is_one = np.zeros(len(found), np.bool_)
@@ -107,7 +104,7 @@ def differs(column: str, value: int) -> Condition:
     """A whole number other than ``value``."""
 
     def holds(rows: ConditionRows) -> Mask:
-        values = rows.integers(column)
+        values = rows.values[column]
         found: Mask = (values != value) & (values != NULL)
         return found
 

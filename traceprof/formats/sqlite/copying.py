@@ -13,21 +13,13 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
 from traceprof.errors import TraceError, UsageError
-from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.database import NOTE, cut_note_in
 from traceprof.formats.sqlite.schema import plain_table, quoted
-from traceprof.model.cutting import (
-    WHOLE,
-    CutNote,
-    CutProgress,
-    CutRequest,
-    noted_names,
-    noted_numbers,
-)
+from traceprof.model.cutting import CutProgress, CutRequest
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.version import __version__
@@ -209,10 +201,7 @@ def _last_row(connection: sqlite3.Connection, name: str) -> int | None:
     return last if is_sound else None
 
 
-NOTE: Final = "TRACEPROF_CUT"
-"""The table that says what a file was cut from: a row for each cut, times as the file has them."""
-
-_COLUMNS: Final = {
+_NOTE_COLUMNS: Final = {
     "source": "TEXT",
     "windowStart": "INTEGER",
     "windowEnd": "INTEGER",
@@ -242,14 +231,15 @@ def note_cut(
     if not request.is_noted:
         return
     if NOTE not in copy.tables:
-        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+        columns = ", ".join(f"{name} {kind}" for name, kind in _NOTE_COLUMNS.items())
         copy.execute(f"CREATE TABLE {NOTE} ({columns})")
     else:
-        before = _notes(copy.execute(f"SELECT * FROM source.{NOTE}"))
+        cursor = copy.execute(f"SELECT * FROM source.{NOTE}")
+        before = cut_note_in([column[0] for column in cursor.description], cursor.fetchall())
         recorded = {*recorded, *before.recorded}
         devices = {*devices, *(_kept(before.devices, request))}
-        for name in _COLUMNS.keys() - copy.tables[NOTE].types.keys():
-            copy.execute(f"ALTER TABLE {NOTE} ADD COLUMN {name} {_COLUMNS[name]}")
+        for name in _NOTE_COLUMNS.keys() - copy.tables[NOTE].types.keys():
+            copy.execute(f"ALTER TABLE {NOTE} ADD COLUMN {name} {_NOTE_COLUMNS[name]}")
     row: Mapping[str, object] = {
         "source": request.source,
         "windowStart": window.start_ns,
@@ -276,41 +266,6 @@ def filled_tables(copy: DatabaseCopy) -> list[str]:
     ]
 
 
-def cut_note(database: Database) -> CutNote:
-    """Return what a file says of how it was cut, windows in its own times."""
-    if not {"windowStart", "windowEnd"} <= database.columns(NOTE):
-        return WHOLE
-    wanted = [name for name in _COLUMNS if name in database.columns(NOTE)]
-    rows = database.rows(f"SELECT {', '.join(wanted)} FROM {NOTE} ORDER BY rowid")
-    return _note_of([dict(zip(wanted, row, strict=True)) for row in rows])
-
-
-def _notes(cursor: Any) -> CutNote:
-    names = [column[0] for column in cursor.description]
-    return _note_of([dict(zip(names, row, strict=True)) for row in cursor.fetchall()])
-
-
-def _note_of(rows: list[dict[str, Any]]) -> CutNote:
-    """Return what the notes of all cuts say together: the last window, what all of them kept."""
-    is_sound = [isinstance(row[n], int) for row in rows for n in ("windowStart", "windowEnd")]
-    if not rows or not all(is_sound) or rows[-1]["windowStart"] > rows[-1]["windowEnd"]:
-        return WHOLE
-    kept = [noted_names(_list(row["tables"])) for row in rows if row.get("tables") is not None]
-    return CutNote(
-        TimeWindow(rows[-1]["windowStart"], rows[-1]["windowEnd"]),
-        noted_names(_list(rows[-1].get("recordedTables"))),
-        noted_numbers(_list(rows[-1].get("usedDevices"))),
-        reduce(frozenset.__and__, kept) if kept else None,
-    )
-
-
-def _list(text: object) -> Any:
-    try:
-        return json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        return None
-
-
 def _kept(devices: Collection[int], request: CutRequest) -> list[int]:
     return [one for one in devices if request.devices is None or one in request.devices]
 
@@ -320,20 +275,6 @@ def _listed(chosen: Collection[int] | Collection[str] | None) -> str | None:
 
 
 _REFERS: Final = re.compile(r"StringId", re.IGNORECASE)
-
-
-def codec_of(connection: sqlite3.Connection) -> str:
-    """Return how a database writes texts, as Python calls it."""
-    ((encoding,),) = connection.execute("PRAGMA encoding")
-    return {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8")
-
-
-def text_by(function: str, column: str) -> str:
-    """Return the SQL of a text that a ``function`` of and to bytes changes; others stay."""
-    return (
-        f"CASE WHEN typeof({column}) = 'text' THEN"
-        f" CAST({function}(CAST({column} AS BLOB)) AS TEXT) ELSE {column} END"
-    )
 
 
 def string_columns(table: SourceTable, known: Collection[str], *, is_known: bool) -> list[str]:

@@ -7,11 +7,14 @@ through `Database.rows`.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import reduce
 from pathlib import Path
+from threading import RLock
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -29,7 +32,8 @@ from traceprof.formats.sqlite.pages.tree import (
     identity_of,
     layout_of,
 )
-from traceprof.formats.sqlite.schema import Catalogue, Connection, UnsoundRowsError, quoted
+from traceprof.formats.sqlite.schema import Catalogue, UnsoundRowsError, quoted
+from traceprof.model.cutting import WHOLE, CutNote, noted_names, noted_numbers
 from traceprof.model.timing import TimeWindow
 
 _OTHER_ENCODINGS: Final = {2: "UTF-16LE", 3: "UTF-16BE"}
@@ -63,26 +67,23 @@ def _check_beside(path: Path) -> None:
     SQLite keeps them beside the file itself, not beside a link to it. A journal that was ended
     is gone, empty, or begins with zeros.
     """
-    real = path.resolve()
-    log = real.with_name(real.name + "-wal")
-    if _first_bytes(log, 1):
+    real, found = path.resolve(), []
+    for beside in (real.with_name(real.name + "-wal"), real.with_name(real.name + "-journal")):
+        try:
+            with beside.open("rb") as file:
+                found.append(file.read(len(_JOURNAL_MAGIC)))
+        except OSError:
+            found.append(b"")
+    if found[0]:
         raise TraceError(
-            f"{path}: has unmerged changes in {log.name}: close the program that writes it first"
+            f"{path}: has unmerged changes in {real.name}-wal: close the program that writes it "
+            "first"
         )
-    journal = real.with_name(real.name + "-journal")
-    if _first_bytes(journal, len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC:
+    if found[1] == _JOURNAL_MAGIC:
         raise TraceError(
-            f"{path}: was left in the middle of a change, {journal.name} has what was before: "
+            f"{path}: was left in the middle of a change, {real.name}-journal has what was before: "
             "open it once with sqlite3, which takes the change back, or export it again"
         )
-
-
-def _first_bytes(path: Path, n_bytes: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(n_bytes)
-    except OSError:
-        return b""
 
 
 _PARALLEL_ROWS: Final = 100_000
@@ -104,8 +105,12 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
         TraceError: the file cannot be read.
     """
     with Database(path) as database:
-        if not any_encoding:
-            database.check_encoding()
+        encoding = _OTHER_ENCODINGS.get(database.identity.encoding)
+        if encoding is not None and not any_encoding:
+            raise TraceError(
+                f"{path}: a SQLite database of texts in {encoding}, where UTF-8 is "
+                "expected: convert it (sqlite3 OLD .dump | sqlite3 NEW)"
+            )
         while True:
             try:
                 return read(database)
@@ -124,18 +129,27 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        self._identity = _checked_identity(path)
+        self.identity = _checked_identity(path)
+        self.n_bytes = self.identity.n_bytes
         self.path = path
         self._uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         try:
-            self._connection = Connection(self._uri, decoded)
+            connection = sqlite3.connect(self._uri, uri=True, check_same_thread=False)
         except sqlite3.Error as error:
             raise TraceError(f"{path}: cannot be opened ({error})") from error
+        connection.text_factory = decoded
+        lock = RLock()
+
+        def query(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+            with lock:  # threads make statements in turn
+                return connection.execute(sql, parameters).fetchall()
+
+        self._connection, self._query = connection, query
         try:
-            self._connection.rows("PRAGMA trusted_schema = OFF")
-            self.catalogue = Catalogue(path, self._connection)
+            query("PRAGMA trusted_schema = OFF")
+            self.catalogue = Catalogue(path, query)
         except (sqlite3.Error, TraceError) as error:
-            self._connection.close()
+            connection.close()
             if isinstance(error, TraceError):
                 raise
             raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
@@ -144,29 +158,11 @@ class Database:
         self.found: dict[tuple[Any, ...], Any] = {}
         """What was found out about tables, kept while the file is open."""
 
-    @property
-    def n_bytes(self) -> int:
-        """How many bytes the file has."""
-        return self._identity.n_bytes
-
     def __enter__(self) -> Database:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
-
-    def check_encoding(self) -> None:
-        """Check that texts are in UTF-8, as every profiler writes them.
-
-        Raises:
-            TraceError: they are in UTF-16.
-        """
-        encoding = _OTHER_ENCODINGS.get(self._identity.encoding)
-        if encoding is not None:
-            raise TraceError(
-                f"{self.path}: a SQLite database of texts in {encoding}, where UTF-8 is "
-                "expected: convert it (sqlite3 OLD .dump | sqlite3 NEW)"
-            )
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of the columns of ``table``; none where there is no such table."""
@@ -182,7 +178,7 @@ class Database:
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a small query."""
         try:
-            return self._connection.rows(sql, parameters)
+            return self._query(sql, parameters)
         except sqlite3.Error as error:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
@@ -251,7 +247,9 @@ class Database:
             found = self._from_pages(table, present, self._wanted(table, window, where))
         if found is None:
             found = self._from_sqlite(table, present, window, where)
-        self._check_rows(table, found)
+        sound = self.catalogue.soundness(table)
+        if sound is not None and sound.is_broken(found):
+            raise UnsoundRowsError(table)  # see `reading`
         length = len(next(iter(found.values())))
         return {
             name: all_null(kind, length) if name in missing else found[name]
@@ -266,16 +264,6 @@ class Database:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
         self.found.clear()
 
-    def _check_rows(self, table: str, found: Mapping[str, Column]) -> None:
-        """Check that the rows of ``table`` can be.
-
-        Raises:
-            UnsoundRowsError: some cannot; see `reading`.
-        """
-        sound = self.catalogue.soundness(table)
-        if sound is not None and sound.is_broken(found):
-            raise UnsoundRowsError(table)
-
     def _from_pages(
         self, table: str, columns: Mapping[str, ColumnType], where: Condition | None
     ) -> dict[str, Column] | None:
@@ -286,7 +274,7 @@ class Database:
         try:
             leaves = pages.leaves()
             if where is not None:
-                is_worth_it = len(leaves) > _MANY_LEAVES
+                is_worth_it = len(leaves.pages) > _MANY_LEAVES
                 bounds = known_bounds(pages)
                 if is_worth_it:
                     bounds = bounds_of(pages, leaves, where.bounded)
@@ -304,7 +292,7 @@ class Database:
         if name not in self._pages:
             try:
                 layout = layout_of(self.rows, name)
-                self._pages[name] = PageTable(self.path, self._identity, layout)
+                self._pages[name] = PageTable(self.path, self.identity, layout)
             except (NotPlainError, TraceError):
                 self._pages[name] = None
         return self._pages[name]
@@ -382,3 +370,39 @@ def reporting_undecodable_names(path: Path) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: damaged (a name in it is no UTF-8)") from error
+
+
+NOTE: Final = "TRACEPROF_CUT"
+"""The table that says what a file was cut from: a row for each cut, times as the file has them."""
+
+
+def cut_note(database: Database) -> CutNote:
+    """Return what a file says of how it was cut, windows in its own times."""
+    names = sorted(database.columns(NOTE))
+    if not {"windowStart", "windowEnd"} <= set(names):
+        return WHOLE
+    told = ", ".join(map(quoted, names))
+    return cut_note_in(names, database.rows(f"SELECT {told} FROM {NOTE} ORDER BY rowid"))
+
+
+def cut_note_in(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> CutNote:
+    """Return what the notes of all cuts say together: the last window, what all of them kept."""
+    notes = [dict(zip(names, row, strict=True)) for row in rows]
+    edges = [note[name] for note in notes for name in ("windowStart", "windowEnd")]
+    if not notes or not all(isinstance(edge, int) for edge in edges) or edges[-2] > edges[-1]:
+        return WHOLE
+    last = notes[-1]
+    kept = [noted_names(_list(note["tables"])) for note in notes if note.get("tables") is not None]
+    return CutNote(
+        TimeWindow(*edges[-2:]),
+        noted_names(_list(last.get("recordedTables"))),
+        noted_numbers(_list(last.get("usedDevices"))),
+        reduce(frozenset.__and__, kept) if kept else None,
+    )
+
+
+def _list(text: object) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None

@@ -1,4 +1,4 @@
-"""What is in an open SQLite file: a connection, its tables by the names that profilers give them.
+"""What is in an open SQLite file: its tables by the names that profilers give them.
 
 What stands under another name, in another case, or with rows that cannot be is read through a
 SELECT of its own: temporary views show it to this connection, `Catalogue.source` to others. Rows
@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite.columns import NULL
+
+Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
+"""Runs SQL with parameters; raises sqlite3.Error where SQLite cannot."""
 
 _VERSIONED: Final = re.compile(r"(.+)_V([0-9]{1,6})")
 _UPPER: Final = (
@@ -81,26 +83,18 @@ def versioned_tables(names: Iterable[str]) -> dict[str, str]:
     return {plain: name for plain, (_, name) in highest.items()}
 
 
-class Connection:
-    """A connection whose statements threads make in turn; ``uri`` as sqlite3 has it.
+def codec_of(connection: sqlite3.Connection) -> str:
+    """Return how a database writes texts, as Python calls it."""
+    ((encoding,),) = connection.execute("PRAGMA encoding")
+    return {"UTF-16le": "utf-16-le", "UTF-16be": "utf-16-be"}.get(encoding, "utf-8")
 
-    Raises:
-        sqlite3.Error: here and in every method, where SQLite cannot.
-    """
 
-    def __init__(self, uri: str, text_factory: Callable[[bytes], Any]) -> None:
-        self._lock = threading.RLock()
-        self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
-        self._connection.text_factory = text_factory
-
-    def close(self) -> None:
-        """Close it."""
-        self._connection.close()
-
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a statement."""
-        with self._lock:
-            return self._connection.execute(sql, parameters).fetchall()
+def text_by(function: str, column: str) -> str:
+    """Return the SQL of a text that a ``function`` of and to bytes changes; others stay."""
+    return (
+        f"CASE WHEN typeof({column}) = 'text' THEN"
+        f" CAST({function}(CAST({column} AS BLOB)) AS TEXT) ELSE {column} END"
+    )
 
 
 LATEST_NS: Final = 1 << 62
@@ -137,7 +131,8 @@ class Soundness:
 
     ``end`` is "" for instants. ``needed`` are columns that must be known, ``sizes`` those that
     are neither negative nor more than any memory. ``zero_is_lost``: the profiler wrote times of 0
-    where it lost a record, which readers count by themselves, but for instants.
+    where it lost a record, which readers count by themselves, but for instants. ``columns`` are
+    all that tell.
     """
 
     table: str
@@ -147,11 +142,7 @@ class Soundness:
     needed: tuple[str, ...]
     sizes: tuple[str, ...]
     zero_is_lost: bool
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that tell."""
-        return tuple(filter(None, (self.start, self.end, *self.needed, *self.sizes)))
+    columns: tuple[str, ...]
 
     def is_broken(self, columns: Mapping[str, Any]) -> bool:
         """Return whether a row is unsound, as far as those of its columns tell that are given."""
@@ -166,9 +157,12 @@ class Soundness:
         needed = (columns[name] for name in self.needed if name in columns)
         if any(((values == NULL) & ~lost).any() for values in needed):
             return True
-        return any(
-            self._has_bad_size(columns[name], lost) for name in self.sizes if name in columns
-        )
+        for values in (columns[name] for name in self.sizes if name in columns):
+            if int(values.min()) < 0 or int(values.max()) > MOST_BYTES:
+                is_bad = ((values < 0) & (values != NULL)) | (values > MOST_BYTES)
+                if (is_bad & ~lost).any():
+                    return True
+        return False
 
     def _has_bad_times(self, starts: Any, ends: Any, lost: Any) -> bool:
         is_early = int(starts.min()) <= -LATEST_NS and not (self.zero_is_lost and self.end)
@@ -183,12 +177,6 @@ class Soundness:
             return False
         is_open = self.may_be_open & (ends == NULL)
         return bool((is_before & ~lost & ~is_open).any())
-
-    def _has_bad_size(self, values: Any, lost: Any) -> bool:
-        if int(values.min()) >= 0 and int(values.max()) <= MOST_BYTES:
-            return False
-        is_bad = ((values < 0) & (values != NULL)) | (values > MOST_BYTES)
-        return bool((is_bad & ~lost).any())
 
     def faults(self) -> dict[str, str]:
         """Return what can be wrong with rows: in words, and as SQL that is never NULL."""
@@ -238,14 +226,13 @@ def soundness_of(
     needed += [_COUNTING[table]] if table in _COUNTING else []
     is_sized = table in _ON_DEVICES or _COUNTING.get(table) == "bytes"
     sizes = ["bytes"] if is_sized or table == "TRACEPROF_COLLECTIVES" else []
+    end = "end" if "end" in columns else ""
+    needed = [name for name in needed if name in columns]
+    sizes = [name for name in sizes if name in columns]
     return Soundness(
-        table,
-        start,
-        "end" if "end" in columns else "",
-        table.startswith(_MAY_BE_OPEN),
-        tuple(name for name in needed if name in columns),
-        tuple(name for name in sizes if name in columns),
-        zero_is_lost,
+        *(table, start, end, table.startswith(_MAY_BE_OPEN), tuple(needed), tuple(sizes)),
+        zero_is_lost=zero_is_lost,
+        columns=tuple(filter(None, (start, end, *needed, *sizes))),
     )
 
 
@@ -261,11 +248,11 @@ class Catalogue:
         sqlite3.Error: the database is damaged.
     """
 
-    def __init__(self, path: Path, connection: Connection) -> None:
+    def __init__(self, path: Path, query: Query) -> None:
         self._path = path
-        self._connection = connection
-        kinds = dict(
-            connection.rows("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')")
+        self._query = query
+        kinds: dict[str, str] = dict(
+            query("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')")
         )
         views = sorted(n for n, kind in kinds.items() if kind == "view" and is_of_profiler(n))
         if views:
@@ -295,12 +282,10 @@ class Catalogue:
             told = ", ".join(f"{quoted(one)} AS {quoted(plain_column(one))}" for one in found)
             self._show(table, f"SELECT {told} FROM main.{quoted(name)}")
         elif table not in names and table.lower() != name.lower():
-            self._connection.rows(
-                f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM main.{quoted(name)}"
-            )
+            self._query(f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM main.{quoted(name)}")
 
     def _columns_of(self, name: str) -> list[str]:
-        rows = self._connection.rows(f"PRAGMA table_xinfo({quoted(name)})")
+        rows = self._query(f"PRAGMA table_xinfo({quoted(name)})")
         return [str(row[1]) for row in rows if row[6] != _HIDDEN]
 
     def columns(self, table: str) -> frozenset[str]:
@@ -328,7 +313,7 @@ class Catalogue:
         if name is None or free is None:
             return None
         try:
-            self._connection.rows(f"SELECT {free} FROM main.{quoted(name)} LIMIT 0")
+            self._query(f"SELECT {free} FROM main.{quoted(name)} LIMIT 0")
         except sqlite3.Error:  # a table without row ids
             return None
         return free
@@ -358,7 +343,7 @@ class Catalogue:
         for sql in sound.faults().values():
             counts.append(f"total({before} AND ({sql}))")
             before += f" AND NOT ({sql})"
-        (found,) = self._connection.rows(f"SELECT {', '.join(counts)} FROM {self.source(table)}")
+        (found,) = self._query(f"SELECT {', '.join(counts)} FROM {self.source(table)}")
         if any(found):
             faults = zip(sound.faults(), map(int, found), strict=True)
             self.left_out[table] = {words: n for words, n in faults if n}
@@ -373,7 +358,7 @@ class Catalogue:
         if sound.zero_is_lost:  # and what is no number is read as 0
             return
         for column in sound.columns:
-            rows = self._connection.rows(
+            rows = self._query(
                 f"SELECT typeof({quoted(column)}) FROM {self.source(table)} "
                 f"WHERE typeof({quoted(column)}) NOT IN ('integer', 'null') LIMIT 1"
             )
@@ -383,8 +368,8 @@ class Catalogue:
                 )
 
     def _show(self, table: str, select: str) -> None:
-        self._connection.rows(f"DROP VIEW IF EXISTS temp.{quoted(table)}")
-        self._connection.rows(f"CREATE TEMP VIEW {quoted(table)} AS {select}")
+        self._query(f"DROP VIEW IF EXISTS temp.{quoted(table)}")
+        self._query(f"CREATE TEMP VIEW {quoted(table)} AS {select}")
         self._selects[table] = select
 
     def warnings(self) -> list[str]:

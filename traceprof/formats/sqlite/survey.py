@@ -6,7 +6,8 @@ Found in one pass over each table of the file, by its pages or by aggregates in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, Final
@@ -60,24 +61,13 @@ class RowSource:
 
 
 def scan_each(database: Database, sources: Sequence[RowSource], zero_ns: int = 0) -> list[Scan]:
-    """Return what each of ``sources`` holds.
+    """Return what each of ``sources`` holds: of tables that can be decoded in one pass over each.
 
     Args:
         database: the open file.
         sources: whose rows are looked at, side by side.
         zero_ns: the time in the file that is time 0 of the Trace.
     """
-    found = _scans_of_pages(database, sources, zero_ns)
-    rest = [number for number in range(len(sources)) if number not in found]
-    by_sql = _scans_by_sql(database, [sources[number] for number in rest], zero_ns)
-    found |= dict(zip(rest, by_sql, strict=True))
-    return [found[number] for number in range(len(sources))]
-
-
-def _scans_of_pages(
-    database: Database, sources: Sequence[RowSource], zero_ns: int
-) -> dict[int, Scan]:
-    """Return what those sources hold whose tables can be decoded."""
     by_table: dict[str, dict[int, Counted]] = {}
     for number, source in enumerate(sources):
         if source.counted is not None:
@@ -85,24 +75,21 @@ def _scans_of_pages(
     found: dict[int, Scan] = {}
     for table, counted in by_table.items():
         asked = tuple(counted.values())
-        scans = database.found.get((table, asked)) or _scans_in(database, table, asked)
-        database.found[table, asked] = scans
-        found |= {n: scan.since(zero_ns) for n, scan in zip(counted, scans, strict=False)}
-    return found
+        scans, pages = database.found.get((table, asked)), database.pages_of(table)
+        if scans is None and pages is not None:
+            with suppress(NotPlainError):
+                sound = database.catalogue.soundness(table)
+                scans = database.found[table, asked] = scans_of(pages, database.rows, asked, sound)
+        found |= dict(zip(counted, scans or (), strict=False))
+    rest = [number for number in range(len(sources)) if number not in found]
+    if rest:
+        by_sql = _scans_by_sql(database, [sources[number] for number in rest])
+        found |= dict(zip(rest, by_sql, strict=True))
+    every = [found[number] for number in range(len(sources))]
+    return [replace(scan, extent=scan.extent.since(zero_ns)) for scan in every]
 
 
-def _scans_in(database: Database, table: str, asked: Sequence[Counted]) -> Sequence[Scan]:
-    """Return what rows of a table are; nothing where SQLite itself has to look."""
-    pages = database.pages_of(table)
-    if pages is None:
-        return ()
-    try:
-        return scans_of(pages, database.rows, asked, database.catalogue.soundness(table))
-    except NotPlainError:
-        return ()
-
-
-def _scans_by_sql(database: Database, sources: Sequence[RowSource], zero_ns: int) -> list[Scan]:
+def _scans_by_sql(database: Database, sources: Sequence[RowSource]) -> list[Scan]:
     """Return what each source holds, by aggregates of SQLite."""
     _check_rows(database, dict.fromkeys(source.table for source in sources))
     totals = [source.select(database, _totals_of(source)) for source in sources]
@@ -112,7 +99,7 @@ def _scans_by_sql(database: Database, sources: Sequence[RowSource], zero_ns: int
     answers = iter(database.rows_of_each([*totals, *distinct]))
     extents = [_extent_of(*next(answers)[0]) for _ in sources]
     return [
-        Scan(extent, next(answers) if source.owner else []).since(zero_ns)
+        Scan(extent, next(answers) if source.owner else [])
         for source, extent in zip(sources, extents, strict=True)
     ]
 

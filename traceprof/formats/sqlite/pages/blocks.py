@@ -82,39 +82,31 @@ class RowBlock:
         )
 
     def column(self, name: str, kind: ColumnType) -> Any:
-        """Return a column of this kind."""
+        """Return a column of this kind: of reals NaN stands for NULL."""
         match kind:
             case ColumnType.INTEGER:
-                return self.integers(name)
+                return self.values[name]
             case ColumnType.REAL:
                 return self.values[name].view(np.float64)
             case ColumnType.TEXT:
                 return self.texts(name)
 
-    def integers(self, name: str) -> Numbers:
-        """Return a column of whole numbers, in which `NULL` stands for nothing but NULL."""
-        return self.values[name]
-
     def texts(self, name: str) -> Texts:
         """Return a column of texts; "" for NULL, and of rows that SQLite has to read."""
         starts, lengths = self.values[name], self.lengths[name]
-        short = np.flatnonzero((lengths > 0) & (lengths <= _LONGEST))
         codes = np.zeros(len(self), np.int64)
-        distinct = [b""]
+        rows = np.zeros(0, np.int64)  # in which there is each distinct text
+        short = np.flatnonzero((lengths > 0) & (lengths <= _LONGEST))
         if len(short):
             codes[short], first = _grouped(self.data, starts[short], lengths[short])
             codes[short] += 1
-            distinct += self._bytes(starts[short[first]], lengths[short[first]])
+            rows = short[first]
         long = np.flatnonzero(lengths > _LONGEST)
-        if len(long):
-            codes[long] = np.arange(len(distinct), len(distinct) + len(long))
-            distinct += self._bytes(starts[long], lengths[long])
-        return Texts(codes, distinct)
-
-    def _bytes(self, starts: Numbers, lengths: Numbers) -> list[bytes]:
-        data = self.data.tobytes()
-        ends = starts + lengths
-        return [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        codes[long] = np.arange(len(rows) + 1, len(rows) + 1 + len(long))
+        rows = np.append(rows, long)
+        data, ends = self.data.tobytes() if len(rows) else b"", starts + lengths
+        places = zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)
+        return Texts(codes, [b"", *(data[start:end] for start, end in places)])
 
     def contains(self, name: str, words: Sequence[bytes]) -> Mask:
         """Return which texts contain one of ``words`` (ASCII letters in lower case) in any case.
@@ -136,7 +128,10 @@ class RowBlock:
         first, last = int(starts[order[0]]), int(ends[-1])
         lower = data[first:last] | _TO_LOWER
         for word in words:
-            places = _places(lower, word) + first
+            places = np.flatnonzero(lower[: max(len(lower) - len(word) + 1, 0)] == word[0])
+            for offset, letter in enumerate(word[1:], 1):
+                places = places[lower[places + offset] == letter]
+            places += first
             row = order[np.searchsorted(starts[order], places, "right") - 1]
             inside = places + len(word) <= starts[row] + lengths[row]
             for place, one in zip(places[inside].tolist(), row[inside].tolist(), strict=True):
@@ -177,18 +172,20 @@ def decoder_of(file: PageFile, layout: Layout, kinds: Mapping[str, ColumnType]) 
     def decode(leaves: Leaves) -> RowBlock:
         nonlocal buffer
         file.check_numbers(leaves.pages)
-        n_kept = len(leaves) if texts else _PAGES_AT_ONCE
+        n_kept = len(leaves.pages) if texts else _PAGES_AT_ONCE
         if len(buffer) < n_kept * file.page_bytes + _PADDING:
             buffer = np.zeros(n_kept * file.page_bytes + _PADDING, np.uint8)
-        room = _most_rows(leaves, file.page_bytes)
+        # As many rows as there are row ids and places; the first and the last are unbounded.
+        n_ids = leaves.highs.astype(np.float64) - leaves.lows
+        room = int(np.minimum(n_ids, (file.page_bytes - 8) // (2 + _LEAST_CELL)).sum())
         values = {name: np.empty(room, np.int64) for name in names}
         lengths = {name: np.empty(room, np.int64) for name in texts}
         ids, is_odd = np.empty(room, np.int64), np.empty(room, np.bool_)
-        n_rows = np.zeros(len(leaves), np.int64)
+        n_rows = np.zeros(len(leaves.pages), np.int64)
         told = [np.ascontiguousarray(one) for one in (leaves.pages, leaves.lows, leaves.highs)]
         pages, lows, highs = map(address, told)
         n = decode_pages(
-            *(file.descriptor, pages, len(leaves), file.page_bytes, lows, highs),
+            *(file.descriptor, pages, len(n_rows), file.page_bytes, lows, highs),
             *(address(buffer), n_kept, n_columns, address(slots)),
             *(len(names), address(kind_of), addresses(list(values.values()))),
             addresses([lengths.get(name) for name in names]),
@@ -212,13 +209,6 @@ def decoder_of(file: PageFile, layout: Layout, kinds: Mapping[str, ColumnType]) 
         )
 
     return decode
-
-
-def _most_rows(leaves: Leaves, page_bytes: int) -> int:
-    """Return how many rows the leaves can have: as many as there are row ids and places."""
-    places = (page_bytes - 8) // (2 + _LEAST_CELL)
-    n_ids = leaves.highs.astype(np.float64) - leaves.lows  # the first and the last are unbounded
-    return int(np.minimum(n_ids, places).sum())
 
 
 def owners_of(numbers: Numbers, bits: int, devices: Numbers | None) -> tuple[Numbers, Numbers]:
@@ -291,14 +281,3 @@ def _grouped(
         codes[others] = np.arange(len(first), len(first) + len(others))
         first = np.append(first, others)
     return codes, first
-
-
-def _places(lower: npt.NDArray[np.uint8], word: bytes) -> Numbers:
-    """Return where ``word`` starts."""
-    n_starts = len(lower) - len(word) + 1
-    if n_starts <= 0:
-        return np.zeros(0, np.int64)
-    places = np.flatnonzero(lower[:n_starts] == word[0])
-    for offset, letter in enumerate(word[1:], 1):
-        places = places[lower[places + offset] == letter]
-    return places

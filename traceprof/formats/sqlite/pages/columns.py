@@ -22,18 +22,17 @@ from traceprof.formats.sqlite.columns import (
     expression,
 )
 from traceprof.formats.sqlite.conditions import Condition
-from traceprof.formats.sqlite.pages.blocks import Decode, RowBlock, Texts, decoder_of, joined_texts
+from traceprof.formats.sqlite.pages.blocks import RowBlock, Texts, decoder_of, joined_texts
 from traceprof.formats.sqlite.pages.tree import (
     Identity,
     Layout,
     Leaves,
     NotPlainError,
     Numbers,
-    PageFile,
-    Query,
     leaves_of,
+    open_pages,
 )
-from traceprof.formats.sqlite.schema import quoted
+from traceprof.formats.sqlite.schema import Query, quoted
 
 _BLOCK_BYTES: Final = 2 << 20
 _N_THREADS: Final = 2
@@ -46,12 +45,6 @@ _LEAST_ROW_BYTES: Final = 6
 _IN_PLACE: Final = {ColumnType.INTEGER: np.int64, ColumnType.REAL: np.float64}
 
 T = TypeVar("T")
-
-
-class _Workplace(threading.local):
-    """What a thread keeps from block to block."""
-
-    decode: Decode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +67,8 @@ class PageTable:
         Raises:
             NotPlainError: they cannot be found.
         """
-        with PageFile(self.path, self.identity) as file:
-            found = leaves_of(file, self.layout.root)
-            file.check_unchanged()
-        return found
+        with open_pages(self.path, self.identity) as file:
+            return leaves_of(file, self.layout.root)
 
     def map(
         self, kinds: Mapping[str, ColumnType], leaves: Leaves, made_of: Callable[[RowBlock, int], T]
@@ -94,60 +85,40 @@ class PageTable:
         Raises:
             NotPlainError: not every row can be decoded.
         """
-        place = _Workplace()
-        with PageFile(self.path, self.identity) as file:
+        place = threading.local()  # what a thread keeps from block to block
+        with open_pages(self.path, self.identity) as file:
             n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)
 
             def run(first: int) -> T:
-                if place.decode is None:
+                if not hasattr(place, "decode"):
                     place.decode = decoder_of(file, self.layout, kinds)
                 return made_of(place.decode(leaves.only(slice(first, first + n_leaves))), first)
 
-            starts = range(0, len(leaves), n_leaves)
+            starts = range(0, len(leaves.pages), n_leaves)
             if len(starts) < _PARALLEL_BLOCKS:
-                made = [run(first) for first in starts]
-            else:
-                with ThreadPoolExecutor(_N_THREADS) as pool:
-                    made = list(pool.map(run, starts))
-            file.check_unchanged()
-        return made
-
-
-class _GapsError(Exception):
-    """Row ids have gaps: how many rows there are in a leaf is known when it was decoded."""
+                return [run(first) for first in starts]
+            with ThreadPoolExecutor(_N_THREADS) as pool:
+                return list(pool.map(run, starts))
 
 
 @dataclass(slots=True)
 class _Room:
     """Memory for columns of numbers of a table whose row ids count from 1 on.
 
-    Parts that are put together later are held twice, in pieces that are not given back.
+    Parts that are put together later are held twice, in pieces that are not given back. Where row
+    ids have gaps, how many rows there are in a leaf is known when it was decoded.
     """
 
     first_rows: Numbers
     columns: dict[str, npt.NDArray[Any]]
     n_rows: int = 0
-
-    def rows_of(self, block: RowBlock, first_leaf: int) -> slice:
-        """Return where the rows of a block belong.
-
-        Raises:
-            _GapsError: they are fewer than there is place for before the next.
-        """
-        last_leaf = first_leaf + len(block.n_rows)
-        first = int(self.first_rows[first_leaf])
-        end = first + len(block)
-        if last_leaf == len(self.first_rows) - 1:
-            self.n_rows = end
-        elif end != self.first_rows[last_leaf]:
-            raise _GapsError
-        return slice(first, end)
+    has_gaps: bool = False
 
 
 def _room_for(leaves: Leaves, page_bytes: int, columns: Mapping[str, ColumnType]) -> _Room | None:
     """Return memory for all rows of these leaves; None where their number cannot be foreseen."""
     most = page_bytes // _LEAST_ROW_BYTES
-    n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])[: len(leaves) - 1]
+    n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])[: len(leaves.pages) - 1]
     if len(n_rows) and (int(n_rows.min()) < 1 or int(n_rows.max()) > most):
         return None
     first_rows = np.cumsum([0, *n_rows.tolist(), most])
@@ -186,20 +157,26 @@ def read_pages(
         NotPlainError: SQLite itself has to read the table.
     """
     kinds = kinds_to_decode(table.layout, columns, where)
+    if not len(leaves.pages):
+        return {name: all_null(kind, 0) for name, kind in columns.items()}
     room = None if where else _room_for(leaves, table.identity.page_bytes, columns)
-    try:
-        parts = _parts(table, leaves, kinds, columns, where, room)
-    except _GapsError:
+    parts = _parts(table, leaves, kinds, columns, where, room)
+    if room is not None and room.has_gaps:
         room = None
         parts = _parts(table, leaves, kinds, columns, where, room)
-    patch = _patch_for(table.layout, query, columns, where, parts)
+    n_rows = np.cumsum([0, *(part.n_rows for part in parts)])
+    odd = [part.odd + first for part, first in zip(parts, n_rows[:-1], strict=True)]
+    ids = np.concatenate([part.odd_ids for part in parts])
+    if len(ids) > max(_MOST_ODD, int(n_rows[-1]) // _ODD_SHARE):
+        raise NotPlainError("too many rows that are not plain")
+    patch = _patch_for(table.layout, query, columns, where, np.concatenate(odd), ids)
     result: dict[str, Column] = {}
     for place, (name, kind) in enumerate(columns.items()):
         if room is not None and name in room.columns:
             found = [room.columns.pop(name)[: room.n_rows]]
         else:  # the memory of one column at a time is held twice
             found = [part.columns.pop(name) for part in parts]
-        result[name] = patch.applied(kind, place, found)
+        result[name] = _patched(kind, found, patch, [row[place] for row in patch.rows])
     return result
 
 
@@ -218,12 +195,18 @@ def _parts(
             holds = where.holds(block)
             holds[block.odd] = True
             block = block.only(np.flatnonzero(holds))
-        rows = room.rows_of(block, first_leaf) if room is not None else slice(0)
+        first = int(room.first_rows[first_leaf]) if room is not None else 0
+        end, last_leaf = first + len(block), first_leaf + len(block.n_rows)
+        if room is not None and last_leaf == len(room.first_rows) - 1:
+            room.n_rows = end
+        elif room is not None and end != room.first_rows[last_leaf]:
+            room.has_gaps = True
+            return _Part(0, block.odd, block.odd)
         part = _Part(len(block), block.odd, block.ids[block.odd])
         for name, kind in columns.items():
             values = block.column(name, kind)
             if room is not None and name in room.columns:
-                room.columns[name][rows] = values
+                room.columns[name][first:end] = values
             else:
                 part.columns[name] = values
         return part
@@ -254,7 +237,7 @@ def kinds_to_decode(
 
 @dataclass(frozen=True, slots=True)
 class _Patch:
-    """What SQLite reads of the rows that could not be decoded, put in their places.
+    """What SQLite reads of the rows that could not be decoded, for their places.
 
     Rows at the places ``dropped`` are not wanted after all.
     """
@@ -263,35 +246,34 @@ class _Patch:
     dropped: Numbers
     rows: Sequence[tuple[Any, ...]]
 
-    def applied(self, kind: ColumnType, place: int, parts: list[Any]) -> Column:
-        """Return a column of all rows, whose parts were decoded."""
-        values = [row[place] for row in self.rows]
-        if kind is ColumnType.TEXT:
-            return self._texts(parts, values)
-        if not parts:
-            return all_null(kind, 0)
-        whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        if kind is ColumnType.INTEGER:
-            if not all(isinstance(value, int) for value in values):
-                raise NotPlainError("something else where whole numbers belong")
-            whole[self.places] = np.array(values, np.int64)
-        else:
-            whole[self.places] = np.array(values, np.float64)
-            whole[whole == NULL_REAL] = np.nan
-        return np.delete(whole, self.dropped) if len(self.dropped) else whole
 
-    def _texts(self, parts: list[Texts], values: list[bytes]) -> Column:
-        n_rows = sum(len(part.codes) for part in parts)
-        every = joined_texts([*parts, Texts(np.arange(len(values)), values)])
-        codes = every.codes[:n_rows]
-        codes[self.places] = every.codes[n_rows:]
-        codes = np.delete(codes, self.dropped)
-        if not len(codes):
-            return all_null(ColumnType.TEXT, 0)
-        is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
-        used = zip(every.distinct, is_used.tolist(), strict=True)
-        distinct = all_decoded([text for text, is_there in used if is_there])
-        return categorical((np.cumsum(is_used) - 1)[codes], distinct)
+def _patched(kind: ColumnType, parts: list[Any], patch: _Patch, values: list[Any]) -> Column:
+    """Return a column of all rows, whose parts were decoded, with ``values`` of the patch."""
+    if kind is ColumnType.TEXT:
+        return _patched_texts(parts, patch, values)
+    whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if kind is ColumnType.INTEGER:
+        if not all(isinstance(value, int) for value in values):
+            raise NotPlainError("something else where whole numbers belong")
+        whole[patch.places] = np.array(values, np.int64)
+    else:
+        whole[patch.places] = np.array(values, np.float64)
+        whole[whole == NULL_REAL] = np.nan
+    return np.delete(whole, patch.dropped) if len(patch.dropped) else whole
+
+
+def _patched_texts(parts: list[Texts], patch: _Patch, values: list[bytes]) -> Column:
+    n_rows = sum(len(part.codes) for part in parts)
+    every = joined_texts([*parts, Texts(np.arange(len(values)), values)])
+    codes = every.codes[:n_rows]
+    codes[patch.places] = every.codes[n_rows:]
+    codes = np.delete(codes, patch.dropped)
+    if not len(codes):
+        return all_null(ColumnType.TEXT, 0)
+    is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
+    used = zip(every.distinct, is_used.tolist(), strict=True)
+    distinct = all_decoded([text for text, is_there in used if is_there])
+    return categorical((np.cumsum(is_used) - 1)[codes], distinct)
 
 
 def _patch_for(
@@ -299,36 +281,23 @@ def _patch_for(
     query: Query,
     columns: Mapping[str, ColumnType],
     where: Condition | None,
-    parts: Sequence[_Part],
+    places: Numbers,
+    ids: Numbers,
 ) -> _Patch:
-    n_rows = np.cumsum([0, *(part.n_rows for part in parts)])
-    odd = [part.odd + first for part, first in zip(parts, n_rows[:-1], strict=True)]
-    places = np.concatenate([np.zeros(0, np.int64), *odd])
-    ids = np.concatenate([np.zeros(0, np.int64), *(part.odd_ids for part in parts)])
-    if len(ids) > max(_MOST_ODD, int(n_rows[-1]) // _ODD_SHARE):
-        raise NotPlainError("too many rows that are not plain")
-    found = _rows(layout, query, columns, where, ids.tolist())
-    is_found = np.array([key in found for key in ids.tolist()], np.bool_)
-    if where is None and not is_found.all():
-        raise NotPlainError("a row that SQLite does not find")
-    rows = [found[key] for key in ids[is_found].tolist()]
-    return _Patch(places[is_found], places[~is_found], rows)
-
-
-def _rows(
-    layout: Layout,
-    query: Query,
-    columns: Mapping[str, ColumnType],
-    where: Condition | None,
-    ids: Sequence[int],
-) -> dict[int, tuple[Any, ...]]:
-    """Return row id → its columns, of those of these rows that are wanted."""
+    """Return what SQLite reads of the rows with these ids, as far as they are wanted."""
+    if not len(ids):
+        return _Patch(places, places, [])
     told = [expression(quoted(name), kind) for name, kind in columns.items()]
     select = f"SELECT {', '.join([layout.row_id, *told])} FROM {quoted(layout.table)}"
     condition = f" AND ({where.sql})" if where else ""
+    keys: list[int] = ids.tolist()
     found: dict[int, tuple[Any, ...]] = {}
-    for first in range(0, len(ids), _AT_ONCE):
-        some = ", ".join(map(str, ids[first : first + _AT_ONCE]))
+    for first in range(0, len(keys), _AT_ONCE):
+        some = ", ".join(map(str, keys[first : first + _AT_ONCE]))
         sql = f"{select} WHERE {layout.row_id} IN ({some}){condition}"
         found |= {int(row[0]): row[1:] for row in query(sql)}
-    return found
+    is_found = np.array([key in found for key in keys], np.bool_)
+    if where is None and not is_found.all():
+        raise NotPlainError("a row that SQLite does not find")
+    rows = [found[key] for key in keys if key in found]
+    return _Patch(places[is_found], places[~is_found], rows)

@@ -22,8 +22,8 @@ from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Bounds, Condition
 from traceprof.formats.sqlite.pages.blocks import RowBlock, owners_of
 from traceprof.formats.sqlite.pages.columns import PageTable, kinds_to_decode, read_pages
-from traceprof.formats.sqlite.pages.tree import Leaves, NotPlainError, Numbers, Query
-from traceprof.formats.sqlite.schema import Soundness, UnsoundRowsError
+from traceprof.formats.sqlite.pages.tree import Leaves, NotPlainError, Numbers
+from traceprof.formats.sqlite.schema import Query, Soundness, UnsoundRowsError
 
 _MOST_BYTES: Final = 64 << 20
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -33,14 +33,6 @@ class _Known(OrderedDict[object, Bounds]):
     """Bounds by table, and the memory of all of them: of a thousand files there are thousands."""
 
     n_bytes = 0
-
-    def keep(self, table: object, bounds: Bounds) -> None:
-        self.forget(table)
-        self[table] = bounds
-        self.n_bytes += _n_bytes(bounds)
-
-    def forget(self, table: object) -> None:
-        self.n_bytes -= _n_bytes(self.pop(table, {}))
 
 
 _known: Final = _Known()
@@ -73,7 +65,7 @@ def _bounds_in(block: RowBlock, columns: Collection[str]) -> Bounds:
     for name in columns:
         least, most = np.full(n_leaves, _LAST), np.full(n_leaves, _FIRST)
         if len(block):
-            values = block.integers(name)
+            values = block.values[name]
             first = np.cumsum(block.n_rows) - block.n_rows
             least, most = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
             # What is in rows that were not decoded was not seen.
@@ -94,13 +86,14 @@ def _keep(table: PageTable, parts: Sequence[Bounds]) -> None:
         for name in parts[0]
     }
     with _lock:
-        _known.keep(key, {**_known.get(key, {}), **found})
+        known = _known.get(key, {})
+        _known[key] = {**known, **found}
+        _known.move_to_end(key)
+        new = [pair for name, pair in found.items() if name not in known]
+        _known.n_bytes += sum(array.nbytes for pair in new for array in pair)
         while len(_known) > 1 and _known.n_bytes > _MOST_BYTES:
-            _known.forget(next(iter(_known)))
-
-
-def _n_bytes(bounds: Bounds) -> int:
-    return sum(array.nbytes for pair in bounds.values() for array in pair)
+            _, dropped = _known.popitem(last=False)
+            _known.n_bytes -= sum(array.nbytes for pair in dropped.values() for array in pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +173,6 @@ class Scan:
     owners: Owners
     n_of: Mapping[tuple[Any, ...], int] | None = field(default=None, compare=False)
 
-    def since(self, zero_ns: int) -> Scan:
-        """Return it with times that count from ``zero_ns``."""
-        return replace(self, extent=self.extent.since(zero_ns))
-
 
 def scans_of(
     table: PageTable, query: Query, asked: Sequence[Counted], sound: Soundness | None = None
@@ -203,7 +192,7 @@ def scans_of(
 
     def of(block: RowBlock, _first: int) -> tuple[list[Scan], Bounds, bool]:
         _check(block, sound)
-        found = [_scan(_wanted_rows(block, one), one) for one in asked]
+        found = [_scan_block(block, one) for one in asked]
         return found, _bounds_in(block, sought), bool(len(block.odd))
 
     leaves = table.leaves()
@@ -222,22 +211,20 @@ def _check(block: RowBlock, sound: Soundness | None) -> None:
     """Check that rows are sound; what SQLite has to read is not looked at."""
     if sound is None:
         return
-    columns = {name: block.integers(name) for name in sound.columns}
+    columns = {name: block.values[name] for name in sound.columns}
     if len(block.odd):
         columns = {name: np.delete(values, block.odd) for name, values in columns.items()}
     if sound.is_broken(columns):
         raise UnsoundRowsError(sound.table)
 
 
-def _wanted_rows(block: RowBlock, asked: Counted) -> Mapping[str, Numbers]:
-    """Return the columns of the rows that are counted."""
-    columns = {name: block.integers(name) for name in asked.columns}
-    if asked.where is None or not len(block):
-        return columns
-    kept = np.flatnonzero(asked.where.holds(block))
-    if len(kept) == len(block):
-        return columns
-    return {name: values[kept] for name, values in columns.items()}
+def _scan_block(block: RowBlock, asked: Counted) -> Scan:
+    columns = {name: block.values[name] for name in asked.columns}
+    if asked.where is not None and len(block):
+        holds = asked.where.holds(block)
+        if not holds.all():
+            columns = {name: values[holds] for name, values in columns.items()}
+    return _scan(columns, asked)
 
 
 def _read(table: PageTable, query: Query, asked: Counted, leaves: Leaves) -> Scan:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -15,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.sqlite.schema import quoted
+from traceprof.formats.sqlite.schema import Query, quoted
 
 SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _LOCK_AT: Final = 0x4000_0000
@@ -24,8 +25,6 @@ _MOST_LEVELS: Final = 20
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 Numbers: TypeAlias = "npt.NDArray[np.int64]"
-Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
-"""Runs SQL with parameters."""
 
 
 class NotPlainError(Exception):
@@ -34,49 +33,20 @@ class NotPlainError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What changes when a file does."""
+    """What changes when a file does, and what its header says of itself.
+
+    ``encoding`` is how texts are written: 1 is UTF-8, 2 UTF-16LE, 3 UTF-16BE.
+    """
 
     device: int
     inode: int
     n_bytes: int
     modified_ns: int
     head: bytes
-
-    @property
-    def is_sqlite(self) -> bool:
-        """Whether it begins as SQLite files do."""
-        return len(self.head) == 100 and self.head.startswith(SQLITE_MAGIC)
-
-    @property
-    def page_bytes(self) -> int:
-        """How many bytes a page has, as the file says."""
-        size = int.from_bytes(self.head[16:18], "big")
-        return 65_536 if size == 1 else size
-
-    @property
-    def n_pages(self) -> int:
-        """How many pages there are, as the file says."""
-        return int.from_bytes(self.head[28:32], "big")
-
-    @property
-    def encoding(self) -> int:
-        """How texts are written: 1 is UTF-8, 2 UTF-16LE, 3 UTF-16BE."""
-        return int.from_bytes(self.head[56:60], "big")
-
-    def check_plain(self) -> None:
-        """Raise `NotPlainError` where something about the file is unusual."""
-        head, size = self.head, self.page_bytes
-        if not self.is_sqlite:
-            raise NotPlainError("not a SQLite file")
-        if size < 512 or size & (size - 1):
-            raise NotPlainError("an impossible size of pages")
-        # Version of the format (2: WAL, harmless where there is none), reserved bytes, fractions.
-        if head[18] not in (1, 2) or head[19] not in (1, 2) or head[20:24] != b"\x00\x40\x20\x20":
-            raise NotPlainError("an unusual header")
-        if self.encoding != 1:
-            raise NotPlainError("text that is not UTF-8")
-        if head[24:28] != head[92:96] or self.n_pages * size > self.n_bytes or not self.n_pages:
-            raise NotPlainError("a header that does not fit the file")
+    is_sqlite: bool
+    page_bytes: int
+    n_pages: int
+    encoding: int
 
 
 def identity_of(path: Path) -> Identity:
@@ -88,38 +58,25 @@ def identity_of(path: Path) -> Identity:
     with path.open("rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         head = file.read(100)
-    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, head)
+    size, n_pages, encoding = (
+        int.from_bytes(head[first:end], "big") for first, end in ((16, 18), (28, 32), (56, 60))
+    )
+    return Identity(
+        *(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, head),
+        is_sqlite=len(head) == 100 and head.startswith(SQLITE_MAGIC),
+        page_bytes=65_536 if size == 1 else size,
+        n_pages=n_pages,
+        encoding=encoding,
+    )
 
 
+@dataclass(frozen=True, slots=True)
 class PageFile:
-    """A SQLite file whose pages are read; a context manager.
+    """An open SQLite file whose pages are read."""
 
-    Args:
-        path: the file.
-        expected: what it was when its schema was read.
-
-    Raises:
-        NotPlainError: it has changed since, is being written, or is not plain: text in UTF-16,
-            bytes reserved in pages, or a header that does not fit the file.
-    """
-
-    def __init__(self, path: Path, expected: Identity) -> None:
-        self._path = path
-        self._expected = expected
-        expected.check_plain()
-        self.page_bytes, self.n_pages = expected.page_bytes, expected.n_pages
-        if path.with_name(path.name + "-journal").exists():
-            raise NotPlainError("is being written")
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise NotPlainError(str(error)) from error
-
-    def __enter__(self) -> PageFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
+    descriptor: int
+    page_bytes: int
+    n_pages: int
 
     def check_numbers(self, numbers: Numbers) -> None:
         """Raise `NotPlainError` unless there are pages with all these numbers."""
@@ -127,15 +84,6 @@ class PageFile:
         is_lock = numbers == _LOCK_AT // self.page_bytes + 1
         if first < 1 or last > self.n_pages or bool(is_lock.any()):
             raise NotPlainError("no such page")
-
-    def check_unchanged(self) -> None:
-        """Raise `NotPlainError` if the file is not what it was."""
-        try:
-            found = identity_of(self._path)
-        except OSError as error:
-            raise NotPlainError(str(error)) from error
-        if found != self._expected:
-            raise NotPlainError("the file changed")
 
     def read(self, number: int) -> npt.NDArray[np.uint8]:
         """Return the page with this number (from 1 on), and 8 bytes more.
@@ -153,6 +101,50 @@ class PageFile:
         return np.frombuffer(found + bytes(8), np.uint8)
 
 
+@contextmanager
+def open_pages(path: Path, expected: Identity) -> Iterator[PageFile]:
+    """Give a SQLite file whose pages are read.
+
+    Args:
+        path: the file.
+        expected: what it was when its schema was read.
+
+    Raises:
+        NotPlainError: it has changed since, or until the end; is being written, or is not plain:
+            text in UTF-16, bytes reserved in pages, or a header that does not fit the file.
+    """
+    _check_plain(expected)
+    if path.with_name(path.name + "-journal").exists():
+        raise NotPlainError("is being written")
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            yield PageFile(descriptor, expected.page_bytes, expected.n_pages)
+        finally:
+            os.close(descriptor)
+        found = identity_of(path)
+    except OSError as error:
+        raise NotPlainError(str(error)) from error
+    if found != expected:
+        raise NotPlainError("the file changed")
+
+
+def _check_plain(found: Identity) -> None:
+    """Check that there is nothing unusual about a file."""
+    head, size = found.head, found.page_bytes
+    if not found.is_sqlite:
+        raise NotPlainError("not a SQLite file")
+    if size < 512 or size & (size - 1):
+        raise NotPlainError("an impossible size of pages")
+    # Version of the format (2: WAL, harmless where there is none), reserved bytes, fractions.
+    if head[18] not in (1, 2) or head[19] not in (1, 2) or head[20:24] != b"\x00\x40\x20\x20":
+        raise NotPlainError("an unusual header")
+    if found.encoding != 1:
+        raise NotPlainError("text that is not UTF-8")
+    if head[24:28] != head[92:96] or found.n_pages * size > found.n_bytes or not found.n_pages:
+        raise NotPlainError("a header that does not fit the file")
+
+
 @dataclass(frozen=True, slots=True)
 class Leaves:
     """The pages with the rows of a table, in the order of the rows.
@@ -164,9 +156,6 @@ class Leaves:
     pages: Numbers
     lows: Numbers
     highs: Numbers
-
-    def __len__(self) -> int:
-        return len(self.pages)
 
     def only(self, wanted: npt.NDArray[np.bool_] | slice) -> Leaves:
         """Return some of them."""
@@ -275,31 +264,20 @@ def layout_of(query: Query, table: str) -> Layout:
     if any(hidden for *_, hidden in columns):
         raise NotPlainError("columns that are computed")
     names = [str(column[1]) for column in columns]
-    free = set(_ROW_IDS).difference(map(str.lower, names))
+    free = [name for name in _ROW_IDS if name not in map(str.lower, names)]
     if not free:
         raise NotPlainError("a column in the place of the row id")
-    return Layout(
-        table,
-        int(found[0][0]),
-        {name: place for place, name in enumerate(names)},
-        frozenset(_reals(columns)),
-        _alias(query, table, columns),
-        min(free, key=_ROW_IDS.index),
-    )
-
-
-def _reals(columns: Sequence[tuple[Any, ...]]) -> Iterable[str]:
-    """Yield the columns that are declared to hold reals."""
-    for _, name, kind, *_ in columns:
-        declared = str(kind).upper()
-        if _IS_REAL.search(declared) and not _IS_OTHER.search(declared):
-            yield str(name)
-
-
-def _alias(query: Query, table: str, columns: Sequence[tuple[Any, ...]]) -> str | None:
-    """Return the column that is the row id: a primary key for which there is no index."""
-    keys = [column for column in columns if column[5]]
-    if len(keys) != 1 or str(keys[0][2]).upper() != "INTEGER":
-        return None
-    indexes = query(f"PRAGMA index_list({quoted(table)})")
-    return None if any(index[3] == "pk" for index in indexes) else str(keys[0][1])
+    declared = [str(column[2]).upper() for column in columns]
+    reals = [
+        name
+        for name, kind in zip(names, declared, strict=True)
+        if _IS_REAL.search(kind) and not _IS_OTHER.search(kind)
+    ]
+    keys = [place for place, column in enumerate(columns) if column[5]]
+    alias = None
+    if len(keys) == 1 and declared[keys[0]] == "INTEGER":
+        # The row id is a primary key for which there is no index.
+        indexes = query(f"PRAGMA index_list({quoted(table)})")
+        alias = None if any(index[3] == "pk" for index in indexes) else names[keys[0]]
+    places = {name: place for place, name in enumerate(names)}
+    return Layout(table, int(found[0][0]), places, frozenset(reals), alias, free[0])
