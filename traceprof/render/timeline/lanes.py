@@ -159,7 +159,7 @@ _LANES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadLanes:
+class ThreadRows:
     """The rows of one thread (ABSENT: not known which); ``weight`` orders threads."""
 
     process: int
@@ -168,7 +168,7 @@ class ThreadLanes:
     weight: tuple[int, int, int]
 
 
-def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadLanes]:
+def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadRows]:
     """Return the lanes of every thread that left rows, the most telling threads first."""
     rows: dict[tuple[int, int], list[LaneRow]] = defaultdict(list)
     for lane in _LANES:
@@ -176,7 +176,7 @@ def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadL
         for key, label, part in _parts(lane, frame):
             rows[key].extend(make_rows(label, lane.kind, _events(lane, part, origin_ns, names)))
     threads = [
-        ThreadLanes(process, thread, tuple(found), _weight(found))
+        ThreadRows(process, thread, tuple(found), _weight(found))
         for (process, thread), found in rows.items()
     ]
     return sorted(threads, key=lambda t: (t.process, *(-w for w in t.weight), t.thread))
@@ -271,7 +271,7 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
     devices: dict[int, list[tuple[int, tuple[LaneRow, ...]]]] = defaultdict(list)
     for process, device, rows in device_groups(trace, window.start_ns, names):
         devices[process].append((device, rows))
-    threads: dict[int, list[ThreadLanes]] = defaultdict(list)
+    threads: dict[int, list[ThreadRows]] = defaultdict(list)
     for found in thread_lanes(trace, window.start_ns, names):
         threads[found.process].append(found)
     main = [p for p in {*devices, *threads} if devices[p] or any(map(_is_telling, threads[p]))]
@@ -349,7 +349,7 @@ def _in_order(known: pd.DataFrame, processes: Iterable[int]) -> list[int]:
     return sorted(processes, key=place)
 
 
-def _thread_groups(trace: Trace, section: str, threads: list[ThreadLanes]) -> list[LaneGroup]:
+def _thread_groups(trace: Trace, section: str, threads: list[ThreadRows]) -> list[LaneGroup]:
     """Return one group per telling thread and one for all the others."""
     telling = [t for t in threads if _is_telling(t)]
     others = [t for t in threads if not _is_telling(t)]
@@ -376,7 +376,7 @@ def _few(groups: Sequence[LaneGroup]) -> Sequence[LaneGroup]:
 
 
 def _joined_group(
-    trace: Trace, section: str, label: str, threads: Sequence[ThreadLanes]
+    trace: Trace, section: str, label: str, threads: Sequence[ThreadRows]
 ) -> LaneGroup:
     rows = tuple(
         LaneRow(_thread_label(trace, thread) if i == 0 else row.label, row.kind, row.channels)
@@ -386,15 +386,15 @@ def _joined_group(
     return LaneGroup(section, label, "threads", rows, threads[0].process)
 
 
-def _is_telling(thread: ThreadLanes) -> bool:
+def _is_telling(thread: ThreadRows) -> bool:
     return any(row.kind in _TELLING_KINDS or row.label == "Operators" for row in thread.rows)
 
 
-def _thread_group(trace: Trace, section: str, thread: ThreadLanes) -> LaneGroup:
+def _thread_group(trace: Trace, section: str, thread: ThreadRows) -> LaneGroup:
     return LaneGroup(section, _thread_label(trace, thread), "thread", thread.rows, thread.process)
 
 
-def _thread_label(trace: Trace, thread: ThreadLanes) -> str:
+def _thread_label(trace: Trace, thread: ThreadRows) -> str:
     if thread.thread == ABSENT:
         return "Synchronisation"
     known = trace.threads[
