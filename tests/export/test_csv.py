@@ -13,7 +13,7 @@ from traceprof.export import exporter_called
 from traceprof.export.request import Request
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.tables import TABLES
-from traceprof.render.csv_text import safe_cell
+from traceprof.render.tables_text import safe_cell
 from traceprof.session.run import open_run
 
 FORMULA = '=HYPERLINK("http://x","a, b")'

@@ -16,28 +16,23 @@ from typing import Any, Final, get_args, get_origin
 
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["PlainCommand", "PlainGroup"]
-
 _WHOLE: Final = re.compile(r"(0|-?[1-9][0-9]{0,17})", re.ASCII)
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 
 
-class PlainCommand(TyperCommand):
+class _Plain:
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
+        """Read the command line."""
+        _read_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)  # type: ignore[misc]
+
+
+class PlainCommand(_Plain, TyperCommand):
     """A command that reads plain values itself."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line."""
-        _read_plainly(self.get_params(ctx))
-        return super().parse_args(ctx, args)
 
-
-class PlainGroup(TyperGroup):
+class PlainGroup(_Plain, TyperGroup):
     """Commands, before whose names plain values are read by themselves."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line."""
-        _read_plainly(self.get_params(ctx))
-        return super().parse_args(ctx, args)
 
 
 class _NotPlainError(Exception):

@@ -18,8 +18,6 @@ from traceprof.session.answer import Document
 from traceprof.session.run import Run
 from traceprof.units import NS_PER_S
 
-__all__ = ["EXPORTS"]
-
 _ANALYSES: Final = ("steps", "breakdown", "idle", "phases", "collectives", "copies")
 _PER_INSTANT: Final = frozenset({"step", "at_ns", "number"})
 """Keys of tables that tell what happened one after another: a gauge has one value."""

@@ -29,10 +29,10 @@ from traceprof.formats.tables.folder import FolderWriter, Storage
 from traceprof.model.results import Column, Note, Unit
 from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.model.timing import TimeWindow
-from traceprof.render.csv_text import safe_cell, to_csv
 from traceprof.render.escape import visible_text
 from traceprof.render.formatting import plain, value_text
 from traceprof.render.shown import ShownTable, tables_of
+from traceprof.render.tables_text import safe_cell, to_csv
 from traceprof.session.cutting import FileOfRun, files_of_run, write_manifest
 from traceprof.session.material import Material, Portion
 from traceprof.session.run import Run, open_run

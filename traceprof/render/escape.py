@@ -13,16 +13,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = [
-    "MAX_NAME_LENGTH",
-    "html_list",
-    "html_text",
-    "plain_text",
-    "plotly_text",
-    "script_json",
-    "visible_text",
-]
-
 MAX_NAME_LENGTH: Final = 1_000
 
 # C0 and C1 controls, line and paragraph separators, bidirectional marks and isolates, BOM,

@@ -13,19 +13,6 @@ from typing import Final
 
 from traceprof.model.activity import PARTS, Part
 
-__all__ = [
-    "CATEGORIES",
-    "HEAT",
-    "PART_STYLES",
-    "STATES",
-    "Category",
-    "HeatLevel",
-    "PartStyle",
-    "category_index",
-    "category_of",
-    "ink_on",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Category:

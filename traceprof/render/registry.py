@@ -48,7 +48,8 @@ Render = Callable[[Answered, Options], str]
 class Renderer:
     """One way out: its name, its files' suffix and media type, and the module with ``RENDER``.
 
-    A module that begins with a dot is one of this package.
+    A module that begins with a dot is one of this package; behind a colon stands what is called
+    otherwise than ``RENDER``.
     """
 
     name: str
@@ -61,8 +62,8 @@ class Renderer:
 RENDERERS: Final[tuple[Renderer, ...]] = (
     Renderer("text", "for a terminal", ".txt", "text/plain", ".text.answers"),
     Renderer("json", "for programs, see docs/schema", ".json", "application/json", ".json_text"),
-    Renderer("csv", "one table, for a spreadsheet", ".csv", "text/csv", ".csv_text"),
-    Renderer("markdown", "tables for a text", ".md", "text/markdown", ".markdown_text"),
+    Renderer("csv", "one table, for a spreadsheet", ".csv", "text/csv", ".tables_text:CSV"),
+    Renderer("markdown", "tables for a text", ".md", "text/markdown", ".tables_text:MARKDOWN"),
     Renderer("html", "tables as a page", ".html", "text/html", ".html_text"),
 )
 
@@ -85,6 +86,6 @@ def render(name: str, document: Answered, options: Options | None = None) -> str
     Raises:
         UsageError: there is none of that name, or the form cannot hold the document.
     """
-    module = import_module(renderer_named(name).module, __package__)
-    write: Render = module.RENDER
+    place, _, constant = renderer_named(name).module.partition(":")
+    write: Render = getattr(import_module(place, __package__), constant or "RENDER")
     return write(document, options or Options())

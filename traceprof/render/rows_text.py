@@ -14,9 +14,8 @@ from traceprof.model.results import Column, TableSpec, Unit
 from traceprof.model.tables import ABSENT
 from traceprof.query.engine import QueryRows
 from traceprof.query.views import View
-from traceprof.render.csv_text import csv_lines, safe_cell
 from traceprof.render.escape import plain_text
-from traceprof.render.markdown_text import markdown_text
+from traceprof.render.tables_text import csv_lines, markdown_text, safe_cell
 from traceprof.units import format_bytes, format_duration, format_rate, format_ratio
 
 

@@ -194,8 +194,9 @@ def _dot(x: Axis, y: Axis, name: str, row: Row, by: str) -> str:
     low, high = (float(row[f"{end}_ratio"]) * size for end in ("low", "high"))
     interval = ""
     if isfinite(low) and isfinite(high) and low > 0:
-        ends = {"y1": y(max(low, 2.0**y.low)), "y2": y(high)}
-        interval = element("line", x1=x(size), x2=x(size), **ends, style="stroke:var(--own)")
+        top, at = y(high), x(size)
+        bottom = y(max(low, 2.0**y.low))
+        interval = element("line", x1=at, x2=at, y1=bottom, y2=top, style="stroke:var(--own)")
     title = f"<title>{html_text(words)}</title>"
     return interval + element(
         "circle", title, cx=x(size), cy=y(value), r="4", style="fill:var(--own)"

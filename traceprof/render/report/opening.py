@@ -24,8 +24,6 @@ from traceprof.session.answer import Document
 from traceprof.session.selection import select
 from traceprof.units import format_duration
 
-__all__ = ["explaining_html", "findings_html", "heading_html", "late_html", "summary_html"]
-
 _SHOWN: Final = 5
 
 

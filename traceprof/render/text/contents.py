@@ -22,8 +22,6 @@ from traceprof.render.text.tables import printed, table_view
 from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
 
-__all__ = ["contents_view", "render_contents"]
-
 _MOST_PROCESSES: Final = 8
 _MORE: Final = "more: traceprof show quality TRACE, traceprof show steps TRACE"
 _RANKS: Final = TableSpec(
