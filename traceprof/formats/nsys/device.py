@@ -42,7 +42,8 @@ def read_kernels(
     parts = []
     if KERNELS in database.tables:
         raw = _read(database, KERNELS, ("demangledName",), (_NODE,), window, where or None)
-        parts.append(_kernels(database, rules, raw))
+        names = named(database, raw["demangledName"])
+        parts.append(cupti.make_kernels(_place(raw), names, rules, raw[_NODE]))
     if GRAPHS in database.tables and not where:
         raw = _read(database, GRAPHS, ("graphId",), (), window)
         parts.append(cupti.make_traced_graphs(_place(raw), raw["graphId"]))
@@ -56,13 +57,9 @@ def read_kernels_and_shapes(
     if not has_kernel_shapes(database) or GRAPHS in database.tables:
         return read_kernels(database, rules, window), read_kernel_shapes(database, window)
     raw = _read(database, KERNELS, ("demangledName",), (_NODE, *_SHAPE), window)
-    return _kernels(database, rules, raw), cupti.make_kernel_shapes(_place(raw), raw)
-
-
-def _kernels(
-    database: Database, rules: Sequence[KernelRule], raw: Mapping[str, Column]
-) -> pd.DataFrame:
-    return cupti.make_kernels(_place(raw), named(database, raw["demangledName"]), rules, raw[_NODE])
+    place, names = _place(raw), named(database, raw["demangledName"])
+    kernels = cupti.make_kernels(place, names, rules, raw[_NODE])
+    return kernels, cupti.make_kernel_shapes(place, raw)
 
 
 def has_kernel_shapes(database: Database) -> bool:

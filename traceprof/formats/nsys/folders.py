@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,30 +34,25 @@ def as_database(folder: Path) -> Iterator[Path]:
 
 def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> None:
     try:
-        with _batches(file) as batches, connection.cursor() as cursor:
-            cursor.adbc_ingest(file.stem, batches, mode="create")
+        with _opened(file) as (stored, batches), connection.cursor() as cursor:
+            schema = pa.schema([pa.field(one.name, _stored_as(one.type)) for one in stored])
+            parts = (_cast(batch, schema) for batch in batches)
+            reader = pa.RecordBatchReader.from_batches(schema, parts)
+            cursor.adbc_ingest(file.stem, reader, mode="create")
     except (OSError, pa.ArrowException, adbc_driver_manager.Error) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(f"{file}: cannot be read: {why}: export it again with nsys") from error
 
 
 @contextmanager
-def _batches(file: Path) -> Iterator[pa.RecordBatchReader]:
-    """Give the rows of a table as SQLite can hold them."""
+def _opened(file: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]:
+    """Give the columns of a table, and its rows."""
     if file.suffix == ".parquet":
         with pq.ParquetFile(file) as table:
-            schema = _storable(table.schema_arrow)
-            parts = (_cast(batch, schema) for batch in table.iter_batches())
-            yield pa.RecordBatchReader.from_batches(schema, parts)
+            yield table.schema_arrow, table.iter_batches()
     else:
         with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
-            schema = _storable(stream.schema)
-            parts = (_cast(batch, schema) for batch in stream)
-            yield pa.RecordBatchReader.from_batches(schema, parts)
-
-
-def _storable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(one.name, _stored_as(one.type)) for one in schema])
+            yield stream.schema, stream
 
 
 def _stored_as(kind: pa.DataType) -> pa.DataType:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -44,14 +44,11 @@ _NEEDED: Final = {
     _CPU_FAULTS: ("start", "globalPid"),
 }
 """The columns of each table without which it says nothing."""
+_Metric: TypeAlias = tuple[str, str]
+"""Name and unit."""
 _GPU_INDEX: Final = 0xFF
 _ON_DEVICE: Final = (2, 4, 5, 6)  # device, managed, device static, managed static
 _FREED: Final = 1
-
-
-class _Metric(NamedTuple):
-    name: str
-    unit: str
 
 
 def read_metrics(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
@@ -165,7 +162,7 @@ def network_metrics(database: Database) -> pd.DataFrame:
         source = f"nic:{names.get(owner, owner)}"
         if rows["several"].iloc[0]:
             source += f":{port}"
-        metric = metrics.get((group, index), _Metric(f"metric {index}", ""))
+        metric = metrics.get((group, index), (f"metric {index}", ""))
         parts.append(_series(source, metric, rows.sort_values("start", kind="stable")))
     return stack("samples", parts)
 
@@ -173,20 +170,16 @@ def network_metrics(database: Database) -> pd.DataFrame:
 def _series(source: str, metric: _Metric, rows: pd.DataFrame) -> pd.DataFrame:
     starts, ends = (rows[name].to_numpy(np.int64) for name in ("start", "end"))
     values = rows["value"].to_numpy(np.float64)
-    counted, per_ns = _counted(metric)
+    title, unit = metric
+    counted, per_ns = _BYTES.match(title), _PER.get(unit.lower())
     if counted is None or per_ns is None:
-        name = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
+        name = f"{title} ({unit})" if unit else title
     else:
         starts, values = _add_up(starts, ends, values / per_ns)
         source = f"{source} {counted['protocol']}"
         name = f"bytes_{counted['direction'].lower()}"
     n_rows = len(starts)
     return _samples(starts, constant_name(source, n_rows), constant_name(name, n_rows), values)
-
-
-def _counted(metric: _Metric) -> tuple[re.Match[str] | None, float | None]:
-    """Return what a metric counts bytes of, and the ns of its rate; None where it does not."""
-    return _BYTES.match(metric.name), _PER.get(metric.unit.lower())
 
 
 def _add_up(
@@ -216,7 +209,7 @@ def _metrics(database: Database) -> Mapping[tuple[int, int], _Metric]:
     rows = database.rows(
         f"SELECT metricsListId, metricsIdx, name, {unit} FROM TARGET_INFO_NETWORK_METRICS"
     )
-    return {(group, index): _Metric(str(name), str(text)) for group, index, name, text in rows}
+    return {(group, index): (str(name), str(text)) for group, index, name, text in rows}
 
 
 def _interfaces(database: Database) -> dict[int, str]:
