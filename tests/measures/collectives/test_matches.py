@@ -11,7 +11,7 @@ from tests.builders import TraceBuilder, plain
 from tests.measures.generated_run import MS, Clock, Plan, make_ranks_of
 from tests.measures.ranks.two_ranks import two_ranks
 from tests.running import run
-from traceprof.measures.collectives.communicators import find_shift
+from traceprof.measures.collectives.communicators import line_up
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.model.placement import retime
 from traceprof.model.ranks import Ranks
@@ -111,7 +111,7 @@ def test_a_shift_is_found_whatever_the_clocks_show(
     sizes = np.arange(len(ends))
     cut = slice(max(0, shift), len(ends) + min(0, shift))
     other = (ends[cut] + offset, sizes[cut])
-    assert find_shift((ends, sizes), other) == max(0, shift)
+    assert line_up((ends, sizes), other).shift == max(0, shift)
 
 
 @pytest.mark.parametrize("missing", [0, 3])
@@ -121,7 +121,7 @@ def test_clocks_that_have_nothing_in_common_are_lined_up(missing: int) -> None:
     ends = np.cumsum(100 * MS + random.integers(-50_000, 50_000, 60))
     sizes = np.ones(60, np.int64)
     other = ends[missing:] + 3600 * 1000 * MS + random.integers(-2_000, 2_000, 60 - missing)
-    assert find_shift((ends, sizes), (other, sizes[missing:])) == missing
+    assert line_up((ends, sizes), (other, sizes[missing:])).shift == missing
 
 
 def test_a_correction_moves_what_its_process_did_and_nothing_else() -> None:

@@ -319,7 +319,7 @@ def _on_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
         yield f"the clocks of {', '.join(named)} are not tied to the others by any collective"
 
 
-_TABLE_OF_CLOCKS: Final = TableSpec.of(
+_TABLE: Final = TableSpec.of(
     "clocks",
     "one row per rank: its clock against that of the first rank",
     """
@@ -333,13 +333,13 @@ _TABLE_OF_CLOCKS: Final = TableSpec.of(
     key device: its device, where a process drives several
     """,
 )
-SPEC: Final = ResultSpec.of(_TABLE_OF_CLOCKS)
+SPEC: Final = ResultSpec.of(_TABLE)
 
 
 def measure_alignment(ranks: Ranks) -> Result:
     """Return how the clocks stand to each other, over the whole recording."""
     alignment = find_alignment(ranks)
-    table = _TABLE_OF_CLOCKS.frame([asdict(clock) for clock in alignment.clocks])
+    table = _TABLE.frame([asdict(clock) for clock in alignment.clocks])
     return Result("alignment", SPEC, {"clocks": table}, notes=alignment.notes)
 
 

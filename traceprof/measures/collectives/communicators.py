@@ -13,7 +13,7 @@ Sequences that ranks recorded from different beginnings are lined up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,10 @@ _ABOUT: Final = 2.0
 _CLEAR_NS: Final = 1000
 
 
+Recorded: TypeAlias = tuple[Int64Array, Int64Array]
+"""What a rank recorded of a sequence: ends in ns, and sizes."""
+
+
 class LinedUp(NamedTuple):
     """A shift, and whether no other does about as well."""
 
@@ -39,20 +43,7 @@ class LinedUp(NamedTuple):
     is_clear: bool
 
 
-def find_shift(
-    reference: tuple[Int64Array, Int64Array],
-    other: tuple[Int64Array, Int64Array],
-    one_clock: bool = False,
-) -> int:
-    """Return the shift of `line_up`."""
-    return line_up(reference, other, one_clock).shift
-
-
-def line_up(
-    reference: tuple[Int64Array, Int64Array],
-    other: tuple[Int64Array, Int64Array],
-    one_clock: bool = False,
-) -> LinedUp:
+def line_up(reference: Recorded, other: Recorded, one_clock: bool = False) -> LinedUp:
     """Return k such that element i of ``other`` is element i + k of ``reference``.
 
     Both are (ends in ns, sizes). What is the same has the same size and ends at the same time,
@@ -90,11 +81,7 @@ def overlap_of(n_reference: int, n_other: int, shift: int) -> tuple[slice, slice
     return slice(first, last), slice(first - shift, last - shift)
 
 
-def _cost(
-    reference: tuple[Int64Array, Int64Array],
-    other: tuple[Int64Array, Int64Array],
-    shift: int,
-) -> tuple[float, float, float]:
+def _cost(reference: Recorded, other: Recorded, shift: int) -> tuple[float, float, float]:
     """Return the share of unequal sizes, the unsteadiness and the size of the difference (ns)."""
     there, here = overlap_of(len(reference[0]), len(other[0]), shift)
     unequal = float(np.mean(reference[1][there] != other[1][here]))
@@ -178,10 +165,7 @@ def tell_communicators(
 
 
 def _lanes(rows: pd.DataFrame) -> list[_Lane]:
-    placed = rows.assign(
-        place=np.arange(len(rows)),
-        kind=rows.groupby(_KIND).ngroup(),
-    )
+    placed = rows.assign(place=np.arange(len(rows)), kind=rows.groupby(_KIND).ngroup())
     return [
         _Lane(
             member=int(own["member"].iloc[0]),
@@ -243,7 +227,7 @@ def _distance(one: _Lane, other: _Lane) -> float | None:
     Clocks of different processes may differ by any constant.
     """
     one_clock = one.clock == other.clock
-    shift = find_shift((one.ends, one.kinds), (other.ends, other.kinds), one_clock)
+    shift = line_up((one.ends, one.kinds), (other.ends, other.kinds), one_clock).shift
     there, here = overlap_of(len(one.ends), len(other.ends), shift)
     if not len(one.ends[there]) or np.mean(one.kinds[there] != other.kinds[here]) > _MOST_UNEQUAL:
         return None
@@ -254,11 +238,6 @@ def _distance(one: _Lane, other: _Lane) -> float | None:
     if float(np.mean(side_by_side)) < _LEAST_SIDE_BY_SIDE:
         return None
     distance = np.abs(apart - ahead)
-    shorter = np.minimum(_durations(one, there), _durations(other, here))
+    shorter = np.minimum((one.ends - one.starts)[there], (other.ends - other.starts)[here])
     together = distance <= np.maximum(_TOGETHER_NS, _TOGETHER_RATIO * shorter)
     return float(np.median(distance)) if together.mean() >= _LEAST_SIDE_BY_SIDE else None
-
-
-def _durations(lane: _Lane, rows: slice) -> Int64Array:
-    durations: Int64Array = lane.ends[rows] - lane.starts[rows]
-    return durations

@@ -29,7 +29,7 @@ from traceprof.model.results import Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-_TABLE_OF_EVENTS: Final = TableSpec.of(
+_TABLE: Final = TableSpec.of(
     "events",
     "one row per collective, in the order of time",
     """
@@ -58,7 +58,7 @@ _TABLE_OF_EVENTS: Final = TableSpec.of(
     key number [number]: its place in the recording of the process, from 0
     """,
 )
-SPEC: Final = ResultSpec.of(_TABLE_OF_EVENTS)
+SPEC: Final = ResultSpec.of(_TABLE)
 _WORDS: Final = {"send": "to", "recv": "from"}
 
 
@@ -88,7 +88,7 @@ def measure_collective_events(ranks: Ranks) -> Result:
         busbw_bytes_per_s=work["bus_bytes"] / seconds,
         kernels_count=work["kernels"],
     )
-    return Result("collective-events", SPEC, {"events": _TABLE_OF_EVENTS.frame(table)})
+    return Result("collective-events", SPEC, {"events": _TABLE.frame(table)})
 
 
 def _known(values: pd.Series) -> pd.Series:

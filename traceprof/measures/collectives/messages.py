@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.measures.collectives.communicators import find_shift, overlap_of
+from traceprof.measures.collectives.communicators import line_up, overlap_of
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
 from traceprof.measures.collectives.operations import collectives_of_ranks, find_collectives
 from traceprof.measures.facts import fact, of_window
@@ -79,7 +79,7 @@ def _paired(ends: pd.DataFrame) -> Int64Array:
         sends, receives = (own.sort_values(["order", "place"]) for own in (sends, receives))
         shift = 0
         if len(sends) != len(receives):
-            shift = find_shift(_signature(sends), _signature(receives))
+            shift = line_up(_signature(sends), _signature(receives)).shift
         there, here = overlap_of(len(sends), len(receives), shift)
         sent, taken = sends["place"].to_numpy()[there], receives["place"].to_numpy()[here]
         found[sent] = found[taken] = next_number + np.arange(len(sent))

@@ -7,7 +7,6 @@ arrives at its next holds no waiting for others, so that ranks compare.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -21,12 +20,12 @@ from traceprof.measures.collectives.waits import matches_in_step
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.host.states import find_host_phases
+from traceprof.measures.rows import are_first
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import compact, rows_by_values
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
@@ -49,19 +48,10 @@ _KNOWN_COLUMNS: Final = ("match", "member", "late_ns")
 _OF_PROCESSES: Final = ("api_calls", "host_ops", "ranges", "kernels", "collectives")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Doings:
-    """When a process was in which phase, in any of them, and what the rest is called."""
-
-    phases: Mapping[str, Intervals]
-    claimed: Intervals
-    rest: str
-
-    def within(self, starts: Int64Array, ends: Int64Array) -> dict[str, Int64Array]:
-        """Return the ns of every phase in each span, and of the rest."""
-        spent = {name: time.covered_ns(starts, ends) for name, time in self.phases.items()}
-        rest = ends - starts - self.claimed.covered_ns(starts, ends)
-        return spent | {self.rest: rest + spent.get(self.rest, 0)}
+_Doings: TypeAlias = tuple[Mapping[str, Intervals], Intervals, str]
+"""When a process was in which phase, in any of them, and what the rest is called."""
+_Spans: TypeAlias = tuple[int, int, Int64Array, Int64Array]
+"""A rank, its process, and starts and ends."""
 
 
 @of_window
@@ -93,12 +83,11 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
 
 def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> npt.NDArray[np.int32]:
     """Return the places of the rows whose ranks were in step, by the start of the last rank."""
-    in_step = matches_in_step(ranks).table
-    numbers = in_step.index.to_numpy(np.int64)
-    known = np.flatnonzero(Matches(matches.members, rows, in_step).among(numbers))
-    places = np.searchsorted(numbers, rows.array("match")[known])
-    last_ns = in_step["last_start_ns"].to_numpy(np.int64)[places]
-    return known[np.lexsort((rows.array("member")[known], last_ns))].astype(np.int32)
+    in_step = Matches(matches.members, rows, matches_in_step(ranks).table)
+    known = np.flatnonzero(in_step.among(in_step.table.index.to_numpy(np.int64)))
+    own = rows.where(known)
+    order = np.lexsort((own.array("member"), in_step.told(own, "last_start_ns")))
+    return known[order].astype(np.int32)
 
 
 def phases_of_arrivals(arrivals: CompactTable) -> list[str]:
@@ -131,13 +120,6 @@ def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> pd.DataFrame
     return pd.DataFrame(sums, index=pd.RangeIndex(n))
 
 
-def _ends_before(ranks: Ranks, starts: Int64Array, ends: Int64Array) -> Int64Array:
-    """Return when a rank had ended the collective before each of its own, by their start."""
-    before = np.full(len(starts), ranks.span.start_ns, np.int64)
-    before[1:] = np.maximum.accumulate(ends)[:-1]
-    return np.minimum(np.maximum(before, ranks.span.start_ns), starts)
-
-
 def _time_in_phases(
     ranks: Ranks, matches: Matches, rows: CompactTable
 ) -> Iterator[tuple[str, Int64Array]]:
@@ -160,8 +142,11 @@ def _spans(
     """Return what each part of the ranks is asked: the spans before the arrivals of its ranks."""
     asked: list[list[_Spans]] = [[] for _ in ranks.parts]
     starts, ends, part = (rows.array(name) for name in ("start_ns", "end_ns", "part"))
+    begin_ns = ranks.span.start_ns
     for member, own in rows_of.items():
-        before = _ends_before(ranks, starts[own], ends[own])
+        # When the rank had ended the collective before each of its own, by their start.
+        before = np.maximum.accumulate(np.append(begin_ns, ends[own]))[:-1]
+        before = np.minimum(before, starts[own])
         span = member, matches.members[member].process, before, starts[own]
         asked[int(part[own.start])].append(span)
     return [(tuple(own),) for own in asked]
@@ -169,12 +154,8 @@ def _spans(
 
 def _slices(values: Int64Array) -> dict[int, slice]:
     """Return where each of ``values`` stands, which are in order."""
-    borders = [*np.flatnonzero(np.diff(values, prepend=ABSENT - 1)).tolist(), len(values)]
+    borders = [*np.flatnonzero(are_first(values)).tolist(), len(values)]
     return {int(values[begin]): slice(begin, end) for begin, end in pairwise(borders)}
-
-
-_Spans: TypeAlias = tuple[int, int, Int64Array, Int64Array]
-"""A rank, its process, and starts and ends."""
 
 
 def _before_arrivals(
@@ -182,42 +163,33 @@ def _before_arrivals(
 ) -> dict[int, dict[str, npt.NDArray[Any]]]:
     """Return, by rank, the ns of every phase in each of its spans, as small as they fit."""
     doings = _doings(trace) if asked else {}
-    return {
-        member: {
-            name: compact(spent) for name, spent in doings[process].within(starts, ends).items()
-        }
-        for member, process, starts, ends in asked
-    }
+    found = {}
+    for member, process, starts, ends in asked:
+        phases, claimed, rest = doings[process]
+        spent = {name: time.covered_ns(starts, ends) for name, time in phases.items()}
+        left = ends - starts - claimed.covered_ns(starts, ends)
+        spent[rest] = left + spent.get(rest, 0)
+        found[member] = {name: compact(ns) for name, ns in spent.items()}
+    return found
 
 
 @fact
 def _doings(trace: Trace) -> Mapping[int, _Doings]:
     """Return what each process did when."""
-    on_host = {phases.process: phases.times for phases in find_host_phases(trace)}
+    of_hosts = {phases.process: phases.times for phases in find_host_phases(trace)}
     has_device = "kernels" in trace.recorded
     on_device = _on_devices(trace) if has_device else {}
-    return {
-        process: _doings_of_one(
-            Intervals.single(trace.span.start_ns, first),
-            {n: t for n, t in on_host.get(process, {}).items() if n != "communication"},
-            on_device.get(process, {}) if has_device else None,
-        )
-        for process, first in _first_events(trace).items()
-    }
-
-
-def _doings_of_one(
-    before: Intervals,
-    on_host: Mapping[str, Intervals],
-    on_device: Mapping[str, Intervals] | None,
-) -> _Doings:
-    if on_device is None:
-        phases = {NOT_RECORDED: before} | dict(on_host)
-        return _Doings(phases, _union(phases), UNCLAIMED)
-    phases = {NOT_RECORDED: before} | dict(on_device)
-    busy = _union(phases)
-    phases |= {f"{name}{ON_HOST}": time - busy for name, time in on_host.items()}
-    return _Doings(phases, _union(phases), DEVICE_IDLE)
+    found = {}
+    for process, first in _first_events(trace).items():
+        phases = {NOT_RECORDED: Intervals.single(trace.span.start_ns, first)}
+        on_host = {n: t for n, t in of_hosts.get(process, {}).items() if n != "communication"}
+        if has_device:
+            phases |= on_device.get(process, {})
+            busy = _union(phases)
+            on_host = {f"{name}{ON_HOST}": time - busy for name, time in on_host.items()}
+        phases |= on_host
+        found[process] = phases, _union(phases), DEVICE_IDLE if has_device else UNCLAIMED
+    return found
 
 
 def _union(phases: Mapping[str, Intervals]) -> Intervals:

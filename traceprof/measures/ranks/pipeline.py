@@ -16,11 +16,11 @@ from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.collectives.operations import find_collectives
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
+from traceprof.measures.rows import bounds, unions_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.spans import steps_of_calls
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import rows_by_value
-from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
@@ -214,7 +214,9 @@ def measure_pipeline(ranks: Ranks) -> Result:
     members = tuple(stage.member for stage in stages)
     by_step = any(len(find_steps(part)) for part in ranks)
     numbers = [stage.pipeline for stage in stages]
-    spans = _together(ranks.each(_spans, members, np.array(numbers), by_step=by_step), numbers)
+    every = pd.concat(ranks.each(_spans, members, np.array(numbers), by_step=by_step))
+    every = every.groupby(["pipeline", "step"], as_index=False).agg(**_SPAN)
+    spans = [every[every["pipeline"] == number] for number in range(max(numbers) + 1)]
     of_stages = [spans[number] for number in numbers]
     told = ranks.each(_busy, members, of_stages, by_step=by_step)
     busy_ns = {place: own for one in told for place, own in one.items()}
@@ -224,25 +226,21 @@ def measure_pipeline(ranks: Ranks) -> Result:
         for i, stage in enumerate(stages)
     ]
     whole = sum(row["span_ns"] for row in rows)
-    scalars = {
+    scalars: dict[str, Any] = {
         "stages_count": len(rows),
-        "pipelines_count": stages[-1].pipeline + 1,
+        "pipelines_count": len(spans),
         "bubble_ratio": sum(row["bubble_ns"] for row in rows) / whole if whole else 0.0,
         "known_from": stages[0].known_from,
     }
-    table = _STAGES.frame(rows)
-    return Result("pipeline", SPEC, {"stages": table}, scalars, (_note(scalars),))
-
-
-def _note(scalars: Mapping[str, Any]) -> Note:
     several = " of {pipelines:count} pipelines" if scalars["pipelines_count"] > 1 else ""
-    return Note.of(
+    note = Note.of(
         f"{{n:count}} stages{several}, told by {{known_from}}: {{bubble:ratio}} bubble",
         n=scalars["stages_count"],
         pipelines=scalars["pipelines_count"],
         known_from=scalars["known_from"],
         bubble=scalars["bubble_ratio"],
     )
+    return Result("pipeline", SPEC, {"stages": _STAGES.frame(rows)}, scalars, (note,))
 
 
 def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> pd.DataFrame:
@@ -300,12 +298,6 @@ def _spans(
     return found
 
 
-def _together(every: Sequence[pd.DataFrame], pipelines: Sequence[int]) -> list[pd.DataFrame]:
-    """Return the same of all files, pipeline by pipeline."""
-    spans = pd.concat(every).groupby(["pipeline", "step"], as_index=False).agg(**_SPAN)
-    return [spans[spans["pipeline"] == number] for number in range(max(pipelines) + 1)]
-
-
 _SPAN: Final[dict[str, Any]] = {"start_ns": ("start_ns", "min"), "end_ns": ("end_ns", "max")}
 
 
@@ -314,13 +306,10 @@ def _busy(
 ) -> dict[int, int]:
     """Return how long each stage of one file is busy in its ``spans``."""
     work = _of_stages(trace, members, by_step=by_step)
-    starts, ends = work["start_ns"].to_numpy(np.int64), work["end_ns"].to_numpy(np.int64)
-    found = {}
-    for stage, rows in rows_by_value(work["stage"].to_numpy(np.int64)).items():
-        busy = Intervals.union_of(starts[rows], ends[rows])
-        own = spans[stage]
-        found[stage] = int(busy.covered_ns(own["start_ns"], own["end_ns"]).sum())
-    return found
+    return {
+        stage: int(busy.covered_ns(*bounds(spans[stage])).sum())
+        for stage, busy in unions_by(work, "stage").items()
+    }
 
 
 def _measure(
@@ -334,7 +323,7 @@ def _measure(
     return {
         "pipeline": stage.pipeline,
         "stage": stage.number,
-        "rank": None if stage.member.rank == ABSENT else stage.member.rank,
+        "rank": stage.member.known_rank,
         "bubble_ratio": 1 - busy_ns / span_ns if span_ns else 0.0,
         "ideal_ratio": None if micro_batches is None else others / (micro_batches + others),
         "bubble_ns": span_ns - busy_ns,

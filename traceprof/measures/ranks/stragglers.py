@@ -217,7 +217,7 @@ def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
 
 _NOTABLE_SKEW_NS: Final = 100_000
 
-_TABLE_OF_RANKS: Final = TableSpec.of(
+_RANKS: Final = TableSpec.of(
     "ranks",
     "one row per rank, by what it costs the others, the most first",
     """
@@ -244,7 +244,7 @@ _TABLE_OF_RANKS: Final = TableSpec.of(
     """,
 )
 SPEC: Final = ResultSpec.of(
-    _TABLE_OF_RANKS,
+    _RANKS,
     LATE_GROUPS,
     scalars="""
     total shared_count: collectives and messages that ranks share
@@ -269,7 +269,7 @@ def measure_stragglers(ranks: Ranks) -> Result:
         why = f"who waits for whom is withheld: {blame.why_not}"
     skew = _on_skew(blame)
     if why or not lateness:
-        nothing = {"ranks": _TABLE_OF_RANKS.frame(), "late_groups": LATE_GROUPS.frame()}
+        nothing = {"ranks": _RANKS.frame(), "late_groups": LATE_GROUPS.frame()}
         why = why or "the ranks share nothing after they first were in step"
         return Result("stragglers", SPEC, nothing, scalars, (Note(why), *skew))
     mean_ns = blame.whole_ns / len(matches.members)
@@ -291,7 +291,7 @@ def measure_stragglers(ranks: Ranks) -> Result:
         if rank.is_unclear
     ]
     tables = {
-        "ranks": _TABLE_OF_RANKS.frame([asdict(rank) for rank in lateness]),
+        "ranks": _RANKS.frame([asdict(rank) for rank in lateness]),
         "late_groups": frame_of_late(own for own in (late_whole, late_stage) if own),
     }
     notes = (*on_groups, *_notes(lateness, scalars, is_explained=bool(on_groups)), *skew)

@@ -11,17 +11,17 @@ import pandas as pd
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.peaks import peak_of
+from traceprof.measures.rows import bounds
 from traceprof.measures.traffic.copies import peak_of_route, route_of
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
-from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
 _SLICES: Final = 100
 _ON_DEVICE: Final = "d2d"
 _ELSEWHERE: Final = ("memset", "h2h")
 
-_TABLE_OF_SLICES: Final = TableSpec.of(
+_TABLE: Final = TableSpec.of(
     "slices",
     "one row per device, route and hundredth of the window in which something moved, in"
     " the order of time",
@@ -38,7 +38,7 @@ _TABLE_OF_SLICES: Final = TableSpec.of(
     derived peak_ratio: the rate's share of the peak
     """,
 )
-SPEC: Final = ResultSpec.of(_TABLE_OF_SLICES)
+SPEC: Final = ResultSpec.of(_TABLE)
 
 
 def measure_bandwidth(trace: Trace) -> Result:
@@ -46,14 +46,14 @@ def measure_bandwidth(trace: Trace) -> Result:
     copies = trace.copies
     moved = copies[(copies["n_bytes"] > 0) & ~copies["direction"].isin(_ELSEWHERE)]
     moved = moved.assign(route=route_of(moved))
-    edges = _edges(trace.span)
-    lanes = moved.groupby(["device", "route"])
+    n_slices, span_ns = min(_SLICES, trace.span.duration_ns), trace.span.duration_ns
+    edges = trace.span.start_ns + np.arange(n_slices + 1) * span_ns // max(n_slices, 1)
+    lanes = moved.groupby(["device", "route"]) if n_slices else ()
     parts = [
-        _in_slices(trace, (int(str(device)), str(route)), rows, edges)
+        _in_slices(trace, int(str(device)), str(route), rows, edges)
         for (device, route), rows in lanes
-        if len(edges) > 1
     ]
-    table = pd.concat(parts, ignore_index=True) if parts else _TABLE_OF_SLICES.frame()
+    table = pd.concat(parts, ignore_index=True) if parts else _TABLE.frame()
     return Result("bandwidth", SPEC, {"slices": table})
 
 
@@ -63,30 +63,24 @@ def _finish(result: Result) -> Result:
         return result.with_notes(Note("nothing was copied"))
     rate = table["size_bytes"] / table["duration_ns"] * 1e9
     table = table.assign(rate_bytes_per_s=rate, peak_ratio=rate / table["peak_bytes_per_s"])
-    order = table.sort_values(["at_ns", "device", "route"], ignore_index=True)
-    return result.with_table(order)
-
-
-def _edges(span: TimeWindow) -> Int64Array:
-    n_slices = min(_SLICES, span.duration_ns)
-    return span.start_ns + np.arange(n_slices + 1) * span.duration_ns // max(n_slices, 1)
+    return result.with_table(table.sort_values(["at_ns", "device", "route"], ignore_index=True))
 
 
 def _in_slices(
-    trace: Trace, lane: tuple[int, str], rows: pd.DataFrame, edges: Int64Array
+    trace: Trace, device: int, route: str, rows: pd.DataFrame, edges: Int64Array
 ) -> pd.DataFrame:
-    starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    starts, ends = bounds(rows)
     n_bytes = _shared_out(starts, ends, rows["n_bytes"].to_numpy(), edges)
     busy = Intervals.union_of(starts, ends).covered_ns(edges[:-1], edges[1:])
     table = pd.DataFrame(
         {
-            "device": lane[0],
-            "route": lane[1],
+            "device": device,
+            "route": route,
             "at_ns": edges[:-1] - trace.whole.span.start_ns,
             "duration_ns": np.diff(edges),
             "size_bytes": n_bytes,
             "busy_ns": busy,
-            "peak_bytes_per_s": _peak(trace, *lane),
+            "peak_bytes_per_s": _peak(trace, device, route),
         }
     )
     return table[(n_bytes > 0) | (busy > 0)]
@@ -112,8 +106,8 @@ def _shared_out(
     np.add.at(total, first[inside], n_bytes[inside])
     for i in np.flatnonzero(~inside):
         start, end, size = int(starts[i]), int(ends[i]), int(n_bytes[i])
-        bounds = [start, *edges[first[i] + 1 : last[i] + 1].tolist(), end]
-        cumulated = [size * (bound - start) // (end - start) for bound in bounds]
+        borders = [start, *edges[first[i] + 1 : last[i] + 1].tolist(), end]
+        cumulated = [size * (bound - start) // (end - start) for bound in borders]
         parts = [after - before for before, after in pairwise(cumulated)]
         total[first[i] : last[i] + 1] += np.array(parts, np.int64)
     return total
