@@ -71,8 +71,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST_WAITING:
         return
-    found = [find_waits(part) for part in context.ranks]
-    waits = pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+    waits = context.rows(find_waits)
     starts = waits["start_ns"].to_numpy()
     waits = waits[context.typical.covered_ns(starts, starts + 1) > 0]
     kinds = waits["name"].astype(str) + " (" + waits["pattern"].astype(str) + ")"

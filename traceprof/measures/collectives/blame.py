@@ -244,6 +244,7 @@ class _Chain:
         self.rows_of = [np.empty(0, np.int64)] * n_members
         for member, of_member in rows_by_value(self.member).items():
             self.rows_of[member] = of_member
+        self.stretches = self._stretches()
 
     def _of_last(self, values: _Float64Array) -> _Float64Array:
         """Return, for each row, the value of the rank that came last to its match."""
@@ -254,12 +255,11 @@ class _Chain:
 
     def charge(self, waited: _Float64Array) -> pd.DataFrame:
         """Return to whom ``waited`` ns of each row go back, and when these held the others up."""
-        stretches = self._stretches()
-        grown = self._grown(stretches)
-        member, at_ns, charged = self._back(stretches, grown, waited)
-        exact = _whole_numbers(charged)
-        frame = pd.DataFrame({"member": member, "at_ns": at_ns, "charged_ns": exact})
-        return frame[frame["charged_ns"] > 0].reset_index(drop=True)
+        charged = np.cumsum(self._back(self._grown(), waited))
+        # Whole numbers that add up to the sum, rounded down: what is left goes on.
+        exact = np.diff(np.floor(charged + 1e-6), prepend=0.0).astype(np.int64)
+        frame = pd.DataFrame({"member": self.last, "at_ns": self.at_ns, "charged_ns": exact})
+        return frame[exact > 0].reset_index(drop=True)
 
     def origin_of_match(self) -> pd.Series:
         """Return, by match, whom most of the waiting goes back to: one way along the chain.
@@ -268,12 +268,11 @@ class _Chain:
         for the longest since all were in step.
         """
         found = self.last.copy()
-        stretches = self._stretches()
         for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
             wait = self.wait[begin:end]
             if float(self.own_share[begin:end] @ wait) >= _OWN * wait.sum():
                 continue
-            first, until = stretches[place]
+            first, until = self.stretches[place]
             before = self.rows_of[found[place]][first:until]
             weight = self.weight_of[before]
             if weight.any():
@@ -295,7 +294,7 @@ class _Chain:
             found[matches[sync[matches] == ABSENT], 0] = found[matches[sync[matches] == ABSENT], 1]
         return [(int(a), int(b)) for a, b in found]
 
-    def _grown(self, stretches: list[tuple[int, int]]) -> _Float64Array:
+    def _grown(self) -> _Float64Array:
         """Return the share of each wait that is of ranks that do more than their peers."""
         grown = np.zeros(len(self.member), np.float64)
         # Sums over the rows of each rank so far, the first 0.
@@ -304,7 +303,7 @@ class _Chain:
         filled = [0] * len(self.rows_of)
         for place, (begin, end) in enumerate(zip(self.begins, self.ends, strict=True)):
             last = self.last[place]
-            first, until = stretches[place]
+            first, until = self.stretches[place]
             whole = waited[last][until] - waited[last][first]
             due_here = due[last][until] - due[last][first]
             rows = slice(begin, end)
@@ -326,10 +325,8 @@ class _Chain:
         self.due = due
         return grown
 
-    def _back(
-        self, stretches: list[tuple[int, int]], grown: _Float64Array, waited: _Float64Array
-    ) -> tuple[Int64Array, Int64Array, _Float64Array]:
-        """Charge from the last match to the first: by match, the member, when, and how much."""
+    def _back(self, grown: _Float64Array, waited: _Float64Array) -> _Float64Array:
+        """Charge from the last match to the first, and return how much by match."""
         here = np.zeros(len(self.member), np.float64)
         np.divide(self.grown_here, grown, here, where=grown > 0)
         # What each ns of a wait is charged with from later ones, as changes along the rows.
@@ -342,7 +339,7 @@ class _Chain:
         for place in range(len(self.begins) - 1, -1, -1):
             begin, end = self.begins[place], self.ends[place]
             last = self.last[place]
-            first, until = stretches[place]
+            first, until = self.stretches[place]
             passed = 0.0
             for row in range(begin, end):
                 who = self.member[row]
@@ -356,9 +353,4 @@ class _Chain:
                 if weight > 0:
                     changes[last][until] += passed / weight
                     changes[last][first] -= passed / weight
-        return self.last, self.at_ns, charged
-
-
-def _whole_numbers(values: _Float64Array) -> Int64Array:
-    """Return whole numbers that add up to the sum, rounded down: what is left goes on."""
-    return np.diff(np.floor(np.cumsum(values) + 1e-6), prepend=0.0).astype(np.int64)
+        return charged

@@ -23,8 +23,8 @@ from traceprof.measures.collectives.communicators import (
     tell_communicators,
 )
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
-from traceprof.measures.collectives.messages import SINGLE_OPS, pair_messages
-from traceprof.measures.collectives.operations import collectives_of_ranks
+from traceprof.measures.collectives.messages import pair_messages
+from traceprof.measures.collectives.operations import SINGLE_OPS, collectives_of_ranks
 from traceprof.measures.collectives.rates import sizes_of
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import are_first

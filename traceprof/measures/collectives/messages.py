@@ -16,14 +16,16 @@ import pandas as pd
 
 from traceprof.measures.collectives.communicators import line_up, overlap_of
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
-from traceprof.measures.collectives.operations import collectives_of_ranks, find_collectives
+from traceprof.measures.collectives.operations import (
+    SINGLE_OPS,
+    collectives_of_ranks,
+    find_collectives,
+)
 from traceprof.measures.facts import fact, of_window
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
-
-SINGLE_OPS: Final = ("send", "recv")
 
 _TIMES: Final = ("start_ns", "end_ns")
 _LANE: Final = ["group", "group_size", "source", "target", "tag"]

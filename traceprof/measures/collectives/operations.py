@@ -19,6 +19,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.measures.device.times import device_time
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost, launches_of
+from traceprof.measures.rows import ints
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Int64Array
@@ -29,7 +30,7 @@ from traceprof.names.messages import NON_BLOCKING, collective_op, kernel_kind
 from traceprof.names.ranges import codes_containing
 
 _KEYS: Final = ["process", "correlation"]
-_SINGLE: Final = ("send", "recv")
+SINGLE_OPS: Final = ("send", "recv")
 
 
 def one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +54,7 @@ def _merged(calls: pd.DataFrame) -> pd.DataFrame:
     """Return the first call of each kernel, with what holds for all of them."""
     calls = calls.assign(
         kernel=calls.groupby(_KEYS).ngroup(),
-        is_single=calls["op"].isin(_SINGLE),
+        is_single=calls["op"].isin(SINGLE_OPS),
         is_sent=calls["op"] == "send",
         is_sized=calls["n_bytes"] != ABSENT,
     )
@@ -85,7 +86,7 @@ def _names(calls: pd.DataFrame) -> pd.Series:
     kernels = calls.groupby("kernel")
     n_ranks = kernels["group_size"].max()
     is_whole = kernels["group_size"].min() == n_ranks
-    for op in _SINGLE:
+    for op in SINGLE_OPS:
         ends = calls[calls["op"] == op].groupby("kernel")["peer"]
         facts = (ends.size() == n_ranks) & (ends.nunique() == n_ranks)
         facts &= (ends.min() == 0) & (ends.max() == n_ranks - 1)
@@ -226,8 +227,7 @@ def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
     if not len(kept):
         return work
     asked = work.iloc[unnamed]
-    place = (asked[name].to_numpy(np.int64) for name in ("process", "thread", "call_ns"))
-    found = innermost(ranges.iloc[kept], *place)
+    found = innermost(ranges.iloc[kept], *ints(asked, "process", "thread", "call_ns"))
     op = np.where(found >= 0, told[kept[np.maximum(found, 0)]], asked["op"])
     # Even parts of known size were recognised before; of a gather, sizes are not what they send.
     sized = (asked["n_bytes"] >= 0).to_numpy()
@@ -245,12 +245,9 @@ def _communication_kernels(trace: Trace) -> pd.DataFrame:
     kernels = kernels.take(rows).reset_index(drop=True)
     kinds = [kernel_kind(str(name)) for name in kernels["name"].cat.categories]
     codes = kernels["name"].cat.codes.to_numpy()
-    columns = {
-        name: np.array([getattr(kind, name) for kind in kinds], object)[codes]
-        for name in ("op", "algorithm", "protocol")
-    }
+    told = ("op", "algorithm", "protocol")
     return kernels.assign(
-        **columns,
+        **{own: np.array([getattr(kind, own) for kind in kinds], object)[codes] for own in told},
         launch_ns=launches.start_ns,
         launch_end_ns=launches.end_ns,
         thread=launches.thread,
@@ -272,16 +269,10 @@ def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> Int64Array:
     if calls.empty or kernels.empty:
         return np.full(len(kernels), ABSENT, np.int64)
     known = calls[calls["correlation"] != ABSENT]
-    pair = ["process", "correlation"]
-    rows = known[pair].assign(row=known.index).drop_duplicates(pair, keep="last")
-    by_number = kernels[pair].merge(rows, on=pair, how="left")["row"].fillna(ABSENT)
+    rows = known[_KEYS].assign(row=known.index).drop_duplicates(_KEYS, keep="last")
+    by_number = kernels[_KEYS].merge(rows, on=_KEYS, how="left")["row"].fillna(ABSENT)
     threaded = calls[calls["thread"] != ABSENT]
-    inside = innermost(
-        threaded,
-        kernels["process"].to_numpy(np.int64),
-        kernels["thread"].to_numpy(np.int64),
-        kernels["launch_ns"].to_numpy(np.int64),
-    )
+    inside = innermost(threaded, *ints(kernels, "process", "thread", "launch_ns"))
     # Of who was called before the trace no thread is known: then there may be no calls to be in.
     by_place = np.append(threaded.index.to_numpy(np.int64), ABSENT)[inside]
     return np.where(by_number >= 0, by_number, by_place).astype(np.int64)

@@ -11,7 +11,7 @@ import pandas as pd
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.matches import MatchedBy, Matches, find_matches
-from traceprof.measures.collectives.messages import SINGLE_OPS
+from traceprof.measures.collectives.operations import SINGLE_OPS
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.facts import fact
 from traceprof.model.ranks import Ranks
