@@ -106,7 +106,7 @@ class Matches:
         """Return the row of ``table`` of each of ``rows``, which all have a match there."""
         return np.searchsorted(self.table.index.to_numpy(np.int64), rows.array("match"))
 
-    def told(self, rows: CompactTable, name: str) -> npt.NDArray[Any]:
+    def per_row(self, rows: CompactTable, name: str) -> npt.NDArray[Any]:
         """Return the column ``name`` of ``table`` for each of ``rows``, which all have a match."""
         found: npt.NDArray[Any] = self.table[name].to_numpy()[self.places(rows)]
         return found

@@ -92,7 +92,7 @@ def _shared(matches: Matches) -> CompactTable:
 def _waits_of_whole(ranks: Ranks) -> CompactTable:
     matches = find_matches(ranks)
     rows = _shared(matches)
-    last_ns = matches.told(rows, "last_start_ns")
+    last_ns = matches.per_row(rows, "last_start_ns")
     order = np.lexsort((rows.array("member"), rows.array("match"), last_ns))
     rows, last_ns = rows.where(order), last_ns[order]
     del order
@@ -101,7 +101,7 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
         {
             "match": rows.array("match"),
             "member": rows.array("member"),
-            "last_member": matches.told(rows, "last_member"),
+            "last_member": matches.per_row(rows, "last_member"),
             "is_message": _is_message(matches)[matches.places(rows)],
             "device": rows.array("device"),
             "start_ns": rows.array("start_ns"),
@@ -118,7 +118,7 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
 
 
 def _releases(matches: Matches, rows: CompactTable) -> Int64Array:
-    ended = np.minimum(matches.told(rows, "last_start_ns"), rows.array("end_ns"))
+    ended = np.minimum(matches.per_row(rows, "last_start_ns"), rows.array("end_ns"))
     return np.asarray(np.maximum(ended, rows.array("start_ns")), np.int64)
 
 

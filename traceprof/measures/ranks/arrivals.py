@@ -86,7 +86,7 @@ def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> npt
     in_step = Matches(matches.members, rows, matches_in_step(ranks).table)
     known = np.flatnonzero(in_step.among(in_step.table.index.to_numpy(np.int64)))
     own = rows.where(known)
-    order = np.lexsort((own.array("member"), in_step.told(own, "last_start_ns")))
+    order = np.lexsort((own.array("member"), in_step.per_row(own, "last_start_ns")))
     return known[order].astype(np.int32)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from traceprof.measures.collectives.waits import (
 from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import ON_HOST, excess_of_members
 from traceprof.measures.ranks.times import parts_of_members
+from traceprof.measures.rows import grouped, lengths_of
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
@@ -31,6 +32,7 @@ from traceprof.model.trace import Trace
 
 _Float64Array = npt.NDArray[np.float64]
 
+_LEAST_SHARE: Final = 0.25
 _LARGEST_ERROR: Final = 0.02
 _REMEMBERED: Final = 8
 """How many meetings before tell where in its step a rank is."""
@@ -196,7 +198,7 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     chosen = last.index[last.isin(places)]
     is_chosen = matches.among(chosen.to_numpy(np.int64)) & (matches.rows.array("member") >= 0)
     rows = matches.rows.where(is_chosen)
-    begin, end = matches.told(rows, "last_start_ns"), rows.array("end_ns")
+    begin, end = matches.per_row(rows, "last_start_ns"), rows.array("end_ns")
     device = rows.array("device")
     computing = computing_of_devices(ranks)
     waiting = waiting_of_members(ranks.whole)
@@ -213,15 +215,6 @@ def _hidden_ns(ranks: Ranks, places: tuple[int, ...], n_others: int) -> int:
     totals = [time.total_ns for time in tails_after(ranks, places)]
     slow = sum(totals[place] for place in places)
     return max((sum(totals) - slow) // n_others - slow // len(places), 0)
-
-
-SLOWER: Final = "the same kernels take longer"
-MORE: Final = "more kernels"
-COPIES: Final = "copies that nothing hides"
-DATA: Final = "the device waits for data"
-HOST: Final = "the device waits for the host"
-
-_LEAST_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,21 +238,18 @@ def cause_of(ranks: Ranks, place: int) -> Cause | None:
     if place not in own or not others:
         return None
     slower_ns, more_ns, factor = _of_kernels(ranks, place)
-    copies_ns = _beyond(own[place], others, "exposed_transfer_ns")
+    usual_ns = np.median([parts["exposed_transfer_ns"] for parts in others])
+    copies_ns = int(own[place]["exposed_transfer_ns"] - usual_ns)
     excess_ns = int(find_blame(ranks).excess_ns[place])
     rest_ns = excess_ns - max(slower_ns, 0) - max(more_ns, 0) - max(copies_ns, 0)
     found = [
-        Cause(SLOWER, slower_ns, factor),
-        Cause(MORE, more_ns),
-        Cause(COPIES, copies_ns),
-        Cause(_on_host(ranks, place), rest_ns),
+        Cause("the same kernels take longer", slower_ns, factor),
+        Cause("more kernels", more_ns),
+        Cause("copies that nothing hides", copies_ns),
+        Cause(f"the device waits for {_awaited(ranks, place)}", rest_ns),
     ]
     most = max(found, key=lambda cause: cause.excess_ns)
     return most if most.excess_ns > _LEAST_SHARE * excess_ns > 0 else None
-
-
-def _beyond(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]], name: str) -> int:
-    return int(own[name] - np.median([parts[name] for parts in others]))
 
 
 def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
@@ -297,28 +287,17 @@ def _kernels_of_members(ranks: Ranks) -> pd.DataFrame:
 def _kernels_of_one(part: Trace) -> pd.DataFrame:
     kernels = part.kernels
     kernels = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
-    found = pd.DataFrame(
-        {
-            "process": kernels["process"].to_numpy(np.int64),
-            "device": kernels["device"].to_numpy(np.int64),
-            "code": kernels["name"].cat.codes.to_numpy(),
-            "ns": kernels["end_ns"].to_numpy(np.int64) - kernels["start_ns"].to_numpy(np.int64),
-        }
-    )
-    by_name = found.groupby(["process", "device", "code"])["ns"]
-    sums = by_name.agg(n="size", ns="sum").reset_index()
-    names = kernels["name"].cat.categories.to_numpy(object)
-    return sums.assign(name=names[sums.pop("code").to_numpy(np.int64)])
+    groups, keys = grouped({name: kernels[name] for name in ("process", "device", "name")})
+    total_ns = groups.reduced(np.add, lengths_of(kernels))
+    return pd.DataFrame({**keys, "n": groups.counts, "ns": total_ns})
 
 
-def _on_host(ranks: Ranks, place: int) -> str:
+def _awaited(ranks: Ranks, place: int) -> str:
     """Return whether it is data that a rank's idle device waits for, by the phase of its host."""
     excess = excess_of_members(ranks)
-    on_host = [str(name) for name in excess.columns if str(name).endswith(ON_HOST)]
-    own = excess.loc[place, on_host]
-    if own.empty or own.max() <= 0:
-        return HOST
-    return DATA if str(own.idxmax()).startswith("data") else HOST
+    own = excess.loc[place, [name for name in excess.columns if str(name).endswith(ON_HOST)]]
+    is_data = not own.empty and own.max() > 0 and str(own.idxmax()).startswith("data")
+    return "data" if is_data else "the host"
 
 
 def since_of(ranks: Ranks, blame: Blame, places: tuple[int, ...]) -> int | None:

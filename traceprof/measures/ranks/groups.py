@@ -185,7 +185,9 @@ class _Meetings:
     def __init__(self, matches: Matches, group_of: Int64Array) -> None:
         rows = matches.shared
         place = matches.places(rows)
-        after = (rows.array("start_ns") - matches.told(rows, "first_start_ns")).astype(np.float64)
+        after = (rows.array("start_ns") - matches.per_row(rows, "first_start_ns")).astype(
+            np.float64
+        )
         come = np.full((len(matches.table), len(matches.members)), np.nan)
         # The first row counts where a member has several: it is written last.
         come[place[::-1], rows.array("member")[::-1]] = after[::-1]

@@ -159,7 +159,7 @@ def _sums(
     known = np.flatnonzero(place >= 0)
     waited = value_in(waits, rows, "exposed_ns", 0)[known]
     is_last = value_in(waits, rows, "is_in_step", 0).astype(np.bool_)
-    is_last &= matches.told(rows, "last_member") == rows.array("member")
+    is_last &= matches.per_row(rows, "last_member") == rows.array("member")
     late = np.where(is_last, np.rint(beyond_others(rows["start_ns"], rows["match"])), 0)
     sums: dict[str, npt.ArrayLike] = {
         "collectives_count": 1,
