@@ -11,10 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.findings.claims import Times, together
-from traceprof.measures.rows import by_category, unions_by
+from traceprof.measures.rows import bounds, by_category, grouped, unions_by
 from traceprof.model.activity import Activity
 from traceprof.model.combining import counted, counted_together
-from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Samples
@@ -76,18 +75,16 @@ def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:
 
 
 def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
-    starts = part.kernels["start_ns"].to_numpy()
-    columns = ["start_ns", "end_ns", "name", "activity"]
-    kernels = part.kernels[columns][judged.covered_ns(starts, starts + 1) > 0]
-    starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    begins = part.kernels["start_ns"].to_numpy()
+    kernels = part.kernels[["start_ns", "end_ns", "name", "activity"]]
+    kernels = kernels[judged.covered_ns(begins, begins + 1) > 0]
+    starts, ends = bounds(kernels)
     durations = ends - starts
     is_short = durations < SHORT_NS
-    names, activities = kernels["name"].cat, kernels["activity"].cat
-    groups = groups_of(names.codes, activities.codes)
+    groups, keys = grouped({name: kernels[name] for name in ("name", "activity")})
     by_name = pd.DataFrame(
         {
-            "name": names.categories.to_numpy(object)[[name for name, _ in groups.keys]],
-            "activity": activities.categories.to_numpy(object)[[own for _, own in groups.keys]],
+            **keys,
             "count": groups.counts,
             "total_ns": groups.reduced(np.add, durations),
             "short_count": groups.reduced(np.add, is_short.astype(np.int64)),
