@@ -109,7 +109,10 @@ def measure_collectives(ranks: Ranks) -> Result:
     if work.empty:
         tables = {table.name: table.frame() for table in SPEC.tables}
         return Result("collectives", SPEC, tables, {"count": 0})
-    classes = _with_peaks(ranks, _summed(_Classes(work), _waits(ranks, work), matches.table))
+    # How long each rank waited in each row and did not compute, once all were in step.
+    waits = value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
+    waits = np.full(len(work), np.nan) if why_withheld(ranks) else waits
+    classes = _with_peaks(ranks, _summed(_Classes(work), waits, matches.table))
     tables = {
         "classes": _CLASSES.frame(_in_order(classes)),
         "phases": _PHASES.frame(_by_phase(ranks, work)),
@@ -130,26 +133,17 @@ class _Classes:
         self.number, self.first = numbered(*(work.codes(name) for name in _KEYS[:-1]), sizes)
         self.keys = {name: work.where(self.first)[name] for name in _KEYS[:-1]}
         self.keys["sizes"] = pd.Series(labels_of_sizes(sizes[self.first]), dtype=object)
-        self._groups = groups_of(self.number)
-
-    @property
-    def count(self) -> Int64Array:
-        """How many rows each has."""
-        return self._groups.counts
-
-    def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
-        return self._groups.reduced(reduce, values)
+        self.groups = groups_of(self.number)
 
     def total(self, values: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> pd.Series:
         """Return the sum of each over the rows that count and are known; NaN without such a row."""
         counts = counts & ~np.isnan(values)
-        has_any = self.reduced(np.logical_or, counts)
-        return pd.Series(self.reduced(np.add, np.where(counts, values, 0))).where(has_any)
+        has_any = self.groups.reduced(np.logical_or, counts)
+        return pd.Series(self.groups.reduced(np.add, np.where(counts, values, 0))).where(has_any)
 
     def rows(self) -> Iterator[Int64Array]:
         """Yield the rows of each."""
-        yield from np.split(self._groups.order, self._groups.first[1:])
+        yield from np.split(self.groups.order, self.groups.first[1:])
 
     def texts(self, *columns: str) -> pd.Series:
         """Return the distinct texts of each class, sorted, as one text."""
@@ -169,17 +163,20 @@ def _summed(
     is_timed = work.array("is_timed").astype(np.bool_)
     times = work.array("end_ns") - work.array("start_ns")
     n_bytes = work.array("n_bytes")
-    is_sized = classes.reduced(np.minimum, n_bytes) >= 0
+    is_sized = classes.groups.reduced(np.minimum, n_bytes) >= 0
     moved = _without_waiting(classes, is_timed, shared)
     return pd.DataFrame(
         {
             **classes.keys,
-            "count": classes.count,
-            "size_bytes": pd.Series(classes.reduced(np.add, n_bytes)).where(is_sized),
-            "device": classes.reduced(np.maximum, work.array("device")),
+            "count": classes.groups.counts,
+            "size_bytes": pd.Series(classes.groups.reduced(np.add, n_bytes)).where(is_sized),
+            "device": classes.groups.reduced(np.maximum, work.array("device")),
             "total_ns": classes.total(times, is_timed),
             "exposed_ns": classes.total(work.array("exposed_ns"), is_timed),
-            "median_ns": [_median(times[rows[is_timed[rows]]]) for rows in classes.rows()],
+            "median_ns": [
+                np.median(times[rows]) if len(rows) else np.nan
+                for rows in (own[is_timed[own]] for own in classes.rows())
+            ],
             "waited_ns": classes.total(wait_ns, is_timed & (work.array("match") >= 0)),
             "algorithm": classes.texts("algorithm", "protocol"),
             "dtype": classes.texts("dtype"),
@@ -188,10 +185,6 @@ def _summed(
         },
         index=pd.RangeIndex(len(classes.first)),
     )
-
-
-def _median(values: npt.NDArray[Any]) -> float:
-    return float(np.median(values)) if len(values) else np.nan
 
 
 def _without_waiting(
@@ -218,16 +211,6 @@ def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
     known = moved[moved[column].notna()].groupby("number")
     total_ns = known["duration_ns"].sum()
     return known[column].sum() / total_ns.where(total_ns > 0) * 1e9
-
-
-def _waits(ranks: Ranks, work: CompactTable) -> npt.NDArray[np.float64]:
-    """Return how long each rank waited in each row and did not compute, once all were in step.
-
-    NaN where the matches cannot be right.
-    """
-    if why_withheld(ranks):
-        return np.full(len(work), np.nan)
-    return value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
 
 
 def _with_peaks(ranks: Ranks, classes: pd.DataFrame) -> pd.DataFrame:
