@@ -54,6 +54,7 @@ _TOLD_BY: Final = {
 }
 
 _MOST_NAMED: Final = 4
+_LATENESS: Final = ("cost_ns", "cost_ratio", "late_ranks", "last_ratio", "excess_ns", "since_ns")
 _MEANS: Final = (
     "compute_ns",
     "exposed_communication_ns",
@@ -184,7 +185,9 @@ def _groups(
         {
             kind: name,
             "ranks": int((names == name).sum()),
-            **_late_columns(late.get(name)),
+            "is_straggler": name in late and late[name].is_straggler,
+            "phase": late[name].phase if name in late else "",
+            **{column: getattr(late.get(name), column, None) for column in _LATENESS},
             **{part: None if np.isnan(ns) else float(ns) for part, ns in means.loc[name].items()},
             **steps.get(name, {}),
             **counts[name],
@@ -197,17 +200,6 @@ def _groups(
         return -cost if cost is not None and cost >= _NOTABLE_RATIO else 0.0
 
     return sorted(rows, key=order)
-
-
-_LATENESS: Final = ("cost_ns", "cost_ratio", "late_ranks", "last_ratio", "excess_ns", "since_ns")
-
-
-def _late_columns(late: GroupLateness | None) -> dict[str, Any]:
-    return {
-        "is_straggler": late is not None and late.is_straggler,
-        "phase": "" if late is None else late.phase,
-        **{name: None if late is None else getattr(late, name) for name in _LATENESS},
-    }
 
 
 def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:

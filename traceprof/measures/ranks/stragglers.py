@@ -97,15 +97,9 @@ def describe_stage(stage: GroupLateness) -> Note:
 class RankLateness:
     """What a rank costs the others, directly or along a chain of ranks that pass its delay on.
 
-    ``charged_ns`` is what all others together waited because of it, ``cost_ns`` another one on
-    average (no more than it does more itself), ``cost_ratio`` the share of that of the window.
-    ``cause`` is what it does more of, by ``cause_ns`` in all; kernels that take longer take
-    ``factor`` times as long; "" and None where that is not known, or nobody waits for it.
-    ``phase`` is where its time between collectives is the longest beyond the median of the others,
-    by ``excess_ns`` in all. ``since_ns`` is when it first held the others up by half of what is
-    usual, from the start of the trace. ``ends_ns`` is how much the clocks differ where it came
-    last: `is_unclear`, where they may account for it. Ranks whose whole stage, host or rack is late
-    are no stragglers themselves.
+    What the columns of the table ``ranks`` say, and ``member``, its place in `find_members`.
+    ``cost_ns`` is no more than it does more itself. "" and None stand where a cause is not known,
+    or nobody waits for it. Ranks whose whole stage, host or rack is late are no stragglers.
     """
 
     member: int
