@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
+from traceprof.logs.gathered import Gathered
 from traceprof.logs.lines import RawLines
+from traceprof.logs.summary import frame_of
 from traceprof.model.results import Unit
-from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.model.summary import SourceFile, Summary
 
+_NAMES: Final = ("name", "run")
 _MOST_COLUMNS: Final = 500
 _DELIMITERS: Final = ",;\t|"
 
@@ -56,7 +59,7 @@ _RATE: Final = re.compile(
     r"(?P<each>_per_(?:gpu|device|rank|worker|node))?"
 )
 _RATE_NAMES: Final = {
-    "images": r"image|img|sample|example|sequence|seq",
+    "samples": r"image|img|sample|example|sequence|seq",
     "tokens": r"token|word",
     "frames": r"frame",
     "steps": r"step|iter|it$",
@@ -92,18 +95,20 @@ def read_table(path: Path) -> list[Summary]:
     measures = {
         i: found
         for i, name in enumerate(names)
-        if name and (found := _measure_of(name)) is not None and _are_numbers(body, i)
+        if name
+        and (found := _measure_of(name)) is not None
+        and all(_number(row[i]) is not None for row in body)
     }
     sizes = {found.name for found in measures.values()}
-    if len(set(names)) < len(names) or "" in names or not any(_says_enough(name) for name in sizes):
+    if (
+        len(set(names)) < len(names)
+        or "" in names
+        or not any(name in _SIZES or name.split("_per_s")[0] in _RATE_NAMES for name in sizes)
+    ):
         raise TraceError(
             f"{path}: no table of rates: no column such as images_per_s, samples_per_s or gpus"
         )
     return [_run_of(path, i, row, names, measures) for i, row in enumerate(body)]
-
-
-def _says_enough(name: str) -> bool:
-    return name.split("_per_s")[0] in ("samples", "tokens", "frames", "steps") or name in _SIZES
 
 
 def _rows(path: Path) -> list[list[str]]:
@@ -154,7 +159,7 @@ def _length_or_quality(name: str) -> _Measure | None:
 
 def _rate_of(rate: re.Match[str]) -> _Measure:
     what = next(name for name, words in _RATE_NAMES.items() if re.match(words, rate["what"]))
-    name = ("samples" if what == "images" else what) + "_per_s"
+    name = f"{what}_per_s"
     if not rate["each"]:
         return _Measure(name, Unit.PER_S, "run", "higher")
     each = _EACH[rate["each"].removeprefix("_per_")]
@@ -175,42 +180,20 @@ def _number(cell: str) -> float | None:
         return None
 
 
-def _are_numbers(rows: Sequence[Sequence[str]], column: int) -> bool:
-    return all(_number(row[column]) is not None for row in rows)
-
-
 def _run_of(
     path: Path, i: int, row: Sequence[str], names: Sequence[str], measures: dict[int, _Measure]
 ) -> Summary:
-    rows = []
-    for column, measure in measures.items():
-        value = _number(row[column])
-        if value is None or not math.isfinite(value):
-            continue
-        rows.append(
-            {
-                "measure": measure.name,
-                "value": value * measure.factor,
-                "unit": str(measure.unit),
-                "scope": measure.scope,
-                "better": measure.better,
-                "low": math.nan,
-                "high": math.nan,
-                "source": "printed",
-            }
-        )
-    labels = {
-        name: cell.strip()
-        for column, (name, cell) in enumerate(zip(names, row, strict=True))
-        if column not in measures and cell.strip() and name not in ("name", "run")
-    }
-    named = [cell.strip() for name, cell in zip(names, row, strict=True) if name in ("name", "run")]
-    name = next((text for text in named if text), f"{path.stem}:{i + 1}")
-    size = path.stat().st_size
+    run = Gathered()
+    for column, own in measures.items():
+        value = (_number(row[column]) or 0.0) * own.factor
+        run.measure(own.name, value, unit=own.unit, scope=own.scope, better=own.better)
+    cells = [(name, cell.strip()) for name, cell in zip(names, row, strict=True) if cell.strip()]
+    known = {names[column] for column in measures} | set(_NAMES)
+    labels = {name: cell for name, cell in cells if name not in known}
     return Summary(
-        name,
+        next((cell for name, cell in cells if name in _NAMES), f"{path.stem}:{i + 1}"),
         origin="table",
         labels=labels,
-        sources=(SourceFile(str(path), "table", size),),
-        tables={"measures": SUMMARY.table("measures").frame(rows)},
+        sources=(SourceFile(str(path), "table", path.stat().st_size),),
+        tables={"measures": frame_of("measures", [*run.measures.values()])},
     )

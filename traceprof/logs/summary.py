@@ -237,12 +237,13 @@ def summary_of(run: Gathered, name: str, origin: str, source: SourceFile) -> Sum
         environment=dict(run.environment),
         labels=dict(run.labels),
         sources=(source,),
-        tables={name: _frame(name, rows) for name, rows in tables.items() if rows},
+        tables={name: frame_of(name, rows) for name, rows in tables.items() if rows},
         notes=tuple(run.notes),
     )
 
 
-def _frame(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+def frame_of(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return a table of what is kept of a run; what is not in ``rows`` is not known."""
     spec = SUMMARY.table(name)
     frame = pd.DataFrame(rows)
     for column in spec:
