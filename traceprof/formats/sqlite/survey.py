@@ -86,6 +86,8 @@ def scan_each(database: Database, sources: Sequence[RowSource], zero_ns: int = 0
         by_sql = _scans_by_sql(database, [sources[number] for number in rest])
         found |= dict(zip(rest, by_sql, strict=True))
     every = [found[number] for number in range(len(sources))]
+    if not zero_ns:
+        return every
     return [replace(scan, extent=scan.extent.since(zero_ns)) for scan in every]
 
 
@@ -168,6 +170,10 @@ class Survey:
         self._corrections = corrections
         self._found_elsewhere = found_elsewhere or {}
         self._extents: dict[str, TableExtent] = {}
+        # Of these, which were not read, only other tables tell.
+        self._elsewhere = {
+            name for name in self._found_elsewhere if not sources.get(name) and name not in frames
+        }
 
     def look(self) -> None:
         """Look at all tables that were not read, which also tells where the rows of windows are."""
@@ -188,20 +194,15 @@ class Survey:
     @property
     def span(self) -> TimeWindow:
         """The time from the first to the last row of any table."""
-        extents = [self.extent(name) for name in EVENT_TABLES if not self._is_elsewhere(name)]
+        extents = [self.extent(name) for name in EVENT_TABLES if name not in self._elsewhere]
         every = reduce(or_, extents, TableExtent())
         return TimeWindow(every.start_ns or 0, every.end_ns or 0)
 
     def with_rows(self) -> set[str]:
         """Return the names of the tables that have rows."""
-        elsewhere = {name for name in EVENT_TABLES if self._is_elsewhere(name)}
-        found = {name for name in elsewhere if self._found_elsewhere[name]()}
-        return found | {n for n in EVENT_TABLES if n not in elsewhere and self.extent(n).n_rows}
-
-    def _is_elsewhere(self, name: str) -> bool:
-        """Return whether only other tables tell of this one, which was not read."""
-        is_told = name in self._found_elsewhere and not self._sources.get(name)
-        return is_told and name not in self._frames
+        found = {name for name in self._elsewhere if self._found_elsewhere[name]()}
+        here = [name for name in EVENT_TABLES if name not in self._elsewhere]
+        return found | {name for name in here if self.extent(name).n_rows}
 
     @cached_property
     def processes(self) -> np.ndarray:

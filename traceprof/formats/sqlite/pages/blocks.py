@@ -67,9 +67,6 @@ class RowBlock:
     values: Mapping[str, Numbers]
     lengths: Mapping[str, Numbers]
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
     def only(self, rows: Numbers) -> RowBlock:
         """Return some of the rows."""
         return RowBlock(
@@ -94,7 +91,7 @@ class RowBlock:
     def texts(self, name: str) -> Texts:
         """Return a column of texts; "" for NULL, and of rows that SQLite has to read."""
         starts, lengths = self.values[name], self.lengths[name]
-        codes = np.zeros(len(self), np.int64)
+        codes = np.zeros(len(self.ids), np.int64)
         rows = np.zeros(0, np.int64)  # in which there is each distinct text
         short = np.flatnonzero((lengths > 0) & (lengths <= _LONGEST))
         if len(short):
@@ -117,7 +114,7 @@ class RowBlock:
             NotPlainError: texts overlap.
         """
         data, starts, lengths = self.data, self.values[name], self.lengths[name]
-        found = np.zeros(len(self), np.bool_)
+        found = np.zeros(len(self.ids), np.bool_)
         rows = np.flatnonzero(lengths)
         if not len(rows):
             return found
@@ -142,7 +139,7 @@ class RowBlock:
     def starts_with(self, name: str, prefixes: Sequence[bytes]) -> Mask:
         """Return which texts start with one of ``prefixes``, of up to eight bytes."""
         words = windows(self.data, "<u8")[self.values[name]]
-        found = np.zeros(len(self), np.bool_)
+        found = np.zeros(len(self.ids), np.bool_)
         for prefix in prefixes:
             mask = np.uint64((1 << 8 * len(prefix)) - 1)
             wanted = np.uint64(int.from_bytes(prefix, "little"))

@@ -169,7 +169,9 @@ def read_pages(
     ids = np.concatenate([part.odd_ids for part in parts])
     if len(ids) > max(_MOST_ODD, int(n_rows[-1]) // _ODD_SHARE):
         raise NotPlainError("too many rows that are not plain")
-    patch = _patch_for(table.layout, query, columns, where, np.concatenate(odd), ids)
+    patch = _Patch(ids, ids, [])
+    if len(ids):
+        patch = _patch_for(table.layout, query, columns, where, np.concatenate(odd), ids)
     result: dict[str, Column] = {}
     for place, (name, kind) in enumerate(columns.items()):
         if room is not None and name in room.columns:
@@ -191,18 +193,18 @@ def _parts(
     """Return the columns of the rows of each block, but for those for which there is room."""
 
     def part_of(block: RowBlock, first_leaf: int) -> _Part:
-        if where is not None and len(block):
+        if where is not None and len(block.ids):
             holds = where.holds(block)
             holds[block.odd] = True
             block = block.only(np.flatnonzero(holds))
         first = int(room.first_rows[first_leaf]) if room is not None else 0
-        end, last_leaf = first + len(block), first_leaf + len(block.n_rows)
+        end, last_leaf = first + len(block.ids), first_leaf + len(block.n_rows)
         if room is not None and last_leaf == len(room.first_rows) - 1:
             room.n_rows = end
         elif room is not None and end != room.first_rows[last_leaf]:
             room.has_gaps = True
             return _Part(0, block.odd, block.odd)
-        part = _Part(len(block), block.odd, block.ids[block.odd])
+        part = _Part(len(block.ids), block.odd, block.ids[block.odd])
         for name, kind in columns.items():
             values = block.column(name, kind)
             if room is not None and name in room.columns:
@@ -285,8 +287,6 @@ def _patch_for(
     ids: Numbers,
 ) -> _Patch:
     """Return what SQLite reads of the rows with these ids, as far as they are wanted."""
-    if not len(ids):
-        return _Patch(places, places, [])
     told = [expression(quoted(name), kind) for name, kind in columns.items()]
     select = f"SELECT {', '.join([layout.row_id, *told])} FROM {quoted(layout.table)}"
     condition = f" AND ({where.sql})" if where else ""

@@ -64,7 +64,7 @@ def _bounds_in(block: RowBlock, columns: Collection[str]) -> Bounds:
     n_leaves = len(block.n_rows)
     for name in columns:
         least, most = np.full(n_leaves, _LAST), np.full(n_leaves, _FIRST)
-        if len(block):
+        if len(block.ids):
             values = block.values[name]
             first = np.cumsum(block.n_rows) - block.n_rows
             least, most = np.minimum.reduceat(values, first), np.maximum.reduceat(values, first)
@@ -191,9 +191,7 @@ def scans_of(
         kinds |= kinds_to_decode(table.layout, {}, one.where)
 
     def of(block: RowBlock, _first: int) -> tuple[list[Scan], Bounds, bool]:
-        _check(block, sound)
-        found = [_scan_block(block, one) for one in asked]
-        return found, _bounds_in(block, sought), bool(len(block.odd))
+        return _scans_in(block, asked, sound), _bounds_in(block, sought), bool(len(block.odd))
 
     leaves = table.leaves()
     parts = table.map(kinds, leaves, of)
@@ -204,27 +202,31 @@ def scans_of(
             if sound.is_broken(read_pages(table, query, names, leaves)):
                 raise UnsoundRowsError(sound.table)
         return [_read(table, query, one, leaves) for one in asked]
-    return [_sum([found[place] for found, *_ in parts]) for place in range(len(asked))]
+    scans = []
+    for place in range(len(asked)):
+        some = [found[place] for found, *_ in parts]
+        n_of = _added(owner for scan in some for owner in (scan.n_of or {}).items())
+        scans.append(Scan(reduce(or_, (scan.extent for scan in some)), list(n_of), n_of))
+    return scans
 
 
-def _check(block: RowBlock, sound: Soundness | None) -> None:
-    """Check that rows are sound; what SQLite has to read is not looked at."""
-    if sound is None:
-        return
-    columns = {name: block.values[name] for name in sound.columns}
-    if len(block.odd):
-        columns = {name: np.delete(values, block.odd) for name, values in columns.items()}
-    if sound.is_broken(columns):
-        raise UnsoundRowsError(sound.table)
-
-
-def _scan_block(block: RowBlock, asked: Counted) -> Scan:
-    columns = {name: block.values[name] for name in asked.columns}
-    if asked.where is not None and len(block):
-        holds = asked.where.holds(block)
-        if not holds.all():
-            columns = {name: values[holds] for name, values in columns.items()}
-    return _scan(columns, asked)
+def _scans_in(block: RowBlock, asked: Sequence[Counted], sound: Soundness | None) -> list[Scan]:
+    """Return what the rows of a block are; what SQLite has to read is not looked at."""
+    if sound is not None:
+        columns = {name: block.values[name] for name in sound.columns}
+        if len(block.odd):
+            columns = {name: np.delete(values, block.odd) for name, values in columns.items()}
+        if sound.is_broken(columns):
+            raise UnsoundRowsError(sound.table)
+    found = []
+    for one in asked:
+        columns = {name: block.values[name] for name in one.columns}
+        if one.where is not None and len(block.ids):
+            holds = one.where.holds(block)
+            if not holds.all():
+                columns = {name: values[holds] for name, values in columns.items()}
+        found.append(_scan(columns, one))
+    return found
 
 
 def _read(table: PageTable, query: Query, asked: Counted, leaves: Leaves) -> Scan:
@@ -264,12 +266,6 @@ def _n_of(columns: Mapping[str, Numbers], asked: Counted) -> dict[tuple[int, ...
     if devices is not None:
         owners.append(devices[first].tolist())
     return _added(zip(zip(*owners, strict=True), n_rows.tolist(), strict=True))
-
-
-def _sum(parts: Sequence[Scan]) -> Scan:
-    extent = reduce(or_, (part.extent for part in parts), TableExtent())
-    n_of = _added(owner for part in parts for owner in (part.n_of or {}).items())
-    return Scan(extent, list(n_of), n_of)
 
 
 def _added(counts: Iterable[tuple[tuple[int, ...], int]]) -> dict[tuple[int, ...], int]:

@@ -184,28 +184,22 @@ def leaves_of(file: PageFile, root: int) -> Leaves:
 def _below(file: PageFile, level: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
     """Return the pages under those of ``level``, and between which row ids they stand."""
     children, keys = [], [bounds[:1]]
-    for number, page in enumerate(level.tolist(), 1):
-        below, between = _entries(file.read(page), file.page_bytes)
-        children.append(below)
-        keys += [between, bounds[number : number + 1]]
+    for number, page in enumerate(map(file.read, level.tolist()), 1):
+        n_cells = int(page[3]) << 8 | int(page[4])
+        after = 12 + 2 * n_cells
+        if page[0] != _INTERIOR or not n_cells or after + 5 * n_cells > file.page_bytes:
+            raise NotPlainError("a damaged tree")
+        cells = page[12:after].view(">u2").astype(np.int64)
+        if int(cells.min()) < after or int(cells.max()) > file.page_bytes - 5:
+            raise NotPlainError("a damaged tree")
+        # Of all but the last page the greatest row id stands beside its number.
+        children += [windows(page, ">u4")[cells], page[8:12].view(">u4")]
+        keys += [_varints(windows(page, ">u8")[cells + 4].astype(np.uint64))]
+        keys += [bounds[number : number + 1]]
     between = np.concatenate(keys)
     if bool((between[1:] <= between[:-1]).any()):
         raise NotPlainError("row ids that are out of order")
-    return np.concatenate(children), between
-
-
-def _entries(page: npt.NDArray[np.uint8], page_bytes: int) -> tuple[Numbers, Numbers]:
-    """Return the pages under an interior page, and the greatest row ids of all but the last."""
-    n_cells = int(page[3]) << 8 | int(page[4])
-    after = 12 + 2 * n_cells
-    if page[0] != _INTERIOR or not n_cells or after + 5 * n_cells > page_bytes:
-        raise NotPlainError("a damaged tree")
-    cells = page[12:after].view(">u2").astype(np.int64)
-    if int(cells.min()) < after or int(cells.max()) > page_bytes - 5:
-        raise NotPlainError("a damaged tree")
-    below = windows(page, ">u4")[cells].astype(np.int64)
-    last = int(page[8:12].view(">u4")[0])
-    return np.append(below, last), _varints(windows(page, ">u8")[cells + 4].astype(np.uint64))
+    return np.concatenate(children).astype(np.int64), between
 
 
 def windows(data: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
