@@ -75,9 +75,9 @@ def test_an_interrupt_does_not_wait_for_the_other_thread(monkeypatch):
 INTERRUPTED = """
 import atexit, sys, threading
 import traceprof.cli
-from traceprof import __main__, threads
+from traceprof import __main__, processes
 
-threads.n_processors = lambda: 2
+processes.n_processors = lambda: 2
 here, is_busy = threading.current_thread(), threading.Event()
 
 def task():
@@ -87,7 +87,7 @@ def task():
     is_busy.set()
     threading.Event().wait()
 
-traceprof.cli.main = lambda: threads.do_side_by_side([task, task])
+traceprof.cli.main = lambda: processes.do_side_by_side([task, task])
 atexit.register(print, "tidied up")
 sys.argv = ["traceprof", "analyze"]
 __main__.main()
