@@ -1,6 +1,6 @@
 """When each device did what: the unions that the five parts are made of, and their table.
 
-The parts add up to the window exactly; `traceprof.model.parts` says what they are.
+The parts add up to the window exactly; `traceprof.model.activity` says what they are.
 """
 
 from __future__ import annotations
