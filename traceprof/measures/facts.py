@@ -47,24 +47,34 @@ def fact(
     The arguments must be hashable and, like the result, picklable. Callers share the result: they
     must not modify it.
     """
-    name = _name_of(compute)
-
-    @wraps(compute)
-    def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        return _recalled(recall, compute, name, of.whole, args, kwargs)
-
-    return recall
+    return _kept(compute, is_whole=True)
 
 
 def of_window(
     compute: Callable[Concatenate[_R, _Parameters], _Result],
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:
     """Let ``compute`` run once for each window (that is, for each cut Trace or Ranks)."""
+    return _kept(compute, is_whole=False)
+
+
+def _kept(
+    compute: Callable[Concatenate[_R, _Parameters], _Result], *, is_whole: bool
+) -> Callable[Concatenate[_R, _Parameters], _Result]:
     name = _name_of(compute)
 
     @wraps(compute)
-    def recall(of: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        return _recalled(recall, compute, name, of, args, kwargs)
+    def recall(given: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        of: Any = given.whole if is_whole else given
+        key = (name, *args, *sorted(kwargs.items()))
+        kept: dict[tuple[Any, ...], _Result] = of.facts
+        if key not in kept:
+            if isinstance(of, Trace) and of.is_remote:
+                found: _Result = of.fact(key, recall, args, kwargs)
+                return found
+            with _turn((id(kept), key)):
+                if key not in kept:  # another thread may have been at it
+                    kept[key] = compute(of, *args, **kwargs)
+        return kept[key]
 
     return recall
 
@@ -103,25 +113,6 @@ def _name_of(compute: Callable[..., Any]) -> str:
     if compute.__name__ == "<lambda>":
         raise TypeError("a fact needs a name of its own: two lambdas would share their results")
     return f"{compute.__module__}.{compute.__qualname__}"
-
-
-def _recalled(
-    recall: Callable[..., _Result],
-    compute: Callable[..., _Result],
-    name: str,
-    of: Any,
-    args: tuple[Hashable, ...],
-    kwargs: dict[str, Any],
-) -> _Result:
-    key = (name, *args, *sorted(kwargs.items()))
-    kept: dict[tuple[Any, ...], _Result] = of.facts
-    if key not in kept:
-        if isinstance(of, Trace) and of.is_remote:
-            return of.fact(key, recall, args, kwargs)
-        with _turn((id(kept), key)):
-            if key not in kept:  # another thread may have been at it
-                kept[key] = compute(of, *args, **kwargs)
-    return kept[key]
 
 
 @dataclass

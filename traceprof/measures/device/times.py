@@ -143,27 +143,23 @@ def device_parts(trace: Trace) -> pd.DataFrame:
     (``compute_ns`` …, see `traceprof.model.activity`), communication_ns and transfer_ns (hidden or
     not), their overlaps (what compute, or any kernel, hides), kernel_ns (when any kernel ran).
     """
-    rows = [_measure(trace, device, name) for device, name in used_devices(trace).items()]
+    rows: list[dict[str, int | str]] = []
+    for device, name in used_devices(trace).items():
+        time, span = device_time(trace, device), recorded_window(trace, device)
+        parts = time.parts_within(np.array([span.start_ns]), np.array([span.end_ns]))
+        ns = {f"{part}_ns": int(values[0]) for part, values in parts.items()}
+        communication_ns, transfer_ns = time.communication.total_ns, time.transfer.total_ns
+        measures = {
+            "communication_ns": communication_ns,
+            "transfer_ns": transfer_ns,
+            "communication_overlap_ns": communication_ns - ns["exposed_communication_ns"],
+            "transfer_overlap_ns": transfer_ns - ns["exposed_transfer_ns"],
+            "kernel_ns": time.kernel.total_ns,
+        }
+        rows.append(
+            {"device": device, "name": name, "duration_ns": span.duration_ns, **ns, **measures}
+        )
     return pd.DataFrame(rows)
-
-
-def _measure(trace: Trace, device: int, name: str) -> dict[str, int | str]:
-    time = device_time(trace, device)
-    span = recorded_window(trace, device)
-    parts = time.parts_within(np.array([span.start_ns]), np.array([span.end_ns]))
-    ns = {f"{part}_ns": int(values[0]) for part, values in parts.items()}
-    communication_ns, transfer_ns = time.communication.total_ns, time.transfer.total_ns
-    return {
-        "device": device,
-        "name": name,
-        "duration_ns": span.duration_ns,
-        **ns,
-        "communication_ns": communication_ns,
-        "transfer_ns": transfer_ns,
-        "communication_overlap_ns": communication_ns - ns["exposed_communication_ns"],
-        "transfer_overlap_ns": transfer_ns - ns["exposed_transfer_ns"],
-        "kernel_ns": time.kernel.total_ns,
-    }
 
 
 _MEASURES: Final = columns(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -82,26 +82,21 @@ def infer_backward(
     if not len(ranges) or (phases == BACKWARD).any():
         return None
     thread = int(ranges["thread"].mode().iloc[0])
-    own = (ranges["thread"] == thread).to_numpy()
-    loop = _Loop.of(ranges[own], phases[own])
-    when = _by_operators(loop.free, autograd, thread)
+    of_loop = (ranges["thread"] == thread).to_numpy()
+    free, after_forward, after_last = _before_optimizers(ranges[of_loop], phases[of_loop])
+    # The threads of autograd's operators, when these are what launches.
+    of_operators = unions_by(autograd, "thread")
+    when = {own: time & free if own == thread else free for own, time in of_operators.items()}
+    others = np.unique(threads[threads != thread]).tolist()
     if not when:
         when = {
-            other: loop.after_forward
-            for other in np.unique(threads[threads != thread]).tolist()
-            if are_inside(loop.after_forward, instants[threads == other]).mean() >= _NEARLY_ALL
+            other: after_forward
+            for other in others
+            if are_inside(after_forward, instants[threads == other]).mean() >= _NEARLY_ALL
         }
-    if not when and not len(np.unique(threads[threads != thread])):
-        when = {thread: loop.after_last_forward} if len(loop.after_last_forward) else {}
-    return InferredBackward(thread, loop.free, when) if when else None
-
-
-def _by_operators(free: Intervals, autograd: pd.DataFrame, main: int) -> Mapping[int, Intervals]:
-    """Return, for the threads of autograd's operators, when these are what launches."""
-    times = {}
-    for thread, time in unions_by(autograd, "thread").items():
-        times[thread] = time & free if thread == main else free
-    return times
+    if not when and not others:
+        when = {thread: after_last} if len(after_last) else {}
+    return InferredBackward(thread, free, when) if when else None
 
 
 def are_inside(intervals: Intervals, instants: Ints) -> Bools:
@@ -109,54 +104,30 @@ def are_inside(intervals: Intervals, instants: Ints) -> Bools:
     return span_at(intervals.starts, intervals.ends, instants) >= 0
 
 
-@dataclass(slots=True)
-class _Loop:
-    """When the thread of the loop is in no phase, and which of that lies before an optimizer."""
+def _before_optimizers(ranges: pd.DataFrame, phases: Ints) -> tuple[Intervals, ...]:
+    """Return when the thread of a loop is in no phase, and what of that lies before optimizers.
 
-    free: Intervals
-    after_forward: Intervals
-    after_last_forward: Intervals
-
-    @classmethod
-    def of(cls, ranges: pd.DataFrame, phases: Ints) -> _Loop:
-        starts, ends = bounds(ranges)
-        free = Intervals.union_of(starts, ends).gaps(*_ALWAYS)
-        outer = nesting_depth(starts, ends) == 0
-        codes = np.where(are_named(ranges["name"], _ZERO_GRAD), _ZEROES, phases)[outer]
-        tracker = _Tracker()
-        for phase, start, end in zip(
-            *(column.tolist() for column in (codes, starts[outer], ends[outer])), strict=True
-        ):
-            tracker.see(phase, start, end)
-        return cls(free, free & _union(tracker.spans), free & _union(tracker.last_spans))
-
-
-@dataclass(slots=True)
-class _Tracker:
-    """Goes through the phases of a thread: forward, once or several times, then an optimizer."""
-
-    first: int | None = None
-    last: int | None = None
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    last_spans: list[tuple[int, int]] = field(default_factory=list)
-
-    def see(self, phase: int, start: int, end: int) -> None:
-        """Take the next phase."""
+    That is after forward passes, the first and the last of several, until the optimizer.
+    """
+    starts, ends = bounds(ranges)
+    free = Intervals.union_of(starts, ends).gaps(*_ALWAYS)
+    codes = np.where(are_named(ranges["name"], _ZERO_GRAD), _ZEROES, phases)
+    events = np.stack((codes, starts, ends), axis=1)[nesting_depth(starts, ends) == 0]
+    first = last = None
+    spans: list[tuple[int, int, int]] = []
+    for phase, start, end in events.tolist():
         if phase == _FORWARD:
-            self.first = end if self.first is None else self.first
-            self.last = end
+            first, last = end if first is None else first, end
         elif phase == _ZEROES:
             # No gradient that it erases was worth computing: backward comes after it.
-            self.first = self.last = None if self.last is None else end
+            first = last = None if last is None else end
         elif phase == _OPTIMIZER or phase in _RESTART:
-            if phase == _OPTIMIZER and self.first is not None and self.last is not None:
-                self.spans.append((self.first, start))
-                self.last_spans.append((self.last, start))
-            self.first = self.last = None
-
-
-def _union(spans: list[tuple[int, int]]) -> Intervals:
-    return Intervals.union_of([start for start, _ in spans], [end for _, end in spans])
+            if phase == _OPTIMIZER and first is not None and last is not None:
+                spans.append((first, last, start))
+            first = last = None
+    firsts, lasts, until = np.array(spans, np.int64).reshape(-1, 3).T
+    after = (free & Intervals.union_of(own, until) for own in (firsts, lasts))
+    return free, *after
 
 
 @of_rows

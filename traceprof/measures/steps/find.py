@@ -91,11 +91,11 @@ def pattern_of_ranks(ranks: Ranks) -> Steps:
 def _pattern_of_whole(trace: Trace) -> Steps:
     if len(find_steps(trace)):
         return _none(is_pattern=True)
-    found = find_periodic_steps(trace)
-    if found.table.empty:
+    table, confidence_ratio = find_periodic_steps(trace)
+    if table.empty:
         return _none(is_pattern=True)
-    table = with_spans(found.table, trace, is_of_kernels=True).assign(is_warmup=False)
-    return Steps(table, _PATTERN, found.confidence_ratio, is_pattern=True)
+    table = with_spans(trace, table, is_of_kernels=True).assign(is_warmup=False)
+    return Steps(table, _PATTERN, confidence_ratio, is_pattern=True)
 
 
 def _none(*, is_pattern: bool = False) -> Steps:
@@ -180,9 +180,9 @@ def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
             most = max((detail for table, detail in annotated if len(table)), default="")
             return _with_warmup(traces, tables, source.name + most, 1.0, n_warmup)
     found = measure_each(traces, find_optimizer_steps)
-    sure = [steps.confidence_ratio for steps in found if len(steps.table)]
+    sure = [confidence_ratio for table, confidence_ratio in found if len(table)]
     if sure:
-        tables = [steps.table for steps in found]
+        tables = [table for table, _ in found]
         return _with_warmup(traces, tables, _OPTIMIZER, min(sure), n_warmup)
     return [_none() for _ in traces]
 
@@ -197,7 +197,7 @@ def _with_warmup(
     """Return the steps of each trace, the same number of leading ones of all marked as warm-up."""
     is_inferred = confidence_ratio < 1
     spanned = [(table, is_inferred) for table in tables]
-    tables = measure_of_each(traces, _with_spans, spanned)
+    tables = measure_of_each(traces, with_spans, spanned)
     most = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [
         Steps(
@@ -234,10 +234,6 @@ def _annotated(trace: Trace, place: int) -> tuple[pd.DataFrame, str]:
 
 def _chosen(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
     return steps_of_ranges(trace.ranges, pattern)
-
-
-def _with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.DataFrame:
-    return with_spans(table, trace, is_of_kernels=is_of_kernels)
 
 
 def _of_names(

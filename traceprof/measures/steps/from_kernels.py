@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -106,12 +106,8 @@ _FEWEST_KERNELS: Final = 8
 """A burst of optimizer kernels that comes more often than this ends no step."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferredSteps:
-    """The steps (columns as `Steps.table`) and how far the kernel sequence bears them out."""
-
-    table: pd.DataFrame
-    confidence_ratio: float
+InferredSteps: TypeAlias = tuple[pd.DataFrame, float]
+"""The steps (columns as `Steps.table`) and how far the kernel sequence bears them out."""
 
 
 def find_optimizer_steps(trace: Trace) -> InferredSteps:
@@ -184,6 +180,6 @@ def _between(process: int, kernels: pd.DataFrame, lasts: Ints) -> pd.DataFrame:
 
 def _joined(tables: list[pd.DataFrame], alike: list[float]) -> InferredSteps:
     if not tables:
-        return InferredSteps(empty_steps(), 1.0)
+        return empty_steps(), 1.0
     # An inference is never certain, however well the sequence repeats.
-    return InferredSteps(pd.concat(tables, ignore_index=True), min(0.99, *alike))
+    return pd.concat(tables, ignore_index=True), min(0.99, *alike)

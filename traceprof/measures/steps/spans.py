@@ -27,7 +27,7 @@ _LATEST = np.iinfo(np.int64).min
 _EARLIEST = np.iinfo(np.int64).max
 
 
-def with_spans(table: pd.DataFrame, trace: Trace, *, is_of_kernels: bool) -> pd.DataFrame:
+def with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.DataFrame:
     """Return the steps ``table`` of a whole trace with next_ns, launched_ns and the span of each.
 
     Where they are cut in the sequence of kernels (``is_of_kernels``) they are spans themselves.

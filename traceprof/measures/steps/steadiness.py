@@ -127,13 +127,11 @@ def _deviation(values: Sequence[float], median: float, rank: int) -> float:
 
     The values that are nearest lie side by side: O(log n) finds the first of them.
     """
-
-    def distance(first: int) -> float:
-        return max(abs(values[first] - median), abs(values[first + rank] - median))
-
-    def is_right_of_middle(first: int) -> bool:
-        return values[first + rank] - median >= median - values[first]
-
     last = len(values) - 1 - rank
-    first = bisect_left(range(last), True, key=is_right_of_middle)
-    return min(distance(first), distance(max(first - 1, 0)))
+    first = bisect_left(
+        range(last), True, key=lambda i: values[i + rank] - median >= median - values[i]
+    )
+    return min(
+        max(abs(values[i] - median), abs(values[i + rank] - median))
+        for i in (first, max(first - 1, 0))
+    )
