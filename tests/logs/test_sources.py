@@ -553,3 +553,17 @@ def test_another_source_may_be_named(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text(HF_BANNER)
     assert read_log(path, source="nanogpt")[0].origin == "log:nanogpt"
+
+
+def test_declared_lines_hold_together() -> None:
+    """Regular expressions compile, values have cells to be in, and hooks are there."""
+    for source in SOURCES:
+        assert source.patterns or source.reader.marks, source.name
+        assert source.all_marks(), f"{source.name}: nothing tells its logs"
+        for pattern in source.patterns:
+            groups = pattern.regex.groupindex
+            assert bool(pattern.cells) == ("_cells" in groups), pattern.line
+            assert not pattern.cells or {"key", "value"} <= pattern.cell.groupindex.keys()
+            assert not pattern.then or callable(getattr(source.reader, pattern.then))
+            is_of_epoch = {"_idx", "_n"} & groups.keys()
+            assert not is_of_epoch or {"epoch", "_total"} <= groups.keys(), pattern.line

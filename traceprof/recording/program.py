@@ -247,6 +247,11 @@ def find_program(command: Sequence[str]) -> str:
     return path
 
 
+def said_in(log: Path) -> str:
+    """Return what a program printed into ``log``, "" where it printed nothing."""
+    return log.read_text("utf-8", "replace") if log.exists() else ""
+
+
 def last_line(said: str) -> str:
     """Return the last line of what a program printed."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -15,6 +15,9 @@ from traceprof.secrets import kept_variables, masked_command, storable
 
 _PROCESS_RECORDS: Final = "process.*.json"
 
+_NUMBERS: Final = (
+    *("rank", "local_rank", "world_size", "restart_count", "group_rank", "started_ns"),
+)
 _LINES_AT_ONCE: Final = 50_000
 
 THINNED: Final = "traceprof.thinned:"
@@ -116,27 +119,19 @@ def read_process_records(folder: Path) -> list[ProcessRecord]:
         if not raw:
             continue
         end = read_object(folder / f"end.{_pid_of(path)}.json")
-        records.append(
-            ProcessRecord(
-                pid=int(raw["pid"]),
-                ancestors=tuple(raw.get("ancestors", ())),
-                command=" ".join(masked_command([str(part) for part in raw.get("argv", ())])),
-                rank=raw.get("rank"),
-                local_rank=raw.get("local_rank"),
-                world_size=raw.get("world_size"),
-                software=_texts(raw.get("software", {}))
-                | {
-                    f"env.{name}": value
-                    for name, value in kept_variables(_texts(raw.get("variables", {}))).items()
-                },
-                run_id=storable(str(raw.get("run_id") or "")),
-                restart_count=_number(raw.get("restart_count")),
-                group_rank=_number(raw.get("group_rank")),
-                started_ns=_number(raw.get("started_ns")),
-                ended_ns=_number(end.get("ended_ns")),
-                ended=str(end.get("ended", "")),
-            )
+        variables = kept_variables(_texts(raw.get("variables", {})))
+        record = ProcessRecord(
+            pid=int(raw["pid"]),
+            ancestors=tuple(raw.get("ancestors", ())),
+            command=" ".join(masked_command([str(part) for part in raw.get("argv", ())])),
+            software=_texts(raw.get("software", {}))
+            | {f"env.{name}": value for name, value in variables.items()},
+            run_id=storable(str(raw.get("run_id") or "")),
+            ended_ns=_number(end.get("ended_ns")),
+            ended=str(end.get("ended", "")),
+            **{name: _number(raw.get(name)) for name in _NUMBERS},
         )
+        records.append(record)
     return sorted(records, key=lambda record: record.pid)
 
 

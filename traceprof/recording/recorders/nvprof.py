@@ -12,7 +12,7 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.recording.machine import gpu_facts, has_gpu
 from traceprof.recording.orphans import Watchdog
-from traceprof.recording.program import Program, child_environment, last_line, run_recorded
+from traceprof.recording.program import Program, child_environment, last_line, run_recorded, said_in
 from traceprof.recording.request import ProcessProfile, RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
 
@@ -57,9 +57,7 @@ class NvprofRecorder:
         """Return ``run`` with what nvprof recorded of each process."""
         profiles, notes = _read_profiles(folder)
         if not profiles:
-            log = folder / _LOG
-            said = log.read_text("utf-8", "replace") if log.exists() else ""
-            notes.append(f"nvprof left no profile ({last_line(said)})")
+            notes.append(f"nvprof left no profile ({last_line(said_in(folder / _LOG))})")
         return replace(run, profiles=tuple(profiles), notes=(*run.notes, *notes))
 
 

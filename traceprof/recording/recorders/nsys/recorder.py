@@ -34,6 +34,7 @@ from traceprof.recording.program import (
     child_environment,
     last_line,
     run_recorded,
+    said_in,
     signals_passed_on,
 )
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
@@ -233,16 +234,12 @@ class _NsysRun:
 
     def _is_over(self) -> bool:
         """Return whether the program was started and has ended."""
-        return self._started() > 0 and not self._running()
+        return started_in(self._folder)[0] > 0 and not self._running()
 
     def _running(self) -> int:
         """Return the process of the program, 0 while there is none."""
-        pid = self._started()
+        pid, _ = started_in(self._folder)
         return pid if is_alive(pid) else 0
-
-    def _started(self) -> int:
-        """Return the process that was started, 0 for none."""
-        return started_in(self._folder)[0]
 
     def _code_of_program(self, code: int) -> int:
         """Return the exit code; a program that has outlived nsys is waited for."""
@@ -271,31 +268,17 @@ class _NsysRun:
         """What still runs, after SIGTERM."""
         return self._program.left
 
-    def said(self) -> str:
-        """Return what nsys printed."""
-        return self._log.read_text("utf-8", "replace") if self._log.exists() else ""
-
-    def last_line(self) -> str:
-        """Return the last thing that nsys said."""
-        return last_line(self.said())
-
     def why_not_started(self) -> str:
         """Return what is known of why nsys has not started the program, and what to do."""
-        why = f"not within {STARTING_S:g} s" if self._is_too_late else self.last_line()
+        why = f"not within {STARTING_S:g} s" if self._is_too_late else last_line(said_in(self._log))
         return "; ".join(filter(None, (why, advice_on())))
 
     def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
         launcher = [sys.executable, "-I", "-S", str(_LAUNCH), str(stdout), str(stderr)]
-        command = [
-            *(
-                self._nsys,
-                "profile",
-                *options,
-                *self._request.profiler_arguments.get(NsysRecorder.name, ()),
-            ),
-            *(*launcher, str(self._marker), *self._request.command),
-        ]
+        options = [*options, *self._request.profiler_arguments.get(NsysRecorder.name, ())]
+        launcher += [str(self._marker), *self._request.command]
+        command = [self._nsys, "profile", *options, *launcher]
         self._request.detail(shlex.join(masked_command(command)))
         limit, watchdog = StartLimit(self._marker), Watchdog(self._folder, self._request.say)
 

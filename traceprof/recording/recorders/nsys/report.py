@@ -22,7 +22,7 @@ from traceprof.formats.nsys.secrets import (
 )
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.recording.orphans import PATIENCE_S, STARTED, end_processes, processes_of
-from traceprof.recording.program import last_line
+from traceprof.recording.program import last_line, said_in
 from traceprof.recording.recorders.nsys.leftovers import remove_temporary
 from traceprof.recording.request import RecordRequest, RunRecorded, handling_recorded, writing
 from traceprof.secrets import MASK, masked_name, secrets_of
@@ -138,8 +138,7 @@ def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
 
 def _collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
     """Return ``run`` with the export of the report of an nsys that has ended."""
-    log = folder / LOG
-    said = log.read_text("utf-8", "replace") if log.exists() else ""
+    said = said_in(folder / LOG)
     report = find_report(folder, said)
     if report is None:
         note = f"nsys left no report ({last_line(said)}); {_ONLY_OURS}"
