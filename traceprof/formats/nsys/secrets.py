@@ -7,13 +7,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
-from traceprof.formats.sqlite.schema import codec_of, quoted, text_by
+from traceprof.formats.sqlite.schema import codec_of, quoted, register_text, text_by
 from traceprof.model.cutting import REMOVED
 from traceprof.secrets import masked_text, secrets_of
 
@@ -43,10 +42,9 @@ class Redaction:
     """How texts are passed on.
 
     ``whole`` are arguments of the program that are masked, ``parts`` the secrets in them and in
-    the environment, wherever they stand. ``encoding`` is how the database writes texts.
+    the environment, wherever they stand.
     """
 
-    encoding: str
     whole: dict[str, str] = field(default_factory=dict)
     parts: Sequence[str] = ()
 
@@ -54,21 +52,14 @@ class Redaction:
         """Give SQL the functions ``system_text`` and ``event_text``, of and to bytes."""
 
         def system(text: str) -> str:
-            return masked_text(without_secrets(self.whole.get(text, text), self.parts))
+            plain = without_secrets(self.whole.get(text, text), self.parts)
+            return REMOVED if _is_environment(text) else masked_text(plain)
 
         def event(text: str) -> str:
-            return without_secrets(text, self.parts)
+            return REMOVED if _is_environment(text) else without_secrets(text, self.parts)
 
-        for name, redacted in (("system_text", system), ("event_text", event)):
-            function = partial(self._redacted, redacted)
-            connection.create_function(name, 1, function, deterministic=True)
-
-    def _redacted(self, redacted: Callable[[str], str], value: bytes) -> bytes:
-        text = value.decode(self.encoding, "surrogateescape")
-        # A whole environment: nsys writes NULs between the variables.
-        is_environment = "\0" in text and "=" in text
-        shown = REMOVED if is_environment else redacted(text)
-        return value if shown == text else shown.encode(self.encoding, "surrogateescape")
+        register_text(connection, "system_text", system)
+        register_text(connection, "event_text", event)
 
     def shown(self, table: str, column: str) -> str:
         """Return the SQL of a text about machine and processes, in place of the column."""
@@ -84,9 +75,13 @@ class Redaction:
         return text_by("event_text" if is_event else "system_text", "t.value")
 
 
+def _is_environment(text: str) -> bool:
+    """Return whether it is a whole environment: nsys writes NULs between the variables."""
+    return "\0" in text and "=" in text
+
+
 def redaction_of(connection: sqlite3.Connection, schema: str) -> Redaction:
     """Return how the texts of an export are passed on, by what it says of its program."""
-    codec = codec_of(connection)
     rows: list[tuple[str, str]] = []
     with suppress(sqlite3.OperationalError):  # not every version has that table
         rows = [
@@ -106,7 +101,6 @@ def redaction_of(connection: sqlite3.Connection, schema: str) -> Redaction:
     lines = (line for variable in variables for line in variable.split("\0"))
     secrets = [*arguments, *(secret for line in lines for secret in secrets_of([line]))]
     return Redaction(
-        codec,
         {secret.argument: secret.shown for secret in arguments},
         worth_seeking(part for secret in secrets for part in secret.hidden),
     )

@@ -18,6 +18,7 @@ from traceprof.model.cutting import no_progress
 
 _OWNERS: Final = ("globalTid", "globalPid")
 """Columns that say whose a row is; where there are both, the first counts."""
+_CACHE_KIB: Final = 2_000  # as many of these at once as there are ranks
 _TIMES: Final = frozenset({"start", "timestamp"})
 _OF_THE_NODE: Final = ("TARGET_INFO_", "DIAGNOSTIC_EVENT")
 """Tables that are copied whole although some of their rows name a process."""
@@ -61,6 +62,7 @@ def copy_processes(export: Path, path: Path, processes: Collection[int], *, othe
     try:
         # Immutable: several of these read the same file side by side.
         with copying(export, path, no_progress) as copy:
+            copy.execute(f"PRAGMA source.cache_size = -{_CACHE_KIB}")
             return _copy_tables(copy, processes, others=others)
     except (TraceError, UsageError) as error:
         path.unlink(missing_ok=True)

@@ -25,9 +25,8 @@ from traceprof.formats.sqlite.copying import (
     timed_tables,
 )
 from traceprof.formats.sqlite.database import NOTE, Database, reading
-from traceprof.formats.sqlite.schema import codec_of, quoted, text_by
+from traceprof.formats.sqlite.schema import quoted, register_text, text_by
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
-from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES
 from traceprof.secrets import masked_text
 
@@ -90,10 +89,6 @@ def _is_cut(name: str) -> bool:
     return name not in (NOTE, _STRINGS, _MARKER) and name not in _OF_THE_MACHINE
 
 
-def _moved(window: TimeWindow, by_ns: int) -> TimeWindow:
-    return TimeWindow(window.start_ns + by_ns, window.end_ns + by_ns)
-
-
 class _Cut:
     """One cut: first the devices, then the calls, the markers, what belongs to them, strings."""
 
@@ -104,11 +99,11 @@ class _Cut:
         self.has_collectives = has_collectives
         self.request = request
         self.zero_ns = zero_ns
-        self.window = _moved(request.reach, zero_ns)
+        self.window = request.reach.moved(zero_ns)
         self.reach = self.window.start_ns
-        span = None if request.span is None else _moved(request.span, zero_ns)
+        span = request.span and request.span.moved(zero_ns)
         self.times, self.unknown = timed_tables(copy, _is_cut, _is_known, span)
-        self._register_texts()
+        register_text(copy.connection, "machine_text", masked_text)
 
     def report(self) -> CutReport:
         """Write the copy; return what came of it."""
@@ -129,7 +124,7 @@ class _Cut:
             if name not in copy.n_copied and name != _STRINGS:
                 self._copy_rest(table)
         self._copy_strings()
-        window = _moved(self.request.covered, self.zero_ns)
+        window = self.request.covered.moved(self.zero_ns)
         note_cut(copy, self.request, window, self._recorded(), self._worked())
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
@@ -155,17 +150,6 @@ class _Cut:
                 found |= {device for (device,) in rows}
         chosen = self.request.devices
         return found if chosen is None else found & chosen
-
-    def _register_texts(self) -> None:
-        """Give SQL the function ``machine_text``, of and to bytes, which masks secrets."""
-        codec = codec_of(self.copy.connection)
-
-        def without_secrets(text: bytes) -> bytes:
-            before = text.decode(codec, "surrogateescape")
-            after = masked_text(before)
-            return text if after == before else after.encode(codec, "surrogateescape")
-
-        self.copy.connection.create_function("machine_text", 1, without_secrets, deterministic=True)
 
     def _texts(self, table: SourceTable) -> dict[str, str]:
         """Return what stands in place of texts of a table that traceprof does not know."""

@@ -66,7 +66,7 @@ class NvprofFile:
         does not overlap it. ``optional`` columns may be missing; they come back as all NULL.
         """
         if window is not None:
-            window = TimeWindow(window.start_ns + self.zero_ns, window.end_ns + self.zero_ns)
+            window = window.moved(self.zero_ns)
         wanted = dict.fromkeys(("start", "end", *names, *optional), ColumnType.INTEGER)
         raw = self.database.read_columns(PREFIX + table, wanted, window, optional)
         values = {name: np.asarray(column, np.int64) for name, column in raw.items()}

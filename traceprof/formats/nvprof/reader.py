@@ -179,10 +179,8 @@ class _Reading:
     @property
     def _span(self) -> TimeWindow:
         """The time that the file covers: of a part of another file at least its window."""
-        window, zero_ns = cut_note(self.file.database).window, self.file.zero_ns
-        if window is None:
-            return self.survey.span
-        return self.survey.span | TimeWindow(window.start_ns - zero_ns, window.end_ns - zero_ns)
+        span, window = self.survey.span, cut_note(self.file.database).window
+        return span if window is None else span | window.moved(-self.file.zero_ns)
 
     @cached_property
     def survey(self) -> Survey:

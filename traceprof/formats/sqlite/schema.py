@@ -97,6 +97,20 @@ def text_by(function: str, column: str) -> str:
     )
 
 
+def register_text(
+    connection: sqlite3.Connection, function: str, shown: Callable[[str], str]
+) -> None:
+    """Give SQL a ``function`` for `text_by`: of and to bytes, with texts as ``shown`` has them."""
+    codec = codec_of(connection)
+
+    def changed(value: bytes) -> bytes:
+        text = value.decode(codec, "surrogateescape")
+        after = shown(text)
+        return value if after == text else after.encode(codec, "surrogateescape")
+
+    connection.create_function(function, 1, changed, deterministic=True)
+
+
 LATEST_NS: Final = 1 << 62
 """Times are nearer to 0 than this, 146 years: no difference of two leaves 64 bits."""
 MOST_BYTES: Final = 1 << 57
