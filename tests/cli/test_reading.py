@@ -125,14 +125,14 @@ def test_nobody_who_looks_elsewhere_is_told(
 
 def test_a_terminal_sees_the_answer_alone_once_it_is_there(tmp_path: Path) -> None:
     program = (
-        "import sys; from traceprof.cli import reading, streams\n"
-        "reading._FIRST_AFTER_S = 0.0\n"
-        "shown = reading.Reading.show\n"
+        "import sys; from traceprof.cli import streams\n"
+        "streams._FIRST_AFTER_S = 0.0\n"
+        "shown = streams.Reading.show\n"
         "import threading; told = threading.Event()\n"
         "def show(self, taken_s):\n    shown(self, taken_s); told.set()\n"
-        "reading.Reading.show = show\n"
+        "streams.Reading.show = show\n"
         "from pathlib import Path\n"
-        "with reading.told_while_reading([Path(sys.argv[1])]):\n"
+        "with streams.reading_shown([Path(sys.argv[1])]):\n"
         "    told.wait(20); streams.say('answer\\n')\n"
     )
     path = tmp_path / "run.sqlite"
