@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,34 +23,19 @@ NULL is the smallest of all.
 """
 
 
-class ConditionRows(Protocol):
-    """Rows of which columns can be asked for."""
-
-    @property
-    def values(self) -> Mapping[str, npt.NDArray[np.int64]]:
-        """Columns of whole numbers, in which `NULL` stands for nothing but NULL."""
-        ...
-
-    def contains(self, name: str, words: Sequence[bytes]) -> Mask:
-        """Return in which rows a column contains one of these words, as LIKE finds them."""
-        ...
-
-    def starts_with(self, name: str, prefixes: Sequence[bytes]) -> Mask:
-        """Return in which rows a column starts with one of these."""
-        ...
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class Condition:
     """What holds for some rows: ``sql``, or ``holds`` of rows with columns of these ``kinds``.
 
+    Such rows have the ``values`` of columns of whole numbers by their names, and tell which texts
+    contain words or start with prefixes, as `traceprof.formats.sqlite.pages.blocks` does.
     ``within`` tells in which groups of rows it may hold (None: in all) by the bounds of the
     columns ``bounded``.
     """
 
     sql: str
     kinds: Mapping[str, ColumnType]
-    holds: Callable[[ConditionRows], Mask]
+    holds: Callable[[Any], Mask]
     bounded: frozenset[str] = frozenset()
     within: Callable[[Bounds], Mask | None] = lambda _: None
 
@@ -60,7 +45,7 @@ def between(column: str, least: int | None = None, most: int | None = None) -> C
     limits = ((">=", least), ("<=", most))
     told = [f"{quoted(column)} {sign} {one}" for sign, one in limits if one is not None]
 
-    def holds(rows: ConditionRows) -> Mask:
+    def holds(rows: Any) -> Mask:
         values = rows.values[column]
         found: Mask = values != NULL
         if least is not None:
@@ -87,7 +72,7 @@ def between(column: str, least: int | None = None, most: int | None = None) -> C
 def among(column: str, values: Sequence[int]) -> Condition:
     """A whole number that is one of ``values``."""
 
-    def holds(rows: ConditionRows) -> Mask:
+    def holds(rows: Any) -> Mask:
         found = rows.values[column]
         if len(values) > 4:
             return np.isin(found, np.array(values, np.int64))
@@ -103,7 +88,7 @@ def among(column: str, values: Sequence[int]) -> Condition:
 def differs(column: str, value: int) -> Condition:
     """A whole number other than ``value``."""
 
-    def holds(rows: ConditionRows) -> Mask:
+    def holds(rows: Any) -> Mask:
         values = rows.values[column]
         found: Mask = (values != value) & (values != NULL)
         return found
@@ -154,7 +139,7 @@ def all_of(*parts: Condition) -> Condition:
 def _several(
     word: str, joined: np.ufunc, parts: Sequence[Condition], within: Callable[[Bounds], Mask | None]
 ) -> Condition:
-    def holds(rows: ConditionRows) -> Mask:
+    def holds(rows: Any) -> Mask:
         found: Mask = joined.reduce([part.holds(rows) for part in parts])
         return found
 
