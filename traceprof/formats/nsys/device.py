@@ -34,49 +34,35 @@ def read_kernels(
     rules: Sequence[KernelRule],
     window: TimeWindow | None = None,
     where: str = "",
-) -> pd.DataFrame:
-    """Return the kernels, and the CUDA graphs that were traced whole as one row each.
+    *,
+    with_shapes: bool = False,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the kernels, and with ``with_shapes`` how each was launched, where that is told.
 
-    With ``where`` (SQL) only the kernels for which it holds, and no graphs.
+    CUDA graphs that were traced whole are one row each. With ``where`` (SQL) only the kernels for
+    which it holds, and no graphs.
     """
-    parts = []
+    kernels, shapes = [], []
+    with_shapes = with_shapes and has_kernel_shapes(database)
     if KERNELS in database.tables:
-        raw = _read(database, KERNELS, ("demangledName",), (_NODE,), window, where or None)
-        names = named(database, raw["demangledName"])
-        parts.append(cupti.make_kernels(_place(raw), names, rules, raw[_NODE]))
+        optional = (_NODE, *_SHAPE) if with_shapes else (_NODE,)
+        raw = _read(database, KERNELS, ("demangledName",), optional, window, where or None)
+        place, names = _place(raw), named(database, raw["demangledName"])
+        kernels.append(cupti.make_kernels(place, names, rules, raw[_NODE]))
+        if with_shapes:
+            shapes.append(cupti.make_kernel_shapes(place, raw))
     if GRAPHS in database.tables and not where:
         raw = _read(database, GRAPHS, ("graphId",), (), window)
-        parts.append(cupti.make_traced_graphs(_place(raw), raw["graphId"]))
-    return stack("kernels", parts)
-
-
-def read_kernels_and_shapes(
-    database: Database, rules: Sequence[KernelRule], window: TimeWindow | None = None
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the kernels and how they were launched, as the two readers do, in one pass."""
-    if not has_kernel_shapes(database) or GRAPHS in database.tables:
-        return read_kernels(database, rules, window), read_kernel_shapes(database, window)
-    raw = _read(database, KERNELS, ("demangledName",), (_NODE, *_SHAPE), window)
-    place, names = _place(raw), named(database, raw["demangledName"])
-    kernels = cupti.make_kernels(place, names, rules, raw[_NODE])
-    return kernels, cupti.make_kernel_shapes(place, raw)
+        place = _place(raw)
+        kernels.append(cupti.make_traced_graphs(place, raw["graphId"]))
+        if with_shapes:
+            shapes.append(make_table("kernel_shapes", place))
+    return stack("kernels", kernels), stack("kernel_shapes", shapes)
 
 
 def has_kernel_shapes(database: Database) -> bool:
     """Return whether the export says how its kernels were launched."""
     return {"gridX", "blockX"} <= database.columns(KERNELS)
-
-
-def read_kernel_shapes(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
-    """Return how the kernels were launched: a row for each of `read_kernels`, graphs among them."""
-    parts = []
-    if has_kernel_shapes(database):
-        raw = _read(database, KERNELS, (), _SHAPE, window)
-        parts.append(cupti.make_kernel_shapes(_place(raw), raw))
-        if GRAPHS in database.tables:
-            graphs = _place(_read(database, GRAPHS, (), (), window))
-            parts.append(make_table("kernel_shapes", graphs))
-    return stack("kernel_shapes", parts)
 
 
 def communication_kernels(database: Database, rules: Sequence[KernelRule]) -> str:

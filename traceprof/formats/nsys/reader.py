@@ -149,17 +149,16 @@ class _Reading:
         )
 
     @cached_property
-    def _kernels(self) -> pd.DataFrame:
-        if self.options.needs("kernel_shapes"):
-            return self._kernels_and_shapes[0]
-        return device.read_kernels(self.database, self.options.rules, self.options.window)
-
-    @cached_property
     def _kernels_and_shapes(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        database, options = self.database, self.options
-        if not options.needs("kernels"):
-            return empty_table("kernels"), device.read_kernel_shapes(database, options.window)
-        return device.read_kernels_and_shapes(database, options.rules, options.window)
+        options = self.options
+        with_shapes = options.needs("kernel_shapes")
+        return device.read_kernels(
+            self.database, options.rules, options.window, with_shapes=with_shapes
+        )
+
+    @property
+    def _kernels(self) -> pd.DataFrame:
+        return self._kernels_and_shapes[0]
 
     @cached_property
     def _copies(self) -> pd.DataFrame:
@@ -242,13 +241,13 @@ class _Reading:
         if not where:
             return empty_table("kernels"), empty_table("api_calls")
         launched = f"SELECT correlationId FROM {self.database.stored_name(KERNELS)} WHERE {where}"
+        linked = f"correlationId IN ({launched})"
+        rules = self.options.rules
         return (
             self._kernels
             if has_kernels
-            else device.read_kernels(self.database, self.options.rules, where=where),
-            self._api_calls
-            if has_calls
-            else host.read_api_calls(self.database, where=f"correlationId IN ({launched})"),
+            else device.read_kernels(self.database, rules, None, where)[0],
+            self._api_calls if has_calls else host.read_api_calls(self.database, where=linked),
         )
 
     def _warnings(self) -> list[str]:

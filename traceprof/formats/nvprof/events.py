@@ -39,36 +39,34 @@ _OVERHEADS: Final = {
 }
 
 
-def read_kernels(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
-    """Return the kernels, and the CUDA graphs that were traced whole as one row each."""
-    parts = []
+def read_kernels(
+    file: NvprofFile, window: TimeWindow | None = None, *, with_shapes: bool = False
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the kernels, and with ``with_shapes`` how each was launched, where that is told.
+
+    CUDA graphs that were traced whole are one row each.
+    """
+    kernels, shapes = [], []
+    with_shapes = with_shapes and has_kernel_shapes(file)
+    optional = ("graphNodeId", *_SHAPE) if with_shapes else ("graphNodeId",)
     for table in filter(file.has, _KERNELS):
-        raw = file.columns(table, (*_PLACE, "name"), window, ["graphNodeId"])
-        names = file.kernel_names(raw["name"])
-        parts.append(cupti.make_kernels(_place(file, raw), names, file.rules, _graph_nodes(raw)))
+        raw = file.columns(table, (*_PLACE, "name"), window, optional)
+        place, names = _place(file, raw), file.kernel_names(raw["name"])
+        kernels.append(cupti.make_kernels(place, names, file.rules, _graph_nodes(raw)))
+        if with_shapes:
+            shapes.append(cupti.make_kernel_shapes(place, raw))
     if file.has("GRAPH_TRACE"):
         raw = file.columns("GRAPH_TRACE", (*_PLACE, "graphId"), window)
-        parts.append(cupti.make_traced_graphs(_place(file, raw), raw["graphId"]))
-    return stack("kernels", parts)
+        place = _place(file, raw)
+        kernels.append(cupti.make_traced_graphs(place, raw["graphId"]))
+        if with_shapes:
+            shapes.append(make_table("kernel_shapes", place))
+    return stack("kernels", kernels), stack("kernel_shapes", shapes)
 
 
 def has_kernel_shapes(file: NvprofFile) -> bool:
     """Return whether the file says how its kernels were launched."""
     return any({"gridX", "blockX"} <= file.database.columns(PREFIX + table) for table in _KERNELS)
-
-
-def read_kernel_shapes(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
-    """Return how the kernels were launched: a row for each of `read_kernels`, graphs among them."""
-    if not has_kernel_shapes(file):
-        return empty_table("kernel_shapes")
-    parts = []
-    for table in filter(file.has, _KERNELS):
-        raw = file.columns(table, _PLACE, window, _SHAPE)
-        parts.append(cupti.make_kernel_shapes(_place(file, raw), raw))
-    if file.has("GRAPH_TRACE"):
-        raw = file.columns("GRAPH_TRACE", _PLACE, window)
-        parts.append(make_table("kernel_shapes", _place(file, raw)))
-    return stack("kernel_shapes", parts)
 
 
 def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:

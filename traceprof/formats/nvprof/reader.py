@@ -207,7 +207,7 @@ class _Reading:
         file, window = self.file, self.options.window
         readers: Mapping[str, Callable[[], pd.DataFrame]] = {
             "kernels": lambda: self._kernels,
-            "kernel_shapes": lambda: events.read_kernel_shapes(file, window),
+            "kernel_shapes": lambda: self._kernels_and_shapes[1],
             "copies": lambda: self._copies,
             "api_calls": lambda: self._api_calls,
             "syncs": lambda: events.read_syncs(file, window),
@@ -216,8 +216,13 @@ class _Reading:
         return {name: read() for name, read in readers.items() if self.options.needs(name)}
 
     @cached_property
+    def _kernels_and_shapes(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        with_shapes = self.options.needs("kernel_shapes")
+        return events.read_kernels(self.file, self.options.window, with_shapes=with_shapes)
+
+    @property
     def _kernels(self) -> pd.DataFrame:
-        return events.read_kernels(self.file, self.options.window)
+        return self._kernels_and_shapes[0]
 
     @cached_property
     def _copies(self) -> pd.DataFrame:
@@ -243,7 +248,7 @@ class _Reading:
         if not count_annotations(self.file):
             return empty_table("collectives")
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
-        kernels = self._kernels if has_kernels else events.read_kernels(self.file)
+        kernels = self._kernels if has_kernels else events.read_kernels(self.file)[0]
         api_calls = self._api_calls if has_calls else events.read_api_calls(self.file)
         return annotated_collectives(self._markers.ranges, kernels, api_calls)
 
