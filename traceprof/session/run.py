@@ -79,10 +79,6 @@ class _Part:
     ranks: Ranks
     is_alone: bool = False
 
-    def has(self, needs: _Needs) -> bool:
-        """Return whether it holds what ``needs`` say."""
-        return needs.tables <= self.tables and not (self.is_alone and needs.whole)
-
 
 @dataclass
 class _Source:
@@ -118,17 +114,6 @@ class _Source:
             self.windows = {}
         return self.ranks
 
-    def with_steps(self, tables: frozenset[str]) -> None:
-        """Read the whole run with ``tables``, and of the ranges what it takes to know the steps.
-
-        The ranges do not count as read. Without steps it takes all of them to know the window.
-        """
-        self.tables = tables
-        self.ranks, self.notes = open_ranks(
-            self.paths, self.opening, tables | _STEPS, only_steps=True
-        )
-        self.knows_steps = has_named_steps(self.ranks)
-
     def selection(self, text: str | None) -> Selection:
         """Return the window that ``text`` means."""
         if text in self.windows:
@@ -140,8 +125,9 @@ class _Source:
 
     def within(self, text: str | None, needs: _Needs) -> Ranks:
         """Return the run cut to the window that ``text`` means, with what ``needs`` say read."""
-        if text in self.windows and self.windows[text].has(needs):
-            return self.windows[text].ranks
+        known = self.windows.get(text)
+        if known and needs.tables <= known.tables and not (known.is_alone and needs.whole):
+            return known.ranks
         if self.ranks is None:
             self._read_first(text, needs)
         selection = self.selection(text)
@@ -164,12 +150,17 @@ class _Source:
     def _read_first(self, text: str | None, needs: _Needs) -> None:
         """Read what it takes to know the window ``text``, and what it makes sense to read with it.
 
-        Steps may be found in some of the ranges; where there are none it takes all ranges.
+        To read the window alone may be enough, and less; where it takes the device work to know
+        what it is, all is read at once. Steps may be found in some of the ranges, which do not
+        count as read; where there are none it takes all ranges to know the window.
         """
-        is_cut = self._may_be_cut(text, needs)
+        is_told = text not in (None, "all") and _tables_of_window(text) <= _STEPS
+        is_cut = is_told and not needs.whole and self.reads_parts
         first = (SELF_DESCRIPTION if is_cut else needs.tables) | self._telling(text)
         if text is None and needs.tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
-            self.with_steps(first - _STEPS)
+            self.tables, found = first - _STEPS, first | _STEPS
+            self.ranks, self.notes = open_ranks(self.paths, self.opening, found, only_steps=True)
+            self.knows_steps = has_named_steps(self.ranks)
             if self.knows_steps:
                 return
         self.whole(first)
@@ -178,14 +169,6 @@ class _Source:
         """Return the tables that must be read to tell what the window ``text`` is."""
         tables = _tables_of_window(text)
         return tables - _STEPS if text is None and self.knows_steps else tables
-
-    def _may_be_cut(self, text: str | None, needs: _Needs) -> bool:
-        """Return whether reading the window ``text`` alone may be enough, and less.
-
-        Where it takes the device work to know what the window is, all is read at once.
-        """
-        is_told = text not in (None, "all") and _tables_of_window(text) <= _STEPS
-        return is_told and not needs.whole and self.reads_parts
 
     def _is_worth_cutting(self, selection: Selection, needs: _Needs) -> bool:
         """Return whether to read the window alone: a small part of one file, not read before."""

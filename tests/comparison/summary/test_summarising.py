@@ -14,8 +14,12 @@ from tests.comparison.generated import KERNELS, Program
 from tests.measures.generated_run import MS, Plan, make_run
 from tests.real_traces import ALL
 from tests.requirements import TRACES, require
-from traceprof.comparison.summary.steps import blocks_of_steps
-from traceprof.comparison.summary.summarise import OTHERS, bounded_composition, summarise
+from traceprof.comparison.summary.summarise import (
+    OTHERS,
+    blocks_of_steps,
+    bounded_composition,
+    summarise,
+)
 from traceprof.errors import UsageError
 from traceprof.model.activity import PARTS
 from traceprof.model.placement import place_run
