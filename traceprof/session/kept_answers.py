@@ -254,7 +254,7 @@ class KeptAnswers:
 
     def value(self, what: tuple[object, ...]) -> Any:
         """Return what was kept under the name ``what``; None where nothing is."""
-        data = self._cache.get(*self._name(what))
+        data = self._cache.get("window", self._window, *what)
         try:
             return None if data is None else decode(data)
         except CodecError:
@@ -266,10 +266,10 @@ class KeptAnswers:
 
     def keep(self) -> None:
         """Keep what was added; what cannot be kept exactly is left out."""
-        contents = {}
+        contents: dict[tuple[object, ...], bytes] = {}
         for what, value in self._new.items() if self._cache.keeps else ():
             try:
-                contents[self._name(what)] = encode(value)
+                contents["window", self._window, *what] = encode(value)
             except CodecError:
                 continue
         self._cache.put(contents)
@@ -302,6 +302,3 @@ class KeptAnswers:
             raise NotRecordedError(next(iter(missing.values())))
         results = {name: one for name, one in ordered.items() if not isinstance(one, str)}
         return Answers(results, missing)
-
-    def _name(self, what: tuple[object, ...]) -> tuple[object, ...]:
-        return ("window", self._window, *what)

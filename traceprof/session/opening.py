@@ -255,6 +255,9 @@ def open_ranks(
         TraceError: nothing is found, or what is found cannot be read.
         UsageError: an option makes no sense.
     """
+    # What a file contains is told without steps, and what finds them takes long to import.
+    from traceprof.measures.steps.find import decide_steps, mark_steps
+
     is_several = is_run(paths)
     is_tied = is_several and opening.align in (Align.AUTO, Align.COLLECTIVES)
     if tables is not None:
@@ -266,18 +269,11 @@ def open_ranks(
     notes: tuple[Note, ...] = ()
     if len(ranks) > 1 and is_tied:
         ranks, notes = _aligned(ranks)
-    ranks = _with_steps(ranks, opening)
-    return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
-
-
-def _with_steps(ranks: Ranks, opening: Opening) -> Ranks:
-    # What a file contains is told without steps, and what finds them takes long to import.
-    from traceprof.measures.steps.find import decide_steps, mark_steps
-
     if opening.warmup_steps is not None:
         ranks = ranks.map(Trace.with_warmup, opening.warmup_steps)
     pattern = opening.step_ranges
-    return decide_steps(ranks) if pattern is None else mark_steps(ranks, pattern)
+    ranks = decide_steps(ranks) if pattern is None else mark_steps(ranks, pattern)
+    return replace(ranks, info=replace(ranks.info, path=" ".join(map(str, paths)))), notes
 
 
 def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
