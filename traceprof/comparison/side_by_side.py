@@ -145,8 +145,7 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
     frames = _named(first, matched.base), _named(second, matched.new)
     kernels, classes = (_joined(plan, frames, (base, new)) for plan in (_KERNELS, _CLASSES))
     known = pd.concat(frames).drop_duplicates("name", keep="last").set_index("name")
-    known = known["activity"].astype(object)
-    kernels["activity"] = kernels["name"].map(known)
+    kernels["activity"] = kernels["name"].map(known["activity"].astype(object))
     kernels["base_name"] = [matched.renamed.get(str(name), "") for name in kernels["name"]]
     for side in SIDES:
         count = kernels[f"{side}_count"]
