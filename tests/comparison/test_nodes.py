@@ -21,9 +21,9 @@ def rank(run: str, number: int, **more: Any) -> NodeIterations:
     """Return ten rounds of one of two ranks, 20 ms each, that exchange nothing."""
     usual: dict[str, Any] = {
         "ranks_count": 2,
-        "rounds_count": 10,
+        "iterations_count": 10,
         "warmup_count": 2,
-        "rounds_ns": 200 * MS,
+        "iterations_ns": 200 * MS,
         "phases": BOTH,
         "calls_count": 0,
     }
@@ -79,7 +79,7 @@ def test_what_ranks_exchange_is_per_second_and_per_call() -> None:
 
 
 def test_modes_and_kinds_are_held_against_one_another() -> None:
-    forward = {"phases": FORWARD, "rounds_ns": 80 * MS}
+    forward = {"phases": FORWARD, "iterations_ns": 80 * MS}
     runs = [
         *(rank("alone", i) for i in range(2)),
         *(rank("forward", i, **forward) for i in range(2)),
