@@ -136,7 +136,7 @@ def test_a_renderer_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     module = ModuleType("fake_renderer")
     module.RENDER = lambda document, _: " ".join(document.results)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fake_renderer", module)
-    fake = Renderer("fake", "for this test", ".fake", "text/fake", "fake_renderer")
+    fake = Renderer("fake", "for this test", "fake_renderer")
     monkeypatch.setattr(registry, "RENDERERS", (*registry.RENDERERS, fake))
     document = answer(open_run([small_trace(tmp_path)]), ["kernels"])
     assert registry.render("fake", document) == "kernels"

@@ -43,7 +43,7 @@ def test_a_renderer_is_one_module_and_one_line(monkeypatch: pytest.MonkeyPatch) 
     module = ModuleType("fake_renderer")
     module.RENDER = lambda document, options: f"{[*document.results]} {options.rows}"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fake_renderer", module)
-    fake = Renderer("fake", "for this test", ".fake", "text/fake", "fake_renderer")
+    fake = Renderer("fake", "for this test", "fake_renderer")
     monkeypatch.setattr(registry, "RENDERERS", (*RENDERERS, fake))
     assert render("fake", document(), Options(rows=3)) == "['breakdown', 'kernels'] 3"
 
@@ -54,10 +54,8 @@ def test_a_form_that_is_none_is_refused_with_those_that_are() -> None:
 
 
 @pytest.mark.parametrize("renderer", RENDERERS, ids=lambda renderer: renderer.name)
-def test_every_line_says_what_files_it_makes(renderer: Renderer) -> None:
+def test_every_line_says_what_it_is_for(renderer: Renderer) -> None:
     assert renderer_named(renderer.name) is renderer
-    assert re.fullmatch(r"\.\w+", renderer.suffix)
-    assert re.fullmatch(r"\w+/\w+", renderer.media_type)
     assert renderer.summary
 
 

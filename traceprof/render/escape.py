@@ -8,10 +8,9 @@ block ends at ``</script``; and bidirectional controls reorder what a reader see
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 MAX_NAME_LENGTH: Final = 1_000
 
@@ -57,9 +56,3 @@ def plotly_text(text: object, max_length: int = 200) -> str:
     clean = plain_text(text, max_length).replace("&", "&amp;")
     clean = clean.replace("<", "&lt;").replace(">", "&gt;")
     return clean.replace("$", "&#36;").replace("%{", "%&#123;")
-
-
-def script_json(value: Any) -> str:
-    """Return ``value`` as JSON that cannot end or open anything inside a script block."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

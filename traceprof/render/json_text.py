@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.comparison import Comparison
 from traceprof.model.results import Column, Result
 from traceprof.render.formatting import note_of, plain, to_json
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import Row, ShownTable, declared_table, rows_of, tables_of
+from traceprof.render.shown import Row, ShownTable, declared_table, tables_of
 from traceprof.session.answer import ONE_OFF, Document, Verdict
 
 SCHEMA: Final = "traceprof.analysis/2"
@@ -83,11 +81,6 @@ def records_of(table: ShownTable) -> list[dict[str, Any]]:
         {KEY: key, **{name: plain(value) for name, value in row.items()}}
         for key, row in zip(_keys_of(table, rows), rows, strict=True)
     ]
-
-
-def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a frame that no analysis made as plain values."""
-    return [{name: plain(value) for name, value in row.items()} for row in rows_of(frame)]
 
 
 def _verdict_of(verdict: Verdict) -> dict[str, Any]:

@@ -46,7 +46,7 @@ Render = Callable[[Answered, Options], str]
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """One way out: its name, its files' suffix and media type, and the module with ``RENDER``.
+    """One way out: its name, what it is for, and the module with ``RENDER``.
 
     A module that begins with a dot is one of this package; behind a colon stands what is called
     otherwise than ``RENDER``.
@@ -54,17 +54,15 @@ class Renderer:
 
     name: str
     summary: str
-    suffix: str
-    media_type: str
     module: str
 
 
 RENDERERS: Final[tuple[Renderer, ...]] = (
-    Renderer("text", "for a terminal", ".txt", "text/plain", ".text.answers"),
-    Renderer("json", "for programs, see docs/schema", ".json", "application/json", ".json_text"),
-    Renderer("csv", "one table, for a spreadsheet", ".csv", "text/csv", ".tables_text:CSV"),
-    Renderer("markdown", "tables for a text", ".md", "text/markdown", ".tables_text:MARKDOWN"),
-    Renderer("html", "tables as a page", ".html", "text/html", ".html_text"),
+    Renderer("text", "for a terminal", ".text.answers"),
+    Renderer("json", "for programs, see docs/schema", ".json_text"),
+    Renderer("csv", "one table, for a spreadsheet", ".tables_text:CSV"),
+    Renderer("markdown", "tables for a text", ".tables_text:MARKDOWN"),
+    Renderer("html", "tables as a page", ".html_text"),
 )
 
 

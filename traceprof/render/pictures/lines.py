@@ -31,11 +31,6 @@ class PictureLine:
     states: tuple[Channel, ...] = ()
     section: str = ""
 
-    @property
-    def is_heading(self) -> bool:
-        """Whether it names the process of the lines below."""
-        return self.row is None and not self.states
-
 
 def choose_lines(lanes: Lanes) -> tuple[list[PictureLine], int]:
     """Return the lines to draw, as on the screen, and how many rows of events are left out.
