@@ -9,7 +9,7 @@ import pytest
 
 from tests.logs.reading import all_runs, kinds, one_run, rows, said, scope_of
 from traceprof.logs import read_log, source_names
-from traceprof.logs.sources import SOURCES
+from traceprof.logs.sources import SOURCES, reader_of
 
 S = 1e9
 
@@ -558,12 +558,11 @@ def test_another_source_may_be_named(tmp_path: Path) -> None:
 def test_declared_lines_hold_together() -> None:
     """Regular expressions compile, values have cells to be in, and hooks are there."""
     for source in SOURCES:
-        assert source.patterns or source.reader.marks, source.name
         assert source.all_marks(), f"{source.name}: nothing tells its logs"
         for pattern in source.patterns:
             groups = pattern.regex.groupindex
             assert bool(pattern.cells) == ("_cells" in groups), pattern.line
             assert not pattern.cells or {"key", "value"} <= pattern.cell.groupindex.keys()
-            assert not pattern.then or callable(getattr(source.reader, pattern.then))
+            assert not pattern.then or callable(getattr(reader_of(source), pattern.then))
             is_of_epoch = {"_idx", "_n"} & groups.keys()
             assert not is_of_epoch or {"epoch", "_total"} <= groups.keys(), pattern.line

@@ -12,7 +12,7 @@ from traceprof.errors import TraceError, UsageError
 from traceprof.logs.gathered import Book
 from traceprof.logs.lines import LogLine, RawLines, cleaned
 from traceprof.logs.source import LogReader, LogSource, OwnPatterns, compiled_patterns
-from traceprof.logs.sources import SOURCES, source_called
+from traceprof.logs.sources import SOURCES, reader_of, source_called
 from traceprof.logs.summary import summary_of
 from traceprof.model.summary import SourceFile, Summary
 
@@ -87,9 +87,9 @@ def read_log(
     chosen = _chosen(path, source, needed=not own)
     book = Book()
     stem = _stem(path)
-    readers = [s.reader(book, stem, s) for s in SOURCES if s.is_launcher]
+    readers = [reader_of(s)(book, stem, s) for s in SOURCES if s.is_launcher]
     if chosen is not None and not chosen.source.is_launcher:
-        readers.append(chosen.source.reader(book, stem, chosen.source))
+        readers.append(reader_of(chosen.source)(book, stem, chosen.source))
     pattern = OwnPatterns(book, stem, LogSource(_OWN, _OWN, own))
     if own:
         readers.append(pattern)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from operator import itemgetter
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from traceprof.errors import UsageError
 from traceprof.logs.gathered import Book, Gathered, LogPoint
@@ -139,10 +139,15 @@ def _over(name: str) -> str:
 class LogReader:
     """Reads the lines of one log, one at a time, into a `Book`. ``stem`` names its file.
 
-    ``marks`` are lines that no other program prints, beside those that are declared.
+    It does so as they are declared: the first pattern that matches says what a line tells. With
+    ``by_rank`` values of one rank are kept apart, by the rank that prefixes of lines name.
+    ``step``, ``epoch`` and ``total`` are the last of the training that were seen.
     """
 
-    marks: ClassVar[tuple[re.Pattern[str], ...]] = ()
+    by_rank = False
+    step = math.nan
+    epoch: int | None = None
+    total = 0
 
     def __init__(self, book: Book, stem: str, source: LogSource) -> None:
         self.book = book
@@ -162,27 +167,11 @@ class LogReader:
     def begin(self) -> None:
         """Know nothing: a log begins, or another run in it."""
 
-    def read(self, line: LogLine) -> None:
-        """Note what ``line`` says; most lines say nothing."""
-
     def end(self) -> None:
         """Note what follows from a whole run, and forget it: another may follow in the log."""
 
-
-class PatternReader(LogReader):
-    """Reads lines as they are declared: the first pattern that matches says what one tells.
-
-    With ``by_rank`` values of one rank are kept apart, by the rank that prefixes of lines name.
-    ``step``, ``epoch`` and ``total`` are the last of the training that were seen.
-    """
-
-    by_rank = False
-    step = math.nan
-    epoch: int | None = None
-    total = 0
-
     def read(self, line: LogLine) -> None:
-        """Note what ``line`` says."""
+        """Note what ``line`` says; most lines say nothing."""
         for pattern in self.source.patterns:
             match = pattern.found_in(line.text)
             if match is not None:
@@ -338,14 +327,14 @@ class LogSource:
 
     ``marks``, and the patterns that are marks, match lines that it alone prints, anywhere in them;
     the more of a log they match, the more likely it is of this program. ``says`` is what must be
-    read with a metric. Launchers and what else stands beside a program's own lines are read with
-    it.
+    read with a metric, ``reader`` the module and the class that read what lines do not say.
+    Launchers and what else stands beside a program's own lines are read with it.
     """
 
     name: str
     title: str
     patterns: tuple[Pattern, ...] = ()
-    reader: type[LogReader] = PatternReader
+    reader: str = ""
     marks: tuple[str, ...] = ()
     says: Mapping[str, str] = field(default_factory=dict)
     is_launcher: bool = False
@@ -353,10 +342,10 @@ class LogSource:
     def all_marks(self) -> tuple[re.Pattern[str], ...]:
         """Return what only its lines match."""
         own = (one.regex for one in self.patterns if one.is_mark)
-        return (*own, *map(re.compile, self.marks), *self.reader.marks)
+        return (*own, *map(re.compile, self.marks))
 
 
-def source_of(name: str, table: Mapping[str, Any], reader: type[LogReader]) -> LogSource:
+def source_of(name: str, table: Mapping[str, Any]) -> LogSource:
     """Return a source as it is declared: texts that are split into parts are joined."""
     own = {key: value for key, value in table.items() if key not in ("lines", "marks")}
     patterns = [
@@ -364,7 +353,7 @@ def source_of(name: str, table: Mapping[str, Any], reader: type[LogReader]) -> L
         for one in table.get("lines", ())
     ]
     marks = tuple("".join(parts) for parts in table.get("marks", ()))
-    return LogSource(name, patterns=tuple(patterns), reader=reader, marks=marks, **own)
+    return LogSource(name, patterns=tuple(patterns), marks=marks, **own)
 
 
 def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:
@@ -388,7 +377,7 @@ def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:
     return tuple(found)
 
 
-class OwnPatterns(PatternReader):
+class OwnPatterns(LogReader):
     """Reads the user's own patterns: each may match a line, with or without its prefixes."""
 
     by_rank = True

@@ -1,68 +1,18 @@
-"""The programs whose logs can be read: their lines, in `lines.toml`, and who reads them."""
+"""The programs whose logs can be read: their lines, and who reads what these do not say."""
 
 from __future__ import annotations
 
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from traceprof.logs.source import LogReader, LogSource, PatternReader, source_of
-from traceprof.logs.sources.keras_mxnet import KerasReader, MxnetReader
-from traceprof.logs.sources.language import (
-    ComposerReader,
-    DeepSpeedReader,
-    FairseqReader,
-    MegatronReader,
-    TorchtitanReader,
-)
-from traceprof.logs.sources.launchers import HorovodElasticReader, HorovodReader, TorchrunReader
-from traceprof.logs.sources.mlperf import DlloggerReader, MlperfReader
-from traceprof.logs.sources.notes import NanoGptReader, NotesReader
-from traceprof.logs.sources.torch_loops import (
-    HfTrainerReader,
-    LightningReader,
-    MetricsCsvReader,
-    NemoReader,
-)
-from traceprof.logs.sources.vision import (
-    Detectron2Reader,
-    ImagenetReader,
-    MmengineReader,
-    TfCnnReader,
-    TimmReader,
-)
+from traceprof.logs.source import LogReader, LogSource, source_of
 
 _LINES: Final = Path(__file__).with_name("lines.toml")
-_READERS: Final[dict[str, type[LogReader]]] = {
-    "composer": ComposerReader,
-    "deepspeed": DeepSpeedReader,
-    "detectron2": Detectron2Reader,
-    "dllogger": DlloggerReader,
-    "fairseq": FairseqReader,
-    "hf-trainer": HfTrainerReader,
-    "horovod": HorovodReader,
-    "horovod-elastic": HorovodElasticReader,
-    "imagenet": ImagenetReader,
-    "keras": KerasReader,
-    "lightning": LightningReader,
-    "megatron": MegatronReader,
-    "metrics-csv": MetricsCsvReader,
-    "mlperf": MlperfReader,
-    "mmengine": MmengineReader,
-    "mxnet": MxnetReader,
-    "nanogpt": NanoGptReader,
-    "nemo": NemoReader,
-    "notes": NotesReader,
-    "tf-cnn-benchmarks": TfCnnReader,
-    "timm": TimmReader,
-    "torchrun": TorchrunReader,
-    "torchtitan": TorchtitanReader,
-}
-"""Who reads what the lines do not say; a source that is not here has its lines alone."""
 
 SOURCES: Final[tuple[LogSource, ...]] = tuple(
-    source_of(name, table, _READERS.get(name, PatternReader))
-    for name, table in tomllib.loads(_LINES.read_text("utf-8")).items()
+    source_of(name, table) for name, table in tomllib.loads(_LINES.read_text("utf-8")).items()
 )
 """Those first whose lines are the more telling."""
 
@@ -70,3 +20,12 @@ SOURCES: Final[tuple[LogSource, ...]] = tuple(
 def source_called(name: str) -> LogSource | None:
     """Return the source called ``name``, None where there is none."""
     return next((source for source in SOURCES if source.name == name), None)
+
+
+def reader_of(source: LogSource) -> type[LogReader]:
+    """Return who reads the lines of a source."""
+    if not source.reader:
+        return LogReader
+    module, _, name = source.reader.partition(":")
+    found: type[LogReader] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.logs.source import PatternReader, number
+from traceprof.logs.source import LogReader, number
 
 
-class KerasReader(PatternReader):
+class KerasReader(LogReader):
     """Metrics of training are running means of the epoch; the closing line holds validation."""
 
     is_open = False
@@ -141,7 +141,7 @@ _KERAS_METRIC: Final = rx(r" - (?P<key>[\w.@/ ]+?): (?P<value>nan|-?inf|-?[\d.e+
 _KERAS_UNITS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
 
 
-class MxnetReader(PatternReader):
+class MxnetReader(LogReader):
     """Speed is of the batch that the callback was given: that of one worker."""
 
     def speed(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:

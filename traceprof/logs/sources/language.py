@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import Declared, LogReader, Pattern, PatternReader, number
+from traceprof.logs.source import Declared, LogReader, Pattern, number
 
 
-class MegatronReader(PatternReader):
+class MegatronReader(LogReader):
     """The last rank prints; the time is the mean since the line before."""
 
     def other(self, _pattern: Pattern, key: str) -> Declared:
@@ -40,7 +40,7 @@ _CELL: Final = rx(
 )
 
 
-class TorchtitanReader(PatternReader):
+class TorchtitanReader(LogReader):
     """Tokens per second are of one device; all ranks may print, and their loss is the same."""
 
     def mesh(self, match: re.Match[str], _point: LogPoint, _line: LogLine) -> None:
@@ -55,7 +55,7 @@ class TorchtitanReader(PatternReader):
             run.say("tokens per second are of one device; how many there were is not printed")
 
 
-class DeepSpeedReader(PatternReader):
+class DeepSpeedReader(LogReader):
     """The mean is since the second step of the run, and times steps alone: no loading of data."""
 
     evaluated = math.nan
@@ -88,17 +88,8 @@ class DeepSpeedReader(PatternReader):
         self.is_old = False
 
 
-_HEAD: Final = rx(
-    r"^\s*\[(?:epoch=(?P<epoch>\d+)(?:/\d+)?\]\[)?(?P<eval>Eval )?(?P<unit>batch|sample|token|epoch"
-    r"|iteration|second|ep|ba|tok|sp)=(?P<n>\d+)(?:/(?P<total>\d+))?\]"
-)
-_METRIC: Final = rx(r"^\s*(?P<phase>Train|Eval) (?P<key>\S.*): (?P<value>\S+)\s*$")
-
-
 class ComposerReader(LogReader):
     """Only what changed since the block before is printed: what is absent is not known."""
-
-    marks = (_HEAD, _METRIC)
 
     def begin(self) -> None:
         """Know nothing."""
@@ -107,24 +98,22 @@ class ComposerReader(LogReader):
         self.last: dict[str, float] = {}
         self.place: tuple[float, float] | None = None
 
-    def read(self, line: LogLine) -> None:
-        """Note what ``line`` says: a head, or a metric behind it."""
-        if (head := _HEAD.search(line.text)) is not None:
-            self.has_head = True
-            if not head["eval"]:
-                self._head(head, line)
-        elif self.has_head and (metric := _METRIC.search(line.text)) is not None:
-            value = number(metric["value"])
-            if value is not None:
-                self._metric(metric["phase"], metric["key"], value)
-
-    def _head(self, head: re.Match[str], line: LogLine) -> None:
-        n, epoch = float(head["n"]), number(head["epoch"])
-        step = math.nan
-        if head["unit"] in ("batch", "ba"):
+    def head(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note the place that the metrics behind a head belong to."""
+        self.has_head = True
+        if match["_eval"]:
+            return
+        n, epoch, step = float(match["_at"]), number(match["epoch"]), math.nan
+        if match["_unit"] in ("batch", "ba"):
             self.book.position(n, epoch or 0)
             step = n if epoch is None else math.nan
         self.point = LogPoint(step, math.nan if epoch is None else epoch, self.at_s(line))
+
+    def metric(self, match: re.Match[str], *_: object) -> None:
+        """Note a metric behind a head."""
+        value = number(match["_of"])
+        if self.has_head and value is not None:
+            self._metric(match["_phase"], match["_key"], value)
 
     def _metric(self, phase: str, key: str, value: float) -> None:
         run, point = self.run, self.point
@@ -185,7 +174,7 @@ _DEVICE: Final = {
 _COUNTERS: Final = rx(r"^time/|^memory/|^trainer/|^throughput/|^lr|alloc_retries")
 
 
-class FairseqReader(PatternReader):
+class FairseqReader(LogReader):
     """Words per second are tokens of all GPUs; lines of an epoch hold start-up and validation."""
 
     overflows = 0

@@ -9,10 +9,10 @@ from typing import Final
 
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import PatternReader
+from traceprof.logs.source import LogReader
 
 
-class TorchrunReader(PatternReader):
+class TorchrunReader(LogReader):
     """Attempts that are left are those before this one is used up; new nodes cost none."""
 
     size: int | None = None
@@ -110,7 +110,7 @@ _QUICK: Final = rx(
 )
 
 
-class HorovodElasticReader(PatternReader):
+class HorovodElasticReader(LogReader):
     """Losing a worker is a failure; hosts that come or go reset the workers without one."""
 
     size: int | None = None
@@ -150,7 +150,7 @@ _KINDS: Final = {
 _WORKER: Final = rx(r"\]\s*\[(\d+)\]: ")
 
 
-class HorovodReader(PatternReader):
+class HorovodReader(LogReader):
     """Rank 0 measures, and its mean times the number of ranks is what the total says."""
 
     each: float | None = None

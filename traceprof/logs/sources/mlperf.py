@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from re import IGNORECASE
 from re import compile as rx
 from typing import Any, Final, NamedTuple
 
 from traceprof.logs.checks import Evidence, disagree
 from traceprof.logs.gathered import LogPoint, When
-from traceprof.logs.lines import LogClock, LogLine
+from traceprof.logs.lines import LogLine
 from traceprof.logs.source import LogReader, number
 
-_LINE: Final = rx(r":::MLLOG\s*(?P<json>\{.*\})")
-_OLD: Final = rx(
-    r":::MLPv?(?P<version>0\.[56]\.\d+)\s+(?P<benchmark>\S+)\s+(?P<time>\d+\.\d+)\s+"
-    r"\((?P<where>[^)]*)\)\s+(?P<key>\w+)(?::\s*(?P<value>.*))?$"
-)
 _NODES: Final = rx(r"^(\d+)\s*x", IGNORECASE)
 _LOWER: Final = rx(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", IGNORECASE)
 _RATES: Final = ("imgs_sec", "samples_sec", "samples_per_sec", "throughput", "seqs_per_sec")
@@ -57,8 +53,6 @@ class _Event(NamedTuple):
 class MlperfReader(LogReader):
     """The rules of the benchmark say what most keys mean; rates are each submitter's own."""
 
-    marks = (_LINE, _OLD)
-
     def begin(self) -> None:
         """Know nothing."""
         self.times: dict[str, float] = {}
@@ -68,15 +62,32 @@ class MlperfReader(LogReader):
         self.benchmark = ""
         self.evaluations: list[tuple[LogPoint, float]] = []
         self.spans: list[tuple[float, float]] = []
-        self.done = 0.0
+        self.seen_samples = 0.0
         self.training_from_s = math.nan
         self.has_tracked = False
 
-    def read(self, line: LogLine) -> None:
+    def event(self, match: re.Match[str], *_: object) -> None:
         """Note one event."""
-        event = _event_of(line.text, self.book.clock) if ":::ML" in line.text else None
-        if event is None:
+        event = _json(match["_json"])
+        if not isinstance(event, dict):
             return
+        about, time_ms = event.get("metadata"), _float(event.get("time_ms"))
+        at_s = math.nan
+        if time_ms is not None and math.isfinite(time_ms):
+            at_s = self.book.clock.since(int(time_ms // 1000), time_ms % 1000 / 1e3)
+        about = about if isinstance(about, dict) else {}
+        self._note(_Event(str(event.get("key", "")), event.get("value"), at_s, about))
+
+    def old_event(self, match: re.Match[str], *_place: object) -> None:
+        """Note one event of the first versions."""
+        value, about = _json(match["_of"]) if match["_of"] else None, dict[str, Any]()
+        if match["_key"] == "run_stop" and isinstance(value, dict):
+            about = {"status": "success" if value.get("success") else "aborted"}
+        whole, _, part = match["_time"].partition(".")
+        at_s = self.book.clock.since(int(whole), float(f"0.{part}"))
+        self._note(_Event(match["_key"], value, at_s, about))
+
+    def _note(self, event: _Event) -> None:
         if "run_stop" in self.times and event.key in _BEGINNINGS:
             self.book.begin_run()
         handler = getattr(self, f"_on_{event.key}", None)
@@ -155,9 +166,9 @@ class MlperfReader(LogReader):
         self.times["eval"] = event.at_s
         samples = self._samples(event)
         seconds = event.at_s - self.training_from_s
-        if samples is not None and samples > self.done and seconds > 0:
-            self.spans.append((samples - self.done, seconds))
-            self.done = samples
+        if samples is not None and samples > self.seen_samples and seconds > 0:
+            self.spans.append((samples - self.seen_samples, seconds))
+            self.seen_samples = samples
 
     def _on_eval_stop(self, event: _Event) -> None:
         began = self.times.pop("eval", None)
@@ -252,29 +263,6 @@ class MlperfReader(LogReader):
             disagree(run, "samples", middle, whole, "all between evaluations")
 
 
-def _event_of(text: str, clock: LogClock) -> _Event | None:
-    match = _LINE.search(text)
-    if match is not None:
-        event = _json(match["json"])
-        if not isinstance(event, dict):
-            return None
-        about, time_ms = event.get("metadata"), _float(event.get("time_ms"))
-        at_s = math.nan
-        if time_ms is not None and math.isfinite(time_ms):
-            at_s = clock.since(int(time_ms // 1000), time_ms % 1000 / 1e3)
-        about = about if isinstance(about, dict) else {}
-        return _Event(str(event.get("key", "")), event.get("value"), at_s, about)
-    old = _OLD.search(text)
-    if old is None:
-        return None
-    value = _json(old["value"]) if old["value"] else None
-    about = {}
-    if old["key"] == "run_stop" and isinstance(value, dict):
-        about = {"status": "success" if value.get("success") else "aborted"}
-    whole, _, part = old["time"].partition(".")
-    return _Event(old["key"], value, clock.since(int(whole), float(f"0.{part}")), about)
-
-
 def _json(text: str) -> Any:
     """Return what a text is in JSON; itself where it is none."""
     try:
@@ -294,20 +282,12 @@ def _known(seconds: float) -> float | None:
     return None if math.isnan(seconds) else seconds
 
 
-_DLL_LINE: Final = rx(r"\bDLL (?P<stamp>\d{4}-\d\d-\d\d [\d:.]+) - (?P<rest>.*)")
-
-
 class DlloggerReader(LogReader):
     """Lines with an iteration are of that one, lines with an epoch alone are its means."""
 
-    marks = (_DLL_LINE,)
-
-    def read(self, line: LogLine) -> None:
-        """Note what one line says."""
-        match = _DLL_LINE.search(line.text)
-        if match is None:
-            return
-        cells = [cell.strip() for cell in match["rest"].split("|")]
+    def of_line(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note what the cells of one line say."""
+        cells = [cell.strip() for cell in match["_rest"].split("|")]
         epoch, step = None, math.nan
         for cell in cells[:2]:
             if (found := _DLL_EPOCH.match(cell)) is not None:

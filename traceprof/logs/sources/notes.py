@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import PatternReader, number
+from traceprof.logs.source import LogReader, number
 from traceprof.model.summary import CONTRADICTS
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
@@ -29,7 +29,7 @@ _CLOSE: Final = 0.05
 _EXPLAINED: Final = 1.0
 
 
-class NotesReader(PatternReader):
+class NotesReader(LogReader):
     """Lengths are lengths and no throughput; instants are the sums of what was printed before."""
 
     counts_from = 0
@@ -196,7 +196,7 @@ def _seconds(match: re.Match[str]) -> float:
     return (number(match["_length"]) or 0.0) * _UNITS[short]
 
 
-class NanoGptReader(PatternReader):
+class NanoGptReader(LogReader):
     """The time is that of one iteration; one that evaluates holds the evaluation."""
 
     evaluated = -1.0

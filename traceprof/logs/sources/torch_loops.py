@@ -12,17 +12,11 @@ from typing import Any, Final
 from traceprof.logs.bars import ProgressBar, ProgressSpeed, bars_in
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.logs.source import LogReader, PatternReader, number
-
-_DICT: Final = rx(
-    r"\{'(?=[^{}]*'(?:loss|eval_\w+|train_runtime|train_loss|learning_rate|epoch)')[^{}]*\}"
-)
+from traceprof.logs.source import LogReader, number
 
 
-class HfTrainerReader(PatternReader):
+class HfTrainerReader(LogReader):
     """Steps come from the bars, or from the epochs: the dictionaries have none."""
-
-    marks = (_DICT,)
 
     epochs: float | None = None
     total_steps: int | None = None
@@ -35,13 +29,15 @@ class HfTrainerReader(PatternReader):
         self.speed = ProgressSpeed()
 
     def read(self, line: LogLine) -> None:
-        """Note what ``line`` says: of bars, of dictionaries, and as it is declared."""
+        """Note what ``line`` says: of bars, and as it is declared."""
         for bar in bars_in(line.text):
             self._bar(bar)
-        if "{'" in line.text:
-            for match in _DICT.finditer(line.text):
-                self._values(_parsed(match[0]))
         super().read(line)
+
+    def dictionaries(self, match: re.Match[str], *_: object) -> None:
+        """Note what the dictionaries in a line say."""
+        for one in match.re.finditer(match.string):
+            self._values(_parsed(one[0]))
 
     def began(self, _match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
         """Note when training began."""
@@ -175,7 +171,7 @@ def _known(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-class LightningReader(PatternReader):
+class LightningReader(LogReader):
     """Bars that are called "Epoch N"; other bars are of evaluations."""
 
     def begin(self) -> None:
@@ -275,29 +271,21 @@ class NemoReader(LightningReader):
             run.say("global_step and consumed_samples in the bar are rounded, and are not used")
 
 
-_CSV_HEADING: Final = rx(
-    r"^(?=(?:.*,)?step(?:,|$))(?=(?:.*,)?epoch(?:,|$))"
-    r"[A-Za-z_][\w./@ -]*(?:,[A-Za-z_][\w./@ -]*)+\s*$"
-)
-
-
 class MetricsCsvReader(LogReader):
     """Rows of Lightning's CSVLogger: one a step, cells empty where nothing was logged.
 
     Steps are counted from 0; no row tells a time, so that there is no throughput.
     """
 
-    marks = (_CSV_HEADING,)
-
     def begin(self) -> None:
         """Know nothing."""
         self.names: list[str] = []
-        self.epoch = math.nan
+        self.last_epoch = math.nan
 
     def read(self, line: LogLine) -> None:
-        """Note what one row says."""
+        """Note what one row says, or its heading."""
         text = line.raw.strip()
-        if _CSV_HEADING.match(text):
+        if self.source.patterns[0].regex.match(text):
             self.names = [name.strip() for name in text.split(",")]
             return
         cells = next(csv.reader([text]), []) if self.names else []
@@ -308,12 +296,12 @@ class MetricsCsvReader(LogReader):
         step = values.pop("step", None)
         if step is None:
             return
-        self.epoch = values.pop("epoch", self.epoch)
+        self.last_epoch = values.pop("epoch", self.last_epoch)
         self.book.position(step)
         for name, value in values.items():
             if not _CSV_RATES.search(name):
                 is_evaluated = name.startswith(("val", "test"))
-                point = LogPoint(step + 1, self.epoch + is_evaluated)
+                point = LogPoint(step + 1, self.last_epoch + is_evaluated)
                 over = "run" if is_evaluated else "step"
                 self.run.metric(_CSV_NAMES.get(name, name), value, point, over=over)
 

@@ -7,10 +7,10 @@ from typing import Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import Declared, MeansOfEpoch, Pattern, PatternReader, declared, number
+from traceprof.logs.source import Declared, LogReader, MeansOfEpoch, Pattern, declared, number
 
 
-class TimmReader(PatternReader):
+class TimmReader(LogReader):
     """Samples per second are of all ranks; the mean since the epoch began stands in brackets."""
 
     def begin(self) -> None:
@@ -42,7 +42,7 @@ def _whole(value: float) -> float | None:
     return float(round(value)) if abs(value - round(value)) <= 0.05 + 2e-3 * value else None
 
 
-class ImagenetReader(PatternReader):
+class ImagenetReader(LogReader):
     """Values are those of one process, and every process prints them."""
 
     by_rank = True
@@ -81,7 +81,7 @@ class ImagenetReader(PatternReader):
             )
 
 
-class MmengineReader(PatternReader):
+class MmengineReader(LogReader):
     """Lines are means of the interval; counters of iterations begin at 1 in each epoch."""
 
     def other(self, pattern: Pattern, key: str) -> Declared:
@@ -93,7 +93,7 @@ class MmengineReader(PatternReader):
         return Declared(key)
 
 
-class Detectron2Reader(PatternReader):
+class Detectron2Reader(LogReader):
     """The time is the mean since the start, which hides what becomes slow later."""
 
     task = ""
@@ -122,7 +122,7 @@ _LABELS: Final = {
 }
 
 
-class TfCnnReader(PatternReader):
+class TfCnnReader(LogReader):
     """A step's rate is the mean since warm-up, of one process; the total is of all processes."""
 
     by_rank = True
