@@ -12,6 +12,7 @@ import pandas as pd
 
 _Int64Array = npt.NDArray[np.int64]
 _FEW: Final = int(np.iinfo(np.int16).max)
+"""Numbers up to this are sorted by their digits."""
 _DENSE: Final = 1 << 16
 """Numbers in a range up to this are counted, others looked up."""
 
@@ -95,7 +96,7 @@ def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
     groups = groups_of(*columns)
     first = groups.order[groups.first]
     order = np.argsort(first)
-    place = np.empty(len(order), _least(len(order)))
+    place = np.empty(len(order), np.int16 if len(order) <= _FEW else np.int64)
     place[order] = np.arange(len(order))
     return place[groups.number], first[order]
 
@@ -127,7 +128,7 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
         return codes, [low + one for one in found]
     codes, distinct = pd.factorize(values)
     order = np.argsort(distinct)
-    place = np.empty(len(order), _least(len(order)))
+    place = np.empty(len(order), np.int16 if len(order) <= _FEW else np.int64)
     place[order] = np.arange(len(order))
     return place[codes], distinct[order].tolist()
 
@@ -137,14 +138,9 @@ def _places_of_few(values: _Int64Array, n: int) -> tuple[npt.NDArray[Any], list[
     if n > _DENSE:
         return places_of(values)
     found = np.flatnonzero(np.bincount(values, minlength=n))
-    place = np.empty(n, _least(len(found)))
+    place = np.empty(n, np.int16 if len(found) <= _FEW else np.int64)
     place[found] = np.arange(len(found))
     return place[values], found.tolist()
-
-
-def _least(n: int) -> type[np.integer[Any]]:
-    """Return a type for numbers below ``n``: small ones are sorted by their digits."""
-    return np.int16 if n <= _FEW else np.int64
 
 
 _BoolArray = npt.NDArray[np.bool_]

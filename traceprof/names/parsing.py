@@ -91,7 +91,7 @@ def _split(text: str) -> tuple[str, str, str]:
     Of several template arguments (a return type, a scope) the last before the arguments count.
     """
     flat: list[str] = []
-    template = ""
+    template = arguments = ""
     done = 0
     for start, end in _bracketed(text):
         flat.append(text[done:start])
@@ -100,14 +100,12 @@ def _split(text: str) -> tuple[str, str, str]:
         if text[start] == "<":
             template = inner
         elif text[start] == "(" and "".join(flat).strip():
-            return _declared(flat), template, inner
-    flat.append(text[done:])
-    return _declared(flat), template, ""
-
-
-def _declared(flat: list[str]) -> str:
-    """Return the declared name without what it returns."""
-    return _RETURNS.sub("", "".join(flat).strip()).strip()
+            arguments = inner
+            break
+    else:
+        flat.append(text[done:])
+    # The declared name without what it returns.
+    return _RETURNS.sub("", "".join(flat).strip()).strip(), template, arguments
 
 
 def _bracketed(text: str) -> Iterator[tuple[int, int]]:
