@@ -16,8 +16,6 @@ from traceprof.store.declared import from_json, to_json
 from traceprof.store.summaries import masked_run, plain_run, run_of
 from traceprof.version import __version__
 
-__all__ = ["SCHEMA", "exported_runs", "is_exported", "read_exported"]
-
 _KIND: Final = "traceprof.runs/"
 SCHEMA: Final = f"{_KIND}1"
 """The shape of the file; the number grows when a reader of the old one would break."""

@@ -38,36 +38,42 @@ _OF_RUN: Final = ""
 
 def plain_run(run: Summary) -> dict[str, Any]:
     """Return a run as JSON has it."""
+    rows = _plain_rows(SUMMARY, run.tables, run.notes)
     return {
         **{name: getattr(run, name) for name in (*_TEXTS, *_NUMBERS)},
         "environment": dict(run.environment),
         "labels": dict(run.labels),
         "sources": [{**asdict(source), "ranks": [*source.ranks]} for source in run.sources],
-        "tables": _plain_tables(SUMMARY, run.tables),
-        "results": {
-            name: {
-                "declaration": _plain_spec(result.spec),
-                "tables": _plain_tables(result.spec, result.tables),
-                "scalars": dict(result.scalars),
-                "notes": [*map(_plain_note, result.notes)],
-            }
-            for name, result in run.results.items()
-        },
-        "notes": [*map(_plain_note, run.notes)],
+        "tables": rows["tables"],
+        "results": {name: _plain_result(result) for name, result in run.results.items()},
+        "notes": rows["notes"],
     }
 
 
-def _plain_tables(
-    spec: ResultSpec, tables: Mapping[str, pd.DataFrame]
-) -> dict[str, dict[str, list[Cell]]]:
+def _plain_result(result: Result) -> dict[str, Any]:
+    rows = _plain_rows(result.spec, result.tables, result.notes)
     return {
-        table.name: {
-            column.name: as_cells(column.unit, tables[table.name][column.name].tolist())
-            for column in table
-            if column.name in tables[table.name]
-        }
-        for table in spec.tables
-        if table.name in tables
+        "declaration": _plain_spec(result.spec),
+        "tables": rows["tables"],
+        "scalars": dict(result.scalars),
+        "notes": rows["notes"],
+    }
+
+
+def _plain_rows(
+    spec: ResultSpec, tables: Mapping[str, pd.DataFrame], notes: Iterable[Note]
+) -> dict[str, Any]:
+    return {
+        "tables": {
+            table.name: {
+                column.name: as_cells(column.unit, tables[table.name][column.name].tolist())
+                for column in table
+                if column.name in tables[table.name]
+            }
+            for table in spec.tables
+            if table.name in tables
+        },
+        "notes": [{"template": note.text, "values": to_plain(note.values)} for note in notes],
     }
 
 
@@ -79,10 +85,6 @@ def _plain_spec(spec: ResultSpec) -> dict[str, Any]:
         ],
         "scalars": [*map(asdict, spec.scalars)],
     }
-
-
-def _plain_note(note: Note) -> dict[str, Any]:
-    return {"template": note.text, "values": to_plain(note.values)}
 
 
 def run_of(plain: Mapping[str, Any]) -> Summary:
@@ -158,20 +160,20 @@ def _of_type(value: Any, *kinds: type) -> Any:
 
 def write_parts(database: Database, run_id: int, run: Summary) -> None:
     """Put everything of ``run`` but its row in ``runs`` into the database."""
-    plain = plain_run(run)
-    add_labels(database, run_id, plain["labels"])
-    variables = plain["environment"].items()
+    add_labels(database, run_id, run.labels)
+    variables = run.environment.items()
     _insert(database, "environment", ((run_id, *map(storable, pair)) for pair in variables))
     _insert(
         database,
         "sources",
         (
-            (run_id, i, storable(s["path"]), s["format"], s["n_bytes"], json.dumps(s["ranks"]))
-            for i, s in enumerate(plain["sources"])
+            (run_id, i, storable(s.path), s.format, s.n_bytes, json.dumps(s.ranks))
+            for i, s in enumerate(run.sources)
         ),
     )
-    _write_tables(database, run_id, _OF_RUN, SUMMARY, plain)
-    for place, (name, result) in enumerate(plain["results"].items()):
+    _write_rows(database, run_id, _OF_RUN, SUMMARY, _plain_rows(SUMMARY, run.tables, run.notes))
+    for place, (name, kept) in enumerate(run.results.items()):
+        result = _plain_result(kept)
         declaration = to_json(result["declaration"])
         database.execute(
             "INSERT INTO declarations (result, declaration) VALUES (?, ?) "
@@ -182,14 +184,13 @@ def write_parts(database: Database, run_id: int, run: Summary) -> None:
             "INSERT INTO results SELECT ?, ?, ?, id FROM declarations WHERE declaration = ?",
             [run_id, name, place, declaration],
         )
-        spec = run.results[name].spec
-        _write_tables(database, run_id, name, spec, result)
+        _write_rows(database, run_id, name, kept.spec, result)
         _insert(
             database,
             "scalars",
             (
                 (run_id, name, column.name, _scalar(result["scalars"][column.name]))
-                for column in spec.scalars
+                for column in kept.spec.scalars
                 if column.name in result["scalars"]
             ),
         )
@@ -204,7 +205,7 @@ def add_labels(database: Database, run_id: int, labels: Mapping[str, str]) -> No
     )
 
 
-def _write_tables(
+def _write_rows(
     database: Database, run_id: int, result: str, spec: ResultSpec, plain: Mapping[str, Any]
 ) -> None:
     """Put the tables and the notes of a result into the database."""

@@ -20,8 +20,6 @@ from traceprof.formats.sqlite.columns import categorical
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.messages import collective_op
 
-__all__ = ["make_collectives", "tells_of_collective"]
-
 _CALL: Final = "record_param_comms"
 _DTYPES: Final = {
     "float": ("float32", 4),

@@ -28,8 +28,6 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES
 
-__all__ = ["DEVICE", "Related", "Rules"]
-
 DEVICE: Final = frozenset((*KERNELS, *COPIES, *SYNCS, "gpu_user_annotation"))
 """The categories of what is on devices."""
 _LAUNCHES: Final = frozenset(API_CALLS)

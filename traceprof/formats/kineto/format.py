@@ -8,8 +8,6 @@ from typing import Final
 from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
 from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 
-__all__ = ["FORMAT"]
-
 _KEYS: Final = (b'"traceEvents"', b'"deviceProperties"', b'"ph"')
 _FAR_BYTES: Final = 1 << 20
 

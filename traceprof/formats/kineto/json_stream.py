@@ -20,8 +20,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-__all__ = ["ByteSource", "JsonArrayStream", "TooDeepError", "mend_text"]
-
 _WINDOW_BYTES: Final = 1 << 16
 _GUESSES: Final = 8
 _LONGEST_WORD: Final = len("-Infinity") + len("\\u0000\\u0000")

@@ -51,8 +51,6 @@ from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, make_trace
 
-__all__ = ["read"]
-
 
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a Kineto file; time 0 is its first event (of a part: or its window)."""

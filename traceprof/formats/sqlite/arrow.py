@@ -25,8 +25,6 @@ from traceprof.formats.sqlite.columns import (
     categorical,
 )
 
-__all__ = ["stream_columns"]
-
 _BATCH_ROWS: Final = 65_536
 
 

@@ -14,21 +14,6 @@ import pandas as pd
 
 from traceprof.model.tables import ABSENT
 
-__all__ = [
-    "NULL",
-    "NULL_REAL",
-    "Column",
-    "ColumnType",
-    "all_decoded",
-    "all_null",
-    "categorical",
-    "decoded",
-    "distinct",
-    "distinct_pairs",
-    "expression",
-    "known",
-]
-
 NULL: Final = int(np.iinfo(np.int64).min)
 """Stands for SQL NULL in a column of whole numbers."""
 NULL_REAL: Final = float(np.finfo(np.float64).min)
