@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.nsys.schema import MPI_WITH_SIZES, named, placed, process_of
+from traceprof.formats.nsys import schema
 from traceprof.formats.sqlite.columns import NULL, ColumnType, categorical, known
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, make_table, stack
@@ -20,22 +20,24 @@ _FACTS: Final = ("size", "commHandle", "remoteRank", "tag")
 
 def read_mpi_collectives(database: Database) -> pd.DataFrame:
     """Return the collective and point-to-point calls of MPI with the bytes that a rank sends."""
-    joined, ranks = _joined(database), _ranks(database)
+    joined, ranks = _joined(database), mpi_ranks(database) or {}
     parts = []
-    for table in MPI_WITH_SIZES:
+    for table in schema.MPI_WITH_SIZES:
         if table not in database.tables:
             continue
         wanted = dict.fromkeys((*_CALL, *_FACTS), ColumnType.INTEGER)
         raw = database.read_columns(table, wanted, optional=_FACTS)
-        names = named(database, raw["textId"])
+        names = schema.named(database, raw["textId"])
         ops = [collective_op(str(name)) for name in names.categories]
-        callers = [ranks.get(process, ABSENT) for process in process_of(raw["globalTid"]).tolist()]
+        callers = [
+            ranks.get(process, ABSENT) for process in schema.process_of(raw["globalTid"]).tolist()
+        ]
         handles = known(raw["commHandle"]).tolist()
         used = [joined(rank, handle) for rank, handle in zip(callers, handles, strict=True)]
         frame = make_table(
             "collectives",
             {
-                **placed(raw),
+                **schema.placed(raw),
                 "op": categorical(names.codes, ops),
                 "n_bytes": known(raw["size"]),
                 "group": [name for name, _, _ in used],
@@ -53,13 +55,13 @@ def read_mpi_collectives(database: Database) -> pd.DataFrame:
 
 def count_mpi_collectives(database: Database) -> int:
     """Return how many rows `read_mpi_collectives` gives."""
-    tables = [table for table in MPI_WITH_SIZES if table in database.tables]
+    tables = [table for table in schema.MPI_WITH_SIZES if table in database.tables]
     answers = database.rows_of_each(
         f"SELECT textId, count(*) FROM {database.stored_name(table)} GROUP BY 1" for table in tables
     )
     counts = [row for rows in answers for row in rows]
     ids = np.array([NULL if key is None else key for key, _ in counts], np.int64)
-    names = named(database, ids)
+    names = schema.named(database, ids)
     return sum(n for name, (_, n) in zip(names, counts, strict=True) if collective_op(str(name)))
 
 
@@ -101,10 +103,10 @@ def _joined(database: Database) -> Callable[[int, int], _Place]:
     return joined
 
 
-def _ranks(database: Database) -> dict[int, int]:
-    """Return the rank in the whole job of each process."""
+def mpi_ranks(database: Database) -> dict[int, int] | None:
+    """Return the rank in the whole job of each process; None where no table tells."""
     if not {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
-        return {}
-    rows = database.rows("SELECT globalTid, rank FROM MPI_RANKS")
-    processes = process_of(np.array([row[0] for row in rows], np.int64)).tolist()
-    return dict(zip(processes, (rank for _, rank in rows), strict=True))
+        return None
+    owner = schema.process_sql("globalTid")
+    sound = schema.are_whole("globalTid", "rank")
+    return dict(database.rows(f"SELECT {owner}, rank FROM MPI_RANKS WHERE {sound}"))

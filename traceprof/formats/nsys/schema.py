@@ -144,6 +144,11 @@ def process_sql(column: str) -> str:
     return f"({column} >> 24 & 16777215)"
 
 
+def are_whole(*columns: str) -> str:
+    """Return SQL that holds where all have whole numbers, as in files that are not damaged."""
+    return " AND ".join(f"typeof({column}) = 'integer'" for column in columns)
+
+
 def process_of(global_ids: Column) -> npt.NDArray[np.int64]:
     """Return the process id in serialised global ids: hardware 8, VM 8, pid 24, tid 24 bits."""
     ids = np.asarray(global_ids, np.int64)

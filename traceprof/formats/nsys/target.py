@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys.communication import Communicator
-from traceprof.formats.nsys.schema import named, process_of, process_sql, thread_of
+from traceprof.formats.nsys.mpi import mpi_ranks
+from traceprof.formats.nsys.schema import are_whole, named, process_of, thread_of
 from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLES
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.database import Database
@@ -95,13 +96,8 @@ def _number(value: Any) -> int:
     return int(value) if is_whole and abs(value) < 1 << 62 else ABSENT
 
 
-def _are_whole(*columns: str) -> str:
-    """Return SQL that holds where all have whole numbers, as in files that are not damaged."""
-    return " AND ".join(f"typeof({column}) = 'integer'" for column in columns)
-
-
 def _known(column: str) -> str:
-    return f"CASE WHEN {_are_whole(column)} THEN {column} ELSE {ABSENT} END"
+    return f"CASE WHEN {are_whole(column)} THEN {column} ELSE {ABSENT} END"
 
 
 def physical_devices(database: Database) -> dict[tuple[int, int], int]:
@@ -113,7 +109,7 @@ def physical_devices(database: Database) -> dict[tuple[int, int], int]:
         return {}
     rows = database.rows(
         "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE "
-        f"WHERE {_are_whole('pid', 'cudaId', 'gpuId')}"
+        f"WHERE {are_whole('pid', 'cudaId', 'gpuId')}"
     )
     return {(pid, ordinal): device for pid, ordinal, device in rows}
 
@@ -128,7 +124,7 @@ def read_processes(
     """
     names: dict[int, str] = {}
     if {"pid", "name"} <= database.columns("PROCESSES"):
-        found = database.rows(f"SELECT pid, name FROM PROCESSES WHERE {_are_whole('pid')}")
+        found = database.rows(f"SELECT pid, name FROM PROCESSES WHERE {are_whole('pid')}")
         names = {pid: str(name or "") for pid, name in found}
     ranks = _ranks(database, groups)
     told = [{**_NO_RANK, **ranks.get(process, {})} for process in used.tolist()]
@@ -148,18 +144,14 @@ def _ranks(
         rows = database.rows(
             f"SELECT pid, coalesce(name, ''), {_known('rank')}, {_known('localRank')}, "
             f"{_known('worldSize')}, coalesce(host, '') FROM TRACEPROF_PROCESSES "
-            f"WHERE {_are_whole('pid')}"
+            f"WHERE {are_whole('pid')}"
         )
         return {
             pid: dict(zip(_NO_RANK, (str(name), *numbers, str(host)), strict=True))
             for pid, name, *numbers, host in rows
         }
-    if {"globalTid", "rank"} <= database.columns("MPI_RANKS"):
-        rows = database.rows(
-            f"SELECT {process_sql('globalTid')}, rank FROM MPI_RANKS "
-            f"WHERE {_are_whole('globalTid', 'rank')}"
-        )
-        return {pid: {"rank": rank} for pid, rank in rows}
+    if (ranks := mpi_ranks(database)) is not None:
+        return {pid: {"rank": rank} for pid, rank in ranks.items()}
     ordered = sorted(groups(), key=lambda one: one.size)
     return {one.process: {"rank": one.rank, "world_size": one.size} for one in ordered}
 
@@ -169,7 +161,7 @@ def named_processes(database: Database) -> set[int]:
     if not {"nameId", "globalTid"} <= database.columns("ThreadNames"):
         return set()
     rows = database.rows(
-        f"SELECT DISTINCT globalTid FROM ThreadNames WHERE {_are_whole('globalTid')}"
+        f"SELECT DISTINCT globalTid FROM ThreadNames WHERE {are_whole('globalTid')}"
     )
     return set(process_of(np.array([key for (key,) in rows], np.int64)).tolist())
 
