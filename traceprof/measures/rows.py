@@ -21,9 +21,9 @@ Bools = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.object_]
 
 
-def ints(frame: pd.DataFrame, *names: str) -> list[Ints]:
-    """Return columns of whole numbers."""
-    return [frame[name].to_numpy(np.int64) for name in names]
+def ints(frame: pd.DataFrame, *names: str, rows: Ints | slice = slice(None)) -> list[Ints]:
+    """Return columns of whole numbers, of all or some of the rows."""
+    return [frame[name].to_numpy(np.int64)[rows] for name in names]
 
 
 def bounds(frame: pd.DataFrame) -> tuple[Ints, Ints]:
@@ -47,12 +47,12 @@ def rows_by(frame: pd.DataFrame, column: str) -> dict[int, Ints]:
     return dict(rows_by_value(frame[column]))
 
 
-def codes_of(column: pd.Series | Array) -> Any:
+def codes_of(column: Any) -> Any:
     """Return the whole numbers of a column; the codes of a categorical one."""
     return column.cat.codes if isinstance(column.dtype, pd.CategoricalDtype) else column
 
 
-def grouped(keys: Mapping[str, pd.Series | Array]) -> tuple[Groups, dict[str, Array]]:
+def grouped(keys: Mapping[str, Any]) -> tuple[Groups, dict[str, Array]]:
     """Return the groups of rows with the same keys, in order, and the keys of each group.
 
     Keys are whole numbers or categories; of these the texts are returned.

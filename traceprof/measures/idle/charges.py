@@ -251,7 +251,7 @@ def _asked_parts(trace: Trace) -> pd.DataFrame:
     asked = np.isin(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
     parts = parts[asked].reset_index(drop=True)
     gap = parts["gap"].to_numpy()
-    process, thread = ints(gaps.take(gap), "holder", "thread")
+    process, thread = ints(gaps, "holder", "thread", rows=gap)
     lengths = lengths_of(parts)
     main = pd.Series(process).map(_main_threads(trace)).fillna(ABSENT).to_numpy(np.int64)
     return parts.assign(

@@ -296,7 +296,7 @@ def _parts_of_others(gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
 def _parts_of_known(trace: Trace, gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
     """Yield the parts of the gaps whose launch is known."""
     rows = np.flatnonzero(following.is_linked & ~following.is_edge)
-    starts, ends, process = ints(gaps.take(rows), "start_ns", "end_ns", "process")
+    starts, ends, process = ints(gaps, "start_ns", "end_ns", "process", rows=rows)
     launches = following.launches.of_rows(rows)
     launch, returned = launches.start_ns, launches.end_ns
     arrival = returned + LATENCY_NS

@@ -21,7 +21,6 @@ from traceprof.measures.rows import (
     Floats,
     Ints,
     Texts,
-    bounds,
     grouped,
     in_order,
     ints,
@@ -363,7 +362,8 @@ def _most(times: pd.DataFrame, gaps: Ints) -> tuple[Texts, Ints]:
     kept = np.flatnonzero(np.isin(gap, gaps))
     own, code = gap[kept], names.codes.to_numpy(np.int64)[kept]
     pairs, place = np.unique(own * n_names + code, return_inverse=True)
-    covered = union_lengths(place, *bounds(times.take(kept)), len(pairs))
+    starts, ends = ints(times, "start_ns", "end_ns", rows=kept)
+    covered = union_lengths(place, starts, ends, len(pairs))
     # Of equals the first name: the last one that is written stays.
     order = np.lexsort((-pairs, covered))
     text, most_ns = np.full(len(gaps), "", object), np.zeros(len(gaps), np.int64)

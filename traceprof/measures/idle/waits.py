@@ -93,7 +93,7 @@ def _labels(trace: Trace, waits: Ints) -> tuple[Ints, pd.Index]:
     calls, ranges = trace.api_calls, trace.ranges
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
     lanes = ranges[["process", "thread", "start_ns", "end_ns"]].take(nested)
-    at = ints(calls.take(waits), "process", "thread", "start_ns")
+    at = ints(calls, "process", "thread", "start_ns", rows=waits)
     inner = innermost(lanes.reset_index(drop=True), *at)
     names = ranges["name"].cat
     codes = np.append(names.codes.to_numpy(np.int64)[nested], -1)[inner]
@@ -153,7 +153,7 @@ def idle_in_waits(trace: Trace) -> Ints:
     calls = trace.api_calls
     every = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
     counting = np.flatnonzero(hold_devices_up(calls)[every])  # of threads that launch work
-    begin, end, process = ints(waits.take(counting), "start_ns", "end_ns", "process")
+    begin, end, process = ints(waits, "start_ns", "end_ns", "process", rows=counting)
     for number in np.unique(owner).tolist():
         own, gaps = np.flatnonzero(process == number), np.flatnonzero(owner == number)
         own = own[np.lexsort((-end[own], begin[own]))]
