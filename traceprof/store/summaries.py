@@ -100,9 +100,9 @@ def run_of(plain: Mapping[str, Any]) -> Summary:
         labels=_texts(plain.get("labels", {})),
         sources=tuple(map(_source, plain.get("sources", ()))),
         tables={
-            spec.name: _table(spec, plain["tables"][spec.name])
-            for spec in SUMMARY.tables
-            if spec.name in plain.get("tables", {})
+            name: _table(SUMMARY.table(name), found)
+            for name, found in plain.get("tables", {}).items()
+            if name in {spec.name for spec in SUMMARY.tables}
         },
         results={name: _result(name, found) for name, found in plain.get("results", {}).items()},
         notes=tuple(map(_note, plain.get("notes", ()))),
