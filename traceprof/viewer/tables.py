@@ -192,7 +192,7 @@ def _cells(table: ShownTable, row: Row, place: int | None) -> Iterator[html.Td]:
         text = plain_text(value_text(column.unit, value))
         most = _MAX_NAME if column.name.endswith("name") else _MAX_SENTENCE
         is_cut = len(text) > most
-        content: Any = text[: most - 1] + "…" if is_cut else text
+        content: Any = plain_text(text, most)
         if place is None:
             pass
         elif column.name == "at_ns" and is_known(value):

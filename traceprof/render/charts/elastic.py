@@ -18,13 +18,14 @@ from traceprof.render.charts.svg import (
     text,
     theme_style,
 )
-from traceprof.render.escape import html_text
+from traceprof.render.escape import html_text, plain_text
 from traceprof.render.formatting import value_text
 from traceprof.render.shown import Row, rows_of
 
 _WIDTH, _LEFT, _RIGHT = 960, 118, 12
 _LANE, _BAR, _AXIS = 24, 17, 22
 _MOST_LANES: Final = 64
+_LETTERS: Final = 18
 _LABELLED: Final = 22  # pixels that the number of an epoch takes
 
 _COLOURS: Final = {
@@ -115,17 +116,15 @@ def _chart(run: str, bars: Sequence[_Bar], last_ns: float) -> str:
     scale = (_WIDTH - _LEFT - _RIGHT) / max(last_ns, 1.0)
     place = {name: number * _LANE for number, name in enumerate(lanes)}
     drawn = (_drawn(bar, place[bar.lane], scale) for bar in bars if bar.lane in place)
-    names = (text(_LEFT - 8, y + 13, _short(name), "end") for name, y in place.items())
+    names = (
+        text(_LEFT - 8, y + 13, plain_text(name, _LETTERS), "end") for name, y in place.items()
+    )
     left_out = len(first) + len(others) - len(lanes)
     more = f'<p class="note">{left_out} more lanes are in the table.</p>' if left_out > 0 else ""
     title = f"<h3>{html_text(run)}</h3>" if run else ""
     axis = _axis(last_ns, scale, height)
     label = "What happened when when"
     return title + drawing((_WIDTH, height), "job", label, *axis, *names, *drawn) + more
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 18 else f"{name[:17]}…"
 
 
 def _drawn(bar: _Bar, y: int, scale: float) -> str:

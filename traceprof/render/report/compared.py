@@ -12,7 +12,7 @@ from traceprof.comparison import Comparison
 from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.charts.svg import Axis, drawing, element, legend, text
-from traceprof.render.escape import html_list, html_text
+from traceprof.render.escape import html_list, html_text, plain_text
 from traceprof.render.formatting import is_known, sentences, signed_duration, value_text
 from traceprof.render.page.document import html_table, write_document
 from traceprof.render.palette import PART_STYLES
@@ -110,7 +110,7 @@ def _cause(row: Row) -> str:
         name = f"{_PARTS[row['part']].label}: {row['kind']} {name}".strip()
     state = f" ({row['state']})" if row["state"] in ("new", "gone", "renamed") else ""
     room = _LONGEST - len(state)
-    return (name if len(name) <= room else f"{name[: room - 1]}…") + state
+    return plain_text(name, room) + state
 
 
 def _bar(number: int, name: str, ends: tuple[float, float], kind: str, value: str) -> str:

@@ -154,12 +154,12 @@ class _Lines:
         """Return the headings."""
         # "iteration 9 of the pattern" is written out in the headline.
         short = [title.partition(" of ")[0] for title in (own, against)]
-        titles = [_cut(title, _TIME_WIDTH).rjust(_TIME_WIDTH) for title in short]
+        titles = [plain_text(title, _TIME_WIDTH).rjust(_TIME_WIDTH) for title in short]
         return Text(" ".join([" " * self._name_width, *titles, "difference"]), style="dim")
 
     def line(self, name: str, row: Row, *, suffix: str = "", style: str = "default") -> Text:
         """Return a line; ``suffix`` stays whole where the name is cut."""
-        whole = _cut(name, self._name_width - len(suffix)) + suffix
+        whole = plain_text(name, max(2, self._name_width - len(suffix))) + suffix
         names = (f"{self.sides.first}_ns", f"{self.sides.second}_ns")
         times = [format_duration(row[name]) for name in names]
         ns = row["difference_ns"]
@@ -169,10 +169,6 @@ class _Lines:
         cells = round(_BAR_WIDTH * min(1.0, abs(ns) / self.scale)) if self.scale else 0
         text.append(" " + "█" * cells, style="red" if ns > 0 else "green")
         return text
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(1, width - 1)] + "…"
 
 
 _LONG_BAR: Final = 20
