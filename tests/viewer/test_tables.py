@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any
 
@@ -106,17 +107,14 @@ def test_another_window_computes_no_fact_of_the_whole_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     computed: Counter[tuple[Any, ...]] = Counter()
-    recalled = facts._recalled
+    turn = facts._turn
 
-    def counting(recall: Any, compute: Any, name: str, of: Any, args: Any, kwargs: Any) -> Any:
-        def counted(of: Any, *args: Any, **kwargs: Any) -> Any:
-            if of.uncut is None:
-                computed[name, id(of), args] += 1
-            return compute(of, *args, **kwargs)
+    def counting(key: Any) -> Any:
+        if sys._getframe(1).f_locals["of"].uncut is None:  # a fact of the whole is computed
+            computed[key] += 1
+        return turn(key)
 
-        return recalled(recall, counted, name, of, args, kwargs)
-
-    monkeypatch.setattr(facts, "_recalled", counting)
+    monkeypatch.setattr(facts, "_turn", counting)
     for run in (
         run_of(place_run(make_run(Plan(n_ranks=2)))),
         run_of(Ranks.of(make_run(Plan(n_ranks=1)).members[0].trace)),
