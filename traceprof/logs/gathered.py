@@ -18,6 +18,22 @@ from traceprof.model.results import Note, Unit
 INTERVALS: Final = ("step", "interval")
 CUMULATIVE: Final = ("ema", "run")
 _RECENT: Final = 32
+_MOST_POINTS: Final = 400_000
+_FEWEST_POINTS: Final = 256
+_POINTS_OF_A_SERIES: Final = 2_000
+_MOST_SERIES: Final = 3_000
+_MOST_ROWS: Final = 20_000
+_COPIES_REACH: Final = 2
+_LARGEST: Final = 1 << 53
+"""What is larger is no counter: floats hold it in part."""
+_SUFFIXES: Final = (
+    ("_per_s", Unit.PER_S),
+    ("_ns", Unit.NS),
+    ("_bytes", Unit.BYTES),
+    ("_ratio", Unit.RATIO),
+    ("_count", Unit.COUNT),
+)
+_BETTER: Final = {Unit.PER_S: "higher", Unit.NS: "lower"}
 
 
 class Key(NamedTuple):
@@ -119,16 +135,6 @@ class Series:
         return values[np.isfinite(values)]
 
 
-_MOST_POINTS: Final = 400_000
-_FEWEST_POINTS: Final = 256
-_POINTS_OF_A_SERIES: Final = 2_000
-_MOST_SERIES: Final = 3_000
-_MOST_ROWS: Final = 20_000
-_COPIES_REACH: Final = 2
-_LARGEST: Final = 1 << 53
-"""What is larger is no counter: floats hold it in part."""
-
-
 class When(NamedTuple):
     """A time: of the log's clock, or (``is_elapsed``) since training began; NaN: not known."""
 
@@ -165,16 +171,6 @@ class OfMeasure(TypedDict, total=False):
     better: str
     source: str
     over: str
-
-
-_SUFFIXES: Final = (
-    ("_per_s", Unit.PER_S),
-    ("_ns", Unit.NS),
-    ("_bytes", Unit.BYTES),
-    ("_ratio", Unit.RATIO),
-    ("_count", Unit.COUNT),
-)
-_BETTER: Final = {Unit.PER_S: "higher", Unit.NS: "lower"}
 
 
 def unit_of(name: str) -> Unit:

@@ -31,6 +31,66 @@ _ENCODINGS: Final = (
 )
 # A carriage return and a run of backspaces both go back in the line: what follows is drawn over it.
 _BREAKS: Final = re.compile(r"\r*\n|\r|\x08+")
+_ESCAPES: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]|\x1b"
+)
+# Text that was pasted often lost its ESC; in the middle of a line it may be something else.
+_BARE_COLOUR: Final = re.compile(r"^(?:\[[0-9;]{1,8}m)+")
+_MPI: Final = r"\[(?:\d+,)?(?P<{name}>\d+)(?:,\d+)?\]<std(?:out|err|diag)>:"
+_PREFIXES: Final = (
+    # mpirun --tag-output, horovodrun; --timestamp-output writes the date before it
+    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4} *)?" + _MPI.format(name="mpi") + " ?",
+    # torchrun --tee, and the tracebacks of torch
+    r"\[rank(?P<rank>\d+)\]:\s?",
+    r"\[[A-Za-z_]+(?P<local>\d+)\]:\s?",
+    # srun --label
+    r"\s{0,5}(?P<srun>\d{1,6}): ",
+    # pdsh, and the launcher of DeepSpeed
+    r"(?P<host>(?:worker|node|host|compute|gpu|instance|dgx|nid|ip|hgx|cn)[\w.-]*\d[\w.-]*"
+    r"|\d{1,3}(?:\.\d{1,3}){3}): ",
+    # docker compose, kubectl logs --prefix, containerd
+    r"(?P<service>[A-Za-z][\w.-]*[_-]\d+) +\| ?",
+    r"\[pod/(?P<pod>[\w.-]+)/[\w.-]+\] ",
+    r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] ",
+    # Ray, SkyPilot
+    r"\((?:[\w.:-]+,? )?(?:rank=(?P<ray>\d+), )?pid=\d+(?:, ip=(?P<ip>[\d.]+))?\)\s?",
+    # torchx, nemo-run: role and replica
+    r"(?P<replica>(?=[\w.-]*[A-Za-z])[\w.-]+/\d+) (?=\S| )",
+    # the journal
+    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} (?P<journal>[\w.-]+) [\w./-]+(?:\[\d+\])?: ",
+    r"std(?:out|err): ",
+    r"> ",
+)
+_PREFIX: Final = re.compile("|".join(_PREFIXES))
+_AT_THE_END: Final = re.compile(_MPI.format(name="mpi") + r"\s*$")
+_RANKS: Final = ("mpi", "rank", "local", "srun", "ray")
+_NODES: Final = ("host", "service", "pod", "ip", "replica", "journal")
+_MOST_PREFIXES: Final = 5
+_MONTHS: Final = {
+    name: i + 1
+    for i, name in enumerate(
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+    )
+}
+_TIME: Final = r"(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d)(?:[.,](?P<part>\d{1,9}))?"
+_STAMPS: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?P<y>(?:19|20)\d\d)[-/](?P<mon>\d\d)[-/](?P<d>\d\d)[ T_]" + _TIME,
+        r"(?P<name>[A-Z][a-z]{2}) +(?P<d>\d{1,2}) " + _TIME + r" (?P<y>(?:19|20)\d\d)",
+        r"(?P<d>\d{1,2}) (?P<name>[A-Z][a-z]{2}) (?P<y>(?:19|20)\d\d) " + _TIME,
+        r"(?<![\w/])(?P<mon>\d\d)/(?P<d>\d\d) " + _TIME,
+        r"(?<!\w)[DIWEF](?P<mon>\d\d)(?P<d>\d\d) " + _TIME,
+        r"(?P<name>[A-Z][a-z]{2}) +(?P<d>\d{1,2}) " + _TIME,
+    )
+)
+_WHERE: Final = 600
+_LEAP_YEAR: Final = 2000
+_HALF_A_YEAR_S: Final = 182 * 86_400
+_CLOCK: Final = re.compile(
+    r"(?:(?P<d>\d+) days?,? *|(?P<d2>\d+)[d-] *)?(?:(?:(?P<h>\d+):)?(?P<min>\d+):)?"
+    r"(?P<s>\d+(?:\.\d+)?)"
+)
 
 
 @dataclass(slots=True)
@@ -100,44 +160,6 @@ class RawLines:
             raise TraceError(f"{self.path}: cannot be read: {error.strerror or error}") from error
 
 
-_ESCAPES: Final = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]|\x1b"
-)
-# Text that was pasted often lost its ESC; in the middle of a line it may be something else.
-_BARE_COLOUR: Final = re.compile(r"^(?:\[[0-9;]{1,8}m)+")
-
-_MPI: Final = r"\[(?:\d+,)?(?P<{name}>\d+)(?:,\d+)?\]<std(?:out|err|diag)>:"
-_PREFIXES: Final = (
-    # mpirun --tag-output, horovodrun; --timestamp-output writes the date before it
-    r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4} *)?" + _MPI.format(name="mpi") + " ?",
-    # torchrun --tee, and the tracebacks of torch
-    r"\[rank(?P<rank>\d+)\]:\s?",
-    r"\[[A-Za-z_]+(?P<local>\d+)\]:\s?",
-    # srun --label
-    r"\s{0,5}(?P<srun>\d{1,6}): ",
-    # pdsh, and the launcher of DeepSpeed
-    r"(?P<host>(?:worker|node|host|compute|gpu|instance|dgx|nid|ip|hgx|cn)[\w.-]*\d[\w.-]*"
-    r"|\d{1,3}(?:\.\d{1,3}){3}): ",
-    # docker compose, kubectl logs --prefix, containerd
-    r"(?P<service>[A-Za-z][\w.-]*[_-]\d+) +\| ?",
-    r"\[pod/(?P<pod>[\w.-]+)/[\w.-]+\] ",
-    r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] ",
-    # Ray, SkyPilot
-    r"\((?:[\w.:-]+,? )?(?:rank=(?P<ray>\d+), )?pid=\d+(?:, ip=(?P<ip>[\d.]+))?\)\s?",
-    # torchx, nemo-run: role and replica
-    r"(?P<replica>(?=[\w.-]*[A-Za-z])[\w.-]+/\d+) (?=\S| )",
-    # the journal
-    r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} (?P<journal>[\w.-]+) [\w./-]+(?:\[\d+\])?: ",
-    r"std(?:out|err): ",
-    r"> ",
-)
-_PREFIX: Final = re.compile("|".join(_PREFIXES))
-_AT_THE_END: Final = re.compile(_MPI.format(name="mpi") + r"\s*$")
-_RANKS: Final = ("mpi", "rank", "local", "srun", "ray")
-_NODES: Final = ("host", "service", "pod", "ip", "replica", "journal")
-_MOST_PREFIXES: Final = 5
-
-
 @dataclass(frozen=True, slots=True)
 class LogLine:
     """One line: ``text`` without what was put before it, ``raw`` with it, but without colours.
@@ -188,33 +210,6 @@ def clean(raw: str) -> LogLine:
         elif name in _NODES:
             node = match[name]
     return LogLine(raw[at:], raw, rank, node)
-
-
-_MONTHS: Final = {
-    name: i + 1
-    for i, name in enumerate(
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-    )
-}
-_TIME: Final = r"(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d)(?:[.,](?P<part>\d{1,9}))?"
-_STAMPS: Final = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"(?P<y>(?:19|20)\d\d)[-/](?P<mon>\d\d)[-/](?P<d>\d\d)[ T_]" + _TIME,
-        r"(?P<name>[A-Z][a-z]{2}) +(?P<d>\d{1,2}) " + _TIME + r" (?P<y>(?:19|20)\d\d)",
-        r"(?P<d>\d{1,2}) (?P<name>[A-Z][a-z]{2}) (?P<y>(?:19|20)\d\d) " + _TIME,
-        r"(?<![\w/])(?P<mon>\d\d)/(?P<d>\d\d) " + _TIME,
-        r"(?<!\w)[DIWEF](?P<mon>\d\d)(?P<d>\d\d) " + _TIME,
-        r"(?P<name>[A-Z][a-z]{2}) +(?P<d>\d{1,2}) " + _TIME,
-    )
-)
-_WHERE: Final = 600
-_LEAP_YEAR: Final = 2000
-_HALF_A_YEAR_S: Final = 182 * 86_400
-_CLOCK: Final = re.compile(
-    r"(?:(?P<d>\d+) days?,? *|(?P<d2>\d+)[d-] *)?(?:(?:(?P<h>\d+):)?(?P<min>\d+):)?"
-    r"(?P<s>\d+(?:\.\d+)?)"
-)
 
 
 class LogClock:

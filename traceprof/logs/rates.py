@@ -20,19 +20,6 @@ from traceprof.model.summary import SourceFile, Summary
 _NAMES: Final = ("name", "run")
 _MOST_COLUMNS: Final = 500
 _DELIMITERS: Final = ",;\t|"
-
-
-@dataclass(frozen=True, slots=True)
-class _Measure:
-    """What a column of numbers is."""
-
-    name: str
-    unit: Unit
-    scope: str = "run"
-    better: str = ""
-    factor: float = 1.0
-
-
 _UNITS: Final = (
     (re.compile(r"^(.*)_(?:in_)?(?:ms|msec|milliseconds)$"), "ns", Unit.NS, 1e6),
     (re.compile(r"^(.*)_(?:in_)?(?:us|usec)$"), "ns", Unit.NS, 1e3),
@@ -75,6 +62,17 @@ _EACH: Final = {
     "node": "node",
 }
 _UNKNOWN: Final = frozenset({"", "-", "–", "—", "na", "n/a", "nan", "none", "null", "?"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Measure:
+    """What a column of numbers is."""
+
+    name: str
+    unit: Unit
+    scope: str = "run"
+    better: str = ""
+    factor: float = 1.0
 
 
 def read_table(path: Path) -> list[Summary]:

@@ -22,6 +22,8 @@ _LOOKED_AT: Final = 4_000
 """Lines that are looked at even so: another program may say more."""
 _ALSO: Final = 4
 """A program with at least one in so many of the lines of the first could have been meant."""
+_OWN: Final = "pattern"
+_SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,6 @@ def recognise(lines: Iterable[LogLine]) -> Recognised | None:
             others = (pair for pair in found[1:] if pair[1] * _ALSO >= count)
             return Recognised(first, count, tuple(p for p in others if p[0].name != "notes"))
     return None
-
-
-_OWN: Final = "pattern"
-_SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
 
 
 def read_log(

@@ -23,6 +23,8 @@ _TELLING: Final = ("step_period_ns", "samples_per_s", "tokens_per_s", "frames_pe
 _ALIKE: Final = 0.02
 _WORK: Final = ("samples", "tokens")
 _PREFERRED: Final = (("interval",), ("step",), ("epoch",), CUMULATIVE)
+_INTS: Final = ("life",)
+_LARGEST: Final = 1 << 53
 
 
 def derive_measures(run: Gathered) -> None:
@@ -184,10 +186,6 @@ def _of_devices(run: Gathered) -> None:
         if rate is not None and name not in run.measures and run.facts.size:
             value = rate["value"] / run.facts.size
             run.measure(name, value, scope="device", source="computed")
-
-
-_INTS: Final = ("life",)
-_LARGEST: Final = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from traceprof.recording.spool import (
     window_files,
 )
 
+_A_WHILE_NS: Final = 2_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class RankProcesses:
@@ -131,9 +133,6 @@ def _main_process(
             break
         main = above
     return main
-
-
-_A_WHILE_NS: Final = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

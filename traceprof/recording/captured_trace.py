@@ -44,6 +44,12 @@ _OF_DEVICES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "api_calls"
 
 Clock = Callable[[np.ndarray], np.ndarray]
 Windows = Sequence[tuple[int, KinetoEvents]]
+EventTables = Mapping[str, pd.DataFrame]
+_DOMAIN: Final = "traceprof"
+_KINDS: Final = pd.Index(["push_pop", "start_end"], dtype=object)
+_N_COLUMNS: Final = 6
+_EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
+_METRIC: Final = "metric:"
 
 
 def window_tables(
@@ -115,16 +121,6 @@ def _devices(windows: Windows) -> pd.DataFrame:
     return found.drop_duplicates("device", ignore_index=True).sort_values(
         "device", ignore_index=True
     )
-
-
-EventTables = Mapping[str, pd.DataFrame]
-
-
-_DOMAIN: Final = "traceprof"
-_KINDS: Final = pd.Index(["push_pop", "start_end"], dtype=object)
-_N_COLUMNS: Final = 6
-_EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
-_METRIC: Final = "metric:"
 
 
 def make_spool_trace(

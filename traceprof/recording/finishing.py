@@ -27,6 +27,15 @@ _WAYS: Final = (
 )
 _IN_PROGRAM: Final = "--step-from range:NAME or traceprof.step() in the program"
 _REGULAR: Final = 0.5
+_ORDER: Final = ("fetches", "forward passes", "backward passes", "optimizer steps")
+_NAME_THEM: Final = (
+    "it names its own by traceprof.step() and traceprof.range(), and --with nsys samples what runs "
+    "(--nsys-arg=--sample=process-tree)"
+)
+_WHY_BOUNDED: Final = "the program ended before the capture was due"
+_CALL_NS: Final = 45_000  # what the recording of a collective takes of the host: measured, 2 cores
+_MANY_CALLS: Final = 100
+_NOTABLE_SHARE: Final = 0.03
 
 
 def notes_on_steps(folder: Path, bounds: Bounds, step_from: str) -> list[str]:
@@ -100,15 +109,6 @@ def _counts(seen: Mapping[str, Any]) -> dict[str, int]:
     return {what: seen[what] for what in _ORDER if isinstance(seen.get(what), int)}
 
 
-_ORDER: Final = ("fetches", "forward passes", "backward passes", "optimizer steps")
-
-
-_NAME_THEM: Final = (
-    "it names its own by traceprof.step() and traceprof.range(), and --with nsys samples what runs "
-    "(--nsys-arg=--sample=process-tree)"
-)
-
-
 def note_without_torch(folder: Path) -> str:
     """Return why there are no ranges: the program used no torch, or the hooks were not there."""
     used = sorted({name for path in folder.glob("python.*") for name in path.read_text().split()})
@@ -119,12 +119,6 @@ def note_without_torch(folder: Path) -> str:
         "no process imported torch under the recorder: no ranges (it ended before, python "
         f"-I/-E/-S, or an environment that was replaced); where it uses no torch {_NAME_THEM}"
     )
-
-
-_WHY_BOUNDED: Final = "the program ended before the capture was due"
-_CALL_NS: Final = 45_000  # what the recording of a collective takes of the host: measured, 2 cores
-_MANY_CALLS: Final = 100
-_NOTABLE_SHARE: Final = 0.03
 
 
 def finish(

@@ -31,6 +31,7 @@ from traceprof.version import __version__
 
 _RUN_VARIABLE: Final = "TRACEPROF_RUN"
 _RENDEZVOUS: Final = re.compile(r"--rdzv[-_]id(?:=(.+))?")
+_LABEL_VARIABLES = ("TRACEPROF_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 
 
 class Places:
@@ -136,9 +137,6 @@ def announced(request: RecordRequest) -> Iterator[None]:
 
 def _marker(name: str) -> str:
     return f".recording-{socket.gethostname()}-{name}"
-
-
-_LABEL_VARIABLES = ("TRACEPROF_RUN", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 
 
 @dataclass(frozen=True)

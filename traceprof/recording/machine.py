@@ -26,6 +26,21 @@ _MAX_LINKS: Final = 36
 _PATHS: Final = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 Facts = Iterator[tuple[str, str]]
+_INTERFACES: Final = Path("/sys/class/net")
+_INFINIBAND: Final = Path("/sys/class/infiniband")
+_CONTAINER_MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
+_INTERFACE_FILES: Final = ("speed", "mtu", "operstate")
+_INTERFACE_UNITS: Final = {"speed": "speed_mbit_per_s", "mtu": "mtu_bytes", "operstate": "state"}
+_LAUNCHERS: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "mpirun_rsh")
+_NAMES: Final = (
+    ("Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
+    ("Open MPI", re.compile(r"\(OpenRTE\) (\S+)")),
+    ("Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?, Version ([\d.]+(?: Update \d+)?)")),
+    ("IBM Spectrum MPI", re.compile(r"IBM Spectrum MPI\D*([\d.]+)")),
+    ("MVAPICH", re.compile(r"^MVAPICH2?[ -]Version:\s*(\S+)", re.MULTILINE)),
+    ("MPICH", re.compile(r"^MPICH Version:\s*(\S+)", re.MULTILINE)),
+    ("MPICH or a relative", re.compile(r"HYDRA build details:\s+Version:\s*(\S+)")),
+)
 
 
 @cache
@@ -169,12 +184,6 @@ def _string(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-_INTERFACES: Final = Path("/sys/class/net")
-_INFINIBAND: Final = Path("/sys/class/infiniband")
-_CONTAINER_MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
-_INTERFACE_FILES: Final = ("speed", "mtu", "operstate")
-
-
 def machine_facts() -> dict[str, str]:
     """Return what is known of the operating system, the processor and the memory."""
     cpu = _cpu_info()
@@ -212,9 +221,6 @@ def has_rdma() -> bool:
     return any(_INFINIBAND.glob("*"))
 
 
-_INTERFACE_UNITS: Final = {"speed": "speed_mbit_per_s", "mtu": "mtu_bytes", "operstate": "state"}
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace").strip()
@@ -234,18 +240,6 @@ def _cpu_info() -> dict[str, str]:
     first = _text(Path("/proc/cpuinfo")).partition("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-_LAUNCHERS: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "mpirun_rsh")
-_NAMES: Final = (
-    ("Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
-    ("Open MPI", re.compile(r"\(OpenRTE\) (\S+)")),
-    ("Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?, Version ([\d.]+(?: Update \d+)?)")),
-    ("IBM Spectrum MPI", re.compile(r"IBM Spectrum MPI\D*([\d.]+)")),
-    ("MVAPICH", re.compile(r"^MVAPICH2?[ -]Version:\s*(\S+)", re.MULTILINE)),
-    ("MPICH", re.compile(r"^MPICH Version:\s*(\S+)", re.MULTILINE)),
-    ("MPICH or a relative", re.compile(r"HYDRA build details:\s+Version:\s*(\S+)")),
-)
 
 
 def mpi_facts(command: Sequence[str] = ()) -> dict[str, str]:

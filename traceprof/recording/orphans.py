@@ -21,6 +21,10 @@ _POLL_S: Final = 0.2
 _LAUNCHER_S: Final = 20  # for its last instructions, on a busy machine
 _PATIENCE_S: Final = 5
 _SHORT_POLL_S: Final = 0.05
+STARTED: Final = "started"
+PATIENCE_S: Final = float(os.environ.get("TRACEPROF_WATCHDOG_S", "60"))
+STARTING_S: Final = float(os.environ.get("TRACEPROF_START_S", "60"))
+_AFTER_SIGNAL_S: Final = 5.0
 
 
 def become_subreaper() -> None:
@@ -193,13 +197,6 @@ def _wait(pid: int, patience_s: float = math.inf, program: Program | None = None
                 return exit_code_of(os.waitstatus_to_exitcode(status))
         time.sleep(_POLL_S)
     return None
-
-
-STARTED: Final = "started"
-
-PATIENCE_S: Final = float(os.environ.get("TRACEPROF_WATCHDOG_S", "60"))
-STARTING_S: Final = float(os.environ.get("TRACEPROF_START_S", "60"))
-_AFTER_SIGNAL_S: Final = 5.0
 
 
 def started_in(folder: Path) -> tuple[int, int]:

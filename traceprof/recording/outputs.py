@@ -48,6 +48,11 @@ from traceprof.recording.job import is_joining as joins_others
 from traceprof.recording.request import ProcessProfile, RecordRequest, handling_recorded, writing
 
 Times = npt.NDArray[np.int64]
+_OURS: Final = ("collectives", "samples", "processes", "environment")
+_ONCE: Final = "devices"
+"""All processes of a machine see the same devices."""
+_MOST_AT_ONCE: Final = 8
+_IN_EXPORT: Final = ("ranges", "marks")
 
 
 class ProfilerClock:
@@ -71,11 +76,6 @@ class ProfilerClock:
         offset = np.interp(since, self._at, self._offset)
         shifted: Times = since + np.rint(offset).astype(np.int64)
         return shifted
-
-
-_OURS: Final = ("collectives", "samples", "processes", "environment")
-_ONCE: Final = "devices"
-"""All processes of a machine see the same devices."""
 
 
 def first_of_profiles(profiles: Sequence[ProcessProfile]) -> int | None:
@@ -120,10 +120,6 @@ def _moved(profile: ProcessProfile, epoch_ns: int) -> Trace:
             columns["process"] = np.where(pids == ABSENT, profile.pid, pids)
         changed[name] = frame.assign(**columns)
     return make_trace(trace.info, changed, trace.recorded)
-
-
-_MOST_AT_ONCE: Final = 8
-_IN_EXPORT: Final = ("ranges", "marks")
 
 
 def write_export(job: Job, database: Path, notes: list[str]) -> list[OutputFile]:

@@ -22,6 +22,9 @@ from traceprof.recording.request import RecordRequest
 
 _WRITING: Final = "the program has ended and its trace is being written: once more to leave it"
 _NUMBERS: Final = ("SIGINT", "SIGTERM", "SIGHUP")
+INJECT_FOLDER: Final = Path(traceprof.annotate.__file__).resolve().parent / "inject"
+"""Put first on PYTHONPATH: its sitecustomize waits for torch."""
+_POLL_S = 0.5
 
 
 @contextmanager
@@ -34,10 +37,6 @@ def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
     finally:
         for number, handler_before in before.items():
             signal.signal(number, handler_before)
-
-
-INJECT_FOLDER: Final = Path(traceprof.annotate.__file__).resolve().parent / "inject"
-"""Put first on PYTHONPATH: its sitecustomize waits for torch."""
 
 
 def child_environment(folder: Path, request: RecordRequest, windows: str = "") -> dict[str, str]:
@@ -65,9 +64,6 @@ def ignores_injection(command: Sequence[str]) -> str | None:
         if not argument.startswith("--") and set(argument[1:]) & set("IES"):
             return argument
     return None
-
-
-_POLL_S = 0.5
 
 
 class Signalled(Protocol):

@@ -29,6 +29,11 @@ from traceprof.version import __version__
 if sys.platform != "win32":
     import fcntl
 
+_PREFIX: Final = "traceprof-"
+_CAPTURED: Final = (
+    *("events.*.jsonl", "window.*.json", "report.*", "nsys-report-*.qdstrm", "nvprof.*.nvvp"),
+)
+
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
@@ -51,12 +56,6 @@ def is_held(path: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-_PREFIX: Final = "traceprof-"
-_CAPTURED: Final = (
-    *("events.*.jsonl", "window.*.json", "report.*", "nsys-report-*.qdstrm", "nvprof.*.nvvp"),
-)
 
 
 @dataclass(frozen=True, slots=True)

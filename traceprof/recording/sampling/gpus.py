@@ -33,6 +33,18 @@ _MEASURING_S: Final = 0.021
 _KB: Final = 1000
 
 Reading = Iterator[tuple[str, str, float]]
+_LOAD_PERIOD_S: Final = 0.5  # the driver itself averages over 1/6 s to 1 s
+_COUNTER_PERIOD_S: Final = 0.2
+_STATE_PERIOD_S: Final = 1.0
+_MILLI: Final = 1e-3
+_KIB: Final = 1024
+# Field ids of nvml.h: cumulative payload in KiB. The scope is the number of a link, and the
+# largest number all links together; left out it is 0, the first link.
+_NVLINK_SENT, _NVLINK_RECEIVED = 138, 139
+_ALL_LINKS: Final = 0xFFFFFFFF
+_BY_POWER: Final = 0x04 | 0x80  # nvmlClocksEventReasonSwPowerCap, HwPowerBrakeSlowdown
+_BY_HEAT: Final = 0x20 | 0x40  # SwThermalSlowdown, HwThermalSlowdown
+Metrics = dict[str, float]
 
 
 def pcie_reads(nvml: Any, handles: Sequence[Any]) -> list[tuple[float, Callable[[], Reading]]]:
@@ -140,20 +152,6 @@ def _measure(nvml: Any, handle: Any, source: str, direction: str) -> Callable[[]
         yield source, f"pcie_{direction}_bytes_per_s", float(rate)
 
     return read
-
-
-_LOAD_PERIOD_S: Final = 0.5  # the driver itself averages over 1/6 s to 1 s
-_COUNTER_PERIOD_S: Final = 0.2
-_STATE_PERIOD_S: Final = 1.0
-_MILLI: Final = 1e-3
-_KIB: Final = 1024
-# Field ids of nvml.h: cumulative payload in KiB. The scope is the number of a link, and the
-# largest number all links together; left out it is 0, the first link.
-_NVLINK_SENT, _NVLINK_RECEIVED = 138, 139
-_ALL_LINKS: Final = 0xFFFFFFFF
-_BY_POWER: Final = 0x04 | 0x80  # nvmlClocksEventReasonSwPowerCap, HwPowerBrakeSlowdown
-_BY_HEAT: Final = 0x20 | 0x40  # SwThermalSlowdown, HwThermalSlowdown
-Metrics = dict[str, float]
 
 
 def open_gpus() -> list[tuple[float, Callable[[], Reading]]]:

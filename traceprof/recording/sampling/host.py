@@ -24,6 +24,21 @@ _RDMA_COUNTERS: Final = {"port_xmit_data": "bytes_sent", "port_rcv_data": "bytes
 _RDMA_UNIT_BYTES: Final = 4  # these counters are in words
 
 Reading = Iterator[tuple[str, str, float]]
+_PROCESS_PERIOD_S: Final = 0.5
+_PROFILERS: Final = ("nsys", "nvprof", "nsight")
+_SOCKET_PERIOD_S: Final = 1.0
+_NETLINK_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_REQUEST_DUMP: Final = 0x301
+_EXTENSION_INFO: Final = 1 << 1
+_ALL_BUT_LISTENING: Final = 0xFFFFFFFF & ~(1 << 10)
+_DONE, _ERROR, _INFO = 3, 2, 2
+_MESSAGE_HEADER: Final = struct.Struct("=IHHII")
+_ATTRIBUTE_HEADER: Final = struct.Struct("=HH")
+_INODE_AT, _ATTRIBUTES_AT = 16 + 68, 16 + 72
+_ACKED_AT, _SENT_AT = 120, 200  # in struct tcp_info
+Counts = dict[int, tuple[int, int]]
+"""inode → (bytes sent, bytes received)."""
 
 
 def _psutil() -> Any:
@@ -57,10 +72,6 @@ def read_rdma(folder: Path = _INFINIBAND) -> Reading:
                 yield source, metric, float(words * _RDMA_UNIT_BYTES)
 
 
-_PROCESS_PERIOD_S: Final = 0.5
-_PROFILERS: Final = ("nsys", "nvprof", "nsight")
-
-
 def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
     """Return (period in seconds, read), None where psutil is not installed."""
     psutil = _psutil()
@@ -91,21 +102,6 @@ def _program(psutil: Any) -> list[int]:
         return [one.pid for one in started if not one.name().startswith(_PROFILERS)]
     except psutil.Error:  # one of them has ended
         return []
-
-
-_SOCKET_PERIOD_S: Final = 1.0
-_NETLINK_SOCK_DIAG: Final = 4
-_SOCK_DIAG_BY_FAMILY: Final = 20
-_REQUEST_DUMP: Final = 0x301
-_EXTENSION_INFO: Final = 1 << 1
-_ALL_BUT_LISTENING: Final = 0xFFFFFFFF & ~(1 << 10)
-_DONE, _ERROR, _INFO = 3, 2, 2
-_MESSAGE_HEADER: Final = struct.Struct("=IHHII")
-_ATTRIBUTE_HEADER: Final = struct.Struct("=HH")
-_INODE_AT, _ATTRIBUTES_AT = 16 + 68, 16 + 72
-_ACKED_AT, _SENT_AT = 120, 200  # in struct tcp_info
-Counts = dict[int, tuple[int, int]]
-"""inode → (bytes sent, bytes received)."""
 
 
 def open_sockets(folder: Path) -> tuple[float, Callable[[], Reading]] | None:

@@ -20,6 +20,8 @@ _FILE: Final = "samples.jsonl"
 _WRITE_PERIOD_S: Final = 1.0
 
 _MAX_SAMPLES: Final = 500_000  # some 60 MB, and hours at the usual pace
+Reading = Iterator[tuple[str, str, float]]
+"""(source, metric, value) of everything that one sampler sees now."""
 
 
 class Sample(NamedTuple):
@@ -29,10 +31,6 @@ class Sample(NamedTuple):
     source: str
     metric: str
     value: float
-
-
-Reading = Iterator[tuple[str, str, float]]
-"""(source, metric, value) of everything that one sampler sees now."""
 
 
 class Read(Protocol):

@@ -20,6 +20,20 @@ from . import settings
 from .after_import import complain
 
 DOMAIN = "traceprof"
+_PUSH, _POP, _START, _END, _MARK, _REGISTER, _CREATE = 4, 5, 2, 3, 1, 10, 12
+_CORE2 = 5
+_TABLE_SIZES = {1: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
+_CALLBACKS, _VERSION_INFO = 1, 3
+_INT64, _DOUBLE = 2, 3
+# In the attributes of an event: the type of its payload, four bytes of nothing, the payload.
+_PAYLOAD_AT = 16
+_PACK_INT, _PACK_FLOAT = struct.Struct("=iiq").pack_into, struct.Struct("=iid").pack_into
+_REGISTERED_STRING = 3
+_GetTable = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_uint)
+)
+_SetVersion = ctypes.CFUNCTYPE(None, ctypes.c_uint32)
+_GetExport = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
 
 
 class _NowhereEmitter:
@@ -127,23 +141,6 @@ def nvtx_emitter():
     except Exception as error:
         complain("NVTX does not work", error)
     return None
-
-
-_PUSH, _POP, _START, _END, _MARK, _REGISTER, _CREATE = 4, 5, 2, 3, 1, 10, 12
-_CORE2 = 5
-_TABLE_SIZES = {1: 16, 2: 9, 3: 15, 4: 7, 5: 16, 6: 7}
-_CALLBACKS, _VERSION_INFO = 1, 3
-_INT64, _DOUBLE = 2, 3
-# In the attributes of an event: the type of its payload, four bytes of nothing, the payload.
-_PAYLOAD_AT = 16
-_PACK_INT, _PACK_FLOAT = struct.Struct("=iiq").pack_into, struct.Struct("=iid").pack_into
-_REGISTERED_STRING = 3
-
-_GetTable = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_uint)
-)
-_SetVersion = ctypes.CFUNCTYPE(None, ctypes.c_uint32)
-_GetExport = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
 
 
 class EventAttributes(ctypes.Structure):

@@ -17,6 +17,14 @@ from .after_import import call_after_import
 from .compiling import get_is_compiling
 
 _NAMES = ("init_process_group", "destroy_process_group")
+_OF_RANKS = {
+    "save": "checkpoint.save",
+    "async_save": "checkpoint.save",
+    "load": "checkpoint.load",
+}
+_RANGE = "range:"
+_ALL_GENERATIONS = 2
+_open = []  # emitters of the ranges that are open, the innermost last
 
 
 def install_groups(torch):
@@ -47,13 +55,6 @@ def in_range(original, name, afterwards=None):
                 afterwards()
 
     return function
-
-
-_OF_RANKS = {
-    "save": "checkpoint.save",
-    "async_save": "checkpoint.save",
-    "load": "checkpoint.load",
-}
 
 
 def install_checkpoints(torch):
@@ -114,9 +115,6 @@ def is_gpu(torch, target):
     return isinstance(target, int) and not isinstance(target, bool)
 
 
-_RANGE = "range:"
-
-
 def install_named(torch):
     """Wrap torch's ranges where the user wants those of a name as steps."""
     if not settings.STEP_FROM.startswith(_RANGE):
@@ -166,10 +164,6 @@ def _wrap_push(nvtx):
                 steps.end_named()
 
     nvtx.range_push, nvtx.range_pop = range_push, range_pop
-
-
-_ALL_GENERATIONS = 2
-_open = []  # emitters of the ranges that are open, the innermost last
 
 
 def install_pauses(_torch):

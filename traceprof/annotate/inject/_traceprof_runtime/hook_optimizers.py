@@ -18,6 +18,9 @@ _wrappers = set()
 # id of an optimizer -> (weak reference, number); kept beside the optimizers, never on them
 _numbers = {}
 _counts = {}  # id of an optimizer -> how many steps it has made
+# Of the allocator, since the program began: it had to free what it kept, or asked the device.
+_COUNTERS = ("alloc_retries", "device_alloc")
+_counted = {}
 
 
 def install_optimizer(torch):
@@ -134,11 +137,6 @@ def _disguised(method, original):
         method.hooked = True
     _wrappers.add(method)
     return method
-
-
-# Of the allocator, since the program began: it had to free what it kept, or asked the device.
-_COUNTERS = ("alloc_retries", "device_alloc")
-_counted = {}
 
 
 def install_sizes(torch):

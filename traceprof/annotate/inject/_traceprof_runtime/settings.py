@@ -2,6 +2,16 @@
 
 import os
 
+DIRECTORY = os.environ.get("TRACEPROF_DIR", ".")
+EMITTER = os.environ.get("TRACEPROF_EMITTER", "")  # "spool": not to the profiler
+FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 0.2)
+DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(",")))
+LAYER_DEPTH = int(os.environ.get("TRACEPROF_LAYERS") or 0)
+STEP_FROM = os.environ.get("TRACEPROF_STEP_FROM", "")  # what a step is, see the module steps
+DELAY_S = float(os.environ.get("TRACEPROF_DELAY_S") or 0)
+DURATION_S = float(os.environ.get("TRACEPROF_DURATION_S") or 0)
+MAX_BYTES = int(os.environ.get("TRACEPROF_MAX_BYTES") or 0)  # of one process; 0: no limit
+
 
 def _numbers(variable, separator):
     """Return the whole numbers in a variable, None where it is not set."""
@@ -9,14 +19,5 @@ def _numbers(variable, separator):
     return tuple(int(number) for number in text.split(separator)) if text else None
 
 
-DIRECTORY = os.environ.get("TRACEPROF_DIR", ".")
-EMITTER = os.environ.get("TRACEPROF_EMITTER", "")  # "spool": not to the profiler
-FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 0.2)
-DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(",")))
-LAYER_DEPTH = int(os.environ.get("TRACEPROF_LAYERS") or 0)
 WINDOWS = _numbers("TRACEPROF_WINDOWS", ",")  # skip, active, every: steps of the profiler
 STEPS = _numbers("TRACEPROF_STEPS", "..")  # first and last step to capture
-STEP_FROM = os.environ.get("TRACEPROF_STEP_FROM", "")  # what a step is, see the module steps
-DELAY_S = float(os.environ.get("TRACEPROF_DELAY_S") or 0)
-DURATION_S = float(os.environ.get("TRACEPROF_DURATION_S") or 0)
-MAX_BYTES = int(os.environ.get("TRACEPROF_MAX_BYTES") or 0)  # of one process; 0: no limit

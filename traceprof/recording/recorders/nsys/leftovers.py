@@ -23,6 +23,9 @@ SHARED_MEMORY: Final = Path("/dev/shm")
 _NAMES: Final = "NSys-*"
 _READY: Final = 2  # the first number of a boost::interprocess segment, once it has been made
 _CREATION_S: Final = 1.0  # making one takes microseconds
+_LONGEST: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
+_NOTE: Final = "temporary"
+_PREFIX: Final = "traceprof-nsys-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +110,6 @@ def _is_nsys(folder: Path) -> bool:
         return "nsys" in (folder / "comm").read_text("utf-8", "replace")
     except OSError:
         return False
-
-
-_LONGEST: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
-_NOTE: Final = "temporary"
-_PREFIX: Final = "traceprof-nsys-"
 
 
 @contextmanager

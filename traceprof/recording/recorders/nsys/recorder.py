@@ -54,6 +54,15 @@ _TMPDIR: Final = "TRACEPROF_TMPDIR"
 _OPTION: Final = re.compile(r"--[a-z][\w-]+")
 _HEADING: Final = re.compile(r"^[ \t]*(?:-\w, )?(--[a-z][\w-]+)", re.MULTILINE)
 _HELP_TIMEOUT_S: Final = 60
+# The hooks open this range when the capture is due; the program goes on after its end.
+_CAPTURE: Final = (
+    "--capture-range=nvtx",
+    "--nvtx-capture=traceprof.capture@traceprof",
+    "--capture-range-end=stop",
+)
+_ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
+_STDOUT, _STDERR = 1, 2
+_WRITING_S: Final = 20.0  # what nsys gets for its report where the program does not end
 
 
 def nsys_options(nsys: str, command: str) -> dict[str, str]:
@@ -113,17 +122,6 @@ def profile_options(
 def _nic_metrics(described: str) -> str:
     """Return what turns the sampling of adapters on: "true", from 2026 on a rate (low)."""
     return "lf" if re.search(r"\blf\b", described) and "true" not in described else "true"
-
-
-# The hooks open this range when the capture is due; the program goes on after its end.
-_CAPTURE: Final = (
-    "--capture-range=nvtx",
-    "--nvtx-capture=traceprof.capture@traceprof",
-    "--capture-range-end=stop",
-)
-_ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
-_STDOUT, _STDERR = 1, 2
-_WRITING_S: Final = 20.0  # what nsys gets for its report where the program does not end
 
 
 class NsysRecorder:

@@ -30,6 +30,9 @@ from traceprof.secrets import MASK, masked_name, secrets_of
 _MENTIONED: Final = re.compile(r"(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
 _SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 _LEAST_PART: Final = 6  # every 0 of an export would be lost with a secret "0"
+LOG: Final = "nsys.log"
+_POLL_S: Final = 0.2
+_ONLY_OURS: Final = "the trace has what the hooks saw, and no work of a GPU"
 
 
 def find_report(folder: Path, log: str) -> Path | None:
@@ -114,11 +117,6 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
             replace_system_texts(database, whole, parts)
         known = worth_seeking([*hidden, *told.parts])
         rename_events(database, lambda name: masked_name(without_secrets(name, known)))
-
-
-LOG: Final = "nsys.log"
-_POLL_S: Final = 0.2
-_ONLY_OURS: Final = "the trace has what the hooks saw, and no work of a GPU"
 
 
 def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
