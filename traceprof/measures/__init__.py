@@ -85,7 +85,7 @@ ANALYSES: Final = _entries(
     gaps .idle.idle:GAPS the longest idle gaps
     streams .device.streams:STREAMS streams one by one: busy, and waiting for what
     path .path.path:PATH the critical path of every step
-    whatif .path.whatif:WHATIF what at most could be gained
+    whatif .path.path:WHATIF what at most could be gained
     launches .host.launches:LAUNCHES launch latency and queue depth
     sync .idle.waits:SYNC where the host waits for a device
     memory .device.memory:MEMORY device memory over time, by phase

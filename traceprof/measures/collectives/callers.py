@@ -18,8 +18,7 @@ from traceprof.measures.collectives.operations import find_collectives, require_
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import Launches
 from traceprof.measures.host.phases import adopting_range_of_launches, phases_of_all_ranges
-from traceprof.measures.steps.find import find_steps
-from traceprof.measures.steps.spans import steps_of_calls
+from traceprof.measures.steps.find import find_steps, steps_of_calls
 from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Int64Array
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec

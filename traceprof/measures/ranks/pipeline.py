@@ -17,8 +17,7 @@ from traceprof.measures.collectives.operations import find_collectives
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import bounds, unions_by
-from traceprof.measures.steps.find import find_steps, rows_of_steps
-from traceprof.measures.steps.spans import steps_of_calls
+from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_calls
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks

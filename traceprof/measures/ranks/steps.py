@@ -19,8 +19,7 @@ from traceprof.measures.collectives.waits import find_waits, value_in, waiting_o
 from traceprof.measures.facts import fact, of_window, without_keeping
 from traceprof.measures.ranks.arrivals import USED_TABLES, excess_by, find_arrivals
 from traceprof.measures.rows import sums_at
-from traceprof.measures.steps.find import steps_of_ranks
-from traceprof.measures.steps.spans import steps_of_calls
+from traceprof.measures.steps.find import steps_of_calls, steps_of_ranks
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals

@@ -13,8 +13,7 @@ from traceprof.measures.facts import fact
 from traceprof.measures.host.states import find_host_phases
 from traceprof.measures.rows import Array, Floats, Ints, Texts, covered_ns, ints, rows_by, unions_by
 from traceprof.measures.steps.epochs import are_of_training
-from traceprof.measures.steps.find import find_steps, rows_of_steps
-from traceprof.measures.steps.spans import owner_of
+from traceprof.measures.steps.find import find_steps, owner_of, rows_of_steps
 from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks

@@ -19,8 +19,7 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import BACKWARD, are_inferred_backward, phases_of_work
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host, phase_times
 from traceprof.measures.rows import Ints, bounds, grouped, in_order, lengths_of, rows_by
-from traceprof.measures.steps.find import find_steps
-from traceprof.measures.steps.spans import owner_of
+from traceprof.measures.steps.find import find_steps, owner_of
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.tables import ABSENT
