@@ -11,6 +11,13 @@ from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import LogReader, number
 
+_KERAS_TOP1: Final = frozenset(
+    {"accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy"}
+)
+_KERAS_METRIC: Final = rx(r" - (?P<key>[\w.@/ ]+?): (?P<value>nan|-?inf|-?[\d.e+-]+)")
+_KERAS_UNITS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
+_MXNET_PAIR: Final = rx(r"(?P<key>[A-Za-z][\w-]*)=(?P<value>nan|-?inf|-?[\d.e+-]+)")
+
 
 class KerasReader(LogReader):
     """Metrics of training are running means of the epoch; the closing line holds validation."""
@@ -134,13 +141,6 @@ def _keras_name(key: str) -> str:
     return "top5" if "top_k" in key or "top_5" in key or key == "top5" else key
 
 
-_KERAS_TOP1: Final = frozenset(
-    {"accuracy", "acc", "binary_accuracy", "categorical_accuracy", "sparse_categorical_accuracy"}
-)
-_KERAS_METRIC: Final = rx(r" - (?P<key>[\w.@/ ]+?): (?P<value>nan|-?inf|-?[\d.e+-]+)")
-_KERAS_UNITS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
-
-
 class MxnetReader(LogReader):
     """Speed is of the batch that the callback was given: that of one worker."""
 
@@ -189,6 +189,3 @@ def _mxnet_name(key: str) -> str:
     if key in ("accuracy", "acc", "top-1", "top1"):
         return "top1"
     return "top5" if key in ("top_k_accuracy_5", "top-5", "top5") else key.replace("-", "_")
-
-
-_MXNET_PAIR: Final = rx(r"(?P<key>[A-Za-z][\w-]*)=(?P<value>nan|-?inf|-?[\d.e+-]+)")

@@ -13,6 +13,24 @@ from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import Declared, LogReader, Pattern, number
 
+_CELL: Final = rx(
+    r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I
+)
+_GLOBAL: Final = {
+    "throughput/samples_per_sec": "samples_per_s",
+    "throughput/tokens_per_sec": "tokens_per_s",
+    "throughput/batches_per_sec": "steps_per_s",
+    "samples/sec": "samples_per_s",
+}
+_DEVICE: Final = {
+    "throughput/device/samples_per_sec": "samples_per_s",
+    "throughput/device/tokens_per_sec": "tokens_per_s",
+    "throughput/device/mfu": "mfu_ratio",
+}
+_COUNTERS: Final = rx(r"^time/|^memory/|^trainer/|^throughput/|^lr|alloc_retries")
+_PAIR: Final = rx(r"(?P<key>\w+)=(?P<value>-?[\d.e+-]+|nan|inf)")
+_FAIRSEQ_CELL: Final = rx(r"(?P<key>[\w/ ]+?)\s+(?P<value>-?[\d.e+-]+|nan|inf)$")
+
 
 class MegatronReader(LogReader):
     """The last rank prints; the time is the mean since the line before."""
@@ -33,11 +51,6 @@ class MegatronReader(LogReader):
             run.metric("samples_per_s", batch * 1e9 / (ms * 1e6), point, over="interval")
         if cells.get("number of skipped iterations"):
             run.say("some iterations were skipped: these have no loss")
-
-
-_CELL: Final = rx(
-    r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I
-)
 
 
 class TorchtitanReader(LogReader):
@@ -160,20 +173,6 @@ class ComposerReader(LogReader):
             )
 
 
-_GLOBAL: Final = {
-    "throughput/samples_per_sec": "samples_per_s",
-    "throughput/tokens_per_sec": "tokens_per_s",
-    "throughput/batches_per_sec": "steps_per_s",
-    "samples/sec": "samples_per_s",
-}
-_DEVICE: Final = {
-    "throughput/device/samples_per_sec": "samples_per_s",
-    "throughput/device/tokens_per_sec": "tokens_per_s",
-    "throughput/device/mfu": "mfu_ratio",
-}
-_COUNTERS: Final = rx(r"^time/|^memory/|^trainer/|^throughput/|^lr|alloc_retries")
-
-
 class FairseqReader(LogReader):
     """Words per second are tokens of all GPUs; lines of an epoch hold start-up and validation."""
 
@@ -267,7 +266,3 @@ class FairseqReader(LogReader):
                 n=self.overflows,
             )
         self.overflows = 0
-
-
-_PAIR: Final = rx(r"(?P<key>\w+)=(?P<value>-?[\d.e+-]+|nan|inf)")
-_FAIRSEQ_CELL: Final = rx(r"(?P<key>[\w/ ]+?)\s+(?P<value>-?[\d.e+-]+|nan|inf)$")

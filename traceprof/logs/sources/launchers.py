@@ -11,6 +11,22 @@ from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import LogReader
 
+_QUICK: Final = rx(
+    r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE"
+    r"|TORCHELASTIC|death signal|has joined|has left"
+)
+_KINDS: Final = {
+    "_failed": "failure",
+    "_shutdown": "end",
+    "_why": "end",
+    "_reset": "rescaling",
+    "_blacklisted": "membership",
+    "_started": "membership",
+    "_slots": "rendezvous",
+}
+_WORKER: Final = rx(r"\]\s*\[(\d+)\]: ")
+_SAME: Final = 0.05
+
 
 class TorchrunReader(LogReader):
     """Attempts that are left are those before this one is used up; new nodes cost none."""
@@ -104,12 +120,6 @@ class TorchrunReader(LogReader):
         self.run.event("membership", self.book.when(line), node=match["_node"], text=match[0])
 
 
-_QUICK: Final = rx(
-    r"endezvous|orker group|orkers for|Detected|_count=|_world_size|global_|exitcode|WORLD_SIZE"
-    r"|TORCHELASTIC|death signal|has joined|has left"
-)
-
-
 class HorovodElasticReader(LogReader):
     """Losing a worker is a failure; hosts that come or go reset the workers without one."""
 
@@ -136,18 +146,6 @@ class HorovodElasticReader(LogReader):
             count = match["_reset"] or match["_slots"]
             value = int(count) if count else None
             run.event(kind, when, rank=rank, node=node, value=value, text=text)
-
-
-_KINDS: Final = {
-    "_failed": "failure",
-    "_shutdown": "end",
-    "_why": "end",
-    "_reset": "rescaling",
-    "_blacklisted": "membership",
-    "_started": "membership",
-    "_slots": "rendezvous",
-}
-_WORKER: Final = rx(r"\]\s*\[(\d+)\]: ")
 
 
 class HorovodReader(LogReader):
@@ -201,6 +199,3 @@ class HorovodReader(LogReader):
             )
         run.measure("samples_per_s_per_device", each, scope="device")
         run.measure("samples_per_s", total)
-
-
-_SAME: Final = 0.05

@@ -29,6 +29,15 @@ _ENVIRONMENT: Final = {
     "submission_benchmark": "benchmark",
 }
 """What of a submission is kept; contact data is not."""
+_DLL_EPOCH: Final = rx(r"^(?:epoch\s+|Epoch: )(?P<epoch>\d+)$")
+_DLL_STEP: Final = rx(r"^(?:iter\s+(?=\d+/)|Iteration: (?=\d+$))(?P<n>\d+)(?:/(?P<total>\d+))?$")
+_DLL_RATE: Final = rx(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
+_DLL_TOOK: Final = rx(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
+_DLL_CELL: Final = rx(
+    r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
+)
+_DLL_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
+_DLL_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
 
 
 class _Event(NamedTuple):
@@ -318,14 +327,3 @@ class DlloggerReader(LogReader):
             elif (found := _DLL_CELL.match(cell)) is not None and found["key"] not in _DLL_SKIPPED:
                 name = prefix + found["key"].strip().replace(" ", "_")
                 run.metric(name, number(found["value"]), point, over=over)
-
-
-_DLL_EPOCH: Final = rx(r"^(?:epoch\s+|Epoch: )(?P<epoch>\d+)$")
-_DLL_STEP: Final = rx(r"^(?:iter\s+(?=\d+/)|Iteration: (?=\d+$))(?P<n>\d+)(?:/(?P<total>\d+))?$")
-_DLL_RATE: Final = rx(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
-_DLL_TOOK: Final = rx(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
-_DLL_CELL: Final = rx(
-    r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
-)
-_DLL_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
-_DLL_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}

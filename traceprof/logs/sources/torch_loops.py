@@ -14,6 +14,20 @@ from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
 from traceprof.logs.source import LogReader, number
 
+_HF_PAIR: Final = rx(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
+_HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
+_HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"}
+_EPOCH_BAR: Final = rx(r"Epoch\s+(?P<epoch>\d+)(?:/\S+)?\s*:?\s*:?$")
+_LIGHTNING_NAMES: Final = {
+    "train_loss": "loss",
+    "train/loss": "loss",
+    "val_acc": "top1",
+    "val_accuracy": "top1",
+    "train_acc": "train_top1",
+}
+_CSV_NAMES: Final = {"train_loss": "loss", "val_acc": "top1", "val_accuracy": "top1"}
+_CSV_RATES: Final = rx(r"^lr-|^lr$|learning_rate")
+
 
 class HfTrainerReader(LogReader):
     """Steps come from the bars, or from the epochs: the dictionaries have none."""
@@ -147,11 +161,6 @@ class HfTrainerReader(LogReader):
         )
 
 
-_HF_PAIR: Final = rx(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
-_HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
-_HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"}
-
-
 def _parsed(text: str) -> dict[str, Any]:
     try:
         found = ast.literal_eval(text)
@@ -211,16 +220,6 @@ class LightningReader(LogReader):
                 over = "run" if key.startswith("val") else "ema" if key == "loss" else "step"
                 name = _LIGHTNING_NAMES.get(key, key)
                 self.run.metric(name, number(text), point, over=over, is_redrawn=True)
-
-
-_EPOCH_BAR: Final = rx(r"Epoch\s+(?P<epoch>\d+)(?:/\S+)?\s*:?\s*:?$")
-_LIGHTNING_NAMES: Final = {
-    "train_loss": "loss",
-    "train/loss": "loss",
-    "val_acc": "top1",
-    "val_accuracy": "top1",
-    "train_acc": "train_top1",
-}
 
 
 class NemoReader(LightningReader):
@@ -304,7 +303,3 @@ class MetricsCsvReader(LogReader):
                 point = LogPoint(step + 1, self.last_epoch + is_evaluated)
                 over = "run" if is_evaluated else "step"
                 self.run.metric(_CSV_NAMES.get(name, name), value, point, over=over)
-
-
-_CSV_NAMES: Final = {"train_loss": "loss", "val_acc": "top1", "val_accuracy": "top1"}
-_CSV_RATES: Final = rx(r"^lr-|^lr$|learning_rate")

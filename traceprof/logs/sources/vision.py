@@ -9,6 +9,14 @@ from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import Declared, LogReader, MeansOfEpoch, Pattern, declared, number
 
+_LABELS: Final = {
+    "Variables": "variable_update",
+    "Data format": "data_format",
+    "Dataset": "data",
+    "AllReduce": "all_reduce",
+    "Mode": "mode",
+}
+
 
 class TimmReader(LogReader):
     """Samples per second are of all ranks; the mean since the epoch began stands in brackets."""
@@ -111,15 +119,6 @@ class Detectron2Reader(LogReader):
         point = point._replace(at_s=self.at_s(line))
         for name, cell in zip(self.names, cells, strict=False):
             self.run.metric(f"{self.task}/{name}", number(cell), point, over="run")
-
-
-_LABELS: Final = {
-    "Variables": "variable_update",
-    "Data format": "data_format",
-    "Dataset": "data",
-    "AllReduce": "all_reduce",
-    "Mode": "mode",
-}
 
 
 class TfCnnReader(LogReader):
