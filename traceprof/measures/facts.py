@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
@@ -71,7 +71,7 @@ def _kept(
             if isinstance(of, Trace) and of.is_remote:
                 found: _Result = of.fact(key, recall, args, kwargs)
                 return found
-            with _turn((id(kept), key)):
+            with _right_to((id(kept), key)):
                 if key not in kept:  # another thread may have been at it
                     kept[key] = compute(of, *args, **kwargs)
         return kept[key]
@@ -115,33 +115,28 @@ def _name_of(compute: Callable[..., Any]) -> str:
     return f"{compute.__module__}.{compute.__qualname__}"
 
 
-@dataclass
-class _Turn:
-    """The right to compute one thing, and how many threads have or want it."""
-
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    n_threads: int = 0
-
-
-_turns: Final[dict[Hashable, _Turn]] = {}
+_rights: Final[dict[Hashable, threading.RLock]] = {}
+"""The right to compute each thing that somebody computes."""
+_n_threads: Final = Counter[Hashable]()
+"""How many threads have or want each."""
 _lock: Final = threading.Lock()
 
 
 @contextmanager
-def _turn(of: Hashable) -> Iterator[None]:
+def _right_to(of: Hashable) -> Iterator[None]:
     """Wait until no other thread computes ``of``.
 
     Who computes one thing waits for what that needs, never the other way round: no two wait for
     each other.
     """
     with _lock:
-        turn = _turns.setdefault(of, _Turn())
-        turn.n_threads += 1
+        right = _rights.setdefault(of, threading.RLock())
+        _n_threads[of] += 1
     try:
-        with turn.lock:
+        with right:
             yield
     finally:
         with _lock:
-            turn.n_threads -= 1
-            if not turn.n_threads:
-                del _turns[of]
+            _n_threads[of] -= 1
+            if not _n_threads[of]:
+                del _rights[of], _n_threads[of]
