@@ -1,6 +1,7 @@
 import ctypes
 import struct
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -69,6 +70,66 @@ def test_events_reach_the_profiler_with_their_payload(emitters):
         *(("mark", "loss", 2.5), ("push", "forward", -1)),
     ]
     assert profiler.names == ["forward", "step", "loss"]  # each is registered once
+
+
+class Domain:
+    """The part of a domain of the package that we use."""
+
+    def __init__(self):
+        self.calls = []
+
+    def get_event_attributes(self, message, payload):
+        return message, payload
+
+    def push_range(self, attributes):
+        self.calls.append(("push", *attributes))
+
+    def pop_range(self):
+        self.calls.append(("pop",))
+
+    def start_range(self, attributes):
+        self.calls.append(("start", *attributes))
+        return 17
+
+    def end_range(self, token):
+        self.calls.append(("end", token))
+
+    def mark(self, attributes):
+        self.calls.append(("mark", attributes[0]))
+
+
+class DummyDomain:
+    """What the package hands out when no profiler listens, or one that is too old for it."""
+
+    def push_range(self, _attributes):
+        raise AssertionError("events for nobody")
+
+
+def with_package(monkeypatch, domain):
+    package = ModuleType("nvtx")
+    package.get_domain = lambda _name: domain
+    monkeypatch.setitem(sys.modules, "nvtx", package)
+
+
+def test_the_package_is_used_where_it_reaches_the_profiler(emitters, monkeypatch):
+    domain = Domain()
+    with_package(monkeypatch, domain)
+    emitter = emitters.nvtx_emitter()
+    emitter.push("forward", 3)
+    emitter.pop()
+    emitter.end(emitter.start("step", 1))
+    assert domain.calls[:1] == [("mark", "clock")]
+    assert domain.calls[1:] == [("push", "forward", 3), ("pop",), ("start", "step", 1), ("end", 17)]
+
+
+@pytest.mark.parametrize("domain", [DummyDomain(), SimpleNamespace()])
+def test_a_package_whose_events_are_lost_is_not_used(emitters, monkeypatch, domain):
+    with_package(monkeypatch, domain)
+    client = SimpleNamespace(available=True, domain=lambda _name: DOMAIN)
+    client.attributes = lambda _domain, _name: emitters.EventAttributes(3, message=1)
+    client.mark = lambda _domain, _address: None
+    monkeypatch.setattr(emitters, "NvtxClient", lambda: client)
+    assert isinstance(emitters.nvtx_emitter(), emitters.NvtxEmitter)
 
 
 def test_the_payload_lies_where_it_is_written(emitters):

@@ -6,8 +6,8 @@ An emitter has ``push(name, payload)``, ``pop()``, ``start(name, payload)`` → 
 NVTX is a header-only library: the profiler names a shared object in NVTX_INJECTION64_PATH whose
 ``InitializeInjectionNvtx2`` fills tables of function pointers that the program then calls. This
 interface has been stable through version 3, whereas the compiled ``nvtx`` package asks for
-functions that older profilers do not have, and then records nothing. So there is a client of ours,
-in ctypes alone.
+functions that older profilers do not have, and then records nothing. So the package is used where
+it reaches the profiler, and a client of ours, in ctypes alone, where it does not or is not there.
 """
 
 import ctypes
@@ -101,6 +101,27 @@ class NvtxEmitter:
         self._client.mark(self._domain, self._attributes(name, payload))
 
 
+class PackageEmitter:
+    """Emits through a domain of the ``nvtx`` package (0.2.12 and later)."""
+
+    def __init__(self, domain):
+        self._domain = domain
+        self.pop = domain.pop_range
+        self.end = domain.end_range
+
+    def _attributes(self, name, payload):
+        return self._domain.get_event_attributes(message=name, payload=payload)
+
+    def push(self, name, payload=0):
+        self._domain.push_range(self._attributes(name, payload))
+
+    def start(self, name, payload=0):
+        return self._domain.start_range(self._attributes(name, payload))
+
+    def mark(self, name, payload=0):
+        self._domain.mark(self._attributes(name, payload))
+
+
 class TeeEmitter:
     """Emits to NVTX and to the spool: the profiler may lose its file, the spool does not."""
 
@@ -132,15 +153,35 @@ def nvtx_emitter():
     """Return an emitter that reaches the attached profiler, or None where none is attached."""
     if not os.environ.get("NVTX_INJECTION64_PATH") or settings.EMITTER == "spool":
         return None
-    try:
-        client = NvtxClient()
-        if client.available:
-            emitter = NvtxEmitter(client)
-            emitter.mark("clock", time.time_ns())  # what fails, fails here and not later
-            return emitter
-    except Exception as error:
-        complain("NVTX does not work", error)
+    for way in (_through_package, _through_client):
+        try:
+            emitter = way()
+            if emitter is not None:
+                emitter.mark("clock", time.time_ns())  # what fails, fails here and not later
+                return emitter
+        except Exception as error:
+            complain("NVTX does not work", error)
     return None
+
+
+def _through_package():
+    """Return an emitter through the package, or None where its events would be lost.
+
+    It hands out a dummy domain both when no profiler is attached and when the profiler is too old
+    for it, in which case it drops every event without a word.
+    """
+    try:
+        import nvtx
+    except ImportError:
+        return None
+    domain = nvtx.get_domain(DOMAIN) if hasattr(nvtx, "get_domain") else None
+    is_lost = type(domain).__name__ == "DummyDomain" or not hasattr(domain, "push_range")
+    return None if is_lost else PackageEmitter(domain)
+
+
+def _through_client():
+    client = NvtxClient()
+    return NvtxEmitter(client) if client.available else None
 
 
 class EventAttributes(ctypes.Structure):
