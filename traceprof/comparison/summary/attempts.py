@@ -351,7 +351,7 @@ def _set_ups(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_
 def _of_restarts(restarts: Sequence[Restart]) -> Iterator[_Event]:
     """Return the time lost at each restart, and of what it is made."""
     for one in restarts:
-        of = {"life": one.life, "epoch": one.epoch}
+        of: dict[str, Any] = {"life": one.life, "epoch": one.epoch}
         lost_ns = one.begin_ns - one.kept_ns
         yield _event("time_lost", one.kept_ns, lost_ns, value=one.redone_count, text=one.why, **of)
         for part in one.parts:
