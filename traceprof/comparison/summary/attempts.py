@@ -351,7 +351,7 @@ def _set_ups(lives: Sequence[Attempt], started: Sequence[Started]) -> Iterator[_
 def _of_restarts(restarts: Sequence[Restart]) -> Iterator[_Event]:
     """Return the time lost at each restart, and of what it is made."""
     for one in restarts:
-        of: dict[str, Any] = {"life": one.life, "epoch": one.epoch}
+        of = {"life": one.life, "epoch": one.epoch}
         lost_ns = one.begin_ns - one.kept_ns
         yield _event("time_lost", one.kept_ns, lost_ns, value=one.redone_count, text=one.why, **of)
         for part in one.parts:
@@ -361,7 +361,7 @@ def _of_restarts(restarts: Sequence[Restart]) -> Iterator[_Event]:
 def _failures(lives: Sequence[Attempt], nodes: Mapping[str, str]) -> Iterator[_Event]:
     for one in lives:
         if kind := {"failed": "failure", "killed": "stopped"}.get(one.ended):
-            who = {"life": one.life, "rank": one.rank, "node": nodes[one.launcher]}
+            who: dict[str, Any] = {"life": one.life, "rank": one.rank, "node": nodes[one.launcher]}
             yield _event(kind, one.end_ns, text=one.ended, **who)
 
 
