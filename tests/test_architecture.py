@@ -156,10 +156,12 @@ def test_a_command_is_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "for this test" in CliRunner().invoke(app, ["--help"]).stdout
 
 
-def test_analyses_and_facts_do_not_word_numbers() -> None:
+def test_measures_and_findings_do_not_word_numbers() -> None:
     """Sentences are templates: the import contract forbids formats, this test f-strings of them."""
-    for room in ("analysis", "facts"):
-        for path in (ROOT / "traceprof" / room).rglob("*.py"):
+    for room in ("measures", "findings", "names", "model"):
+        paths = list((ROOT / "traceprof" / room).rglob("*.py"))
+        assert paths
+        for path in paths:
             assert not re.search(r"\bformat_(duration|bytes|rate|ratio|count)\b", path.read_text())
 
 
@@ -190,7 +192,7 @@ def test_the_changelog_knows_this_version() -> None:
     assert f"## {traceprof.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("name", "most"), [("ARCHITECTURE.md", 1500), ("CONTRIBUTING.md", 650)])
+@pytest.mark.parametrize(("name", "most"), [("ARCHITECTURE.md", 1600), ("CONTRIBUTING.md", 650)])
 def test_documents_stay_short(name: str, most: int) -> None:
     words = (ROOT / name).read_text("utf-8").split()
     assert len(words) <= most

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.logs.reading import all_runs, kinds, one_run, rows, said, scope_of
+from tests.requirements import ROOT
 from traceprof.logs import read_log, source_names
 from traceprof.logs.sources import SOURCES, reader_of
 
@@ -540,7 +541,10 @@ def test_lengths_of_epochs_in_any_unit(tmp_path: Path, line: str, seconds: float
 
 
 def test_every_source_is_told() -> None:
-    assert len({source.name for source in SOURCES}) == len(SOURCES) == len(source_names()) == 24
+    assert len({source.name for source in SOURCES}) == len(SOURCES) == len(source_names())
+    told = (ROOT / "docs" / "logs.md").read_text("utf-8")
+    assert not [name for name in source_names() if f"`{name}`" not in told]
+    assert f"those of {len(SOURCES)} programs" in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_sources_do_not_take_logs_of_others_for_theirs(tmp_path: Path) -> None:

@@ -289,6 +289,8 @@ class Run:
 
     def _check_name(self, name: str) -> None:
         """Check that an analysis is called ``name``, written as Python needs it."""
+        if isinstance(getattr(type(self), name, None), property):
+            object.__getattribute__(self, name)  # it failed: for its own reason
         if name.replace("_", "-") not in {*analysis_names(), *FORMER_NAMES}:
             known = ", ".join(sorted(analysis_names()))
             raise AttributeError(f"a run has no {name!r}; analyses are {known}")
