@@ -90,18 +90,15 @@ def _is_of_one(run: Gathered, times: float) -> bool:
 
 def _of_span(run: Gathered, name: str, amount: float | None) -> Evidence | None:
     """Return the samples between the first and the last time stamp of the lines with a rate."""
-    best: Evidence | None = None
+    found = []
     for key, series in run.of(name):
-        if key.scope != "run" or key.over not in INTERVALS or len(series.at_s) < 2:
-            continue
-        found = _between(series, amount)
-        if found is None:
-            continue
-        evaluated = sum(_evaluations_s(run, series))
-        found = Evidence(found.samples, found.seconds - evaluated)
-        if found.seconds >= _SHORTEST_S and (best is None or found.seconds > best.seconds):
-            best = found
-    return best
+        if key.scope == "run" and key.over in INTERVALS and len(series.at_s) >= 2:
+            span = _between(series, amount)
+            if span is not None:
+                seconds = span.seconds - sum(_evaluations_s(run, series))
+                found.append(Evidence(span.samples, seconds))
+    longest = max(found, key=lambda span: span.seconds, default=None)
+    return None if longest is None or longest.seconds < _SHORTEST_S else longest
 
 
 def _between(series: Series, amount: float | None) -> Evidence | None:

@@ -6,9 +6,8 @@ import csv
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceprof.errors import TraceError
 from traceprof.logs.gathered import Gathered
@@ -54,18 +53,11 @@ _RATE_NAMES: Final = {
 _PRINTED: Final = frozenset(
     {"speedup", "speed_up", "speedup_factor", "efficiency", "scaling_efficiency"}
 )
-_EACH: Final = {
-    "gpu": "device",
-    "device": "device",
-    "rank": "rank",
-    "worker": "rank",
-    "node": "node",
-}
+_EACH: Final = {"gpu": "device", "worker": "rank"}
 _UNKNOWN: Final = frozenset({"", "-", "–", "—", "na", "n/a", "nan", "none", "null", "?"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Measure:
+class _Measure(NamedTuple):
     """What a column of numbers is."""
 
     name: str
@@ -90,19 +82,15 @@ def read_table(path: Path) -> list[Summary]:
         raise TraceError(f"{path}: no table of rates: it has no rows below a heading")
     names = [_plain(name) for name in rows[0]]
     body = [row for row in rows[1:] if any(cell.strip() for cell in row)]
+    named = {i: found for i, name in enumerate(names) if name and (found := _measure_of(name))}
     measures = {
-        i: found
-        for i, name in enumerate(names)
-        if name
-        and (found := _measure_of(name)) is not None
-        and all(_number(row[i]) is not None for row in body)
+        i: own for i, own in named.items() if all(_number(row[i]) is not None for row in body)
     }
-    sizes = {found.name for found in measures.values()}
-    if (
-        len(set(names)) < len(names)
-        or "" in names
-        or not any(name in _SIZES or name.split("_per_s")[0] in _RATE_NAMES for name in sizes)
-    ):
+    is_told = any(
+        own.name in _SIZES or own.name.split("_per_s")[0] in _RATE_NAMES
+        for own in measures.values()
+    )
+    if not is_told or "" in names or len(set(names)) < len(names):
         raise TraceError(
             f"{path}: no table of rates: no column such as images_per_s, samples_per_s or gpus"
         )
@@ -160,7 +148,8 @@ def _rate_of(rate: re.Match[str]) -> _Measure:
     name = f"{what}_per_s"
     if not rate["each"]:
         return _Measure(name, Unit.PER_S, "run", "higher")
-    each = _EACH[rate["each"].removeprefix("_per_")]
+    each = rate["each"].removeprefix("_per_")
+    each = _EACH.get(each, each)
     return _Measure(f"{name}_per_{each}", Unit.PER_S, each, "higher")
 
 

@@ -12,7 +12,7 @@ from traceprof.errors import TraceError, UsageError
 from traceprof.logs.gathered import Book
 from traceprof.logs.lines import LogLine, RawLines, cleaned
 from traceprof.logs.source import LogReader, LogSource, OwnPatterns, compiled_patterns
-from traceprof.logs.sources import SOURCES, reader_of, source_called
+from traceprof.logs.sources import SOURCES, reader_of
 from traceprof.logs.summary import summary_of
 from traceprof.model.summary import SourceFile, Summary
 
@@ -119,7 +119,7 @@ def _read(lines: RawLines, readers: Sequence[LogReader]) -> int:
 
 def _chosen(path: Path, source: str | None, *, needed: bool) -> Recognised | None:
     if source is not None:
-        named = source_called(source)
+        named = next((one for one in SOURCES if one.name == source), None)
         if named is None:
             names = ", ".join(s.name for s in SOURCES)
             raise UsageError(f"no source of logs is called {source!r}: there are {names}")
@@ -164,12 +164,8 @@ def _summaries(path: Path, book: Book, source: str) -> list[Summary]:
     runs = [run for run in book.runs if not run.is_empty] or book.runs[:1]
     file = SourceFile(str(path), f"log:{source}", path.stat().st_size)
     stem = _stem(path)
-    names: Sequence[str] = (
-        [stem] if len(runs) == 1 else [f"{stem}:{i + 1}" for i in range(len(runs))]
-    )
-    return [
-        summary_of(run, name, f"log:{source}", file) for run, name in zip(runs, names, strict=True)
-    ]
+    names = [f"{stem}:{i + 1}" for i in range(len(runs))] if len(runs) > 1 else [stem]
+    return [summary_of(*of, f"log:{source}", file) for of in zip(runs, names, strict=True)]
 
 
 def source_names() -> tuple[str, ...]:

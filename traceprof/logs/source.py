@@ -429,9 +429,3 @@ def number(text: str | None) -> float | None:
 
 def _length_s(text: str) -> float | None:
     return seconds_of(text) if ":" in text else number(text)
-
-
-def share(text: str | None) -> float | None:
-    """Return what is printed in per cent as a share."""
-    value = number(text)
-    return None if value is None else value / 100

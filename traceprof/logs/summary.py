@@ -6,8 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -151,16 +150,13 @@ def _computed(run: Gathered) -> None:
     for name, amount in (("samples_per_s", run.facts.batch), ("tokens_per_s", run.facts.tokens)):
         rate = run.measures.get(name)
         if rate is None and period is not None and amount and period["value"]:
-            value = 1e9 * amount / period["value"]
-            run.measure(name, value, source="computed")
+            run.measure(name, 1e9 * amount / period["value"], source="computed")
         elif rate is not None and period is None and amount and rate["value"]:
-            value = 1e9 * amount / rate["value"]
-            run.measure("step_period_ns", value, source="computed")
+            run.measure("step_period_ns", 1e9 * amount / rate["value"], source="computed")
             period = run.measures["step_period_ns"]
     steps = run.measures.get("steps_per_s")
     if period is None and steps is not None and steps["value"]:
-        value = 1e9 / steps["value"]
-        run.measure("step_period_ns", value, source="computed")
+        run.measure("step_period_ns", 1e9 / steps["value"], source="computed")
     _of_devices(run)
     _total(run)
 
@@ -182,14 +178,12 @@ def _total(run: Gathered) -> None:
 def _of_devices(run: Gathered) -> None:
     for what in _WORK:
         rate = run.measures.get(f"{what}_per_s")
-        name = f"{what}_per_s_per_device"
-        if rate is not None and name not in run.measures and run.facts.size:
-            value = rate["value"] / run.facts.size
-            run.measure(name, value, scope="device", source="computed")
+        name, size = f"{what}_per_s_per_device", run.facts.size
+        if rate is not None and name not in run.measures and size:
+            run.measure(name, rate["value"] / size, scope="device", source="computed")
 
 
-@dataclass(frozen=True, slots=True)
-class _Zero:
+class _Zero(NamedTuple):
     """Where the time of a run begins, and where training does, in s of the log's clock."""
 
     start_s: float
@@ -212,10 +206,8 @@ def summary_of(run: Gathered, name: str, origin: str, source: SourceFile) -> Sum
     derive_measures(run)
     check(run)
     if run.left_out:
-        run.say(
-            "{n:count} value(s) of metrics, epochs or events are left out: there are too many",
-            n=run.left_out,
-        )
+        text = "{n:count} value(s) of metrics, epochs or events are left out: there are too many"
+        run.say(text, n=run.left_out)
     zero = _zero_of(run)
     tables = {
         "measures": list(run.measures.values()),
@@ -257,22 +249,16 @@ def frame_of(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
 def _zero_of(run: Gathered) -> _Zero:
     """Return where times of the run begin: at the first line that says when it was written."""
     stamps = [e["when"].seconds for e in run.events if not e["when"].is_elapsed]
-    stamps += [
-        own.get("at_s", math.nan) for own in run.epochs.values() if not own.get("is_elapsed")
-    ]
+    epochs = [own for own in run.epochs.values() if not own.get("is_elapsed")]
+    stamps += [own.get("at_s", math.nan) for own in epochs]
     for series in run.series.values():
-        if not series.is_elapsed and len(series.at_s):
-            stamps.append(float(np.nanmin(series.at_s)) if _any(series.at_s) else math.nan)
+        stamps += () if series.is_elapsed else series.at_s
     known = [stamp for stamp in stamps if math.isfinite(stamp)]
     if run.training_from_s is not None:
         known.append(run.training_from_s)
     start = min(known, default=math.nan)
     training = start if run.training_from_s is None else run.training_from_s
     return _Zero(start, training)
-
-
-def _any(values: Any) -> bool:
-    return bool(np.isfinite(np.asarray(values)).any())
 
 
 def _metrics(run: Gathered, zero: _Zero) -> Iterator[dict[str, Any]]:

@@ -9,17 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
+from traceprof.recording import spool
 from traceprof.recording.orphans import is_alive
 from traceprof.recording.sampling.sampler import Sample
-from traceprof.recording.spool import (
-    ProcessEvents,
-    ProcessRecord,
-    read_agent_events,
-    read_children,
-    read_events,
-    read_process_records,
-    window_files,
-)
 
 _A_WHILE_NS: Final = 2_000_000_000
 
@@ -38,7 +30,7 @@ class RankProcesses:
 
 
 def find_ranks(
-    records: Sequence[ProcessRecord], children: Mapping[int, int], n_events: Mapping[int, int]
+    records: Sequence[spool.ProcessRecord], children: Mapping[int, int], n_events: Mapping[int, int]
 ) -> list[RankProcesses]:
     """Return the ranks of a recording, with their processes.
 
@@ -80,8 +72,8 @@ def find_ranks(
 
 
 def without_inherited_ranks(
-    records: Iterable[ProcessRecord], ranks: Iterable[RankProcesses]
-) -> list[ProcessRecord]:
+    records: Iterable[spool.ProcessRecord], ranks: Iterable[RankProcesses]
+) -> list[spool.ProcessRecord]:
     """Return the records without the ranks that helpers have only inherited."""
     helpers = {pid for rank in ranks for pid in rank.pids if pid != rank.main}
     return [replace(record, rank=None) if record.pid in helpers else record for record in records]
@@ -101,7 +93,7 @@ def _started_as(
     return main
 
 
-def _parents(records: Sequence[ProcessRecord], children: Mapping[int, int]) -> dict[int, int]:
+def _parents(records: Sequence[spool.ProcessRecord], children: Mapping[int, int]) -> dict[int, int]:
     lines = [(record.pid, *record.ancestors) for record in records]
     pairs = [pair for line in lines for pair in pairwise(line)]
     parents: dict[int, int] = {}
@@ -142,8 +134,8 @@ class Captured:
     ``ranks`` says which processes are whose.
     """
 
-    processes: Sequence[ProcessRecord]
-    events: Sequence[ProcessEvents]
+    processes: Sequence[spool.ProcessRecord]
+    events: Sequence[spool.ProcessEvents]
     windows: Sequence[tuple[int, KinetoEvents]] = ()
     samples: Sequence[Sample] = ()
     ranks: Sequence[RankProcesses] = ()
@@ -203,7 +195,7 @@ class Captured:
         a profiler knows, 0 for none.
         """
         found: dict[str, Any] = {"pid": main}
-        record = next((one for one in self.processes if one.pid == main), ProcessRecord(main))
+        record = next((one for one in self.processes if one.pid == main), spool.ProcessRecord(main))
         times = [part.last_ns for part in self.events if part.pid == main and part.last_ns]
         times += [seen_ns] if seen_ns else []
         found["started_ns"] = record.started_ns
@@ -213,7 +205,7 @@ class Captured:
             found[name] = getattr(record, name)
         return {name: value for name, value in found.items() if value not in (None, "")}
 
-    def _ended(self, record: ProcessRecord) -> str:
+    def _ended(self, record: spool.ProcessRecord) -> str:
         """Return how a process ended: as it said itself, else as its agent did."""
         if record.ended:
             return record.ended
@@ -275,18 +267,19 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
 
     ``profiled`` are the processes of which a profiler left something.
     """
-    events = list(read_events(folder))
+    events = list(spool.read_events(folder))
     windows = [
-        (pid, read_kineto_events(path, with_shapes=True)) for pid, path in window_files(folder)
+        (pid, read_kineto_events(path, with_shapes=True))
+        for pid, path in spool.window_files(folder)
     ]
     n_events = dict.fromkeys([*profiled, *(pid for pid, _ in windows)], 0)
     n_events |= {part.pid: part.n_events for part in events}
-    records = read_process_records(folder)
-    ranks = find_ranks(records, read_children(folder), n_events)
+    records = spool.read_process_records(folder)
+    ranks = find_ranks(records, spool.read_children(folder), n_events)
     return Captured(
         processes=without_inherited_ranks(records, ranks),
         events=events,
         windows=windows,
         ranks=ranks,
-        agent_events=read_agent_events(folder),
+        agent_events=spool.read_agent_events(folder),
     )

@@ -11,26 +11,9 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.contract import ReadOptions
+from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.header import make_devices, make_threads
-from traceprof.formats.kineto.rows import (
-    ANNOTATIONS,
-    API_CALLS,
-    COPIES,
-    KERNELS,
-    ON_HOST,
-    OPERATORS,
-    OVERHEADS,
-    SYNCS,
-    Rows,
-    all_rows,
-    make_api_calls,
-    make_copies,
-    make_kernel_shapes,
-    make_kernels,
-    make_overheads,
-    make_syncs,
-)
 from traceprof.model.tables import ABSENT, make_table, stack
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.names.messages import collective_op
@@ -40,12 +23,14 @@ from traceprof.recording.spool import EventBlock, ProcessRecord
 from traceprof.secrets import masked_name, storable
 
 _ASYNC_PREFIXES: Final = ("gloo:", "mpi:", "ucc:")
-_OF_DEVICES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "api_calls", "overheads")
 
 Clock = Callable[[np.ndarray], np.ndarray]
 Windows = Sequence[tuple[int, KinetoEvents]]
 EventTables = Mapping[str, pd.DataFrame]
+_ALIKE: Final = ("start_ns", "end_ns", "process", "thread", "name")
 _DOMAIN: Final = "traceprof"
+_TEXTS_OF_CALLS: Final = ("dtype", "group", "backend")
+_NUMBERS_OF_CALLS: Final = ("sequence", "group_rank", "peer", "peer_rank", "tag")
 _KINDS: Final = pd.Index(["push_pop", "start_end"], dtype=object)
 _N_COLUMNS: Final = 6
 _EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
@@ -61,54 +46,44 @@ def window_tables(
     """
     rows = [_rows(pid, events, to_trace_time) for pid, events in windows]
     tables = {
-        "host_ops": _stacked("host_ops", (_host_ops(part) for part in rows)),
+        "host_ops": stack("host_ops", [_host_ops(part) for part in rows]),
         "threads": _threads(windows),
     }
     devices = _devices(windows)
     if len(devices):
         parts = [_device_tables(part) for part in rows]
-        tables |= {name: _stacked(name, (part[name] for part in parts)) for name in _OF_DEVICES}
+        tables |= {name: stack(name, [part[name] for part in parts]) for name in parts[0]}
         tables["devices"] = devices
     return tables, set(tables)
 
 
-def _rows(pid: int, events: KinetoEvents, to_trace_time: Clock) -> Rows:
-    rows = all_rows(events, -events.base_time_ns, ON_HOST)
+def _rows(pid: int, events: KinetoEvents, to_trace_time: Clock) -> kineto.Rows:
+    rows = kineto.all_rows(events, -events.base_time_ns, kineto.ON_HOST)
     start_ns, end_ns = to_trace_time(rows.start_ns), to_trace_time(rows.end_ns)
     return replace(rows, start_ns=start_ns, end_ns=end_ns, host_process=pid)
 
 
-def _stacked(name: str, parts: Iterator[pd.DataFrame]) -> pd.DataFrame:
-    return stack(name, list(parts))
-
-
-def _device_tables(rows: Rows) -> dict[str, pd.DataFrame]:
+def _device_tables(rows: kineto.Rows) -> dict[str, pd.DataFrame]:
     return {
-        "kernels": make_kernels(rows.of(*KERNELS), ReadOptions()),
-        "kernel_shapes": make_kernel_shapes(rows.of(*KERNELS)),
-        "copies": make_copies(rows.of(*COPIES)),
-        "syncs": make_syncs(rows.of(*SYNCS)),
-        "api_calls": make_api_calls(rows.of(*API_CALLS)),
-        "overheads": make_overheads(rows.of(*OVERHEADS)),
+        "kernels": kineto.make_kernels(rows.of(*kineto.KERNELS), ReadOptions()),
+        "kernel_shapes": kineto.make_kernel_shapes(rows.of(*kineto.KERNELS)),
+        "copies": kineto.make_copies(rows.of(*kineto.COPIES)),
+        "syncs": kineto.make_syncs(rows.of(*kineto.SYNCS)),
+        "api_calls": kineto.make_api_calls(rows.of(*kineto.API_CALLS)),
+        "overheads": kineto.make_overheads(rows.of(*kineto.OVERHEADS)),
     }
 
 
-def _host_ops(rows: Rows) -> pd.DataFrame:
+def _host_ops(rows: kineto.Rows) -> pd.DataFrame:
     """Return the operators and torch's annotations: the ranges of a recording are the hooks'."""
-    chosen = rows.of(*OPERATORS, *ANNOTATIONS)
+    chosen = rows.of(*kineto.OPERATORS, *kineto.ANNOTATIONS)
     is_async = chosen.named(lambda name: name.startswith(_ASYNC_PREFIXES))
-    return make_table(
-        "host_ops",
-        {
-            "start_ns": chosen.start_ns,
-            "end_ns": chosen.end_ns,
-            "process": chosen.process,
-            "thread": chosen.thread,
-            "name": chosen.name,
-            "source": np.where(is_async, "async", np.asarray(chosen.category, object)),
-            "correlation": chosen.number("External id"),
-        },
-    )
+    columns = {
+        **{name: getattr(chosen, name) for name in _ALIKE},
+        "source": np.where(is_async, "async", np.asarray(chosen.category, object)),
+        "correlation": chosen.number("External id"),
+    }
+    return make_table("host_ops", columns)
 
 
 def _threads(windows: Windows) -> pd.DataFrame:
@@ -118,9 +93,7 @@ def _threads(windows: Windows) -> pd.DataFrame:
 
 def _devices(windows: Windows) -> pd.DataFrame:
     found = stack("devices", [make_devices(events.header) for _, events in windows])
-    return found.drop_duplicates("device", ignore_index=True).sort_values(
-        "device", ignore_index=True
-    )
+    return found.drop_duplicates("device").sort_values("device", ignore_index=True)
 
 
 def make_spool_trace(
@@ -144,12 +117,11 @@ def make_spool_trace(
             none was looked at were not recorded.
     """
     host = host or socket.gethostname()
+    environment = {"name": list(facts), "value": list(facts.values())}
     tables: dict[str, pd.DataFrame] = {
         "samples": _samples(captured.samples, to_trace_time),
         "processes": _processes(captured, host),
-        "environment": make_table(
-            "environment", {"name": list(facts), "value": list(facts.values())}
-        ),
+        "environment": make_table("environment", environment),
     }
     recorded = set(_EXTRA)
     if with_windows and captured.windows:
@@ -193,9 +165,7 @@ def _payloads(values: Sequence[Any]) -> np.ndarray:
     numbers = np.array(values)
     if numbers.dtype.kind in "if":
         return numbers.astype(np.float64)
-    return np.array(
-        [float(value) if isinstance(value, int | float) else np.nan for value in values]
-    )
+    return np.array([float(one) if isinstance(one, int | float) else np.nan for one in values])
 
 
 def _names(names: Sequence[Any], shown: Callable[[str], str]) -> pd.Categorical:
@@ -223,80 +193,59 @@ def _named(
 def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> pd.DataFrame:
     _, ends, _, _, _, kinds = _columns(block.ranges)
     are_started = (np.array(kinds, object) == "s").astype(np.int8)
-    return make_table(
-        "ranges",
-        {
-            **_named(block, block.ranges, to_trace_time, shown),
-            "end_ns": to_trace_time(np.array(ends, np.int64)),
-            "kind": pd.Categorical.from_codes(are_started, _KINDS),
-        },
-    )
+    columns = _named(block, block.ranges, to_trace_time, shown)
+    columns["end_ns"] = to_trace_time(np.array(ends, np.int64))
+    columns["kind"] = pd.Categorical.from_codes(are_started, _KINDS)
+    return make_table("ranges", columns)
 
 
 def _collectives(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
     rows = block.collectives
     facts = [row[6] for row in rows]
-    return make_table(
-        "collectives",
-        {
-            "start_ns": to_trace_time(_times(rows, 0)),
-            "end_ns": to_trace_time(_times(rows, 1)),
-            "process": [block.pid] * len(rows),
-            "thread": [row[4] for row in rows],
-            "op": [collective_op(str(row[2])) or str(row[2]) for row in rows],
-            "n_bytes": [row[3] for row in rows],
-            "dtype": [fact.get("dtype", "") for fact in facts],
-            "group": [fact.get("group", "") for fact in facts],
-            "group_size": [fact.get("size", ABSENT) for fact in facts],
-            "backend": [fact.get("backend", "") for fact in facts],
-            **{
-                name: [fact.get(name, ABSENT) for fact in facts]
-                for name in ("sequence", "group_rank", "peer", "peer_rank", "tag")
-            },
-        },
-    )
+    columns = {
+        "start_ns": to_trace_time(_times(rows, 0)),
+        "end_ns": to_trace_time(_times(rows, 1)),
+        "process": [block.pid] * len(rows),
+        "thread": [row[4] for row in rows],
+        "op": [collective_op(str(row[2])) or str(row[2]) for row in rows],
+        "n_bytes": [row[3] for row in rows],
+        "group_size": [fact.get("size", ABSENT) for fact in facts],
+        **{name: [fact.get(name, "") for fact in facts] for name in _TEXTS_OF_CALLS},
+        **{name: [fact.get(name, ABSENT) for fact in facts] for name in _NUMBERS_OF_CALLS},
+    }
+    return make_table("collectives", columns)
 
 
 def _metrics(block: EventBlock, shown: Callable[[str], str]) -> list[Sample]:
     """Return the metrics that the program itself gave."""
+    source = f"process:{block.pid}"
+    rows = ((row[0], str(row[2]), row[3]) for row in block.marks)
     return [
-        Sample(
-            row[0],
-            f"process:{block.pid}",
-            shown(storable(str(row[2]).removeprefix(_METRIC))),
-            row[3],
-        )
-        for row in block.marks
-        if str(row[2]).startswith(_METRIC)
+        Sample(time_ns, source, shown(storable(name.removeprefix(_METRIC))), value)
+        for time_ns, name, value in rows
+        if name.startswith(_METRIC)
     ]
 
 
 def _samples(samples: Sequence[Sample], to_trace_time: Clock) -> pd.DataFrame:
-    return make_table(
-        "samples",
-        {
-            "start_ns": to_trace_time(_times(samples, 0)),
-            "source": [sample.source for sample in samples],
-            "metric": [sample.metric for sample in samples],
-            "value": [float(sample.value) for sample in samples],
-        },
-    )
+    columns = {
+        "start_ns": to_trace_time(_times(samples, 0)),
+        "source": [sample.source for sample in samples],
+        "metric": [sample.metric for sample in samples],
+        "value": [float(sample.value) for sample in samples],
+    }
+    return make_table("samples", columns)
 
 
 def _processes(captured: Captured, host: str) -> pd.DataFrame:
     records = {record.pid: record for record in captured.processes}
     shown = [records.get(pid, ProcessRecord(pid)) for pid in captured.pids()]
-    return make_table(
-        "processes",
-        {
-            "process": [record.pid for record in shown],
-            "name": [record.command for record in shown],
-            **{
-                name: [
-                    ABSENT if (own := getattr(record, name)) is None else own for record in shown
-                ]
-                for name in ("rank", "local_rank", "world_size")
-            },
-            "host": [host] * len(shown),
-        },
-    )
+    columns: dict[str, Any] = {
+        "process": [record.pid for record in shown],
+        "name": [record.command for record in shown],
+        "host": [host] * len(shown),
+    }
+    for name in ("rank", "local_rank", "world_size"):
+        numbers = (getattr(record, name) for record in shown)
+        columns[name] = [ABSENT if number is None else number for number in numbers]
+    return make_table("processes", columns)

@@ -189,9 +189,8 @@ def _check_mpi() -> Check:
 def _check_cache() -> Check:
     cache = Cache.of_user()
     if cache is None:
-        return Check(
-            "cache", False, f"off ({VARIABLE}, or no home)", "nothing to do: it saves time"
-        )
+        found = f"off ({VARIABLE}, or no home)"
+        return Check("cache", False, found, "nothing to do: it saves time")
     used = cache.usage()
     most = format_bytes(cache.largest_bytes)
     held = f"{used.entry_count} answers and exports, {format_bytes(used.total_bytes)}"

@@ -83,9 +83,8 @@ def _of_backward(seen: Mapping[str, Any]) -> str | None:
     what = "backward passes" if n_steps == n_passes else f"made of {n_passes} backward passes"
     others = " or ".join(_ways(counts, "every-forward", "backward"))
     say = f"--step-from {others}, " if others else ""
-    return (
-        f"no optimizer of torch was seen: the {n_steps} steps are {what}; else {say}{_IN_PROGRAM}"
-    )
+    found = f"no optimizer of torch was seen: the {n_steps} steps are {what}"
+    return f"{found}; else {say}{_IN_PROGRAM}"
 
 
 def _of_turns(seen: Mapping[str, Any]) -> str | None:
@@ -121,19 +120,6 @@ def note_without_torch(folder: Path) -> str:
     )
 
 
-def finish(
-    request: RecordRequest, folder: Path, notes: Notes, samples: Sequence[Sample]
-) -> Recording:
-    """Write the files of what is in ``folder``, as asked for in ``request``.
-
-    Raises:
-        UsageError: a file cannot be written.
-        RecordingError: what a profiler has left is damaged.
-    """
-    with _collector_paused():
-        return _finish(request, folder, notes, samples)
-
-
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Leave cycles alone: millions of rows have none, and to look takes half the time."""
@@ -146,9 +132,16 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _finish(
+@_collector_paused()
+def finish(
     request: RecordRequest, folder: Path, notes: Notes, samples: Sequence[Sample]
 ) -> Recording:
+    """Write the files of what is in ``folder``, as asked for in ``request``.
+
+    Raises:
+        UsageError: a file cannot be written.
+        RecordingError: what a profiler has left is damaged.
+    """
     recorder = recorder_named(notes.recorder)
     seen = notes_on_steps(folder, request.bounds, request.step_from)
     if not recorded_pids(folder):
@@ -224,8 +217,7 @@ def _note_on_collectives(events: ProcessEvents) -> str | None:
 
 
 def _notes_on(captured: Captured) -> list[str]:
-    notes: list[str] = []
-    notes += filter(None, map(_note_on_collectives, captured.events))
+    notes = [*filter(None, map(_note_on_collectives, captured.events))]
     thinned = sum(sum(part.thinned.values()) for part in captured.events)
     if thinned:
         notes.append(

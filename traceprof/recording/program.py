@@ -27,18 +27,6 @@ INJECT_FOLDER: Final = Path(traceprof.annotate.__file__).resolve().parent / "inj
 _POLL_S = 0.5
 
 
-@contextmanager
-def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have SIGINT, SIGTERM and SIGHUP handled by ``handler`` for a while."""
-    numbers = [getattr(signal, name) for name in _NUMBERS if hasattr(signal, name)]
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler_before in before.items():
-            signal.signal(number, handler_before)
-
-
 def child_environment(folder: Path, request: RecordRequest, windows: str = "") -> dict[str, str]:
     """Return the environment of this process with what the hooks need.
 
@@ -254,9 +242,16 @@ def last_line(said: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def signals_passed_on(program: Program) -> AbstractContextManager[None]:
+@contextmanager
+def signals_passed_on(program: Program) -> Iterator[None]:
     """Pass SIGINT, SIGTERM and SIGHUP on to ``program`` for a while."""
-    return _signals_to(program.on_signal)
+    numbers = [getattr(signal, name) for name in _NUMBERS if hasattr(signal, name)]
+    before = {number: signal.signal(number, program.on_signal) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
 def undisturbed(say: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -265,4 +260,4 @@ def undisturbed(say: Callable[[str], None]) -> AbstractContextManager[None]:
     Raises:
         KeyboardInterrupt: from within the block, at the second one.
     """
-    return _signals_to(Program(say=say, is_over=lambda: True).on_signal)
+    return signals_passed_on(Program(say=say, is_over=lambda: True))

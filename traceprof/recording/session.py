@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
+from traceprof.formats.runs.manifest import LOCK
+from traceprof.recording import work_folder
 from traceprof.recording.finishing import finish
 from traceprof.recording.job import announced, is_joining, job_of, label_of
 from traceprof.recording.machine import read_environment, why_no_counters
@@ -18,20 +21,8 @@ from traceprof.recording.program import find_program, ignores_injection, undistu
 from traceprof.recording.recorders import choose_recorder
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.recorders.nsys.report import is_of_nsys
-from traceprof.recording.request import Recorder, Recording, RecordRequest, RunRecorded
-from traceprof.recording.sampling.sampler import Sampler, read_samples, sampling
-from traceprof.recording.work_folder import (
-    Notes,
-    has_captured,
-    is_in_use,
-    locked,
-    new_work_folder,
-    notes_of,
-    read_notes,
-    remove_work_folder,
-    work_folders,
-    write_notes,
-)
+from traceprof.recording.request import Recorder, Recording, RecordRequest
+from traceprof.recording.sampling.sampler import read_samples, sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +38,9 @@ class Recovery:
 def recoverable() -> list[Recovery]:
     """Return the work folders that broken-off recordings have left here, the oldest first."""
     found = []
-    for folder in work_folders():
+    for folder in work_folder.work_folders():
         try:
-            notes = read_notes(folder)
+            notes = work_folder.read_notes(folder)
         except TraceError:
             continue
         found.append(Recovery(folder, " ".join(notes.command), notes.started_s, notes.output))
@@ -78,8 +69,8 @@ def recover(
         UsageError: it is in use, or the output cannot be written.
         RecordingError: what a profiler has left is damaged.
     """
-    notes = read_notes(folder)
-    if is_in_use(folder):
+    notes = work_folder.read_notes(folder)
+    if work_folder.is_held(folder / LOCK):
         raise UsageError(f"{folder}: is in use by its recorder: wait for it, or end it first")
     request = replace(
         notes.request(Path(output) if output else None, is_folder=(output or "").endswith("/")),
@@ -93,12 +84,12 @@ def recover(
     if alive:
         say(f"process {', '.join(map(str, alive))} still runs: the trace ends now, {folder} stays")
     try:
-        with locked(folder), undisturbed(say):
+        with work_folder.held(folder / LOCK), undisturbed(say):
             recording = finish(request, folder, notes, read_samples(folder))
     except KeyboardInterrupt:
         raise RecordingError(f"interrupted before the trace was written; {folder} stays") from None
     if recording.output is not None and not alive and not keep:
-        remove_work_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     return recording
 
 
@@ -141,7 +132,7 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     option = ignores_injection(request.command)
     if option is not None:
         request.say(f"python {option} ignores PYTHONPATH: the program is not instrumented")
-    notes = notes_of(
+    notes = work_folder.notes_of(
         request,
         recorder.name,
         read_environment(request.command),
@@ -149,38 +140,26 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
         label=label_of(request),
         job=job_of(request.command),
     )
-    with new_work_folder(notes) as folder, _kept_on_failure(folder), announced(request):
+    with work_folder.new_work_folder(notes) as folder, _kept_on_failure(folder), announced(request):
         request.detail(f"what is captured lies in {folder} until the trace is written")
         with ExitStack() as stack:
             with sampling(folder) as sampler:
                 run = recorder.run(request, folder)
                 stack.enter_context(undisturbed(request.say))
-            recording = _finish(request, folder, notes, run, sampler)
-        if run.left:
-            _end_what_is_left(request, run)
-    remove_work_folder(folder)
+            ended = work_folder.write_notes(
+                folder,
+                notes,
+                recorder=run.recorder or notes.recorder,
+                exit_code=run.exit_code,
+                ended_s=time.time(),
+                remarks=(*run.notes, *sampler.notes),
+            )
+            recording = finish(request, folder, ended, sampler.samples)
+        # A program that goes on after SIGTERM and its grace is killed once its trace is written.
+        if n_killed := kill_with_children(run.left):
+            request.say(f"{n_killed} processes did not end by themselves and were killed")
+    shutil.rmtree(folder, ignore_errors=True)
     return recording
-
-
-def _finish(
-    request: RecordRequest, folder: Path, notes: Notes, run: RunRecorded, sampler: Sampler
-) -> Recording:
-    ended = write_notes(
-        folder,
-        notes,
-        recorder=run.recorder or notes.recorder,
-        exit_code=run.exit_code,
-        ended_s=time.time(),
-        remarks=(*run.notes, *sampler.notes),
-    )
-    return finish(request, folder, ended, sampler.samples)
-
-
-def _end_what_is_left(request: RecordRequest, run: RunRecorded) -> None:
-    """Kill a program that goes on after SIGTERM and its grace, once its trace is written."""
-    n_killed = kill_with_children(run.left)
-    if n_killed:
-        request.say(f"{n_killed} processes did not end by themselves and were killed")
 
 
 @contextmanager
@@ -189,8 +168,8 @@ def _kept_on_failure(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not has_captured(folder):
-            remove_work_folder(folder)
+        if not work_folder.has_captured(folder):
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         where = f"what was captured is in {folder} (make it a trace: traceprof recover {folder})"
         if isinstance(error, KeyboardInterrupt):

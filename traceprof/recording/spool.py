@@ -64,13 +64,6 @@ class EventBlock:
     marks: list[Row]
     collectives: list[Row]
 
-    @property
-    def rows(self) -> Iterator[Row]:
-        """All of them, by kind."""
-        yield from self.ranges
-        yield from self.marks
-        yield from self.collectives
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessEvents:

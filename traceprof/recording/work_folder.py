@@ -103,19 +103,12 @@ def new_work_folder(notes: Notes) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(folder))
+            stack.enter_context(held(folder / LOCK))
             write_notes(folder, notes)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)  # nothing was recorded yet
             raise
         yield folder
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a work folder: nobody else touches it meanwhile."""
-    with held(folder / LOCK):
-        yield
 
 
 def notes_of(request: RecordRequest, recorder: str, facts: Mapping[str, str], **more: Any) -> Notes:
@@ -169,19 +162,9 @@ def read_notes(folder: Path) -> Notes:
         raise TraceError(f"{path}: is damaged ({error})") from error
 
 
-def is_in_use(folder: Path) -> bool:
-    """Return whether the recorder of a work folder, or somebody who recovers it, is at work."""
-    return is_held(folder / LOCK)
-
-
 def has_captured(folder: Path) -> bool:
     """Return whether there is anything in a work folder that a trace could be made of."""
     return any(path.stat().st_size for one in _CAPTURED for path in folder.glob(one))
-
-
-def remove_work_folder(folder: Path) -> None:
-    """Remove a work folder with all that is in it."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def work_folders() -> list[Path]:
@@ -191,6 +174,6 @@ def work_folders() -> list[Path]:
         with suppress(OSError):
             notes = path / NOTES
             is_own = is_work_folder(path) and notes.stat().st_uid == os.geteuid()
-            if is_own and not is_in_use(path):
+            if is_own and not is_held(path / LOCK):  # by its recorder, or who recovers it
                 found.append((notes.stat().st_mtime, path))
     return [path for _, path in sorted(found)]

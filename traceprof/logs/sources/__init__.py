@@ -17,11 +17,6 @@ SOURCES: Final[tuple[LogSource, ...]] = tuple(
 """Those first whose lines are the more telling."""
 
 
-def source_called(name: str) -> LogSource | None:
-    """Return the source called ``name``, None where there is none."""
-    return next((source for source in SOURCES if source.name == name), None)
-
-
 def reader_of(source: LogSource) -> type[LogReader]:
     """Return who reads the lines of a source."""
     if not source.reader:

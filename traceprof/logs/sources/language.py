@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from functools import reduce
 from re import compile as rx
 from typing import Any, Final
 
@@ -58,8 +57,7 @@ class TorchtitanReader(LogReader):
 
     def mesh(self, match: re.Match[str], _point: LogPoint, _line: LogLine) -> None:
         """Note the number of ranks, the product of the sides of the mesh."""
-        sizes = [int(size) for size in re.findall(r"\d+", match["_sizes"])]
-        self.run.facts.world_size = reduce(lambda a, b: a * b, sizes, 1)
+        self.run.facts.world_size = math.prod(map(int, re.findall(r"\d+", match["_sizes"])))
 
     def end(self) -> None:
         """Say whose the rate is where the number of devices is not known."""
@@ -93,11 +91,8 @@ class DeepSpeedReader(LogReader):
         run = self.run
         rates = [s.values[-1] for _, s in run.of("samples_per_s") if len(s.values)]
         if self.is_old and rates and run.facts.world_size != 1:
-            run.say(
-                "versions of DeepSpeed before 0.7.7 print the samples of one GPU by this name: "
-                "{rate:1/s} are of all GPUs or of one",
-                rate=rates[-1],
-            )
+            text = "versions of DeepSpeed before 0.7.7 print the samples of one GPU by this name: "
+            run.say(text + "{rate:1/s} are of all GPUs or of one", rate=rates[-1])
         self.is_old = False
 
 
@@ -167,10 +162,8 @@ class ComposerReader(LogReader):
         """Say why there is no throughput."""
         run = self.run
         if next(run.of("samples_per_s"), None) is None and not run.is_empty:
-            run.say(
-                "no throughput: it is printed by SpeedMonitor, once its window is full (100 "
-                "batches unless set)"
-            )
+            why = "it is printed by SpeedMonitor, once its window is full (100 batches unless set)"
+            run.say(f"no throughput: {why}")
 
 
 class FairseqReader(LogReader):
@@ -261,8 +254,6 @@ class FairseqReader(LogReader):
     def end(self) -> None:
         """Say what was skipped."""
         if self.overflows:
-            self.run.say(
-                "{n:count} update(s) were skipped for overflows of gradients: they took time",
-                n=self.overflows,
-            )
+            text = "{n:count} update(s) were skipped for overflows of gradients: they took time"
+            self.run.say(text, n=self.overflows)
         self.overflows = 0

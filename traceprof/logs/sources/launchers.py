@@ -72,14 +72,9 @@ class TorchrunReader(LogReader):
             self.run.event("start", when, node=node, value=self.size, text=text)
             return
         seconds = when.seconds - self.failed.seconds
-        self.run.event(
-            "restart",
-            self.failed,
-            seconds if math.isfinite(seconds) else None,
-            node=node,
-            value=self.size,
-            text="until the workers were started again",
-        )
+        known = seconds if math.isfinite(seconds) else None
+        text = "until the workers were started again"
+        self.run.event("restart", self.failed, known, node=node, value=self.size, text=text)
         self.has_failed = False
         self.book.restarting()
 
@@ -191,11 +186,8 @@ class HorovodReader(LogReader):
                 scope = "run"
             run.series[key._replace(metric="samples_per_s", scope=scope)] = series
         if scope == "run" and each is not None:
-            run.say(
-                "lines of iterations are the total of {n:count} device(s), not of one as in "
-                "Horovod: their mean is the total that is printed, {total:1/s}",
-                n=size or 0,
-                total=total,
-            )
+            text = "lines of iterations are the total of {n:count} device(s), not of one as in "
+            text += "Horovod: their mean is the total that is printed, {total:1/s}"
+            run.say(text, n=size or 0, total=total)
         run.measure("samples_per_s_per_device", each, scope="device")
         run.measure("samples_per_s", total)

@@ -87,20 +87,13 @@ class NotesReader(LogReader):
         rest_s = total_s - epochs_s - self.setups_s
         lengths = {"total": total_s * 1e9, "epochs": epochs_s * 1e9}
         if epochs_s and rest_s < -_EXPLAINED and total_s < epochs_s:
-            run.say(
-                f"{CONTRADICTS}: its epochs add up to {{epochs:ns}}, and the "
-                "total is said to be {total:ns}",
-                **lengths,
-            )
+            text = ": its epochs add up to {epochs:ns}, and the total is said to be {total:ns}"
+            run.say(CONTRADICTS + text, **lengths)
         elif epochs_s and rest_s > _EXPLAINED:
-            run.say(
-                "of the total of {total:ns} the epochs explain {epochs:ns} and the "
-                "first set-up {setup:ns}: {rest:ns} are of nothing that is printed; "
-                "instants are sums of what was printed before, and may be that much later",
-                **lengths,
-                setup=self.setups_s * 1e9,
-                rest=rest_s * 1e9,
-            )
+            text = "of the total of {total:ns} the epochs explain {epochs:ns} and the first set-up "
+            text += "{setup:ns}: {rest:ns} are of nothing that is printed; instants are sums of "
+            text += "what was printed before, and may be that much later"
+            run.say(text, **lengths, setup=self.setups_s * 1e9, rest=rest_s * 1e9)
 
     def part(self, match: re.Match[str], *_: object) -> None:
         """Keep a phase, a rate or a count of a step until its line comes."""
@@ -149,45 +142,27 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
         "parts": parts_ns,
     }
     if rate and batch and abs(rate * parts_ns / 1e9 / batch - 1) > _CLOSE:
-        run.say(
-            f"{CONTRADICTS}, or counts several ranks: {{batch:count}} samples (a batch, "
-            "as the file is called) in {data:ns} of data, {forward:ns} of forward and "
-            "{backward:ns} of backward are {by:1/s}, and {rate:1/s} "
-            "are printed",
-            batch=batch,
-            by=1e9 * batch / parts_ns,
-            rate=rate,
-            **values,
-        )
+        text = f"{CONTRADICTS}, or counts several ranks: {{batch:count}} samples (a batch, as the "
+        text += "file is called) in {data:ns} of data, {forward:ns} of forward and {backward:ns} "
+        text += "of backward are {by:1/s}, and {rate:1/s} are printed"
+        run.say(text, batch=batch, by=1e9 * batch / parts_ns, rate=rate, **values)
     if syncs and parts_ns * syncs / 1e9 < 1 - _CLOSE:
-        run.say(
-            "{syncs:1/s} synchronisations leave {period:ns} for a step, of which "
-            "data, forward and backward explain {parts:ns}: {rest:ns} are of "
-            "nothing that is printed",
-            syncs=syncs,
-            period=1e9 / syncs,
-            rest=1e9 / syncs - parts_ns,
-            parts=parts_ns,
-        )
+        period = 1e9 / syncs
+        text = "{syncs:1/s} synchronisations leave {period:ns} for a step, of which data, forward "
+        text += "and backward explain {parts:ns}: {rest:ns} are of nothing that is printed"
+        run.say(text, syncs=syncs, period=period, rest=period - parts_ns, parts=parts_ns)
     if syncs and rate and batch:
         ranks = rate / syncs / batch
         if round(ranks) >= 1 and abs(ranks / round(ranks) - 1) < _CLOSE:
-            run.say(
-                "{rate:1/s} are what {n:count} rank(s) with {batch:count} samples each "
-                "do at {syncs:1/s} synchronisations",
-                rate=rate,
-                n=round(ranks),
-                batch=batch,
-                syncs=syncs,
-            )
+            text = "{rate:1/s} are what {n:count} rank(s) with {batch:count} samples each "
+            text += "do at {syncs:1/s} synchronisations"
+            run.say(text, rate=rate, n=round(ranks), batch=batch, syncs=syncs)
     if last["backward_ns"] < last["forward_ns"] / 2:
-        run.say(
-            "backward ({backward:ns}) is shorter than half of forward "
-            "({forward:ns}): it usually takes longer, so that the two were not measured "
-            "around what they are called after",
-            backward=last["backward_ns"],
-            forward=last["forward_ns"],
+        text = (
+            "backward ({backward:ns}) is shorter than half of forward ({forward:ns}): it usually "
         )
+        text += "takes longer, so that the two were not measured around what they are called after"
+        run.say(text, backward=last["backward_ns"], forward=last["forward_ns"])
 
 
 def _seconds(match: re.Match[str]) -> float:

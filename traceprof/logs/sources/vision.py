@@ -83,10 +83,8 @@ class ImagenetReader(LogReader):
         """Say how many processes printed the same."""
         copies = max((s.copies for s in self.run.series.values()), default=1)
         if copies > 1:
-            self.run.say(
-                "{n:count} processes print without saying who they are: their means are shown",
-                n=copies,
-            )
+            text = "{n:count} processes print without saying who they are: their means are shown"
+            self.run.say(text, n=copies)
 
 
 class MmengineReader(LogReader):
@@ -163,9 +161,5 @@ class TfCnnReader(LogReader):
         self.total_per_s, self.totals = None, 0
         run.measure("samples_per_s", total)
         if totals > 1:
-            run.say(
-                "every one of {n:count} processes prints the total of all, {total:1/s}"
-                ": it is taken once",
-                n=totals,
-                total=total,
-            )
+            text = "every one of {n:count} processes prints the total of all, {total:1/s}: "
+            run.say(text + "it is taken once", n=totals, total=total)

@@ -207,28 +207,25 @@ def _pcie_link(nvml: Any, gpu: Any) -> Metrics:
     }
 
 
+def _memory(nvml: Any, gpu: Any) -> Metrics:
+    return {"memory_used_bytes": nvml.nvmlDeviceGetMemoryInfo(gpu).used}
+
+
+def _power(nvml: Any, gpu: Any) -> Metrics:
+    return {"power_watts": nvml.nvmlDeviceGetPowerUsage(gpu) * _MILLI}
+
+
+def _sm_clock(nvml: Any, gpu: Any) -> Metrics:
+    return {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)}
+
+
+def _memory_clock(nvml: Any, gpu: Any) -> Metrics:
+    return {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)}
+
+
 _READS: Final[tuple[tuple[float, tuple[Callable[[Any, Any], Metrics], ...]], ...]] = (
-    (
-        _LOAD_PERIOD_S,
-        (
-            _utilisation,
-            lambda nvml, gpu: {"memory_used_bytes": nvml.nvmlDeviceGetMemoryInfo(gpu).used},
-            lambda nvml, gpu: {"power_watts": nvml.nvmlDeviceGetPowerUsage(gpu) * _MILLI},
-        ),
-    ),
+    (_LOAD_PERIOD_S, (_utilisation, _memory, _power)),
     (_COUNTER_PERIOD_S, (_nvlink,)),
-    (
-        _STATE_PERIOD_S,
-        (
-            lambda nvml, gpu: {
-                "sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)
-            },
-            lambda nvml, gpu: {
-                "memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)
-            },
-            _throttling,
-            _pcie_link,
-        ),
-    ),
+    (_STATE_PERIOD_S, (_sm_clock, _memory_clock, _throttling, _pcie_link)),
 )
 """How often what is read; what a GPU or its driver does not support is left out, each by itself."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.host import open_network, open_processes, open_sockets
@@ -22,6 +22,7 @@ _WRITE_PERIOD_S: Final = 1.0
 _MAX_SAMPLES: Final = 500_000  # some 60 MB, and hours at the usual pace
 Reading = Iterator[tuple[str, str, float]]
 """(source, metric, value) of everything that one sampler sees now."""
+Read = Callable[[], Reading]
 
 
 class Sample(NamedTuple):
@@ -31,14 +32,6 @@ class Sample(NamedTuple):
     source: str
     metric: str
     value: float
-
-
-class Read(Protocol):
-    """Reads the counters of one kind now."""
-
-    def __call__(self) -> Reading:
-        """Yield (source, metric, value)."""
-        ...
 
 
 @dataclass(slots=True)

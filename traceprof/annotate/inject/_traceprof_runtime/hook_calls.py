@@ -17,11 +17,7 @@ from .after_import import call_after_import
 from .compiling import get_is_compiling
 
 _NAMES = ("init_process_group", "destroy_process_group")
-_OF_RANKS = {
-    "save": "checkpoint.save",
-    "async_save": "checkpoint.save",
-    "load": "checkpoint.load",
-}
+_OF_RANKS = {"save": "checkpoint.save", "async_save": "checkpoint.save", "load": "checkpoint.load"}
 _RANGE = "range:"
 _ALL_GENERATIONS = 2
 _open = []  # emitters of the ranges that are open, the innermost last

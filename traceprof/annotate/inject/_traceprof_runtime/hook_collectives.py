@@ -220,12 +220,7 @@ class _Groups:
                 )
         except (RuntimeError, ValueError, KeyError, AssertionError):
             backend = ""
-        return {
-            "group": name,
-            "size": group.size(),
-            "backend": backend,
-            "group_rank": group.rank(),
-        }
+        return {"group": name, "size": group.size(), "backend": backend, "group_rank": group.rank()}
 
     def follow(self, result, call):
         """Note ``call`` when it is complete, by its future or, without one, by who waits for it.

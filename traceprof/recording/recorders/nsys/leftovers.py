@@ -15,9 +15,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 SHARED_MEMORY: Final = Path("/dev/shm")
 _NAMES: Final = "NSys-*"
@@ -28,8 +27,7 @@ _NOTE: Final = "temporary"
 _PREFIX: Final = "traceprof-nsys-"
 
 
-@dataclass(frozen=True, slots=True)
-class _Registry:
+class _Registry(NamedTuple):
     path: Path
     inode: int
     is_ours: bool
@@ -53,7 +51,9 @@ def remove_leftovers(
     if broken:
         pause(_CREATION_S)
         broken &= set(_registries(folder))
-    idle = {one for one in before if one.is_ours and not _is_open(one, processes)}
+    own = [registry for registry in before if registry.is_ours]
+    living = list(processes.glob("[0-9]*")) if own else []
+    idle = {one for one in own if not any(_may_map(process, one) for process in living)}
     removed = []
     for registry in sorted(broken | idle, key=lambda one: one.path):
         try:
@@ -89,12 +89,8 @@ def _registries(folder: Path) -> list[_Registry]:
     return found
 
 
-def _is_open(registry: _Registry, processes: Path) -> bool:
-    """Return whether a living process has it in its memory, or may have."""
-    return any(_may_map(folder, registry) for folder in processes.glob("[0-9]*"))
-
-
 def _may_map(folder: Path, registry: _Registry) -> bool:
+    """Return whether a living process has it in its memory, or may have."""
     try:
         lines = (folder / "maps").read_text("utf-8", "replace").splitlines()
     except PermissionError:

@@ -14,40 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import RecordingError
+from traceprof.recording import orphans
+from traceprof.recording import program as programs
 from traceprof.recording.machine import has_gpu, has_rdma
-from traceprof.recording.orphans import (
-    STARTED,
-    STARTING_S,
-    StartLimit,
-    Watchdog,
-    become_subreaper,
-    code_behind,
-    code_left_by,
-    end_processes_with,
-    is_alive,
-    started_in,
-    wait_for_program,
-)
-from traceprof.recording.program import (
-    INJECT_FOLDER,
-    Program,
-    child_environment,
-    last_line,
-    run_recorded,
-    said_in,
-    signals_passed_on,
-)
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
-from traceprof.recording.recorders.nsys.leftovers import (
-    advice_on,
-    remove_leftovers,
-    temporary_folder,
-)
+from traceprof.recording.recorders.nsys import leftovers
 from traceprof.recording.recorders.nsys.report import LOG, collected
 from traceprof.recording.request import RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
 
-_LAUNCH: Final = INJECT_FOLDER / "_traceprof_runtime" / "launch.py"
+_LAUNCH: Final = programs.INJECT_FOLDER / "_traceprof_runtime" / "launch.py"
 _TMPDIR: Final = "TRACEPROF_TMPDIR"
 """Tells `_LAUNCH` the program's own folder for temporary files."""
 
@@ -115,13 +91,11 @@ def profile_options(
         name = "--gpu-metrics-devices"
         wanted[name if name in known else name.removesuffix("s")] = "all"
     if with_rdma:
-        wanted["--nic-metrics"] = _nic_metrics(known.get("--nic-metrics", ""))
+        # What turns the sampling of adapters on: "true", from 2026 on a rate (low).
+        said = known.get("--nic-metrics", "")
+        is_rate = re.search(r"\blf\b", said) and "true" not in said
+        wanted["--nic-metrics"] = "lf" if is_rate else "true"
     return [f"{name}={value}" for name, value in wanted.items() if name in known]
-
-
-def _nic_metrics(described: str) -> str:
-    """Return what turns the sampling of adapters on: "true", from 2026 on a rate (low)."""
-    return "lf" if re.search(r"\blf\b", described) and "true" not in described else "true"
 
 
 class NsysRecorder:
@@ -138,11 +112,11 @@ class NsysRecorder:
 
         Where nsys does not start the program, several times, the embedded recorder does.
         """
-        with temporary_folder(folder) as temporary:
+        with leftovers.temporary_folder(folder) as temporary:
             run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
             code = run.start()
             if code is not None:
-                return RunRecorded(code, left=run.left)
+                return RunRecorded(code, left=run.program.left)
         note = f"nsys did not start the program ({run.why_not_started()}): recorded with torch"
         embedded = EMBEDDED.run(request, folder)
         return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
@@ -161,8 +135,8 @@ class _NsysRun:
         self._folder = folder
         self._temporary = temporary
         self._log = folder / LOG
-        self._marker = folder / STARTED
-        self._program = Program(
+        self._marker = folder / orphans.STARTED
+        self.program = programs.Program(
             grace_s=request.grace_s,
             say=request.say,
             is_apart=True,
@@ -176,8 +150,8 @@ class _NsysRun:
 
         A signal that comes before nsys has started the program ends all attempts.
         """
-        become_subreaper()
-        environment = child_environment(self._folder, self._request)
+        orphans.become_subreaper()
+        environment = programs.child_environment(self._folder, self._request)
         # What nsys leaves there when it is killed holds environments; the program gets its own.
         environment[_TMPDIR] = environment.pop("TMPDIR", "")
         environment["TMPDIR"] = str(self._temporary)
@@ -185,7 +159,7 @@ class _NsysRun:
         if self._request.gpu_metrics and not any("gpu-metrics" in option for option in known):
             self._request.say("this version of nsys cannot sample GPU metrics")
         # Also between the attempts: else a signal would end us, and leave an agent behind.
-        with signals_passed_on(self._program):
+        with programs.signals_passed_on(self.program):
             for attempt in range(_ATTEMPTS):
                 # Named anew: nsys may still hold the session that failed.
                 session = f"{self._folder.name}-{attempt}"
@@ -194,7 +168,7 @@ class _NsysRun:
                     return code
                 why = self.why_not_started()
                 self._request.detail(f"attempt {attempt + 1} of nsys failed: {why}")
-                for path in remove_leftovers():
+                for path in leftovers.remove_leftovers():
                     self._request.say(f"removed {path}, a leftover that keeps nsys from starting")
         return None
 
@@ -213,10 +187,10 @@ class _NsysRun:
             raise
         finally:
             if not is_left:
-                end_processes_with(self._folder.name)
+                orphans.end_processes_with(self._folder.name)
         if self._marker.exists():  # just before nsys was ended
             return self._code_of_program(code)
-        passed = self._program.signal_passed
+        passed = self.program.signal_passed
         return 128 + passed if passed else None
 
     def _options(self, known: Mapping[str, str], session: str) -> list[str]:
@@ -232,44 +206,40 @@ class _NsysRun:
 
     def _is_over(self) -> bool:
         """Return whether the program was started and has ended."""
-        return started_in(self._folder)[0] > 0 and not self._running()
+        return orphans.started_in(self._folder)[0] > 0 and not self._running()
 
     def _running(self) -> int:
         """Return the process of the program, 0 while there is none."""
-        pid, _ = started_in(self._folder)
-        return pid if is_alive(pid) else 0
+        pid, _ = orphans.started_in(self._folder)
+        return pid if orphans.is_alive(pid) else 0
 
     def _code_of_program(self, code: int) -> int:
         """Return the exit code; a program that has outlived nsys is waited for."""
-        if self._program.left:
+        if self.program.left:
             return code
-        pid, launcher = started_in(self._folder)
-        if not is_alive(pid):
+        pid, launcher = orphans.started_in(self._folder)
+        if not orphans.is_alive(pid):
             return self._code_behind(code, pid, launcher)
         self._request.say("nsys has ended before the program, which goes on without it")
-        own_code = wait_for_program(pid, launcher, self._program, self._folder)
+        own_code = orphans.wait_for_program(pid, launcher, self.program, self._folder)
         return code if own_code is None else own_code
 
     def _code_behind(self, code: int, pid: int, launcher: int) -> int:
         """Return the exit code of a program that has ended, where nsys ended with ``code``."""
-        program = self._program
+        program = self.program
         if program.killed_by and not program.signal_passed:  # it was not ended with its program
-            own_code = code_left_by(pid, launcher, program, self._folder)
+            own_code = orphans.code_left_by(pid, launcher, program, self._folder)
             if own_code is not None:
                 if not program.is_stopped:
                     self._request.say("nsys has ended before the program, which went on without it")
                 return own_code
-        return code_behind(code, pid, program, self._folder)
-
-    @property
-    def left(self) -> tuple[int, ...]:
-        """What still runs, after SIGTERM."""
-        return self._program.left
+        return orphans.code_behind(code, pid, program, self._folder)
 
     def why_not_started(self) -> str:
         """Return what is known of why nsys has not started the program, and what to do."""
-        why = f"not within {STARTING_S:g} s" if self._is_too_late else last_line(said_in(self._log))
-        return "; ".join(filter(None, (why, advice_on())))
+        why = f"not within {orphans.STARTING_S:g} s" if self._is_too_late else ""
+        why = why or programs.last_line(programs.said_in(self._log))
+        return "; ".join(filter(None, (why, leftovers.advice_on())))
 
     def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
@@ -278,28 +248,29 @@ class _NsysRun:
         launcher += [str(self._marker), *self._request.command]
         command = [self._nsys, "profile", *options, *launcher]
         self._request.detail(shlex.join(masked_command(command)))
-        limit, watchdog = StartLimit(self._marker), Watchdog(self._folder, self._request.say)
+        limit = orphans.StartLimit(self._marker)
+        watchdog = orphans.Watchdog(self._folder, self._request.say)
 
-        def watch(program: Program) -> None:
+        def watch(program: programs.Program) -> None:
             limit(program)
             watchdog(program)
 
         try:
             with self._log.open("wb") as log:
-                code = run_recorded(
+                code = programs.run_recorded(
                     command,
                     environment,
                     watch,
                     is_profiler=True,
-                    program=self._program,
+                    program=self.program,
                     pass_fds=(stdout, stderr),
                     stdout=log,
                     stderr=log,
                     # A terminal's Ctrl-C ends nsys while it writes its report.
                     process_group=0,
                 )
-            if self._program.left:
-                self._program.stop_profiler(_WRITING_S)
+            if self.program.left:
+                self.program.stop_profiler(_WRITING_S)
             return code
         finally:
             self._is_too_late = limit.is_exceeded
