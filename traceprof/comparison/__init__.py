@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from traceprof.model.results import Note, Result
 
@@ -31,3 +31,5 @@ class Comparison:
     warnings: tuple[Note, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)
+    ranks: ClassVar[Mapping[int, int]] = {}
+    """The processes of several runs have no ranks in common."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from traceprof import measures
 from traceprof.comparison import EXPLAIN, Comparison
-from traceprof.measures.workload import UNKNOWN, Workload
+from traceprof.measures.workload import UNKNOWN
 from traceprof.model.results import Result
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
@@ -36,14 +36,14 @@ class Briefing:
 
     title: str
     profiler: str
-    workload: str
-    because: str
     window: str
     times: str
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    nothing: str
-    per: str
+    workload: str = ""
+    because: str = ""
+    nothing: str = ""
+    per: str = ""
     answer: str = ""
     once: str = ""
     periodic: str = ""
@@ -70,32 +70,30 @@ class Briefing:
 
 
 def briefing_of(document: Document) -> Briefing:
-    """Return what a page about ``document`` says before its tables."""
-    found, verdict = document.workload, document.verdict
-    window = document.selection.window
+    """Return what a page about ``document`` says before its tables; much needs a verdict."""
+    window, verdict = document.selection.window, document.verdict
     start, end = (
         format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
     )
-    workload, because = _what_runs(document, found)
-    nothing, per = _of_findings(document)
     words = Briefing(
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
-        workload=workload,
-        because=because,
         window=plain_text(document.selection.label),
         times=f"{start} .. {end} of {format_duration(document.span.duration_ns)}",
         notes=tuple(sentences(document.selection.notes)),
         warnings=tuple(map(plain_text, document.info.warnings)),
-        nothing=nothing,
-        per=per,
     )
     if verdict is None:
         return words
+    (workload, because), (nothing, per) = _what_runs(document), _of_findings(document)
     bound_by, path = verdict.bound_by, shlex.quote(document.info.path)
     first = [f"{bound_by[:1].upper()}{bound_by[1:]}."] if bound_by else []
     return replace(
         words,
+        workload=workload,
+        because=because,
+        nothing=nothing,
+        per=per,
         answer=" ".join((*first, *map(note_text, verdict.sentences))),
         once="; ".join(map(note_text, verdict.once)),
         periodic="; ".join(map(note_text, verdict.periodic)),
@@ -110,10 +108,11 @@ def findings_for_people(findings: Result) -> list[Row]:
     return [row for row in rows_of(findings.table) if not row.get("is_minor")]
 
 
-def _what_runs(document: Document, found: Workload | None) -> tuple[str, str]:
+def _what_runs(document: Document) -> tuple[str, str]:
     """Return what runs on what devices, and why one thinks so, or what there is instead."""
     models = ((plain_text(name), n) for name, n in document.hardware.items())
     hardware = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in models)
+    found = document.workload
     if found is None:
         return hardware, ""
     kind = "" if found.kind == UNKNOWN else found.kind
@@ -137,6 +136,10 @@ def _of_findings(document: Document) -> tuple[str, str]:
     return nothing, "a step" if is_named else "the window"
 
 
+_TITLES: Final = {
+    **{entry.name: entry.summary for entry in measures.ANALYSES},
+    EXPLAIN: "where the difference is",
+}
 _SAYS_WHY: Final = "breakdown"
 """Where nothing worked on a device, a page says so."""
 
@@ -166,63 +169,31 @@ class Head:
 def head_of(document: Answered) -> Head:
     """Return what stands above the results of a document."""
     if isinstance(document, Comparison):
-        return Head(
-            document.title,
-            "",
-            tuple(sentences(document.notes)),
-            tuple(sentences(document.warnings)),
-            tuple(sentences(document.verdict)),
-        )
+        every = (document.notes, document.warnings, document.verdict)
+        return Head(document.title, "", *(tuple(sentences(notes)) for notes in every))
     words = briefing_of(document)
     said = (words.workload_line, words.answer, *(": ".join(remark) for remark in words.remarks))
     return Head(
         document.info.path,
-        window_words(document),
-        tuple(sentences(document.selection.notes)),
-        tuple(document.info.warnings),
+        f"window {document.selection.label}: {words.times.replace(' .. ', ' to ')}",
+        words.notes,
+        document.info.warnings,
         tuple(filter(None, said)) if document.verdict else (),
     )
 
 
-def ranks_of(document: Answered) -> Mapping[int, int]:
-    """Return the rank of each process of the one run that the results are about."""
-    return {} if isinstance(document, Comparison) else document.ranks
-
-
-def _title_of(document: Answered, name: str) -> str:
-    """Return the heading of the result called ``name``."""
-    if isinstance(document, Comparison):
-        titles = dict(document.about)
-    else:
-        titles = {entry.name: entry.summary for entry in measures.ANALYSES}
-        titles |= {EXPLAIN: "where the difference is"}
-    title = titles.get(name, name)
-    return title[:1].upper() + title[1:]
-
-
 def sections_of(document: Answered, options: Options) -> Iterator[Section]:
     """Yield the results; of several, those that are empty are left out."""
-    ranks = ranks_of(document)
+    titles = dict(document.about) if isinstance(document, Comparison) else _TITLES
     for name, result in document.results.items():
         if len(document.results) > 1 and result.table.empty and name != _SAYS_WHY:
             continue
+        title = titles.get(name, name)
+        more = further_tables(result, options.tables)
         yield Section(
             name,
-            _title_of(document, name),
+            f"{title[:1].upper()}{title[1:]}",
             result,
-            table_for_people(result, ranks),
-            tuple(
-                table_for_people(result, ranks, more)
-                for more in further_tables(result, options.tables)
-            ),
+            table_for_people(result, document.ranks),
+            tuple(table_for_people(result, document.ranks, one) for one in more),
         )
-
-
-def window_words(document: Document) -> str:
-    """Return which part of the run the document is about."""
-    window = document.selection.window
-    start, end = (
-        format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
-    )
-    whole = format_duration(document.span.duration_ns)
-    return f"window {document.selection.label}: {start} to {end} of {whole}"

@@ -146,15 +146,11 @@ def note_text(note: Note) -> str:
             return match[0][0]
         if name not in note.values:
             return match[0]
-        return _worded(Unit(unit) if unit in _UNITS else Unit.TEXT, note.values[name])
+        kind, value = Unit(unit) if unit in _UNITS else Unit.TEXT, note.values[name]
+        is_plain = kind is Unit.TEXT and not isinstance(value, Note | tuple | list | None)
+        return str(value) if is_plain else value_text(kind, value)
 
     return plain_text(_FIELD.sub(filled, note.text), _SENTENCE_LENGTH)
-
-
-def _worded(unit: Unit, value: Any) -> str:
-    if unit is Unit.TEXT and not isinstance(value, Note | tuple | list) and value is not None:
-        return str(value)
-    return value_text(unit, value)
 
 
 def sentences(notes: Iterable[Note]) -> list[str]:
@@ -201,37 +197,30 @@ _OF_REMARK: Final = (
 """The columns that a remark stands for."""
 
 
-def in_units(
-    columns: tuple[Column, ...], frame: pd.DataFrame
-) -> tuple[tuple[Column, ...], pd.DataFrame]:
-    """Return columns and frame with numbers written in the unit that their row has, if it has one.
-
-    Such a table says the unit of each row in a column of that name, which is left out.
-    """
-    numbers = [column for column in columns if column.unit is Unit.NUMBER and not column.is_key]
-    unit = next((column for column in columns if column.name == "unit"), None)
-    if unit is None or not numbers:
-        return columns, frame
-    units = [Unit(name) if name in _UNITS else Unit.NUMBER for name in frame["unit"]]
-    frame = frame.drop(columns="unit")
-    for column in numbers:
-        words = [value_text(u, v) for u, v in zip(units, frame[column.name].tolist(), strict=True)]
-        frame[column.name] = pd.Series(words, frame.index, object)
-    return tuple(column for column in columns if column is not unit), frame
-
-
 def in_words(
     columns: tuple[Column, ...], frame: pd.DataFrame
 ) -> tuple[tuple[Column, ...], pd.DataFrame]:
-    """Return columns and frame with sentences, at the end, for what is read together."""
+    """Return columns and frame with sentences, at the end, for what is read together.
+
+    Where each row says its unit in a column of that name, numbers are written in these units and
+    the column is left out.
+    """
     own = [column.name for column in columns if column.name in _OF_REMARK]
-    if len(own) < 2 or _OF_REMARK[0] not in frame:
+    if len(own) > 1 and _OF_REMARK[0] in frame:
+        rows = zip(*(frame[name].tolist() for name in own), strict=True)
+        words = [_word_step(dict(zip(own, row, strict=True))) for row in rows]
+        frame = frame.drop(columns=own)
+        frame[_REMARK.name] = pd.Series(words, frame.index, object)
+        columns = (*(column for column in columns if column.name not in own), _REMARK)
+    numbers = [c.name for c in columns if c.unit is Unit.NUMBER and not c.is_key]
+    if not numbers or all(column.name != "unit" for column in columns):
         return columns, frame
-    rows = zip(*(frame[name].tolist() for name in own), strict=True)
-    words = [_word_step(dict(zip(own, row, strict=True))) for row in rows]
-    frame = frame.drop(columns=own)
-    frame[_REMARK.name] = pd.Series(words, frame.index, object)
-    return (*(column for column in columns if column.name not in own), _REMARK), frame
+    units = [Unit(name) if name in _UNITS else Unit.NUMBER for name in frame["unit"]]
+    frame = frame.drop(columns="unit")
+    for name in numbers:
+        words = [value_text(u, v) for u, v in zip(units, frame[name].tolist(), strict=True)]
+        frame[name] = pd.Series(words, frame.index, object)
+    return tuple(column for column in columns if column.name != "unit"), frame
 
 
 _SAVES: Final = {

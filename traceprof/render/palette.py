@@ -71,29 +71,22 @@ STATES: Final = (PARTS[0], "overlap", *PARTS[1:])
 
 @dataclass(frozen=True, slots=True)
 class PartStyle:
-    """How one of the five parts is shown: its name in words and as a glyph of a bar.
+    """How one of the five parts is shown: in words, as a glyph of a bar, in which colours.
 
-    Its colour is that of the category of the same key.
+    ``column`` of tables holds its time, and its colours are those of the category of its key.
     """
 
     key: str
     label: str
     glyph: str
-
-    @property
-    def column(self) -> str:
-        """The column of tables that holds its time."""
-        return f"{self.key}_ns"
-
-    @property
-    def category(self) -> Category:
-        """Its colours."""
-        return category_of(self.key)
+    column: str
+    category: Category
 
 
-_GLYPHS: Final = "█▓▒▪░"
+_BY_KEY: Final = {item.key: item for item in CATEGORIES}
 PART_STYLES: Final[tuple[PartStyle, ...]] = tuple(
-    PartStyle(key, key.replace("_", " "), glyph) for key, glyph in zip(PARTS, _GLYPHS, strict=True)
+    PartStyle(key, key.replace("_", " "), glyph, f"{key}_ns", _BY_KEY[key])
+    for key, glyph in zip(PARTS, "█▓▒▪░", strict=True)
 )
 """The five parts of a device's time, in their order."""
 
@@ -120,7 +113,8 @@ HEAT: Final[tuple[HeatLevel, ...]] = (
 )
 """Less and more than usual; the further from the middle, the further from the page in lightness."""
 
-_INDEX: Final[Mapping[str, int]] = {item.key: i for i, item in enumerate(CATEGORIES)}
+CATEGORY_INDEX: Final[Mapping[str, int]] = {key: i for i, key in enumerate(_BY_KEY)}
+"""The place of each category in `CATEGORIES`, by its key."""
 
 
 def ink_on(colour: str) -> str:
@@ -145,9 +139,9 @@ def _luminance(colour: str) -> float:
 
 def category_index(key: str) -> int:
     """Return the place of the category ``key`` in `CATEGORIES`."""
-    return _INDEX[key]
+    return CATEGORY_INDEX[key]
 
 
 def category_of(key: str) -> Category:
     """Return the category ``key``."""
-    return CATEGORIES[_INDEX[key]]
+    return _BY_KEY[key]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.results import Column, Result, TableSpec, Unit, same
-from traceprof.render.formatting import in_units, in_words
+from traceprof.render.formatting import in_words
 
 _RANK: Final = same("rank", Unit.NUMBER, "the rank of the process")
 _FEW_ROWS: Final = 5
@@ -42,12 +42,6 @@ class ShownTable:
     def has(self, *names: str) -> bool:
         """Return whether it has all the columns ``names``."""
         return {*names} <= {column.name for column in self.columns}
-
-    def keeping(self, columns: Sequence[Column]) -> ShownTable:
-        """Return it with some of its columns."""
-        return replace(
-            self, columns=tuple(columns), frame=self.frame[[column.name for column in columns]]
-        )
 
 
 def rows_of(frame: pd.DataFrame, most: int | None = None) -> list[Row]:
@@ -111,11 +105,12 @@ def table_for_people(
     Ranks stand instead of the processes that they name.
     """
     table = table_of(result, ranks, name)
+    columns, frame = table.columns, table.frame
     if table.has("rank", "process"):
-        pairs = table.frame[["rank", "process"]].drop_duplicates()
-        if not pairs["rank"].isna().any() and not pairs["rank"].duplicated().any():
-            table = table.keeping([c for c in table if c.name != "process"])
-    columns, frame = in_units(*in_words(table.columns, table.frame))
+        of_processes = frame[["rank", "process"]].drop_duplicates()["rank"]
+        if not of_processes.isna().any() and not of_processes.duplicated().any():
+            columns = tuple(column for column in columns if column.name != "process")
+    columns, frame = in_words(columns, frame)
     return _telling(replace(table, columns=columns, frame=frame))
 
 
@@ -125,21 +120,17 @@ def shown_frame(spec: TableSpec, frame: pd.DataFrame) -> ShownTable:
 
 
 def _telling(table: ShownTable) -> ShownTable:
-    return table.keeping([c for c in table if _says_anything(table.frame[c.name])])
-
-
-def _says_anything(values: pd.Series) -> bool:
-    if values.empty:
-        return True
-    if values.dtype == bool:
-        return bool(values.any())
-    for own in (values.iloc[:_FIRST], values):
-        is_empty = own.isna()
-        if not pd.api.types.is_numeric_dtype(own.dtype):
-            is_empty |= own.astype(object) == ""
-        if not is_empty.all():
-            return True
-    return False
+    told = []
+    for column in table.columns:
+        values = table.frame[column.name]
+        for own in (values.iloc[:_FIRST], values):
+            says = own if own.dtype == bool else own.notna()
+            if not pd.api.types.is_numeric_dtype(own.dtype):
+                says &= own.astype(object) != ""
+            if values.empty or says.any():
+                told.append(column)
+                break
+    return replace(table, columns=tuple(told), frame=table.frame[[column.name for column in told]])
 
 
 def further_tables(result: Result, asked: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from unicodedata import category, normalize
 from traceprof.comparison import Comparison
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, Unit
-from traceprof.render.briefing import head_of, ranks_of, sections_of
+from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, column_texts, headings, plain, sentences, value_text
 from traceprof.render.registry import Answered, Options
@@ -86,7 +86,7 @@ def render_csv(document: Answered, options: Options) -> str:
     known = [spec.name for spec in result.spec.tables if spec.name in result.tables]
     if name is not None and name not in known:
         raise UsageError(f"{result.name} has no table {name!r}: it has {', '.join(known)}")
-    return to_csv(table_of(result, ranks_of(document), name))
+    return to_csv(table_of(result, document.ranks, name))
 
 
 CSV: Final = render_csv

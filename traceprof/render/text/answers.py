@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Final
 
@@ -11,8 +11,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from traceprof.comparison import EXPLAIN, SCALING, Comparison
-from traceprof.model.results import Result
-from traceprof.render.briefing import Section, head_of, sections_of
+from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import rows_of
@@ -42,65 +41,52 @@ _WHOLE: Final = ("breakdown", "difference", EXPLAIN, SCALING)
 
 
 def render_text(document: Answered, options: Options) -> str:
-    """Return the document as lines of at most ``options.width`` characters."""
-    return printed(answers_view(document, options), options)
+    """Return the document as lines of at most ``options.width`` characters.
+
+    That is the page that answers where there is a verdict, else the results one by one.
+    """
+    told: Sequence[str] = ()
+    if isinstance(document, Comparison):
+        head = head_of(document)
+        above: list[RenderableType] = [
+            Text(plain_text(head.title, 400), style="bold"),
+            *(Text(sentence) for sentence in head.sentences),
+            *(Text(f"note: {note}", "dim") for note in head.remarks),
+            *(Text(f"warning: {warning}", "yellow") for warning in head.warnings),
+        ]
+    elif document.verdict is None:
+        above = where_view(document)
+    else:
+        above = [page_view(document, document.verdict, options.width)]
+        if not options.is_full:
+            return printed(Group(*above), options)
+        told = [*_TOLD, *(_HOST_ONLY if "breakdown" in document.results else ())]
+    return printed(Group(*above, *_sections(document, options, told)), options)
 
 
 RENDER: Final = render_text
 
 
-def answers_view(document: Answered, options: Options) -> RenderableType:
-    """Return the page that answers where there is a verdict, else the results one by one."""
-    if isinstance(document, Comparison):
-        return Group(runs_view(document), *_sections(document, options, ()))
-    if document.verdict is None:
-        return Group(where_view(document), *_sections(document, options, ()))
-    page = page_view(document, document.verdict, options.width)
-    if not options.is_full:
-        return page
-    told = [*_TOLD, *(_HOST_ONLY if "breakdown" in document.results else ())]
-    return Group(page, *_sections(document, options, told))
-
-
-def _view(name: str) -> Callable[[Result, int, int], RenderableType]:
-    module, _, function = _VIEWS[name].partition(":")
-    view: Callable[[Result, int, int], RenderableType]
-    view = getattr(import_module(f".{module}", __package__), function)
-    return view
-
-
-def runs_view(document: Comparison) -> RenderableType:
-    """Return what stands above the results about several runs: the answer, and what to know."""
-    head = head_of(document)
-    return Group(
-        Text(plain_text(head.title, 400), style="bold"),
-        *(Text(sentence) for sentence in head.sentences),
-        *(Text(f"note: {note}", "dim") for note in head.remarks),
-        *(Text(f"warning: {warning}", "yellow") for warning in head.warnings),
-    )
-
-
 def _sections(document: Answered, options: Options, but: Sequence[str]) -> Iterator[RenderableType]:
+    rows, width = options.rows or _ROWS, options.width
     for section in sections_of(document, options):
-        if section.name not in but:
-            yield Rule(section.title, align="left", style="dim")
-            yield from _section(section, options)
-
-
-def _section(section: Section, options: Options) -> Iterator[RenderableType]:
-    result, rows, width = section.result, options.rows or _ROWS, options.width
-    if section.name in _VIEWS:
-        yield _view(section.name)(result, rows, width)
-    more = section.more
-    if section.name == "findings":
-        yield findings_view(rows_of(result.table))
-        more = tuple(table for table in more if table.name in options.tables)
-    elif section.name in _WHOLE:
-        more = ()
-    else:
-        yield table_view(section.table, rows, width)
-    for table in more:
-        about = table.about or table.name
-        yield Text(f"\n{about[:1].upper()}{about[1:]}", style="dim")
-        yield table_view(table, rows, width)
-    yield notes_view(result.notes)
+        if section.name in but:
+            continue
+        yield Rule(section.title, align="left", style="dim")
+        more = section.more
+        if section.name in _VIEWS:
+            module, _, function = _VIEWS[section.name].partition(":")
+            view = getattr(import_module(f".{module}", __package__), function)
+            yield view(section.result, rows, width)
+        if section.name == "findings":
+            yield findings_view(rows_of(section.result.table))
+            more = tuple(table for table in more if table.name in options.tables)
+        elif section.name in _WHOLE:
+            more = ()
+        else:
+            yield table_view(section.table, rows, width)
+        for table in more:
+            about = table.about or table.name
+            yield Text(f"\n{about[:1].upper()}{about[1:]}", style="dim")
+            yield table_view(table, rows, width)
+        yield notes_view(section.result.notes)

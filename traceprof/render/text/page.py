@@ -33,13 +33,22 @@ _DEVICES_IN_FULL: Final = 2
 def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
     """Return the five parts of each device as a bar, and in numbers (of all, where many)."""
     devices = rows_of(result.to_frame("devices"))
-    if len(devices) <= _DEVICES_IN_FULL:
-        shown: list[RenderableType] = [line for row in devices for line in _in_full(row)]
-    else:
-        shown = [_in_a_line(row) for row in devices]
+    shown: list[RenderableType] = []
+    for row in devices:
+        ns, shares = row["duration_ns"], _shares(row)
+        if len(devices) <= _DEVICES_IN_FULL:
+            about = (plain_text(row["name"]), "dim"), (f"  {format_duration(ns)}", "dim")
+            shown.append(Text.assemble(f"GPU {row['device']} ", *about, style="bold"))
+            shown += [_bar(shares, _BAR_WIDTH), *_in_numbers(row, shares, 1)]
+            continue
+        line = Text(f"GPU {row['device']:>3} ", style="bold")
+        line.append_text(_bar(shares, _SHORT_BAR_WIDTH))
+        first, last = (f"{format_ratio(shares[i]):>7} {PART_STYLES[i].label}" for i in (0, -1))
+        shown.append(line.append(f"  {first} {last}", "dim"))
     if len(devices) > 1:
         (total,) = rows_of(result.to_frame("total"))
-        shown += _mean(total, len(devices))
+        shown.append(Text(f"mean of {len(devices)} devices", style="bold"))
+        shown += _in_numbers(total, _shares(total), len(devices))
     return Group(*shown)
 
 
@@ -58,38 +67,10 @@ def stacked_bar(parts: Mapping[str, float], width: int, least_share: float) -> I
     yield line
 
 
-def _in_full(row: Row) -> Iterator[RenderableType]:
-    title = Text(f"GPU {row['device']} ", style="bold")
-    title.append(plain_text(row["name"]), style="dim")
-    title.append(f"  {format_duration(row['duration_ns'])}", style="dim")
-    yield title
-    yield _bar(_shares(row), _BAR_WIDTH)
-    yield _legend(row, 1)
-    yield _overlaps(row)
-
-
-def _in_a_line(row: Row) -> RenderableType:
-    line = Text(f"GPU {row['device']:>3} ", style="bold")
-    line.append_text(_bar(_shares(row), _SHORT_BAR_WIDTH))
-    for part in (PART_STYLES[0], PART_STYLES[-1]):
-        ratio = format_ratio(_share(row, part.column))
-        line.append(f"{'  ' if part is PART_STYLES[0] else ' '}{ratio:>7} {part.label}", "dim")
-    return line
-
-
-def _mean(total: Row, n_devices: int) -> Iterator[RenderableType]:
-    yield Text(f"mean of {n_devices} devices", style="bold")
-    yield _legend(total, n_devices)
-    yield _overlaps(total)
-
-
 def _shares(row: Row) -> list[float]:
-    return [_share(row, part.column) for part in PART_STYLES]
-
-
-def _share(row: Row, column: str) -> float:
-    """Return the share of the time; NaN where nothing was recorded of the device in the window."""
-    return row[column] / row["duration_ns"] if row["duration_ns"] else math.nan
+    """Return the shares of the time; NaN where nothing was recorded of the device in the window."""
+    whole = row["duration_ns"]
+    return [row[part.column] / whole if whole else math.nan for part in PART_STYLES]
 
 
 def _bar(shares: Sequence[float], width: int) -> Text:
@@ -107,27 +88,20 @@ def _bar(shares: Sequence[float], width: int) -> Text:
     return bar
 
 
-def _legend(row: Row, n_devices: int) -> Table:
-    """Return the parts in numbers; those of several devices as the time of one of them."""
+def _in_numbers(row: Row, shares: Sequence[float], n_devices: int) -> Iterator[RenderableType]:
+    """Yield the parts in numbers (those of several devices as the time of one), what is hidden."""
     legend = Table.grid(padding=(0, 2))
     for _ in range(3):
         legend.add_column(no_wrap=True)
-    for part in PART_STYLES:
-        ns = row[part.column]
+    for part, share in zip(PART_STYLES, shares, strict=True):
         name = Text(f"  {part.glyph} ", style=part.category.dark)
         name.append(part.label, style="default")
-        duration = format_duration(ns / n_devices).rjust(9)
-        legend.add_row(name, duration, format_ratio(_share(row, part.column)).rjust(7))
-    return legend
-
-
-def _overlaps(row: Row) -> Text:
-    line = Text("  ", style="dim")
+        duration = format_duration(row[part.column] / n_devices).rjust(9)
+        legend.add_row(name, duration, format_ratio(share).rjust(7))
+    yield legend
     hidden = row["communication_overlap_ratio"]
-    if is_known(hidden):
-        line.append(f"{format_ratio(hidden)} of communication hidden, ")
-    line.append(f"GPU-Util {format_ratio(row['utilisation_ratio'])}")
-    return line
+    words = f"{format_ratio(hidden)} of communication hidden, " if is_known(hidden) else ""
+    yield Text(f"  {words}GPU-Util {format_ratio(row['utilisation_ratio'])}", style="dim")
 
 
 _INDENT: Final = "   "
@@ -212,38 +186,35 @@ def page_view(document: Document, verdict: Verdict, width: int) -> RenderableTyp
     return Group(*lines)
 
 
-def where_view(document: Document) -> RenderableType:
+def where_view(document: Document) -> list[RenderableType]:
     """Return what was looked at: the trace, the window, all remarks and warnings."""
     words = briefing_of(document)
-    notes = [Text(f"note: {note}", "dim") for note in words.notes]
-    return Group(_title(words), _window(words), *notes, *_warnings(words))
+    title, window, warnings = _top(words)
+    return [title, window, *(Text(f"note: {note}", "dim") for note in words.notes), *warnings]
+
+
+def _top(words: Briefing) -> tuple[Text, Text, list[Text]]:
+    """Return the lines of the trace and of the window, and the warnings."""
+    return (
+        Text.assemble((words.title, "bold"), (f"  {words.profiler}", "dim")),
+        Text.assemble(("window ", "dim"), words.window, (f"  {words.times}", "dim")),
+        [Text(f"warning: {warning}", style="yellow") for warning in words.warnings],
+    )
 
 
 def _heading(words: Briefing, width: int) -> Iterator[Text]:
     """Return what was looked at and judged; of remarks the first few."""
-    yield _title(words)
+    title, window, warnings = _top(words)
+    yield title
     if words.workload:
         because = f"  ({words.because})" if words.because else ""
         yield _cut(Text.assemble(words.workload, (because, "dim")), width)
-    yield _window(words)
+    yield window
     shown = _MOST_NOTES if len(words.notes) > _MOST_NOTES + 1 else len(words.notes)
     yield from (_cut(Text(f"note: {note}", "dim"), width) for note in words.notes[:shown])
     if left := len(words.notes) - shown:
         yield Text(f"… {left} more notes (--full)", "dim")
-    yield from (_cut(warning, width) for warning in _warnings(words))
-
-
-def _title(words: Briefing) -> Text:
-    return Text.assemble((words.title, "bold"), (f"  {words.profiler}", "dim"))
-
-
-def _window(words: Briefing) -> Text:
-    return Text.assemble(("window ", "dim"), words.window, (f"  {words.times}", "dim"))
-
-
-def _warnings(words: Briefing) -> Iterator[Text]:
-    for warning in words.warnings:
-        yield Text(f"warning: {warning}", style="yellow")
+    yield from (_cut(warning, width) for warning in warnings)
 
 
 def _answer(
