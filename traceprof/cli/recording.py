@@ -210,7 +210,7 @@ def doctor(
         raise UsageError(f"--require {', '.join(unknown)}: choose from {', '.join(CHECKS)}")
     checks = examine()
     if as_json:
-        listed = [check.to_dict() for check in checks]
+        listed = [check._asdict() for check in checks]
         out(json.dumps({"schema": _SCHEMA, "checks": listed}, indent=1) + "\n")
     else:
         for check in checks:

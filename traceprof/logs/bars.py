@@ -54,17 +54,11 @@ def bars_in(text: str) -> list[ProgressBar]:
         elapsed = seconds_of(own["elapsed"])
         if elapsed is None:
             continue
-        total = own.get("total")
-        found.append(
-            ProgressBar(
-                title.strip().rstrip(":").strip(),
-                int(own["n"]),
-                int(total) if total and total != "?" else None,
-                elapsed,
-                _period(own["rate"], own["unit"]),
-                {m["key"]: m["value"].strip() for m in _PAIR.finditer(own["postfix"] or "")},
-            )
-        )
+        title, total = title.strip().rstrip(":").strip(), own.get("total")
+        values = {m["key"]: m["value"].strip() for m in _PAIR.finditer(own["postfix"] or "")}
+        of_total = int(total) if total and total != "?" else None
+        period = _period(own["rate"], own["unit"])
+        found.append(ProgressBar(title, int(own["n"]), of_total, elapsed, period, values))
     return found
 
 
@@ -73,11 +67,9 @@ def _rich(text: str) -> list[ProgressBar]:
     elapsed = None if match is None else seconds_of(match["elapsed"])
     if match is None or elapsed is None:
         return []
-    period = _period(match["rate"], match["unit"])
+    period, done = _period(match["rate"], match["unit"]), int(match["n"])
     values = {m["key"]: m["value"] for m in _RICH_PAIR.finditer(match["postfix"])}
-    return [
-        ProgressBar(match["desc"], int(match["n"]), int(match["total"]), elapsed, period, values)
-    ]
+    return [ProgressBar(match["desc"], done, int(match["total"]), elapsed, period, values)]
 
 
 def _period(rate: str | None, unit: str | None) -> float | None:

@@ -98,13 +98,13 @@ class Series:
             self.stride *= 2
 
     def _merge(self, seen: list[int], value: float, *, is_redrawn: bool) -> None:
-        at, count = seen
+        at = seen[0]
         if is_redrawn:
             self.values[at] = value
             return
-        seen[1] = count + 1
-        self.copies = max(self.copies, count + 1)
-        self.values[at] += (value - self.values[at]) / (count + 1)
+        seen[1] += 1
+        self.copies = max(self.copies, seen[1])
+        self.values[at] += (value - self.values[at]) / seen[1]
 
     def _append(self, point: LogPoint, value: float) -> None:
         self.steps.append(point.step)
@@ -278,9 +278,8 @@ class Gathered:
         if len(self.events) >= _MOST_ROWS:
             self.left_out += 1
             return
-        self.events.append(
-            {"kind": kind, "when": when, "seconds": seconds, "life": self.life, **about}
-        )
+        event = {"kind": kind, "when": when, "seconds": seconds, "life": self.life}
+        self.events.append(event | about)
 
     def measure(self, name: str, value: float | None, **of: Unpack[OfMeasure]) -> None:
         """Note the run in one number, in the unit of its name; the last one of a name counts."""

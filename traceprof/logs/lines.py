@@ -25,8 +25,7 @@ LONGEST: Final = 1 << 16
 _CHUNK: Final = 1 << 20
 _GZIP: Final = b"\x1f\x8b"
 _ENCODINGS: Final = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
+    *((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16")),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 # A carriage return and a run of backspaces both go back in the line: what follows is drawn over it.
@@ -66,12 +65,8 @@ _AT_THE_END: Final = re.compile(_MPI.format(name="mpi") + r"\s*$")
 _RANKS: Final = ("mpi", "rank", "local", "srun", "ray")
 _NODES: Final = ("host", "service", "pod", "ip", "replica", "journal")
 _MOST_PREFIXES: Final = 5
-_MONTHS: Final = {
-    name: i + 1
-    for i, name in enumerate(
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-    )
-}
+_NAMES: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTHS: Final = {name: i + 1 for i, name in enumerate(_NAMES)}
 _TIME: Final = r"(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d)(?:[.,](?P<part>\d{1,9}))?"
 _STAMPS: Final = tuple(
     re.compile(pattern)

@@ -82,10 +82,6 @@ class Pattern:
     is_first: bool = False
     is_mark: bool = False
 
-    def found_in(self, text: str) -> re.Match[str] | None:
-        """Return the match of a line of this kind."""
-        return self.regex.search(text) if self.holds in text else None
-
     @cached_property
     def regex(self) -> re.Pattern[str]:
         """What a line of this kind matches."""
@@ -153,12 +149,26 @@ class LogReader:
         self.book = book
         self.stem = stem
         self.source = source
+        self._means: dict[int | None, tuple[int, int, float]] = {}
         self.begin()
 
     @property
     def run(self) -> Gathered:
         """The run that is at work."""
         return self.book.run
+
+    def period_s(self, rank: int | None, epoch: int, done: int, mean_s: float) -> float | None:
+        """Return the s of a step since the line before; None where that was of another epoch.
+
+        Of lines that print means since their epoch began: such a mean holds the first step of the
+        epoch, which is longer than others.
+        """
+        before = self._means.get(rank)
+        self._means[rank] = (epoch, done, mean_s)
+        if before is None or before[0] != epoch or done <= before[1]:
+            return None
+        spent = done * mean_s - before[1] * before[2]
+        return spent / (done - before[1]) if spent > 0 else None
 
     def at_s(self, line: LogLine) -> float:
         """Return when ``line`` was written, in s of the log's clock; NaN where it does not say."""
@@ -173,8 +183,7 @@ class LogReader:
     def read(self, line: LogLine) -> None:
         """Note what ``line`` says; most lines say nothing."""
         for pattern in self.source.patterns:
-            match = pattern.found_in(line.text)
-            if match is not None:
+            if pattern.holds in line.text and (match := pattern.regex.search(line.text)):
                 self.take(pattern, match, line)
                 return
 
@@ -390,25 +399,6 @@ class OwnPatterns(LogReader):
             if match is not None:
                 self.count += 1
                 self.take(pattern, match, line)
-
-
-class MeansOfEpoch:
-    """The steps between two lines that print means since their epoch began.
-
-    Such a mean holds the first step of the epoch, which is longer than others.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int | None, tuple[int, int, float]] = {}
-
-    def period_s(self, rank: int | None, epoch: int, done: int, mean_s: float) -> float | None:
-        """Return the s of a step since the line before; None where that was of another epoch."""
-        before = self._before.get(rank)
-        self._before[rank] = (epoch, done, mean_s)
-        if before is None or before[0] != epoch or done <= before[1]:
-            return None
-        spent = done * mean_s - before[1] * before[2]
-        return spent / (done - before[1]) if spent > 0 else None
 
 
 def number(text: str | None) -> float | None:

@@ -8,9 +8,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from traceprof.cache.entries import VARIABLE, Cache
 from traceprof.errors import TraceprofError
@@ -36,8 +35,7 @@ _TORCH_PROBE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """One thing that was looked at.
 
     ``advice`` is what to do, as exactly as possible; "" where nothing needs doing.
@@ -47,10 +45,6 @@ class Check:
     is_ok: bool
     found: str
     advice: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
 
 
 def examine() -> list[Check]:
@@ -111,7 +105,7 @@ def _check_nvtx() -> Check:
         check = _try_ranges()
         if check.is_ok:
             found = f"{check.found} (in 1 of {n_trials} trials)" if failures else check.found
-            return replace(check, found=found)
+            return check._replace(found=found)
         failures.append(check)
     return failures[-1]
 
@@ -176,7 +170,7 @@ def _check_nvml() -> Check:
     found = {metric for _, read in open_gpus() for _, metric, _ in read()}
     if not found:
         return check
-    return replace(check, found=f"samples of GPUs: {', '.join(sorted(found))}")
+    return check._replace(found=f"samples of GPUs: {', '.join(sorted(found))}")
 
 
 def _check_mpi() -> Check:

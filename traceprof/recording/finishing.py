@@ -20,10 +20,8 @@ from traceprof.recording.work_folder import Notes
 from traceprof.secrets import MASK, secrets_of
 
 _WAYS: Final = (
-    ("forward passes", "every-forward"),
-    ("fetches", "loader"),
-    ("backward passes", "backward"),
-    ("optimizer steps", "optimizer"),
+    *(("forward passes", "every-forward"), ("fetches", "loader")),
+    *(("backward passes", "backward"), ("optimizer steps", "optimizer")),
 )
 _IN_PROGRAM: Final = "--step-from range:NAME or traceprof.step() in the program"
 _REGULAR: Final = 0.5

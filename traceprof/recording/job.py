@@ -252,11 +252,10 @@ def planned_files(job: Job) -> list[OutputFile]:
     def order(one: RankProcesses) -> tuple[int, int]:
         return one.rank or 0, job.captured.started_ns(one.main)
 
-    in_order = sorted(known or ranks, key=order)
-    named = (
-        (f"process{one.main}" if one.rank is None else f"rank{one.rank}", one) for one in in_order
-    )
-    parts = [OutputFile(_path(job, name), one.pids, main=one.main) for name, one in named]
+    parts = []
+    for one in sorted(known or ranks, key=order):
+        name = f"process{one.main}" if one.rank is None else f"rank{one.rank}"
+        parts.append(OutputFile(_path(job, name), one.pids, main=one.main))
     rest = frozenset[int]().union(*(one.pids for one in ranks if one.rank is None))
     if known and rest:
         parts.append(file_of_rest(job, rest))

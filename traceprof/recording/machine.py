@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,6 @@ Facts = Iterator[tuple[str, str]]
 _INTERFACES: Final = Path("/sys/class/net")
 _INFINIBAND: Final = Path("/sys/class/infiniband")
 _CONTAINER_MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
-_INTERFACE_FILES: Final = ("speed", "mtu", "operstate")
 _INTERFACE_UNITS: Final = {"speed": "speed_mbit_per_s", "mtu": "mtu_bytes", "operstate": "state"}
 _LAUNCHERS: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "mpirun_rsh")
 _NAMES: Final = (
@@ -99,8 +99,7 @@ def _answers(nvml: Any, questions: dict[str, Callable[..., str]], *of: Any) -> F
 
 
 def _nvlink(nvml: Any, gpu: Any) -> str:
-    count = len(_active_links(nvml, gpu))
-    rate = _link_rate(nvml, gpu)
+    count, rate = len(_active_links(nvml, gpu)), _link_rate(nvml, gpu)
     return f"{count} links of {rate:g} GB/s" if count and rate else ""
 
 
@@ -121,9 +120,14 @@ def _link_rate(nvml: Any, gpu: Any) -> float:
     return field.value.uiVal / 1000 if field.nvmlReturn == nvml.NVML_SUCCESS else 0.0
 
 
+def _cuda_version(nvml: Any) -> str:
+    number = nvml.nvmlSystemGetCudaDriverVersion()
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
 _DRIVER: Final[dict[str, Callable[..., str]]] = {
     "driver": lambda nvml: _string(nvml.nvmlSystemGetDriverVersion()),
-    "driver.cuda": lambda nvml: _cuda_version(nvml.nvmlSystemGetCudaDriverVersion()),
+    "driver.cuda": _cuda_version,
 }
 _GPU: Final[dict[str, Callable[..., str]]] = {
     "name": lambda nvml, gpu: _string(nvml.nvmlDeviceGetName(gpu)),
@@ -155,12 +159,13 @@ def _direct_links(nvml: Any, gpus: Sequence[Any]) -> Facts:
 
     The form is that of the profilers, which `traceprof.measures.device.peaks` reads.
     """
+    bus = attrgetter("domain", "bus", "device")
     try:
-        numbers = {_bus(nvml.nvmlDeviceGetPciInfo(gpu)): i for i, gpu in enumerate(gpus)}
+        numbers = {bus(nvml.nvmlDeviceGetPciInfo(gpu)): i for i, gpu in enumerate(gpus)}
         pairs: Counter[tuple[int, int]] = Counter()
         for number, gpu in enumerate(gpus):
             for link in _active_links(nvml, gpu):
-                other = numbers.get(_bus(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link)), -1)
+                other = numbers.get(bus(nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, link)), -1)
                 if other > number:
                     pairs[number, other] += 1
         rates = [_link_rate(nvml, gpu) for gpu in gpus]
@@ -170,14 +175,6 @@ def _direct_links(nvml: Any, gpus: Sequence[Any]) -> Facts:
         if rates[one]:
             total = 2 * count * rates[one]
             yield f"nvlink device {one} - device {other}", f"{count} links, {total:g} GB/s"
-
-
-def _bus(pci: Any) -> tuple[int, int, int]:
-    return pci.domain, pci.bus, pci.device
-
-
-def _cuda_version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _string(value: str | bytes) -> str:
@@ -202,15 +199,13 @@ def machine_facts() -> dict[str, str]:
     }
 
 
-def network_facts(
-    interfaces: Path = _INTERFACES, infiniband: Path = _INFINIBAND
-) -> Iterator[tuple[str, str]]:
+def network_facts(interfaces: Path = _INTERFACES, infiniband: Path = _INFINIBAND) -> Facts:
     """Yield (name, value) about network interfaces and RDMA ports."""
     for interface in sorted(interfaces.glob("*")):
-        for name in _INTERFACE_FILES:
+        for name, fact in _INTERFACE_UNITS.items():
             value = _text(interface / name)
             if value and value != "-1":
-                yield f"nic.{interface.name}.{_INTERFACE_UNITS.get(name, name)}", value
+                yield f"nic.{interface.name}.{fact}", value
     for port in sorted(infiniband.glob("*/ports/*")):
         for name in ("rate", "link_layer", "state"):
             yield f"rdma.{port.parent.parent.name}.{port.name}.{name}", _text(port / name)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceprof.recording.program import Program, exit_code_of, signals_passed_on
 from traceprof.recording.spool import has_said_its_end, recorded_pids
@@ -175,8 +175,7 @@ def code_behind(code: int, pid: int, program: Program, folder: Path) -> int:
     return code
 
 
-@dataclass(frozen=True, slots=True)
-class _Orphan:
+class _Orphan(NamedTuple):
     pid: int
 
     def send_signal(self, number: int) -> None:

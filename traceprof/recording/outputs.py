@@ -21,30 +21,17 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.files import check_target, new_file
-from traceprof.formats.nsys.split import (
-    OwnEvents,
-    copy_processes,
-    read_own_events,
-    remove_lone_overheads,
-    remove_own_events,
-)
+from traceprof.formats.nsys import split
+from traceprof.formats.nsys.split import OwnEvents
 from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
 from traceprof.formats.shared.redaction import renamed_categories
 from traceprof.model.tables import ABSENT, TABLES, stack
 from traceprof.model.trace import Trace, make_trace
+from traceprof.recording import job as jobs
 from traceprof.recording.captured import Captured
 from traceprof.recording.captured_trace import EventTables, event_tables, make_spool_trace
-from traceprof.recording.job import (
-    Job,
-    OutputFile,
-    file_of_node,
-    file_of_rest,
-    manifests_of_host,
-    planned_files,
-    ranks_in,
-)
-from traceprof.recording.job import is_joining as joins_others
+from traceprof.recording.job import Job, OutputFile
 from traceprof.recording.request import ProcessProfile, RecordRequest, handling_recorded, writing
 
 Times = npt.NDArray[np.int64]
@@ -133,12 +120,12 @@ def write_export(job: Job, database: Path, notes: list[str]) -> list[OutputFile]
     """
     own, lost = _read_own_events(job, database, notes)
     export = _Export(job, database, own, lost)
-    parts = planned_files(job)
+    parts = jobs.planned_files(job)
     if len(parts) > 1:
         try:
             return export.write_apart(parts)
         except UsageError as error:
-            parts = [file_of_node(job)]
+            parts = [jobs.file_of_node(job)]
             notes.append(f"{error}; all ranks are in {parts[0].path.name} instead")
     return [export.write_whole(parts[0])]
 
@@ -150,19 +137,18 @@ def _read_own_events(job: Job, database: Path, notes: list[str]) -> tuple[OwnEve
     """
     is_bounded = job.request.bounds.is_bounded  # nsys starts with a range of ours, then
     with handling_recorded():
-        remove_lone_overheads(database, job.captured.pids())
-        own = read_own_events(database)
+        split.remove_lone_overheads(database, job.captured.pids())
+        own = split.read_own_events(database)
         lost = [
             part.pid
             for part in job.captured.events
             if part.n_ranges - is_bounded > own.n_ranges[part.pid]
         ]
         if lost:
-            notes.append(
-                f"not all ranges of process {', '.join(map(str, lost))} reached the profiler; "
-                "those of the spool were taken instead"
-            )
-            remove_own_events(database, lost)
+            which = ", ".join(map(str, lost))
+            why = f"not all ranges of process {which} reached the profiler"
+            notes.append(f"{why}; those of the spool were taken instead")
+            split.remove_own_events(database, lost)
     return own, lost
 
 
@@ -187,7 +173,7 @@ class _Export:
         """Publish a file per part; none of them appears where one cannot be written."""
         ranked = [part for part in parts if not part.is_rest]
         known = frozenset[int]().union(*(part.processes for part in ranked))
-        rest = next((part for part in parts if part.is_rest), file_of_rest(self._job))
+        rest = next((part for part in parts if part.is_rest), jobs.file_of_rest(self._job))
         everything = [*ranked, replace(rest, processes=known)]
         n_threads = min(len(everything), os.cpu_count() or 1, _MOST_AT_ONCE)
         with ExitStack() as unfinished, ThreadPoolExecutor(n_threads) as pool:
@@ -203,7 +189,7 @@ class _Export:
 
     def _write_one(self, part: OutputFile, path: Path) -> OutputFile | None:
         """Write one part under its temporary name; None where nothing belongs to no rank."""
-        n_events = copy_processes(self._database, path, part.processes, others=part.is_rest)
+        n_events = split.copy_processes(self._database, path, part.processes, others=part.is_rest)
         if not part.is_rest:
             ranks = self._append(self._job.captured.of(part.processes), path)
             return replace(part, ranks=ranks, seen_ns=self._seen_ns(part))
@@ -232,7 +218,7 @@ class _Export:
         samples = trace.samples[trace.samples["start_ns"] >= 0]
         events = map(self._lacking, event_tables(captured, self._clock, job.shown_name))
         append_to_nsys(replace(trace, samples=samples), path, job.texts(), events)
-        return ranks_in(trace)
+        return jobs.ranks_in(trace)
 
 
 def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> None:
@@ -243,18 +229,15 @@ def check_output(request: RecordRequest, *, is_joining: bool | None = None) -> N
     Raises:
         UsageError: it exists and ``force`` is off, or its folder is missing or read-only.
     """
-    target = (
-        request.output / f"manifest-{socket.gethostname()}.json"
-        if request.is_folder
-        else request.output
-    )
+    target = request.output
     if request.is_folder:
+        target /= f"manifest-{socket.gethostname()}.json"
         with writing(request.output, "created"):
             request.output.mkdir(parents=True, exist_ok=True)
     elif target.is_dir():
         raise UsageError(f"{target}: is a folder; end the name with / to record into it")
     if is_joining is None:
-        is_joining = joins_others(request)
+        is_joining = jobs.is_joining(request)
     check_target(target, force=request.force or is_joining)
     folder = target.absolute().parent
     probe = folder / f".traceprof-{os.getpid()}.probe"
@@ -273,7 +256,7 @@ def write_outputs(job: Job, notes: list[str]) -> list[OutputFile]:
         if job.run.database is not None:
             files = write_export(job, job.run.database, notes)
         else:
-            files = [_write_spool(job, part) for part in planned_files(job)]
+            files = [_write_spool(job, part) for part in jobs.planned_files(job)]
         if job.request.is_folder:
             _write_manifest(job, files)
     finally:
@@ -288,16 +271,15 @@ def _write_spool(job: Job, part: OutputFile) -> OutputFile:
     times = (job.captured.first_ns(), first_of_profiles(job.run.profiles))
     first_ns = min(filter(None, times), default=0)
     clock = ProfilerClock(first_ns)
-    trace = make_spool_trace(
-        captured, clock, job.facts, first_ns, host=job.host, with_windows=not profiles
-    )
+    of = (captured, clock, job.facts, first_ns, job.host)
+    trace = make_spool_trace(*of, with_windows=not profiles)
     operators = trace.host_ops
     names = renamed_categories(operators["name"].array, job.shown_name)
     trace = trace.with_tables({"host_ops": operators.assign(name=names)})
     if profiles:
         trace = with_profiles(trace, profiles)
     write_nsys(trace, part.path, job.texts(), event_tables(captured, clock, job.shown_name))
-    return replace(part, ranks=ranks_in(trace))
+    return replace(part, ranks=jobs.ranks_in(trace))
 
 
 def _write_manifest(job: Job, files: list[OutputFile]) -> None:
@@ -337,7 +319,7 @@ def _are_attempts(job: Job, files: Sequence[OutputFile]) -> bool:
 
 def _remove_older(job: Job, own: Path) -> None:
     """Remove the manifests of the recording that this one replaces: they list other files."""
-    for path in manifests_of_host(job.request.output):
+    for path in jobs.manifests_of_host(job.request.output):
         if path != own and path.stat().st_mtime < job.started_s:
             path.unlink(missing_ok=True)
 

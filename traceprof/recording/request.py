@@ -50,9 +50,6 @@ class Bounds:
         return variables
 
 
-EVERYTHING: Final = Bounds()
-
-
 def parse_bounds(
     steps: str | None, delay: str | None, duration: str | None, max_size: str | None
 ) -> Bounds:
@@ -145,7 +142,7 @@ class RecordRequest:
     recorder: str = "auto"
     force: bool = False
     layer_depth: int = 0
-    bounds: Bounds = EVERYTHING
+    bounds: Bounds = Bounds()
     step_from: str = ""
     keep_report: bool = False
     keep_environment: bool = False

@@ -103,11 +103,6 @@ def record(request: RecordRequest) -> Recording:
     """
     check_output(request)
     recorder = choose_recorder(request.recorder)
-    _check_options(request, recorder)
-    return record_with(recorder, request)
-
-
-def _check_options(request: RecordRequest, recorder: Recorder) -> None:
     asked = {name: f"--{name}-arg" for name, given in request.profiler_arguments.items() if given}
     if request.gpu_metrics:
         asked[NSYS.name] = "--gpu-metrics"
@@ -119,6 +114,7 @@ def _check_options(request: RecordRequest, recorder: Recorder) -> None:
     reason = why_no_counters()
     if request.gpu_metrics and reason is not None:
         raise UsageError(f"--gpu-metrics: {reason}; traceprof doctor says more")
+    return record_with(recorder, request)
 
 
 def record_with(recorder: Recorder, request: RecordRequest) -> Recording:

@@ -135,10 +135,9 @@ class ComposerReader(LogReader):
             self._world()
         elif not _COUNTERS.search(key):
             name = "loss" if key == "loss/train/total" else key.removeprefix("metrics/")
-            if phase == "Eval":
-                run.metric(f"val_{name.removeprefix('eval/')}", value, point, over="run")
-            else:
-                run.metric(name, value, point, over="step")
+            is_eval = phase == "Eval"
+            name = f"val_{name.removeprefix('eval/')}" if is_eval else name
+            run.metric(name, value, point, over="run" if is_eval else "step")
 
     def _count(self, batches: float) -> LogPoint:
         """Take the counter of batches as the step, and how samples grow with it as the batch."""

@@ -105,8 +105,11 @@ class MlperfReader(LogReader):
         elif event.key in ("d_batch_size", "train_samples", "target_accuracy"):
             self.known[event.key] = event.number
         elif event.key in _ENVIRONMENT:
-            self.run.environment[_ENVIRONMENT[event.key]] = str(event.value)
-            self._of_submission(event.key, str(event.value))
+            self.run.environment[_ENVIRONMENT[event.key]] = value = str(event.value)
+            if event.key == "submission_benchmark":
+                self.benchmark = self.run.workload = value
+            elif event.key == "submission_platform" and (nodes := _NODES.match(value)) is not None:
+                self.run.facts.nodes = int(nodes[1])
 
     def end(self) -> None:
         """Note what follows from the whole."""
@@ -125,12 +128,6 @@ class MlperfReader(LogReader):
         self._time_to_train()
         self._throughput_of_spans()
         self.begin()
-
-    def _of_submission(self, key: str, value: str) -> None:
-        if key == "submission_benchmark":
-            self.benchmark = self.run.workload = value
-        elif key == "submission_platform" and (nodes := _NODES.match(value)) is not None:
-            self.run.facts.nodes = int(nodes[1])
 
     def _on_init_start(self, event: _Event) -> None:
         self.starts += 1

@@ -18,14 +18,8 @@ _HF_PAIR: Final = rx(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
 _HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
 _HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"}
 _EPOCH_BAR: Final = rx(r"Epoch\s+(?P<epoch>\d+)(?:/\S+)?\s*:?\s*:?$")
-_LIGHTNING_NAMES: Final = {
-    "train_loss": "loss",
-    "train/loss": "loss",
-    "val_acc": "top1",
-    "val_accuracy": "top1",
-    "train_acc": "train_top1",
-}
 _CSV_NAMES: Final = {"train_loss": "loss", "val_acc": "top1", "val_accuracy": "top1"}
+_LIGHTNING_NAMES: Final = {**_CSV_NAMES, "train/loss": "loss", "train_acc": "train_top1"}
 _CSV_RATES: Final = rx(r"^lr-|^lr$|learning_rate")
 
 
@@ -152,13 +146,11 @@ class HfTrainerReader(LogReader):
         if rate is None:
             return
         run.metric("steps_per_s" if steps is None else "samples_per_s", rate, over="run")
-        run.say(
-            "train_samples_per_second stands alone: versions before May 2021 print steps per "
-            "second by that name, and {rate:1/s} is taken as such"
-            if steps is None
-            else "throughput of the whole run holds evaluations and checkpoints: {rate:1/s}",
-            rate=rate,
-        )
+        text = "throughput of the whole run holds evaluations and checkpoints: {rate:1/s}"
+        if steps is None:
+            text = "train_samples_per_second stands alone: versions before May 2021 print steps "
+            text += "per second by that name, and {rate:1/s} is taken as such"
+        run.say(text, rate=rate)
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -231,15 +223,11 @@ class NemoReader(LightningReader):
         cells = {key.strip(): number(value) for key, colon, value in parts if colon}
         done, samples = cells.get("global_step"), cells.get("consumed_samples")
         epoch = int(match["_epoch"])
-        if done is None:
-            self.book.position(int(match["_at"]), epoch)
-        else:
-            self.book.position(done)
+        self.book.position(*((int(match["_at"]), epoch) if done is None else (done,)))
         run = self.run
         run.facts.global_batch = cells.get("global_batch_size") or run.facts.global_batch
-        point = LogPoint(
-            _known(done), epoch if done is None else math.nan, self.at_s(line), _known(samples)
-        )
+        of_epoch = epoch if done is None else math.nan
+        point = LogPoint(_known(done), of_epoch, self.at_s(line), _known(samples))
         seconds = cells.get("train_step_timing in s")
         if seconds is not None:
             run.metric("step_period_ns", seconds * 1e9, point)

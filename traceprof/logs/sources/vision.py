@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import Declared, LogReader, MeansOfEpoch, Pattern, declared, number
+from traceprof.logs.source import Declared, LogReader, Pattern, declared, number
 
 _LABELS: Final = {
     "Variables": "variable_update",
@@ -21,17 +21,13 @@ _LABELS: Final = {
 class TimmReader(LogReader):
     """Samples per second are of all ranks; the mean since the epoch began stands in brackets."""
 
-    def begin(self) -> None:
-        """Know nothing."""
-        self.means = MeansOfEpoch()
-
     def trained(self, match: re.Match[str], point: LogPoint, _line: LogLine) -> None:
         """Note the steps between two lines."""
         run, idx, rate = self.run, int(match["_idx"]), number(match["samples_per_s__step"])
         if idx == 0 and rate and (update := number(match["_time"])):
             run.facts.global_batch = run.facts.global_batch or _whole(rate * update)
         mean_s = number(match["_time_avg"]) or 0.0
-        period_s = self.means.period_s(None, int(match["epoch"]), idx + 1, mean_s)
+        period_s = self.period_s(None, int(match["epoch"]), idx + 1, mean_s)
         if period_s is not None:
             run.metric("step_period_ns", 1e9 * period_s, point, over="interval")
             run.computed |= {"step_period_ns", "samples_per_s"}
@@ -56,10 +52,6 @@ class ImagenetReader(LogReader):
     by_rank = True
     from_one: bool | None = None
 
-    def begin(self) -> None:
-        """Know nothing."""
-        self.means = MeansOfEpoch()
-
     def done(self, idx: int, total: int) -> int:
         """Return how many steps are done; forks count them from 1."""
         if self.from_one is None:
@@ -74,7 +66,7 @@ class ImagenetReader(LogReader):
         """Note the steps between two lines."""
         done = self.done(int(match["_idx"]), self.total)
         mean_s = number(match["step_s_per_rank__epoch"]) or 0.0
-        period_s = self.means.period_s(line.rank, int(match["epoch"]), done, mean_s)
+        period_s = self.period_s(line.rank, int(match["epoch"]), done, mean_s)
         if period_s is not None:
             own = {"scope": "rank", "rank": line.rank, "over": "interval"}
             self.note("step_period_ns", 1e9 * period_s, point, **own)

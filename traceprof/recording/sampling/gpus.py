@@ -194,17 +194,13 @@ def _throttling(nvml: Any, gpu: Any) -> Metrics:
         reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
     except nvml.NVMLError:  # drivers before 535 know the older name
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
-    return {
-        "throttled_by_power": bool(reasons & _BY_POWER),
-        "throttled_by_heat": bool(reasons & _BY_HEAT),
-    }
+    by_power, by_heat = bool(reasons & _BY_POWER), bool(reasons & _BY_HEAT)
+    return {"throttled_by_power": by_power, "throttled_by_heat": by_heat}
 
 
 def _pcie_link(nvml: Any, gpu: Any) -> Metrics:
-    return {
-        "pcie_generation": nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
-        "pcie_lanes": nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),
-    }
+    generation = nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)
+    return {"pcie_generation": generation, "pcie_lanes": nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)}
 
 
 def _memory(nvml: Any, gpu: Any) -> Metrics:

@@ -39,20 +39,10 @@ _GetExport = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32)
 class _NowhereEmitter:
     """Emits nothing: capturing has not begun, or is over."""
 
-    def push(self, name, payload=0):
+    def pop(self, *_of_event):
         pass
 
-    def pop(self):
-        pass
-
-    def start(self, name, payload=0):
-        pass
-
-    def end(self, token):
-        pass
-
-    def mark(self, name, payload=0):
-        pass
+    push = start = end = mark = pop
 
 
 NOWHERE = _NowhereEmitter()

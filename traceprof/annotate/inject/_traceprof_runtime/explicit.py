@@ -25,7 +25,7 @@ class Range:
     def end(self):
         self._emitter.pop()
         if self._is_step:
-            steps.end_named()
+            steps.close()
 
 
 class Step:
@@ -41,7 +41,7 @@ class Step:
 
     def end(self):
         self._emitter.end(self._token)
-        steps.end_explicit()
+        steps.advance()
 
 
 class Epoch:

@@ -137,7 +137,7 @@ def _wrap_with(cls):
             return leave(self, *error)
         finally:
             if session.active and _RANGE + str(self.name) == settings.STEP_FROM:
-                steps.end_named()
+                steps.close()
 
     cls.__enter__, cls.__exit__ = __enter__, __exit__
 
@@ -157,7 +157,7 @@ def _wrap_push(nvtx):
             return pop(*args, **kwargs)
         finally:
             if are_steps and are_steps.pop():
-                steps.end_named()
+                steps.close()
 
     nvtx.range_push, nvtx.range_pop = range_push, range_pop
 

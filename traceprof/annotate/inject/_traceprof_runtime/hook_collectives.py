@@ -13,27 +13,13 @@ from .emitters import NOWHERE
 from .wait_threads import WaitsForBoxedWork, WaitsForFuture, WaitsForWork, WaitThreads
 
 # operator → index of the argument that holds the tensors that this rank hands in
-_TENSORS_AT = {
-    "allreduce_": 0,
-    "allreduce_coalesced_": 0,
-    "broadcast_": 0,
-    "reduce_": 0,
-    "allgather_": 1,
-    "_allgather_base_": 1,
-    "allgather_coalesced_": 1,
-    "allgather_into_tensor_coalesced_": 1,
-    "reduce_scatter_": 1,
-    "_reduce_scatter_base_": 1,
-    "reduce_scatter_tensor_coalesced_": 1,
-    "gather_": 1,
-    "scatter_": 0,  # what it gets: only the root hands anything in
-    "alltoall_": 1,
-    "alltoall_base_": 1,
-    "send": 0,
-    "recv_": 0,
-    "recv_any_source_": 0,
-    "barrier": None,
-}
+_TENSORS_AT = {"allreduce_": 0, "allreduce_coalesced_": 0, "broadcast_": 0, "reduce_": 0}
+_TENSORS_AT.update({"allgather_": 1, "_allgather_base_": 1, "allgather_coalesced_": 1})
+_TENSORS_AT.update({"allgather_into_tensor_coalesced_": 1, "reduce_scatter_": 1})
+_TENSORS_AT.update({"_reduce_scatter_base_": 1, "reduce_scatter_tensor_coalesced_": 1})
+# Of a scatter what the rank gets: only the root hands anything in.
+_TENSORS_AT.update({"gather_": 1, "scatter_": 0, "alltoall_": 1, "alltoall_base_": 1})
+_TENSORS_AT.update({"send": 0, "recv_": 0, "recv_any_source_": 0, "barrier": None})
 _HAVE_PEER = ("send", "recv_")  # the peer is their third argument
 _HAVE_TAG = {"send": 3, "recv_": 3, "recv_any_source_": 2}
 _MOST_PENDING = 1000
@@ -130,11 +116,9 @@ class _Call:
         self._note(time_ns())
 
     def _note(self, end):
-        if not self.is_noted:
-            return
-        session.spool().collective(
-            self._start, end, self.label, self._n_bytes, self._thread, self.details
-        )
+        if self.is_noted:
+            row = (self._start, end, self.label, self._n_bytes, self._thread, self.details)
+            session.spool().collective(*row)
 
 
 class _Groups:

@@ -188,9 +188,7 @@ class _Windows:
 
     def _after_window(self, n_bytes):
         """Return the step at which the next window is due."""
-        if not self._every or self._next_start == _NEVER:
-            return _NEVER
-        if self._is_enough():
+        if not self._every or self._next_start == _NEVER or self._is_enough():
             return _NEVER
         if not self._trial:
             if self._count % _WINDOWS_PER_HALVING == 0:

@@ -26,16 +26,8 @@ _START_VARIABLES = {
 }
 _MAX_ANCESTORS = 32
 _LOADED_NS = time_ns()
-_PACKAGES = (
-    "numpy",
-    "lightning",
-    "pytorch-lightning",
-    "accelerate",
-    "transformers",
-    "deepspeed",
-    "mpi4py",
-    "nvtx",
-)
+_PACKAGES = ("numpy", "lightning", "pytorch-lightning", "accelerate", "transformers", "deepspeed")
+_PACKAGES += ("mpi4py", "nvtx")
 # Launchers set some for their processes only.
 _VARIABLES = ("NCCL_", "RCCL_", "GLOO_", "TORCH", "PYTORCH_", "CUDA_", "CUBLAS_", "CUDNN_", "OMP_")
 _VARIABLES += ("MKL_", "KMP_", "UCX_", "UCC_", "FI_", "OMPI_", "I_MPI_", "MPICH_", "MV2_", "MVP_")

@@ -21,6 +21,8 @@ _nvtx = None
 _turn = threading.RLock()  # of who opens, holds and lets through: threads of the program, and ours
 _at_end = []
 _in_new_process = []
+at_end = _at_end.append  # (function): it is called before the spool is closed
+in_new_process = _in_new_process.append  # (function): it is called in a forked process that records
 
 
 def begin():
@@ -46,9 +48,18 @@ def has_events():
 
 
 def follow_fork():
-    """Have state of its own in a process that was forked."""
-    if _process != os.getpid():
-        _start_over()
+    """Give a forked process a record and a spool of its own."""
+    global _process, _spool, _emitter, _capture, _has_end
+    if _process == os.getpid():
+        return
+    for function in _in_new_process:
+        function()
+    _process, _spool, _capture = os.getpid(), None, None
+    _has_end = False  # multiprocessing forgets what was to be done in the end
+    _emitter = NOWHERE if _is_held else None
+    if _is_held:
+        _register_end()
+    process_record.write_process_record()
 
 
 def spool():
@@ -56,16 +67,6 @@ def spool():
     if _spool is None:
         _open()
     return _spool
-
-
-def at_end(function):
-    """Have ``function`` called before the spool is closed."""
-    _at_end.append(function)
-
-
-def in_new_process(function):
-    """Have ``function`` called in a forked process that records."""
-    _in_new_process.append(function)
 
 
 def hold():
@@ -112,19 +113,6 @@ def resume_in_fork():
         follow_fork()
         active = True
     return active
-
-
-def _start_over():
-    """Give a forked process a record and a spool of its own."""
-    global _process, _spool, _emitter, _capture, _has_end
-    for function in _in_new_process:
-        function()
-    _process, _spool, _capture = os.getpid(), None, None
-    _has_end = False  # multiprocessing forgets what was to be done in the end
-    _emitter = NOWHERE if _is_held else None
-    if _is_held:
-        _register_end()
-    process_record.write_process_record()
 
 
 def _open():

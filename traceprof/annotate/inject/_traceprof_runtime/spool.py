@@ -23,23 +23,9 @@ _MANY = 1000000
 _MOST_NAMES = 10000
 _THINNED = "traceprof.thinned:"
 _THINNED_PERIOD_NS = 10 * _SECOND_NS
-_OWN = frozenset(
-    (
-        *(
-            "step",
-            "step.left",
-            "user_step",
-            "epoch",
-            "data",
-            "data.start",
-            "data.end",
-            "forward",
-            "eval",
-        ),
-        *("backward", "gradients.kept", "optimizer", "optimizer.skipped", "zero_grad", "h2d"),
-        *("gc", "compile", "init_process_group", "destroy_process_group"),
-    )
-)
+_OWN = ("step", "step.left", "user_step", "epoch", "data", "data.start", "data.end", "forward")
+_OWN += ("eval", "backward", "gradients.kept", "optimizer", "optimizer.skipped", "zero_grad", "h2d")
+_OWN = frozenset((*_OWN, "gc", "compile", "init_process_group", "destroy_process_group"))
 _OWN_BEGIN = ("comm", "traceprof.", "checkpoint.")
 
 

@@ -39,16 +39,10 @@ _passes = 0  # backward passes, while no optimizer has stepped
 _counts = {"fetches": 0, "forward passes": 0, "backward passes": 0, "optimizer steps": 0}
 _listeners = []
 _watchers = []
-
-
-def on_boundary(listener):
-    """Have ``listener(number)`` called before each step, and after the last."""
-    _listeners.append(listener)
-
-
-def on_activity(watcher):
-    """Have ``watcher()`` called when anything happens while no step has been seen."""
-    _watchers.append(watcher)
+on_boundary = _listeners.append  # (listener): called with the number, before a step and at the end
+on_activity = _watchers.append  # (watcher): called at anything while no step has been seen
+made = turns.known.add  # (number): an optimizer was made
+gone = turns.gone
 
 
 def fetching(may_train):
@@ -139,16 +133,6 @@ def end_backward():
     _end_if_complete()
 
 
-def made(optimizer):
-    """Note that an optimizer was made; ``optimizer`` is its number."""
-    turns.known.add(optimizer)
-
-
-def gone(optimizer):
-    """Note that an optimizer is no more."""
-    turns.gone(optimizer)
-
-
 def begin_optimizer(optimizer):
     """Note that an optimizer starts its step."""
     global _depth, _trainer
@@ -196,7 +180,7 @@ def close():
     turns.end_step(_has_batch)
     gradients.end_step()
     if _end_open():
-        _advance()
+        advance()
 
 
 def begin_named(name):
@@ -206,11 +190,6 @@ def begin_named(name):
     close()
     open_()
     return True
-
-
-def end_named():
-    """End a step that `begin_named` began."""
-    close()
 
 
 def begin_explicit(wanted, tells):
@@ -223,11 +202,6 @@ def begin_explicit(wanted, tells):
         number = wanted
     _announce_first()
     return number
-
-
-def end_explicit():
-    """End a step that the program named itself."""
-    _advance()
 
 
 def seen():
@@ -331,7 +305,8 @@ def _announce_first():
         _tell_listeners()
 
 
-def _advance():
+def advance():
+    """Count a step that is over, as one that the program named itself is."""
     global number
     number += 1
     _tell_listeners()

@@ -77,24 +77,6 @@ def convert_qdstrm(nsys: str, stream: Path) -> Path:
     return report
 
 
-def exported(nsys: str, report: Path, database: Path) -> Path:
-    """Export ``report`` to the SQLite file ``database``; return the report that was exported.
-
-    Args:
-        nsys: the program.
-        report: a .nsys-rep, .qdrep or .qdstrm file.
-        database: is overwritten.
-
-    Raises:
-        RecordingError: nsys could not.
-    """
-    if report.suffix == ".qdstrm":
-        report = convert_qdstrm(nsys, report)
-    with handling_recorded():
-        export_report(nsys, report, database)
-    return report
-
-
 def remove_secrets(database: Path, command: Sequence[str]) -> None:
     """Remove environments and the secrets of ``command`` from an export, in place.
 
@@ -168,12 +150,15 @@ def _wait_for_nsys(folder: Path) -> None:
 
 def _export(request: RecordRequest, folder: Path, report: Path) -> Path:
     """Return the report as SQLite, without environments unless they were asked for."""
-    database = folder / "export.sqlite"
-    finished = exported(shutil.which("nsys") or "nsys", report, database)
+    database, nsys = folder / "export.sqlite", shutil.which("nsys") or "nsys"
+    if report.suffix == ".qdstrm":
+        report = convert_qdstrm(nsys, report)
+    with handling_recorded():
+        export_report(nsys, report, database)
     if not request.keep_environment:
         remove_secrets(database, request.command)
     if request.keep_report:
-        _keep(request, finished)
+        _keep(request, report)
     return database
 
 
