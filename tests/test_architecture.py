@@ -38,18 +38,13 @@ from traceprof.session.run import open_run
 
 FAKE_ANALYSIS = """
 from traceprof.measures.analyses import Analysis
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 
-SPEC = ResultSpec.of(
-    TableSpec.of(
-        "streams",
-        "one row per stream",
-        '''
-        key stream: the stream
-        total kernel_count: how many
-        ''',
-    ),
-)
+SPEC = ResultSpec.of('''
+    table streams: one row per stream
+    key stream: the stream
+    total kernel_count: how many
+    ''')
 
 
 def measure(trace):

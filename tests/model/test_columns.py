@@ -41,8 +41,10 @@ def test_a_line_is_how_it_combines_its_name_and_what_it_means() -> None:
 
 def test_texts_and_columns_make_tables_and_these_a_result() -> None:
     own = total("count", Unit.COUNT, "how many")
-    table = TableSpec.of("x", "one row per x", "key x: it", own, "same at_ns: when")
-    spec = ResultSpec.of(table, scalars="same a: one\nsame b_ratio: other")
+    table = TableSpec.of("table x: one row per x\nkey x: it", own, "same at_ns: when")
+    spec = ResultSpec.of(table, "table y: two\nkey z: it\nscalars:\nsame a: one\nsame b_ratio: c")
+    assert [table.name for table in spec.tables] == ["x", "y"]
+    assert spec.table("x").about == "one row per x"
     assert [column.name for column in spec.table("x")] == ["x", "count", "at_ns"]
     assert [column.unit for column in spec.scalars] == [Unit.TEXT, Unit.RATIO]
     assert ResultSpec.of(table).scalars == ()

@@ -24,7 +24,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.ranks.stragglers import lateness_of_ranks
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 
 __all__ = ["FINDINGS", "RULES", "Finding", "Rule"]
 
@@ -61,11 +61,9 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 """In the order in which they claim time: the more specific first."""
 
-_FINDINGS: Final = TableSpec.of(
-    "findings",
-    "one row per finding, the largest saving first; what occurs once by its share of the "
-    "time that is judged",
-    """
+SPEC: Final = ResultSpec.of("""
+    table findings: one row per finding, the largest saving first; what occurs once by its share of
+        the time that is judged
     key rule: the rule that found it
     key number [number]: which one of that rule, from 1
     same title: what was found
@@ -86,50 +84,27 @@ _FINDINGS: Final = TableSpec.of(
         launches are counted from the start of the recording
     same ground: what the claimed time is: lost, compute or slow steps
     same is_minor: less than 1 % of the time: not for a page
-    """,
-)
-_LOSSES: Final = TableSpec.of(
-    "losses",
-    "one row per part of the analysed time of the devices: with compute they fill it",
-    """
+    table losses: one row per part of the analysed time of the devices: with compute they fill it
     key loss: a part of the time that is no compute; idle time by its cause
     same total_ns: how long, of all devices together
     same share_ratio: total_ns of the analysed time of all devices
     same after_wait_ns: what of it follows a wait of the host, and would not be without it
     same claimed_ns: what of it findings claim
     same rules: the rules that do, the one with the most first
-    """,
-)
-_ABSTAINED: Final = TableSpec.of(
-    "abstained",
-    "one row per rule that could not judge",
-    """
+    table abstained: one row per rule that could not judge
     key rule: the rule
     same subject: what it is about
     same reason: what it lacks
-    """,
-)
-_CHECKED: Final = TableSpec.of(
-    "checked",
-    "one row per subject of the rules",
-    """
+    table checked: one row per subject of the rules
     key subject: what rules are about
     same is_judged: a rule about it could judge
     same is_fine: and none found anything that is not minor
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _FINDINGS,
-    _LOSSES,
-    _ABSTAINED,
-    _CHECKED,
-    scalars="""
+    scalars:
     same compute_ratio: the share of the analysed time that is compute
     same judged_ns: the analysed time of all devices together
     same compute_ns: what of it is compute
     same slow_ratio: the share by which slow steps are longer than typical
-    """,
-)
+    """)
 
 
 def measure_findings(ranks: Ranks) -> Result:
@@ -164,11 +139,7 @@ def _checked(
     judged = {rule.subject for rule in RULES if rule.name not in abstained}
     told = {own.rule.subject for own in found if not own.is_minor}
     return [
-        {
-            "subject": subject,
-            "is_judged": subject in judged,
-            "is_fine": subject in judged - told,
-        }
+        {"subject": subject, "is_judged": subject in judged, "is_fine": subject in judged - told}
         for subject in dict.fromkeys(rule.subject for rule in RULES)
     ]
 
@@ -209,8 +180,8 @@ def _notes(context: Context, found_any: bool, abstained: Mapping[str, str]) -> t
 
 
 FINDINGS = Analysis(
-    name="findings",
-    spec=SPEC,
+    "findings",
+    SPEC,
     uses=(
         "kernels",
         "copies",

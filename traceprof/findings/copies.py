@@ -129,11 +129,7 @@ def asynchronous(copies: pd.DataFrame) -> pd.DataFrame:
 
 
 @rule(
-    "pinned memory",
-    "asynchronous copies of pageable memory",
-    "copies",
-    "api_calls",
-    show="copies",
+    "pinned memory", "asynchronous copies of pageable memory", "copies", "api_calls", show="copies"
 )
 def pageable_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pageable memory: they are staged, and block the host."""

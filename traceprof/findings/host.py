@@ -81,8 +81,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
     named, _ = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
-            "the host waits for the device: devices are idle {share:ratio} of the time",
-            share=share,
+            "the host waits for the device: devices are idle {share:ratio} of the time", share=share
         ),
         claims=(claim,),
         kind=Kind.BOUNDED,

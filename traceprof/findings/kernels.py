@@ -39,10 +39,7 @@ _NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
 
 
 @rule(
-    "precision",
-    "GEMMs and convolutions in 32 bits where 16 are faster",
-    "kernels",
-    show="classes",
+    "precision", "GEMMs and convolutions in 32 bits where 16 are faster", "kernels", show="classes"
 )
 def precision(context: Context) -> Iterator[Finding]:
     """Find matrix work in 32 bits where the GPU multiplies 16 bits faster."""
@@ -176,10 +173,7 @@ def fusable_kernels(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.ESTIMATED,
         model=Note("two that follow one another become one, which takes as long as the longer"),
-        evidence=(
-            context.counted(n_pairs, "pair(s) of them"),
-            *context.timed_by_kernel(names),
-        ),
+        evidence=(context.counted(n_pairs, "pair(s) of them"), *context.timed_by_kernel(names)),
         action=context.advice(
             pytorch="let torch.compile fuse them, or use fused versions (of activations with bias, "
             "dropout, residuals)",

@@ -105,10 +105,7 @@ def whole_graphs(context: Context) -> Iterator[Finding]:
             inside=sum(shares[device] for device in blind) / len(context.places),
         ),
         # All of the devices that mostly run graphs: what else they do says nothing of them.
-        claims=(
-            context.left({**blind, **everything}, Ground.COMPUTE),
-            context.left(everything),
-        ),
+        claims=(context.left({**blind, **everything}, Ground.COMPUTE), context.left(everything)),
         kind=Kind.NONE,
         evidence=(
             context.counted(int(graphs["count"].sum()), "launch(es) of a graph"),

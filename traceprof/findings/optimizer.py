@@ -100,12 +100,7 @@ def _of_optimizer(part: Trace, typical: Intervals) -> pd.DataFrame:
     return columns.assign(ns=own["end_ns"] - own["start_ns"])
 
 
-@rule(
-    "fusion",
-    "an optimizer in several passes over the parameters",
-    "kernels",
-    show="kernels",
-)
+@rule("fusion", "an optimizer in several passes over the parameters", "kernels", show="kernels")
 def unfused_optimizer(context: Context) -> Iterator[Finding]:
     """Find an optimizer that passes over the parameters several times."""
     if not context.software.has_pytorch:

@@ -34,14 +34,7 @@ class Entry:
     module: str
 
 
-def _entries(text: str) -> tuple[Entry, ...]:
-    lines = re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines()
-    names, modules, summaries = zip(*(line.split(" ", 2) for line in lines), strict=True)
-    return tuple(map(Entry, names, summaries, modules))
-
-
-ANALYSES: Final = _entries(
-    """
+_ENTRIES: Final = """
     findings traceprof.findings:FINDINGS ranked advice: what costs time, and what to do
     breakdown .device.times:BREAKDOWN where the time of each device went
     steps .steps.steps:STEPS every step: duration, parts, phases, throughput
@@ -95,6 +88,10 @@ ANALYSES: Final = _entries(
     operators .host.ranges:OPERATORS host operators by name, self and total
     quality .quality:QUALITY what is suspicious in the trace itself
     """
+ANALYSES: Final = tuple(
+    Entry(name, summary, module)
+    for line in re.sub(r"\n +", " ", textwrap.dedent(_ENTRIES).strip()).splitlines()
+    for name, module, summary in (line.split(" ", 2),)
 )
 """Each with its name, where it is, and a line of help."""
 

@@ -12,8 +12,7 @@ from traceprof.measures.rows import grouped, in_order, lengths_of
 from traceprof.model.combining import medians_of
 from traceprof.model.results import Column, Result, Samples, columns
 
-DURATIONS: Final[tuple[Column, ...]] = columns(
-    """
+DURATIONS: Final[tuple[Column, ...]] = columns("""
     total count: how many
     total total_ns: the durations of all added up
     derived share_ratio: total_ns of the sum over all rows
@@ -21,8 +20,7 @@ DURATIONS: Final[tuple[Column, ...]] = columns(
     median median_ns: the median duration
     smallest min_ns: the shortest duration
     largest max_ns: the longest duration
-    """
-)
+    """)
 """The columns of a table of durations by group, after its keys."""
 
 

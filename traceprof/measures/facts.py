@@ -10,73 +10,73 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy.typing as npt
 
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
-
-
-class _Recording(Protocol):
-    """A Trace, or the Ranks of a run."""
-
-    @property
-    def whole(self) -> Self:
-        """The whole recording."""
-        ...
-
-    @property
-    def facts(self) -> dict[tuple[Any, ...], Any]:
-        """What is kept."""
-        ...
-
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
-_R = TypeVar("_R", bound=_Recording)
+_NAME: Final = "{0.__module__}.{0.__qualname__}"
+"""What results are kept under: the name of the function, wherever it is unpickled."""
+_rights: Final[dict[Hashable, threading.RLock]] = {}
+"""The right to compute each thing that somebody computes."""
+_n_threads: Final = Counter[Hashable]()
+"""How many threads have or want each."""
+_lock: Final = threading.Lock()
+_R = TypeVar("_R", bound="Trace | Ranks")
 
 
 def fact(
-    compute: Callable[Concatenate[_R, _Parameters], _Result],
+    compute: Callable[Concatenate[_R, _Parameters], _Result], *, is_whole: bool = True
 ) -> Callable[Concatenate[_R, _Parameters], _Result]:
     """Let ``compute`` see the whole recording and run once for it (and its arguments).
 
     The arguments must be hashable and, like the result, picklable. Callers share the result: they
-    must not modify it.
+    must not modify it. Who computes one thing waits for what that needs, never the other way
+    round: no two threads wait for each other.
     """
-    return _kept(compute, is_whole=True)
-
-
-def of_window(
-    compute: Callable[Concatenate[_R, _Parameters], _Result],
-) -> Callable[Concatenate[_R, _Parameters], _Result]:
-    """Let ``compute`` run once for each window (that is, for each cut Trace or Ranks)."""
-    return _kept(compute, is_whole=False)
-
-
-def _kept(
-    compute: Callable[Concatenate[_R, _Parameters], _Result], *, is_whole: bool
-) -> Callable[Concatenate[_R, _Parameters], _Result]:
-    name = _name_of(compute)
+    if compute.__name__ == "<lambda>":
+        raise TypeError("a fact needs a name of its own: two lambdas would share their results")
+    name = _NAME.format(compute)
 
     @wraps(compute)
     def recall(given: _R, /, *args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         of: Any = given.whole if is_whole else given
         key = (name, *args, *sorted(kwargs.items()))
         kept: dict[tuple[Any, ...], _Result] = of.facts
-        if key not in kept:
-            if isinstance(of, Trace) and of.is_remote:
-                found: _Result = of.fact(key, recall, args, kwargs)
-                return found
-            with _right_to((id(kept), key)):
+        if key in kept:
+            return kept[key]
+        if isinstance(of, Trace) and of.is_remote:
+            found: _Result = of.fact(key, recall, args, kwargs)
+            return found
+        at = (id(kept), key)
+        with _lock:
+            right = _rights.setdefault(at, threading.RLock())
+            _n_threads[at] += 1
+        try:
+            with right:
                 if key not in kept:  # another thread may have been at it
                     kept[key] = compute(of, *args, **kwargs)
+        finally:
+            with _lock:
+                _n_threads[at] -= 1
+                if not _n_threads[at]:
+                    del _rights[at], _n_threads[at]
         return kept[key]
 
     return recall
+
+
+def of_window(
+    compute: Callable[Concatenate[_R, _Parameters], _Result],
+) -> Callable[Concatenate[_R, _Parameters], _Result]:
+    """Let ``compute`` run once for each window (that is, for each cut Trace or Ranks)."""
+    return fact(compute, is_whole=False)
 
 
 def of_rows(
@@ -103,40 +103,6 @@ def without_keeping(recall: Callable[[_R], _Result], of: _R) -> _Result:
     For what is large, and asked once.
     """
     compute: Callable[[_R], _Result] = inspect.unwrap(recall)
-    name = _name_of(compute)
+    name = _NAME.format(compute)
     kept: dict[tuple[Any, ...], _Result] = of.facts
     return kept[name,] if (name,) in kept else compute(of)
-
-
-def _name_of(compute: Callable[..., Any]) -> str:
-    """Return the name that results are kept under: of the function, wherever it is unpickled."""
-    if compute.__name__ == "<lambda>":
-        raise TypeError("a fact needs a name of its own: two lambdas would share their results")
-    return f"{compute.__module__}.{compute.__qualname__}"
-
-
-_rights: Final[dict[Hashable, threading.RLock]] = {}
-"""The right to compute each thing that somebody computes."""
-_n_threads: Final = Counter[Hashable]()
-"""How many threads have or want each."""
-_lock: Final = threading.Lock()
-
-
-@contextmanager
-def _right_to(of: Hashable) -> Iterator[None]:
-    """Wait until no other thread computes ``of``.
-
-    Who computes one thing waits for what that needs, never the other way round: no two wait for
-    each other.
-    """
-    with _lock:
-        right = _rights.setdefault(of, threading.RLock())
-        _n_threads[of] += 1
-    try:
-        with right:
-            yield
-    finally:
-        with _lock:
-            _n_threads[of] -= 1
-            if not _n_threads[of]:
-                del _rights[of], _n_threads[of]

@@ -20,7 +20,7 @@ from traceprof.measures.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -29,21 +29,16 @@ _SKEW_LIMIT_NS: Final = 1_000_000
 _FEWEST_COLLECTIVES: Final = 3
 
 
-SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "suspicions",
-        "one row per thing that is suspicious",
-        """
-        key check: what was checked
-        key table: the table whose rows show it, none where all is meant
-        key number [number]: which one of that check and table, from 1
-        same message: what is suspicious
-        total rows_count: how many rows show it
-        same first_rows: the first of them in the file that has any
-        total duration_ns: how long that took, or how far it is off
-        """,
-    )
-)
+SPEC: Final = ResultSpec.of("""
+    table suspicions: one row per thing that is suspicious
+    key check: what was checked
+    key table: the table whose rows show it, none where all is meant
+    key number [number]: which one of that check and table, from 1
+    same message: what is suspicious
+    total rows_count: how many rows show it
+    same first_rows: the first of them in the file that has any
+    total duration_ns: how long that took, or how far it is off
+    """)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,8 +220,8 @@ def _collective_ends(trace: Trace) -> Ints:
 
 
 QUALITY = Analysis(
-    name="quality",
-    spec=SPEC,
+    "quality",
+    SPEC,
     uses=tuple(name for name, table in TABLES.items() if not table.detail_of),
     whole=("api_calls",),
     of_steps=True,

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from typing import Any, Final, Self
 
 import numpy as np
@@ -111,6 +112,22 @@ _DECLARATION: Final = re.compile(
 )
 
 
+def _lines_of(text: str) -> list[str]:
+    return re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines()
+
+
+def _column(line: str) -> Column:
+    said = _DECLARATION.fullmatch(line)
+    if said is None:
+        raise ValueError(f"no column is declared by {line!r}")
+    name, weight = said["name"], said["weight"] or ""
+    known = (unit for end, unit in _UNITS if f"_{name}".endswith(f"_{end}"))
+    told = Unit.FLAG if name.startswith("is_") else next(known, Unit.TEXT)
+    unit = Unit(said["unit"]) if said["unit"] else told
+    combine = _KINDS.get(said["kind"]) or Combine(said["kind"])
+    return Column(name, unit, said["meaning"], combine, weight)
+
+
 def columns(text: str) -> tuple[Column, ...]:
     """Return the columns that ``text`` declares, one a line; what is indented goes on with it.
 
@@ -121,18 +138,7 @@ def columns(text: str) -> tuple[Column, ...]:
     Raises:
         ValueError: a line declares no column.
     """
-    found = []
-    for line in re.sub(r"\n +", " ", textwrap.dedent(text).strip()).splitlines():
-        said = _DECLARATION.fullmatch(line)
-        if said is None:
-            raise ValueError(f"no column is declared by {line!r}")
-        name, weight = said["name"], said["weight"] or ""
-        known = (unit for end, unit in _UNITS if f"_{name}".endswith(f"_{end}"))
-        told = Unit.FLAG if name.startswith("is_") else next(known, Unit.TEXT)
-        unit = Unit(said["unit"]) if said["unit"] else told
-        combine = _KINDS.get(said["kind"]) or Combine(said["kind"])
-        found.append(Column(name, unit, said["meaning"], combine, weight))
-    return tuple(found)
+    return tuple(map(_column, _lines_of(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +150,10 @@ class TableSpec:
     columns: tuple[Column, ...]
 
     @classmethod
-    def of(cls, name: str, about: str, *parts: str | Column) -> Self:
-        """Return a table of columns, and of what `columns` reads from texts."""
-        found = [columns(part) if isinstance(part, str) else (part,) for part in parts]
-        return cls(name, about, tuple(column for own in found for column in own))
+    def of(cls, *parts: str | Column) -> TableSpec:
+        """Return the table that texts and columns declare, as `ResultSpec.of` takes them."""
+        (table,) = ResultSpec.of(*parts).tables
+        return table
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
@@ -186,9 +192,37 @@ class ResultSpec:
     scalars: tuple[Column, ...] = ()
 
     @classmethod
-    def of(cls, *tables: TableSpec, scalars: str = "") -> Self:
-        """Return what holds ``tables``, and the scalars that `columns` reads."""
-        return cls(tables, columns(scalars) if scalars else ())
+    def of(cls, *parts: str | Column | TableSpec) -> Self:
+        """Return the tables and scalars that ``parts`` declare.
+
+        In a text a table begins with a line "table NAME: what it is about", and the scalars with
+        "scalars:"; below are their columns, as `columns` reads them.
+
+        Raises:
+            ValueError: a line declares no column.
+        """
+        tables: list[TableSpec | tuple[str, str, list[Column]]] = []
+        scalars: list[Column] = []
+        own = scalars
+        lines = (_lines_of(part) if isinstance(part, str) else [part] for part in parts)
+        for line in chain.from_iterable(lines):
+            if isinstance(line, TableSpec):
+                tables.append(line)
+            elif isinstance(line, Column):
+                own.append(line)
+            elif line.startswith("table "):
+                name, _, about = line.removeprefix("table ").partition(": ")
+                own = []
+                tables.append((name, about, own))
+            elif line == "scalars:":
+                own = scalars
+            else:
+                own.append(_column(line))
+        found = (
+            one if isinstance(one, TableSpec) else TableSpec(one[0], one[1], tuple(one[2]))
+            for one in tables
+        )
+        return cls(tuple(found), tuple(scalars))
 
     def table(self, name: str) -> TableSpec:
         """Return the table called ``name``.

@@ -14,123 +14,88 @@ from typing import Final
 
 import pandas as pd
 
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 
 BETTER: Final = ("higher", "lower", "")
 """Which way a measure gets better; "": neither."""
 
-SUMMARY: Final = ResultSpec.of(
-    TableSpec.of(
-        "measures",
-        "the run in single numbers",
-        """
-        key measure: its name with the unit at its end: samples_per_s, step_period_ns,
-            time_to_train_ns, world_size, global_batch_count …
-        same value [number]: how much, in the unit of its name
-        same unit: the unit, as columns of results have it
-        same scope: whose it is: run, rank, device or node
-        same better: higher or lower; empty: neither
-        same low [number]: the lower end of the 95 % interval
-        same high [number]: the upper end of it
-        same source: measured, computed, printed, or recorded
-        """,
-    ),
-    TableSpec.of(
-        "steps",
-        "steps in the order in which they ran, of long runs blocks of neighbouring steps",
-        """
-        key life [number]: which start of the program: 0, and 1, 2 … after restarts
-        key rank: the rank
-        key step: the number of the step, of a block that of its first
-        total steps_count: how many steps the row stands for
-        same at_ns: when it starts
-        total period_ns: from its start to that of the next one
-        total between_ns: of the period what lies behind the step
-        total device_ns: the span of its work on the devices
-        total compute_ns: of it compute; the five are means over devices
-        total exposed_communication_ns: of it communication, not hidden
-        total exposed_transfer_ns: of it copies, not hidden
-        total device_memory_ns: of it copies inside the device, not hidden
-        total idle_ns: of it idle
-        total waited_ns: waiting in collectives for the last rank to come
-        total samples_count: the samples of its batches
-        same is_warmup: whether it is warm-up
-        """,
-    ),
-    TableSpec.of(
-        "makeup",
-        "what the steady window of a device is made of, all devices added up",
-        """
-        key part: one of the five parts
-        key kind: kernel, copy, collective, waiting, rest, or the cause of idle time
-        key name: its name, as `explain` has it
-        same class: of kernels the class
-        same place_ratio: where in a step it begins, the mean: 0 … 1
-        total ns: how long; all add up to the window of all devices
-        total count: how many began in it, of idle time how many gaps
-        total n_bytes: how much copies and collectives moved
-        """,
-    ),
-    TableSpec.of(
-        "metrics",
-        "what the program measured of itself",
-        """
-        key metric: its name: loss, top1, samples_per_s …
-        key life [number]: which start of the program
-        key rank: whose; not known: of the run
-        key step: after how many steps; not known where only epochs are
-        key epoch [number]: after how many epochs, fractions too
-        same at_ns: when
-        same samples_count: after how many samples
-        same value [number]: its value
-        same scope: run, rank, device or node
-        same over: what it is a mean of: step, interval, epoch, run, ema
-        """,
-    ),
-    TableSpec.of(
-        "epochs",
-        "the epochs",
-        """
-        key life [number]: which start of the program
-        key epoch [number]: its number, as the program counts
-        same at_ns: when it starts
-        same duration_ns: how long it takes
-        same steps_count: its steps
-        same samples_count: its samples
-        same ranks_count: how many ranks trained it, at its end
-        """,
-    ),
-    TableSpec.of(
-        "events",
-        "what happened to the run",
-        """
-        key event [number]: its number, in the order in which they happened
-        same kind: start, end, setup, initialisation, rendezvous, membership, rescaling, restart,
-            failure, checkpoint, evaluation, time_lost …
-        same at_ns: when
-        same duration_ns: how long it took
-        same life [number]: which start of the program
-        same rank: the rank it happened to
-        same node: the node it happened to
-        same epoch [number]: in which epoch
-        same value [number]: such as the number of ranks after it
-        same text: what was said of it
-        """,
-    ),
-    TableSpec.of(
-        "lives",
-        "every start of every rank, until it ended",
-        """
-        key life [number]: which start of the program
-        key rank: the rank
-        key node: the node it ran on
-        same at_ns: when it started
-        same end_ns [at_ns]: when it ended
-        same ended: how: finished, killed, failed; empty: not known
-        same source: the file that holds it
-        """,
-    ),
-)
+SUMMARY: Final = ResultSpec.of("""
+    table measures: the run in single numbers
+    key measure: its name with the unit at its end: samples_per_s, step_period_ns, time_to_train_ns,
+        world_size, global_batch_count …
+    same value [number]: how much, in the unit of its name
+    same unit: the unit, as columns of results have it
+    same scope: whose it is: run, rank, device or node
+    same better: higher or lower; empty: neither
+    same low [number]: the lower end of the 95 % interval
+    same high [number]: the upper end of it
+    same source: measured, computed, printed, or recorded
+    table steps: steps in the order in which they ran, of long runs blocks of neighbouring steps
+    key life [number]: which start of the program: 0, and 1, 2 … after restarts
+    key rank: the rank
+    key step: the number of the step, of a block that of its first
+    total steps_count: how many steps the row stands for
+    same at_ns: when it starts
+    total period_ns: from its start to that of the next one
+    total between_ns: of the period what lies behind the step
+    total device_ns: the span of its work on the devices
+    total compute_ns: of it compute; the five are means over devices
+    total exposed_communication_ns: of it communication, not hidden
+    total exposed_transfer_ns: of it copies, not hidden
+    total device_memory_ns: of it copies inside the device, not hidden
+    total idle_ns: of it idle
+    total waited_ns: waiting in collectives for the last rank to come
+    total samples_count: the samples of its batches
+    same is_warmup: whether it is warm-up
+    table makeup: what the steady window of a device is made of, all devices added up
+    key part: one of the five parts
+    key kind: kernel, copy, collective, waiting, rest, or the cause of idle time
+    key name: its name, as `explain` has it
+    same class: of kernels the class
+    same place_ratio: where in a step it begins, the mean: 0 … 1
+    total ns: how long; all add up to the window of all devices
+    total count: how many began in it, of idle time how many gaps
+    total n_bytes: how much copies and collectives moved
+    table metrics: what the program measured of itself
+    key metric: its name: loss, top1, samples_per_s …
+    key life [number]: which start of the program
+    key rank: whose; not known: of the run
+    key step: after how many steps; not known where only epochs are
+    key epoch [number]: after how many epochs, fractions too
+    same at_ns: when
+    same samples_count: after how many samples
+    same value [number]: its value
+    same scope: run, rank, device or node
+    same over: what it is a mean of: step, interval, epoch, run, ema
+    table epochs: the epochs
+    key life [number]: which start of the program
+    key epoch [number]: its number, as the program counts
+    same at_ns: when it starts
+    same duration_ns: how long it takes
+    same steps_count: its steps
+    same samples_count: its samples
+    same ranks_count: how many ranks trained it, at its end
+    table events: what happened to the run
+    key event [number]: its number, in the order in which they happened
+    same kind: start, end, setup, initialisation, rendezvous, membership, rescaling, restart,
+        failure, checkpoint, evaluation, time_lost …
+    same at_ns: when
+    same duration_ns: how long it took
+    same life [number]: which start of the program
+    same rank: the rank it happened to
+    same node: the node it happened to
+    same epoch [number]: in which epoch
+    same value [number]: such as the number of ranks after it
+    same text: what was said of it
+    table lives: every start of every rank, until it ended
+    key life [number]: which start of the program
+    key rank: the rank
+    key node: the node it ran on
+    same at_ns: when it started
+    same end_ns [at_ns]: when it ended
+    same ended: how: finished, killed, failed; empty: not known
+    same source: the file that holds it
+    """)
 CONTRADICTS: Final = "the log contradicts itself"
 """How a note begins that says that numbers of a source rule one another out."""
 _HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap")

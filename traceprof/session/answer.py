@@ -41,10 +41,8 @@ PAGE: Final = (
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 
 
-ONE_OFF: Final = TableSpec.of(
-    "one_off",
-    "one row per process and kind of cost that the run paid once, the longest first",
-    """
+ONE_OFF: Final = TableSpec.of("""
+    table one_off: one row per process and kind of cost that the run paid once, the longest first
     key process: the process
     key kind: compiling, loading kernels, checkpoint, evaluation, warm-up or loading
     same count: how often; of warm-up, how many steps
@@ -52,8 +50,7 @@ ONE_OFF: Final = TableSpec.of(
     same outside_ns: how much of that lies outside the window
     same at_ns: when the first of it began
     same until_ns [at_ns]: when the last of it ended
-    """,
-)
+    """)
 """What a run paid once, as a page has it."""
 
 _OF_RANK: Final = re.compile(r"^rank \d+ ?")

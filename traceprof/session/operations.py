@@ -24,10 +24,8 @@ _CHUNK: Final = 20_000
 _TABLES: Final = frozenset({*DEVICE_TABLES, "kernel_shapes", "devices", "processes", "environment"})
 
 
-OPERATIONS: Final = TableSpec.of(
-    "operations",
-    "one row per kernel, copy and memset of a device, in the order of their starts",
-    """
+OPERATIONS: Final = TableSpec.of("""
+    table operations: one row per kernel, copy and memset of a device, in the order of their starts
     key at_ns: its start, after the start of the run
     same duration_ns: how long it took
     same rank: the rank whose process launched it
@@ -51,20 +49,16 @@ OPERATIONS: Final = TableSpec.of(
     same src_kind: the kind of memory that a copy reads
     same dst_kind: the kind of memory that it writes
     key name: the name of the kernel, or [CUDA memcpy HtoD] …
-    """,
-)
-LAUNCHES: Final = TableSpec.of(
-    "launches",
-    "one row per kernel: how Nsight Compute finds it again",
-    """
+    """)
+LAUNCHES: Final = TableSpec.of("""
+    table launches: one row per kernel: how Nsight Compute finds it again
     key at_ns: its start, after the start of the run
     same duration_ns: how long it took
     same rank: the rank whose process launched it
     key function: the function of the kernel
     same skip [count]: how many of that function its process had launched before
     same command: the program, where the recording noted it
-    """,
-)
+    """)
 
 
 @dataclass(frozen=True, slots=True)

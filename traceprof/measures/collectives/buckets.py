@@ -20,7 +20,7 @@ from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_ra
 from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.trace import Trace
 
 
@@ -54,11 +54,9 @@ def traffic_per_step(ranks: Ranks, work: CompactTable) -> dict[str, float | None
 
 _KEYS: Final = ["process", "place", "op", "phase", "size_bytes"]
 
-_BUCKETS: Final = TableSpec.of(
-    "buckets",
-    "one row per process and place in the step; steps with another operation or size at a"
-    " place have rows of their own",
-    """
+SPEC: Final = ResultSpec.of("""
+    table buckets: one row per process and place in the step; steps with another operation or size
+        at a place have rows of their own
     key process: the process
     key place [number]: 1 is the first collective of a step
     key op: the operation
@@ -70,19 +68,13 @@ _BUCKETS: Final = TableSpec.of(
     same exposed_ns: the median of what compute does not hide
     same algbw_bytes_per_s: size of the operation over time
     same busbw_bytes_per_s: what each link must carry
-    """,
-)
-_STEPS: Final = TableSpec.of(
-    "steps",
-    "one row per step of the window",
-    """
+    table steps: one row per step of the window
     key step: the number of the step
     total count: its collectives, of all ranks
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _BUCKETS, _STEPS, scalars="same step_source: what the steps are known by"
-)
+    scalars:
+    same step_source: what the steps are known by
+    """)
+_BUCKETS, _ = SPEC.tables
 
 
 def measure_buckets(trace: Trace) -> Result:

@@ -26,20 +26,18 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of, numbered
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.names.ranges import UNCLAIMED
 
 _KEYS: Final = ["op", "group", "group_size", "sizes"]
 
-_CLASSES: Final = TableSpec.of(
-    "classes",
-    "one row per operation, group and class of message sizes, by total time over all ranks."
-    " Bandwidths are as nccl-tests define them, sizes over times of all together: of"
-    " collectives that ranks share the shortest time of the ranks, which holds no waiting,"
-    " else the time as it is; none where sizes, times or the number of ranks are not known",
-    """
+SPEC: Final = ResultSpec.of("""
+    table classes: one row per operation, group and class of message sizes, by total time over all
+        ranks. Bandwidths are as nccl-tests define them, sizes over times of all together: of
+        collectives that ranks share the shortest time of the ranks, which holds no waiting, else
+        the time as it is; none where sizes, times or the number of ranks are not known
     key op: the operation
     key sizes: the class of what a rank hands in (K and M are binary)
     total count: how many, of all ranks
@@ -56,33 +54,17 @@ _CLASSES: Final = TableSpec.of(
     same algorithm: algorithms and protocols, by the kernels' names
     same dtype: the types of the elements
     same peak_bytes_per_s: the peak of the link in one direction
-    """,
-)
-_PHASES: Final = TableSpec.of(
-    "phases",
-    "one row per phase whose code called collectives, the most exposed first",
-    """
+    table phases: one row per phase whose code called collectives, the most exposed first
     key phase: the phase of the training loop
     total count: how many
     total exposed_ns: what compute does not hide of them
-    """,
-)
-_PEAKS: Final = TableSpec.of(
-    "peaks",
-    "one row per size of groups: the link that bandwidths are held against",
-    """
+    table peaks: one row per size of groups: the link that bandwidths are held against
     key group_size [count]: how many ranks
     same peak_bytes_per_s: the peak of the link in one direction
     same link: which link that is
     same source: who says so
     same is_wider: more ranks than a machine of this run has GPUs
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _CLASSES,
-    _PHASES,
-    _PEAKS,
-    scalars="""
+    scalars:
     total count: collectives in the window, of all ranks
     total shared_count: of these, shared by several ranks of the run
     total unsized_count: of these, of unknown size
@@ -93,8 +75,8 @@ SPEC: Final = ResultSpec.of(
     derived per_step_count [number]: collectives per step of a rank
     derived per_step_bytes: what a rank hands in per step
     derived all_reduce_ratio: share of the steps in which all-reduces run
-    """,
-)
+    """)
+_CLASSES, _PHASES, _PEAKS = SPEC.tables
 
 
 def measure_collectives(ranks: Ranks) -> Result:
@@ -248,11 +230,7 @@ def _peaks(ranks: Ranks, classes: pd.DataFrame, work: CompactTable) -> pd.DataFr
     peaks = dict(zip(judged["group_size"].tolist(), judged["peak"].tolist(), strict=True))
     sizes = [*peaks, *sorted(wider - set(peaks))]
     rows = [
-        {
-            "group_size": size,
-            **columns_of_peak(peaks.get(size)),
-            "is_wider": size in wider,
-        }
+        {"group_size": size, **columns_of_peak(peaks.get(size)), "is_wider": size in wider}
         for size in sizes
     ]
     return _PEAKS.frame(rows)

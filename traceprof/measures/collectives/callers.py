@@ -21,7 +21,7 @@ from traceprof.measures.host.phases import adopting_range_of_launches, phases_of
 from traceprof.measures.steps.find import find_steps, steps_of_calls
 from traceprof.model.compact import CompactTable
 from traceprof.model.intervals import Int64Array
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED, codes_containing
@@ -68,11 +68,7 @@ def callers_of_collectives(trace: Trace) -> _Names:
 
 
 def _called_in(
-    trace: Trace,
-    kept: npt.NDArray[np.bool_],
-    codes: Int64Array,
-    names: _Names,
-    nothing: str,
+    trace: Trace, kept: npt.NDArray[np.bool_], codes: Int64Array, names: _Names, nothing: str
 ) -> _Names:
     """Return the name of the innermost of the ``kept`` ranges around the call of each collective.
 
@@ -112,10 +108,8 @@ def of_rows(
 
 _KEYS: Final = ["phase", "caller", "op"]
 
-_CALLERS: Final = TableSpec.of(
-    "callers",
-    "one row per phase, caller and operation, the most exposed first",
-    """
+SPEC: Final = ResultSpec.of("""
+    table callers: one row per phase, caller and operation, the most exposed first
     key phase: the phase whose code called
     key caller: the innermost range around the call, empty outside any
     key op: the operation
@@ -127,9 +121,8 @@ _CALLERS: Final = TableSpec.of(
     derived exposed_ratio: exposed_ns of total_ns
     total unsized_count: of these, of unknown size
     total unplaced_count: of these, timed but not on a device
-    """,
-)
-SPEC: Final = ResultSpec.of(_CALLERS)
+    """)
+_CALLERS: Final = SPEC.tables[0]
 
 
 def measure_callers(trace: Trace) -> Result:

@@ -21,7 +21,7 @@ from traceprof.measures.facts import fact
 from traceprof.model.intervals import Int64Array
 from traceprof.model.placement import UNTIED_CLOCKS, retime
 from traceprof.model.ranks import Ranks, change_each
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
 
@@ -319,10 +319,8 @@ def _on_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
         yield f"the clocks of {', '.join(named)} are not tied to the others by any collective"
 
 
-_TABLE: Final = TableSpec.of(
-    "clocks",
-    "one row per rank: its clock against that of the first rank",
-    """
+SPEC: Final = ResultSpec.of("""
+    table clocks: one row per rank: its clock against that of the first rank
     same rank: the rank
     same offset_ns: how much the clock is ahead, in the middle
     same drift_ppm [number]: how fast that grows, in parts per million
@@ -331,9 +329,8 @@ _TABLE: Final = TableSpec.of(
     same host: the host of the rank
     key process: the process of the rank
     key device: its device, where a process drives several
-    """,
-)
-SPEC: Final = ResultSpec.of(_TABLE)
+    """)
+_TABLE: Final = SPEC.tables[0]
 
 
 def measure_alignment(ranks: Ranks) -> Result:

@@ -25,14 +25,12 @@ from traceprof.measures.collectives.operations import (
 from traceprof.measures.collectives.rates import with_sizes
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result, ResultSpec, TableSpec
+from traceprof.model.results import Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
-_TABLE: Final = TableSpec.of(
-    "events",
-    "one row per collective, in the order of time",
-    """
+SPEC: Final = ResultSpec.of("""
+    table events: one row per collective, in the order of time
     same at_ns: its start
     same op: the operation
     same phase: the phase whose code called it
@@ -56,9 +54,8 @@ _TABLE: Final = TableSpec.of(
     same protocol: the protocol that the kernel names
     same kernels_count: how many kernels carried it out
     key number [number]: its place in the recording of the process, from 0
-    """,
-)
-SPEC: Final = ResultSpec.of(_TABLE)
+    """)
+_TABLE: Final = SPEC.tables[0]
 _WORDS: Final = {"send": "to", "recv": "from"}
 
 

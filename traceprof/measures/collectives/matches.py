@@ -229,12 +229,7 @@ class _Numbers:
         values: npt.NDArray[np.object_] = np.array([*map(str, _WAYS), ""], object)
         return values[self._matched_by]
 
-    def take(
-        self,
-        rows: Int64Array,
-        places: Int64Array,
-        matched_by: MatchedBy,
-    ) -> None:
+    def take(self, rows: Int64Array, places: Int64Array, matched_by: MatchedBy) -> None:
         """Number those of ``rows`` whose places are equal and not negative."""
         known = np.flatnonzero(places >= 0)
         distinct, number = np.unique(places[known], return_inverse=True)

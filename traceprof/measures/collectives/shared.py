@@ -15,15 +15,13 @@ from traceprof.measures.collectives.operations import SINGLE_OPS
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.facts import fact
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 
 _JITTER_NS: Final = 10_000
 
-_COLLECTIVES: Final = TableSpec.of(
-    "collectives",
-    "one row per collective, once for all its ranks, in the order of time",
-    """
+SPEC: Final = ResultSpec.of("""
+    table collectives: one row per collective, once for all its ranks, in the order of time
     same at_ns: the start of the last rank
     same op: what it does
     same route: of a message: from which rank to which
@@ -43,19 +41,15 @@ _COLLECTIVES: Final = TableSpec.of(
     total apart_ns: how much earlier than the last all others began, together: also while they
         computed, and before the ranks were in step
     key number [number]: its place in the order of time, of the whole run
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _COLLECTIVES,
-    scalars="""
+    scalars:
     total shared_count: those that ranks share
     total alone_count: those that only one rank has
     total partial_count: shared by fewer ranks than their communicator has
     total unnamed_count: matched by order and time, for want of a name
     total guessed_count: matched by a guess
     total apart_count: those in which a rank starts after another has ended
-    """,
-)
+    """)
+_COLLECTIVES: Final = SPEC.tables[0]
 _NOTES: Final = {
     "alone_count": "{n:count} collectives of single ranks have no partner in the trace",
     "partial_count": "{n:count} have fewer ranks in the trace than their communicator has",

@@ -213,12 +213,7 @@ def _exposed(
         since = np.maximum(syncs[rows], 0)
         until = np.maximum(starts[rows], since)
         own_ns[rows] = until - since - time.covered_ns(since, until)
-    return {
-        "wait_ns": releases - in_step,
-        "exposed_ns": exposed,
-        "skew_ns": skew,
-        "own_ns": own_ns,
-    }
+    return {"wait_ns": releases - in_step, "exposed_ns": exposed, "skew_ns": skew, "own_ns": own_ns}
 
 
 def where_in(table: CompactTable, rows: CompactTable) -> Int64Array:

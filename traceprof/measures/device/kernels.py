@@ -13,21 +13,18 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import grouped, in_order, lengths_of
 from traceprof.model.combining import medians_of
-from traceprof.model.results import Note, Result, ResultSpec, Samples, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec, Samples
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK, SHORT_NS, MatrixUnits, copy_titles, matrix_units
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
 KERNELS_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "kernels",
-        "one row per kernel name, by total time (added up over streams and devices)",
-        """
-        key name: the name of the kernel
-        key activity: what kind of work it does
-        """,
-        *DURATIONS,
-    )
+    """
+    table kernels: one row per kernel name, by total time (added up over streams and devices)
+    key name: the name of the kernel
+    key activity: what kind of work it does
+    """,
+    *DURATIONS,
 )
 
 
@@ -38,11 +35,7 @@ def measure_kernels(trace: Trace) -> Result:
 
 
 KERNELS = Analysis(
-    name="kernels",
-    spec=KERNELS_SPEC,
-    needs=("kernels",),
-    of_rank=measure_kernels,
-    finish=finish_durations,
+    "kernels", KERNELS_SPEC, needs=("kernels",), of_rank=measure_kernels, finish=finish_durations
 )
 
 
@@ -50,21 +43,16 @@ _GPU: Final = "GPU activities"
 _CALLS: Final = "API calls"
 _OF_DURATIONS: Final = {column.name: column for column in DURATIONS}
 SUMMARY_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "summary",
-        "one row per kernel, direction of copies and call of CUDA; shares are of the kind",
-        """
-        key kind: GPU activities, or API calls of the host
-        key name: the name of the kernel or the call, or [CUDA memcpy HtoD] …
-        derived share_ratio: total_ns of the sum over the rows of the kind
-        """,
-        _OF_DURATIONS["total_ns"],
-        _OF_DURATIONS["count"],
-        *(_OF_DURATIONS[f"{of}_ns"] for of in ("mean", "median", "min", "max")),
-        """
-        derived deviation_ns: the standard deviation of the durations (of a sample: n − 1)
-        """,
-    )
+    """
+    table summary: one row per kernel, direction of copies and call of CUDA; shares are of the kind
+    key kind: GPU activities, or API calls of the host
+    key name: the name of the kernel or the call, or [CUDA memcpy HtoD] …
+    derived share_ratio: total_ns of the sum over the rows of the kind
+    """,
+    _OF_DURATIONS["total_ns"],
+    _OF_DURATIONS["count"],
+    *(_OF_DURATIONS[f"{of}_ns"] for of in ("mean", "median", "min", "max")),
+    "derived deviation_ns: the standard deviation of the durations (of a sample: n − 1)",
 )
 _TABLES: Final = ("kernels", "copies", "api_calls")
 
@@ -109,33 +97,28 @@ def _deviations(table: pd.DataFrame, samples: Samples) -> np.ndarray:
 
 
 SUMMARY = Analysis(
-    name="summary", spec=SUMMARY_SPEC, uses=_TABLES, of_rank=measure_summary, finish=_finish_summary
+    "summary", SUMMARY_SPEC, uses=_TABLES, of_rank=measure_summary, finish=_finish_summary
 )
 
 
-CLASSES_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "classes",
-        "one row per activity and phase, by total time",
-        """
-        key activity: what kind of work it is
-        key phase: the phase that launched it; "" where none are named
-        total count: how many kernels
-        total total_ns: their durations added up over streams and devices
-        derived share_ratio: total_ns of the sum over all rows
-        median median_ns: the median duration
-        total short_count: how many are shorter than 10 µs
-        derived short_ratio: the share of the kernels that are that short
-        total tensor_core_ns: total_ns in kernels named after tensor cores (AMD: matrix cores); not
-            known of work that has no use for them
-        derived tensor_core_ratio: tensor_core_ns of what is told: total_ns without
-            tensor_core_unknown_ns
-        total launch_ns: host time in the calls that launched them
-        total tensor_core_unknown_ns: total_ns in GEMM, convolution and attention kernels of
-            which names do not tell
-        """,
-    )
-)
+CLASSES_SPEC: Final = ResultSpec.of("""
+    table classes: one row per activity and phase, by total time
+    key activity: what kind of work it is
+    key phase: the phase that launched it; "" where none are named
+    total count: how many kernels
+    total total_ns: their durations added up over streams and devices
+    derived share_ratio: total_ns of the sum over all rows
+    median median_ns: the median duration
+    total short_count: how many are shorter than 10 µs
+    derived short_ratio: the share of the kernels that are that short
+    total tensor_core_ns: total_ns in kernels named after tensor cores (AMD: matrix cores); not
+        known of work that has no use for them
+    derived tensor_core_ratio: tensor_core_ns of what is told: total_ns without
+        tensor_core_unknown_ns
+    total launch_ns: host time in the calls that launched them
+    total tensor_core_unknown_ns: total_ns in GEMM, convolution and attention kernels of which names
+        do not tell
+    """)
 _OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
 
 
@@ -205,8 +188,8 @@ def _notes(table: pd.DataFrame) -> list[Note]:
 
 
 CLASSES = Analysis(
-    name="classes",
-    spec=CLASSES_SPEC,
+    "classes",
+    CLASSES_SPEC,
     needs=("kernels",),
     uses=("api_calls", "ranges", "host_ops"),
     whole=("ranges",),

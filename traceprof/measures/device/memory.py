@@ -12,7 +12,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.states import HostPhases, find_host_phases
 from traceprof.measures.rows import Floats, Ints, Texts, in_order
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import stack
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import UNCLAIMED
@@ -35,22 +35,17 @@ _NONE: Final = (
 )
 
 
-SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "memory",
-        "one row per source, metric and phase, by peak",
-        """
-        key source: what was sampled: a device, a process
-        key metric: what it is called there
-        key phase: what the host did at the time of the samples; "" where no process or several name
-            phases
-        total count: how many samples
-        largest peak_bytes: the largest of them
-        mean(count) mean_bytes: their mean
-        same last_bytes: the last of them
-        """,
-    )
-)
+SPEC: Final = ResultSpec.of("""
+    table memory: one row per source, metric and phase, by peak
+    key source: what was sampled: a device, a process
+    key metric: what it is called there
+    key phase: what the host did at the time of the samples; "" where no process or several name
+        phases
+    total count: how many samples
+    largest peak_bytes: the largest of them
+    mean(count) mean_bytes: their mean
+    same last_bytes: the last of them
+    """)
 
 
 def _memory_samples(samples: pd.DataFrame) -> pd.DataFrame:
@@ -108,10 +103,5 @@ def _finish(result: Result) -> Result:
 
 
 MEMORY = Analysis(
-    name="memory",
-    spec=SPEC,
-    needs=("samples",),
-    uses=("ranges",),
-    of_ranks=measure_memory,
-    finish=_finish,
+    "memory", SPEC, needs=("samples",), uses=("ranges",), of_ranks=measure_memory, finish=_finish
 )

@@ -17,7 +17,7 @@ from traceprof.measures.facts import fact
 from traceprof.measures.rows import Ints, in_order
 from traceprof.model.combining import combine
 from traceprof.model.grouping import numbered
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT, SHAPE_COLUMNS, shapes_of
 from traceprof.model.trace import Trace
 
@@ -140,30 +140,25 @@ def _model_of(trace: Trace, device: int) -> tuple[int, int]:
 _OF_DEVICES: Final = ("compute_capability", "sm_count")
 
 
-SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "occupancy",
-        "one row per kernel and way of launching it, by total time; occupancy is theoretical: "
-        "it follows from the launch, nothing was measured",
-        """
-        key name: the name of the kernel
-        total total_ns: the durations of all added up
-        derived share_ratio: total_ns of the sum over all rows
-        total count: how often it was launched so
-        mean(total_ns) occupancy_ratio: warps that a multiprocessor can hold of it to those that
-            there can be at most
-        same limiter: what allows no more blocks on a multiprocessor
-        mean(total_ns) waves [number]: how often its blocks can fill the GPU; below 1 it never does
-        mean(total_ns) tail_ratio: how full the last wave is
-        key grid: blocks of the launch in x, y and z
-        key block: threads of a block in x, y and z
-        key registers [number]: registers of a thread
-        key shared_bytes: static and dynamic shared memory of a block
-        mean(total_ns) sm_blocks [number]: blocks of it on a multiprocessor
-        derived mean_ns: the mean duration
-        """,
-    )
-)
+SPEC: Final = ResultSpec.of("""
+    table occupancy: one row per kernel and way of launching it, by total time; occupancy is
+        theoretical: it follows from the launch, nothing was measured
+    key name: the name of the kernel
+    total total_ns: the durations of all added up
+    derived share_ratio: total_ns of the sum over all rows
+    total count: how often it was launched so
+    mean(total_ns) occupancy_ratio: warps that a multiprocessor can hold of it to those that there
+        can be at most
+    same limiter: what allows no more blocks on a multiprocessor
+    mean(total_ns) waves [number]: how often its blocks can fill the GPU; below 1 it never does
+    mean(total_ns) tail_ratio: how full the last wave is
+    key grid: blocks of the launch in x, y and z
+    key block: threads of a block in x, y and z
+    key registers [number]: registers of a thread
+    key shared_bytes: static and dynamic shared memory of a block
+    mean(total_ns) sm_blocks [number]: blocks of it on a multiprocessor
+    derived mean_ns: the mean duration
+    """)
 _SIZES: Final = ("grid", "block")
 _ADDED: Final = ("count", "total_ns")
 
@@ -243,8 +238,8 @@ def _notes(table: pd.DataFrame) -> list[Note]:
 
 
 OCCUPANCY = Analysis(
-    name="occupancy",
-    spec=SPEC,
+    "occupancy",
+    SPEC,
     needs=("kernels", "kernel_shapes"),
     uses=("devices",),
     of_rank=measure_occupancy,

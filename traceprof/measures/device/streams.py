@@ -15,28 +15,22 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import Ints, in_order, ints, sums_at
 from traceprof.model.intervals import union_lengths
-from traceprof.model.results import Result, ResultSpec, TableSpec
+from traceprof.model.results import Result, ResultSpec
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _KERNEL_WAIT_NS: Final = 30_000
 """A shorter gap before work that had been launched is the usual pause between two kernels."""
-SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "streams",
-        "one row per device and stream, by busy time; gaps are those between its own work",
-        """
-        key device: the number of the device in the run
-        key stream: the number of the stream
-        total count: kernels and copies
-        total busy_ns: when any of them ran
-        total host_wait_ns: gaps before work that was launched after the gap had opened
-        total kernel_wait_ns: other gaps below 30 µs
-        total other_ns: the remaining gaps: it waited for something else, or the launch was not
-            recorded
-        total gap_count: how many gaps there are
-        """,
-    )
-)
+SPEC: Final = ResultSpec.of("""
+    table streams: one row per device and stream, by busy time; gaps are those between its own work
+    key device: the number of the device in the run
+    key stream: the number of the stream
+    total count: kernels and copies
+    total busy_ns: when any of them ran
+    total host_wait_ns: gaps before work that was launched after the gap had opened
+    total kernel_wait_ns: other gaps below 30 µs
+    total other_ns: the remaining gaps: it waited for something else, or the launch was not recorded
+    total gap_count: how many gaps there are
+    """)
 
 
 def measure_streams(trace: Trace) -> Result:
@@ -83,8 +77,8 @@ def _finish(result: Result) -> Result:
 
 
 STREAMS = Analysis(
-    name="streams",
-    spec=SPEC,
+    "streams",
+    SPEC,
     needs=("kernels", "api_calls"),
     uses=("copies",),
     of_rank=measure_streams,

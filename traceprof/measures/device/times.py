@@ -54,7 +54,7 @@ def _recordings_of_devices(trace: Trace) -> Mapping[int, TimeWindow]:
     windows = {*trace.recordings.values()}
     if len(windows) == 1:  # devices that rest in all of a part of a trace
         found = dict.fromkeys(used_devices(trace), *windows)
-    for process, devices in devices_of_processes(trace).items():
+    for process, devices in devices_at_work(trace).items():
         if (own := trace.recordings.get(process)) is None:
             continue
         for device in devices:
@@ -162,8 +162,7 @@ def device_parts(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-_MEASURES: Final = columns(
-    """
+_MEASURES: Final = columns("""
     total duration_ns: the length of the window, as far as it was recorded
     total compute_ns: when compute kernels ran
     total exposed_communication_ns: when communication ran and no compute hid it
@@ -178,8 +177,7 @@ _MEASURES: Final = columns(
     derived utilisation_ratio: kernel_ns of duration_ns: GPU-Util of nvidia-smi
     derived communication_overlap_ratio: the share of communication that is hidden
     derived transfer_overlap_ratio: the share of these copies that is hidden
-    """
-)
+    """)
 _ON_GRAPHS: Final = (
     "{graphs:count} CUDA graph launches were traced whole and count as compute: "
     "gaps and communication inside them are not seen (nsys --cuda-graph-trace=node)"
@@ -190,17 +188,17 @@ _RATIOS: Final = (
     ("transfer_overlap_ratio", "transfer_overlap_ns", "transfer_ns"),
 )
 BREAKDOWN_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "devices",
-        "one row per device that worked",
-        """
-        key device: the number of the device in the run
-        same name: what the device is
-        """,
-        *_MEASURES,
-    ),
+    """
+    table devices: one row per device that worked
+    key device: the number of the device in the run
+    same name: what the device is
+    """,
+    *_MEASURES,
     TableSpec("total", "all devices added up, their parts and their durations", _MEASURES),
-    scalars="total graphs_count: CUDA graphs that were traced whole, as one kernel each",
+    """
+    scalars:
+    total graphs_count: CUDA graphs that were traced whole, as one kernel each
+    """,
 )
 
 
@@ -222,19 +220,16 @@ def _finish(result: Result) -> Result:
         return empty.with_notes(Note("device work was recorded, but there was none"))
     measures = [c.name for c in BREAKDOWN_SPEC.table("total") if c.name in devices]
     whole = devices[measures].sum().to_frame().T.astype("int64")
-    finished = result.with_table(_with_ratios(devices)).with_table(_with_ratios(whole), "total")
+    for table, frame in (("devices", devices), ("total", whole)):
+        ratios = {name: frame[part] / frame[of].where(frame[of] > 0) for name, part, of in _RATIOS}
+        result = result.with_table(frame.assign(**ratios), table)
     graphs = int(result.scalars["graphs_count"])
-    return finished.with_notes(Note.of(_ON_GRAPHS, graphs=graphs)) if graphs else finished
-
-
-def _with_ratios(frame: pd.DataFrame) -> pd.DataFrame:
-    ratios = {name: frame[part] / frame[of].where(frame[of] > 0) for name, part, of in _RATIOS}
-    return frame.assign(**ratios)
+    return result.with_notes(Note.of(_ON_GRAPHS, graphs=graphs)) if graphs else result
 
 
 BREAKDOWN = Analysis(
-    name="breakdown",
-    spec=BREAKDOWN_SPEC,
+    "breakdown",
+    BREAKDOWN_SPEC,
     needs=("kernels", "copies"),
     uses=("devices",),
     of_rank=measure_breakdown,

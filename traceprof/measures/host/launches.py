@@ -29,7 +29,7 @@ from traceprof.measures.rows import (
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import compact, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.results import Note, Result, ResultSpec, Samples, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec, Samples
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, RowsOf, Trace
 
@@ -102,7 +102,8 @@ def _calls_of_work(trace: Trace, work: pd.DataFrame) -> Ints:
     processes, known, rows = _index_of_calls(trace)
     if work.empty or not len(known):
         return np.full(len(work), _NOTHING, np.int64)
-    keys = _key(work, processes)
+    keys = np.searchsorted(processes, work["process"]) << 40
+    keys += work["correlation"].to_numpy(np.int64)
     place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
     is_known = (known[place] == keys) & np.isin(work["process"], processes)
     is_known &= work["correlation"].to_numpy() != ABSENT
@@ -114,14 +115,10 @@ def _index_of_calls(trace: Trace) -> tuple[Ints, Ints, Array]:
     """Return the processes of the API calls, sorted keys of process and correlation, and rows."""
     calls = trace.api_calls
     processes = np.unique(calls["process"].to_numpy(np.int64))
-    keys = _key(calls, processes)
+    keys = np.searchsorted(processes, calls["process"]) << 40
+    keys += calls["correlation"].to_numpy(np.int64)
     rows = np.argsort(keys, kind="stable")
     return processes, keys[rows], compact(rows)
-
-
-def _key(frame: pd.DataFrame, processes: Ints) -> Ints:
-    place = np.searchsorted(processes, frame["process"].to_numpy())
-    return np.asarray((place << 40) + frame["correlation"].to_numpy(np.int64), np.int64)
 
 
 def _taken(column: pd.Series, place: Ints) -> Ints:
@@ -210,28 +207,24 @@ def _launched(trace: Trace, name: str) -> pd.DataFrame:
     )
 
 
-LAUNCHES_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "launches",
-        "one row per device and launch call, by number",
-        """
-        key device: the number of the device in the run
-        key api: the call that launched the work
-        total count: how many kernels and copies it launched
-        median call_ns: the median length of the call
-        total call_total_ns: the length of all calls added up
-        median delay_ns: the median time from the end of the call to the start of the work, 0 where
-            it starts earlier
-        mean(count) short_ratio: the share of work shorter than its call
-        mean(count) queue_mean [number]: how many launched pieces of work of the device had not
-            started, when one more was launched
-        largest queue_max [count]: the most that had not started
-        mean(count) empty_ratio: the share of launches that found nothing queued or running:
-            launch-bound
-        """,
-    ),
-    scalars="total unlinked_count: kernels and copies whose launch was not recorded",
-)
+LAUNCHES_SPEC: Final = ResultSpec.of("""
+    table launches: one row per device and launch call, by number
+    key device: the number of the device in the run
+    key api: the call that launched the work
+    total count: how many kernels and copies it launched
+    median call_ns: the median length of the call
+    total call_total_ns: the length of all calls added up
+    median delay_ns: the median time from the end of the call to the start of the work, 0 where it
+        starts earlier
+    mean(count) short_ratio: the share of work shorter than its call
+    mean(count) queue_mean [number]: how many launched pieces of work of the device had not started,
+        when one more was launched
+    largest queue_max [count]: the most that had not started
+    mean(count) empty_ratio: the share of launches that found nothing queued or running:
+        launch-bound
+    scalars:
+    total unlinked_count: kernels and copies whose launch was not recorded
+    """)
 _MEDIANS: Final = ("call_ns", "delay_ns")
 
 
@@ -285,8 +278,8 @@ def _finish(result: Result) -> Result:
 
 
 LAUNCHES = Analysis(
-    name="launches",
-    spec=LAUNCHES_SPEC,
+    "launches",
+    LAUNCHES_SPEC,
     needs=("kernels", "api_calls"),
     uses=("copies",),
     of_rank=measure_launches,

@@ -25,7 +25,7 @@ from traceprof.measures.host.ranges import find_parents, self_times
 from traceprof.measures.rows import Bools, Ints, in_order, sums_at
 from traceprof.model.combining import combine
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
@@ -142,27 +142,20 @@ def _operators(spans: pd.DataFrame, parent: Ints) -> tuple[Ints, Ints] | tuple[N
     return pairs["row"].to_numpy(np.int64), pairs["row_of"].to_numpy(np.int64)
 
 
-LAYERS_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "layers",
-        "one row per layer, by device time, else by host time",
-        """
-        key layer: the path of the module, else the name of a range or operator
-        key type: the class of the module; "" where it is not known
-        total count: how often it ran in the window
-        total host_ns: when the host was in it
-        total host_self_ns: when the host was in it, and in no other inside
-        total device_ns: the durations of all that it launched, added up over streams and devices
-        total device_self_ns: the same without the layers inside it
-        total backward_ns: the device time of its backward operators; not there where names do not
-            tell
-        total work_count: how many kernels and copies it launched
-        """,
-    ),
-    scalars="""
+LAYERS_SPEC: Final = ResultSpec.of("""
+    table layers: one row per layer, by device time, else by host time
+    key layer: the path of the module, else the name of a range or operator
+    key type: the class of the module; "" where it is not known
+    total count: how often it ran in the window
+    total host_ns: when the host was in it
+    total host_self_ns: when the host was in it, and in no other inside
+    total device_ns: the durations of all that it launched, added up over streams and devices
+    total device_self_ns: the same without the layers inside it
+    total backward_ns: the device time of its backward operators; not there where names do not tell
+    total work_count: how many kernels and copies it launched
+    scalars:
     same source: what the layers are read from; "" where there are none
-    """,
-)
+    """)
 _NONE: Final = "no layers are named: record with `traceprof record --layers`, or with emit_nvtx"
 
 
@@ -237,8 +230,8 @@ def _finish(result: Result) -> Result:
 
 
 LAYERS = Analysis(
-    name="layers",
-    spec=LAYERS_SPEC,
+    "layers",
+    LAYERS_SPEC,
     uses=("ranges", "host_ops", "kernels", "copies", "api_calls"),
     whole=("ranges", "host_ops"),
     of_ranks=measure_layers,

@@ -28,7 +28,7 @@ from traceprof.model.grouping import (
     sum_of_chains,
 )
 from traceprof.model.intervals import check_pairs, union_lengths
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, key
+from traceprof.model.results import Note, Result, ResultSpec, key
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import unnumbered_names
 
@@ -196,36 +196,31 @@ _NO_KERNELS: Final = pd.DataFrame({"size": [], "sum": []}, dtype="int64")
 _NAME: Final = key("name", "the name, without ids of operators and numbers that stand alone")
 _DOMAIN: Final = key("domain", 'the NVTX domain; "" for the default one')
 RANGE_WORK_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "range_work",
-        "one row per name and domain of range, by device time; ranges nest, so that totals "
-        "add up to more than the work there is",
-        _NAME,
-        _DOMAIN,
-        """
-        total count: how many ranges there are
-        total host_ns: their durations on the host
-        total self_ns: of that, the time in no other range inside
-        total device_ns: the durations of the kernels and copies launched inside, each once
-        derived device_ratio: device_ns of all kernels and copies
-        total union_ns: when a device worked on any of these: the union, added up over devices
-        total own_ns: device_ns of what no other range inside launched
-        total projected_ns: from the first start to the last end of the work of each range, added up
-        total work_count: how many kernels and copies, each once
-        """,
-    ),
-    TableSpec.of(
-        "range_kernels",
-        "one row per range and kernel launched inside it, by device time",
-        _NAME,
-        _DOMAIN,
-        """
-        key kernel: the name of the kernel
-        total count: how many were launched inside
-        total total_ns: their durations
-        """,
-    ),
-    scalars="""
+    """
+    table range_work: one row per name and domain of range, by device time; ranges nest, so that
+        totals add up to more than the work there is
+    """,
+    _NAME,
+    _DOMAIN,
+    """
+    total count: how many ranges there are
+    total host_ns: their durations on the host
+    total self_ns: of that, the time in no other range inside
+    total device_ns: the durations of the kernels and copies launched inside, each once
+    derived device_ratio: device_ns of all kernels and copies
+    total union_ns: when a device worked on any of these: the union, added up over devices
+    total own_ns: device_ns of what no other range inside launched
+    total projected_ns: from the first start to the last end of the work of each range, added up
+    total work_count: how many kernels and copies, each once
+    table range_kernels: one row per range and kernel launched inside it, by device time
+    """,
+    _NAME,
+    _DOMAIN,
+    """
+    key kernel: the name of the kernel
+    total count: how many were launched inside
+    total total_ns: their durations
+    scalars:
     total work_ns: the durations of all kernels and copies
     total outside_ns: the durations of those launched in no range
     total outside_count: how many these are
@@ -375,8 +370,8 @@ def _finish(result: Result) -> Result:
 
 
 RANGE_WORK = Analysis(
-    name="range-work",
-    spec=RANGE_WORK_SPEC,
+    "range-work",
+    RANGE_WORK_SPEC,
     needs=("ranges",),
     uses=("kernels", "copies", "api_calls"),
     whole=("ranges",),

@@ -13,7 +13,7 @@ from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.rows import Ints, bounds, codes_of, in_order, sums_at
 from traceprof.model.grouping import parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.results import Result, ResultSpec, TableSpec
+from traceprof.model.results import Result, ResultSpec
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import plain_names
 
@@ -61,19 +61,16 @@ def _measured(spec: ResultSpec, frame: pd.DataFrame, lane: str) -> Result:
 
 
 RANGES_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "ranges",
-        "one row per name, domain and kind of range, by total host time; ranges nest and run "
-        "on many threads, so that totals add up to more than the window",
-        """
-        key name: the name, without the numbers that PyTorch's emit_nvtx adds
-        key domain: the NVTX domain; "" for the default one
-        key kind: push_pop (they nest on a thread) or start_end
-        """,
-        *DURATIONS[:2],
-        "total self_ns: the time in no other range of the same kind inside, on the same thread",
-        *DURATIONS[2:],
-    )
+    """
+    table ranges: one row per name, domain and kind of range, by total host time; ranges nest and
+        run on many threads, so that totals add up to more than the window
+    key name: the name, without the numbers that PyTorch's emit_nvtx adds
+    key domain: the NVTX domain; "" for the default one
+    key kind: push_pop (they nest on a thread) or start_end
+    """,
+    *DURATIONS[:2],
+    "total self_ns: the time in no other range of the same kind inside, on the same thread",
+    *DURATIONS[2:],
 )
 
 
@@ -84,27 +81,20 @@ def measure_ranges(trace: Trace) -> Result:
 
 
 RANGES = Analysis(
-    name="ranges",
-    spec=RANGES_SPEC,
-    needs=("ranges",),
-    of_rank=measure_ranges,
-    finish=finish_durations,
+    "ranges", RANGES_SPEC, needs=("ranges",), of_rank=measure_ranges, finish=finish_durations
 )
 
 
 OPERATORS_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "operators",
-        "one row per operator, by self time",
-        """
-        key name: the name of the operator or of the call
-        key source: who recorded it: cpu_op (PyTorch's operators), osrt …
-        total count: how often it ran
-        total self_ns: the time in it, and in no operator that it called
-        derived self_ratio: self_ns of the sum over all rows
-        """,
-        *(column for column in DURATIONS if column.name not in ("count", "share_ratio")),
-    )
+    """
+    table operators: one row per operator, by self time
+    key name: the name of the operator or of the call
+    key source: who recorded it: cpu_op (PyTorch's operators), osrt …
+    total count: how often it ran
+    total self_ns: the time in it, and in no operator that it called
+    derived self_ratio: self_ns of the sum over all rows
+    """,
+    *(column for column in DURATIONS if column.name not in ("count", "share_ratio")),
 )
 
 
@@ -121,8 +111,8 @@ def _finish_operators(result: Result) -> Result:
 
 
 OPERATORS = Analysis(
-    name="operators",
-    spec=OPERATORS_SPEC,
+    "operators",
+    OPERATORS_SPEC,
     needs=("host_ops",),
     of_rank=measure_operators,
     finish=_finish_operators,

@@ -31,7 +31,7 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import union_lengths
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, derived, key
+from traceprof.model.results import Note, Result, ResultSpec, Unit, derived, key
 from traceprof.model.trace import Trace
 
 _EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
@@ -43,70 +43,57 @@ _DEVICE: Final = key("device", "the number of the device in the run", Unit.NUMBE
 _SHARE: Final = "total_ns of the window, as far as the device was recorded in it"
 
 IDLE_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "causes",
-        "one row per device and cause, the largest first: per device they are its idle time",
-        _DEVICE,
-        """
-        key cause: what the device waited for
-        total total_ns: how long
-        """,
-        derived("share_ratio", Unit.RATIO, _SHARE),
-        """
-        derived idle_ratio: total_ns of the idle time of the device
-        total gap_count: gaps in which it is the largest cause
-        """,
-    ),
-    TableSpec.of(
-        "names",
-        "one row per device, cause and name that the host was in, the largest first: the time "
-        "of the host's causes, charged by overlap",
-        _DEVICE,
-        """
-        key cause: what the device waited for
-        key name: the innermost range, operator or call that was open, without numbers of steps and
-            occurrences; (nothing recorded) where none was
-        key operator: the outermost operator around it; the name where none is
-        key thread: launching: on the thread that launches what ends the gap; other: on another one,
-            while that thread waited or recorded nothing
-        total total_ns: how long devices were idle in it
-        """,
-        derived("share_ratio", Unit.RATIO, _SHARE),
-        """
-        total gap_count: in how many gaps
-        """,
-    ),
-    TableSpec.of(
-        "devices",
-        "one row per device that worked: how long it was idle, as `breakdown` has it",
-        _DEVICE,
-        """
-        total recorded_ns: the length of the window, as far as recorded
-        total idle_ns: how long it was idle
-        derived share_ratio: idle_ns of recorded_ns
-        """,
-    ),
-    TableSpec.of(
-        "histogram",
-        "the gaps of each device by length",
-        _DEVICE,
-        """
-        key from_ns: the shortest gaps
-        same up_to_ns: the longest gaps are shorter than this
-        total count: how many
-        total total_ns: their lengths added up
-        """,
-    ),
-    TableSpec.of(
-        "host_bound_steps",
-        "the steps in which devices waited more than 30 % of the time for the host",
-        """
-        key process: the process
-        key step: the number of the step
-        same idle_ratio: how much they waited, the mean over devices
-        """,
-    ),
-    scalars="same window_ns: the length of the window",
+    """
+    table causes: one row per device and cause, the largest first: per device they are its idle time
+    """,
+    _DEVICE,
+    """
+    key cause: what the device waited for
+    total total_ns: how long
+    """,
+    derived("share_ratio", Unit.RATIO, _SHARE),
+    """
+    derived idle_ratio: total_ns of the idle time of the device
+    total gap_count: gaps in which it is the largest cause
+    table names: one row per device, cause and name that the host was in, the largest first: the
+        time of the host's causes, charged by overlap
+    """,
+    _DEVICE,
+    """
+    key cause: what the device waited for
+    key name: the innermost range, operator or call that was open, without numbers of steps and
+        occurrences; (nothing recorded) where none was
+    key operator: the outermost operator around it; the name where none is
+    key thread: launching: on the thread that launches what ends the gap; other: on another one,
+        while that thread waited or recorded nothing
+    total total_ns: how long devices were idle in it
+    """,
+    derived("share_ratio", Unit.RATIO, _SHARE),
+    """
+    total gap_count: in how many gaps
+    table devices: one row per device that worked: how long it was idle, as `breakdown` has it
+    """,
+    _DEVICE,
+    """
+    total recorded_ns: the length of the window, as far as recorded
+    total idle_ns: how long it was idle
+    derived share_ratio: idle_ns of recorded_ns
+    table histogram: the gaps of each device by length
+    """,
+    _DEVICE,
+    """
+    key from_ns: the shortest gaps
+    same up_to_ns: the longest gaps are shorter than this
+    total count: how many
+    total total_ns: their lengths added up
+    table host_bound_steps: the steps in which devices waited more than 30 % of the time for the
+        host
+    key process: the process
+    key step: the number of the step
+    same idle_ratio: how much they waited, the mean over devices
+    scalars:
+    same window_ns: the length of the window
+    """,
 )
 
 
@@ -282,8 +269,8 @@ def _notes(steps: pd.DataFrame) -> list[Note]:
 
 
 IDLE = Analysis(
-    name="idle",
-    spec=IDLE_SPEC,
+    "idle",
+    IDLE_SPEC,
     needs=("kernels", "copies", "api_calls"),
     uses=("ranges", "host_ops", "overheads", "devices"),
     whole=("kernels", "copies"),
@@ -294,28 +281,24 @@ IDLE = Analysis(
 
 
 _MOST: Final = 1000
-GAPS_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "gaps",
-        "the longest gaps, the longest first",
-        """
-        key device: the number of the device in the run
-        key at_ns: when it opens
-        same duration_ns: its length inside the window
-        same cause: what the device waited for the longest
-        same cause_ratio: the share of that cause
-        same host_name: what the host was in for most of it, by overlap: a range, operator or call,
-            innermost, of the thread that launches what ends it, else of one that runs; "" where the
-            host held nobody up
-        same host_ratio: the share of the gap charged to that
-        same meanwhile: what other threads ran the longest in it: told, not charged
-        same meanwhile_ratio: the share of the gap that this covers
-        same before: the work that ended before it
-        same after: the work that ends it
-        """,
-    ),
-    scalars="total gaps_count: the gaps of all devices",
-)
+GAPS_SPEC: Final = ResultSpec.of("""
+    table gaps: the longest gaps, the longest first
+    key device: the number of the device in the run
+    key at_ns: when it opens
+    same duration_ns: its length inside the window
+    same cause: what the device waited for the longest
+    same cause_ratio: the share of that cause
+    same host_name: what the host was in for most of it, by overlap: a range, operator or call,
+        innermost, of the thread that launches what ends it, else of one that runs; "" where the
+        host held nobody up
+    same host_ratio: the share of the gap charged to that
+    same meanwhile: what other threads ran the longest in it: told, not charged
+    same meanwhile_ratio: the share of the gap that this covers
+    same before: the work that ended before it
+    same after: the work that ends it
+    scalars:
+    total gaps_count: the gaps of all devices
+    """)
 
 
 def measure_gaps(trace: Trace) -> Result:
@@ -383,8 +366,8 @@ def _finish_gaps(result: Result) -> Result:
 
 
 GAPS = Analysis(
-    name="gaps",
-    spec=GAPS_SPEC,
+    "gaps",
+    GAPS_SPEC,
     needs=("kernels", "copies", "api_calls"),
     uses=("ranges", "host_ops", "overheads", "devices"),
     whole=("kernels", "copies"),

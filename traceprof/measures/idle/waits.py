@@ -27,7 +27,7 @@ from traceprof.measures.rows import (
     sums_at,
 )
 from traceprof.measures.steps.find import find_steps
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import plain_name
@@ -164,26 +164,22 @@ def idle_in_waits(trace: Trace) -> Ints:
 
 
 _KEYS: Final = ("call", "pattern", "host_range")
-SYNC_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "waits",
-        "one row per call, pattern and range, by total host time",
-        """
-        key call: the call that waits
-        key pattern: synchronise, blocking copy, or .item(): a copy of a few bytes to the host that
-            is waited for at once
-        key host_range: the innermost range around the call
-        total count: how many calls
-        derived per_step: how many calls in a step
-        total total_ns: the length of all calls added up
-        derived mean_ns: the mean length of a call
-        largest max_ns: the longest call
-        total idle_ns: how long devices had nothing to do meanwhile, added up over devices: what
-            `idle` calls synchronising; empty where no device's work was recorded
-        """,
-    ),
-    scalars="total steps_count: the steps of all processes in the window",
-)
+SYNC_SPEC: Final = ResultSpec.of("""
+    table waits: one row per call, pattern and range, by total host time
+    key call: the call that waits
+    key pattern: synchronise, blocking copy, or .item(): a copy of a few bytes to the host that is
+        waited for at once
+    key host_range: the innermost range around the call
+    total count: how many calls
+    derived per_step: how many calls in a step
+    total total_ns: the length of all calls added up
+    derived mean_ns: the mean length of a call
+    largest max_ns: the longest call
+    total idle_ns: how long devices had nothing to do meanwhile, added up over devices: what `idle`
+        calls synchronising; empty where no device's work was recorded
+    scalars:
+    total steps_count: the steps of all processes in the window
+    """)
 
 
 def measure_sync(trace: Trace) -> Result:
@@ -226,8 +222,8 @@ def _notes(table: pd.DataFrame) -> list[Note]:
 
 
 SYNC = Analysis(
-    name="sync",
-    spec=SYNC_SPEC,
+    "sync",
+    SYNC_SPEC,
     needs=("api_calls",),
     uses=("copies", "ranges", "kernels", "overheads", "devices"),
     whole=("api_calls", "copies", "kernels"),

@@ -50,7 +50,7 @@ from traceprof.measures.steps.measured import (
 from traceprof.measures.traffic.copies import copy_speeds
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, total
+from traceprof.model.results import Note, Result, ResultSpec, Unit, total
 from traceprof.model.trace import Trace
 
 PATH_PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronising")
@@ -114,19 +114,14 @@ _MEANING: Final = {
     "synchronising": "from the end of work to the return of the call that waited for it",
 }
 PATH_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "path",
-        "one row per process and step (one per process where steps are not known)",
-        """
-        key process: the process
-        key step: the number of the step, -1 for the window
-        total duration_ns: its length: the parts add up to it
-        """,
-        *(total(f"{name}_ns", Unit.NS, _MEANING[name]) for name in PATH_PARTS),
-        """
-        derived bound_by: the largest part
-        """,
-    )
+    """
+    table path: one row per process and step (one per process where steps are not known)
+    key process: the process
+    key step: the number of the step, -1 for the window
+    total duration_ns: its length: the parts add up to it
+    """,
+    *(total(f"{name}_ns", Unit.NS, _MEANING[name]) for name in PATH_PARTS),
+    "derived bound_by: the largest part",
 )
 _PARTS: Final = [f"{name}_ns" for name in PATH_PARTS]
 
@@ -166,8 +161,8 @@ def _finish(result: Result) -> Result:
 
 
 PATH = Analysis(
-    name="path",
-    spec=PATH_SPEC,
+    "path",
+    PATH_SPEC,
     needs=("kernels", "api_calls"),
     uses=("copies", "ranges"),
     of_steps=True,
@@ -187,38 +182,27 @@ _CASES: Final = (
 
 _COPIES: Final = "copies at link speed"
 
-WHATIF_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "cases",
-        "one row per case, the largest gain first; the mean over processes",
-        """
-        key case: what would be different
-        derived gain_ns: how much shorter a typical step would be, at most (the window where steps
-            are not known)
-        mean(process_count) gain_ratio: gain of the analysed time, at most
-        derived speedup [factor]: how many times as fast it would be, at most
-        derived device_ratio: device_ns of the analysed time of all devices, as `findings` counts it
-        derived window_ratio: window_ns of the window, as far as each device was recorded in it
-        total device_ns: what devices lose to it in the analysed time, together: exposed
-            communication, or idle for that cause
-        total window_ns: the same of the whole window, as `breakdown` and `idle` have it
-        total process_count: over how many processes
-        """,
-    ),
-    TableSpec.of(
-        "links",
-        "the speeds that copies are taken to reach",
-        """
-        key direction: the direction of the copies
-        same bytes_per_s: the peak of the link, or what the best large copies reach
-        """,
-    ),
-    scalars="""
+WHATIF_SPEC: Final = ResultSpec.of("""
+    table cases: one row per case, the largest gain first; the mean over processes
+    key case: what would be different
+    derived gain_ns: how much shorter a typical step would be, at most (the window where steps are
+        not known)
+    mean(process_count) gain_ratio: gain of the analysed time, at most
+    derived speedup [factor]: how many times as fast it would be, at most
+    derived device_ratio: device_ns of the analysed time of all devices, as `findings` counts it
+    derived window_ratio: window_ns of the window, as far as each device was recorded in it
+    total device_ns: what devices lose to it in the analysed time, together: exposed communication,
+        or idle for that cause
+    total window_ns: the same of the whole window, as `breakdown` and `idle` have it
+    total process_count: over how many processes
+    table links: the speeds that copies are taken to reach
+    key direction: the direction of the copies
+    same bytes_per_s: the peak of the link, or what the best large copies reach
+    scalars:
     same step_ns: the median typical step; the window where steps are not known
     same window_ns: the length of the window
     same judged_ns: what of it is analysed: the typical steps
-    """,
-)
+    """)
 _BOUND: Final = Note(
     "each gain is an upper bound on the critical path, and they do not add up: what is taken away "
     "may uncover something else; what devices lose is the mean over them, as findings count it"
@@ -345,8 +329,8 @@ def _on_links(speeds: Mapping[str, float]) -> list[Note]:
 
 
 WHATIF = Analysis(
-    name="whatif",
-    spec=WHATIF_SPEC,
+    "whatif",
+    WHATIF_SPEC,
     needs=("kernels", "api_calls"),
     uses=("copies", "ranges", "overheads", "devices", "environment"),
     whole=("kernels", "copies"),

@@ -38,10 +38,8 @@ LEAST_SHARE_RATIO: Final = 0.5
 FEWEST_RANKS: Final = 2
 """Fewer ranks are no group: what is late is one rank."""
 
-LATE_GROUPS: Final = TableSpec.of(
-    "late_groups",
-    "the hosts, racks and stages that seem late as a whole, and what to make of it",
-    """
+LATE_GROUPS: Final = TableSpec.of("""
+    table late_groups: the hosts, racks and stages that seem late as a whole, and what to make of it
     key kind: host, rack or stage
     key group: its name
     same verdict: straggler, or clocks: they may differ by as much
@@ -56,8 +54,7 @@ LATE_GROUPS: Final = TableSpec.of(
     same since_ns [at_ns]: when it first was late
     total waited_ns: what all ranks waited where it came last
     total ends_ns: how much the ends of these collectives differ
-    """,
-)
+    """)
 """Those groups of `GroupLateness` that explain the lateness of ranks."""
 
 

@@ -63,8 +63,7 @@ _MEANS: Final = (
     "idle_ns",
     "waited_ns",
 )
-_COLUMNS: Final[tuple[Column, ...]] = columns(
-    """
+_COLUMNS: Final[tuple[Column, ...]] = columns("""
     total ranks [count]: its ranks
     same is_straggler: whether it is late as a whole, and the others wait for it
     total cost_ns: how long most of its ranks held up the median rank of the others
@@ -87,19 +86,15 @@ _COLUMNS: Final[tuple[Column, ...]] = columns(
     total inside_ns: their time without waiting
     total across_count: collectives that it shares with other groups
     total across_ns: their time without waiting
-    """
-)
-_SCOPES: Final = TableSpec.of(
-    "scopes",
-    "the shared collectives by where their ranks are",
-    """
+    """)
+_SCOPES: Final = TableSpec.of("""
+    table scopes: the shared collectives by where their ranks are
     key scope: inside: all ranks are of one group; across; not known: some have no trace
     total count: how many
     total total_ns: their time without waiting, added up
     derived sized_ratio: the share of them of which the bandwidth is known
     derived busbw_bytes_per_s: the busbw of those together
-    """,
-)
+    """)
 
 
 def _analysis(grouping: Grouping, above: Grouping | None = None) -> Analysis:

@@ -21,7 +21,7 @@ from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_ca
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import codes_containing
@@ -176,10 +176,8 @@ def _named_stages(trace: Trace) -> dict[int, int]:
 _WHOLE_WINDOW: Final = -1
 _OUTSIDE: Final = -2
 
-_STAGES: Final = TableSpec.of(
-    "stages",
-    "one row per stage of each pipeline, over the steps of the window",
-    """
+SPEC: Final = ResultSpec.of("""
+    table stages: one row per stage of each pipeline, over the steps of the window
     key pipeline [number]: which of the pipelines
     key stage: its place in the pipeline
     same rank: its rank
@@ -191,17 +189,13 @@ _STAGES: Final = TableSpec.of(
     same step_count: over how many steps
     same micro_batches [number]: tensors that a step sends to a neighbour
     same process: its process
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _STAGES,
-    scalars="""
+    scalars:
     total stages_count: stages of all pipelines
     total pipelines_count: pipelines
     derived bubble_ratio: the bubbles of all stages, of their spans
     same known_from: what tells which ranks are stages
-    """,
-)
+    """)
+_STAGES: Final = SPEC.tables[0]
 
 
 def measure_pipeline(ranks: Ranks) -> Result:

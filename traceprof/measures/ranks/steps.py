@@ -24,7 +24,7 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import Steps
 
@@ -185,10 +185,8 @@ def _phases(
     return found
 
 
-_RANK_STEPS: Final = TableSpec.of(
-    "rank_steps",
-    "one row per step and rank, step by step",
-    """
+SPEC: Final = ResultSpec.of("""
+    table rank_steps: one row per step and rank, step by step
     key rank: the rank
     key step: the number of the step, the same on all ranks
     total own_ns: the step without the waiting that no compute hid
@@ -202,25 +200,15 @@ _RANK_STEPS: Final = TableSpec.of(
     same host: the host of the rank
     same rack: the rack of the rank
     key process: the process of the rank
-    """,
-)
-_SHIFTS: Final = TableSpec.of(
-    "shifts",
-    "the ranks whose steps are counted from another beginning",
-    """
+    table shifts: the ranks whose steps are counted from another beginning
     key process: the process of the rank
     same rank: the rank
     same added [number]: what was added to the numbers of its steps
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _RANK_STEPS,
-    _SHIFTS,
-    scalars="""
+    scalars:
     total steps_count: steps
     total partial_count: of these, not known of every rank
-    """,
-)
+    """)
+_RANK_STEPS, _SHIFTS = SPEC.tables
 
 
 def measure_rank_steps(ranks: Ranks) -> Result:

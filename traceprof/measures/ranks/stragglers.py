@@ -211,10 +211,8 @@ def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
 
 _NOTABLE_SKEW_NS: Final = 100_000
 
-_RANKS: Final = TableSpec.of(
-    "ranks",
-    "one row per rank, by what it costs the others, the most first",
-    """
+_RANKS: Final = TableSpec.of("""
+    table ranks: one row per rank, by what it costs the others, the most first
     key rank: the rank
     same is_straggler: whether the others wait for it, and not its host
     total cost_ns: how long another rank waits because of it, on average
@@ -235,12 +233,12 @@ _RANKS: Final = TableSpec.of(
     same cause_ns: how much more of its cause it does, in all
     same factor [factor]: how many times as long the same kernels take
     same stage: its stage, in a pipeline
-    """,
-)
+    """)
 SPEC: Final = ResultSpec.of(
     _RANKS,
     LATE_GROUPS,
-    scalars="""
+    """
+    scalars:
     total shared_count: collectives and messages that ranks share
     total waited_ns: what all ranks waited in them, and did not compute
     derived mean_waited_ns: that, of a rank on average

@@ -21,7 +21,7 @@ from traceprof.measures.rows import sums_at
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
@@ -166,10 +166,9 @@ def _bytes(ranks: Ranks, direction: str) -> int:
     return sum(int(own.clip(lower=0).sum()) for own in sizes)
 
 
-_RANKS: Final = TableSpec.of(
-    "ranks",
-    "one row per rank: the parts of its device's time, its steps, its share in the waiting",
-    """
+SPEC: Final = ResultSpec.of("""
+    table ranks: one row per rank: the parts of its device's time, its steps, its share in the
+        waiting
     key rank: the rank
     key device [text]: its device; all, where it has several
     same step_ns: the mean step
@@ -183,16 +182,12 @@ _RANKS: Final = TableSpec.of(
     total collectives_count: the collectives that it shares
     same host: its host
     key process: its process
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _RANKS,
-    scalars="""
+    scalars:
     total shared_count: collectives that ranks share
     total partial_count: of these, shared by some of the ranks only
     total alone_count: collectives of single ranks without a partner
-    """,
-)
+    """)
+_RANKS: Final = SPEC.tables[0]
 
 
 def measure_ranks(ranks: Ranks) -> Result:

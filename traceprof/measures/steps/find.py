@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -56,12 +56,16 @@ def with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.Dat
     table = in_order(table, "process", "start_ns")
     starts, ends = bounds(table)
     following = ends.copy()
+    is_stop = trace.ranges["name"].isin(PROFILER_RANGES) & (trace.ranges["domain"] == OWN_DOMAIN)
+    stopped, starts_of_stops = ints(trace.ranges[is_stop], "process", "start_ns")
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
         # A step that begins before the one before ended has no time between them.
         following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
-        _leave_out(trace, process, rows, ends, following)
+        # Periods end where the profiler stops the loop for itself.
+        stops = np.append(np.sort(starts_of_stops[stopped == process]), _EARLIEST)
+        following[rows] = np.minimum(following[rows], stops[np.searchsorted(stops, ends[rows])])
         if first is None or last is None:
             continue
         begins[rows], finishes[rows], known[rows] = _spans(
@@ -74,18 +78,6 @@ def with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.Dat
         device_end_ns=finishes,
         on_device=known,
     )
-
-
-def _leave_out(trace: Trace, process: int, rows: Ints, ends: Ints, following: Ints) -> None:
-    """Have the periods of ``rows`` end where the profiler stops the loop for itself."""
-    ranges = trace.ranges
-    is_own = ranges["name"].isin(PROFILER_RANGES) & (ranges["domain"] == OWN_DOMAIN)
-    stops = np.sort(ranges["start_ns"].to_numpy(np.int64)[is_own & (ranges["process"] == process)])
-    if not len(stops):
-        return
-    place = np.searchsorted(stops, ends[rows])
-    first = np.append(stops, _EARLIEST)[place]
-    following[rows] = np.where(first < following[rows], first, following[rows])
 
 
 def _spans(starts: Ints, following: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints, Bools]:
@@ -368,20 +360,14 @@ def _annotated(trace: Trace, place: int) -> tuple[pd.DataFrame, str]:
     ranges = trace.ranges
     if source.is_own is not None:
         ranges = ranges[(ranges["domain"] == OWN_DOMAIN) == source.is_own]
-    return source.steps_of(ranges)
+    if ranges.empty:
+        return empty_steps(), ""
+    found = source.steps_of(ranges)
+    return found if isinstance(found, tuple) else (found, "")
 
 
 def _chosen(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
     return steps_of_ranges(trace.ranges, pattern)
-
-
-def _of_names(
-    steps_of: Callable[..., pd.DataFrame], pattern: re.Pattern[str], *words: str
-) -> Callable[[pd.DataFrame], _Told]:
-    return lambda ranges: (steps_of(ranges, pattern, words), "")
-
-
-_Told: TypeAlias = tuple[pd.DataFrame, str]
 
 
 class _Source(NamedTuple):
@@ -389,19 +375,27 @@ class _Source(NamedTuple):
 
     name: str
     is_own: bool | None
-    steps_of: Callable[[pd.DataFrame], _Told]
+    steps_of: Callable[[pd.DataFrame], pd.DataFrame | tuple[pd.DataFrame, str]]
 
 
 _ANNOTATED: Final = (
-    _Source("traceprof.step()", True, _of_names(steps_of_ranges, _EXPLICIT, "user_step")),
+    _Source(
+        "traceprof.step()", True, partial(steps_of_ranges, pattern=_EXPLICIT, words=["user_step"])
+    ),
     _Source("--step-from ", True, steps_asked_for),
     _Source("recorded phases", True, steps_of_phases),
-    _Source("ProfilerStep", None, _of_names(steps_of_ranges, _PROFILER_STEP, "ProfilerStep")),
-    _Source("ranges named step", False, _of_names(steps_of_ranges, _NAMED_STEP, *_STEP_WORDS)),
+    _Source(
+        "ProfilerStep",
+        None,
+        partial(steps_of_ranges, pattern=_PROFILER_STEP, words=["ProfilerStep"]),
+    ),
+    _Source(
+        "ranges named step", False, partial(steps_of_ranges, pattern=_NAMED_STEP, words=_STEP_WORDS)
+    ),
     _Source(
         "ends of Optimizer.step",
         False,
-        _of_names(steps_between_ends, _OPTIMIZER_STEP, "Optimizer.step"),
+        partial(steps_between_ends, pattern=_OPTIMIZER_STEP, words=["Optimizer.step"]),
     ),
     _Source(
         "backward passes: no optimizer of torch was seen",

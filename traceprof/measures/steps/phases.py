@@ -21,30 +21,25 @@ from traceprof.measures.host.states import find_host_phases, inferred_backward_o
 from traceprof.measures.rows import Ints, bounds, grouped, in_order, lengths_of, rows_by
 from traceprof.measures.steps.find import find_steps, owner_of
 from traceprof.model.intervals import Intervals, union_lengths
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
-LOOP_PHASES_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "phases",
-        "one row per process and phase, in the order of the training loop; host times of a "
-        "process add up to the window, device times may overlap",
-        f"""
-        key process: the process
-        key phase: the phase, or "{UNCLAIMED}"
-        total host_ns: when the main thread was in it, and in no other inside
-        derived host_ratio: host_ns of the window
-        total count: how often it ran there
-        total device_ns: how long devices worked on what it launched: the union over the streams of
-            each device, added up over devices
-        derived device_ratio: device_ns of the sum over the phases
-        total kernel_count: how many kernels it launched
-        total inferred_count: how many kernels and copies are its own although no range says so
-        """,
-    ),
-    scalars="""
+LOOP_PHASES_SPEC: Final = ResultSpec.of(f"""
+    table phases: one row per process and phase, in the order of the training loop; host times of a
+        process add up to the window, device times may overlap
+    key process: the process
+    key phase: the phase, or "{UNCLAIMED}"
+    total host_ns: when the main thread was in it, and in no other inside
+    derived host_ratio: host_ns of the window
+    total count: how often it ran there
+    total device_ns: how long devices worked on what it launched: the union over the streams of each
+        device, added up over devices
+    derived device_ratio: device_ns of the sum over the phases
+    total kernel_count: how many kernels it launched
+    total inferred_count: how many kernels and copies are its own although no range says so
+    scalars:
     total work_ns: the durations of all kernels and copies
     total unclaimed_ns: the durations of those that no phase claims
     total outside_count: how many of these were launched outside any phase
@@ -53,8 +48,7 @@ LOOP_PHASES_SPEC: Final = ResultSpec.of(
         correlation is smaller than that of any call
     total inferred_ns: the durations of those that were inferred to be backward
     total inferred_count: how many these are
-    """,
-)
+    """)
 _INFERRED: Final = (
     "backward was inferred of {count:count} kernels and copies, {time:ns}, that no range names: "
     "launched by autograd's threads, or between forward and optimizer"
@@ -194,8 +188,8 @@ def _notes(result: Result) -> list[Note]:
 
 
 LOOP_PHASES = Analysis(
-    name="phases",
-    spec=LOOP_PHASES_SPEC,
+    "phases",
+    LOOP_PHASES_SPEC,
     needs=("ranges",),
     uses=("kernels", "copies", "api_calls", "host_ops"),
     whole=("ranges",),
@@ -204,24 +198,18 @@ LOOP_PHASES = Analysis(
 )
 
 
-STEP_PHASES_SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "step_phases",
-        "one row per process, step, device and phase, in the order of time",
-        f"""
-        key process: the process
-        key step: the number of the step
-        key device: the device; -1 where the process uses none
-        key phase: the phase, or "{UNCLAIMED}"
-        total host_ns: when the host was in it during the step, and in no other inside; the same for
-            each device
-        total device_ns: how long the device worked on what it launched in the step, whenever that
-            ran
-        total work_count: how many kernels and copies these are
-        total inferred_count: how many of them are its own although no range says so
-        """,
-    )
-)
+STEP_PHASES_SPEC: Final = ResultSpec.of(f"""
+    table step_phases: one row per process, step, device and phase, in the order of time
+    key process: the process
+    key step: the number of the step
+    key device: the device; -1 where the process uses none
+    key phase: the phase, or "{UNCLAIMED}"
+    total host_ns: when the host was in it during the step, and in no other inside; the same for
+        each device
+    total device_ns: how long the device worked on what it launched in the step, whenever that ran
+    total work_count: how many kernels and copies these are
+    total inferred_count: how many of them are its own although no range says so
+    """)
 _KEYS: Final = ["owner", "device", "phase"]
 _MEASURES: Final = ["host_ns", "device_ns", "work_count", "inferred_count"]
 
@@ -290,8 +278,8 @@ def _finish_steps(result: Result) -> Result:
 
 
 STEP_PHASES = Analysis(
-    name="step-phases",
-    spec=STEP_PHASES_SPEC,
+    "step-phases",
+    STEP_PHASES_SPEC,
     needs=("ranges",),
     uses=("kernels", "copies", "api_calls", "host_ops"),
     whole=("ranges", "kernels"),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -109,17 +108,14 @@ def count_warmup(durations_ns: Ints) -> int:
     while n_dropped < most:
         own = durations[n_dropped]
         del rest[bisect_left(rest, own)]
-        median = _middle(len(rest), rest.__getitem__)
-        spread = 3 * _MAD_TO_DEVIATION * _middle(len(rest), partial(_deviation, rest, median))
+        middle = ((len(rest) - 1) // 2, len(rest) // 2)
+        median = sum(rest[rank] for rank in middle) / 2
+        deviation = sum(_deviation(rest, median, rank) for rank in middle) / 2
+        spread = 3 * _MAD_TO_DEVIATION * deviation
         if own - median <= max(spread, _FLOOR_RATIO * median):
             break
         n_dropped += 1
     return n_dropped
-
-
-def _middle(size: int, ranked: Callable[[int], float]) -> float:
-    """Return the median of ``size`` values; ``ranked`` returns the one of each rank."""
-    return (ranked((size - 1) // 2) + ranked(size // 2)) / 2
 
 
 def _deviation(values: Sequence[float], median: float, rank: int) -> float:

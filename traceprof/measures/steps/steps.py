@@ -11,16 +11,7 @@ from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import (
-    Column,
-    Note,
-    Result,
-    ResultSpec,
-    TableSpec,
-    Unit,
-    columns,
-    total,
-)
+from traceprof.model.results import Column, Note, Result, ResultSpec, Unit, columns, total
 from traceprof.names.ranges import PHASES, PROFILER
 
 _PHASES: Final[tuple[Column, ...]] = tuple(
@@ -28,8 +19,7 @@ _PHASES: Final[tuple[Column, ...]] = tuple(
     for phase in PHASES
     if phase != PROFILER
 )
-_ON_DEVICE: Final[tuple[Column, ...]] = columns(
-    """
+_ON_DEVICE: Final[tuple[Column, ...]] = columns("""
     total device_ns: on the devices: from the end of the last work that the step before launched to
         the end of the last that it launched itself (of the first step: from its first work)
     total compute_ns: when compute kernels ran; this and the next four add up
@@ -37,10 +27,8 @@ _ON_DEVICE: Final[tuple[Column, ...]] = columns(
     total exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
     total device_memory_ns: when only copies and memsets inside the device ran
     total idle_ns: when nothing ran; all five are means over the devices in use
-    """
-)
-_ON_HOST: Final[tuple[Column, ...]] = columns(
-    """
+    """)
+_ON_HOST: Final[tuple[Column, ...]] = columns("""
     same host_at_ns: when it starts on the host
     total period_ns: on the host: from its start to that of the next one; of the last one to its own
         end
@@ -48,19 +36,15 @@ _ON_HOST: Final[tuple[Column, ...]] = columns(
     same between_cause: what the most of that is: evaluation, checkpoint, data wait, logging, or
         unknown
     same lag_ns: how much later the devices are done with it than the host
-    """
-)
-_MACHINE: Final[tuple[Column, ...]] = columns(
-    """
+    """)
+_MACHINE: Final[tuple[Column, ...]] = columns("""
     same sm_clock_mhz [number]: the clock of the slowest of its devices, in MHz: the mean from a
         second before it to its end
     same throttled_ratio: how often in that time power or heat held the clock of one of them down
     total alloc_retries_count: how often torch freed its cache to find memory
     total device_alloc_count: how often torch asked the device for memory
-    """
-)
-_EXCESS: Final[tuple[Column, ...]] = columns(
-    """
+    """)
+_EXCESS: Final[tuple[Column, ...]] = columns("""
     same is_warmup: whether it is warm-up, and not in the statistics
     same excess_ns: of an outlier: how much longer than the median of the others (below 0: shorter)
     same grown_part: the device's part that explains the most of it; "" for none
@@ -69,34 +53,31 @@ _EXCESS: Final[tuple[Column, ...]] = columns(
     same grown_phase_ns: how much longer than usual that was
     same excess_cause: what made it longer that is meant to be done now and then: evaluation,
         checkpoint, compiling or loading kernels (no slow step, and not in the statistics)
-    """
-)
+    """)
 SPEC: Final = ResultSpec.of(
-    TableSpec.of(
-        "steps",
-        "one row per process and step (or iteration of a pattern that repeats, where no steps are "
-        "known); columns of what was not recorded are not there",
-        """
-        key process: the process
-        key step: the number of the step
-        same at_ns: when it starts
-        total duration_ns: its length: device_ns where its launches were recorded, else period_ns
-        """,
-        *_ON_DEVICE,
-        *_ON_HOST,
-        *_PHASES,
-        """
-        total profiler_ns: when the profiler itself took the time
-        total h2d_bytes: copies from host to device that start in it
-        total d2h_bytes: copies from device to host that start in it
-        total p2p_bytes: copies between devices that start in it
-        total samples_count: the samples of its batches; of none nothing
-        derived samples_per_s: samples_count over period_ns
-        """,
-        *_MACHINE,
-        *_EXCESS,
-    ),
-    scalars="""
+    """
+    table steps: one row per process and step (or iteration of a pattern that repeats, where no
+        steps are known); columns of what was not recorded are not there
+    key process: the process
+    key step: the number of the step
+    same at_ns: when it starts
+    total duration_ns: its length: device_ns where its launches were recorded, else period_ns
+    """,
+    *_ON_DEVICE,
+    *_ON_HOST,
+    *_PHASES,
+    """
+    total profiler_ns: when the profiler itself took the time
+    total h2d_bytes: copies from host to device that start in it
+    total d2h_bytes: copies from device to host that start in it
+    total p2p_bytes: copies between devices that start in it
+    total samples_count: the samples of its batches; of none nothing
+    derived samples_per_s: samples_count over period_ns
+    """,
+    *_MACHINE,
+    *_EXCESS,
+    """
+    scalars:
     same source: what the steps are read from; "" where there are none
     same confidence_ratio: 1, of inferred steps the share that repeats
     same is_pattern: whether these are no steps, but iterations of a pattern of kernels that repeats
@@ -230,8 +211,8 @@ def _on_between(result: Result) -> Iterator[Note]:
 
 
 STEPS = Analysis(
-    name="steps",
-    spec=SPEC,
+    "steps",
+    SPEC,
     uses=("ranges", "marks", "kernels", "copies", "api_calls", "overheads", "devices", "samples"),
     whole=("ranges", "marks", "kernels", "copies", "api_calls", "samples"),
     of_steps=True,

@@ -14,18 +14,16 @@ from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.rows import bounds
 from traceprof.measures.traffic.copies import peak_of_route, route_of
 from traceprof.model.intervals import Int64Array, Intervals
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.trace import Trace
 
 _SLICES: Final = 100
 _ON_DEVICE: Final = "d2d"
 _ELSEWHERE: Final = ("memset", "h2h")
 
-_TABLE: Final = TableSpec.of(
-    "slices",
-    "one row per device, route and hundredth of the window in which something moved, in"
-    " the order of time",
-    """
+SPEC: Final = ResultSpec.of("""
+    table slices: one row per device, route and hundredth of the window in which something moved, in
+        the order of time
     key device: the device
     key route: the direction, or from which device to which (p2p 0→3)
     key at_ns: where the slice begins
@@ -36,9 +34,8 @@ _TABLE: Final = TableSpec.of(
     same peak_bytes_per_s: the peak of the link; inside a device half of the memory's, which is read
         and written
     derived peak_ratio: the rate's share of the peak
-    """,
-)
-SPEC: Final = ResultSpec.of(_TABLE)
+    """)
+_TABLE: Final = SPEC.tables[0]
 
 
 def measure_bandwidth(trace: Trace) -> Result:

@@ -18,7 +18,7 @@ from traceprof.measures.facts import fact
 from traceprof.measures.rows import sums_at
 from traceprof.model.intervals import union_lengths
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result, ResultSpec, TableSpec
+from traceprof.model.results import Result, ResultSpec
 from traceprof.model.trace import Trace
 
 _PEER: Final = "p2p"
@@ -36,10 +36,9 @@ def known_sizes(size_bytes: Any, is_unsized: Any) -> Any:
     return pd.Series(size_bytes).where(~unsized) if unsized.any() else size_bytes
 
 
-_COPIES: Final = TableSpec.of(
-    "copies",
-    "one row per device, direction and kind of memory at both ends, by total time",
+SPEC: Final = ResultSpec.of(
     """
+    table copies: one row per device, direction and kind of memory at both ends, by total time
     key device: the number of the device in the run
     key direction: from where to where; or memset
     key src_kind: the memory that was read
@@ -53,7 +52,7 @@ _COPIES: Final = TableSpec.of(
     """,
     *DURATIONS[2:],
 )
-SPEC: Final = ResultSpec.of(_COPIES)
+_COPIES: Final = SPEC.tables[0]
 _KEYS: Final = _COPIES.keys
 
 

@@ -188,16 +188,13 @@ def _grown(
     return np.asarray(rate[begun] * (instants - origin) - moment[begun], np.float64)
 
 
-_KEY_COLUMNS: Final = columns(
-    """
+_KEY_COLUMNS: Final = columns("""
     key source: an interface, an RDMA port, the TCP sockets of a process, a GPU
     key link: network, tcp, nvlink or pcie
     key direction: sent or received, as the source sees it
-    """
-)
-_SOURCES: Final = TableSpec.of(
-    "sources",
-    "one row per source that moved anything and direction, the most first",
+    """)
+SPEC: Final = ResultSpec.of(
+    "table sources: one row per source that moved anything and direction, the most first",
     *_KEY_COLUMNS,
     """
     total size_bytes: what moved
@@ -208,9 +205,11 @@ _SOURCES: Final = TableSpec.of(
     derived top_ratio: the highest rate's share of the link's speed
     total in_collectives_bytes: of size_bytes, between samples in which a collective was on its way
     total collective_bytes: what ranks handed in to them meanwhile
+    scalars:
+    same window_ns: the length of the window
     """,
 )
-SPEC: Final = ResultSpec.of(_SOURCES, scalars="same window_ns: the length of the window")
+_SOURCES: Final = SPEC.tables[0]
 
 
 def measure_network(ranks: Ranks) -> Result:
@@ -290,8 +289,10 @@ NETWORK: Final = Analysis(
 
 
 _INTERVALS: Final = TableSpec.of(
-    "intervals",
-    "one row per source, direction and time between two samples, in the order of time",
+    """
+    table intervals: one row per source, direction and time between two samples, in the order of
+        time
+    """,
     *_KEY_COLUMNS,
     """
     key at_ns: where the interval begins

@@ -24,7 +24,7 @@ from traceprof.measures.rows import sums_at
 from traceprof.measures.traffic.copies import peak_of_route
 from traceprof.model.intervals import Int64Array, union_lengths
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -73,10 +73,8 @@ _PEER_COPY: Final = "peer copy"
 _WAITED: Final = ("receiver_waited_ns", "sender_waited_ns")
 _EARLY: Final = ("receiver_early_ns", "sender_early_ns")
 
-_EDGES: Final = TableSpec.of(
-    "edges",
-    "one row per source, target and backend, those that move the most bytes first",
-    """
+SPEC: Final = ResultSpec.of("""
+    table edges: one row per source, target and backend, those that move the most bytes first
     key source: the rank, or GPU, that sends
     key target: the one that receives
     key via: the backend of the messages, or peer copy
@@ -93,15 +91,11 @@ _EDGES: Final = TableSpec.of(
         before the ranks were in step
     total sender_early_ns: sends were posted before their receive
     same peak_bytes_per_s: the peak of the link
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _EDGES,
-    scalars="""
+    scalars:
     total unknown_count: messages of which one end is not known
     total alone_count: other messages with only one end in the trace
-    """,
-)
+    """)
+_EDGES: Final = SPEC.tables[0]
 
 
 def measure_peers(ranks: Ranks) -> Result:

@@ -22,7 +22,7 @@ from traceprof.measures.rows import are_named, lengths_of
 from traceprof.measures.traffic.copies import known_sizes, peak_of_route, route_of
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals, sorted_distinct
-from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.trace import Trace
 from traceprof.names.messages import ALL_SIZES, classify_sizes, order_of_size
 
@@ -40,10 +40,9 @@ _NOTABLE_BYTES: Final = 1 << 20
 _Lane: TypeAlias = tuple[int, str]
 """A device and a route."""
 
-_TRANSFERS: Final = TableSpec.of(
-    "transfers",
-    'one row per device, route, kind of memory and class of sizes ("all" first), the longest first',
-    """
+SPEC: Final = ResultSpec.of("""
+    table transfers: one row per device, route, kind of memory and class of sizes ("all" first), the
+        longest first
     key device: the device
     key route: h2d, d2h, or from which device to which (p2p 0→3)
     key memory: the kind of memory at the host's end, or of a peer copy's source
@@ -57,12 +56,7 @@ _TRANSFERS: Final = TableSpec.of(
     derived rate_bytes_per_s: bytes over total time: of one copy
     same peak_bytes_per_s: the peak of the link in this direction
     derived peak_ratio: the rate's share of it; not cut off at 1
-    """,
-)
-_MEMORY: Final = TableSpec.of(
-    "memory",
-    "one row per direction and kind of memory, over all devices",
-    """
+    table memory: one row per direction and kind of memory, over all devices
     key direction: h2d, d2h or p2p
     key memory: the kind of memory at the host's end, or of a peer copy's source
     total count: how many copies
@@ -72,28 +66,17 @@ _MEMORY: Final = TableSpec.of(
     total large_ns: the times of those of 1 MiB and more
     derived rate_bytes_per_s: bytes over total time
     derived large_rate_bytes_per_s: that of large ones
-    """,
-)
-_LINKS: Final = TableSpec.of(
-    "links",
-    "one row per device and route: the link that rates are held against",
-    """
+    table links: one row per device and route: the link that rates are held against
     key device: the device
     key route: h2d, d2h, or from which device to which
     same peak_bytes_per_s: the peak of the link in this direction
     same link: which link that is
     same source: who says so
-    """,
-)
-SPEC: Final = ResultSpec.of(
-    _TRANSFERS,
-    _MEMORY,
-    _LINKS,
-    scalars="""
+    scalars:
     total synchronous_count: h2d copies that the host waited for
     total synchronous_ns: the time that the host spent in them
-    """,
-)
+    """)
+_TRANSFERS, _MEMORY, _LINKS = SPEC.tables
 
 
 def measure_transfers(trace: Trace) -> Result:
