@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceprof.logs.lines import seconds_of
 from traceprof.logs.source import number
@@ -29,8 +29,7 @@ _PAIR: Final = re.compile(r"(?:^|,)\s*(?P<key>[A-Za-z_][\w ./@%-]*?)\s*=\s*(?P<v
 _SHORTEST_S: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressBar:
+class ProgressBar(NamedTuple):
     """One state of a bar; ``period_s`` is what it says of the speed, smoothed; None: nothing."""
 
     title: str

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from traceprof.errors import TraceError
 from traceprof.files import kind_of_no_file
@@ -155,8 +155,7 @@ class RawLines:
             raise TraceError(f"{self.path}: cannot be read: {error.strerror or error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(NamedTuple):
     """One line: ``text`` without what was put before it, ``raw`` with it, but without colours.
 
     ``rank`` and ``node`` are what the prefixes say (None, "": nothing); of several prefixes the

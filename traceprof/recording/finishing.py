@@ -30,6 +30,10 @@ _NAME_THEM: Final = (
     "it names its own by traceprof.step() and traceprof.range(), and --with nsys samples what runs "
     "(--nsys-arg=--sample=process-tree)"
 )
+_STARTED_AGAIN: Final = (
+    "ranks were started more than once: of each the start with most events is that rank in the "
+    "file; -o FOLDER/ keeps all of them apart"
+)
 _WHY_BOUNDED: Final = "the program ended before the capture was due"
 _CALL_NS: Final = 45_000  # what the recording of a collective takes of the host: measured, 2 cores
 _MANY_CALLS: Final = 100
@@ -152,7 +156,9 @@ def finish(
     starts = len(captured.ranks)
     if not request.is_folder:
         captured = captured.with_one_attempt()
-        _say_of_starts(request, starts, captured)
+        known = sum(one.rank is not None for one in captured.ranks)
+        if starts > known > 0 and any(one.run_id for one in captured.processes):
+            request.say(_STARTED_AGAIN)
     job = Job(
         request=request,
         recorder=recorder,
@@ -167,16 +173,6 @@ def finish(
         host=notes.host,
     )
     return _written(job)
-
-
-def _say_of_starts(request: RecordRequest, starts: int, captured: Captured) -> None:
-    """Say where the starts of ranks cannot be told apart in one file."""
-    known = sum(one.rank is not None for one in captured.ranks)
-    if starts > known > 0 and any(one.run_id for one in captured.processes):
-        request.say(
-            "ranks were started more than once: of each the start with most events is that rank "
-            "in the file; -o FOLDER/ keeps all of them apart"
-        )
 
 
 def _written(job: Job) -> Recording:

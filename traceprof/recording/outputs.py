@@ -299,7 +299,10 @@ def _write_manifest(job: Job, files: list[OutputFile]) -> None:
     with writing(path):
         path.write_text(json.dumps(manifest, indent=1) + "\n")
         if job.request.force and not job.is_joining:
-            _remove_older(job, path)
+            # Those of the recording that this one replaces list other files.
+            for older in jobs.manifests_of_host(job.request.output):
+                if older != path and older.stat().st_mtime < job.started_s:
+                    older.unlink(missing_ok=True)
 
 
 def _are_attempts(job: Job, files: Sequence[OutputFile]) -> bool:
@@ -315,13 +318,6 @@ def _are_attempts(job: Job, files: Sequence[OutputFile]) -> bool:
     pids = {one["pid"] for one in attempts}
     commands = {one.command for one in job.captured.processes if one.pid in pids}
     return len(commands) == 1 and all(follow)
-
-
-def _remove_older(job: Job, own: Path) -> None:
-    """Remove the manifests of the recording that this one replaces: they list other files."""
-    for path in jobs.manifests_of_host(job.request.output):
-        if path != own and path.stat().st_mtime < job.started_s:
-            path.unlink(missing_ok=True)
 
 
 def _manifest_row(job: Job, file: OutputFile) -> dict[str, object]:

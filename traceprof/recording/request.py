@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
 from traceprof.model.trace import Trace
@@ -153,8 +153,7 @@ class RecordRequest:
     detail: Callable[[str], None] = field(default=lambda _line: None)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessProfile:
+class ProcessProfile(NamedTuple):
     """What a profiler that keeps processes apart recorded of one of them."""
 
     pid: int

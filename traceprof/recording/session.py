@@ -6,8 +6,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
 from traceprof.formats.runs.manifest import LOCK
@@ -25,8 +26,7 @@ from traceprof.recording.request import Recorder, Recording, RecordRequest
 from traceprof.recording.sampling.sampler import read_samples, sampling
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(NamedTuple):
     """What can be recovered: the work folder, the masked command, when it began, its output."""
 
     folder: Path

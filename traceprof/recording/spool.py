@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from traceprof.secrets import kept_variables, masked_command, storable
 
@@ -55,8 +55,7 @@ class ProcessRecord:
     ended: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class EventBlock:
+class EventBlock(NamedTuple):
     """Some events of one process: the rows of the spool (see the runtime's ``spool`` module)."""
 
     pid: int

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.recording.program import Program, child_environment, run_recorded
-from traceprof.recording.request import Bounds, RecordRequest, RunRecorded
+from traceprof.recording.request import RecordRequest, RunRecorded
 
-_WINDOWS: Final = "5,10,200"  # steps: skip 5, then 10 of every 200
+_WINDOWS: Final = "5,10,200"  # unless steps are asked for: skip 5, then 10 of every 200
 
 
 class EmbeddedRecorder:
@@ -22,7 +22,11 @@ class EmbeddedRecorder:
 
     def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
         """Run the program; its events are in the spool and in the windows."""
-        environment = child_environment(folder, request, _windows(request.bounds))
+        windows = _WINDOWS
+        if request.bounds.steps is not None:
+            first, last = request.bounds.steps
+            windows = f"{first},{last - first + 1},0"
+        environment = child_environment(folder, request, windows)
         program = Program(grace_s=request.grace_s, say=request.say)
         code = run_recorded(request.command, environment, program=program)
         return RunRecorded(code, left=program.left)
@@ -30,14 +34,6 @@ class EmbeddedRecorder:
     def collect(self, _request: RecordRequest, _folder: Path, run: RunRecorded) -> RunRecorded:
         """Return ``run``: there is nothing but the spool and the windows."""
         return run
-
-
-def _windows(bounds: Bounds) -> str:
-    """Return "skip,active,every": the steps that were asked for, or a few every now and then."""
-    if bounds.steps is None:
-        return _WINDOWS
-    first, last = bounds.steps
-    return f"{first},{last - first + 1},0"
 
 
 RECORDER: Final = EmbeddedRecorder()

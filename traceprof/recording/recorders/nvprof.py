@@ -55,7 +55,12 @@ class NvprofRecorder:
 
     def collect(self, _request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
         """Return ``run`` with what nvprof recorded of each process."""
-        profiles, notes = _read_profiles(folder)
+        profiles, notes = [], []
+        for path in sorted(folder.glob("nvprof.*.nvvp")):
+            try:
+                profiles.append(ProcessProfile(int(path.name.split(".")[1]), open_trace(path)))
+            except TraceError as error:
+                notes.append(str(error))
         if not profiles:
             notes.append(f"nvprof left no profile ({last_line(said_in(folder / _LOG))})")
         return replace(run, profiles=tuple(profiles), notes=(*run.notes, *notes))
@@ -69,16 +74,6 @@ def why_unsupported(facts: dict[str, str], *, is_there: bool) -> str | None:
         if name.endswith(".compute_capability") and float(value) >= _FIRST_UNSUPPORTED:
             return f"nvprof cannot record GPUs of compute capability {value}: {_INSTEAD}"
     return None
-
-
-def _read_profiles(folder: Path) -> tuple[list[ProcessProfile], list[str]]:
-    profiles, notes = [], []
-    for path in sorted(folder.glob("nvprof.*.nvvp")):
-        try:
-            profiles.append(ProcessProfile(int(path.name.split(".")[1]), open_trace(path)))
-        except TraceError as error:
-            notes.append(str(error))
-    return profiles, notes
 
 
 RECORDER: Final = NvprofRecorder()

@@ -37,6 +37,11 @@ _OF_ONE_RANK = ("RANK", "LOCALID", "PROCID")
 def write_process_record(**more):
     """Write (again) the record of this process; ``more`` overrides what the environment says."""
     secrets = _load_secrets()
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_VARIABLES) and not name.endswith(_OF_ONE_RANK)
+    }
     record = {
         "pid": os.getpid(),
         "ancestors": _ancestors(),
@@ -44,7 +49,7 @@ def write_process_record(**more):
         "executable": sys.executable,
         "started_ns": _started_ns(),
         "software": _software(),
-        "variables": secrets.kept_variables(_own_variables()) if secrets else {},
+        "variables": secrets.kept_variables(own) if secrets else {},
     }
     for name, variables in _RANK_VARIABLES.items():
         values = [os.environ[variable] for variable in variables if variable in os.environ]
@@ -53,14 +58,6 @@ def write_process_record(**more):
         record[name] = os.environ.get(variable)
     record.update(more)
     _write("process.%d.json", record)
-
-
-def _own_variables():
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(_VARIABLES) and not name.endswith(_OF_ONE_RANK)
-    }
 
 
 def _load_secrets():

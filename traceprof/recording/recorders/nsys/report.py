@@ -13,13 +13,8 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from traceprof.errors import RecordingError
+from traceprof.formats.nsys import secrets as nsys_secrets
 from traceprof.formats.nsys.reports import convert_stream, export_report, find_importer
-from traceprof.formats.nsys.secrets import (
-    redaction_in,
-    remove_environments,
-    rename_events,
-    replace_system_texts,
-)
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.recording.orphans import PATIENCE_S, STARTED, end_processes, processes_of
 from traceprof.recording.program import last_line, said_in
@@ -91,14 +86,14 @@ def remove_secrets(database: Path, command: Sequence[str]) -> None:
     hidden = [part for secret in secrets for part in secret.hidden]
     parts = [(part, MASK) for part in hidden if len(part) >= _LEAST_PART]
     with handling_recorded():
-        told = redaction_in(database)
+        told = nsys_secrets.redaction_in(database)
         whole += told.whole.items()
         parts += [(part, MASK) for part in told.parts]
-        remove_environments(database)
+        nsys_secrets.remove_environments(database)
         if whole:
-            replace_system_texts(database, whole, parts)
+            nsys_secrets.replace_system_texts(database, whole, parts)
         known = worth_seeking([*hidden, *told.parts])
-        rename_events(database, lambda name: masked_name(without_secrets(name, known)))
+        nsys_secrets.rename_events(database, lambda name: masked_name(without_secrets(name, known)))
 
 
 def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
