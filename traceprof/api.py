@@ -38,17 +38,7 @@ from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
 from traceprof.store import Store
 
-__all__ = [
-    "Comparison",
-    "Result",
-    "Run",
-    "Runs",
-    "accuracy",
-    "compare",
-    "open",
-    "runs",
-    "scaling",
-]
+__all__ = ["Comparison", "Result", "Run", "Runs", "accuracy", "compare", "open", "runs", "scaling"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

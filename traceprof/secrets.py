@@ -33,7 +33,7 @@ _ENDS: Final = (
     *("clientsecret", "sharedsecret", "passwd", "password", "passphrase", "authorization"),
     *("userpwd", "passwrd", "otlpheaders", "tracesheaders", "metricsheaders", "logsheaders"),
 )
-_ENDS_OF_SEVERAL: Final = tuple(f"{end}s" for end in _ENDS)
+_ENDS_OF_ANY: Final = (*_ENDS, *(f"{end}s" for end in _ENDS))
 _PLAIN: Final = frozenset({"authorization", "passphrase", "passwd", "password", "pswd", "secret"})
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _SMALL: Final = re.compile(r"-?\d{1,8}(?:\.\d*)?")
@@ -99,7 +99,7 @@ _SUSPECT: Final = re.compile(
 )
 _OF_MODULES: Final = ("layer:", "layer.backward:")
 _HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*:(?!//)\s*(?P<hidden>\S.*)", re.DOTALL)
-_OPTION: Final = re.compile(r"[-/+]{0,3}(?P<name>[A-Za-z_][^\s=]*?)=(?P<value>.*)", re.DOTALL)
+_OPTION: Final = re.compile(r"[-/+]{0,3}(?P<name>[A-Za-z_][^\s=]*?)=(?P<hidden>.*)", re.DOTALL)
 _PIECE: Final = re.compile(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|[^\s\"']+")
 _ASKS_FOR_PASSWORD: Final = re.compile(r"-p(?P<hidden>(?=.*[^a-z\-_]).+|.+)", re.DOTALL)
 _MYSQL: Final = {"mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb"}
@@ -126,17 +126,17 @@ def names_secret(name: str, value: str = "") -> bool:
 
     Models have tokens and keys, too: small numbers (``--pad-token 0``) are none.
     """
-    words = _words_of(name)
+    words, ends = _words_of(name)
     told = _WORDS.intersection(words)
     if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
         return False
-    return bool(told) or _ends(words)
+    return bool(told) or ends
 
 
 def is_plainly_secret(name: str) -> bool:
     """Return whether ``name`` stands for a secret whatever it is the name of."""
-    words = _words_of(name)
-    return bool(_PLAIN.intersection(words)) or _ends(words)
+    words, ends = _words_of(name)
+    return bool(_PLAIN.intersection(words)) or ends
 
 
 def looks_random(value: str) -> bool:
@@ -144,13 +144,10 @@ def looks_random(value: str) -> bool:
     return bool(_RANDOM.fullmatch(value))
 
 
-def _words_of(name: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(name)]
-
-
-def _ends(words: list[str]) -> bool:
-    joined = (*words, "".join(words[-2:]))
-    return any(word.endswith((*_ENDS, *_ENDS_OF_SEVERAL)) for word in joined)
+def _words_of(name: str) -> tuple[list[str], bool]:
+    """Return the words of a name, and whether one of them ends as what a secret is called does."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return words, any(word.endswith(_ENDS_OF_ANY) for word in (*words, "".join(words[-2:])))
 
 
 def spans_of_tokens(text: str) -> Iterator[_Span]:
@@ -160,22 +157,6 @@ def spans_of_tokens(text: str) -> Iterator[_Span]:
     for shape in (_LOGIN, _HOOK):
         for found in shape.finditer(text):
             yield found.span("hidden")
-
-
-def spans_of_shapes(text: str) -> Iterator[_Span]:
-    """Yield these, and what somebody logs in with by a header, a call or an address."""
-    yield from spans_of_tokens(text)
-    for shape in (_SCHEME, _LOGS_IN, _IN_ADDRESS):
-        for found in shape.finditer(text):
-            yield found.span("hidden")
-
-
-def spans_beside_names(text: str) -> Iterator[_Span]:
-    """Yield the values in ``text`` that stand beside the name of a secret."""
-    for shape in _BESIDE:
-        for found in shape.finditer(text):
-            if names_secret(found["name"]):
-                yield found.span("hidden")
 
 
 def storable(text: str) -> str:
@@ -264,7 +245,7 @@ def _of_argument(argument: str, before: str, programs: set[str] | frozenset[str]
     """Return what is hidden of an argument that stands behind ``before``."""
     if not argument:
         return []
-    if _asks_for_secret(before, argument, programs) or _logs_in(before, argument, programs):
+    if _is_secret(argument, before, programs):
         return [(0, len(argument))]
     spans = list(_hidden_in(argument))
     is_glued = argument.startswith(("-u", "-U", "--user=", "--proxy-user="))
@@ -294,32 +275,22 @@ def _of_line(text: str, programs: set[str] | frozenset[str]) -> Iterator[_Span]:
         before = word
 
 
-def _asks_for_secret(option: str, value: str, programs: set[str] | frozenset[str]) -> bool:
-    """Return whether ``value``, which follows ``option``, is a secret."""
-    if option in _PASSWORD_PROGRAMS:
-        return not programs.isdisjoint(_PASSWORD_PROGRAMS[option])
-    if option.startswith("-"):
-        return "=" not in option and names_secret(option, value)
-    return _is_named_by(option, value)
-
-
-def _is_named_by(word: str, value: str) -> bool:
-    """Return whether ``word``, no option, is the name of the secret ``value`` behind it."""
-    if value.startswith("-") or not _BARE_NAME.fullmatch(word):
-        return False
-    if word.rstrip(":").lower() in _SCHEMES:
-        return looks_random(value)
-    is_variable = word.isupper() and "_" in word
-    return names_secret(word, value) and (
-        is_variable or is_plainly_secret(word) or looks_random(value)
-    )
-
-
-def _logs_in(before: str, argument: str, programs: set[str] | frozenset[str]) -> bool:
-    """Return whether an argument is what somebody logs in with, as in ``wandb login KEY``."""
-    if "login" not in programs or argument.startswith("-") or before in _USERS:
-        return False
-    return bool(_BARE_KEY.fullmatch(argument)) or looks_random(argument)
+def _is_secret(value: str, before: str, programs: set[str] | frozenset[str]) -> bool:
+    """Return whether all of ``value`` is a secret: of an option, of a name, of ``wandb login``."""
+    if before in _PASSWORD_PROGRAMS:
+        is_asked = not programs.isdisjoint(_PASSWORD_PROGRAMS[before])
+    elif before.startswith("-"):
+        is_asked = "=" not in before and names_secret(before, value)
+    elif value.startswith("-") or not _BARE_NAME.fullmatch(before):
+        is_asked = False
+    elif before.rstrip(":").lower() in _SCHEMES:
+        is_asked = looks_random(value)
+    else:
+        is_told = (before.isupper() and "_" in before) or is_plainly_secret(before)
+        is_asked = names_secret(before, value) and (is_told or looks_random(value))
+    if is_asked or "login" not in programs or value.startswith("-") or before in _USERS:
+        return is_asked
+    return bool(_BARE_KEY.fullmatch(value)) or looks_random(value)
 
 
 def _is_password(value: str, programs: set[str] | frozenset[str]) -> bool:
@@ -331,13 +302,13 @@ def _is_password(value: str, programs: set[str] | frozenset[str]) -> bool:
 
 def _hidden_in(text: str) -> list[_Span]:
     """Return what is hidden of ``text``, whatever stands around it."""
-    spans = [*spans_of_shapes(text), *spans_beside_names(text)]
-    header = _HEADER.fullmatch(text)
-    if header and names_secret(header["name"], header["hidden"]):
-        spans.append(header.span("hidden"))
-    option = _OPTION.fullmatch(text)
-    if option and names_secret(option["name"], option["value"]):
-        spans.append(option.span("value"))
+    spans = list(spans_of_tokens(text))
+    for shape in (_SCHEME, _LOGS_IN, _IN_ADDRESS):
+        spans += [found.span("hidden") for found in shape.finditer(text)]
+    beside = (found for shape in _BESIDE for found in shape.finditer(text))
+    spans += [found.span("hidden") for found in beside if names_secret(found["name"])]
+    named = filter(None, (_HEADER.fullmatch(text), _OPTION.fullmatch(text)))
+    spans += [one.span("hidden") for one in named if names_secret(one["name"], one["hidden"])]
     spans += [(first, end) for first, end, _ in _named_in(text)]
     return _joined(spans)
 

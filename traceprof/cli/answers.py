@@ -21,7 +21,6 @@ from traceprof.cli.options import (
     WindowText,
     check_paths,
     option,
-    table_names,
     with_options,
 )
 from traceprof.cli.output import Printing
@@ -80,8 +79,7 @@ def show(
         ),
     ] = None,
     trace: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="TRACE", help="A trace, or a run. Only read."),
+        list[Path] | None, typer.Argument(metavar="TRACE", help="A trace, or a run. Only read.")
     ] = None,
     window: WindowText = None,
     *,
@@ -91,7 +89,7 @@ def show(
     if table is None:
         from traceprof.cli.output import out
 
-        width = max(map(len, table_names()))
+        width = max(map(len, measures.analysis_names()))
         out("".join(f"{entry.name:{width}}  {entry.summary}\n" for entry in measures.ANALYSES))
         return
     names = _names(table, trace or [])
@@ -113,8 +111,7 @@ def shown_alone(name: str, doc: str = "") -> Callable[..., None]:
 
 
 findings = shown_alone(
-    "findings",
-    "Ranked advice: what costs time, the evidence, what to do, when it may be wrong.",
+    "findings", "Ranked advice: what costs time, the evidence, what to do, when it may be wrong."
 )
 
 
@@ -146,19 +143,20 @@ def _names(text: str, paths: list[Path]) -> list[str]:
     Raises:
         UsageError: there is none of a name; the message says what was meant.
     """
+    known = measures.analysis_names()
     names = [OLD_NAMES.get(name, name) for name in text.split(",") if name]
     for name in names:
-        if name in table_names():
+        if name in known:
             continue
         if Path(name).exists():
-            later = [str(path) for path in paths if str(path) in table_names()]
+            later = [str(path) for path in paths if str(path) in known]
             table = later[0] if later else "TABLE"
             raise UsageError(
                 f"{name} is a file, where the name of a table is expected: "
                 f"traceprof show {table} {name}"
             )
-        close = get_close_matches(name, table_names(), n=1)
-        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(table_names())}"
+        close = get_close_matches(name, known, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise UsageError(f"no table {name!r}: {meant}")
     return names
 

@@ -8,15 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import typer
 
-from traceprof.cli.options import OLD_NAMES, looks_like_a_path, table_names
+from traceprof.cli.options import OLD_NAMES, looks_like_a_path
 from traceprof.cli.plain_values import PlainCommand, PlainGroup
 from traceprof.errors import TraceprofError, UsageError
+from traceprof.measures import analysis_names
 
-__all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path", "table_names"]
+__all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,6 @@ class Command:
     takes_program: bool = False
     function: str = ""
     commands: tuple[Command, ...] = ()
-
-    def load(self) -> Any:
-        """Return the function."""
-        name = self.name.replace("-", "_")
-        module = import_module(f"traceprof.cli.{self.module or name}")
-        return getattr(module, self.function or name)
 
 
 _OF_RUNS: Final[tuple[Command, ...]] = (
@@ -88,10 +83,8 @@ COMMANDS: Final[tuple[Command, ...]] = (
 class LoadedLate(PlainGroup):
     """Commands that are loaded when they are called."""
 
-    @property
-    def known(self) -> tuple[Command, ...]:
-        """The commands in the order of the help."""
-        return COMMANDS
+    known: ClassVar = COMMANDS
+    """The commands in the order of the help."""
 
     def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
@@ -103,7 +96,10 @@ class LoadedLate(PlainGroup):
             if command.name == cmd_name and command.commands:
                 return _group(command)
             if command.name == cmd_name:
-                return _made(cmd_name, command.load(), takes_program=command.takes_program)
+                name = cmd_name.replace("-", "_")
+                module = import_module(f"traceprof.cli.{command.module or name}")
+                function = getattr(module, command.function or name)
+                return _made(cmd_name, function, takes_program=command.takes_program)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
@@ -121,7 +117,7 @@ class Commands(LoadedLate):
         if found is not None:
             return found
         name = OLD_NAMES.get(cmd_name, cmd_name)
-        if name in table_names():
+        if name in analysis_names():
             from traceprof.cli.answers import shown_alone
 
             return _made(cmd_name, shown_alone(name), hidden=True)
@@ -178,20 +174,16 @@ def _group(command: Command) -> Any:
         help=import_module(f"traceprof.cli.{command.module}").__doc__,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_nothing)
+    app.callback()(lambda: None)
     made = typer.main.get_group(app)
     made.name = command.name
     return made
 
 
-def _nothing() -> None:
-    pass
-
-
 def _unknown(name: str) -> str:
     """Return what was meant by a name that is no command."""
     known = [command.name for command in COMMANDS]
-    close = get_close_matches(name, [*known, *table_names()], n=1)
+    close = get_close_matches(name, [*known, *analysis_names()], n=1)
     if not close:
         return f"no command and no trace {name!r}: commands are {', '.join(known)}"
     meant = close[0] if close[0] in known else f"show {close[0]}"

@@ -110,9 +110,7 @@ def scaling(
     by: Annotated[
         list[str] | None,
         option(
-            "--by",
-            "The size: gpus or nodes; and labels to compare (network, batch …).",
-            "WHAT",
+            "--by", "The size: gpus or nodes; and labels to compare (network, batch …).", "WHAT"
         ),
     ] = None,
     ignore: Annotated[

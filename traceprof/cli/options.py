@@ -29,11 +29,6 @@ OLD_NAMES: Final = measures.FORMER_NAMES
 """Analyses that were called otherwise; every analysis is also a command that is not listed."""
 
 
-def table_names() -> tuple[str, ...]:
-    """Return the names that `traceprof show` takes."""
-    return measures.analysis_names()
-
-
 def looks_like_a_path(text: str) -> bool:
     """Return whether somebody who writes ``text`` means a file, whether it is there or not."""
     return Path(text).exists() or any(mark in text for mark in "./\\*?[")
@@ -51,7 +46,11 @@ def check_paths(paths: list[Path]) -> list[Path]:
             continue
         if name.startswith("-"):
             raise UsageError(f"{name} stands where a trace should: options come before `--`")
-        close = [] if looks_like_a_path(name) else get_close_matches(name, table_names(), n=1)
+        close = (
+            []
+            if looks_like_a_path(name)
+            else get_close_matches(name, measures.analysis_names(), n=1)
+        )
         if close:
             files = shlex.join(str(other) for other in paths if other != path) or "TRACE"
             said = "a table, no trace" if close[0] == name else "neither a table nor a trace"

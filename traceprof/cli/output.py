@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traceprof.cli.streams import drop, end_reading, say
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def print_kept(
         return [render(name, answered(), options)]
 
     cache = RunCache.of(paths, opening)
-    _print_text(name, cache.texts((*what, name, options), rendered)[0])
+    out(cache.texts((*what, name, options), rendered)[0], name)
 
 
 def print_document(document: Answered, printing: Printing) -> None:
@@ -78,7 +79,7 @@ def print_document(document: Answered, printing: Printing) -> None:
     from traceprof.render.registry import render
 
     name = printing.renderer
-    _print_text(name, render(name, document, _options(printing)))
+    out(render(name, document, _options(printing)), name)
 
 
 def _options(printing: Printing) -> Options:
@@ -88,12 +89,6 @@ def _options(printing: Printing) -> Options:
     most = printing.rows if name == "markdown" and printing.cuts_markdown else None
     options = Options(rows=most) if name != "text" else terminal_options(printing.rows)
     return replace(options, is_full=printing.is_full, tables=printing.tables)
-
-
-def _print_text(name: str, text: str) -> None:
-    from traceprof.render.escape import visible_text
-
-    out(visible_text(text) if name != "text" and sys.stdout.isatty() else text)
 
 
 def terminal_options(rows: int | None = None) -> Options:
@@ -131,16 +126,35 @@ def _width_of_pipe() -> int | None:
     return _NARROWEST
 
 
-def out(text: str) -> None:
-    """Print ``text`` as it is, as UTF-8 whatever the terminal's encoding."""
-    from traceprof.cli.streams import write_out
+def out(text: str, form: str = "text") -> None:
+    """Print ``text``, all of it, as UTF-8 whatever the terminal's encoding.
 
-    write_out(text.encode("utf-8", "replace"))
+    What is in another ``form`` is shown on a terminal without what would control that.
+
+    Raises:
+        BrokenPipeError: who read it went away.
+        UsageError: it cannot be written.
+    """
+    end_reading()
+    if sys.stdout is None:
+        raise UsageError("standard output is closed: nothing can be printed")
+    if form != "text" and sys.stdout.isatty():
+        from traceprof.render.escape import visible_text
+
+        text = visible_text(text)
+    try:
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop(sys.stdout)
+        reason = error.strerror or error
+        raise UsageError(f"standard output: cannot be written: {reason}") from error
 
 
 def message(text: str) -> None:
     """Print a message of our own on standard error."""
-    from traceprof.cli.streams import say
     from traceprof.render.escape import plain_text
 
     say(f"traceprof: {plain_text(text, 2_000)}\n")
@@ -198,11 +212,10 @@ def print_lines(
         UsageError: the file exists, is one of ``inputs``, or cannot be written.
     """
     from traceprof.files import new_file
-    from traceprof.render.escape import visible_text
 
     if output is None:
         for text in lines:
-            out(visible_text(text) if sys.stdout.isatty() else text)
+            out(text, "lines")
         return
     with (
         new_file(output, force=force, inputs=inputs) as temporary,

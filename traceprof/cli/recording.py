@@ -157,12 +157,10 @@ def _nothing(_line: str) -> None:
 
 def recover(
     folder: Annotated[
-        Path | None,
-        typer.Argument(help="The work folder that was left (alone: which there are)."),
+        Path | None, typer.Argument(help="The work folder that was left (alone: which there are).")
     ] = None,
     output: Annotated[
-        str | None,
-        option("--output -o", "The trace to write; else where it was to go.", "FILE"),
+        str | None, option("--output -o", "The trace to write; else where it was to go.", "FILE")
     ] = None,
     force: Force = False,
     keep: Annotated[bool, option("--keep", "Keep the work folder.")] = False,

@@ -56,8 +56,7 @@ def ops(
         bool, option("--json", "Print JSON lines, an object each (times in ns).")
     ] = False,
     ncu: Annotated[
-        bool,
-        option("--ncu", "Print, for each kernel, what profiles just it with Nsight Compute."),
+        bool, option("--ncu", "Print, for each kernel, what profiles just it with Nsight Compute.")
     ] = False,
     output: Output = None,
     force: Force = False,

@@ -62,10 +62,7 @@ def add(
     store = Store.at(db)
     labels = labels_of(label)
     _keep_each(
-        store,
-        run,
-        lambda path: keep_file(store, path, opening, name, labels, replaces=force),
-        name,
+        store, run, lambda path: keep_file(store, path, opening, name, labels, replaces=force), name
     )
 
 
@@ -74,8 +71,7 @@ def import_log(
         list[Path], typer.Argument(metavar="LOG", help="What the program printed: each one run.")
     ],
     source: Annotated[
-        str | None,
-        option("--source", "Who wrote it, where its content is not recognised.", "NAME"),
+        str | None, option("--source", "Who wrote it, where its content is not recognised.", "NAME")
     ] = None,
     pattern: Annotated[
         list[str] | None,
@@ -106,10 +102,7 @@ def import_log(
         return
     store = Store.at(db)
     _keep_each(
-        store,
-        log,
-        lambda path: keep_log(store, path, reading, name, labels, replaces=force),
-        name,
+        store, log, lambda path: keep_log(store, path, reading, name, labels, replaces=force), name
     )
 
 
@@ -189,8 +182,7 @@ def list_runs(
 @partial(with_options, rows=40)
 def show(
     run: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME", help="The run, or several; or label:KEY=VALUE."),
+        list[str], typer.Argument(metavar="NAME", help="The run, or several; or label:KEY=VALUE.")
     ],
     table: Annotated[
         str | None, option("--table -t", "A table that was kept: steps, kernels …", "TABLE")
@@ -227,8 +219,7 @@ def tag(
 
 def rm(
     run: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME", help="Runs by their whole names, or numbers."),
+        list[str], typer.Argument(metavar="NAME", help="Runs by their whole names, or numbers.")
     ],
     db: DatabaseFile = None,
 ) -> None:

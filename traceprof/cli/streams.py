@@ -18,8 +18,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TextIO
 
-from traceprof.errors import UsageError
-
 _FIRST_AFTER_S: Final = 2.0
 _EVERY_S: Final = 0.5
 _WIDTH: Final = 79
@@ -147,27 +145,6 @@ def _read_bytes() -> int | None:
     except OSError:
         return None
     return int(counters.split("rchar:")[1].split()[0]) if "rchar:" in counters else None
-
-
-def write_out(data: bytes) -> None:
-    """Write ``data`` to standard output, all of it.
-
-    Raises:
-        BrokenPipeError: who read it went away.
-        UsageError: it cannot be written.
-    """
-    end_reading()
-    if sys.stdout is None:
-        raise UsageError("standard output is closed: nothing can be printed")
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        drop(sys.stdout)
-        reason = error.strerror or error
-        raise UsageError(f"standard output: cannot be written: {reason}") from error
 
 
 def say(text: str) -> None:

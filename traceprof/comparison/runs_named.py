@@ -98,8 +98,7 @@ def summary_of(run: Run, name: str, labels: Mapping[str, str]) -> Summary:
         return known
     summarise = import_module("traceprof.comparison.summary.summarise").summarise
     found: Summary = summarise(run, name=name, labels=labels)
-    kept.add(what, found)
-    kept.keep()
+    kept.keep({what: found})
     return found
 
 

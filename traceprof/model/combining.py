@@ -45,11 +45,7 @@ def combine(results: Sequence[Result]) -> Result:
         if any(spec.name in result.samples for result in results):
             samples[spec.name] = _samples_of(results, spec.name, frames, rows)
     return replace(
-        first,
-        tables=tables,
-        scalars=_scalars(results),
-        notes=_notes(results),
-        samples=samples,
+        first, tables=tables, scalars=_scalars(results), notes=_notes(results), samples=samples
     )
 
 

@@ -77,8 +77,7 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
         if len(keys) == 1:
             codes, keys = place, [(*keys[0], value) for value in distinct]
             continue
-        n_pairs = len(keys) * len(distinct)
-        codes, pairs = _places_of_few(codes.astype(np.int64) * len(distinct) + place, n_pairs)
+        codes, pairs = places_of(codes.astype(np.int64) * len(distinct) + place)
         keys = [(*keys[pair // len(distinct)], distinct[pair % len(distinct)]) for pair in pairs]
     if len(keys) == 1:
         return Groups(keys, codes, np.arange(len(codes)), np.zeros(1, np.int64))
@@ -124,23 +123,16 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
     low, high = int(values.min()), int(values.max())
     if high - low < _DENSE:
         numbers = values.astype(np.int64, copy=False)
-        codes, found = _places_of_few(numbers - low if low else numbers, high - low + 1)
-        return codes, [low + one for one in found]
+        numbers = numbers - low if low else numbers
+        found = np.flatnonzero(np.bincount(numbers))
+        place = np.empty(high - low + 1, np.int16 if len(found) <= _FEW else np.int64)
+        place[found] = np.arange(len(found))
+        return place[numbers], (found + low).tolist()
     codes, distinct = pd.factorize(values)
     order = np.argsort(distinct)
     place = np.empty(len(order), np.int16 if len(order) <= _FEW else np.int64)
     place[order] = np.arange(len(order))
     return place[codes], distinct[order].tolist()
-
-
-def _places_of_few(values: _Int64Array, n: int) -> tuple[npt.NDArray[Any], list[int]]:
-    """Return the same of values from 0 to ``n`` - 1."""
-    if n > _DENSE:
-        return places_of(values)
-    found = np.flatnonzero(np.bincount(values, minlength=n))
-    place = np.empty(n, np.int16 if len(found) <= _FEW else np.int64)
-    place[found] = np.arange(len(found))
-    return place[values], found.tolist()
 
 
 _BoolArray = npt.NDArray[np.bool_]

@@ -97,15 +97,22 @@ class Intervals:
         )
 
     def __and__(self, other: Intervals) -> Intervals:
+        # In time that grows with the smaller set, and the logarithm of both. Neither has intervals
+        # that touch, so that no two of what they have in common do.
         few, many = (self, other) if len(self) <= len(other) else (other, self)
-        return _common(few, many)
+        if not len(few):
+            return Intervals.empty()
+        one, more = overlapping_pairs(few.starts, few.ends, many.starts, many.ends)
+        if not len(one):
+            return Intervals.empty()
+        starts = np.maximum(few.starts[one], many.starts[more])
+        return Intervals(starts, np.minimum(few.ends[one], many.ends[more]))
 
     def __sub__(self, other: Intervals) -> Intervals:
         if not len(self) or not len(other):
             return self
-        few = self
-        many = Intervals(np.append(_FIRST, other.ends), np.append(other.starts, _LAST))  # the rest
-        return _common(few, many) if len(few) <= len(many) else _common(many, few)
+        # What both have of the rest
+        return self & Intervals(np.append(_FIRST, other.ends), np.append(other.starts, _LAST))
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
         """Return the part of the set inside ``[start_ns, end_ns)``, in time that grows with it."""
@@ -131,19 +138,16 @@ class Intervals:
 
         O((n + m) log m); the queries may overlap and come in any order.
         """
-        first = np.asarray(starts, np.int64)
-        last = np.asarray(ends, np.int64)
-        return self._measure_until(np.maximum(last, first)) - self._measure_until(first)
-
-    def _measure_until(self, instants: Int64Array) -> Int64Array:
-        """Return how many ns of the set lie before each instant."""
-        if len(self) == 0:
-            return np.zeros(len(instants), np.int64)
+        first, last = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
+        if not len(self):
+            return np.zeros(len(first), np.int64)
         before = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
-        index = np.searchsorted(self.starts, instants, side="right")
-        previous = np.maximum(index - 1, 0)
-        cut = np.maximum(self.ends[previous] - instants, 0)
-        return np.asarray(np.where(index > 0, before[index] - cut, 0), np.int64)
+        until = []  # how many ns of the set lie before each instant
+        for instants in (first, np.maximum(last, first)):
+            index = np.searchsorted(self.starts, instants, side="right")
+            cut = np.maximum(self.ends[np.maximum(index - 1, 0)] - instants, 0)
+            until.append(np.where(index > 0, before[index] - cut, 0))
+        return np.asarray(until[1] - until[0], np.int64)
 
 
 def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:
@@ -162,21 +166,6 @@ def _union_in_pieces(one: Intervals, other: Intervals) -> Intervals:
         ends[n : n + len(piece)] = piece.ends
         n += len(piece)
     return Intervals(starts[:n], ends[:n])
-
-
-def _common(few: Intervals, many: Intervals) -> Intervals:
-    """Return the instants in both, in time that grows with the first (and the logarithm of both).
-
-    Neither set has intervals that touch, so that no two of what they have in common do.
-    """
-    if not len(few) or not len(many):
-        return Intervals.empty()
-    one, other = overlapping_pairs(few.starts, few.ends, many.starts, many.ends)
-    if not len(one):
-        return Intervals.empty()
-    return Intervals(
-        np.maximum(few.starts[one], many.starts[other]), np.minimum(few.ends[one], many.ends[other])
-    )
 
 
 def union_lengths(

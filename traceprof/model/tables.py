@@ -161,11 +161,7 @@ TABLES: Final[Mapping[str, Table]] = {
             "processes that left rows in this trace",
             _columns("process name:text rank local_rank world_size host:text rack:text"),
         ),
-        Table(
-            "threads",
-            "names of threads",
-            _columns("process thread name:text"),
-        ),
+        Table("threads", "names of threads", _columns("process thread name:text")),
         Table(
             "environment",
             "what is known of the machine and the software; never secrets",
@@ -208,7 +204,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pd.DataFrame:
     typed = {
         column: _typed(columns.get(column), kind, length) for column, kind in table.columns.items()
     }
-    order = _order_of(typed, table)
+    order = sort_order(typed, table)
     if order is not None:  # column by column: half of what it takes a frame
         typed = {column: values.take(order) for column, values in typed.items()}
     return pd.DataFrame(typed, copy=False)
@@ -254,20 +250,17 @@ def sort_rows(frame: pd.DataFrame, table: Table) -> pd.DataFrame:
     return frame if order is None else frame.iloc[order].reset_index(drop=True)
 
 
-def sort_order(frame: pd.DataFrame, table: Table) -> npt.NDArray[np.int64] | None:
-    """Return the rows of ``frame`` in the order of `sort_rows`; None where they stand in it."""
-    names = [name for name in ("start_ns", "end_ns") if name in frame]
-    return _order_of({name: frame[name].to_numpy() for name in names}, table)
-
-
-def _order_of(columns: Mapping[str, Any], table: Table) -> npt.NDArray[np.int64] | None:
+def sort_order(
+    columns: Mapping[str, Any] | pd.DataFrame, table: Table
+) -> npt.NDArray[np.int64] | None:
+    """Return the rows in the order of `sort_rows`; None where they stand in it."""
     if not table.has_times or len(columns["start_ns"]) < 2:
         return None
-    starts = columns["start_ns"]
+    starts = np.asarray(columns["start_ns"])
     if not table.has_spans:
         is_sorted = bool((starts[1:] >= starts[:-1]).all())
         return None if is_sorted else np.argsort(starts, kind="stable")
-    ends = columns["end_ns"]
+    ends = np.asarray(columns["end_ns"])
     later, tied = starts[1:] > starts[:-1], starts[1:] == starts[:-1]
     if bool((later | (tied & (ends[1:] <= ends[:-1]))).all()):
         return None

@@ -268,12 +268,7 @@ def make_trace(
     else:
         at_work = np.unique(np.array(list(worked), np.int64))
     frames["devices"] = _with_used_devices(frames["devices"], at_work)
-    return Trace(
-        info=info,
-        recorded=frozenset(recorded),
-        span=span or span_of(frames),
-        **frames,
-    )
+    return Trace(info=info, recorded=frozenset(recorded), span=span or span_of(frames), **frames)
 
 
 def _with_used_devices(listed: pd.DataFrame, worked: np.ndarray) -> pd.DataFrame:
@@ -306,25 +301,17 @@ def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> tuple[pd.Dat
     if not table.has_spans:
         return _rows(frame, slice(first, last))
     # Rows stand by their start: all that begin in a window are inside, and some that began before.
-    before = np.flatnonzero(frame["end_ns"].to_numpy()[:first] > window.start_ns)
-    if not window.duration_ns:
-        before = before[:0]
+    until = first if window.duration_ns else 0
+    before = np.flatnonzero(frame["end_ns"].to_numpy()[:until] > window.start_ns)
     rows: RowsOf = slice(first - len(before), last)
     if len(before) and before[0] != first - len(before):
         rows = np.append(before, np.arange(first, last))
     cut, found = _rows(frame, rows)
-    return _cut_rows(cut, found, window, table, len(before))
-
-
-def _cut_rows(
-    cut: pd.DataFrame, found: RowsOf, window: TimeWindow, table: Table, n_before: int
-) -> tuple[pd.DataFrame, RowsOf]:
-    """Return the rows ``cut`` clipped to the window, before which the first few of them began."""
     starts, ends = cut["start_ns"].to_numpy(), cut["end_ns"].to_numpy()
     changed: dict[str, npt.NDArray[np.int64]] = {}
-    if n_before:
+    if len(before):
         changed["start_ns"] = starts.copy()
-        changed["start_ns"][:n_before] = window.start_ns
+        changed["start_ns"][: len(before)] = window.start_ns
     if int(ends.max(initial=window.end_ns)) > window.end_ns:
         changed["end_ns"] = np.minimum(ends, window.end_ns)
     if not changed:
@@ -336,7 +323,7 @@ def _cut_rows(
     cut = cut.assign(**changed)
     # Rows that began before the window begin together now: the longer comes first.
     n_first = int(np.searchsorted(new_starts, window.start_ns, side="right"))
-    order = sort_order(cut.iloc[:n_first], table) if n_before else None
+    order = sort_order(cut.iloc[:n_first], table) if len(before) else None
     if order is None:
         return cut, found
     places = np.arange(len(cut))

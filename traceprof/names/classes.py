@@ -254,19 +254,16 @@ def class_of(name: str, rules: Iterable[KernelRule] = ()) -> Activity:
     whole = f"{parsed.scope}::{parsed.identifier}" if parsed.scope else parsed.identifier
     for wrapper in WRAPPERS:
         if wrapper.pattern.search(whole):
-            return _applied(wrapper, parsed.functors)
+            rules = [rule for rule in IDENTIFIERS if rule.activity in wrapper.classes]
+            applied = (words_of(functor.rpartition("::")[2]) for functor in parsed.functors)
+            told = (_first(rules, words) for words in applied)
+            return next(filter(None, told), wrapper.otherwise)
     return (
         _first(DECIDING_SCOPES, parsed.scope)
         or _first(IDENTIFIERS, parsed.words)
         or _first(SCOPES, parsed.scope)
         or Activity.OTHER
     )
-
-
-def _applied(wrapper: Wrapper, functors: Iterable[str]) -> Activity:
-    rules = [rule for rule in IDENTIFIERS if rule.activity in wrapper.classes]
-    words = (words_of(functor.rpartition("::")[2]) for functor in functors)
-    return next(filter(None, (_first(rules, own) for own in words)), wrapper.otherwise)
 
 
 def _first(rules: Iterable[KernelRule], text: str) -> Activity | None:

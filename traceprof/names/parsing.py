@@ -9,7 +9,7 @@ are types of arguments; they say nothing about the work.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -143,11 +143,12 @@ def _functors(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name not in _BUILT_IN))
 
 
+@dataclass(eq=False)
 class _Pattern:
     """Stands for a compiled expression, of which it has the methods once they are asked for."""
 
-    def __init__(self, expression: str, flags: int) -> None:
-        self._expression, self._flags = expression, flags
+    _expression: str
+    _flags: int = 0
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(re.compile(self._expression, self._flags), name)
@@ -155,6 +156,5 @@ class _Pattern:
         return found
 
 
-def pattern(expression: str, flags: int = 0) -> re.Pattern[str]:
-    """Return the expression with the methods of a compiled one; it is no argument of ``re``'s."""
-    return cast("re.Pattern[str]", _Pattern(expression, flags))
+pattern: Final = cast("Callable[..., re.Pattern[str]]", _Pattern)
+"""Makes of an expression, and flags, what has the methods of a compiled one."""

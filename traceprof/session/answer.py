@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
+from traceprof.errors import NotRecordedError
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.workload import Workload, workload
@@ -92,11 +93,18 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
         UsageError: an analysis or the window is none.
     """
     kept = KeptAnswers(run.cache, run.window)
-    known = kept.results(names)
+    values = ((name, kept.value(("result", name))) for name in names)
+    known = {name: one for name, one in values if one is not None}
     rest = [name for name in names if name not in known]
     answers = run.answers(rest, strict=strict) if rest else Answers({}, {})
-    found = kept.joined(names, known, answers, strict=strict)
-    frames = (frame for result in found.results.values() for frame in result.tables.values())
+    new: dict[str, Result | str] = {**answers.results, **answers.missing}
+    every = {name: known[name] if name in known else new[name] for name in names}
+    results = {name: one for name, one in every.items() if not isinstance(one, str)}
+    missing = {name: one for name, one in every.items() if isinstance(one, str)}
+    if strict and missing:
+        raise NotRecordedError(next(iter(missing.values())))
+    to_keep: dict[tuple[object, ...], Any] = {("result", name): one for name, one in new.items()}
+    frames = (frame for result in results.values() for frame in result.tables.values())
     tells_processes = any("process" in frame for frame in frames)
     # Who knows the ranks of processes tells all that others do, too.
     whats = [("about", knows) for knows in (True, False) if knows or not tells_processes]
@@ -104,9 +112,9 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     if document is None:
         ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
         document = document_about(ranks, run.selection, {})
-        kept.add(("about", tells_processes), document)
-    kept.keep()
-    return replace(document, results=found.results, missing=found.missing)
+        to_keep["about", tells_processes] = document
+    kept.keep(to_keep)
+    return replace(document, results=results, missing=missing)
 
 
 def document_about(
@@ -139,16 +147,11 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         costs = one_off_costs(ranks)
         window_ns = found.selection.window.duration_ns
         verdict = judge(found.results, found.recorded, window_ns, costs)
-        judged = verdict, workload(ranks), _declared(costs, found.span.start_ns)
-        kept.add(("page", *names), judged)
-        kept.keep()
+        instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
+        after = {name: own - found.span.start_ns for name, own in instants.items()}
+        judged = verdict, workload(ranks), ONE_OFF.frame(costs.assign(**after))
+        kept.keep({("page", *names): judged})
     return replace(found, verdict=judged[0], workload=judged[1], one_off=judged[2])
-
-
-def _declared(costs: pd.DataFrame, zero_ns: int) -> pd.DataFrame:
-    """Return the costs with the columns of `ONE_OFF`."""
-    instants = {"at_ns": costs["start_ns"] - zero_ns, "until_ns": costs["end_ns"] - zero_ns}
-    return ONE_OFF.frame(costs.assign(**instants))
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:

@@ -7,8 +7,9 @@ is anything else is refused: then it is computed again next time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, Final
 
@@ -16,10 +17,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from traceprof.errors import NotRecordedError, TraceprofError
+from traceprof.errors import TraceprofError
 from traceprof.measures import load_analysis
 from traceprof.model.results import Result
-from traceprof.session.run import Answers
 from traceprof.session.run_cache import RunCache
 
 _CLASSES: Final[Mapping[str, str]] = {
@@ -241,64 +241,25 @@ _READERS: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
-_RESULT = "result"
-
-
+@dataclass(frozen=True, slots=True)
 class KeptAnswers:
-    """What is kept about the window ``window`` of a run, and what is to be kept of it."""
+    """What is kept about the window ``window`` of a run."""
 
-    def __init__(self, cache: RunCache, window: str | None) -> None:
-        self._cache = cache
-        self._window = window
-        self._new: dict[tuple[object, ...], Any] = {}
+    cache: RunCache
+    window: str | None
 
     def value(self, what: tuple[object, ...]) -> Any:
         """Return what was kept under the name ``what``; None where nothing is."""
-        data = self._cache.get("window", self._window, *what)
+        data = self.cache.get("window", self.window, *what)
         try:
             return None if data is None else decode(data)
         except CodecError:
             return None
 
-    def add(self, what: tuple[object, ...], value: Any) -> None:
-        """Let ``value`` be kept under the name ``what``."""
-        self._new[what] = value
-
-    def keep(self) -> None:
-        """Keep what was added; what cannot be kept exactly is left out."""
+    def keep(self, values: Mapping[tuple[object, ...], Any]) -> None:
+        """Keep ``values`` under their names; what cannot be kept exactly is left out."""
         contents: dict[tuple[object, ...], bytes] = {}
-        for what, value in self._new.items() if self._cache.keeps else ():
-            try:
-                contents["window", self._window, *what] = encode(value)
-            except CodecError:
-                continue
-        self._cache.put(contents)
-        self._new.clear()
-
-    def results(self, names: Sequence[str]) -> Mapping[str, Result | str]:
-        """Return what is known of the analyses ``names``: the result, or why there is none."""
-        found = {name: self.value((_RESULT, name)) for name in names}
-        return {name: one for name, one in found.items() if one is not None}
-
-    def joined(
-        self,
-        names: Sequence[str],
-        known: Mapping[str, Result | str],
-        more: Answers,
-        *,
-        strict: bool,
-    ) -> Answers:
-        """Return ``known`` and ``more`` in the order of ``names``; what is new is to be kept.
-
-        Raises:
-            NotRecordedError: ``strict``, and the trace lacks the data of one of them.
-        """
-        every = {**known, **more.results, **more.missing}
-        for name in (*more.results, *more.missing):
-            self.add((_RESULT, name), every[name])
-        ordered = {name: every[name] for name in names}
-        missing = {name: one for name, one in ordered.items() if isinstance(one, str)}
-        if strict and missing:
-            raise NotRecordedError(next(iter(missing.values())))
-        results = {name: one for name, one in ordered.items() if not isinstance(one, str)}
-        return Answers(results, missing)
+        for what, value in values.items() if self.cache.keeps else ():
+            with suppress(CodecError):
+                contents["window", self.window, *what] = encode(value)
+        self.cache.put(contents)

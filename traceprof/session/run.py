@@ -41,6 +41,15 @@ _STEPS: Final = frozenset({"ranges"})
 """The tables that named steps are found in."""
 _MADE_OF_RANGES: Final = frozenset({"ranges", "marks", "collectives"})
 """The tables whose rows are read with the ranges, or made of them."""
+_WORDS: Final[Mapping[str, frozenset[str]]] = {
+    "step": STEP_TABLES,
+    "pattern": STEP_TABLES,
+    "steady": STEP_TABLES,
+    "range": frozenset({"ranges"}),
+    "active": frozenset({"kernels", "copies"}),
+    "&": frozenset({"ranges"}),
+}
+"""The tables that tell a window, by the words in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +100,7 @@ class _Source:
     notes: tuple[Note, ...] = ()
     knows_steps: bool = False
     windows: dict[str | None, _Part] = field(default_factory=dict)
-
-    @cached_property
-    def cache(self) -> RunCache:
-        """What is kept about the files; nothing where they are traces in memory."""
-        return RunCache.of(self.paths, self.opening)
+    cache: RunCache | None = None
 
     @cached_property
     def reads_parts(self) -> bool:
@@ -130,13 +135,17 @@ class _Source:
             return known.ranks
         if self.ranks is None:
             self._read_first(text, needs)
-        selection = self.selection(text)
-        part = None
-        if self._is_worth_cutting(selection, needs):
-            assert self.ranks is not None
-            alone = read_window(
-                self.ranks, self.opening, needs.tables, self.tables, selection.window
-            )
+        selection, part, ranks = self.selection(text), None, self.ranks
+        # To read the window alone is worth it of a small part of one file that was not read before.
+        if (
+            ranks is not None
+            and not needs.tables <= self.tables
+            and self.tables >= SELF_DESCRIPTION
+            and not needs.whole
+            and self.reads_parts
+            and selection.window.duration_ns < _WORTH_CUTTING * ranks.span.duration_ns
+        ):
+            alone = read_window(ranks, self.opening, needs.tables, self.tables, selection.window)
             if needs.tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(selection, needs.tables, alone.within(selection.window), is_alone=True)
         if part is None:
@@ -154,7 +163,7 @@ class _Source:
         what it is, all is read at once. Steps may be found in some of the ranges, which do not
         count as read; where there are none it takes all ranges to know the window.
         """
-        is_told = text not in (None, "all") and _tables_of_window(text) <= _STEPS
+        is_told = text not in (None, "all") and self._telling(text) <= _STEPS
         is_cut = is_told and not needs.whole and self.reads_parts
         first = (SELF_DESCRIPTION if is_cut else needs.tables) | self._telling(text)
         if text is None and needs.tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
@@ -167,21 +176,13 @@ class _Source:
 
     def _telling(self, text: str | None) -> frozenset[str]:
         """Return the tables that must be read to tell what the window ``text`` is."""
-        tables = _tables_of_window(text)
-        return tables - _STEPS if text is None and self.knows_steps else tables
-
-    def _is_worth_cutting(self, selection: Selection, needs: _Needs) -> bool:
-        """Return whether to read the window alone: a small part of one file, not read before."""
-        return (
-            self.ranks is not None
-            and not needs.tables <= self.tables
-            and self.tables >= SELF_DESCRIPTION
-            and not needs.whole
-            and self.reads_parts
-            and selection.window.duration_ns < _WORTH_CUTTING * self.ranks.span.duration_ns
-        )
+        if text is None:
+            return STEP_TABLES - _STEPS if self.knows_steps else STEP_TABLES
+        needed = (tables for word, tables in _WORDS.items() if word in text)
+        return frozenset[str]().union(*needed)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """A trace, or a run of several ranks, seen through a window.
 
@@ -192,14 +193,14 @@ class Run:
     Result. Without a window it is the steady steps, else the time in which devices worked.
     """
 
-    def __init__(self, source: _Source, window: str | None = None) -> None:
-        self._source = source
-        self._window = window
+    _source: _Source
+    window: str | None = None
+    """The window as it was typed; None is the default."""
 
     @classmethod
     def over(cls, run: Run) -> Self:
         """Return ``run`` as one of this class: both share what was read."""
-        return cls(run._source, run._window)
+        return cls(run._source, run.window)
 
     def within(self, window: str | None) -> Self:
         """Return the same run seen through another window, as ``--window`` takes it."""
@@ -223,13 +224,11 @@ class Run:
 
     @property
     def cache(self) -> RunCache:
-        """What is kept of answers about the files."""
-        return self._source.cache
-
-    @property
-    def window(self) -> str | None:
-        """The window as it was typed; None is the default."""
-        return self._window
+        """What is kept of answers about the files; nothing where they are traces in memory."""
+        source = self._source
+        if source.cache is None:
+            source.cache = RunCache.of(source.paths, source.opening)
+        return source.cache
 
     @property
     def selection(self) -> Selection:
@@ -238,7 +237,7 @@ class Run:
         Raises:
             UsageError: the window is not one, or not of this run.
         """
-        return self._source.selection(self._window)
+        return self._source.selection(self.window)
 
     def result(self, name: str) -> Result:
         """Return the result of the analysis called ``name``.
@@ -257,7 +256,7 @@ class Run:
             NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         """
         analyses = [load_analysis(name) for name in names]
-        ranks = self._source.within(self._window, _Needs.of(analyses))
+        ranks = self._source.within(self.window, _Needs.of(analyses))
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
         PROGRESS.begin(sum(analysis.n_parts for analysis in analyses))
@@ -277,7 +276,7 @@ class Run:
 
         Of those that ``whole`` names the uncut traces have every row, wherever the window is.
         """
-        return self._source.within(self._window, _Needs(tables, whole & _CUT_BY_READERS))
+        return self._source.within(self.window, _Needs(tables, whole & _CUT_BY_READERS))
 
     def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
         """Return all ranks as one Trace, cut to the window."""
@@ -303,14 +302,14 @@ class Run:
 
     def _known(self) -> Iterator[tuple[str, str]]:
         """Yield what is known of the run by now, in a few words each: nothing is read for it."""
-        source, part = self._source, self._source.windows.get(self._window)
+        source, part = self._source, self._source.windows.get(self.window)
         yield "of", " ".join(map(str, source.paths))
         if source.ranks is not None:
             yield "files", str(len(source.ranks))
         if source.ranks is not None and "devices" in source.tables:
             used = (int(part.devices["used"].sum()) for part in source.ranks)
             yield "devices", str(sum(used))
-        yield "window", (self._window or "default") if part is None else part.selection.label
+        yield "window", (self.window or "default") if part is None else part.selection.label
 
 
 def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run:
@@ -326,24 +325,3 @@ def run_of(ranks: Ranks) -> Run:
     opening = Opening(is_cached=False)
     source = _Source((ranks.info.path,), opening, frozenset(TABLES), ranks.whole)
     return Run(source)
-
-
-def _tables_of_window(text: str | None) -> frozenset[str]:
-    """Return the tables that tell what the window ``text`` is."""
-    if text is None:
-        return STEP_TABLES
-    tables: set[str] = set()
-    for word, needed in _WORDS.items():
-        if word in text:
-            tables |= needed
-    return frozenset(tables)
-
-
-_WORDS: Final[Mapping[str, frozenset[str]]] = {
-    "step": STEP_TABLES,
-    "pattern": STEP_TABLES,
-    "steady": STEP_TABLES,
-    "range": frozenset({"ranges"}),
-    "active": frozenset({"kernels", "copies"}),
-    "&": frozenset({"ranges"}),
-}

@@ -320,18 +320,16 @@ _NO_STEPS: Final = "no steps are known: from the first to the last work of any d
 
 def _known_steps(ranks: Ranks) -> Steps:
     steps = steps_of_ranks(ranks)
-    if not len(steps) and len(pattern_of_ranks(ranks)):
-        raise UsageError(
-            "no steps are known in this trace, only a pattern of kernels that repeats: choose "
-            "iterations of it (pattern:3..5) or times (12ms..30ms), or "
-            f"{how_steps_get_known(ranks)}"
+    if len(steps):
+        return steps
+    choice = ": choose times (12ms..30ms) or a range"
+    if len(pattern_of_ranks(ranks)):
+        choice = (
+            ", only a pattern of kernels that repeats: choose iterations of it (pattern:3..5) or "
+            "times (12ms..30ms)"
         )
-    if not len(steps):
-        raise UsageError(
-            "no steps are known in this trace: choose times (12ms..30ms) or a range, "
-            f"or {how_steps_get_known(ranks)}"
-        )
-    return steps
+    how = how_steps_get_known(ranks)
+    raise UsageError(f"no steps are known in this trace{choice}, or {how}")
 
 
 def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
@@ -349,7 +347,7 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
         raise UsageError(f"no {what} {first}..{last}: the trace has {here}")
     window = _window_of(chosen)
     found = chosen["step"].nunique()
-    notes = [_with_origin("{origin}" + _borders(chosen, ranks), steps)]
+    notes = [_with_origin("{origin}BORDERS", steps, chosen, ranks)]
     values: dict[str, Any] = {"found": found, "what": "step" if what == "step" else "iteration"}
     if found != last - first + 1:
         notes.append(Note.of("{found:count} of these {what}s are in the trace", **values))
@@ -359,15 +357,6 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
 
 def _window_of(steps: pd.DataFrame) -> TimeWindow:
     return TimeWindow(int(steps["device_start_ns"].min()), int(steps["device_end_ns"].max()))
-
-
-def _borders(steps: pd.DataFrame, ranks: Ranks) -> str:
-    """Return what the borders of the steps are, in words; "" where no device was recorded."""
-    if steps["on_device"].any():
-        return ", timed on the devices"
-    if "kernels" in ranks.recorded:
-        return ", timed on the host: which work they launched is not known"
-    return ""
 
 
 def _steady(ranks: Ranks) -> Selection:
@@ -381,7 +370,7 @@ def _steady(ranks: Ranks) -> Selection:
     numbers = kept["step"]
     values: dict[str, Any] = {"first": int(numbers.min()), "last": int(numbers.max())}
     which = "step {first}" if values["first"] == values["last"] else "steps {first}..{last}"
-    text = f"{which} ({{origin}})" + _borders(kept, ranks)
+    text = f"{which} ({{origin}})BORDERS"
     if is_warmup.any():
         dropped = steps.table[is_warmup]
         first = dropped[dropped["process"] == dropped["process"].iloc[0]]
@@ -390,7 +379,7 @@ def _steady(ranks: Ranks) -> Selection:
         leading = "first step" if len(first) == 1 else "first {dropped:count} steps"
         text += f"; without the {leading}, {{lost:ns}}, {why}"
         values |= {"dropped": len(first), "lost": lost_ns}
-    return Selection(window, "steady", (_with_origin(text, steps, **values),))
+    return Selection(window, "steady", (_with_origin(text, steps, kept, ranks, **values),))
 
 
 def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selection:
@@ -418,8 +407,19 @@ def _device_windows(trace: Trace) -> pd.DataFrame:
     return windows[["start_ns", "end_ns"]]
 
 
-def _with_origin(text: str, steps: Steps, **values: Any) -> Note:
-    """Return a note of which ``{origin}`` says where the steps are from."""
+def _with_origin(
+    text: str, steps: Steps, chosen: pd.DataFrame, ranks: Ranks, **values: Any
+) -> Note:
+    """Return a note of which ``{origin}`` says where the steps are from.
+
+    BORDERS stands for what the borders of those ``chosen`` are; nothing without recorded devices.
+    """
+    borders = ""
+    if chosen["on_device"].any():
+        borders = ", timed on the devices"
+    elif "kernels" in ranks.recorded:
+        borders = ", timed on the host: which work they launched is not known"
+    text = text.replace("BORDERS", borders)
     if steps.is_inferred:
         text = text.replace("{origin}", "{origin}, {sure:ratio} of it alike")
         values["sure"] = steps.confidence_ratio

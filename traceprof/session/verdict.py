@@ -88,10 +88,7 @@ class Verdict:
 
 
 def judge(
-    results: Mapping[str, Result],
-    recorded: frozenset[str],
-    window_ns: int,
-    one_off: pd.DataFrame,
+    results: Mapping[str, Result], recorded: frozenset[str], window_ns: int, one_off: pd.DataFrame
 ) -> Verdict:
     """Return the verdict on ``results``.
 

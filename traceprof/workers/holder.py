@@ -12,13 +12,7 @@ from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.processes import give_back, taken_bytes
 from traceprof.workers.remote import Failed, Plan, PlanStep, Question
-from traceprof.workers.remote_intervals import (
-    LARGE,
-    Expression,
-    KeptSet,
-    TimeQuestion,
-    packed,
-)
+from traceprof.workers.remote_intervals import LARGE, Expression, KeptSet, TimeQuestion, packed
 from traceprof.workers.spill import Spill
 
 _MOST_WINDOWS: Final = 4
