@@ -200,10 +200,6 @@ class PartsDone:
     total: int = 0
     is_told: bool = False
 
-    def begin(self, total: int) -> None:
-        """Say that ``total`` parts are to come."""
-        self.done, self.total = 0, total
-
     def advance(self) -> None:
         """Say that one more is done."""
         self.done = min(self.done + 1, self.total)

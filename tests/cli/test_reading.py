@@ -65,7 +65,7 @@ def test_what_is_measured_has_its_rate_and_time_left(tmp_path: Path) -> None:
     counts: list[int | None] = [0]
     line, _ = _reading(tmp_path, counts)
     counts[0] = 5_000_000
-    PROGRESS.begin(40)
+    PROGRESS.done, PROGRESS.total = 0, 40
     assert line.words(3.0) == "traceprof: run.sqlite is read, measuring, 3 s"
     for _ in range(10):
         PROGRESS.advance()

@@ -14,7 +14,7 @@ from tests.builders import TraceBuilder
 from tests.formats.kineto_file import kernel, write
 from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import TRACES, require
-from traceprof.errors import TraceError, UsageError
+from traceprof.errors import TraceError
 from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.files import open_run
@@ -46,11 +46,9 @@ def test_a_directory_of_torch_traces(tmp_path: Path) -> None:
     assert run.ranks == (0, 2, 3)
     assert run.missing_ranks == (1,)
     assert run.warnings == ("no trace of 1 of the 4 ranks: 1",)
-    assert run.to_frame()["host"].tolist() == ["node0", "node1", "node1"]
-    assert set(run.to_frame()["known_from"]) == {"distributedInfo"}
-    assert run.of_rank(3).kernels["name"].tolist() == ["kernel of 3"]
-    with pytest.raises(UsageError, match="no trace of rank 1: this run has ranks 0, 2, 3"):
-        run.of_rank(1)
+    assert [member.host for member in run] == ["node0", "node1", "node1"]
+    assert {member.known_from for member in run} == {"distributedInfo"}
+    assert run.traces[2].kernels["name"].tolist() == ["kernel of 3"]
 
 
 def test_a_pattern_finds_files_in_natural_order(tmp_path: Path) -> None:
@@ -103,11 +101,9 @@ def test_mixed_formats_and_a_manifest(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(manifest))
     for given in (tmp_path / "run.json", tmp_path):
         run = open_run([given])
-        frame = run.to_frame()
-        assert frame["rank"].tolist() == [0, 2]
-        assert frame["host"].tolist() == ["alpha", "beta"]
-        assert frame["format"].tolist() == ["kineto", "nvprof"]
-        assert set(frame["known_from"]) == {"manifest"}
+        assert [(member.rank, member.host) for member in run] == [(0, "alpha"), (2, "beta")]
+        assert [trace.info.format for trace in run.traces] == ["kineto", "nvprof"]
+        assert {member.known_from for member in run} == {"manifest"}
         assert run.missing_ranks == (1,)
     assert open_run([tmp_path / "run.json"]).label == "night run"
 
@@ -117,7 +113,7 @@ def test_texts_of_a_manifest_that_utf8_cannot_hold_can_be_shown(tmp_path: Path) 
     (tmp_path / "run.json").write_text(
         '{"traceprof_run": 1, "ranks": [{"rank": 0, "file": "a.json", "host": "\\ud800"}]}'
     )
-    assert open_run([tmp_path]).to_frame()["host"].tolist() == ["\ufffd" * 3]
+    assert [member.host for member in open_run([tmp_path])] == ["\ufffd" * 3]
 
 
 def test_manifests_of_the_recorder(tmp_path: Path) -> None:
@@ -193,7 +189,7 @@ def test_processes_without_ranks_go_by_their_devices(tmp_path: Path) -> None:
         (0, 0, "order of devices"),
         (1, 1, "order of devices"),
     ]
-    assert run.of_rank(0).kernels["name"].tolist() == ["b"]
+    assert run.traces[0].kernels["name"].tolist() == ["b"]
 
 
 def test_the_environment_in_the_trace(tmp_path: Path) -> None:
@@ -216,7 +212,7 @@ def test_the_environment_in_the_trace(tmp_path: Path) -> None:
     assert [(m.rank, m.local_rank, m.rack) for m in run] == [(3, 1, "leaf2")]
     assert run.members[0].known_from == "environment"
     assert run.world_size == 4
-    assert "x" not in run.of_rank(3).environment["value"].tolist()
+    assert "x" not in run.traces[0].environment["value"].tolist()
 
 
 def test_two_files_of_one_rank(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_equal_devices_and_processes_of_two_ranks_are_told_apart() -> None:
 
 def test_clocks_are_tied_by_their_wall_time() -> None:
     members = (of_rank(0, 20, epoch_ns=1_000), of_rank(1, 20, epoch_ns=1_500))
-    assert clock_offsets_ns(RunFiles("test", members)) == (0, 500)
+    assert clock_offsets_ns(member.trace.info for member in members) == (0, 500)
     trace = merged(*members)
     assert trace.kernels["start_ns"].tolist() == [20, 520]
     assert trace.info.utc_epoch_ns == 1_000

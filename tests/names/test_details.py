@@ -6,7 +6,7 @@ import pytest
 
 from traceprof.model.activity import Activity
 from traceprof.names.classes import class_of
-from traceprof.names.kernels import direction_of, matrix_units_of, multiplies_without, precision_of
+from traceprof.names.kernels import direction_of, matrix_units_of, precision_of
 
 
 @pytest.mark.parametrize(
@@ -87,21 +87,6 @@ def test_precision_and_matrix_units(name: str, precision: str, units: str) -> No
 )
 def test_direction(name: str, direction: str) -> None:
     assert direction_of(name) == direction
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("ampere_sgemm_128x64_tn", True),
-        ("volta_scudnn_128x64_relu_small_nn_v1", True),
-        ("void splitKreduce_kernel<float>(X)", False),
-        ("void gemv2T_kernel_val<int, int, float>(X)", False),
-        ("ampere_bf16_s16816gemm_bf16_128x128", False),
-        ("void elementwise_kernel<4, FillFunctor<float>>(X)", False),
-    ],
-)
-def test_what_matrix_units_could_do(name: str, expected: bool) -> None:
-    assert multiplies_without(name, class_of(name)) == expected
 
 
 def test_a_class_of_the_user_decides_on_matrix_units() -> None:

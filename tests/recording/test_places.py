@@ -107,7 +107,7 @@ def test_two_recordings_of_a_named_job_are_two_lives(tmp_path):
     ]
     run = open_run([folder], life=1)
     assert run.ranks == (0,)
-    assert (run.of_rank(0).ranges["name"] == "work").sum() == 3
+    assert (run.traces[0].ranges["name"] == "work").sum() == 3
 
 
 def test_force_replaces_the_recording_that_was_there(tmp_path):

@@ -61,17 +61,12 @@ def print_kept(
 
     ``what`` is the question, as far as ``paths`` and ``opening`` do not tell it.
     """
+    from traceprof.render.registry import render
     from traceprof.session.run_cache import RunCache
 
     name, options = printing.renderer, _options(printing)
-
-    def rendered() -> list[str]:
-        from traceprof.render.registry import render
-
-        return [render(name, answered(), options)]
-
     cache = RunCache.of(paths, opening)
-    out(cache.texts((*what, name, options), rendered)[0], name)
+    out(cache.texts((*what, name, options), lambda: [render(name, answered(), options)])[0], name)
 
 
 def print_document(document: Answered, printing: Printing) -> None:
@@ -95,35 +90,22 @@ def terminal_options(rows: int | None = None) -> Options:
     """Return what the terminal that we print on can show; it is 80 columns wide or more."""
     from traceprof.render.registry import Options
 
-    width = _width_of_pipe()
-    if width is not None:
-        return Options(rows=rows, width=max(_NARROWEST, width))
-
-    from rich.console import Console
-
-    console = Console()
-    return Options(
-        rows=rows,
-        width=max(_NARROWEST, console.width),
-        colours=console.color_system or "" if console.is_terminal else "",
-    )
-
-
-def _width_of_pipe() -> int | None:
-    """Return how wide lines are where nothing that we print is shown in colours; None: ask rich.
-
-    The answer is that of rich, which takes as long to import as an answer from the cache to print.
-    """
     is_asked = not _ASK_FOR_COLOURS.isdisjoint(os.environ)
     if is_asked or sys.platform == "win32" or sys.stdout is None or sys.stdout.isatty():
-        return None
+        from rich.console import Console
+
+        console = Console()
+        colours = console.color_system or "" if console.is_terminal else ""
+        return Options(rows=rows, width=max(_NARROWEST, console.width), colours=colours)
+    # Nothing is shown in colours. The width is that of rich, which takes as long to import as an
+    # answer from the cache to print.
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit():
-        return int(columns)
-    for stream in (0, 1, 2):
+    width = int(columns) if columns.isdigit() else 0
+    for stream in () if columns.isdigit() else (0, 1, 2):
         with suppress(OSError):
-            return os.get_terminal_size(stream).columns or _NARROWEST
-    return _NARROWEST
+            width = os.get_terminal_size(stream).columns
+            break
+    return Options(rows=rows, width=max(_NARROWEST, width))
 
 
 def out(text: str, form: str = "text") -> None:

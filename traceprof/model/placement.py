@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
@@ -257,13 +257,13 @@ def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:
     return values.map(lambda value: names.get(value, value)).to_numpy(np.int64)
 
 
-def clock_offsets_ns(run: RunFiles) -> tuple[int, ...] | None:
+def clock_offsets_ns(members: Iterable[TraceInfo]) -> tuple[int, ...] | None:
     """Return what to add to each member's times to put all on one clock, by their wall clocks.
 
     None where a member does not know its wall clock. Wall clocks of hosts differ by up to
     milliseconds.
     """
-    epochs = [member.trace.info.utc_epoch_ns for member in run]
+    epochs = [member.utc_epoch_ns for member in members]
     known = [epoch for epoch in epochs if epoch is not None]
     if len(known) < len(epochs) or not known:
         return None
@@ -287,7 +287,7 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
         return ranks.with_warnings(*run.warnings) if run.warnings else ranks
     warnings = list(run.warnings)
     if offsets_ns is None:
-        offsets_ns = clock_offsets_ns(run)
+        offsets_ns = clock_offsets_ns(member.trace.info for member in run)
         if offsets_ns is None:
             warnings.append(UNTIED_CLOCKS)
             offsets_ns = [0] * len(run)

@@ -9,7 +9,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import pandas as pd
 
-from traceprof.errors import UsageError
 from traceprof.hardware.catalogue import Hardware
 from traceprof.model.tables import ABSENT, TABLES, make_table, stack
 from traceprof.model.timing import ClockCorrection, TimeWindow
@@ -68,11 +67,6 @@ class Ranks:
     def hardware(self) -> Hardware | None:
         """What the user said of the hardware."""
         return self.parts[0].hardware
-
-    @property
-    def warmup_steps(self) -> int | None:
-        """How many leading steps the user calls warm-up."""
-        return self.parts[0].warmup_steps
 
     def require(self, *names: str) -> None:
         """Check that the tables ``names`` were recorded by any rank.
@@ -247,36 +241,6 @@ class RunFiles:
         """The ranks that the program had and the run has no trace of."""
         expected = max(self.world_size, max(self.ranks, default=ABSENT) + 1)
         return tuple(rank for rank in range(expected) if rank not in self.ranks)
-
-    def of_rank(self, rank: int) -> Trace:
-        """Return the trace of a rank.
-
-        Raises:
-            UsageError: the run has none.
-        """
-        for member in self.members:
-            if member.rank == rank:
-                return member.trace
-        known = ", ".join(map(str, self.ranks))
-        raise UsageError(f"no trace of rank {rank}: this run has ranks {known}")
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row for each member: who it is, how that is known, and its file."""
-        return pd.DataFrame(
-            {
-                "rank": [_known_number(member.rank) for member in self.members],
-                "local_rank": [_known_number(member.local_rank) for member in self.members],
-                "host": [member.host for member in self.members],
-                "rack": [member.rack for member in self.members],
-                "known_from": [member.known_from for member in self.members],
-                "format": [member.trace.info.format for member in self.members],
-                "path": [member.trace.info.path for member in self.members],
-            }
-        )
-
-
-def _known_number(number: int) -> int | None:
-    return None if number == ABSENT else number
 
 
 def of_process(trace: Trace, process: int) -> Trace:

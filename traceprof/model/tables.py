@@ -34,143 +34,102 @@ class ColumnKind(StrEnum):
 class Table:
     """The contract of one table: its columns in order, and whether rows are spans or instants.
 
-    ``pro_rata`` names the columns that are shared out when a window cuts a row. ``detail_of``:
-    its rows are those of another table, one for one, with more columns; it is read where it is
-    asked for by name.
+    ``has_times``: rows stand at a time at all (devices and the like do not); ``has_spans``: they
+    last from ``start_ns`` to ``end_ns``. ``pro_rata`` names the columns that are shared out when a
+    window cuts a row. ``detail_of``: its rows are those of another table, one for one, with more
+    columns; it is read where it is asked for by name.
     """
 
     name: str
     summary: str
     columns: Mapping[str, ColumnKind]
+    has_times: bool
+    has_spans: bool
     pro_rata: tuple[str, ...] = ()
     detail_of: str = ""
 
-    @property
-    def has_spans(self) -> bool:
-        """Whether rows last from ``start_ns`` to ``end_ns``."""
-        return "end_ns" in self.columns
 
-    @property
-    def has_times(self) -> bool:
-        """Whether rows stand at a time at all (devices and the like do not)."""
-        return "start_ns" in self.columns
+def _tables(text: str) -> Mapping[str, Table]:
+    """Return the tables that ``text`` declares, a blank line between two: NAME: SUMMARY | COLUMNS.
 
-
-def _columns(text: str) -> Mapping[str, ColumnKind]:
-    """Return columns from their names, each with its kind behind a colon if it is no number."""
-    named = (column.partition(":") for column in text.split())
-    times = {"start_ns": ColumnKind.TIME, "end_ns": ColumnKind.TIME}
-    return {
-        name: ColumnKind(kind) if kind else times.get(name, ColumnKind.NUMBER)
-        for name, _, kind in named
-    }
-
-
-TABLES: Final[Mapping[str, Table]] = {
-    table.name: table
-    for table in (
-        Table(
-            "kernels",
-            "device work that runs code; a CUDA graph that was traced whole is one row",
-            _columns(
-                "start_ns end_ns device stream process correlation name:name activity:name "
-                "graph_node"
-            ),
-        ),
-        Table(
-            "kernel_shapes",
-            "how kernels were launched: grid and block, registers per thread, shared memory per "
-            "block (shared_bytes is static and dynamic together), context",
-            _columns(
-                "start_ns end_ns device stream process correlation context grid_x grid_y grid_z "
-                "block_x block_y block_z registers static_shared_bytes dynamic_shared_bytes "
-                "shared_bytes"
-            ),
-            detail_of="kernels",
-        ),
-        Table(
-            "copies",
-            "copies and memsets on a device; direction: h2d d2h d2d p2p h2h memset unknown",
-            _columns(
-                "start_ns end_ns device stream process correlation direction:name n_bytes "
-                "src_kind:name dst_kind:name src_device dst_device graph_node"
-            ),
-            pro_rata=("n_bytes",),
-        ),
-        Table(
-            "api_calls",
-            "calls of the CUDA runtime and driver (HIP alike) on the host",
-            _columns("start_ns end_ns process thread correlation name:name"),
-        ),
-        Table(
-            "ranges",
-            "annotations of the host: NVTX and the like; kind: push_pop or start_end",
-            _columns(
-                "start_ns end_ns process thread domain:name category name:name depth payload:float "
-                "kind:name"
-            ),
-        ),
-        Table(
-            "marks",
-            "instants that the host annotated",
-            _columns("start_ns process thread domain:name name:name payload:float"),
-        ),
-        Table(
-            "host_ops",
-            "operators on the host; source: cpu_op, osrt, cudnn, cublas, mpi, async …",
-            _columns("start_ns end_ns process thread source:name name:name correlation"),
-        ),
-        Table(
-            "syncs",
-            "waits of the host or of a stream; kind: event stream_wait stream context",
-            _columns("start_ns end_ns device stream process correlation kind:name"),
-        ),
-        Table(
-            "collectives",
-            "collective and point-to-point calls as the host issued them; n_bytes: what this rank "
-            "hands in (its shard for all_gather and gather, the whole for reduce_scatter and "
-            "all_to_all), for scatter and recv what it gets; group_rank: the number of this rank "
-            "in the group; peer: that of the rank that a send goes to or a receive comes from, and "
-            "peer_rank its number in the whole job; tag: as MPI and torch tell messages apart",
-            _columns(
-                "start_ns end_ns process thread op:name n_bytes dtype:name group:name group_size "
-                "backend:name sequence correlation group_rank peer peer_rank tag"
-            ),
-        ),
-        Table(
-            "samples",
-            "time series: network, GPU and host counters; value in the unit that metric names",
-            _columns("start_ns source:name metric:name value:float"),
-        ),
-        Table(
-            "overheads",
-            "what the profiler itself took",
-            _columns("start_ns end_ns process thread name:name"),
-        ),
-        Table(
-            "devices",
-            "accelerators of the machine; used: 1 where the trace has work of theirs; "
-            "compute_capability: of NVIDIA's, 86 for 8.6",
-            _columns(
-                "device used name:text uuid:text memory_bytes memory_bytes_per_s sm_count "
-                "compute_capability"
-            ),
-        ),
-        Table(
-            "processes",
-            "processes that left rows in this trace",
-            _columns("process name:text rank local_rank world_size host:text rack:text"),
-        ),
-        Table("threads", "names of threads", _columns("process thread name:text")),
-        Table(
-            "environment",
-            "what is known of the machine and the software; never secrets",
-            _columns("name:text value:text"),
-        ),
-    )
-}
+    "NAME of TABLE" is one with details of another. Columns have their kind behind a colon if they
+    are no numbers, and "~" behind their name if they are shared out pro rata.
+    """
+    tables = {}
+    for declared in text.strip().split("\n\n"):
+        head, _, named = " ".join(declared.split()).partition(" | ")
+        title, _, summary = head.partition(": ")
+        name, _, detail_of = title.partition(" of ")
+        parts = [column.partition(":") for column in named.split()]
+        kinds = {column.rstrip("~"): kind for column, _, kind in parts}
+        times = dict.fromkeys(("start_ns", "end_ns"), ColumnKind.TIME)
+        tables[name] = Table(
+            name,
+            summary,
+            {c: ColumnKind(kind or times.get(c, ColumnKind.NUMBER)) for c, kind in kinds.items()},
+            has_times="start_ns" in kinds,
+            has_spans="end_ns" in kinds,
+            pro_rata=tuple(column[:-1] for column, _, _ in parts if column.endswith("~")),
+            detail_of=detail_of,
+        )
+    return tables
 
 
+TABLES: Final = _tables("""
+kernels: device work that runs code; a CUDA graph that was traced whole is one row
+| start_ns end_ns device stream process correlation name:name activity:name graph_node
+
+kernel_shapes of kernels: how kernels were launched: grid and block, registers per thread, shared
+memory per block (shared_bytes is static and dynamic together), context
+| start_ns end_ns device stream process correlation context grid_x grid_y grid_z block_x block_y
+block_z registers static_shared_bytes dynamic_shared_bytes shared_bytes
+
+copies: copies and memsets on a device; direction: h2d d2h d2d p2p h2h memset unknown
+| start_ns end_ns device stream process correlation direction:name n_bytes~ src_kind:name
+dst_kind:name src_device dst_device graph_node
+
+api_calls: calls of the CUDA runtime and driver (HIP alike) on the host
+| start_ns end_ns process thread correlation name:name
+
+ranges: annotations of the host: NVTX and the like; kind: push_pop or start_end
+| start_ns end_ns process thread domain:name category name:name depth payload:float kind:name
+
+marks: instants that the host annotated
+| start_ns process thread domain:name name:name payload:float
+
+host_ops: operators on the host; source: cpu_op, osrt, cudnn, cublas, mpi, async …
+| start_ns end_ns process thread source:name name:name correlation
+
+syncs: waits of the host or of a stream; kind: event stream_wait stream context
+| start_ns end_ns device stream process correlation kind:name
+
+collectives: collective and point-to-point calls as the host issued them; n_bytes: what this rank
+hands in (its shard for all_gather and gather, the whole for reduce_scatter and all_to_all), for
+scatter and recv what it gets; group_rank: the number of this rank in the group; peer: that of the
+rank that a send goes to or a receive comes from, and peer_rank its number in the whole job; tag: as
+MPI and torch tell messages apart
+| start_ns end_ns process thread op:name n_bytes dtype:name group:name group_size backend:name
+sequence correlation group_rank peer peer_rank tag
+
+samples: time series: network, GPU and host counters; value in the unit that metric names
+| start_ns source:name metric:name value:float
+
+overheads: what the profiler itself took
+| start_ns end_ns process thread name:name
+
+devices: accelerators of the machine; used: 1 where the trace has work of theirs;
+compute_capability: of NVIDIA's, 86 for 8.6
+| device used name:text uuid:text memory_bytes memory_bytes_per_s sm_count compute_capability
+
+processes: processes that left rows in this trace
+| process name:text rank local_rank world_size host:text rack:text
+
+threads: names of threads
+| process thread name:text
+
+environment: what is known of the machine and the software; never secrets
+| name:text value:text
+""")
 _EMPTY: Final[dict[str, pd.DataFrame]] = {}
 
 
@@ -244,16 +203,10 @@ def categorical(
     )
 
 
-def sort_rows(frame: pd.DataFrame, table: Table) -> pd.DataFrame:
-    """Return ``frame`` sorted by start and, among equal starts, by descending end."""
-    order = sort_order(frame, table)
-    return frame if order is None else frame.iloc[order].reset_index(drop=True)
-
-
 def sort_order(
     columns: Mapping[str, Any] | pd.DataFrame, table: Table
 ) -> npt.NDArray[np.int64] | None:
-    """Return the rows in the order of `sort_rows`; None where they stand in it."""
+    """Return the rows by start and, among equal ones, by descending end; None: they stand so."""
     if not table.has_times or len(columns["start_ns"]) < 2:
         return None
     starts = np.asarray(columns["start_ns"])

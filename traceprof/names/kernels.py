@@ -98,8 +98,6 @@ _PLAIN: Final = pattern(
     r"|mul_mat_vec|implicit_convolve|miopenConv|MIOpenC|im2col",
     re.IGNORECASE,
 )
-_VECTORS: Final = pattern(r"gemv|gemmk1|mul_mat_vec|naive", re.IGNORECASE)
-"""Products with a vector: bound by memory, whatever they compute on."""
 _MATRIX: Final = pattern(
     r"tensorop|OpClassTensorOp|tensor\d+x\d+x\d|warpgroup|wmma|wgmma|[hi]mma|tcgen05|UMMA"
     r"|(^|[ _])[shdi](884|1688|8816|16816|161616)|\d+x\d+x\d+gemm|nvjet|m16n8k"
@@ -223,21 +221,6 @@ def matrix_units_of(name: str, activity: Activity) -> MatrixUnits:
     if activity is Activity.GEMM and (taken.identifier == _HOPPER or precision_of(name) in _NARROW):
         return MatrixUnits.YES
     return MatrixUnits.UNKNOWN
-
-
-def multiplies_without(name: str, activity: Activity) -> bool:
-    """Return whether such a kernel multiplies matrices without the units, as its name says.
-
-    What helps other kernels (sums of split-K, transforms, offsets) and products with a vector
-    would not run on them in any precision.
-    """
-    taken = parse_name(name)
-    return (
-        activity in (Activity.GEMM, Activity.CONVOLUTION)
-        and matrix_units_of(name, activity) is MatrixUnits.NO
-        and not _helps(taken)
-        and not _VECTORS.search(f"{taken.scope} {taken.identifier}")
-    )
 
 
 def _helps(taken: KernelName) -> bool:

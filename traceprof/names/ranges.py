@@ -258,30 +258,29 @@ def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int6
     return np.asarray(pc.fill_null(texts.cast(pa.int64()), -1).to_numpy(), np.int64)
 
 
-def _distinct(names: Any) -> tuple[Any, npt.NDArray[np.int64]]:
-    """Return the distinct names, as Arrow has them, and which of them each is."""
-    encoded = names.dictionary_encode()
-    return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
-
-
 @_once
 def _alike_at_their_end(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
-    """Return the names with 0 for the number that a decoration at their end has."""
+    """Return the distinct names, with 0 for the number that a decoration at their end has.
+
+    And which of them each is.
+    """
     found = _as_arrow(names)
     bare = pc.ascii_rtrim(found, characters="0123456789")
     is_decorated = pc.and_(
         pc.not_equal(bare, found),
         pc.or_(pc.ends_with(bare, ", op_id = "), pc.ends_with(bare, ", seq = ")),
     )
-    return _distinct(pc.if_else(is_decorated, pc.binary_join_element_wise(bare, "0", ""), found))
+    alike = pc.if_else(is_decorated, pc.binary_join_element_wise(bare, "0", ""), found)
+    encoded = alike.dictionary_encode()
+    return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
 
 
 @_once
 def _alike(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
-    """Return the names with 0 for the numbers that decorations have: see `DECORATED`."""
+    """Return the same with 0 for all numbers that decorations have: see `DECORATED`."""
     at_end, place = _alike_at_their_end(names)
-    alike, among = _distinct(pc.replace_substring_regex(at_end, _NUMBER_OF_DECORATION, r"\10"))
-    return alike, among[place]
+    alike = pc.replace_substring_regex(at_end, _NUMBER_OF_DECORATION, r"\10").dictionary_encode()
+    return alike.dictionary, alike.indices.to_numpy().astype(np.int64)[place]
 
 
 @_once

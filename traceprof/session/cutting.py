@@ -20,6 +20,7 @@ from traceprof.formats.runs.manifest import MANIFEST_KEY
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest, no_progress
+from traceprof.model.placement import clock_offsets_ns
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import ClockCorrection, TimeWindow
@@ -169,11 +170,9 @@ def files_of_run(run: Run, wanted: Collection[int] | None) -> list[FileOfRun]:
 
 def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
     """Return what was added to the times of each file to put all on one clock."""
-    epochs = [part.info.utc_epoch_ns for part in ranks]
-    known = [epoch for epoch in epochs if epoch is not None]
-    if not several or len(ranks) < 2 or align is Align.NONE or len(known) < len(epochs):
-        return [0] * len(epochs)
-    return [epoch - min(known) for epoch in known]
+    is_moved = several and len(ranks) > 1 and align is not Align.NONE
+    known = clock_offsets_ns(part.info for part in ranks) if is_moved else None
+    return [0] * len(ranks) if known is None else list(known)
 
 
 def _correction(ranks: Ranks, index: int) -> ClockCorrection:

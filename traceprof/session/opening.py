@@ -16,7 +16,7 @@ from traceprof.formats.contract import trace_of_outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.hardware.catalogue import Hardware, built_in_hardware, parse_hardware
-from traceprof.model.placement import place_run
+from traceprof.model.placement import clock_offsets_ns, place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
 from traceprof.model.timing import TimeWindow
@@ -98,14 +98,11 @@ def _told_in(run: RunFiles) -> set[str]:
 
 def _may_overlap(run: RunFiles) -> bool:
     """Return whether all ranks ran at some common time, as far as wall clocks tell."""
-    epochs = [member.trace.info.utc_epoch_ns for member in run]
-    known = [epoch for epoch in epochs if epoch is not None]
-    if len(known) < len(epochs) or not known:
+    offsets_ns = clock_offsets_ns(member.trace.info for member in run)
+    if offsets_ns is None:
         return True
-    spans = [member.trace.span for member in run]
-    starts = [epoch + span.start_ns for epoch, span in zip(known, spans, strict=True)]
-    ends = [epoch + span.end_ns for epoch, span in zip(known, spans, strict=True)]
-    return max(starts) <= min(ends)
+    spans = [m.trace.span.moved(ns) for m, ns in zip(run, offsets_ns, strict=True)]
+    return max(span.start_ns for span in spans) <= min(span.end_ns for span in spans)
 
 
 def open_files(

@@ -16,7 +16,7 @@ from traceprof.formats import reads_parts
 from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES
 from traceprof.formats.runs.files import is_run
 from traceprof.measures import FORMER_NAMES, analysis_names, load_analysis
-from traceprof.measures.analyses import STEP_TABLES, Analysis, run_analyses
+from traceprof.measures.analyses import STEP_TABLES, run_analyses
 from traceprof.measures.steps.find import has_named_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
@@ -66,17 +66,6 @@ class _Needs:
 
     tables: frozenset[str]
     whole: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, analyses: Iterable[Analysis]) -> _Needs:
-        """Return what ``analyses`` need together, and what names the processes that they tell."""
-        every = list(analyses)
-        tables = frozenset[str]().union(*(analysis.tables for analysis in every))
-        columns = {c.name for analysis in every for table in analysis.spec.tables for c in table}
-        if "process" in columns:
-            tables |= {"processes"}
-        whole = frozenset[str]().union(*(analysis.whole_tables for analysis in every))
-        return cls(tables, whole & tables & _CUT_BY_READERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +245,16 @@ class Run:
             NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         """
         analyses = [load_analysis(name) for name in names]
-        ranks = self._source.within(self.window, _Needs.of(analyses))
+        tables = frozenset[str]().union(*(analysis.tables for analysis in analyses))
+        whole = frozenset[str]().union(*(analysis.whole_tables for analysis in analyses))
+        columns = {c.name for one in analyses for table in one.spec.tables for c in table}
+        if "process" in columns:  # what names them
+            tables |= {"processes"}
+        needs = _Needs(tables, whole & tables & _CUT_BY_READERS)
+        ranks = self._source.within(self.window, needs)
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
-        PROGRESS.begin(sum(analysis.n_parts for analysis in analyses))
+        PROGRESS.done, PROGRESS.total = 0, sum(analysis.n_parts for analysis in analyses)
         for analysis, found in zip(analyses, run_analyses(analyses, ranks), strict=True):
             if isinstance(found, Result):
                 results[analysis.name] = found

@@ -181,7 +181,7 @@ def check_ranks(wanted: Iterable[int], known: Iterable[int]) -> None:
 def select_default(ranks: Ranks) -> Selection:
     """Return the steady steps where steps are known, else the main loop of the devices' work."""
     steps = steps_of_ranks(ranks)
-    is_found = ranks.warmup_steps is None
+    is_found = ranks.parts[0].warmup_steps is None
     if not len(steps):
         return _main_loop(ranks)
     found = _where_devices_were_recorded(ranks, _steady(ranks))
@@ -375,7 +375,7 @@ def _steady(ranks: Ranks) -> Selection:
         dropped = steps.table[is_warmup]
         first = dropped[dropped["process"] == dropped["process"].iloc[0]]
         lost_ns = _window_of(first).duration_ns
-        why = "warm-up" if ranks.warmup_steps is None else "as asked"
+        why = "warm-up" if ranks.parts[0].warmup_steps is None else "as asked"
         leading = "first step" if len(first) == 1 else "first {dropped:count} steps"
         text += f"; without the {leading}, {{lost:ns}}, {why}"
         values |= {"dropped": len(first), "lost": lost_ns}

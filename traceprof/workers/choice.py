@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol, TextIO
+from typing import Final, TextIO
 
 from traceprof.processes import PROGRESS, n_processors, usable_bytes
 from traceprof.units import format_duration
@@ -24,11 +24,7 @@ _EVERY_S: Final = 0.2
 _WIDTH: Final = 79
 
 
-class _Closable(Pool, Protocol):
-    def close(self) -> None: ...
-
-
-_pools: dict[tuple[str, int], _Closable] = {}
+_pools: dict[tuple[str, int], Pool] = {}
 """Those that were started; runs that are opened one after another share them."""
 
 
@@ -43,11 +39,21 @@ def pool_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Pool | 
     Raises:
         UsageError: Dask is not installed.
     """
-    n_jobs = _sensible(files) if jobs is None and not scheduler else jobs or n_processors()
-    if n_jobs < 2 and not scheduler and _fits(files):
+    n_bytes = sum(path.stat().st_size for path in files if path.is_file()) if len(files) > 1 else 0
+    n_jobs = jobs or n_processors()
+    if jobs is None and not scheduler:
+        n_jobs = 1 if n_bytes < _WORTH_BYTES else min(len(files), n_jobs)
+    # Whether all ranks together, with what is computed of them, fit into memory
+    if n_jobs < 2 and not scheduler and (not n_bytes or _IN_MEMORY * n_bytes < usable_bytes(1)):
         return None
-    if (scheduler, n_jobs) not in _pools:
-        _pools[scheduler, n_jobs] = _started(scheduler, n_jobs)
+    # Processes are needed for few runs, and Dask, which is slow to import, is an extra.
+    if (scheduler, n_jobs) not in _pools and not scheduler:
+        pool = import_module("traceprof.workers.pool").ProcessPool(n_jobs, RankProgress())
+        _pools[scheduler, n_jobs] = pool
+    elif (scheduler, n_jobs) not in _pools:
+        address = "" if scheduler == LOCAL else scheduler
+        pool = import_module("traceprof.workers.dask").DaskPool(address, n_jobs, RankProgress())
+        _pools[scheduler, n_jobs] = pool
     return _pools[scheduler, n_jobs]
 
 
@@ -55,33 +61,6 @@ def dismiss() -> None:
     """End all processes that were started here."""
     while _pools:
         _pools.popitem()[1].close()
-
-
-def _started(scheduler: str, n_jobs: int) -> _Closable:
-    # Processes are needed for few runs, and Dask, which is slow to import, is an extra.
-    pool: _Closable
-    if not scheduler:
-        pool = import_module("traceprof.workers.pool").ProcessPool(n_jobs, RankProgress())
-    else:
-        address = "" if scheduler == LOCAL else scheduler
-        pool = import_module("traceprof.workers.dask").DaskPool(address, n_jobs, RankProgress())
-    return pool
-
-
-def _sensible(files: Sequence[Path]) -> int:
-    """Return how many processes make sense: 1 for a run that is small."""
-    if len(files) < 2 or _n_bytes(files) < _WORTH_BYTES:
-        return 1
-    return min(len(files), n_processors())
-
-
-def _fits(files: Sequence[Path]) -> bool:
-    """Return whether all ranks together, with what is computed of them, fit into memory."""
-    return len(files) < 2 or _IN_MEMORY * _n_bytes(files) < usable_bytes(1)
-
-
-def _n_bytes(files: Sequence[Path]) -> int:
-    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 class RankProgress:

@@ -85,6 +85,9 @@ class Pool(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Give up what is held; the next question begins anew."""
+
     def read(
         self, read: Callable[..., Trace], roots: Sequence[tuple[Any, ...]]
     ) -> list[RemoteTrace | Exception]:

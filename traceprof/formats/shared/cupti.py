@@ -15,7 +15,7 @@ from traceprof.formats.sqlite.columns import Column, categorical, distinct, know
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.tables import TABLES, empty_table, make_table, sort_rows
+from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
 from traceprof.names.classes import KernelRule, classify
 
 Place: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
@@ -186,7 +186,8 @@ def make_annotations(
 
 def with_depth(ranges: pd.DataFrame) -> pd.DataFrame:
     """Return ``ranges`` with their depth: the number of ranges open around each on its thread."""
-    ranges = sort_rows(ranges, TABLES["ranges"])
+    order = sort_order(ranges, TABLES["ranges"])
+    ranges = ranges if order is None else ranges.iloc[order].reset_index(drop=True)
     depth = np.zeros(len(ranges), np.int64)
     groups = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"].cat.codes)
     starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()

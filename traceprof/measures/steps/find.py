@@ -258,7 +258,7 @@ def decide_steps(ranks: Ranks) -> Ranks:
     """
     if len(ranks) == 1:
         return ranks
-    return _with_steps(ranks, _decided(ranks.whole.parts, ranks.warmup_steps))
+    return _with_steps(ranks, _decided(ranks.whole.parts, ranks.parts[0].warmup_steps))
 
 
 def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
@@ -279,7 +279,9 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
     parts = ranks.whole.parts
-    return _with_steps(ranks, _with_warmup(parts, tables, _CHOSEN, 1.0, ranks.warmup_steps))
+    return _with_steps(
+        ranks, _with_warmup(parts, tables, _CHOSEN, 1.0, ranks.parts[0].warmup_steps)
+    )
 
 
 def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
