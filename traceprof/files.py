@@ -40,8 +40,10 @@ def is_there(name: str) -> bool:
 
 def kind_of_no_file(path: Path) -> str:
     """Return what ``path`` is if reading it may never end ("a named pipe"); else ""."""
-    mode = _mode_behind(path)
-    return next((kind for is_kind, kind in _KINDS if mode is not None and is_kind(mode)), "")
+    with suppress(OSError):
+        mode = path.stat().st_mode
+        return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "")
+    return ""
 
 
 def check_target(path: Path, *, force: bool, inputs: Iterable[Path | str] = ()) -> None:
@@ -158,14 +160,11 @@ def _is_of(path: Path, read: Path) -> bool:
     """Return whether ``path`` is the file ``read``, or one of a folder of traces."""
     try:
         if read.is_dir():
-            return any(one.is_file() and path.samefile(one) for one in _files_in(read))
+            inside = (one for one in read.iterdir() if one.suffix.lower() not in _OUTPUTS)
+            return any(one.is_file() and path.samefile(one) for one in inside)
         return path.samefile(read)
     except OSError:
         return False
-
-
-def _files_in(folder: Path) -> Iterator[Path]:
-    return (one for one in folder.iterdir() if one.suffix.lower() not in _OUTPUTS)
 
 
 def _beside(path: Path) -> Path:

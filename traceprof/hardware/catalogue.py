@@ -112,15 +112,12 @@ def parse_link(text: str) -> tuple[Link, Peak]:
     if generation and link is Link.PCIE:
         peak = pcie_peak(int(generation.group(1)), int(generation.group(2)))
         return link, Peak(peak.bytes_per_s, peak.what, "as given by --link")
-    return link, Peak(_parse_rate(text, value), link.value, "as given by --link")
-
-
-def _parse_rate(text: str, value: str) -> float:
     match = _RATE.fullmatch(value)
     if match is None or float(match.group(1)) <= 0:
         raise UsageError(f"link {text!r}: {value!r} is not a rate such as 31.5GB/s or 400Gb/s")
     number, prefix, unit = match.groups()
-    return float(number) * _PREFIXES[prefix.lower()] / (1 if unit == "B" else 8)
+    rate = float(number) * _PREFIXES[prefix.lower()] / (1 if unit == "B" else 8)
+    return link, Peak(rate, link.value, "as given by --link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,22 +260,21 @@ def _parse_gpu(table: Any) -> Gpu:
         tuple(names),
         _peaks(table),
         _flops(table),
-        _whole(table, "compute_capability"),
-        _whole(table, "multiprocessors"),
+        *(
+            int(_number(table, name)) if name in table else None
+            for name in ("compute_capability", "multiprocessors")
+        ),
     )
-
-
-def _whole(table: Mapping[str, Any], name: str) -> int | None:
-    return int(_number(table, name)) if name in table else None
 
 
 def _peaks(table: Mapping[str, Any]) -> dict[Link, Peak]:
     source = str(table["source"])
     peaks = {}
     if "memory_gb_per_s" in table:
-        peaks[Link.MEMORY] = Peak(_rate(table, "memory_gb_per_s"), "memory", source)
+        peaks[Link.MEMORY] = Peak(_number(table, "memory_gb_per_s") * _GB, "memory", source)
     if "host_link_gb_per_s" in table:
-        peaks[Link.PCIE] = Peak(_rate(table, "host_link_gb_per_s"), "link to the host", source)
+        rate = _number(table, "host_link_gb_per_s") * _GB
+        peaks[Link.PCIE] = Peak(rate, "link to the host", source)
     elif "pcie_generation" in table:
         peaks[Link.PCIE] = pcie_peak(int(_number(table, "pcie_generation")), 16)
     if "nvlink_links" in table:
@@ -295,10 +291,6 @@ def _flops(table: Mapping[str, Any]) -> dict[str, float]:
         known = ", ".join(sorted(_PRECISIONS))
         raise UsageError(f"hardware: [[gpu]] {table['key']}: tflops: expected some of {known}")
     return {name: _number(rates | {"key": table["key"]}, name) * 1e12 for name in rates}
-
-
-def _rate(table: Mapping[str, Any], name: str) -> float:
-    return _number(table, name) * _GB
 
 
 def _number(table: Mapping[str, Any], name: str) -> float:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Sequence
-from functools import lru_cache, wraps
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -112,21 +113,21 @@ _BY_HAND: Final = tuple(
 )
 
 
-def _once(function: Callable[[pd.Index], T]) -> Callable[[pd.Index], T]:
-    """Return ``function``, which looks at the names in an index once for as long as it lives."""
-    known: dict[int, tuple[weakref.ref[pd.Index], T]] = {}
+@dataclass(eq=False)
+class _Once(Generic[T]):
+    """A function that looks at the names in an index, once for as long as that lives."""
 
-    @wraps(function)
-    def recalled(names: pd.Index) -> T:
+    function: Callable[[pd.Index], T]
+    known: dict[int, tuple[weakref.ref[pd.Index], T]] = field(default_factory=dict)
+
+    def __call__(self, names: pd.Index) -> T:
         key = id(names)
-        found = known.get(key)
+        found = self.known.get(key)
         if found is not None and found[0]() is names:
             return found[1]
-        result = function(names)
-        known[key] = weakref.ref(names, lambda _: known.pop(key, None)), result
+        result = self.function(names)
+        self.known[key] = weakref.ref(names, lambda _: self.known.pop(key, None)), result
         return result
-
-    return recalled
 
 
 def plain_name(name: str) -> str:
@@ -168,7 +169,7 @@ def are_decorated(names: pd.Index) -> npt.NDArray[np.bool_]:
     return _plain(names)[2]
 
 
-@_once
+@_Once
 def _plain(
     names: pd.Index,
 ) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
@@ -192,7 +193,7 @@ def _objects(texts: Any) -> npt.NDArray[np.object_]:
     return np.asarray(texts.to_numpy(zero_copy_only=False), object)
 
 
-@_once
+@_Once
 def common_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
     """Return the distinct common names among ``names``, sorted, and which of them each has.
 
@@ -258,7 +259,7 @@ def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int6
     return np.asarray(pc.fill_null(texts.cast(pa.int64()), -1).to_numpy(), np.int64)
 
 
-@_once
+@_Once
 def _alike_at_their_end(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
     """Return the distinct names, with 0 for the number that a decoration at their end has.
 
@@ -275,7 +276,7 @@ def _alike_at_their_end(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
     return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
 
 
-@_once
+@_Once
 def _alike(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
     """Return the same with 0 for all numbers that decorations have: see `DECORATED`."""
     at_end, place = _alike_at_their_end(names)
@@ -283,7 +284,7 @@ def _alike(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
     return alike.dictionary, alike.indices.to_numpy().astype(np.int64)[place]
 
 
-@_once
+@_Once
 def _as_ascii(names: pd.Index) -> Any:
     """Return the names for Arrow where it reads patterns as Python does: of ASCII alone."""
     found = _as_arrow(names)
@@ -291,7 +292,7 @@ def _as_ascii(names: pd.Index) -> Any:
     return found if is_plain else None
 
 
-@_once
+@_Once
 def _as_arrow(names: pd.Index) -> Any:
     """Return the names for Arrow; None where one of them is no Unicode text."""
     try:

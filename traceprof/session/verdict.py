@@ -96,13 +96,14 @@ def judge(
     results are about, and ``one_off`` what the run paid once (`traceprof.measures.steps.costs`).
     """
     steps = results.get("steps")
-    occasions = () if steps is None or steps.table.empty else (*notes_on_occasions(steps.table),)
+    has_any = steps is not None and not steps.table.empty
+    occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
     parts = _parts(_table(results, "breakdown", "total"), steps if occasions else None)
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
         bound_by=bound_by(results, parts),
         sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
-        fine=_fine(results, _visible(parts, steps)) if parts or _has_steps(steps) else (),
+        fine=_fine(results, parts, steps) if parts or has_any else (),
         unknown=_unknown(results),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
         next_command=_next_command(_table(results, "findings"), recorded),
@@ -130,9 +131,10 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         is_in_part = working < _NEARLY_ALWAYS and shares[largest] >= _MUCH
         beside = _BOUND_BY[largest] if is_in_part and _stands_beside(largest) else ""
         return _GPU_BOUND + (f", partly {beside}" if beside else "")
-    if _paid_once(results) >= _MOSTLY:
+    found = _table(results, "findings")
+    if len(found) and found.loc[found["once_ns"].notna(), "claimed_ratio"].sum() >= _MOSTLY:
         return _PAID_ONCE
-    words = _waiting_for(results, largest) or _BOUND_BY.get(largest, "mostly idle")
+    words = _waiting_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
     # What takes nearly as much is no less the bottleneck.
     if shares[second] >= max(_MUCH, _ALIKE * shares[largest]) and _stands_beside(second):
         words += f" and {_BOUND_BY[second]}"
@@ -148,20 +150,11 @@ def _stands_beside(name: str) -> bool:
     return name in _BOUND_BY and name not in _ONLY_ALONE
 
 
-def _paid_once(results: Mapping[str, Result]) -> float:
-    """Return the share of the time that findings say costs it once."""
-    table = _table(results, "findings")
-    if table.empty:
-        return 0.0
-    return float(table.loc[table["once_ns"].notna(), "claimed_ratio"].sum())
-
-
-def _waiting_for(results: Mapping[str, Result], largest: str) -> str:
+def _waiting_for(found: pd.DataFrame, largest: str) -> str:
     """Return whom the others wait for, where that is most of the communication."""
-    table = _table(results, "findings")
-    if table.empty or largest != "exposed_communication":
+    if found.empty or largest != "exposed_communication":
         return ""
-    first = table.iloc[0]
+    first = found.iloc[0]
     names = first["title"].values if isinstance(first["title"], Note) else {}
     name = next((names[key] for key in ("slow", "name") if key in names), "")
     return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
@@ -218,12 +211,11 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
         return "The window", {}
     if not _fill(steps.table[~steps.table["is_warmup"]], window_ns):
         return "The window", {}
+    values = {"step": steps.scalars["median_ns"]}
     if steps.scalars["is_pattern"]:
-        return "An iteration of the repeating pattern, {step:ns},", {
-            "step": steps.scalars["median_ns"]
-        }
+        return "An iteration of the repeating pattern, {step:ns},", values
     kind = "step" if steps.scalars["confidence_ratio"] == 1 else "step (inferred)"
-    return f"A {kind} of {{step:ns}}", {"step": steps.scalars["median_ns"]}
+    return f"A {kind} of {{step:ns}}", values
 
 
 def _fill(steps: pd.DataFrame, window_ns: int) -> bool:
@@ -328,32 +320,22 @@ def _once(one_off: pd.DataFrame, told: Iterable[Note]) -> Iterable[Note]:
         yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(ns))
 
 
-def _fine(results: Mapping[str, Result], visible: set[str]) -> tuple[str, ...]:
+def _fine(
+    results: Mapping[str, Result], parts: Mapping[str, float], steps: Result | None
+) -> tuple[str, ...]:
     """Return the subjects of the rules that were judged, none of which found anything.
 
-    Without those that are ``visible``: what takes much of the time is not fine because a finding
-    of another subject explains it.
+    Without those that the page itself shows to be an issue: what takes much of the time is not fine
+    because a finding of another subject explains it.
     """
     checked = _table(results, "findings", "checked")
     if checked.empty:
         return ()
+    visible = {own for part, own in _SUBJECTS.items() if parts.get(part, 0.0) >= _CONSIDERABLE}
+    if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= _STEADY:
+        visible.add("even steps")
     fine = checked.loc[checked["is_fine"].astype(bool), "subject"]
     return tuple(subject for subject in fine if subject not in visible)
-
-
-def _has_steps(steps: Result | None) -> bool:
-    """Return whether there is anything to judge where no device worked."""
-    return steps is not None and not steps.table.empty
-
-
-def _visible(parts: Mapping[str, float], steps: Result | None) -> set[str]:
-    """Return the subjects of rules that the page itself shows to be an issue."""
-    found = {
-        subject for part, subject in _SUBJECTS.items() if parts.get(part, 0.0) >= _CONSIDERABLE
-    }
-    if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= _STEADY:
-        found.add("even steps")
-    return found
 
 
 def _unknown(results: Mapping[str, Result]) -> tuple[Note, ...]:
