@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.results import Column, Note, Unit, derived
+from traceprof.model.results import Column, Note, Unit, columns
 from traceprof.render.escape import plain_text, visible_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import (
@@ -190,7 +190,7 @@ def signed_duration(ns: float | None) -> str:
     return f"{'+' if ns > 0 else '-'}{format_duration(abs(ns))}"
 
 
-_REMARK: Final = derived("remark", Unit.TEXT, "by how much an outlier differs, and what grew in it")
+(_REMARK,) = columns("derived remark: by how much an outlier differs, and what grew in it")
 _OF_REMARK: Final = (
     *("excess_ns", "grown_part", "grown_part_ns", "grown_phase", "grown_phase_ns", "excess_cause"),
 )

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.model.results import Column, Result, TableSpec, Unit, same
+from traceprof.model.results import Column, Result, TableSpec, columns
 from traceprof.render.formatting import in_words
 
-_RANK: Final = same("rank", Unit.NUMBER, "the rank of the process")
+(_RANK,) = columns("same rank: the rank of the process")
 _FEW_ROWS: Final = 5
 _FIRST: Final = 100
 """A column that says something mostly does so in its first rows."""

@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from traceprof.model.results import TableSpec, Unit, key, same
+from traceprof.model.results import TableSpec
 from traceprof.model.trace import how_to_record
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Options
@@ -24,32 +24,32 @@ from traceprof.units import format_bytes, format_count, format_duration
 
 _MOST_PROCESSES: Final = 8
 _MORE: Final = "more: traceprof show quality TRACE, traceprof show steps TRACE"
-_RANKS: Final = TableSpec(
+_RANKS: Final = TableSpec.of(
     "ranks",
     "the files of the run",
-    (
-        same("rank", Unit.NUMBER, "the rank"),
-        same("local_rank", Unit.NUMBER, "the rank within its host"),
-        same("host", Unit.TEXT, "the host that it ran on"),
-        same("rack", Unit.TEXT, "the rack of the host"),
-        same("known_from", Unit.TEXT, "what tells the rank"),
-        same("format", Unit.TEXT, "the format of the file"),
-        key("path", "the file"),
-    ),
+    """
+    same rank: the rank
+    same local_rank: the rank within its host
+    same host: the host that it ran on
+    same rack: the rack of the host
+    same known_from: what tells the rank
+    same format: the format of the file
+    key path: the file
+    """,
 )
-_LIVES: Final = TableSpec(
+_LIVES: Final = TableSpec.of(
     "lives",
     "every start of every rank",
-    (
-        key("life", "which start of the program", Unit.NUMBER),
-        key("rank", "the rank", Unit.NUMBER),
-        same("host", Unit.TEXT, "the host that it ran on"),
-        same("started_utc", Unit.TEXT, "when it was started"),
-        same("duration_ns", Unit.NS, "how long it ran"),
-        same("ended", Unit.TEXT, "how it ended"),
-        same("world_size", Unit.NUMBER, "how many ranks there were"),
-        same("path", Unit.TEXT, "the file"),
-    ),
+    """
+    key life [number]: which start of the program
+    key rank: the rank
+    same host: the host that it ran on
+    same started_utc: when it was started
+    same duration_ns: how long it ran
+    same ended: how it ended
+    same world_size [number]: how many ranks there were
+    same path: the file
+    """,
 )
 
 
