@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from traceprof.model.results import TableSpec
+from traceprof.model.results import ResultSpec
 from traceprof.model.trace import how_to_record
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Options
@@ -24,10 +24,8 @@ from traceprof.units import format_bytes, format_count, format_duration
 
 _MOST_PROCESSES: Final = 8
 _MORE: Final = "more: traceprof show quality TRACE, traceprof show steps TRACE"
-_RANKS: Final = TableSpec.of(
-    "ranks",
-    "the files of the run",
-    """
+_RANKS, _LIVES = ResultSpec.of("""
+    table ranks: the files of the run
     same rank: the rank
     same local_rank: the rank within its host
     same host: the host that it ran on
@@ -35,12 +33,7 @@ _RANKS: Final = TableSpec.of(
     same known_from: what tells the rank
     same format: the format of the file
     key path: the file
-    """,
-)
-_LIVES: Final = TableSpec.of(
-    "lives",
-    "every start of every rank",
-    """
+    table lives: every start of every rank
     key life [number]: which start of the program
     key rank: the rank
     same host: the host that it ran on
@@ -49,8 +42,7 @@ _LIVES: Final = TableSpec.of(
     same ended: how it ended
     same world_size [number]: how many ranks there were
     same path: the file
-    """,
-)
+    """).tables
 
 
 def render_contents(contents: Contents, options: Options) -> str:
