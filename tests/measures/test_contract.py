@@ -20,7 +20,7 @@ from tests.requirements import require
 from tests.running import run
 from traceprof.errors import NotRecordedError, TraceprofError, UsageError
 from traceprof.measures import ANALYSES, Entry, load_analysis
-from traceprof.measures.analyses import run_analysis
+from traceprof.measures.analyses import Analysis, run_analysis
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, Unit
@@ -54,12 +54,13 @@ def small_trace() -> Trace:
 
 def test_every_module_with_an_analysis_is_registered() -> None:
     package = traceprof.measures
-    defining = {
-        module.name.removeprefix(package.__name__)
+    defined = {
+        found.name
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-        if hasattr(import_module(module.name), "ANALYSIS")
+        for found in vars(import_module(module.name)).values()
+        if isinstance(found, Analysis)
     }
-    assert defining == {entry.module for entry in ANALYSES}
+    assert {*defined, "findings"} == {entry.name for entry in ANALYSES}
 
 
 @by_name

@@ -49,7 +49,9 @@ def precision(context: Context) -> Iterator[Finding]:
         own = matrix[widths == wide]
         gains = {d: gain for d in context.devices if (gain := _gain_of(context, d, wide))}
         times = context.kernel_claim(own).times
-        gaining = _share_that_gains(own)
+        # Of kernels that are long enough multiplying takes the time.
+        whole = int(own["total_ns"].sum())
+        gaining = 1 - int(own["short_ns"].sum()) / whole if whole else 0.0
         claims = tuple(
             context.left({device: times[device]}, Ground.COMPUTE, gaining * (1 - 1 / gain.factor))
             for device, gain in gains.items()
@@ -66,12 +68,6 @@ class _Gain:
     faster: str
     factor: float
     tf32_helps: bool
-
-
-def _share_that_gains(kernels: pd.DataFrame) -> float:
-    """Return what share of the time is of kernels long enough that multiplying takes it."""
-    whole = int(kernels["total_ns"].sum())
-    return 1 - int(kernels["short_ns"].sum()) / whole if whole else 0.0
 
 
 def _gain_of(context: Context, device: int, wide: str) -> _Gain | None:

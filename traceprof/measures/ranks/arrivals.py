@@ -124,7 +124,9 @@ def _time_in_phases(
     ranks: Ranks, matches: Matches, rows: CompactTable
 ) -> Iterator[tuple[str, Int64Array]]:
     """Yield each phase with its ns before each of ``rows``, which are in the order of ranks."""
-    rows_of = _slices(rows.array("member"))
+    of_row = rows.array("member")
+    borders = [*np.flatnonzero(are_first(of_row)).tolist(), len(of_row)]
+    rows_of = {int(of_row[begin]): slice(begin, end) for begin, end in pairwise(borders)}
     told = ranks.each_of(_before_arrivals, _spans(ranks, matches, rows, rows_of))
     spent = {member: phases for own in told for member, phases in own.items()}
     del told
@@ -150,12 +152,6 @@ def _spans(
         span = member, matches.members[member].process, before, starts[own]
         asked[int(part[own.start])].append(span)
     return [(tuple(own),) for own in asked]
-
-
-def _slices(values: Int64Array) -> dict[int, slice]:
-    """Return where each of ``values`` stands, which are in order."""
-    borders = [*np.flatnonzero(are_first(values)).tolist(), len(values)]
-    return {int(values[begin]): slice(begin, end) for begin, end in pairwise(borders)}
 
 
 def _before_arrivals(

@@ -85,18 +85,14 @@ def _cut(codes: Ints, weights: Ints, length: int) -> Ints:
     pauses = np.median(weights[-whole:].reshape(n_turns, length), axis=0)
     for place in np.argsort(-pauses, kind="stable")[:_PLACES]:
         signature_end = len(codes) - whole + int(place) + (n_turns - 2) * length
-        found = _occurrences(codes, signature_end, min(_SIGNATURE, length // 2))
+        size = min(_SIGNATURE, length // 2)
+        signature = codes[signature_end - size + 1 : signature_end + 1]
+        windows = np.lib.stride_tricks.sliding_window_view(codes, size)
+        found = np.flatnonzero((windows == signature).all(axis=1)) + size - 1
         if abs(len(found) - n_turns) <= max(1, n_turns // 10):
             return found
     place = int(np.argmax(pauses))
     return np.arange(len(codes) - whole + place, len(codes), length)
-
-
-def _occurrences(codes: Ints, end: int, size: int) -> Ints:
-    """Return where the ``size`` symbols up to ``end`` occur, as the places of their last one."""
-    signature = codes[end - size + 1 : end + 1]
-    windows = np.lib.stride_tricks.sliding_window_view(codes, size)
-    return np.flatnonzero((windows == signature).all(axis=1)) + size - 1
 
 
 _HEAVY: Final = (Activity.GEMM.value, Activity.CONVOLUTION.value, Activity.ATTENTION.value)

@@ -28,7 +28,8 @@ def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float
         return {}
     rows = [durations_ns[own] for own in rows_by_value(processes).values()]
     p10, median, p90 = map(float, np.percentile(durations_ns, [10, 50, 90]))
-    trend_ns = _trend(rows)
+    slopes = [_slopes(row, max(3, _MOST_PLACES // len(rows))) for row in rows if len(row) >= 3]
+    trend_ns = float(np.median(np.concatenate(slopes))) if slopes else 0.0
     return {
         "steady_count": len(durations_ns),
         "mean_ns": float(durations_ns.mean()),
@@ -41,11 +42,6 @@ def measure_steadiness(durations_ns: Floats, processes: Ints) -> dict[str, float
         "trend_ns": trend_ns,
         "drift_ratio": trend_ns * (max(map(len, rows)) - 1) / median if median else 0.0,
     }
-
-
-def _trend(rows: Sequence[Floats]) -> float:
-    slopes = [_slopes(row, max(3, _MOST_PLACES // len(rows))) for row in rows if len(row) >= 3]
-    return float(np.median(np.concatenate(slopes))) if slopes else 0.0
 
 
 def _slopes(durations_ns: Floats, most_places: int) -> Floats:
