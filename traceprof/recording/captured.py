@@ -225,14 +225,10 @@ class Captured:
 
     def first_ns(self) -> int:
         """Return the time of the first event, in ns since 1970."""
-        rows = (part.first_ns for part in self.events if part.first_ns is not None)
-        windows = (
-            events.base_time_ns + int(events.start_ns.min())
-            for _, events in self.windows
-            if len(events)
-        )
-        samples = (sample.time_ns for sample in self.samples)
-        return min([*rows, *windows, *samples], default=0)
+        times = [part.first_ns for part in self.events if part.first_ns is not None]
+        windows = (events for _, events in self.windows if len(events))
+        times += [one.base_time_ns + int(one.start_ns.min()) for one in windows]
+        return min([*times, *(sample.time_ns for sample in self.samples)], default=0)
 
     def with_one_attempt(self) -> Captured:
         """Return the same with one process for each rank: of several starts that with most events.
@@ -245,14 +241,9 @@ class Captured:
             if one.rank is not None:
                 kept[one.rank] = one.main
         others = {one.main for one in self.ranks if one.rank is not None} - set(kept.values())
-        return replace(
-            self,
-            processes=[
-                replace(record, rank=None) if record.pid in others else record
-                for record in self.processes
-            ],
-            ranks=[replace(one, rank=None) if one.main in others else one for one in self.ranks],
-        )
+        records = [replace(one, rank=None) if one.pid in others else one for one in self.processes]
+        ranks = [replace(one, rank=None) if one.main in others else one for one in self.ranks]
+        return replace(self, processes=records, ranks=ranks)
 
     def without_samples_outside(self) -> Captured:
         """Return the same with samples only from the time that the events cover."""

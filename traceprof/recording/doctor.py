@@ -100,14 +100,13 @@ def _check_nsys() -> Check:
 def _check_nvtx() -> Check:
     if NSYS.missing() is not None:
         return Check("nvtx", False, "not tried: there is no nsys", "")
-    failures: list[Check] = []
     for n_trials in range(1, _TRIALS + 1):
         check = _try_ranges()
+        if check.is_ok and n_trials > 1:
+            return check._replace(found=f"{check.found} (in 1 of {n_trials} trials)")
         if check.is_ok:
-            found = f"{check.found} (in 1 of {n_trials} trials)" if failures else check.found
-            return check._replace(found=found)
-        failures.append(check)
-    return failures[-1]
+            break
+    return check
 
 
 def _try_ranges() -> Check:
@@ -119,9 +118,8 @@ def _try_ranges() -> Check:
         return Check("nvtx", False, f"a trial recording failed: {why}", "record with --with torch")
     if n_arrived == _TRIAL_RANGES:
         return Check("nvtx", True, "ranges reach nsys")
-    found = "ranges do not reach nsys"
-    if n_arrived:
-        found = f"only {n_arrived} of {_TRIAL_RANGES} ranges reach nsys"
+    found = f"only {n_arrived} of {_TRIAL_RANGES} ranges reach nsys"
+    found = found if n_arrived else "ranges do not reach nsys"
     advice = "nothing to do: ranges that do not arrive are added from the spool"
     return Check("nvtx", False, found, advice)
 
@@ -167,10 +165,8 @@ def _check_psutil() -> Check:
 
 def _check_nvml() -> Check:
     check = _check_package("nvidia-ml-py", "pynvml", "samples of GPUs")
-    found = {metric for _, read in open_gpus() for _, metric, _ in read()}
-    if not found:
-        return check
-    return check._replace(found=f"samples of GPUs: {', '.join(sorted(found))}")
+    found = sorted({metric for _, read in open_gpus() for _, metric, _ in read()})
+    return check._replace(found=f"samples of GPUs: {', '.join(found)}") if found else check
 
 
 def _check_mpi() -> Check:

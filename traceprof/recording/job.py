@@ -167,9 +167,8 @@ class Job:
     @cached_property
     def secrets(self) -> Sequence[str]:
         """The secrets of the command line that are looked for in names, too."""
-        return worth_seeking(
-            part for secret in secrets_of(self.request.command) for part in secret.hidden
-        )
+        found = secrets_of(self.request.command)
+        return worth_seeking(part for secret in found for part in secret.hidden)
 
     def shown_name(self, name: str) -> str:
         """Return the name of a range, as it may be shown."""

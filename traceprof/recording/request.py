@@ -92,9 +92,8 @@ def parse_step_from(text: str | None) -> str:
         return ""
     if text in STEP_SOURCES or re.fullmatch(r"range:.+|optimizer#[1-9]\d*", text):
         return text
-    raise UsageError(
-        f"--step-from {text!r}: expected {', '.join(STEP_SOURCES)}, optimizer#N or range:NAME"
-    )
+    known = ", ".join(STEP_SOURCES)
+    raise UsageError(f"--step-from {text!r}: expected {known}, optimizer#N or range:NAME")
 
 
 def _parse_steps(text: str) -> tuple[int, int]:

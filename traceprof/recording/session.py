@@ -72,11 +72,9 @@ def recover(
     notes = work_folder.read_notes(folder)
     if work_folder.is_held(folder / LOCK):
         raise UsageError(f"{folder}: is in use by its recorder: wait for it, or end it first")
-    request = replace(
-        notes.request(Path(output) if output else None, is_folder=(output or "").endswith("/")),
-        force=force,
-        say=say,
-    )
+    is_folder = (output or "").endswith("/")
+    request = notes.request(Path(output) if output else None, is_folder=is_folder)
+    request = replace(request, force=force, say=say)
     # Other launchers of the run may have written to its folder meanwhile: it is added to.
     notes = replace(notes, is_joining=request.is_folder and not force)
     check_output(request, is_joining=notes.is_joining)
@@ -108,9 +106,8 @@ def record(request: RecordRequest) -> Recording:
         asked[NSYS.name] = "--gpu-metrics"
     for name, option in asked.items():
         if name != recorder.name:
-            raise UsageError(
-                f"{option} is for {name}, and {recorder.name} would record: add --with {name}"
-            )
+            would = f"{recorder.name} would record: add --with {name}"
+            raise UsageError(f"{option} is for {name}, and {would}")
     reason = why_no_counters()
     if request.gpu_metrics and reason is not None:
         raise UsageError(f"--gpu-metrics: {reason}; traceprof doctor says more")

@@ -30,9 +30,8 @@ def install_windows(torch):
     if settings.WINDOWS is None:
         return
     if any(variable in os.environ for variable in _PROFILERS):
-        sys.stderr.write(
-            "traceprof: the program runs under another profiler: no operators recorded\n"
-        )
+        why = "the program runs under another profiler"
+        sys.stderr.write("traceprof: %s: no operators recorded\n" % why)
         return
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines on stderr
     windows = _Windows(torch, *settings.WINDOWS)

@@ -194,14 +194,9 @@ class _NsysRun:
         return 128 + passed if passed else None
 
     def _options(self, known: Mapping[str, str], session: str) -> list[str]:
-        options = profile_options(
-            known,
-            self._folder / "report",
-            session,
-            with_gpu=has_gpu(),
-            with_counters=self._request.gpu_metrics,
-            with_rdma=has_rdma(),
-        )
+        wanted = {"with_gpu": has_gpu(), "with_rdma": has_rdma()}
+        wanted["with_counters"] = self._request.gpu_metrics
+        options = profile_options(known, self._folder / "report", session, **wanted)
         return [*options, *_CAPTURE] if self._request.bounds.is_bounded else options
 
     def _is_over(self) -> bool:
