@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import pandas as pd
@@ -37,9 +37,6 @@ def survey_of(
 ) -> Survey:
     """Return what the event tables are like, of which ``frames`` were read whole."""
 
-    def closed(ranges: TableExtent) -> TableExtent:
-        return ranges | TableExtent(end_ns=max(capture_end_ns or 0, 0)) if ranges.n_open else ranges
-
     def with_told(own: TableExtent) -> TableExtent:
         if own.n_rows:
             return own
@@ -49,21 +46,12 @@ def survey_of(
             return TableExtent(n_calls or n_annotations)
         return TableExtent(n_annotations)
 
-    more = {
-        "ranges": closed,
+    closed = TableExtent(end_ns=max(capture_end_ns or 0, 0))
+    more: dict[str, Callable[[TableExtent], TableExtent]] = {
+        "ranges": lambda ranges: ranges | closed if ranges.n_open else ranges,
         "collectives": with_told,
         "samples": lambda samples: samples | TableExtent.of(network_metrics(database)),
     }
-    told = {"collectives": lambda: tells_of_collectives(database)}
-    return Survey(database, _sources(database), frames, more, found_elsewhere=told)
-
-
-def tells_of_collectives(database: Database) -> bool:
-    """Return whether ranges, or calls of MPI, are collectives."""
-    return has_communication(database) or bool(count_mpi_collectives(database))
-
-
-def _sources(database: Database) -> dict[str, list[RowSource]]:
     found = {
         "kernels": _rows_of(schema.KERNELS, schema.GRAPHS, owner=_ON_DEVICE),
         "copies": _rows_of(schema.COPIES, schema.MEMSETS, owner=_ON_DEVICE),
@@ -76,10 +64,18 @@ def _sources(database: Database) -> dict[str, list[RowSource]]:
         "collectives": _rows_of(schema.COLLECTIVES),
         "samples": [RowSource(schema.SAMPLES, end=""), *metric_sources(database)],
     }
-    return {
-        name: [source for source in sources if source.table in database.tables]
-        for name, sources in found.items()
+    sources = {
+        name: [source for source in every if source.table in database.tables]
+        for name, every in found.items()
     }
+    told = {"collectives": lambda: tells_of_collectives(database)}
+    elsewhere = {} if sources["collectives"] or "collectives" in frames else told
+    return Survey(database, sources, frames, more, elsewhere=elsewhere)
+
+
+def tells_of_collectives(database: Database) -> bool:
+    """Return whether ranges, or calls of MPI, are collectives."""
+    return has_communication(database) or bool(count_mpi_collectives(database))
 
 
 def _rows_of(
@@ -96,13 +92,7 @@ def _rows_of(
             device=f"coalesce({device}, {NULL})" if device else "",
             where=where.sql if where else "",
             counted=Counted(
-                "start",
-                end,
-                owner,
-                device,
-                schema.process_of,
-                _BITS,
-                where,
+                *("start", end, owner, device, schema.process_of, _BITS, where),
                 _LOOKED_UP_BY.get(table, times),
             ),
         )
@@ -152,15 +142,11 @@ def unrecorded_graphs(database: Database) -> int:
         return 0
     wanted, names = among("nameId", ids), {"nameId": ColumnType.INTEGER}
     n_launches = len(database.read_columns(schema.API_CALLS, names, where=wanted)["nameId"])
-    return 0 if n_launches and _graph_work_is_recorded(database) else n_launches
-
-
-def _graph_work_is_recorded(database: Database) -> bool:
-    if database.has_rows(schema.GRAPHS):
-        return True
+    if n_launches and database.has_rows(schema.GRAPHS):
+        return 0
     has_nodes = "graphNodeId" in database.columns(schema.KERNELS)
     nodes = f"SELECT 1 FROM {schema.KERNELS} WHERE graphNodeId > 0 LIMIT 1"
-    return has_nodes and bool(database.rows(nodes))
+    return 0 if n_launches and has_nodes and database.rows(nodes) else n_launches
 
 
 _WARNING: Final = 2
@@ -186,9 +172,11 @@ def read_diagnostics(database: Database) -> list[str]:
         f"SELECT severity, text FROM DIAGNOSTIC_EVENT WHERE severity IN ({_WARNING}, {_ERROR})"
     )
     texts = Counter(
-        str(text).strip().splitlines()[0]
-        for severity, text in rows
-        if str(text).strip() and _is_relevant(severity, str(text))
+        text.strip().splitlines()[0]
+        for severity, text in ((severity, str(text)) for severity, text in rows)
+        if text.strip()
+        and not _CPU_SAMPLING.search(text)
+        and (severity == _ERROR or _MATTERS.search(text))
     )
     told = [
         f"nsys: {text}" + (f" ({count} times)" if count > 1 else "")
@@ -197,9 +185,3 @@ def read_diagnostics(database: Database) -> list[str]:
     if len(texts) > _MOST:
         told.append(f"nsys: {len(texts) - _MOST} more errors and warnings")
     return told
-
-
-def _is_relevant(severity: int, text: str) -> bool:
-    if _CPU_SAMPLING.search(text):
-        return False
-    return severity == _ERROR or bool(_MATTERS.search(text))

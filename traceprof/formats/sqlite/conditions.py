@@ -71,29 +71,23 @@ def between(column: str, least: int | None = None, most: int | None = None) -> C
 
 def among(column: str, values: Sequence[int]) -> Condition:
     """A whole number that is one of ``values``."""
-
-    def holds(rows: Any) -> Mask:
-        found = rows.values[column]
-        if len(values) > 4:
-            return np.isin(found, np.array(values, np.int64))
-        is_one = np.zeros(len(found), np.bool_)
-        for one in values:
-            is_one |= found == one
-        return is_one
-
     sql = f"{quoted(column)} IN ({', '.join(map(str, values))})"
-    return Condition(sql, {column: ColumnType.INTEGER}, holds)
+    sought = np.array(values, np.int64)
+    kind: Any = "sort" if len(values) <= 4 else None  # few are compared one by one
+    return Condition(
+        sql,
+        {column: ColumnType.INTEGER},
+        lambda rows: np.isin(rows.values[column], sought, kind=kind),
+    )
 
 
 def differs(column: str, value: int) -> Condition:
     """A whole number other than ``value``."""
-
-    def holds(rows: Any) -> Mask:
-        values = rows.values[column]
-        found: Mask = (values != value) & (values != NULL)
-        return found
-
-    return Condition(f"{quoted(column)} <> {value}", {column: ColumnType.INTEGER}, holds)
+    return Condition(
+        f"{quoted(column)} <> {value}",
+        {column: ColumnType.INTEGER},
+        lambda rows: (rows.values[column] != value) & (rows.values[column] != NULL),
+    )
 
 
 def contains(column: str, words: Sequence[str]) -> Condition:
@@ -116,37 +110,26 @@ def starts_with(column: str, prefixes: Sequence[str]) -> Condition:
 
 def any_of(*parts: Condition) -> Condition:
     """At least one of several conditions holds."""
-
-    def within(bounds: Bounds) -> Mask | None:
-        told = [part.within(bounds) for part in parts]
-        known = [one for one in told if one is not None]
-        return np.logical_or.reduce(known) if len(known) == len(told) else None
-
-    return _several(" OR ", np.logical_or, parts, within)
+    return _several(" OR ", np.logical_or, parts)
 
 
 def all_of(*parts: Condition) -> Condition:
     """All of several conditions hold."""
+    return _several(" AND ", np.logical_and, parts)
 
+
+def _several(word: str, joined: np.ufunc, parts: Sequence[Condition]) -> Condition:
     def within(bounds: Bounds) -> Mask | None:
         told = [part.within(bounds) for part in parts]
         known = [one for one in told if one is not None]
-        return np.logical_and.reduce(known) if known else None
-
-    return _several(" AND ", np.logical_and, parts, within)
-
-
-def _several(
-    word: str, joined: np.ufunc, parts: Sequence[Condition], within: Callable[[Bounds], Mask | None]
-) -> Condition:
-    def holds(rows: Any) -> Mask:
-        found: Mask = joined.reduce([part.holds(rows) for part in parts])
-        return found
+        # Of alternatives one that is not known may hold anywhere.
+        is_told = len(known) == len(told) if joined is np.logical_or else bool(known)
+        return joined.reduce(known) if is_told else None
 
     return Condition(
         word.join(f"({part.sql})" for part in parts),
         {name: kind for part in parts for name, kind in part.kinds.items()},
-        holds,
+        lambda rows: joined.reduce([part.holds(rows) for part in parts]),
         frozenset().union(*(part.bounded for part in parts)),
         within,
     )

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import reduce
 from pathlib import Path
 from threading import RLock
@@ -26,12 +26,7 @@ from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, all_null,
 from traceprof.formats.sqlite.conditions import Condition, all_of, any_of, between
 from traceprof.formats.sqlite.pages.columns import PageTable, read_pages
 from traceprof.formats.sqlite.pages.totals import bounds_of, known_bounds
-from traceprof.formats.sqlite.pages.tree import (
-    Identity,
-    NotPlainError,
-    identity_of,
-    layout_of,
-)
+from traceprof.formats.sqlite.pages.tree import Identity, NotPlainError, identity_of, layout_of
 from traceprof.formats.sqlite.schema import Catalogue, UnsoundRowsError, quoted
 from traceprof.model.cutting import WHOLE, CutNote, noted_names, noted_numbers
 from traceprof.model.timing import TimeWindow
@@ -57,33 +52,23 @@ def _checked_identity(path: Path) -> Identity:
         raise TraceError(
             f"{path}: cut off: {found.n_bytes} bytes of {expected}; copy or export it again"
         )
-    _check_beside(path)
-    return found
-
-
-def _check_beside(path: Path) -> None:
-    """Check that neither a log nor a journal beside the file says that it is not as it stands.
-
-    SQLite keeps them beside the file itself, not beside a link to it. A journal that was ended
-    is gone, empty, or begins with zeros.
-    """
-    real, found = path.resolve(), []
-    for beside in (real.with_name(real.name + "-wal"), real.with_name(real.name + "-journal")):
-        try:
-            with beside.open("rb") as file:
-                found.append(file.read(len(_JOURNAL_MAGIC)))
-        except OSError:
-            found.append(b"")
-    if found[0]:
+    # SQLite keeps log and journal beside the file itself, not beside a link to it. A journal that
+    # was ended is gone, empty, or begins with zeros.
+    real, heads = path.resolve(), {"-wal": b"", "-journal": b""}
+    for suffix in heads:
+        with suppress(OSError), real.with_name(real.name + suffix).open("rb") as file:
+            heads[suffix] = file.read(len(_JOURNAL_MAGIC))
+    if heads["-wal"]:
         raise TraceError(
             f"{path}: has unmerged changes in {real.name}-wal: close the program that writes it "
             "first"
         )
-    if found[1] == _JOURNAL_MAGIC:
+    if heads["-journal"] == _JOURNAL_MAGIC:
         raise TraceError(
             f"{path}: was left in the middle of a change, {real.name}-journal has what was before: "
             "open it once with sqlite3, which takes the change back, or export it again"
         )
+    return found
 
 
 _PARALLEL_ROWS: Final = 100_000
@@ -118,7 +103,7 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
                 database.leave_out(found.table)
 
 
-class Database:
+class Database(AbstractContextManager["Database"]):
     """A SQLite file that is only ever read.
 
     It is opened immutable, so that not even a lock file appears beside it; a file with a
@@ -138,38 +123,25 @@ class Database:
         except sqlite3.Error as error:
             raise TraceError(f"{path}: cannot be opened ({error})") from error
         connection.text_factory = decoded
-        lock = RLock()
-
-        def query(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-            with lock:  # threads make statements in turn
-                return connection.execute(sql, parameters).fetchall()
-
-        self._connection, self._query = connection, query
+        self._connection, self._lock = connection, RLock()
         try:
-            query("PRAGMA trusted_schema = OFF")
-            self.catalogue = Catalogue(path, query)
-        except (sqlite3.Error, TraceError) as error:
+            self.rows("PRAGMA trusted_schema = OFF")
+            self.catalogue = Catalogue(path, self.rows)
+        except TraceError as error:
             connection.close()
-            if isinstance(error, TraceError):
+            if (cause := error.__cause__) is None:
                 raise
-            raise TraceError(f"{path}: a damaged SQLite database ({error})") from error
+            raise TraceError(f"{path}: a damaged SQLite database ({cause})") from cause
         self.tables = self.catalogue.tables
+        self.columns = self.catalogue.columns
+        self.stored_name = self.catalogue.source
+        """What stands behind FROM for a table in SQL, whatever the file calls it."""
         self._pages: dict[str, PageTable | None] = {}
         self.found: dict[tuple[Any, ...], Any] = {}
         """What was found out about tables, kept while the file is open."""
 
-    def __enter__(self) -> Database:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._connection.close()
-
-    def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the columns of ``table``; none where there is no such table."""
-        try:
-            return self.catalogue.columns(table)
-        except sqlite3.Error as error:
-            raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
     def has_rows(self, table: str) -> bool:
         """Return whether ``table`` exists and is not empty."""
@@ -178,7 +150,8 @@ class Database:
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a small query."""
         try:
-            return self._query(sql, parameters)
+            with self._lock:  # threads make statements in turn
+                return self._connection.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
             raise TraceError(f"{self.path}: cannot be read ({error})") from error
 
@@ -201,10 +174,6 @@ class Database:
         """
         with ThreadPoolExecutor(_N_SCANS) as pool:
             return list(pool.map(lambda sql: list(self.some_rows(sql)), queries))
-
-    def stored_name(self, table: str) -> str:
-        """Return what stands behind FROM for ``table`` in SQL, whatever the file calls it."""
-        return self.catalogue.source(table)
 
     def settings(self, table: str) -> dict[str, str]:
         """Return a (name, value) table as a dictionary; empty where there is none."""
@@ -258,10 +227,7 @@ class Database:
 
     def leave_out(self, table: str) -> None:
         """Leave the rows that cannot be out of ``table``, whatever is read of it from now on."""
-        try:
-            self.catalogue.leave_out(table)
-        except sqlite3.Error as error:
-            raise TraceError(f"{self.path}: cannot be read ({error})") from error
+        self.catalogue.leave_out(table)
         self.found.clear()
 
     def _from_pages(
@@ -275,10 +241,9 @@ class Database:
             leaves = pages.leaves()
             if where is not None:
                 is_worth_it = len(leaves.pages) > _MANY_LEAVES
-                bounds = known_bounds(pages)
-                if is_worth_it:
-                    bounds = bounds_of(pages, leaves, where.bounded)
-                may_hold = where.within(bounds)
+                may_hold = where.within(
+                    bounds_of(pages, leaves, where.bounded) if is_worth_it else known_bounds(pages)
+                )
                 leaves = leaves if may_hold is None else leaves.only(may_hold)
             return read_pages(pages, self.rows, columns, leaves, where)
         except NotPlainError:
@@ -290,11 +255,10 @@ class Database:
         if name is None or not compiled.is_there():
             return None
         if name not in self._pages:
-            try:
+            self._pages[name] = None
+            with suppress(NotPlainError, TraceError):
                 layout = layout_of(self.rows, name)
                 self._pages[name] = PageTable(self.path, self.identity, layout)
-            except (NotPlainError, TraceError):
-                self._pages[name] = None
         return self._pages[name]
 
     def _wanted(

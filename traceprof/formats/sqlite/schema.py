@@ -22,7 +22,7 @@ from traceprof.errors import TraceError
 from traceprof.formats.sqlite.columns import NULL
 
 Query: TypeAlias = Callable[..., "list[tuple[Any, ...]]"]
-"""Runs SQL with parameters; raises sqlite3.Error where SQLite cannot."""
+"""Runs SQL with parameters; raises TraceError where SQLite cannot."""
 
 _VERSIONED: Final = re.compile(r"(.+)_V([0-9]{1,6})")
 _UPPER: Final = (
@@ -258,8 +258,7 @@ class Catalogue:
     """The tables of one file, their columns, and the rows that are left out of them.
 
     Raises:
-        TraceError: a view stands where a profiler's table is expected.
-        sqlite3.Error: the database is damaged.
+        TraceError: a view stands where a profiler's table is expected, or the file is damaged.
     """
 
     def __init__(self, path: Path, query: Query) -> None:
@@ -285,18 +284,14 @@ class Catalogue:
         self._selects: dict[str, str] = {}
         self._columns: dict[str, frozenset[str]] = {}
         for table, name in self._stored.items():
-            self._name_plainly(table, name, set(names))
-
-    def _name_plainly(self, table: str, name: str, names: set[str]) -> None:
-        """Show a table and its columns under the names that are asked for."""
-        if not is_of_profiler(table) and table == name:
-            return
-        found = self._columns_of(name)
-        if is_of_profiler(table) and any(plain_column(one) != one for one in found):
-            told = ", ".join(f"{quoted(one)} AS {quoted(plain_column(one))}" for one in found)
-            self._show(table, f"SELECT {told} FROM main.{quoted(name)}")
-        elif table not in names and table.lower() != name.lower():
-            self._query(f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM main.{quoted(name)}")
+            # A table and its columns are shown under the names that are asked for.
+            rows, is_known = f"main.{quoted(name)}", is_of_profiler(table)
+            found = self._columns_of(name) if is_known else []
+            if any(plain_column(one) != one for one in found):
+                told = ", ".join(f"{quoted(one)} AS {quoted(plain_column(one))}" for one in found)
+                self._show(table, f"SELECT {told} FROM {rows}")
+            elif table not in names and table.lower() != name.lower():
+                query(f"CREATE TEMP VIEW {quoted(table)} AS SELECT * FROM {rows}")
 
     def _columns_of(self, name: str) -> list[str]:
         rows = self._query(f"PRAGMA table_xinfo({quoted(name)})")
@@ -328,7 +323,7 @@ class Catalogue:
             return None
         try:
             self._query(f"SELECT {free} FROM main.{quoted(name)} LIMIT 0")
-        except sqlite3.Error:  # a table without row ids
+        except TraceError:  # a table without row ids
             return None
         return free
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, Final
@@ -142,6 +142,7 @@ SELF_DESCRIPTION: Final = frozenset(name for name, table in TABLES.items() if no
 """The tables that say what the file is of: devices, processes, threads, environment."""
 
 
+@dataclass(eq=False)
 class Survey:
     """What the event tables of a file are like as a whole, whichever of them were read.
 
@@ -151,29 +152,16 @@ class Survey:
         frames: the tables that were read whole; of these nothing is asked in SQL.
         corrections: what no `RowSource` describes: table → its extent of that of its sources.
         zero_ns: the time in the file that is time 0 of the Trace.
-        found_elsewhere: of tables that may be made of others: whether they would have rows.
+        elsewhere: tables that were not read, and would be made of others: whether they had rows.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        sources: Mapping[str, Sequence[RowSource]],
-        frames: Mapping[str, pd.DataFrame],
-        corrections: Mapping[str, Callable[[TableExtent], TableExtent]],
-        zero_ns: int = 0,
-        found_elsewhere: Mapping[str, Callable[[], bool]] | None = None,
-    ) -> None:
-        self._database = database
-        self._sources = sources
-        self._frames = frames
-        self._zero_ns = zero_ns
-        self._corrections = corrections
-        self._found_elsewhere = found_elsewhere or {}
-        self._extents: dict[str, TableExtent] = {}
-        # Of these, which were not read, only other tables tell.
-        self._elsewhere = {
-            name for name in self._found_elsewhere if not sources.get(name) and name not in frames
-        }
+    database: Database
+    sources: Mapping[str, Sequence[RowSource]]
+    frames: Mapping[str, pd.DataFrame]
+    corrections: Mapping[str, Callable[[TableExtent], TableExtent]]
+    zero_ns: int = 0
+    elsewhere: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
+    _extents: dict[str, TableExtent] = field(default_factory=dict)
 
     def look(self) -> None:
         """Look at all tables that were not read, which also tells where the rows of windows are."""
@@ -182,11 +170,11 @@ class Survey:
     def extent(self, name: str) -> TableExtent:
         """Return the extent of a table of the Trace."""
         if name not in self._extents:
-            if name in self._frames:
-                self._extents[name] = TableExtent.of(self._frames[name])
+            if name in self.frames:
+                self._extents[name] = TableExtent.of(self.frames[name])
             else:
-                correct = self._corrections.get(name)
-                scans = (self._scans[name, source] for source in self._sources.get(name, ()))
+                correct = self.corrections.get(name)
+                scans = (self._scans[name, source] for source in self.sources.get(name, ()))
                 found = reduce(or_, (scan.extent for scan in scans), TableExtent())
                 self._extents[name] = correct(found) if correct else found
         return self._extents[name]
@@ -194,20 +182,20 @@ class Survey:
     @property
     def span(self) -> TimeWindow:
         """The time from the first to the last row of any table."""
-        extents = [self.extent(name) for name in EVENT_TABLES if name not in self._elsewhere]
+        extents = [self.extent(name) for name in EVENT_TABLES if name not in self.elsewhere]
         every = reduce(or_, extents, TableExtent())
         return TimeWindow(every.start_ns or 0, every.end_ns or 0)
 
     def with_rows(self) -> set[str]:
         """Return the names of the tables that have rows."""
-        found = {name for name in self._elsewhere if self._found_elsewhere[name]()}
-        here = [name for name in EVENT_TABLES if name not in self._elsewhere]
+        found = {name for name, has_rows in self.elsewhere.items() if has_rows()}
+        here = [name for name in EVENT_TABLES if name not in self.elsewhere]
         return found | {name for name in here if self.extent(name).n_rows}
 
     @cached_property
     def processes(self) -> np.ndarray:
         """The processes that have rows, in order."""
-        frames = (self._frames[name] for name in EVENT_TABLES if name in self._frames)
+        frames = (self.frames[name] for name in EVENT_TABLES if name in self.frames)
         owned = (frame["process"] for frame in frames if "process" in frame)
         found = {int(one) for owners in owned for one in pd.unique(owners)}
         found |= {process for process, _ in self._places(EVENT_TABLES)}
@@ -238,25 +226,25 @@ class Survey:
         ``device_of`` tells the device of the Trace, which frames have, of a process and the number
         that the file gives it.
         """
-        frames = (self._frames[name] for name in DEVICE_TABLES if name in self._frames)
+        frames = (self.frames[name] for name in DEVICE_TABLES if name in self.frames)
         found = {int(one) for frame in frames for one in pd.unique(frame["device"])}
         return found | {device_of(*place) for place in self._places(DEVICE_TABLES)}
 
     def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
         """Return how many rows of a table satisfy a condition in SQL."""
         queries = [
-            source.select(self._database, "count(*)", condition(source))
-            for source in self._sources.get(name, ())
+            source.select(self.database, "count(*)", condition(source))
+            for source in self.sources.get(name, ())
         ]
-        return sum(int(rows[0][0]) for rows in self._database.rows_of_each(queries))
+        return sum(int(rows[0][0]) for rows in self.database.rows_of_each(queries))
 
     def _owned(self, names: Iterable[str]) -> list[tuple[str, RowSource, Scan]]:
         """Return the sources of tables that were not read that say whose their rows are."""
         return [
             (name, source, self._scans[name, source])
             for name in names
-            for source in self._sources.get(name, ())
-            if source.process and name not in self._frames
+            for source in self.sources.get(name, ())
+            if source.process and name not in self.frames
         ]
 
     def _places(self, names: Iterable[str]) -> set[tuple[int, int]]:
@@ -270,17 +258,17 @@ class Survey:
             return scan.n_of
         if len(scan.owners) <= 1:
             return {tuple(owner): scan.extent.n_rows for owner in scan.owners}
-        query = source.select(self._database, ", ".join((*source.owner, "count(*)")))
+        query = source.select(self.database, ", ".join((*source.owner, "count(*)")))
         places = ", ".join(str(place) for place, _ in enumerate(source.owner, 1))
-        (rows,) = self._database.rows_of_each([f"{query} GROUP BY {places}"])
+        (rows,) = self.database.rows_of_each([f"{query} GROUP BY {places}"])
         return {tuple(owner): n_rows for *owner, n_rows in rows}
 
     @cached_property
     def _scans(self) -> dict[tuple[str, RowSource], Scan]:
         """What the sources of the tables that were not read hold."""
-        unread = (name for name in EVENT_TABLES if name not in self._frames)
-        places = [(name, one) for name in unread for one in self._sources.get(name, ())]
-        found = scan_each(self._database, [source for _, source in places], self._zero_ns)
+        unread = (name for name in EVENT_TABLES if name not in self.frames)
+        places = [(name, one) for name in unread for one in self.sources.get(name, ())]
+        found = scan_each(self.database, [source for _, source in places], self.zero_ns)
         return dict(zip(places, found, strict=True))
 
 

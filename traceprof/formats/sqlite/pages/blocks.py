@@ -69,28 +69,22 @@ class RowBlock:
 
     def only(self, rows: Numbers) -> RowBlock:
         """Return some of the rows."""
-        return RowBlock(
-            self.data,
-            self.n_rows,
-            self.ids[rows],
-            np.flatnonzero(np.isin(rows, self.odd)),
-            {name: values[rows] for name, values in self.values.items()},
-            {name: lengths[rows] for name, lengths in self.lengths.items()},
+        odd = np.flatnonzero(np.isin(rows, self.odd))
+        values, lengths = (
+            {name: column[rows] for name, column in columns.items()}
+            for columns in (self.values, self.lengths)
         )
+        return RowBlock(self.data, self.n_rows, self.ids[rows], odd, values, lengths)
 
     def column(self, name: str, kind: ColumnType) -> Any:
-        """Return a column of this kind: of reals NaN stands for NULL."""
-        match kind:
-            case ColumnType.INTEGER:
-                return self.values[name]
-            case ColumnType.REAL:
-                return self.values[name].view(np.float64)
-            case ColumnType.TEXT:
-                return self.texts(name)
+        """Return a column of this kind: of reals NaN stands for NULL.
 
-    def texts(self, name: str) -> Texts:
-        """Return a column of texts; "" for NULL, and of rows that SQLite has to read."""
-        starts, lengths = self.values[name], self.lengths[name]
+        Of texts they are `Texts`; "" for NULL, and of rows that SQLite has to read.
+        """
+        starts = self.values[name]
+        if kind is not ColumnType.TEXT:
+            return starts if kind is ColumnType.INTEGER else starts.view(np.float64)
+        lengths = self.lengths[name]
         codes = np.zeros(len(self.ids), np.int64)
         rows = np.zeros(0, np.int64)  # in which there is each distinct text
         short = np.flatnonzero((lengths > 0) & (lengths <= _LONGEST))

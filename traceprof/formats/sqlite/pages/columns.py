@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -252,7 +253,16 @@ class _Patch:
 def _patched(kind: ColumnType, parts: list[Any], patch: _Patch, values: list[Any]) -> Column:
     """Return a column of all rows, whose parts were decoded, with ``values`` of the patch."""
     if kind is ColumnType.TEXT:
-        return _patched_texts(parts, patch, values)
+        n_rows = sum(len(part.codes) for part in parts)
+        every = joined_texts([*parts, Texts(np.arange(len(values)), values)])
+        codes = every.codes[:n_rows]
+        codes[patch.places] = every.codes[n_rows:]
+        codes = np.delete(codes, patch.dropped)
+        if not len(codes):
+            return all_null(kind, 0)
+        is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
+        distinct = all_decoded(list(compress(every.distinct, is_used.tolist())))
+        return categorical((np.cumsum(is_used) - 1)[codes], distinct)
     whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if kind is ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):
@@ -262,20 +272,6 @@ def _patched(kind: ColumnType, parts: list[Any], patch: _Patch, values: list[Any
         whole[patch.places] = np.array(values, np.float64)
         whole[whole == NULL_REAL] = np.nan
     return np.delete(whole, patch.dropped) if len(patch.dropped) else whole
-
-
-def _patched_texts(parts: list[Texts], patch: _Patch, values: list[bytes]) -> Column:
-    n_rows = sum(len(part.codes) for part in parts)
-    every = joined_texts([*parts, Texts(np.arange(len(values)), values)])
-    codes = every.codes[:n_rows]
-    codes[patch.places] = every.codes[n_rows:]
-    codes = np.delete(codes, patch.dropped)
-    if not len(codes):
-        return all_null(ColumnType.TEXT, 0)
-    is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
-    used = zip(every.distinct, is_used.tolist(), strict=True)
-    distinct = all_decoded([text for text, is_there in used if is_there])
-    return categorical((np.cumsum(is_used) - 1)[codes], distinct)
 
 
 def _patch_for(

@@ -189,14 +189,18 @@ def scans_of(
     kinds = kinds_to_decode(table.layout, dict.fromkeys(sorted(wanted), ColumnType.INTEGER))
     for one in asked:
         kinds |= kinds_to_decode(table.layout, {}, one.where)
-
-    def of(block: RowBlock, _first: int) -> tuple[list[Scan], Bounds, bool]:
-        return _scans_in(block, asked, sound), _bounds_in(block, sought), bool(len(block.odd))
-
     leaves = table.leaves()
-    parts = table.map(kinds, leaves, of)
+    parts = table.map(
+        kinds,
+        leaves,
+        lambda block, _: (
+            _scans_in(block, asked, sound),
+            _bounds_in(block, sought),
+            block.odd.size,
+        ),
+    )
     _keep(table, [bounds for _, bounds, _ in parts])
-    if any(has_odd for *_, has_odd in parts):
+    if any(n_odd for *_, n_odd in parts):
         if sound is not None:
             names = dict.fromkeys(sound.columns, ColumnType.INTEGER)
             if sound.is_broken(read_pages(table, query, names, leaves)):
@@ -249,23 +253,17 @@ def _scan(columns: Mapping[str, Numbers], asked: Counted) -> Scan:
         last = max(last, int(ends.max()))
         if int(ends.min()) == NULL:
             n_open = int((ends == NULL).sum())
-    n_of = _n_of(columns, asked)
+    n_of: dict[tuple[int, ...], int] = {}
+    if asked.number:
+        numbers = columns[asked.number]
+        # Without its lowest bits NULL would be one with other negative numbers.
+        bits = asked.number_bits if int(numbers.min()) >= 0 else 0
+        devices = columns[asked.device] if asked.device else None
+        places, n_rows = owners_of(numbers, bits, devices)
+        owners = [asked.processes(numbers[places]).tolist()]
+        owners += [devices[places].tolist()] if devices is not None else []
+        n_of = _added(zip(zip(*owners, strict=True), n_rows.tolist(), strict=True))
     return Scan(TableExtent(len(starts), n_open, first, last), list(n_of), n_of)
-
-
-def _n_of(columns: Mapping[str, Numbers], asked: Counted) -> dict[tuple[int, ...], int]:
-    """Return how many rows each owner has."""
-    if not asked.number:
-        return {}
-    numbers = columns[asked.number]
-    # Without its lowest bits NULL would be one with other negative numbers.
-    bits = asked.number_bits if int(numbers.min()) >= 0 else 0
-    devices = columns[asked.device] if asked.device else None
-    first, n_rows = owners_of(numbers, bits, devices)
-    owners = [asked.processes(numbers[first]).tolist()]
-    if devices is not None:
-        owners.append(devices[first].tolist())
-    return _added(zip(zip(*owners, strict=True), n_rows.tolist(), strict=True))
 
 
 def _added(counts: Iterable[tuple[tuple[int, ...], int]]) -> dict[tuple[int, ...], int]:

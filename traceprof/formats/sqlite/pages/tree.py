@@ -113,13 +113,24 @@ def open_pages(path: Path, expected: Identity) -> Iterator[PageFile]:
         NotPlainError: it has changed since, or until the end; is being written, or is not plain:
             text in UTF-16, bytes reserved in pages, or a header that does not fit the file.
     """
-    _check_plain(expected)
-    if path.with_name(path.name + "-journal").exists():
-        raise NotPlainError("is being written")
+    head, size, n_pages = expected.head, expected.page_bytes, expected.n_pages
+    # Version of the format (2: WAL, harmless where there is none), reserved bytes, fractions.
+    is_usual = {*head[18:20]} <= {1, 2} and head[20:24] == b"\x00\x40\x20\x20"
+    is_fitting = head[24:28] == head[92:96] and 0 < n_pages * size <= expected.n_bytes
+    for is_so, fault in (
+        (expected.is_sqlite, "not a SQLite file"),
+        (size >= 512 and not size & (size - 1), "an impossible size of pages"),
+        (is_usual, "an unusual header"),
+        (expected.encoding == 1, "text that is not UTF-8"),
+        (is_fitting, "a header that does not fit the file"),
+        (not path.with_name(path.name + "-journal").exists(), "is being written"),
+    ):
+        if not is_so:
+            raise NotPlainError(fault)
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            yield PageFile(descriptor, expected.page_bytes, expected.n_pages)
+            yield PageFile(descriptor, size, n_pages)
         finally:
             os.close(descriptor)
         found = identity_of(path)
@@ -127,22 +138,6 @@ def open_pages(path: Path, expected: Identity) -> Iterator[PageFile]:
         raise NotPlainError(str(error)) from error
     if found != expected:
         raise NotPlainError("the file changed")
-
-
-def _check_plain(found: Identity) -> None:
-    """Check that there is nothing unusual about a file."""
-    head, size = found.head, found.page_bytes
-    if not found.is_sqlite:
-        raise NotPlainError("not a SQLite file")
-    if size < 512 or size & (size - 1):
-        raise NotPlainError("an impossible size of pages")
-    # Version of the format (2: WAL, harmless where there is none), reserved bytes, fractions.
-    if head[18] not in (1, 2) or head[19] not in (1, 2) or head[20:24] != b"\x00\x40\x20\x20":
-        raise NotPlainError("an unusual header")
-    if found.encoding != 1:
-        raise NotPlainError("text that is not UTF-8")
-    if head[24:28] != head[92:96] or found.n_pages * size > found.n_bytes or not found.n_pages:
-        raise NotPlainError("a header that does not fit the file")
 
 
 @dataclass(frozen=True, slots=True)
