@@ -64,7 +64,7 @@ def open_trace(
     with _opened(file, formats) as (known, inner):
         trace = narrowed(known.read(inner, options), options)
         if not options.keeps_secrets:
-            trace = masked_trace(trace, _told(known, inner))
+            trace = masked_trace(trace, known.secrets(inner))
     trace = shortened(trace)
     return replace(trace, info=replace(trace.info, path=str(file)))
 
@@ -81,7 +81,7 @@ def outline(path: Path | str, formats: Sequence[TraceFormat] | None = None) -> O
             found = known.outline(inner)
         else:
             found = outline_of(known.read(inner, ReadOptions()))
-        trace = masked_trace(found.trace, _told(known, inner))
+        trace = masked_trace(found.trace, known.secrets(inner))
     return replace(found, trace=replace(trace, info=replace(trace.info, path=str(file))))
 
 
@@ -125,12 +125,7 @@ def secrets_in(path: Path | str) -> Sequence[str]:
         TraceError: no such file, a file of no known format, or one that is damaged.
     """
     with _opened(Path(path), None) as (known, inner):
-        return _told(known, inner)
-
-
-def _told(known: TraceFormat, file: Path) -> Sequence[str]:
-    told = () if known.secrets is None else known.secrets(file)
-    return sorted(told, key=len, reverse=True)
+        return known.secrets(inner)
 
 
 @contextmanager

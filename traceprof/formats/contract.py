@@ -102,13 +102,9 @@ class Outline:
     process_rows: Mapping[str, Mapping[int, int]]
 
 
-def loaded_late(module: str, name: str) -> Callable[..., Any]:
-    """Return the function ``name`` of ``module``, which is loaded when it is called."""
-
-    def called(*given: Any) -> Any:
-        return getattr(import_module(module), name)(*given)
-
-    return called
+def loaded_late(module: str, name: str, *given: Any) -> Any:
+    """Call the function ``name`` of ``module``, which is loaded for that."""
+    return getattr(import_module(module), name)(*given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +112,12 @@ class TraceFormat:
     """One format. To add one: a module that defines ``FORMAT``, and its line in ``FORMATS``.
 
     Every file is shown to every format, so that this module imports no reader: ``read`` and the
-    others are `loaded_late`. It may hand out more than `ReadOptions` ask for: `open_trace` drops
-    it. Without ``outline`` the outline comes from reading everything.
-    ``export`` gives what files of this format are read through, in a temporary folder: all else is
-    asked of that. An export may also stand beside them under the same name. ``cut`` writes a part
-    of a file as a file of the same format. ``secrets`` returns what a file tells to be secret:
-    values of environments and arguments, which names of events may repeat.
+    others are parts of `loaded_late`. It may hand out more than `ReadOptions` ask for: `open_trace`
+    drops it. Without ``outline`` the outline comes from reading everything. ``export`` gives what
+    files of this format are read through, in a temporary folder: all else is asked of that. An
+    export may also stand beside them under the same name. ``cut`` writes a part of a file as a file
+    of the same format. ``secrets`` returns what a file tells to be secret: values of environments
+    and arguments, which names of events may repeat; the longest first.
     """
 
     name: str
@@ -131,7 +127,7 @@ class TraceFormat:
     outline: Callable[[Path], Outline] | None = None
     export: Callable[[Path], AbstractContextManager[Path]] | None = None
     cut: Cutter | None = None
-    secrets: Callable[[Path], Sequence[str]] | None = None
+    secrets: Callable[[Path], Sequence[str]] = lambda _: ()
 
 
 def narrowed(trace: Trace, options: ReadOptions) -> Trace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
@@ -71,7 +72,7 @@ class QueryRows:
 
 
 @dataclass
-class Query:
+class Query(AbstractContextManager["Query"]):
     """A statement about ``views``; `add` the rows of what it `reads`, then `run` it once.
 
     Raises:
@@ -103,9 +104,6 @@ class Query:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Query:
-        return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
@@ -250,22 +248,16 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
+_REFUSED: Final = {
+    "writing": ("UPDATE", "DELETE"),
+    "writing, or making a table,": ("INSERT",),
+    "a transaction": ("TRANSACTION",),
+    "a savepoint": ("SAVEPOINT",),
+    "CREATE": ("CREATE_VTABLE", "CREATE_TABLE", "CREATE_TEMP_TABLE", "CREATE_VIEW", "CREATE_INDEX"),
+    "DROP": ("DROP_TABLE",),
+    "ALTER": ("ALTER_TABLE",),
+    **{name: (name,) for name in ("ATTACH", "DETACH", "PRAGMA", "ANALYZE", "REINDEX")},
+}
 _ACTIONS: Final = {
-    sqlite3.SQLITE_ATTACH: "ATTACH",
-    sqlite3.SQLITE_DETACH: "DETACH",
-    sqlite3.SQLITE_PRAGMA: "PRAGMA",
-    sqlite3.SQLITE_TRANSACTION: "a transaction",
-    sqlite3.SQLITE_SAVEPOINT: "a savepoint",
-    sqlite3.SQLITE_INSERT: "writing, or making a table,",
-    sqlite3.SQLITE_UPDATE: "writing",
-    sqlite3.SQLITE_DELETE: "writing",
-    sqlite3.SQLITE_CREATE_VTABLE: "CREATE",
-    sqlite3.SQLITE_CREATE_TABLE: "CREATE",
-    sqlite3.SQLITE_CREATE_TEMP_TABLE: "CREATE",
-    sqlite3.SQLITE_CREATE_VIEW: "CREATE",
-    sqlite3.SQLITE_CREATE_INDEX: "CREATE",
-    sqlite3.SQLITE_DROP_TABLE: "DROP",
-    sqlite3.SQLITE_ALTER_TABLE: "ALTER",
-    sqlite3.SQLITE_ANALYZE: "ANALYZE",
-    sqlite3.SQLITE_REINDEX: "REINDEX",
+    getattr(sqlite3, f"SQLITE_{name}"): words for words, names in _REFUSED.items() for name in names
 }

@@ -80,13 +80,10 @@ def plain_columns(
     if "rank" in wanted and "rank" not in kinds:
         distinct, places = np.unique(frame["process"].to_numpy(np.int64), return_inverse=True)
         known = np.empty(len(distinct), object)
-        known[:] = [_known_rank(ranks.get(one)) for one in distinct.tolist()]
+        told = [ranks.get(one) for one in distinct.tolist()]
+        known[:] = [None if rank == ABSENT else rank for rank in told]
         found["rank"] = known[places.ravel()].tolist()
     return found
-
-
-def _known_rank(rank: int | None) -> int | None:
-    return None if rank == ABSENT else rank
 
 
 def plain_values(values: pd.Series, kind: ColumnKind, zero_ns: int = 0) -> list[Any]:

@@ -62,76 +62,46 @@ FIXED: Final = (
 
 _TABLES_1: Final = """
 CREATE TABLE runs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE,
-    added TEXT NOT NULL,
-    traceprof TEXT NOT NULL,
-    origin TEXT NOT NULL,
-    command TEXT NOT NULL,
-    workload TEXT NOT NULL,
-    started_utc_ns INTEGER,
-    "window" TEXT NOT NULL,
-    window_ns INTEGER,
-    steps_count INTEGER,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, added TEXT NOT NULL,
+    traceprof TEXT NOT NULL, origin TEXT NOT NULL, command TEXT NOT NULL, workload TEXT NOT NULL,
+    started_utc_ns INTEGER, "window" TEXT NOT NULL, window_ns INTEGER, steps_count INTEGER,
     devices_count INTEGER
 );
 CREATE TABLE labels (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    label TEXT NOT NULL,
-    value TEXT NOT NULL,
-    PRIMARY KEY (run_id, label)
+    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, label TEXT NOT NULL,
+    value TEXT NOT NULL, PRIMARY KEY (run_id, label)
 ) WITHOUT ROWID;
 CREATE INDEX labels_by_value ON labels(label, value);
 CREATE TABLE environment (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    value TEXT NOT NULL,
-    PRIMARY KEY (run_id, name)
+    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, name TEXT NOT NULL,
+    value TEXT NOT NULL, PRIMARY KEY (run_id, name)
 ) WITHOUT ROWID;
 CREATE TABLE sources (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    "row" INTEGER NOT NULL,
-    path TEXT NOT NULL,
-    format TEXT NOT NULL,
-    n_bytes INTEGER,
-    ranks TEXT NOT NULL,
+    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL,
+    path TEXT NOT NULL, format TEXT NOT NULL, n_bytes INTEGER, ranks TEXT NOT NULL,
     PRIMARY KEY (run_id, "row")
 ) WITHOUT ROWID;
 CREATE TABLE notes (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    result TEXT NOT NULL,
-    "row" INTEGER NOT NULL,
-    template TEXT NOT NULL,
-    "values" TEXT NOT NULL,
+    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, result TEXT NOT NULL,
+    "row" INTEGER NOT NULL, template TEXT NOT NULL, "values" TEXT NOT NULL,
     PRIMARY KEY (run_id, result, "row")
 ) WITHOUT ROWID;
 CREATE TABLE declarations (
-    id INTEGER PRIMARY KEY,
-    result TEXT NOT NULL,
-    declaration TEXT NOT NULL UNIQUE
+    id INTEGER PRIMARY KEY, result TEXT NOT NULL, declaration TEXT NOT NULL UNIQUE
 );
 CREATE TABLE results (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    result TEXT NOT NULL,
-    "row" INTEGER NOT NULL,
-    declaration_id INTEGER NOT NULL REFERENCES declarations(id),
+    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, result TEXT NOT NULL,
+    "row" INTEGER NOT NULL, declaration_id INTEGER NOT NULL REFERENCES declarations(id),
     PRIMARY KEY (run_id, result)
 ) WITHOUT ROWID;
 CREATE TABLE contents (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    result TEXT NOT NULL,
-    name TEXT NOT NULL,
-    "table" TEXT NOT NULL,
-    n_rows INTEGER NOT NULL,
-    columns TEXT NOT NULL,
+    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, result TEXT NOT NULL,
+    name TEXT NOT NULL, "table" TEXT NOT NULL, n_rows INTEGER NOT NULL, columns TEXT NOT NULL,
     PRIMARY KEY (run_id, result, name)
 ) WITHOUT ROWID;
 CREATE TABLE scalars (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
-    result TEXT NOT NULL,
-    scalar TEXT NOT NULL,
-    value,
-    PRIMARY KEY (run_id, result, scalar)
+    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, result TEXT NOT NULL,
+    scalar TEXT NOT NULL, value, PRIMARY KEY (run_id, result, scalar)
 ) WITHOUT ROWID;
 """
 

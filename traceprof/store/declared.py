@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from sqlite_utils import Database
 
+from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.results import Column, Note, Unit
 from traceprof.secrets import storable
 
@@ -51,10 +52,8 @@ def _as_cell(unit: Unit, value: Any) -> Cell:
         value = value.item()
     if value is None or value is pd.NA or value is pd.NaT:
         return None
-    if isinstance(value, float) and unit is not Unit.TEXT:
+    if isinstance(value, float) and (unit is not Unit.TEXT or math.isnan(value)):
         return None if math.isnan(value) else value
-    if isinstance(value, float) and math.isnan(value):
-        return None
     if isinstance(value, str):
         text = storable(value)
         return text if unit is Unit.TEXT and not text.startswith(_PACKED) else _packed(text)
@@ -82,7 +81,8 @@ def as_series(unit: Unit, cells: Sequence[Any]) -> Any:
         for cell in cells
     ]
     if unit is Unit.TEXT:
-        return pd.Series(values, dtype=_kind_of_text(values))
+        is_plain = values and all(isinstance(value, str) for value in values)
+        return pd.Series(values, dtype=None if is_plain else object)
     if any(isinstance(value, str | bytes) for value in values):
         raise ValueError("a text stands where a number is expected")
     if unit is Unit.FLAG:
@@ -90,11 +90,6 @@ def as_series(unit: Unit, cells: Sequence[Any]) -> Any:
         is_plain = all(isinstance(flag, bool) for flag in flags)
         return pd.Series(flags, dtype=bool if is_plain and flags else object)
     return pd.Series(values, dtype=_kind_of_numbers(unit, values))
-
-
-def _kind_of_text(values: Sequence[Any]) -> Any:
-    is_plain = all(isinstance(value, str) for value in values)
-    return None if is_plain and values else object
 
 
 def _kind_of_numbers(unit: Unit, values: Sequence[Any]) -> Any:
@@ -164,11 +159,6 @@ def table_name(result: str, table: str) -> str:
     return "result_" + "__".join(part.replace("-", "_") for part in parts)
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever is in it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def rename_column(database: Database, table: str, old: str, new: str) -> None:
     """Call the column ``old`` of ``table`` ``new``, where a file has them."""
     if old.lower() in _columns_of(database, table):
@@ -177,22 +167,19 @@ def rename_column(database: Database, table: str, old: str, new: str) -> None:
         )
 
 
-def _create_table(database: Database, name: str, columns: Sequence[Column]) -> None:
-    """Make the table ``name`` with ``columns``; rows lie by run, and go with it."""
-    lines = [
-        "run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE",
-        '"row" INTEGER NOT NULL',
-        *(_declaration(column) for column in columns),
-        'PRIMARY KEY (run_id, "row")',
-    ]
-    database.execute(f"CREATE TABLE {quoted(name)} ({', '.join(lines)}) WITHOUT ROWID")
-
-
 def ensure_table(database: Database, name: str, columns: Sequence[Column]) -> None:
-    """Make the table ``name``, or give it those of ``columns`` that it lacks."""
+    """Make the table ``name``, or give it those of ``columns`` that it lacks.
+
+    Its rows lie by run, and go with it.
+    """
     known = _columns_of(database, name)
     if not known:
-        _create_table(database, name, columns)
+        lines = [
+            'run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL',
+            *map(_declaration, columns),
+            'PRIMARY KEY (run_id, "row")',
+        ]
+        database.execute(f"CREATE TABLE {quoted(name)} ({', '.join(lines)}) WITHOUT ROWID")
         return
     for column in columns:
         if column.name.lower() not in known:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -67,15 +68,10 @@ def find_run(
         return known[found[0]], found[0]
     if found:
         raise UsageError(f"{text!r} may be {_some(found)}: write more of the name")
-    raise UsageError(f"no run {text!r}: no such file, and {_what_there_is(text, known, path)}")
-
-
-def _what_there_is(text: str, known: Mapping[str, int], path: Path) -> str:
-    if not known:
-        return f"{path} holds no runs"
     close = get_close_matches(text, known, n=3)
     hint = f"did you mean {_some(close)}?" if close else f"there are {_some([*known])}"
-    return f"none of that name in {path}; {hint}"
+    there = f"none of that name in {path}; {hint}" if known else f"{path} holds no runs"
+    raise UsageError(f"no run {text!r}: no such file, and {there}")
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:
@@ -219,12 +215,13 @@ class Store:
 
 def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:
     name = storable(run.name)
-    is_taken = _is_taken(database, name)
-    if is_taken and replaces:
+    taken = {name for (name,) in database.execute("SELECT name FROM runs").fetchall()}
+    if name in taken and replaces:
         database.execute("DELETE FROM runs WHERE name = ?", [name])
-    elif is_taken and numbered:
-        name = _next_name(database, name)
-    elif is_taken:
+    elif name in taken and numbered:
+        others = (f"{name}-{number}" for number in count(2))
+        name = next(one for one in others if one not in taken)
+    elif name in taken:
         raise UsageError(
             f"there is a run {name!r} already: choose another name, or --force to replace it"
         )
@@ -243,18 +240,6 @@ def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> st
     except OverflowError as error:
         raise StoreError(f"{name}: a number in it is larger than SQLite holds") from error
     return name
-
-
-def _is_taken(database: Database, name: str) -> bool:
-    return bool(database.execute("SELECT 1 FROM runs WHERE name = ?", [name]).fetchall())
-
-
-def _next_name(database: Database, name: str) -> str:
-    """Return ``name-2``, or the first after it that no run bears."""
-    number = 2
-    while _is_taken(database, f"{name}-{number}"):
-        number += 1
-    return f"{name}-{number}"
 
 
 def _listed(database: Database) -> list[Kept]:

@@ -17,18 +17,7 @@ from sqlite_utils import Database
 from traceprof.model.results import Column, Combine, Note, Result, ResultSpec, TableSpec, Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
 from traceprof.secrets import MASK, masked_command, storable
-from traceprof.store.declared import (
-    Cell,
-    as_cells,
-    as_series,
-    ensure_table,
-    from_json,
-    insert_cells,
-    read_cells,
-    table_name,
-    to_json,
-    to_plain,
-)
+from traceprof.store import declared as kept_as
 
 _TEXTS: Final = ("name", "origin", "command", "workload", "window")
 _NUMBERS: Final = ("started_utc_ns", "window_ns", "steps_count", "devices_count")
@@ -66,14 +55,16 @@ def _plain_rows(
     return {
         "tables": {
             table.name: {
-                column.name: as_cells(column.unit, tables[table.name][column.name].tolist())
+                column.name: kept_as.as_cells(column.unit, tables[table.name][column.name].tolist())
                 for column in table
                 if column.name in tables[table.name]
             }
             for table in spec.tables
             if table.name in tables
         },
-        "notes": [{"template": note.text, "values": to_plain(note.values)} for note in notes],
+        "notes": [
+            {"template": note.text, "values": kept_as.to_plain(note.values)} for note in notes
+        ],
     }
 
 
@@ -131,7 +122,7 @@ def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
     columns = [column for column in spec if column.name in plain]
     if len({len(plain[column.name]) for column in columns}) > 1:
         raise ValueError(f"columns of {spec.name} of different lengths")
-    found = {column.name: as_series(column.unit, plain[column.name]) for column in columns}
+    found = {column.name: kept_as.as_series(column.unit, plain[column.name]) for column in columns}
     return pd.DataFrame(found, columns=[column.name for column in columns])
 
 
@@ -174,7 +165,7 @@ def write_parts(database: Database, run_id: int, run: Summary) -> None:
     _write_rows(database, run_id, _OF_RUN, SUMMARY, _plain_rows(SUMMARY, run.tables, run.notes))
     for place, (name, kept) in enumerate(run.results.items()):
         result = _plain_result(kept)
-        declaration = to_json(result["declaration"])
+        declaration = kept_as.to_json(result["declaration"])
         database.execute(
             "INSERT INTO declarations (result, declaration) VALUES (?, ?) "
             "ON CONFLICT (declaration) DO NOTHING",
@@ -211,16 +202,16 @@ def _write_rows(
     """Put the tables and the notes of a result into the database."""
     for name, cells in plain["tables"].items():
         columns = tuple(column for column in spec.table(name) if column.name in cells)
-        table = name if result == _OF_RUN else table_name(result, name)
-        ensure_table(database, table, columns)
-        n_rows = insert_cells(database, table, run_id, cells)
+        table = name if result == _OF_RUN else kept_as.table_name(result, name)
+        kept_as.ensure_table(database, table, columns)
+        n_rows = kept_as.insert_cells(database, table, run_id, cells)
         known = json.dumps([column.name for column in columns])
         database.execute(
             "INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?)",
             [run_id, result, name, table, n_rows, known],
         )
     notes = (
-        (run_id, result, i, storable(note["template"]), to_json(note["values"]))
+        (run_id, result, i, storable(note["template"]), kept_as.to_json(note["values"]))
         for i, note in enumerate(plain["notes"])
     )
     _insert(database, "notes", notes)
@@ -233,11 +224,11 @@ def _insert(database: Database, table: str, rows: Iterable[tuple[Any, ...]]) -> 
         database.conn.executemany(f"INSERT INTO {table} VALUES ({marks})", listed)
 
 
-def _scalar(value: Any) -> Cell:
+def _scalar(value: Any) -> kept_as.Cell:
     """Return a scalar as it is kept: a number as it is, anything else as JSON."""
-    plain = to_plain(value)
+    plain = kept_as.to_plain(value)
     is_number = isinstance(plain, int | float) and not isinstance(plain, bool)
-    return plain if plain is None or is_number else to_json(value)
+    return plain if plain is None or is_number else kept_as.to_json(value)
 
 
 def read_summary(database: Database, run_id: int) -> Summary:
@@ -280,7 +271,7 @@ def _read_result(
     return {
         "declaration": declaration,
         "scalars": {
-            scalar: from_json(cell) if isinstance(cell, str) else cell
+            scalar: kept_as.from_json(cell) if isinstance(cell, str) else cell
             for scalar, cell in scalars.fetchall()
         },
         **_read_tables(database, run_id, name, declaration),
@@ -308,8 +299,10 @@ def _read_tables(
         if name in declared:
             known = json.loads(columns)
             wanted = [column for column in declared[name] if column in known]
-            tables[name] = read_cells(database, table, run_id, wanted)
-    told = [{"template": text, "values": from_json(values)} for text, values in notes.fetchall()]
+            tables[name] = kept_as.read_cells(database, table, run_id, wanted)
+    told = [
+        {"template": text, "values": kept_as.from_json(values)} for text, values in notes.fetchall()
+    ]
     return {"tables": tables, "notes": told}
 
 

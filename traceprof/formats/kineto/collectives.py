@@ -21,23 +21,13 @@ from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.messages import collective_op
 
 _CALL: Final = "record_param_comms"
+_SIZES: Final = """
+    float float32 4, half float16 2, bfloat16 bfloat16 2, double float64 8, long int64 8,
+    int int32 4, short int16 2, char int8 1, byte uint8 1, bool bool 1, complexfloat complex64 8,
+    complexdouble complex128 16, float8_e4m3fn float8_e4m3fn 1, float8_e5m2 float8_e5m2 1,
+    float8_e4m3fnuz float8_e4m3fnuz 1, float8_e5m2fnuz float8_e5m2fnuz 1"""
 _DTYPES: Final = {
-    "float": ("float32", 4),
-    "half": ("float16", 2),
-    "bfloat16": ("bfloat16", 2),
-    "double": ("float64", 8),
-    "long": ("int64", 8),
-    "int": ("int32", 4),
-    "short": ("int16", 2),
-    "char": ("int8", 1),
-    "byte": ("uint8", 1),
-    "bool": ("bool", 1),
-    "complexfloat": ("complex64", 8),
-    "complexdouble": ("complex128", 16),
-    "float8_e4m3fn": ("float8_e4m3fn", 1),
-    "float8_e5m2": ("float8_e5m2", 1),
-    "float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
-    "float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
+    name: (plain, int(n_bytes)) for name, plain, n_bytes in map(str.split, _SIZES.split(","))
 }
 """Kineto's name of a data type → torch's, and the bytes of an element."""
 
@@ -55,16 +45,15 @@ def make_collectives(
     calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
     device = rows.of("kernel")
     device = device.where(_has_op(device))
-    if len(calls) or len(device):
-        backend = _backend(rows)
-        tied = _by_external_id(calls, device)
-        orphans = device.where(~np.isin(device.number("correlation"), tied))
-        parts = [_described(calls, tied, backend, own_rank)]
-        if len(orphans):
-            parts.append(_described(orphans, orphans.number("correlation"), backend, own_rank))
-        table = tied_by_launch(stack("collectives", parts), kernels, api_calls)
-        return tied_to_batches(table, kernels, api_calls)
-    return empty_table("collectives")
+    if not len(calls) and not len(device):
+        return empty_table("collectives")
+    backend, tied = _backend(rows), _by_external_id(calls, device)
+    orphans = device.where(~np.isin(device.number("correlation"), tied))
+    parts = [_described(calls, tied, backend, own_rank)]
+    if len(orphans):
+        parts.append(_described(orphans, orphans.number("correlation"), backend, own_rank))
+    table = tied_by_launch(stack("collectives", parts), kernels, api_calls)
+    return tied_to_batches(table, kernels, api_calls)
 
 
 def tells_of_collective(event: KinetoEvent) -> bool:
@@ -80,9 +69,9 @@ def tells_of_collective(event: KinetoEvent) -> bool:
 def _described(
     rows: Rows, correlation: npt.NDArray[np.int64], backend: str, own_rank: int
 ) -> pd.DataFrame:
-    names = [str(name) for name in rows.text("dtype").categories]
-    codes = rows.text("dtype").codes
-    sizes = np.array([_dtype_bytes(name) or ABSENT for name in names], np.int64)[codes]
+    names, codes = map(str, rows.text("dtype").categories), rows.text("dtype").codes
+    dtypes = [_DTYPES.get(name.lower(), (name, ABSENT)) for name in names]
+    sizes = np.array([n_bytes for _, n_bytes in dtypes], np.int64)[codes]
     sent, received = rows.number("In msg nelems"), rows.number("Out msg nelems")
     op = _ops(rows.text("Collective name"))
     # Only the root of a scatter hands anything in, and who only receives does not.
@@ -98,7 +87,7 @@ def _described(
             "thread": np.where(on_host, rows.thread, ABSENT),
             "op": op,
             "n_bytes": np.where(known, elements * sizes, ABSENT),
-            "dtype": categorical(codes, [_dtype_name(name) for name in names]),
+            "dtype": categorical(codes, [name for name, _ in dtypes]),
             "group": rows.text("Process Group Name"),
             "group_size": rows.number("Group size"),
             "backend": categorical(np.zeros(len(rows), np.int64), [backend]),
@@ -141,13 +130,9 @@ def _listed_ranks(text: str) -> list[int]:
     return [int(number) for number in numbers] if all(map(str.isdigit, numbers)) else []
 
 
-def _is_annotation(name: str) -> bool:
-    backend, colon, op = name.partition(":")
-    return backend in ANNOTATING_BACKENDS and bool(colon) and collective_op(op) != ""
-
-
 def _backend(rows: Rows) -> str:
-    found = [str(name).partition(":")[0] for name in rows.name.categories if _is_annotation(name)]
+    told = (str(name).partition(":")[::2] for name in rows.name.categories)
+    found = [of for of, op in told if of in ANNOTATING_BACKENDS and collective_op(op)]
     return max(set(found), key=found.count) if found else ""
 
 
@@ -161,24 +146,8 @@ def _has_op(rows: Rows) -> npt.NDArray[np.bool_]:
 
 def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:
     """Return the correlation of the kernel that bears the number of each call."""
-    kernel = dict(
-        zip(
-            device.number("External id").tolist(),
-            device.number("correlation").tolist(),
-            strict=True,
-        )
-    )
+    ids, correlations = (device.number(of).tolist() for of in ("External id", "correlation"))
+    kernel = dict(zip(ids, correlations, strict=True))
     kernel.pop(ABSENT, None)
     found = [kernel.get(number, ABSENT) for number in calls.number("External id").tolist()]
     return np.array(found, np.int64)
-
-
-def _dtype_name(name: str) -> str:
-    """Return torch's name of a data type that Kineto calls by its C++ name."""
-    return _DTYPES.get(name.lower(), (name, 0))[0]
-
-
-def _dtype_bytes(name: str) -> int | None:
-    """Return the size of one element; None for a data type that is not known."""
-    found = _DTYPES.get(name.lower())
-    return found[1] if found else None

@@ -21,7 +21,7 @@ import msgspec
 
 from traceprof.errors import TraceError
 from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
-from traceprof.formats.kineto.header import NOTE, cut_note, cut_note_in, note_of
+from traceprof.formats.kineto.header import NOTE, cut_note_in, note_of
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, batch_of_items, parse_batch
 from traceprof.formats.kineto.rows import PHASES, is_taken
@@ -192,7 +192,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
     """
     reading = _Reading(source, progress)
     zero_ns = reading.zero_ns() if request.zero_ns is None else request.zero_ns
-    rules = Rules(request, _moved(request.reach, zero_ns))
+    rules = Rules(request, request.reach.moved(zero_ns))
     related = Related()
     for batch, _ in reading.pieces(1):
         related.add(batch, rules)
@@ -202,12 +202,8 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         if request.is_packed:
             packed = gzip.GzipFile("", "wb", _LEVEL, out, 0)
             out = cast("IO[bytes]", stack.enter_context(packed))
-        n_events = _write(reading, out, rules, related, _moved(request.covered, zero_ns))
+        n_events = _write(reading, out, rules, related, request.covered.moved(zero_ns))
     return CutReport(n_events, zero_ns=zero_ns)
-
-
-def _moved(window: TimeWindow, by_ns: int) -> TimeWindow:
-    return TimeWindow(window.start_ns + by_ns, window.end_ns + by_ns)
 
 
 def _write(
@@ -268,7 +264,7 @@ class _Reading:
                 is_first = is_timed and (first is None or start < first)
                 if is_first and event.ph in PHASES and is_taken(event):
                     first = start
-        window = cut_note(self.stream.header).window
+        window = cut_note_in(self.stream.header.get(NOTE)).window
         if window is not None:
             return window.start_ns if first is None else min(first, window.start_ns)
         if first is None:

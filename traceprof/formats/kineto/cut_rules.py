@@ -10,37 +10,27 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.collectives import tells_of_collective
 from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, whole
-from traceprof.formats.kineto.rows import (
-    ANNOTATIONS,
-    API_CALLS,
-    COPIES,
-    FUNCTIONS,
-    KERNELS,
-    MEMORY,
-    OPERATORS,
-    OVERHEADS,
-    SYNCS,
-)
 from traceprof.model.cutting import CutRequest
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES
 
-DEVICE: Final = frozenset((*KERNELS, *COPIES, *SYNCS, "gpu_user_annotation"))
+DEVICE: Final = frozenset((*kineto.KERNELS, *kineto.COPIES, *kineto.SYNCS, "gpu_user_annotation"))
 """The categories of what is on devices."""
-_LAUNCHES: Final = frozenset(API_CALLS)
-_WORK: Final = frozenset((*KERNELS, *COPIES, *SYNCS))
+_LAUNCHES: Final = frozenset(kineto.API_CALLS)
+_WORK: Final = frozenset((*kineto.KERNELS, *kineto.COPIES, *kineto.SYNCS))
 _TABLES: Final = {
-    **dict.fromkeys(KERNELS, ("kernels",)),
-    **dict.fromkeys(COPIES, ("copies",)),
-    **dict.fromkeys(API_CALLS, ("api_calls",)),
-    **dict.fromkeys(OPERATORS, ("host_ops", "ranges", "collectives")),
-    **dict.fromkeys((*ANNOTATIONS, *FUNCTIONS), ("ranges",)),
-    **dict.fromkeys(SYNCS, ("syncs",)),
-    **dict.fromkeys(OVERHEADS, ("overheads",)),
-    **dict.fromkeys(MEMORY, ("samples",)),
+    **dict.fromkeys(kineto.KERNELS, ("kernels",)),
+    **dict.fromkeys(kineto.COPIES, ("copies",)),
+    **dict.fromkeys(kineto.API_CALLS, ("api_calls",)),
+    **dict.fromkeys(kineto.OPERATORS, ("host_ops", "ranges", "collectives")),
+    **dict.fromkeys((*kineto.ANNOTATIONS, *kineto.FUNCTIONS), ("ranges",)),
+    **dict.fromkeys(kineto.SYNCS, ("syncs",)),
+    **dict.fromkeys(kineto.OVERHEADS, ("overheads",)),
+    **dict.fromkeys(kineto.MEMORY, ("samples",)),
 }
 _RECORDED: Final = {category: tables[0] for category, tables in _TABLES.items()}
 _ARROWS: Final = ("s", "t", "f")
@@ -141,9 +131,7 @@ class Rules:
     def is_on_chosen(self, event: KinetoEvent) -> bool:
         """Return whether what is on a device is on one that is asked for."""
         devices = self.request.devices
-        if devices is None:
-            return True
-        return device_of(event) in devices
+        return devices is None or device_of(event) in devices
 
     def kept(self, batch: Batch, related: Related) -> Iterator[int]:
         """Yield which events of a run are kept."""
@@ -158,26 +146,20 @@ class Rules:
                     yield index
             elif self.is_asked_for(event):
                 end = start + max(durations[index], 0)
-                if inside[index]:
-                    is_kept = self._is_inside(event)
-                else:
-                    is_kept = self._launched(event, related, start, end)
-                if is_kept:
+                if (
+                    event.cat not in DEVICE or self.is_on_chosen(event)
+                    if inside[index]
+                    else self._launched(event, related, start, end)
+                ):
                     yield index
-
-    def _is_inside(self, event: KinetoEvent) -> bool:
-        """Return whether an event in the window is kept."""
-        return event.cat not in DEVICE or self.is_on_chosen(event)
 
     def _launched(self, event: KinetoEvent, related: Related, start: int, end: int) -> bool:
         """Return whether an event outside the window launched what is in it, or was around that."""
         if event.ph != "X" or start >= self.window.start_ns or event.cat in DEVICE:
             return False
-        return self._launches(event, related) or related.is_around_launch(event, start, end)
-
-    def _launches(self, event: KinetoEvent, related: Related) -> bool:
-        is_call = event.cat in _LAUNCHES
-        return is_call and whole(event.arguments.correlation) in related.launched
+        if event.cat in _LAUNCHES and whole(event.arguments.correlation) in related.launched:
+            return True
+        return related.is_around_launch(event, start, end)
 
     def _keeps_arrow(self, event: KinetoEvent, related: Related) -> bool:
         if self.request.tables is not None:

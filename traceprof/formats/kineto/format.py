@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import BOM_UTF8
+from functools import partial
 from typing import Final
 
 from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
@@ -34,6 +35,6 @@ FORMAT: Final = TraceFormat(
     name="kineto",
     summary="Chrome trace of torch.profiler (Kineto), .json or .json.gz",
     recognises=recognises,
-    read=loaded_late("traceprof.formats.kineto.reader", "read"),
-    cut=loaded_late("traceprof.formats.kineto.cut", "cut"),
+    read=partial(loaded_late, "traceprof.formats.kineto.reader", "read"),
+    cut=partial(loaded_late, "traceprof.formats.kineto.cut", "cut"),
 )

@@ -180,13 +180,11 @@ def note_of(
     }
 
 
-def cut_note(header: Mapping[str, Any]) -> CutNote:
-    """Return what a file says of how it was cut, windows in its own times."""
-    return cut_note_in(header.get(NOTE))
-
-
 def cut_note_in(notes: Any) -> CutNote:
-    """Return what the notes of all cuts say together: the last window, what all of them kept."""
+    """Return what the notes of all cuts (`NOTE` in the header) say together, in times of the file.
+
+    That is the last window, and what all of them kept.
+    """
     every = notes if isinstance(notes, list) else []
     note = every[-1] if every else None
     if not isinstance(note, dict):

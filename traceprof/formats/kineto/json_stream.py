@@ -131,8 +131,11 @@ class JsonArrayStream:
             batch = self._run_of_items(parse)
             if batch is not None:
                 yield batch
-            else:
-                yield from self._one_by_one(self.chunk_bytes // 4)
+                continue
+            n_read = 0
+            while self._peek() != b"]" and n_read <= self.chunk_bytes // 4:
+                yield [self._value()]
+                n_read += len(self.text)
         self._position += 1
 
     def _run_of_items(self, parse: _Parse[_Batch]) -> _Batch | None:
@@ -158,13 +161,6 @@ class JsonArrayStream:
             if found:
                 yield found
 
-    def _one_by_one(self, n_bytes: int) -> Iterator[list[Any]]:
-        """Yield items until about ``n_bytes`` are read or the array ends."""
-        n_read = 0
-        while self._peek() != b"]" and n_read <= n_bytes:
-            yield [self._value()]
-            n_read += len(self.text)
-
     def _peek(self) -> bytes:
         """Return the next byte that is not space or a comma, without taking it."""
         while True:
@@ -172,7 +168,9 @@ class JsonArrayStream:
             self._position = match.end() if match else self._position
             if self._position < len(self._buffer):
                 return self._buffer[self._position : self._position + 1]
-            self._read_more()
+            if self._at_end:
+                raise _CutOffError
+            self._read(self.chunk_bytes)
 
     def _value(self) -> Any:
         self._peek()
@@ -203,11 +201,6 @@ class JsonArrayStream:
         """Read until ``n_bytes`` are at hand, or the document ends."""
         while len(self._buffer) - self._position < n_bytes and not self._at_end:
             self._read(n_bytes)
-
-    def _read_more(self) -> None:
-        if self._at_end:
-            raise _CutOffError
-        self._read(self.chunk_bytes)
 
     def _read(self, n_bytes: int) -> None:
         data = self.file.read(n_bytes)

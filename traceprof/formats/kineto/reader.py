@@ -10,42 +10,11 @@ import pandas as pd
 
 from traceprof.errors import TraceError
 from traceprof.formats.contract import ReadOptions
+from traceprof.formats.kineto import header
+from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
-from traceprof.formats.kineto.header import (
-    cut_note,
-    make_devices,
-    make_environment,
-    make_info,
-    make_processes,
-    make_threads,
-    rank_of,
-)
-from traceprof.formats.kineto.rows import (
-    ANNOTATIONS,
-    API_CALLS,
-    COPIES,
-    FUNCTIONS,
-    KERNELS,
-    MEMORY,
-    ON_HOST,
-    OPERATORS,
-    OVERHEADS,
-    SYNCS,
-    Rows,
-    all_rows,
-    is_taken,
-    make_api_calls,
-    make_copies,
-    make_host_ops,
-    make_kernel_shapes,
-    make_kernels,
-    make_overheads,
-    make_ranges,
-    make_samples,
-    make_syncs,
-)
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
 from traceprof.model.timing import TimeWindow
@@ -55,24 +24,26 @@ from traceprof.model.trace import Trace, make_trace
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a Kineto file; time 0 is its first event (of a part: or its window)."""
     events = read_kineto_events(
-        path, is_taken, phases=("X", "i"), with_shapes=options.wants("kernel_shapes")
+        path, kineto.is_taken, phases=("X", "i"), with_shapes=options.wants("kernel_shapes")
     )
-    note = cut_note(events.header)
+    note = header.cut_note_in(events.header.get(header.NOTE))
     window = note.window
     if not len(events) and window is None:
         raise TraceError(f"{path}: {_why_nothing(events)}")
     begins = [] if window is None else [window.start_ns]
     zero_ns = min([*begins, *([int(events.start_ns.min())] if len(events) else [])])
-    rows = all_rows(events, zero_ns, ON_HOST)
-    tables = _tables(rows, options, rank_of(events.header))
-    used = _used_processes(tables)
+    rows = kineto.all_rows(events, zero_ns, kineto.ON_HOST)
+    tables = _tables(rows, options, header.rank_of(events.header))
+    every = [frame["process"] for frame in tables.values() if "process" in frame]
+    used = np.unique(np.concatenate(every))
+    used = used[used >= 0]
     tables |= {
-        "devices": make_devices(events.header),
-        "processes": make_processes(events, used, rows.host_process),
-        "threads": make_threads(events, used),
-        "environment": make_environment(events.header),
+        "devices": header.make_devices(events.header),
+        "processes": header.make_processes(events, used, rows.host_process),
+        "threads": header.make_threads(events, used),
+        "environment": header.make_environment(events.header),
     }
-    info = make_info(path, events, zero_ns, FORMAT.name)
+    info = header.make_info(path, events, zero_ns, FORMAT.name)
     has_rows = {name for name, frame in tables.items() if len(frame)}
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
@@ -85,45 +56,34 @@ def read(path: Path, options: ReadOptions) -> Trace:
     return replace(trace, span=trace.span | covered)
 
 
-def _tables(rows: Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.DataFrame]:
-    operators = rows.of(*OPERATORS)
-    kernels = make_kernels(rows.of(*KERNELS), options)
-    api_calls = make_api_calls(rows.of(*API_CALLS))
-    ranges = make_ranges(rows.of(*ANNOTATIONS), operators, rows.of(*FUNCTIONS))
-    host_ops = make_host_ops(operators)
+def _tables(rows: kineto.Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.DataFrame]:
+    operators = rows.of(*kineto.OPERATORS)
+    kernels = kineto.make_kernels(rows.of(*kineto.KERNELS), options)
+    api_calls = kineto.make_api_calls(rows.of(*kineto.API_CALLS))
+    ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*kineto.FUNCTIONS))
+    host_ops = kineto.make_host_ops(operators)
     collectives = make_collectives(rows, kernels, api_calls, own_rank)
     for annotated in (ranges, host_ops):
         if collectives.empty:
             collectives = annotated_collectives(annotated, kernels, api_calls)
     return {
         "kernels": kernels,
-        "kernel_shapes": make_kernel_shapes(rows.of(*KERNELS)),
-        "copies": make_copies(rows.of(*COPIES)),
+        "kernel_shapes": kineto.make_kernel_shapes(rows.of(*kineto.KERNELS)),
+        "copies": kineto.make_copies(rows.of(*kineto.COPIES)),
         "api_calls": api_calls,
         "ranges": ranges,
         "host_ops": host_ops,
-        "syncs": make_syncs(rows.of(*SYNCS)),
+        "syncs": kineto.make_syncs(rows.of(*kineto.SYNCS)),
         "collectives": collectives,
-        "samples": make_samples(rows.of(*MEMORY)),
-        "overheads": make_overheads(rows.of(*OVERHEADS)),
+        "samples": kineto.make_samples(rows.of(*kineto.MEMORY)),
+        "overheads": kineto.make_overheads(rows.of(*kineto.OVERHEADS)),
     }
-
-
-def _used_processes(tables: dict[str, pd.DataFrame]) -> np.ndarray:
-    used = np.unique(
-        np.concatenate([frame["process"] for frame in tables.values() if "process" in frame])
-    )
-    return used[used >= 0]
 
 
 def _recorded(has_rows: set[str]) -> set[str]:
     """Return the tables that were asked for: CPU and CUDA are the profiler's two activities."""
-    recorded = set(has_rows)
-    if recorded & {"kernels", "copies", "api_calls"}:
-        recorded |= {"kernels", "copies", "api_calls"}
-    if recorded & {"host_ops", "ranges"}:
-        recorded |= {"host_ops", "ranges"}
-    return recorded
+    activities = {"kernels", "copies", "api_calls"}, {"host_ops", "ranges"}
+    return has_rows.union(*(activity for activity in activities if activity & has_rows))
 
 
 def _why_nothing(events: KinetoEvents) -> str:

@@ -58,7 +58,12 @@ class Rows:
             self.thread[places],
             self.category[places],
             self.name[places].remove_unused_categories(),
-            {name: _of_some(values, places) for name, values in self.arguments.items()},
+            {  # of a single value for all (an argument that is absent) there is no copy
+                name: np.broadcast_to(values[:1], len(places))
+                if isinstance(values, np.ndarray) and values.strides == (0,)
+                else values[places]
+                for name, values in self.arguments.items()
+            },
             self.host_process,
             None if self.shapes is None else self.shapes[places],
         )
@@ -77,13 +82,6 @@ class Rows:
         """Return for which rows ``matches(name)`` is true; asked once per distinct name."""
         told = np.array([bool(matches(str(name))) for name in self.name.categories], np.bool_)
         return told[self.name.codes] if len(told) else np.zeros(len(self), np.bool_)
-
-
-def _of_some(values: Any, places: npt.NDArray[np.intp]) -> Any:
-    """Return some values; of a single value for all (an argument that is absent) no copy."""
-    if isinstance(values, np.ndarray) and values.strides == (0,):
-        return np.broadcast_to(values[:1], len(places))
-    return values[places]
 
 
 def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...]) -> Rows:
@@ -155,9 +153,10 @@ def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> pd.DataF
     early = operators.where(_is_early_annotation(operators))
     annotated = [_ranges(rows, rows.name, "") for rows in (annotations, early)]
     module_ranges = _ranges(modules, categorical(modules.name.codes, module_names), "nn.Module")
-    return with_depth(
-        stack("ranges", [_without_repeats(stack("ranges", annotated)), module_ranges])
-    )
+    ranges = stack("ranges", annotated)
+    is_step = ranges["name"].astype(str).str.startswith(_STEP)
+    once = ranges[~(ranges.duplicated(["process", "name"]) & is_step)].reset_index(drop=True)
+    return with_depth(stack("ranges", [once, module_ranges]))
 
 
 def make_overheads(rows: Rows) -> pd.DataFrame:
@@ -191,12 +190,7 @@ def make_samples(rows: Rows) -> pd.DataFrame:
 
 
 def _place_on_host(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
-    return {
-        "start_ns": rows.start_ns,
-        "end_ns": rows.end_ns,
-        "process": rows.process,
-        "thread": rows.thread,
-    }
+    return {name: getattr(rows, name) for name in ("start_ns", "end_ns", "process", "thread")}
 
 
 def _ranges(rows: Rows, names: pd.Categorical, domain: str) -> pd.DataFrame:
@@ -220,12 +214,6 @@ def _is_early_annotation(operators: Rows) -> npt.NDArray[np.bool_]:
     return early & operators.named(_EARLY_ANNOTATION.match)
 
 
-def _without_repeats(ranges: pd.DataFrame) -> pd.DataFrame:
-    is_step = ranges["name"].astype(str).str.startswith(_STEP)
-    repeated = ranges.duplicated(["process", "name"]) & is_step
-    return ranges[~repeated].reset_index(drop=True)
-
-
 PHASES: Final = ("X", "i")
 _TAKEN: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
 
@@ -242,14 +230,8 @@ def is_taken(event: KinetoEvent) -> bool:
 _DIRECTION: Final = re.compile(
     r"(Host|Device|Peer|Array|[HDPA])[tT]o(Host|Device|Peer|Array|[HDPA])"
 )
-_DIRECTIONS: Final = {
-    "HH": "h2h",
-    "HD": "h2d",
-    "HA": "h2d",
-    "DH": "d2h",
-    "AH": "d2h",
-    "PP": "p2p",
-}
+_ENDS: Final = "HH h2h HD h2d HA h2d DH d2h AH d2h PP p2p"
+_DIRECTIONS: Final = dict(zip(_ENDS.split()[::2], _ENDS.split()[1::2], strict=True))
 _KINDS: Final = re.compile(r"\((?:(?P<source>[\w ]+?) -> )?(?P<target>[\w ]+?)\)")
 _SYNC_KINDS: Final = {
     "Event Sync": "event",

@@ -71,7 +71,7 @@ def count_communication(database: Database) -> Communication:
 
 def _counted_names(database: Database) -> list[tuple[str, int]]:
     """Return the names of the ranges that may tell of communication, and how many have each."""
-    names = _registered_names(database, _TELLING)
+    names, _ = _ranges_named(database, _TELLING)
     prefixes = tuple(sorted({_WILDCARD.split(pattern, maxsplit=1)[0] for pattern in _TELLING}))
     raw = database.read_columns(
         NVTX,
@@ -94,17 +94,20 @@ def has_communication(database: Database) -> bool:
     """Return whether `count_communication` counts any; the first one is enough."""
     if not database.columns(NVTX) >= _NEEDED:
         return False
-    names = _registered_names(database, _TELLING)
+    names, are_ranges = _ranges_named(database, _TELLING)
     found = database.some_rows(
-        f"SELECT text, textId FROM {database.stored_name(NVTX)} "
-        f"WHERE {_are_ranges(names, _TELLING)}"
+        f"SELECT text, textId FROM {database.stored_name(NVTX)} WHERE {are_ranges}"
     )
     told = (text or names[key] for text, key in found)
     return any(name in _CALLS or is_annotated(name) for name in told)
 
 
-def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
-    """Return SQL that holds for the ranges with such names, of which some are registered."""
+def _ranges_named(database: Database, patterns: Sequence[str]) -> tuple[dict[int, str], str]:
+    """Return id → text of registered names like ``patterns`` (of GLOB), and SQL of such ranges."""
+    registered: dict[int, str] = {}
+    if "StringIds" in database.tables:
+        told = " OR ".join(f"value GLOB '{pattern}'" for pattern in patterns)
+        registered = dict(database.rows(f"SELECT id, value FROM StringIds WHERE {told}"))
     alike = []
     for pattern in patterns:
         # Most names differ in a few bytes, which is found faster than by GLOB alone.
@@ -113,15 +116,7 @@ def _are_ranges(registered: Mapping[int, str], patterns: Sequence[str]) -> str:
         alike.append(f"(text >= '{prefix}' AND text < '{after}' AND text GLOB '{pattern}')")
     if registered:
         alike.append(f"textId IN ({', '.join(map(str, registered))})")
-    return f"({' OR '.join(alike)}) AND {ARE_RANGES}"
-
-
-def _registered_names(database: Database, patterns: Sequence[str]) -> dict[int, str]:
-    """Return id → text of the registered names that are like one of ``patterns`` (of GLOB)."""
-    if "StringIds" not in database.tables:
-        return {}
-    alike = " OR ".join(f"value GLOB '{pattern}'" for pattern in patterns)
-    return dict(database.rows(f"SELECT id, value FROM StringIds WHERE {alike}"))
+    return registered, f"({' OR '.join(alike)}) AND {ARE_RANGES}"
 
 
 _HEADER: Final = struct.Struct("<IIIIQQ")
@@ -297,12 +292,12 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     present = database.columns(NVTX)
     if not present >= _NEEDED or (only_inits and not count_communication(database).n_inits):
         return _NO_CALLS
-    names = _registered_names(database, [names_like])
+    names, are_ranges = _ranges_named(database, [names_like])
     json_text = "jsonText" if "jsonText" in present else "NULL"
     blob = "CAST(binaryData AS BLOB)" if "binaryData" in present else "NULL"
     rows = database.rows(
         f'SELECT start, coalesce("end", start), coalesce(globalTid, 0), text, textId, {json_text}, '
-        f"{blob} FROM {NVTX} WHERE {_are_ranges(names, [names_like])} ORDER BY start"
+        f"{blob} FROM {NVTX} WHERE {are_ranges} ORDER BY start"
     )
     if not rows:
         return _NO_CALLS

@@ -16,16 +16,7 @@ from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.secrets import Redaction, redaction_of
 from traceprof.formats.nsys.survey import tells_of_collectives
 from traceprof.formats.nsys.target import physical_devices
-from traceprof.formats.sqlite.copying import (
-    DatabaseCopy,
-    SourceTable,
-    copy_strings,
-    copying,
-    filled_tables,
-    note_cut,
-    string_columns,
-    timed_tables,
-)
+from traceprof.formats.sqlite import copying as parts
 from traceprof.formats.sqlite.database import NOTE, Database, reading
 from traceprof.formats.sqlite.schema import quoted, text_by
 from traceprof.model.cutting import REMOVED, CutProgress, CutReport, CutRequest
@@ -115,7 +106,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         return physical_devices(database), takes and tells_of_collectives(database)
 
     places, has_collectives = reading(source, looked, any_encoding=True)
-    with copying(source, target, progress) as copy:
+    with parts.copying(source, target, progress) as copy:
         copy.check_names(request.tables)
         return _Cut(copy, request, places, has_collectives=has_collectives).report()
 
@@ -125,7 +116,7 @@ class _Cut:
 
     def __init__(
         self,
-        copy: DatabaseCopy,
+        copy: parts.DatabaseCopy,
         request: CutRequest,
         places: dict[tuple[int, int], int],
         *,
@@ -135,7 +126,7 @@ class _Cut:
         self.has_collectives = has_collectives
         self.request = request
         self.places = places
-        self.times, self.unknown = timed_tables(copy, _is_cut, is_known, request.span)
+        self.times, self.unknown = parts.timed_tables(copy, _is_cut, is_known, request.span)
         self.redaction: Redaction | None = None
         if not request.keep_environment:
             self.redaction = redaction_of(copy.connection, "source")
@@ -167,20 +158,20 @@ class _Cut:
                 self._copy_rest(table)
         if _STRINGS in copy.tables:
             self._copy_strings()
-        note_cut(copy, request, request.covered, self._recorded(), self._worked(on_devices))
+        parts.note_cut(copy, request, request.covered, self._recorded(), self._worked(on_devices))
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out)
 
     def _recorded(self) -> set[str]:
         """Return the tables of the Trace that the whole file fills, as far as it tells by rows."""
         found = {"collectives"} if self.has_collectives else set()
-        for name in filled_tables(self.copy):
+        for name in parts.filled_tables(self.copy):
             if self.request.takes(model_tables(name) | {name}):
                 made_of_it = frozenset() if name == schema.COLLECTIVES else _MADE_OF_OTHERS
                 found |= model_tables(name) - made_of_it
         return found
 
-    def _worked(self, on_devices: Iterable[SourceTable]) -> set[int]:
+    def _worked(self, on_devices: Iterable[parts.SourceTable]) -> set[int]:
         """Return the devices that worked in the whole file, of those that are asked for."""
         found: set[int] = set()
         for table in on_devices:
@@ -193,7 +184,7 @@ class _Cut:
                 found |= {self.places.get(row, row[1]) for row in rows}
         return found
 
-    def _timed(self, *columns: str) -> list[SourceTable]:
+    def _timed(self, *columns: str) -> list[parts.SourceTable]:
         """Return the tables that are yet to be cut by their times and have these columns."""
         return [
             table
@@ -201,7 +192,7 @@ class _Cut:
             if name in self.times and name not in self.copy.n_copied and table.has(*columns)
         ]
 
-    def _copy_device_events(self, table: SourceTable) -> int:
+    def _copy_device_events(self, table: parts.SourceTable) -> int:
         process = schema.process_sql("globalPid")
         n_rows = self._copy(table, self.times[table.name].overlap(self.request.reach))
         self.copy.execute(
@@ -210,7 +201,7 @@ class _Cut:
         )
         return n_rows
 
-    def _copy_calls(self, table: SourceTable) -> int:
+    def _copy_calls(self, table: parts.SourceTable) -> int:
         """Copy the calls in the window, and those before it that launched what was kept."""
         times, process = self.times[table.name], schema.process_sql("globalTid")
         condition = times.overlap(self.request.reach)
@@ -238,7 +229,7 @@ class _Cut:
         ((first,),) = self.copy.execute("SELECT min(start) FROM early")
         return self.request.reach.start_ns if first is None else int(first)
 
-    def _copy_events(self, table: SourceTable) -> int:
+    def _copy_events(self, table: parts.SourceTable) -> int:
         times = self.times[table.name]
         conditions = [times.overlap(self.request.reach)]
         is_ranges = table.name == schema.NVTX and table.has("eventType")
@@ -266,7 +257,7 @@ class _Cut:
             )
         return found
 
-    def _of_calls(self, table: SourceTable) -> str:
+    def _of_calls(self, table: parts.SourceTable) -> str:
         """Return the condition on rows that belong to calls that are kept."""
         for name in (schema.API_CALLS, f"{schema.API_CALLS}_V2"):
             calls = self.copy.tables.get(name)
@@ -277,7 +268,7 @@ class _Cut:
                 )
         return "1"
 
-    def _copy(self, table: SourceTable, condition: str) -> int:
+    def _copy(self, table: parts.SourceTable, condition: str) -> int:
         """Copy the events of a table that meet ``condition`` and are of whom is asked for."""
         condition = f"({condition}) AND {self._owners(table)}"
         is_ranges = table.name == schema.NVTX and table.has("eventType")
@@ -295,7 +286,7 @@ class _Cut:
                 shown["end"] = f"CASE WHEN {_OPEN} THEN {end} ELSE {shown['end']} END"
         return self.copy.copy(table.name, condition, self._texts(table) | shown)
 
-    def _texts(self, table: SourceTable) -> dict[str, str]:
+    def _texts(self, table: parts.SourceTable) -> dict[str, str]:
         """Return what stands in place of texts that are in a table itself."""
         name = table.name
         if self.redaction is None or name.startswith("ENUM_"):
@@ -314,7 +305,7 @@ class _Cut:
             )
         return f" AND (eventType = {schema.NVTX_MARK} OR {_DEFINITIONS})"
 
-    def _owners(self, table: SourceTable) -> str:
+    def _owners(self, table: parts.SourceTable) -> str:
         """Return the condition on rows of the processes and devices that are asked for."""
         conditions = ["1"]
         owner = next((column for column in ("globalTid", "globalPid") if table.has(column)), None)
@@ -337,7 +328,7 @@ class _Cut:
         is_chosen = f"{place} IN (VALUES {', '.join(chosen)})" if chosen else "0"
         return f"({is_chosen} OR ({plain} AND {place} NOT IN (VALUES {known})))"
 
-    def _copy_rest(self, table: SourceTable) -> None:
+    def _copy_rest(self, table: parts.SourceTable) -> None:
         """Copy a table without times: what belongs to events with these, others whole."""
         name, condition = table.name, "1"
         if name in schema.DETAILS:
@@ -355,9 +346,9 @@ class _Cut:
             (name, column, self._kind_of(name, column))
             for name, table in self.copy.tables.items()
             if name not in (_STRINGS, NOTE)
-            for column in string_columns(table, _STRING_COLUMNS, is_known=is_known(name))
+            for column in parts.string_columns(table, _STRING_COLUMNS, is_known=is_known(name))
         ]
-        copy_strings(self.copy, _STRINGS, "id", references, self._shown_string)
+        parts.copy_strings(self.copy, _STRINGS, "id", references, self._shown_string)
 
     def _kind_of(self, table: str, column: str) -> int:
         if table in self.times or table in schema.DETAILS:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.nsys.schema import named, process_of
+from traceprof.formats.nsys.schema import COPIES, GRAPHS, KERNELS, MEMSETS, SYNCS, named, process_of
 from traceprof.formats.shared import cupti
 from traceprof.formats.shared.collectives import is_exchange
 from traceprof.formats.sqlite.columns import Column, ColumnType, known
@@ -19,11 +19,6 @@ from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import KernelRule, classify
 
-KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
-GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-COPIES: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
-MEMSETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
-SYNCS: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 _PLACE: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _SHAPE: Final = tuple(cupti.KERNEL_SHAPE.values())
 _NODE: Final = "graphNodeId"
@@ -46,14 +41,13 @@ def read_kernels(
     with_shapes = with_shapes and has_kernel_shapes(database)
     if KERNELS in database.tables:
         optional = (_NODE, *_SHAPE) if with_shapes else (_NODE,)
-        raw = _read(database, KERNELS, ("demangledName",), optional, window, where or None)
-        place, names = _place(raw), named(database, raw["demangledName"])
+        raw, place = _read(database, KERNELS, ("demangledName",), optional, window, where or None)
+        names = named(database, raw["demangledName"])
         kernels.append(cupti.make_kernels(place, names, rules, raw[_NODE]))
         if with_shapes:
             shapes.append(cupti.make_kernel_shapes(place, raw))
     if GRAPHS in database.tables and not where:
-        raw = _read(database, GRAPHS, ("graphId",), (), window)
-        place = _place(raw)
+        raw, place = _read(database, GRAPHS, ("graphId",), (), window)
         kernels.append(cupti.make_traced_graphs(place, raw["graphId"]))
         if with_shapes:
             shapes.append(make_table("kernel_shapes", place))
@@ -87,14 +81,14 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> pd.Data
     parts = []
     if COPIES in database.tables:
         optional = ("srcKind", "dstKind", "srcDeviceId", "dstDeviceId", _NODE)
-        raw = _read(database, COPIES, ("copyKind", "bytes"), optional, window)
+        raw, place = _read(database, COPIES, ("copyKind", "bytes"), optional, window)
         # A migration of unified memory says itself that its memory is managed.
         migrates = np.isin(raw["copyKind"], cupti.UNIFIED_MEMORY_COPIES)
         src, dst = (np.where(migrates, cupti.MANAGED, raw[kind]) for kind in ("srcKind", "dstKind"))
-        parts.append(cupti.make_copies(_place(raw), raw, src, dst))
+        parts.append(cupti.make_copies(place, raw, src, dst))
     if MEMSETS in database.tables:
-        raw = _read(database, MEMSETS, ("bytes",), ("memKind", _NODE), window)
-        parts.append(cupti.make_memsets(_place(raw), raw, raw["memKind"]))
+        raw, place = _read(database, MEMSETS, ("bytes",), ("memKind", _NODE), window)
+        parts.append(cupti.make_copies(place, raw, None, raw["memKind"]))
     return stack("copies", parts)
 
 
@@ -102,8 +96,8 @@ def read_syncs(database: Database, window: TimeWindow | None = None) -> pd.DataF
     """Return the synchronisations of host and streams."""
     if SYNCS not in database.tables:
         return empty_table("syncs")
-    raw = _read(database, SYNCS, ("syncType",), (), window)
-    return cupti.make_syncs(_place(raw), raw["syncType"])
+    raw, place = _read(database, SYNCS, ("syncType",), (), window)
+    return cupti.make_syncs(place, raw["syncType"])
 
 
 def _read(
@@ -113,14 +107,12 @@ def _read(
     optional: Sequence[str],
     window: TimeWindow | None,
     where: Condition | str | None = None,
-) -> dict[str, Column]:
+) -> tuple[dict[str, Column], cupti.Place]:
+    """Return columns of device work, and when and where it was."""
     columns = dict.fromkeys((*_PLACE, *needed, *optional), ColumnType.INTEGER)
-    return database.read_columns(table, columns, window, optional, where)
-
-
-def _place(raw: Mapping[str, Column]) -> cupti.Place:
+    raw = database.read_columns(table, columns, window, optional, where)
     starts = np.asarray(raw["start"], np.int64)
-    return {
+    return raw, {
         "start_ns": starts,
         "end_ns": np.maximum(starts, np.asarray(raw["end"], np.int64)),
         "device": np.asarray(raw["deviceId"], np.int64),

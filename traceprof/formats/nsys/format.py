@@ -8,6 +8,7 @@ SQLite export: it is put into a temporary database, which is read as that export
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,10 +36,10 @@ FORMAT: Final = TraceFormat(
     name="nsys",
     summary="Nsight Systems SQLite export, and recordings of traceprof",
     recognises=recognises,
-    read=loaded_late("traceprof.formats.nsys.reader", "read"),
-    outline=loaded_late("traceprof.formats.nsys.reader", "outline"),
-    cut=loaded_late("traceprof.formats.nsys.cut", "cut"),
-    secrets=loaded_late("traceprof.formats.nsys.secrets", "told_secrets"),
+    read=partial(loaded_late, "traceprof.formats.nsys.reader", "read"),
+    outline=partial(loaded_late, "traceprof.formats.nsys.reader", "outline"),
+    cut=partial(loaded_late, "traceprof.formats.nsys.cut", "cut"),
+    secrets=partial(loaded_late, "traceprof.formats.nsys.secrets", "told_secrets"),
 )
 
 
@@ -55,7 +56,7 @@ FOLDER_FORMAT: Final = replace(
     name="nsys-folder",
     summary="Nsight Systems export to a folder of Parquet or Arrow files (parquetdir, arrowdir)",
     recognises=recognises_folder,
-    export=loaded_late("traceprof.formats.nsys.folders", "as_database"),
+    export=partial(loaded_late, "traceprof.formats.nsys.folders", "as_database"),
 )
 
 
@@ -69,5 +70,5 @@ REPORT_FORMAT: Final = replace(
     name="nsys-report",
     summary="Nsight Systems report (.nsys-rep, .qdrep, .qdstrm), where nsys is installed",
     recognises=recognises_report,
-    export=loaded_late("traceprof.formats.nsys.reports", "exported_report"),
+    export=partial(loaded_late, "traceprof.formats.nsys.reports", "exported_report"),
 )

@@ -143,18 +143,34 @@ def read_annotations(
         where=_may_be_steps(database) if only_steps else None,
     )
     names = _texts(database, raw["text"], raw["textId"])
+    payload = np.full(len(names), np.nan)
+    for name in payloads:  # the first that is known counts
+        np.copyto(payload, np.asarray(raw[name], np.float64), where=np.isnan(payload))
     events = pd.DataFrame(
         {
             **{name: np.asarray(raw[name], np.int64) for name in _NUMBERS},
             "process": schema.process_of(raw["globalTid"]),
             "thread": schema.thread_of(raw["globalTid"]),
             "name": names,
-            "payload": _first_known([raw[name] for name in payloads], len(names)),
+            "payload": payload,
         },
         copy=False,
     )
     events["domain"] = _domains(events)
-    return _split(events, capture_end_ns)
+    # Most often one run of rows, which is not copied.
+    spans = events.iloc[rows_where(np.isin(events["eventType"].to_numpy(), schema.NVTX_RANGES))]
+    ends = spans["end"].to_numpy().copy()
+    unclosed = ends == NULL
+    if unclosed.any():
+        last = max(int(ends.max(initial=0)), int(spans["start"].max()), capture_end_ns or 0)
+        ends[unclosed] = last
+    return cupti.make_annotations(
+        {**_described(spans), "category": known(spans["category"].to_numpy())},
+        ends,
+        (spans["eventType"] == schema.NVTX_PUSH_POP).to_numpy(),
+        _described(events[events["eventType"] == schema.NVTX_MARK]),
+        int(unclosed.sum()),
+    )
 
 
 def _may_be_steps(database: Database) -> Condition:
@@ -170,34 +186,6 @@ def _may_be_steps(database: Database) -> Condition:
         rows = database.rows(f"SELECT id FROM StringIds WHERE {alike}")
         found.append(among("textId", tuple(key for (key,) in rows)))
     return any_of(*found)
-
-
-def _first_known(columns: Sequence[Column], length: int) -> npt.NDArray[np.float64]:
-    """Return of each row the first number that is known in any of the columns."""
-    found = np.full(length, np.nan)
-    for column in columns:
-        values = np.asarray(column, np.float64)
-        is_new = np.isnan(found) & ~np.isnan(values)
-        if is_new.any():
-            found[is_new] = values[is_new]
-    return found
-
-
-def _split(events: pd.DataFrame, capture_end_ns: int | None) -> cupti.Annotations:
-    # Most often one run of rows, which is not copied.
-    spans = events.iloc[rows_where(np.isin(events["eventType"].to_numpy(), schema.NVTX_RANGES))]
-    ends = spans["end"].to_numpy().copy()
-    unclosed = ends == NULL
-    if unclosed.any():
-        last = max(int(ends.max(initial=0)), int(spans["start"].max()), capture_end_ns or 0)
-        ends[unclosed] = last
-    return cupti.make_annotations(
-        {**_described(spans), "category": known(spans["category"].to_numpy())},
-        ends,
-        (spans["eventType"] == schema.NVTX_PUSH_POP).to_numpy(),
-        _described(events[events["eventType"] == schema.NVTX_MARK]),
-        int(unclosed.sum()),
-    )
 
 
 def _described(events: pd.DataFrame) -> dict[str, Column]:

@@ -69,18 +69,16 @@ def metric_sources(database: Database) -> list[RowSource]:
         RowSource(_GPU_FAULTS, end=""),
         RowSource(_CPU_FAULTS, end=""),
     )
-    return [source for source in known_sources if _tells(database, source.table)]
-
-
-def _tells(database: Database, table: str) -> bool:
-    return set(_NEEDED[table]) <= database.columns(table)
+    return [
+        one for one in known_sources if database.columns(one.table).issuperset(_NEEDED[one.table])
+    ]
 
 
 def _read(
     database: Database, table: str, optional: str = "", where: Condition | None = None
 ) -> dict[str, Column]:
     """Return the columns of a table; none where it does not tell enough."""
-    if not _tells(database, table):
+    if not database.columns(table).issuperset(_NEEDED[table]):
         return {}
     more = (optional,) if optional else ()
     wanted = dict.fromkeys((*_NEEDED[table], *more), ColumnType.INTEGER)

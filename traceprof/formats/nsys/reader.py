@@ -59,7 +59,8 @@ class _Reading:
     def __init__(self, database: Database, options: ReadOptions) -> None:
         self.database = database
         self.options = options
-        self.capture_end = target.capture_end_ns(database)
+        # The length of the capture is the last instant of the event clock.
+        self.capture_end = target.first_number(database, "ANALYSIS_DETAILS", "duration")
         self.places = target.physical_devices(database)
 
     def trace(self) -> Trace:
@@ -115,7 +116,7 @@ class _Reading:
             whole = (name for name in EVENT_TABLES if self.options.reads_whole(name))
             survey_of(database, {name: empty_table(name) for name in whole}, None).look()
         readers: Mapping[str, Callable[[], pd.DataFrame]] = {
-            "kernels": lambda: self._kernels,
+            "kernels": lambda: self._kernels_and_shapes[0],
             "kernel_shapes": lambda: self._kernels_and_shapes[1],
             "copies": lambda: self._copies,
             "api_calls": lambda: self._api_calls,
@@ -131,7 +132,13 @@ class _Reading:
         }
         self._read_side_by_side()
         tables = {name: read() for name, read in readers.items() if self.options.needs(name)}
-        return tables | _on_physical_devices(tables, self.places)
+        found = tables.copy()
+        for (process, ordinal), number in self.places.items():
+            for name in {"kernels", "kernel_shapes", "copies", "syncs"} & found.keys():
+                rows = (found[name]["process"] == process) & (found[name]["device"] == ordinal)
+                moved = tables[name]["device"].where(~rows, number)
+                tables[name] = tables[name].assign(device=moved)
+        return tables
 
     def _read_side_by_side(self) -> None:
         """Read what takes long of a large file in two threads, the longest first."""
@@ -139,7 +146,7 @@ class _Reading:
             return
         tasks: Mapping[Callable[[], object], tuple[str, ...]] = {
             lambda: self._annotations: ("ranges", "marks"),
-            lambda: self._kernels: ("kernels", "kernel_shapes"),
+            lambda: self._kernels_and_shapes: ("kernels", "kernel_shapes"),
             lambda: self._api_calls: ("api_calls",),
             lambda: self._nccl_calls: () if self._has_own_collectives else ("collectives",),
             lambda: self._copies: ("copies",),
@@ -150,15 +157,10 @@ class _Reading:
 
     @cached_property
     def _kernels_and_shapes(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        options = self.options
-        with_shapes = options.needs("kernel_shapes")
+        options, with_shapes = self.options, self.options.needs("kernel_shapes")
         return device.read_kernels(
             self.database, options.rules, options.window, with_shapes=with_shapes
         )
-
-    @property
-    def _kernels(self) -> pd.DataFrame:
-        return self._kernels_and_shapes[0]
 
     @cached_property
     def _copies(self) -> pd.DataFrame:
@@ -182,7 +184,7 @@ class _Reading:
         window = self.options.window
         if window is None:
             return None
-        work = (self._kernels, self._copies)
+        work = (self._kernels_and_shapes[0], self._copies)
         return from_first_launch(
             window, work, host.read_launches(self.database, window.start_ns, work)
         )
@@ -236,7 +238,7 @@ class _Reading:
         """The kernels that may carry out collectives of the whole file, and their launches."""
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
         if has_kernels and has_calls:
-            return self._kernels, self._api_calls
+            return self._kernels_and_shapes[0], self._api_calls
         where = device.communication_kernels(self.database, self.options.rules)
         if not where:
             return empty_table("kernels"), empty_table("api_calls")
@@ -244,7 +246,7 @@ class _Reading:
         linked = f"correlationId IN ({launched})"
         rules = self.options.rules
         return (
-            self._kernels
+            self._kernels_and_shapes[0]
             if has_kernels
             else device.read_kernels(self.database, rules, None, where)[0],
             self._api_calls if has_calls else host.read_api_calls(self.database, where=linked),
@@ -282,19 +284,3 @@ class _Reading:
                     "doubtful"
                 )
         return warnings
-
-
-def _on_physical_devices(
-    tables: Mapping[str, pd.DataFrame], places: Mapping[tuple[int, int], int]
-) -> dict[str, pd.DataFrame]:
-    """Return the device tables with the machine's device numbers for those of a process."""
-    moved: dict[str, pd.DataFrame] = {}
-    for (process, ordinal), number in places.items():
-        if ordinal == number:
-            continue
-        for name in {"kernels", "kernel_shapes", "copies", "syncs"} & tables.keys():
-            original = tables[name]
-            rows = (original["process"] == process) & (original["device"] == ordinal)
-            frame = moved.get(name, original)
-            moved[name] = frame.assign(device=frame["device"].where(~rows, number))
-    return moved

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +39,11 @@ def find_importer(nsys: str | Path, packages: Sequence[Path] = _PACKAGES) -> Pat
     own = next(_importers_beside(Path(nsys).resolve()), None)
     if own:
         return own
-    on_path = shutil.which("QdstrmImporter")
-    return Path(on_path) if on_path else next(_importers_of(packages), None)
+    if on_path := shutil.which("QdstrmImporter"):
+        return Path(on_path)
+    patterns = ("host-linux*/QdstrmImporter", "*/host-linux*/QdstrmImporter")
+    found = chain.from_iterable(one.glob(pattern) for one in packages for pattern in patterns)
+    return next(found, None)
 
 
 def _importers_beside(nsys: Path) -> Iterator[Path]:
@@ -48,12 +52,6 @@ def _importers_beside(nsys: Path) -> Iterator[Path]:
         if above not in _TOO_HIGH:
             yield from above.glob("host-linux*/QdstrmImporter")
             yield from above.glob("nsight-systems/host-linux*/QdstrmImporter")
-
-
-def _importers_of(packages: Sequence[Path]) -> Iterator[Path]:
-    for package in packages:
-        for pattern in ("host-linux*/QdstrmImporter", "*/host-linux*/QdstrmImporter"):
-            yield from package.glob(pattern)
 
 
 def convert_stream(importer: Path, stream: Path, report: Path) -> None:
@@ -115,7 +113,8 @@ def exported_report(path: Path) -> Iterator[Path]:
         TraceError: nsys is not installed here (the message says what to run elsewhere), or it
             cannot read the report.
     """
-    is_stream = _is_stream(path)
+    with path.open("rb") as file:
+        is_stream = STREAM in file.read(MAGIC_WITHIN)
     program = shutil.which("nsys")
     if program is None:
         raise TraceError(f"{path}: {_advice(path, is_stream=is_stream)}")
@@ -182,11 +181,6 @@ def _stand_in(path: Path, report: Path) -> None:
         report.symlink_to(path.resolve())
     except OSError:  # some systems allow no links
         shutil.copyfile(path, report)
-
-
-def _is_stream(path: Path) -> bool:
-    with path.open("rb") as file:
-        return STREAM in file.read(MAGIC_WITHIN)
 
 
 def _convert(path: Path, report: Path, program: str) -> None:

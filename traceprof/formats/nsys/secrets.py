@@ -19,12 +19,9 @@ from traceprof.secrets import masked_text, secrets_of
 _ARGUMENT: Final = re.compile(r"(.*):ARGUMENT_(\d+)")
 _COMPLAINT: Final = "cannot be cleaned of secrets"
 _REMOVED: Final = "[environment removed by traceprof]"
+_BYTES: Final = "instr(CAST(value AS BLOB)"
 _ENVIRONMENTS: Final = (
-    (
-        "StringIds",
-        "instr(CAST(value AS BLOB), x'00') > 0"
-        " AND instr(CAST(value AS BLOB), CAST('=' AS BLOB)) > 0",
-    ),
+    ("StringIds", f"{_BYTES}, x'00') > 0 AND {_BYTES}, CAST('=' AS BLOB)) > 0"),
     ("TARGET_INFO_SYSTEM_ENV", "name = 'DeviceEnvironment'"),
     ("META_DATA_CAPTURE", "name LIKE '%ENVIRONMENT%'"),
 )

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.formats.nsys import schema
-from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, known
+from traceprof.formats.sqlite.columns import ColumnType, categorical, known
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
 from traceprof.model.tables import TABLES, ColumnKind, empty_table, make_table
@@ -27,27 +27,15 @@ _STORED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     ),
     "collectives": (
         schema.COLLECTIVES,
-        {
-            **{name: name for name in ("op", "dtype", "backend", "sequence", "peer", "tag")},
-            "n_bytes": "bytes",
-            "group": "groupName",
-            "group_size": "groupSize",
-            "group_rank": "groupRank",
-            "peer_rank": "peerRank",
-            "correlation": "correlationId",
-        },
+        {name: name for name in ("op", "dtype", "backend", "sequence", "peer", "tag")}
+        | {"n_bytes": "bytes", "group": "groupName", "group_size": "groupSize"}
+        | {"group_rank": "groupRank", "peer_rank": "peerRank", "correlation": "correlationId"},
     ),
     "samples": (schema.SAMPLES, {name: name for name in ("source", "metric", "value")}),
     "processes": (
         "TRACEPROF_PROCESSES",
-        {
-            "process": "pid",
-            "name": "name",
-            "rank": "rank",
-            "local_rank": "localRank",
-            "world_size": "worldSize",
-            "host": "host",
-        },
+        {"process": "pid", "name": "name", "rank": "rank"}
+        | {"local_rank": "localRank", "world_size": "worldSize", "host": "host"},
     ),
     "environment": ("TRACEPROF_ENVIRONMENT", {"name": "name", "value": "value"}),
 }
@@ -83,16 +71,10 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
         columns[own] = known(raw[column]) if is_number else raw[column]
     if name == "host_ops":
         columns["name"] = schema.named(database, raw[_NAME])
-    if name == "collectives":
-        columns["op"] = _plain_ops(raw["op"])
+    if name == "collectives":  # one that we have no word for keeps its name
+        plain = [collective_op(str(op)) or str(op) for op in columns["op"].categories]
+        columns["op"] = categorical(columns["op"].codes, plain)
     return make_table(name, columns)
-
-
-def _plain_ops(names: Column) -> pd.Categorical:
-    """Return the operations in our words; one that we have no word for keeps its name."""
-    assert isinstance(names, pd.Categorical)
-    plain = [collective_op(str(name)) or str(name) for name in names.categories]
-    return categorical(names.codes, plain)
 
 
 def append_traceprof_tables(

@@ -56,13 +56,8 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
         profiler=f"{product} {version}".strip(),
         schema_version=about.get("EXPORT_SCHEMA_VERSION", ""),
         host=database.settings(_PROPERTIES_OF_TARGET).get("Hostname", ""),
-        utc_epoch_ns=_first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
+        utc_epoch_ns=first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
     )
-
-
-def capture_end_ns(database: Database) -> int | None:
-    """Return the length of the capture, which is the last instant of the event clock."""
-    return _first_number(database, "ANALYSIS_DETAILS", "duration")
 
 
 def read_devices(database: Database) -> pd.DataFrame:
@@ -75,8 +70,10 @@ def read_devices(database: Database) -> pd.DataFrame:
         wanted["compute_capability"] = "computeMajor * 10 + computeMinor"
     rows = database.rows(f"SELECT {', '.join(wanted.values())} FROM TARGET_INFO_GPU ORDER BY id")
     told = dict(zip(wanted, zip(*rows, strict=True), strict=bool(rows)))
-    columns = {
-        own: list(map(_text if own in ("name", "uuid") else _number, values))
+    columns: dict[str, list[Any]] = {
+        own: [one if isinstance(one, str) else "" for one in values]
+        if own in ("name", "uuid")
+        else list(map(_number, values))
         for own, values in told.items()
     }
     devices = make_table("devices", columns)
@@ -84,10 +81,6 @@ def read_devices(database: Database) -> pd.DataFrame:
     if "memory_bytes" in columns:
         is_one &= devices["memory_bytes"] != 0
     return devices[is_one].reset_index(drop=True)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _number(value: Any) -> int:
@@ -101,7 +94,7 @@ def _known(column: str) -> str:
 
 
 def physical_devices(database: Database) -> dict[tuple[int, int], int]:
-    """Return (process, CUDA ordinal) → device of the machine, where the export says so.
+    """Return (process, CUDA ordinal) → device of the machine, where these are known to differ.
 
     A process sees the devices that CUDA_VISIBLE_DEVICES leaves it, counted from 0.
     """
@@ -109,7 +102,7 @@ def physical_devices(database: Database) -> dict[tuple[int, int], int]:
         return {}
     rows = database.rows(
         "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE "
-        f"WHERE {are_whole('pid', 'cudaId', 'gpuId')}"
+        f"WHERE {are_whole('pid', 'cudaId', 'gpuId')} AND cudaId <> gpuId"
     )
     return {(pid, ordinal): device for pid, ordinal, device in rows}
 
@@ -186,26 +179,22 @@ def read_environment(database: Database) -> pd.DataFrame:
         for name, value in database.settings(_PROPERTIES_OF_TARGET).items()
         if (plain := _PROPERTIES.get(name)) and value
     }
-    found |= _launcher_variables(database)
+    if {"name", "value"} <= database.columns("META_DATA_CAPTURE"):
+        # Of variables those that say which rank was recorded, and where; others may be secret.
+        rows = database.rows(
+            "SELECT value FROM META_DATA_CAPTURE WHERE name LIKE "
+            "'PROCESS\\__%:ENVIRONMENT_VARIABLE%' ESCAPE '\\' ORDER BY rowid DESC"
+        )
+        given = dict(str(value).partition("=")[::2] for (value,) in rows)
+        wanted = [name for names in RANK_VARIABLES.values() for name in names]
+        found |= {name: given[name] for name in wanted if given.get(name, "").isdigit()}
+        found |= {name: given[name] for name in TOPOLOGY_VARIABLES if name in given}
     found |= database.settings("TRACEPROF_ENVIRONMENT")
     return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
-def _launcher_variables(database: Database) -> dict[str, str]:
-    """Return the variables that say which rank was recorded, and where; others may be secret."""
-    if not {"name", "value"} <= database.columns("META_DATA_CAPTURE"):
-        return {}
-    rows = database.rows(
-        "SELECT value FROM META_DATA_CAPTURE WHERE name LIKE 'PROCESS\\__%:ENVIRONMENT_VARIABLE%' "
-        "ESCAPE '\\' ORDER BY rowid DESC"
-    )
-    given = dict(str(value).partition("=")[::2] for (value,) in rows)
-    wanted = [name for names in RANK_VARIABLES.values() for name in names]
-    ranks = {name: given[name] for name in wanted if given.get(name, "").isdigit()}
-    return ranks | {name: given[name] for name in TOPOLOGY_VARIABLES if name in given}
-
-
-def _first_number(database: Database, table: str, column: str) -> int | None:
+def first_number(database: Database, table: str, column: str) -> int | None:
+    """Return the whole number in the first row of a column; None where there is none."""
     if column not in database.columns(table):
         return None
     rows = database.rows(f"SELECT {column} FROM {table} LIMIT 1")

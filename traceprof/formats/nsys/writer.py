@@ -149,8 +149,8 @@ def _stored_events(trace: Trace, name: str, strings: StringIds) -> Mapping[str, 
         case "copies":
             is_memset = (frame["direction"] == "memset").to_numpy()
             return {
-                schema.COPIES: _copies(frame[~is_memset]),
-                schema.MEMSETS: _memsets(frame[is_memset]),
+                schema.COPIES: _copies(frame[~is_memset], is_memset=False),
+                schema.MEMSETS: _copies(frame[is_memset], is_memset=True),
             }
         case "syncs":
             kinds = _codes(frame["kind"], _SYNC_CODES, 0)
@@ -162,23 +162,19 @@ def _stored_events(trace: Trace, name: str, strings: StringIds) -> Mapping[str, 
             return {schema.OVERHEADS[0]: _on_host(frame, strings)}
 
 
-def _copies(frame: pd.DataFrame) -> dict[str, Any]:
+def _copies(frame: pd.DataFrame, *, is_memset: bool) -> dict[str, Any]:
+    kinds = _codes(frame["dst_kind"], _MEMORY_CODES, None)
+    own = {**_on_device(frame), **_graph_nodes(frame), "bytes": frame["n_bytes"]}
+    if is_memset:
+        return {**own, "value": 0, "memKind": kinds}
     return {
-        **_on_device(frame),
-        **_graph_nodes(frame),
-        "bytes": frame["n_bytes"],
+        **own,
         "copyKind": _codes(frame["direction"], _COPY_CODES, 0),
         "srcKind": _codes(frame["src_kind"], _MEMORY_CODES, None),
-        "dstKind": _codes(frame["dst_kind"], _MEMORY_CODES, None),
+        "dstKind": kinds,
         "srcDeviceId": without_absent(frame["src_device"]),
         "dstDeviceId": without_absent(frame["dst_device"]),
     }
-
-
-def _memsets(frame: pd.DataFrame) -> dict[str, Any]:
-    kinds = _codes(frame["dst_kind"], _MEMORY_CODES, None)
-    own = {"value": 0, "bytes": frame["n_bytes"], "memKind": kinds}
-    return {**_on_device(frame), **_graph_nodes(frame), **own}
 
 
 def _on_device(frame: pd.DataFrame) -> dict[str, Any]:

@@ -14,16 +14,7 @@ from traceprof.formats.nvprof.events import END, START
 from traceprof.formats.nvprof.file import open_nvprof
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.nvprof.reader import count_annotations
-from traceprof.formats.sqlite.copying import (
-    DatabaseCopy,
-    SourceTable,
-    copy_strings,
-    copying,
-    filled_tables,
-    note_cut,
-    string_columns,
-    timed_tables,
-)
+from traceprof.formats.sqlite import copying as parts
 from traceprof.formats.sqlite.database import NOTE, Database, reading
 from traceprof.formats.sqlite.schema import quoted, register_text, text_by
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
@@ -76,7 +67,7 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         return zero_ns, takes and bool(count_annotations(file))
 
     zero_ns, has_collectives = reading(source, looked)
-    with copying(source, target, progress) as copy:
+    with parts.copying(source, target, progress) as copy:
         copy.check_names(request.tables)
         return _Cut(copy, request, zero_ns, has_collectives=has_collectives).report()
 
@@ -93,7 +84,7 @@ class _Cut:
     """One cut: first the devices, then the calls, the markers, what belongs to them, strings."""
 
     def __init__(
-        self, copy: DatabaseCopy, request: CutRequest, zero_ns: int, *, has_collectives: bool
+        self, copy: parts.DatabaseCopy, request: CutRequest, zero_ns: int, *, has_collectives: bool
     ) -> None:
         self.copy = copy
         self.has_collectives = has_collectives
@@ -102,7 +93,7 @@ class _Cut:
         self.window = request.reach.moved(zero_ns)
         self.reach = self.window.start_ns
         span = request.span and request.span.moved(zero_ns)
-        self.times, self.unknown = timed_tables(copy, _is_cut, _is_known, span)
+        self.times, self.unknown = parts.timed_tables(copy, _is_cut, _is_known, span)
         register_text(copy.connection, "machine_text", masked_text)
 
     def report(self) -> CutReport:
@@ -125,14 +116,14 @@ class _Cut:
                 self._copy_rest(table)
         self._copy_strings()
         window = self.request.covered.moved(self.zero_ns)
-        note_cut(copy, self.request, window, self._recorded(), self._worked())
+        parts.note_cut(copy, self.request, window, self._recorded(), self._worked())
         copy.make_views()
         return CutReport(n_events, self.unknown, copy.left_out, self.zero_ns)
 
     def _recorded(self) -> set[str]:
         """Return the tables of the Trace that the whole file fills, as far as it tells by rows."""
         found = set()
-        for name in filled_tables(self.copy):
+        for name in parts.filled_tables(self.copy):
             own = _MODEL.get(name.removeprefix(PREFIX))
             if own is not None and self.request.takes(frozenset({name, own})):
                 found.add(own)
@@ -151,14 +142,14 @@ class _Cut:
         chosen = self.request.devices
         return found if chosen is None else found & chosen
 
-    def _texts(self, table: SourceTable) -> dict[str, str]:
+    def _texts(self, table: parts.SourceTable) -> dict[str, str]:
         """Return what stands in place of texts of a table that traceprof does not know."""
         if self.request.keep_environment or table.name.startswith(PREFIX):
             return {}
         texts = [column for column, kind in table.types.items() if kind in ("TEXT", "")]
         return {column: text_by("machine_text", quoted(column)) for column in texts}
 
-    def _copy_device_events(self, table: SourceTable) -> int:
+    def _copy_device_events(self, table: parts.SourceTable) -> int:
         if table.name not in self.times:
             return 0
         condition = self.times[table.name].overlap(self.window)
@@ -174,7 +165,7 @@ class _Cut:
                 )
         return n_rows
 
-    def _copy_calls(self, table: SourceTable) -> int:
+    def _copy_calls(self, table: parts.SourceTable) -> int:
         start = self.window.start_ns
         condition = self.times[table.name].overlap(self.window)
         launched = "correlationId IN (SELECT call FROM launched)"
@@ -185,7 +176,7 @@ class _Cut:
         )
         return n_rows
 
-    def _copy_markers(self, table: SourceTable) -> int:
+    def _copy_markers(self, table: parts.SourceTable) -> int:
         """Copy marks in the window, and both ends of the ranges that overlap or enclose."""
         copy, start_ns, end_ns = self.copy, self.window.start_ns, self.window.end_ns
         copy.execute("CREATE INDEX temp.early_by_thread ON early (thread, start)")
@@ -220,7 +211,7 @@ class _Cut:
             kinds[1] = "0"
         return copy.copy(table.name, " OR ".join(kinds), shown)
 
-    def _copy(self, table: SourceTable, condition: str) -> int:
+    def _copy(self, table: parts.SourceTable, condition: str) -> int:
         plain = table.name.removeprefix(PREFIX)
         if not self.request.takes(frozenset({table.name, _MODEL.get(plain, table.name)})):
             condition = "0"
@@ -230,7 +221,7 @@ class _Cut:
             shown = self.times[table.name].clipped(self.window, first)
         return self.copy.copy(table.name, condition, self._texts(table) | shown)
 
-    def _copy_rest(self, table: SourceTable) -> None:
+    def _copy_rest(self, table: parts.SourceTable) -> None:
         """Copy a table without times: what belongs to events with these, others whole."""
         name, condition = table.name, "1"
         if name == _MARKER_DATA and _MARKER in self.copy.n_copied:
@@ -248,7 +239,7 @@ class _Cut:
             (name, column, _MACHINE if name in _OF_THE_MACHINE else _EVENT)
             for name, table in self.copy.tables.items()
             if name not in (_STRINGS, NOTE)
-            for column in string_columns(
+            for column in parts.string_columns(
                 table, _STRING_COLUMNS, is_known=name.startswith(PREFIX) or name in _OF_THE_MACHINE
             )
         ]
@@ -257,4 +248,4 @@ class _Cut:
             is_plain = kind == _EVENT or self.request.keep_environment
             return "t.value" if is_plain else text_by("machine_text", "t.value")
 
-        copy_strings(self.copy, _STRINGS, "_id_", references, shown)
+        parts.copy_strings(self.copy, _STRINGS, "_id_", references, shown)

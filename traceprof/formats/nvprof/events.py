@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -31,11 +30,8 @@ END: Final = 4
 _THREAD: Final = 2  # the kind of object that a push/pop range belongs to
 _THREAD_BITS: Final = 0xFFFFFFFF
 _PAYLOADS: Final = {0: "<d", 1: "<Q", 4: "<q"}
-_OVERHEADS: Final = {
-    1: "compiler",
-    1 << 16: "buffer flush",
-    2 << 16: "instrumentation",
-    3 << 16: "resource",
+_OVERHEADS: Final = {1: "compiler"} | {
+    code << 16: name for code, name in enumerate(("buffer flush", "instrumentation", "resource"), 1)
 }
 
 
@@ -82,7 +78,7 @@ def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFr
     if file.has("MEMSET"):
         raw = file.columns("MEMSET", (*_PLACE, "bytes"), window, ("memoryKind", "graphNodeId"))
         raw["graphNodeId"] = _graph_nodes(raw)
-        parts.append(cupti.make_memsets(_place(file, raw), raw, raw["memoryKind"], _KINDS))
+        parts.append(cupti.make_copies(_place(file, raw), raw, None, raw["memoryKind"], _KINDS))
     if file.has("UNIFIED_MEMORY_COUNTER"):
         parts.append(_migrations(file, window))
     return stack("copies", parts)
@@ -146,7 +142,11 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.Dat
             continue
         wanted = ("cbid", "processId", "threadId", "correlationId")
         raw = file.columns(domain.upper(), wanted, window)
-        name = partial(_call_name, domain, call_names(domain))
+        known_names = dict(enumerate(call_names(domain), 1))
+        names = {
+            code: known_names.get(code, f"{domain} cbid {code}")
+            for code in set(raw["cbid"].tolist())
+        }
         parts.append(
             make_table(
                 "api_calls",
@@ -157,15 +157,11 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.Dat
                     # Markers have these 32 bits without a sign.
                     "thread": raw["threadId"] & _THREAD_BITS,
                     "correlation": raw["correlationId"],
-                    "name": cupti.names_by_number(raw["cbid"], name),
+                    "name": cupti.names_by_number(raw["cbid"], names.__getitem__),
                 },
             )
         )
     return stack("api_calls", parts)
-
-
-def _call_name(domain: str, names: Sequence[str], number: int) -> str:
-    return names[number - 1] if 0 < number <= len(names) else f"{domain} cbid {number}"
 
 
 def read_overheads(file: NvprofFile) -> pd.DataFrame:
@@ -232,14 +228,10 @@ def _events(file: NvprofFile) -> pd.DataFrame:
 
 
 def _marker_data(file: NvprofFile) -> pd.DataFrame:
-    wanted = {"id", "payloadKind", "payload", "category"}
-    if wanted <= file.database.columns(f"{PREFIX}MARKER_DATA"):
-        rows = file.database.rows(
-            f"SELECT {whole('id')}, payloadKind, payload, {whole('category')} "
-            f"FROM {PREFIX}MARKER_DATA"
-        )
-    else:
-        rows = []
+    table, rows = f"{PREFIX}MARKER_DATA", []
+    if {"id", "payloadKind", "payload", "category"} <= file.database.columns(table):
+        told = f"{whole('id')}, payloadKind, payload, {whole('category')}"
+        rows = file.database.rows(f"SELECT {told} FROM {table}")
     return pd.DataFrame(
         {
             "id": np.array([row[0] for row in rows], np.int64),

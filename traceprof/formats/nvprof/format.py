@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
@@ -21,7 +22,7 @@ FORMAT: Final = TraceFormat(
     name="nvprof",
     summary="SQLite file of nvprof or the Visual Profiler (.nvprof, .sql, .nvvp)",
     recognises=recognises,
-    read=loaded_late("traceprof.formats.nvprof.reader", "read"),
-    outline=loaded_late("traceprof.formats.nvprof.reader", "outline"),
-    cut=loaded_late("traceprof.formats.nvprof.cut", "cut"),
+    read=partial(loaded_late, "traceprof.formats.nvprof.reader", "read"),
+    outline=partial(loaded_late, "traceprof.formats.nvprof.reader", "outline"),
+    cut=partial(loaded_late, "traceprof.formats.nvprof.cut", "cut"),
 )

@@ -206,7 +206,7 @@ class _Reading:
         """The tables with ends of their own that are needed."""
         file, window = self.file, self.options.window
         readers: Mapping[str, Callable[[], pd.DataFrame]] = {
-            "kernels": lambda: self._kernels,
+            "kernels": lambda: self._kernels_and_shapes[0],
             "kernel_shapes": lambda: self._kernels_and_shapes[1],
             "copies": lambda: self._copies,
             "api_calls": lambda: self._api_calls,
@@ -220,10 +220,6 @@ class _Reading:
         with_shapes = self.options.needs("kernel_shapes")
         return events.read_kernels(self.file, self.options.window, with_shapes=with_shapes)
 
-    @property
-    def _kernels(self) -> pd.DataFrame:
-        return self._kernels_and_shapes[0]
-
     @cached_property
     def _copies(self) -> pd.DataFrame:
         return events.read_copies(self.file, self.options.window)
@@ -234,21 +230,20 @@ class _Reading:
         if window is None:
             return events.read_api_calls(self.file)
         before = events.read_api_calls(self.file, TimeWindow(0, window.start_ns))
-        reach = from_first_launch(window, (self._kernels, self._copies), before)
+        reach = from_first_launch(window, (self._kernels_and_shapes[0], self._copies), before)
         return events.read_api_calls(self.file, reach)
 
     @cached_property
     def _markers(self) -> Annotations:
-        def latest() -> int:
-            return last_ns(survey_of(self.file, self._whole(self._records)))
-
-        return events.read_markers(self.file, latest)
+        return events.read_markers(
+            self.file, lambda: last_ns(survey_of(self.file, self._whole(self._records)))
+        )
 
     def _read_collectives(self) -> pd.DataFrame:
         if not count_annotations(self.file):
             return empty_table("collectives")
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
-        kernels = self._kernels if has_kernels else events.read_kernels(self.file)[0]
+        kernels = self._kernels_and_shapes[0] if has_kernels else events.read_kernels(self.file)[0]
         api_calls = self._api_calls if has_calls else events.read_api_calls(self.file)
         return annotated_collectives(self._markers.ranges, kernels, api_calls)
 

@@ -63,16 +63,12 @@ PoolOf: TypeAlias = "Callable[[Sequence[Path]], Pool | None]"
 """Chooses who holds the traces in so many files; None: we do."""
 
 
-def _nobody(_: Sequence[Path]) -> None:
-    return None
-
-
 def open_run(
     paths: Sequence[Path | str],
     options: ReadOptions | None = None,
     life: int | None = None,
     *,
-    choose_pool: PoolOf = _nobody,
+    choose_pool: PoolOf = lambda _: None,
     allow_missing: bool = False,
 ) -> RunFiles:
     """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
@@ -89,7 +85,9 @@ def open_run(
         TraceError: no trace is found, or one that was named cannot be read.
         UsageError: there is no such life.
     """
-    options = _with_ranks(options or ReadOptions())
+    options = options or ReadOptions()
+    if options.tables is not None:
+        options = replace(options, tables=options.tables | {"processes", "environment"})
 
     def read(files: Sequence[Path]) -> Iterator[_Told | TraceError]:
         found = _traces(files, options, choose_pool(files))
@@ -182,7 +180,8 @@ def _opened(
         trace, work = told
         claims += claims_of(trace, path, found.told.get(path, {}), work)
     if not claims:
-        raise TraceError(f"{' '.join(map(str, paths))}: no traces found" + _because(warnings))
+        why = f" ({warnings[0]})" if warnings else ""
+        raise TraceError(f"{' '.join(map(str, paths))}: no traces found{why}")
     members, more = numbered(claims, varying_number(found.files))
     return _run(found, members, claims, [*warnings, *more])
 
@@ -199,12 +198,6 @@ def _choose_life(found: _Found, wanted: int | None) -> list[str]:
     found.files = [path for path in found.files if str(path) in kept or str(path) not in known]
     found.world_size = max(one.world_size for one in own)
     return [warning]
-
-
-def _with_ranks(options: ReadOptions) -> ReadOptions:
-    if options.tables is None:
-        return options
-    return replace(options, tables=options.tables | {"processes", "environment"})
 
 
 def _work_in(path: Path, trace: Trace, options: ReadOptions) -> Work:
@@ -260,10 +253,6 @@ def _run(
     return replace(run, warnings=tuple(warnings), lives=found.lives, life=found.life)
 
 
-def _because(warnings: Sequence[str]) -> str:
-    return f" ({warnings[0]})" if warnings else ""
-
-
 def _find(paths: Sequence[Path | str]) -> _Found:
     found = _Found()
     for given in paths:
@@ -293,18 +282,18 @@ def _add_directory(found: _Found, folder: Path) -> None:
             f"{folder}: is what a recording has captured that is not finished or was broken off: "
             f"`traceprof recover {folder}` makes a trace of it"
         )
-    files = [path for path in folder.rglob("*") if _is_candidate(path, folder)]
+    found_here = ((path, path.relative_to(folder).parts) for path in folder.rglob("*"))
+    files = [
+        path
+        for path, parts in found_here
+        if path.is_file() and not any(part.startswith(".") for part in parts)
+    ]
     stored = {path.parent for path in files if path.suffix in TABLE_FILES}
     traces = {parent for parent in stored if _is_trace(parent)}
     files = [*sorted(traces), *(path for path in files if path.parent not in traces)]
     manifests = [path for path in files if path.suffix == ".json" and _add_manifest(found, path)]
     if not manifests:
         found.files += _traces_among(files)
-
-
-def _is_candidate(path: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return path.is_file() and not hidden
 
 
 def _traces_among(files: Sequence[Path]) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -21,28 +22,15 @@ from traceprof.names.classes import KernelRule, classify
 Place: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 """When and where device work was: start_ns, end_ns, device, stream, process, correlation."""
 
-_COPY_DIRECTIONS: Final = dict(
-    enumerate(
-        (
-            *("unknown", "h2d", "d2h", "h2d", "d2h"),  # 3 and 4: to an array, and from it
-            *("d2d", "d2d", "d2d", "d2d", "h2h", "p2p", "h2d", "d2h", "p2p"),
-        )
-    )
-)
+_CODED_DIRECTIONS: Final = "unknown h2d d2h h2d d2h d2d d2d d2d d2d h2h p2p h2d d2h p2p"
+_COPY_DIRECTIONS: Final = dict(enumerate(_CODED_DIRECTIONS.split()))
+"""3 and 4 are copies to an array, and from it."""
 UNIFIED_MEMORY_COPIES: Final = (11, 12, 13)
 """Copies that the driver makes on its own, to migrate pages of unified memory."""
 
 MANAGED: Final = 4
-MEMORY_KINDS: Final = {
-    0: "pageable",
-    1: "pinned",
-    2: "device",
-    3: "array",
-    MANAGED: "managed",
-    5: "device_static",
-    6: "managed_static",
-    7: "unknown",
-}
+_MEMORY: Final = "pageable pinned device array managed device_static managed_static unknown"
+MEMORY_KINDS: Final = dict(enumerate(_MEMORY.split()))
 SYNC_KINDS: Final = {0: "unknown", 1: "event", 2: "stream_wait", 3: "stream", 4: "context"}
 KERNEL_SHAPE: Final = {
     "context": "contextId",
@@ -57,7 +45,8 @@ KERNEL_SHAPE: Final = {
 
 The last is traceprof's, for recorders that know only the sum.
 """
-_ABI_SUFFIX: Final = re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$")
+plain_api_name: Final = partial(re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$").sub, "")
+"""Returns the name of an API call without the version of its binary interface."""
 
 
 def constant_name(name: str, length: int) -> pd.Categorical:
@@ -74,11 +63,6 @@ def names_by_number(numbers: Column, name: Callable[[int], str]) -> pd.Categoric
 def decode(codes: Column, meanings: Mapping[int, str]) -> pd.Categorical:
     """Return the names of ``codes``; a code without a name is "unknown"."""
     return names_by_number(codes, lambda code: meanings.get(code, "unknown"))
-
-
-def plain_api_name(name: str) -> str:
-    """Return the name of an API call without the version of its binary interface."""
-    return _ABI_SUFFIX.sub("", name)
 
 
 def make_kernels(
@@ -112,43 +96,26 @@ def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> pd.DataFrame:
 def make_copies(
     place: Place,
     raw: Mapping[str, Column],
-    src_kinds: Column,
+    src_kinds: Column | None,
     dst_kinds: Column,
     kinds: Mapping[int, str] = MEMORY_KINDS,
 ) -> pd.DataFrame:
-    """Return copies as the table of copies; ``kinds`` tells what the codes of memory mean."""
-    return make_table(
-        "copies",
-        {
-            **place,
-            "direction": decode(raw["copyKind"], _COPY_DIRECTIONS),
-            "n_bytes": known(raw["bytes"]),
-            "src_kind": decode(src_kinds, kinds),
-            "dst_kind": decode(dst_kinds, kinds),
-            "src_device": known(raw["srcDeviceId"]),
-            "dst_device": known(raw["dstDeviceId"]),
-            "graph_node": known(raw["graphNodeId"]),
-        },
-    )
+    """Return copies as the table of copies; ``kinds`` tells what the codes of memory mean.
 
-
-def make_memsets(
-    place: Place,
-    raw: Mapping[str, Column],
-    dst_kinds: Column,
-    kinds: Mapping[int, str] = MEMORY_KINDS,
-) -> pd.DataFrame:
-    """Return memsets as rows of the table of copies."""
-    return make_table(
-        "copies",
-        {
-            **place,
-            "direction": constant_name("memset", len(raw["bytes"])),
-            "n_bytes": known(raw["bytes"]),
-            "dst_kind": decode(dst_kinds, kinds),
-            "graph_node": known(raw["graphNodeId"]),
-        },
-    )
+    Without ``src_kinds`` they are memsets.
+    """
+    own: dict[str, Column] = {
+        "n_bytes": known(raw["bytes"]),
+        "dst_kind": decode(dst_kinds, kinds),
+        "graph_node": known(raw["graphNodeId"]),
+    }
+    if src_kinds is None:
+        own["direction"] = constant_name("memset", len(raw["bytes"]))
+    else:
+        own["direction"] = decode(raw["copyKind"], _COPY_DIRECTIONS)
+        own["src_kind"] = decode(src_kinds, kinds)
+        own |= {"src_device": known(raw["srcDeviceId"]), "dst_device": known(raw["dstDeviceId"])}
+    return make_table("copies", {**place, **own})
 
 
 def make_syncs(place: Place, codes: Column) -> pd.DataFrame:

@@ -39,9 +39,11 @@ def examine(path: Path) -> Candidate:
     """
     if kind := kind_of_no_file(path):
         raise TraceError(f"{path}: {kind}, where a file is expected: write it to a file first")
-    if names := _tables_in(path):
-        return Candidate(path, b"", files=names)
     try:
+        if path.is_dir():
+            names = frozenset(entry.name for entry in os.scandir(path) if entry.is_file())
+            if any(Path(name).suffix in TABLE_FILES for name in names):
+                return Candidate(path, b"", files=names)
         with path.open("rb") as file:
             head = file.read(4096)
     except IsADirectoryError as error:
@@ -54,15 +56,6 @@ def examine(path: Path) -> Candidate:
         return Candidate(path, head)
     with reporting_undecodable_names(path), Database(path) as database:
         return Candidate(path, head, database.tables)
-
-
-def _tables_in(folder: Path) -> frozenset[str]:
-    """Return the names of the files in a folder, if any of them is a table; else none."""
-    try:
-        names = frozenset(entry.name for entry in os.scandir(folder) if entry.is_file())
-    except OSError:  # a file, or a name that none can have
-        return frozenset()
-    return names if any(Path(name).suffix in TABLE_FILES for name in names) else frozenset()
 
 
 def is_packed_database(candidate: Candidate) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
@@ -30,9 +31,7 @@ def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
     That is looked for in texts about the machine; what a program wrote into names of its ranges
     is passed on as it is, as `traceprof.formats.cut` does.
     """
-
-    def plain(text: str) -> str:
-        return without_secrets(text, secrets)
+    plain = partial(without_secrets, secrets=secrets)
 
     def shown(text: str) -> str:
         return masked_text(plain(text))

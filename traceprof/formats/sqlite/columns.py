@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from itertools import islice
 from operator import lt
 from typing import Any, Final, TypeAlias
@@ -93,9 +94,8 @@ def distinct_pairs(
     return [(int(firsts[a]), int(seconds[b])) for a, b in places], place
 
 
-def decoded(value: bytes) -> str:
-    """Return the text in UTF-8; bytes that are none are replaced."""
-    return value.decode("utf-8", "replace")
+decoded: Final = partial(str, encoding="utf-8", errors="replace")
+"""Returns the text in UTF-8 of bytes; those that are none are replaced."""
 
 
 def all_decoded(values: Sequence[bytes]) -> list[str]:
@@ -103,4 +103,4 @@ def all_decoded(values: Sequence[bytes]) -> list[str]:
     try:
         return list(map(bytes.decode, values))
     except UnicodeDecodeError:
-        return [decoded(value) for value in values]
+        return list(map(decoded, values))

@@ -134,12 +134,8 @@ def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[Datab
             connection.execute(f"PRAGMA source.cache_size = -{_CACHE_KIB}")
             tables, left_out = _tables(connection)
             _check_names(source, tables)
-            views = [
-                sql
-                for (sql,) in connection.execute(
-                    "SELECT sql FROM source.sqlite_master WHERE type = 'view'"
-                )
-            ]
+            rows = connection.execute("SELECT sql FROM source.sqlite_master WHERE type = 'view'")
+            views = [sql for (sql,) in rows]
             connection.execute("BEGIN")
             yield DatabaseCopy(connection, progress, tables, views, left_out)
             connection.execute("COMMIT")
@@ -201,19 +197,11 @@ def _last_row(connection: sqlite3.Connection, name: str) -> int | None:
     return last if is_sound else None
 
 
-_NOTE_COLUMNS: Final = {
-    "source": "TEXT",
-    "windowStart": "INTEGER",
-    "windowEnd": "INTEGER",
-    "windowText": "TEXT",
-    "isClipped": "INTEGER",
-    "devices": "TEXT",
-    "processes": "TEXT",
-    "tables": "TEXT",
-    "traceprofVersion": "TEXT",
-    "recordedTables": "TEXT",
-    "usedDevices": "TEXT",
-}
+_NOTE_TABLE: Final = """
+    source TEXT, windowStart INTEGER, windowEnd INTEGER, windowText TEXT, isClipped INTEGER,
+    devices TEXT, processes TEXT, tables TEXT, traceprofVersion TEXT, recordedTables TEXT,
+    usedDevices TEXT"""
+_NOTE_COLUMNS: Final[Mapping[str, str]] = dict(map(str.split, _NOTE_TABLE.split(",")))
 
 
 def note_cut(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
@@ -23,5 +24,5 @@ FORMAT: Final = TraceFormat(
     name="tables",
     summary="folder of Parquet or Arrow files that traceprof exported",
     recognises=recognises,
-    read=loaded_late("traceprof.formats.tables.folder", "read"),
+    read=partial(loaded_late, "traceprof.formats.tables.folder", "read"),
 )
