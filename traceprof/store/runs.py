@@ -107,6 +107,7 @@ class Kept:
     measures: Mapping[str, Measure]
 
 
+@dataclass(frozen=True, slots=True)
 class Store:
     """The database of runs in one file, which is made when the first run is added.
 
@@ -115,8 +116,7 @@ class Store:
     by how its name, and no other, begins.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     @classmethod
     def at(cls, path: Path | str | None = None) -> Store:

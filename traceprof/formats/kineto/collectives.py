@@ -10,12 +10,7 @@ import pandas as pd
 
 from traceprof.formats.kineto.parse import KinetoEvent
 from traceprof.formats.kineto.rows import ANNOTATIONS, FUNCTIONS, OPERATORS, Rows
-from traceprof.formats.shared.collectives import (
-    ANNOTATING_BACKENDS,
-    is_annotated,
-    tied_by_launch,
-    tied_to_batches,
-)
+from traceprof.formats.shared import collectives
 from traceprof.formats.sqlite.columns import categorical
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.messages import collective_op
@@ -52,14 +47,14 @@ def make_collectives(
     parts = [_described(calls, tied, backend, own_rank)]
     if len(orphans):
         parts.append(_described(orphans, orphans.number("correlation"), backend, own_rank))
-    table = tied_by_launch(stack("collectives", parts), kernels, api_calls)
-    return tied_to_batches(table, kernels, api_calls)
+    table = collectives.tied_by_launch(stack("collectives", parts), kernels, api_calls)
+    return collectives.tied_to_batches(table, kernels, api_calls)
 
 
 def tells_of_collective(event: KinetoEvent) -> bool:
     """Return whether `make_collectives`, or an annotation, makes a collective of an event."""
     name, category = str(event.name), event.cat or ""
-    if is_annotated(name):
+    if collectives.is_annotated(name):
         return category in (*OPERATORS, *ANNOTATIONS, *FUNCTIONS)
     op = event.arguments.collective
     is_place = category == "kernel" or (category == "cpu_op" and name == _CALL)
@@ -132,7 +127,7 @@ def _listed_ranks(text: str) -> list[int]:
 
 def _backend(rows: Rows) -> str:
     told = (str(name).partition(":")[::2] for name in rows.name.categories)
-    found = [of for of, op in told if of in ANNOTATING_BACKENDS and collective_op(op)]
+    found = [of for of, op in told if of in collectives.ANNOTATING_BACKENDS and collective_op(op)]
     return max(set(found), key=found.count) if found else ""
 
 

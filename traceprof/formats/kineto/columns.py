@@ -19,24 +19,7 @@ import numpy.typing as npt
 
 from traceprof.formats import compiled
 from traceprof.formats.compiled import address
-from traceprof.formats.kineto.parse import (
-    ATTRIBUTES,
-    METADATA,
-    NO_ARGUMENTS,
-    NO_SHAPE,
-    NUMBER_ARGUMENTS,
-    SHAPE,
-    TEXT_ARGUMENTS,
-    UNREADABLE,
-    Arguments,
-    Batch,
-    Codes,
-    Kind,
-    KinetoEvent,
-    decode_events,
-    kind_of,
-    whole,
-)
+from traceprof.formats.kineto import parse
 from traceprof.model.tables import ABSENT
 
 _Array: TypeAlias = "npt.NDArray[Any]"
@@ -46,8 +29,8 @@ _PLACE: Final = ("start_ns", "duration_ns", "process", "thread", "kind", "shape"
 """The first columns, as the C names them."""
 _NUMBER, _TEXT, _GRID, _BLOCK = range(4)
 _KINDS: Final = {
-    **dict.fromkeys(NUMBER_ARGUMENTS, _NUMBER),
-    **dict.fromkeys(TEXT_ARGUMENTS, _TEXT),
+    **dict.fromkeys(parse.NUMBER_ARGUMENTS, _NUMBER),
+    **dict.fromkeys(parse.TEXT_ARGUMENTS, _TEXT),
     "grid": _GRID,
     "block": _BLOCK,
     "registers per thread": _NUMBER,
@@ -68,7 +51,7 @@ class EventColumns:
 
     Times are in ns, `NO_TIME` where there is none. ``kind`` numbers ``kinds``, ``shape`` numbers
     ``shapes`` (0 is none), and those of ``arguments``, of each that one of the events has, are
-    whole numbers or number ``texts`` (0 is ""). ``metadata`` are the events of phase M.
+    parse.whole numbers or number ``texts`` (0 is ""). ``metadata`` are the events of phase M.
     ``left_out`` counts what is not there because its time cannot be.
     """
 
@@ -79,10 +62,10 @@ class EventColumns:
     kind: _Array
     shape: _Array
     arguments: Mapping[str, _Array]
-    kinds: Sequence[Kind]
+    kinds: Sequence[parse.Kind]
     texts: Sequence[str]
     shapes: _Array
-    metadata: Sequence[KinetoEvent]
+    metadata: Sequence[parse.KinetoEvent]
     left_out: int = 0
 
     def __len__(self) -> int:
@@ -95,13 +78,13 @@ class EventColumns:
         taken = {name: column[rows] for name, column in self.arguments.items()}
         numbers = {
             name: _narrow(taken[name])
-            for name in NUMBER_ARGUMENTS
+            for name in parse.NUMBER_ARGUMENTS
             if name in taken and (taken[name] != ABSENT).any()
         }
-        texts = Codes({"": 0})
+        texts = parse.Codes({"": 0})
         codes = {
             name: self._numbered(taken[name], texts)
-            for name in TEXT_ARGUMENTS
+            for name in parse.TEXT_ARGUMENTS
             if name in taken and taken[name].any()
         }
         kind_of = np.zeros(len(self.kinds), np.int32)
@@ -121,7 +104,7 @@ class EventColumns:
             left_out=left_out,
         )
 
-    def _numbered(self, codes: _Array, texts: Codes[str]) -> _Array:
+    def _numbered(self, codes: _Array, texts: parse.Codes[str]) -> _Array:
         """Return the numbers that texts have in ``texts``, in which they come as the rows do."""
         used, first, of_each = np.unique(codes, return_index=True, return_inverse=True)
         numbers = np.zeros(len(used), np.int32)
@@ -131,32 +114,32 @@ class EventColumns:
 
 
 def _narrow(wide: _Array) -> _Array:
-    """Return whole numbers in 32 bits where these are enough."""
+    """Return parse.whole numbers in 32 bits where these are enough."""
     is_narrow = not len(wide) or (_INT32.min <= wide.min() and wide.max() <= _INT32.max)
     return wide.astype(np.int32) if is_narrow else wide
 
 
 def columns_of(
-    batch: Batch, is_kept: Callable[[Kind], bool], *, with_shapes: bool = True
+    batch: parse.Batch, is_kept: Callable[[parse.Kind], bool], *, with_shapes: bool = True
 ) -> EventColumns:
     """Return the columns of those events whose kinds are kept, as `decode` does of all."""
-    kinds, texts = Codes[Kind](), Codes({"": 0})
-    rows = [row for row, event in enumerate(batch.events) if is_kept(kind_of(event))]
+    kinds, texts = parse.Codes[parse.Kind](), parse.Codes({"": 0})
+    rows = [row for row, event in enumerate(batch.events) if is_kept(parse.kind_of(event))]
     events = [batch.events[row] for row in rows]
-    arguments = [event.args or NO_ARGUMENTS for event in events]
+    arguments = [event.args or parse.NO_ARGUMENTS for event in events]
     shapes, shape = _shapes(arguments, with_shapes=with_shapes)
     given = {
-        name: list(map(attrgetter(ATTRIBUTES[name]), arguments))
-        for name in (*NUMBER_ARGUMENTS, *TEXT_ARGUMENTS)
+        name: list(map(attrgetter(parse.ATTRIBUTES[name]), arguments))
+        for name in (*parse.NUMBER_ARGUMENTS, *parse.TEXT_ARGUMENTS)
     }
     numbers = {
         name: _wholes(given[name])
-        for name in NUMBER_ARGUMENTS
+        for name in parse.NUMBER_ARGUMENTS
         if given[name].count(ABSENT) < len(events)
     }
     codes = {
         name: texts.of(str(text) if text else "" for text in given[name])
-        for name in TEXT_ARGUMENTS
+        for name in parse.TEXT_ARGUMENTS
         if given[name].count("") < len(events)
     }
     return EventColumns(
@@ -164,33 +147,33 @@ def columns_of(
         duration_ns=batch.duration_ns[rows],
         process=_wholes([event.pid for event in events]),
         thread=_wholes([event.tid for event in events]),
-        kind=kinds.of(map(kind_of, events)),
+        kind=kinds.of(map(parse.kind_of, events)),
         shape=shape,
         arguments={**numbers, **codes},
         kinds=list(kinds),
         texts=list(texts),
         shapes=shapes,
-        metadata=[event for event in batch.events if event.ph == METADATA],
+        metadata=[event for event in batch.events if event.ph == parse.METADATA],
     )
 
 
 def _wholes(values: Sequence[Any]) -> _Array:
-    """Return the whole numbers in the values."""
+    """Return the parse.whole numbers in the values."""
     try:
-        return np.frombuffer(array("q", values), np.int64)  # refuses what is no whole number
+        return np.frombuffer(array("q", values), np.int64)  # refuses what is no parse.whole number
     except (TypeError, OverflowError):
-        return np.array([whole(value) for value in values], np.int64)
+        return np.array([parse.whole(value) for value in values], np.int64)
 
 
-def _shapes(arguments: Sequence[Arguments], *, with_shapes: bool) -> tuple[_Array, _Array]:
+def _shapes(arguments: Sequence[parse.Arguments], *, with_shapes: bool) -> tuple[_Array, _Array]:
     """Return the distinct ways in which kernels were launched, and the number of each event's.
 
     Both are found by what is written, which is the same for most; or else not at all.
     """
     if not with_shapes:
         has_shape = [each.grid is not None for each in arguments]
-        return np.array([NO_SHAPE, NO_SHAPE], np.int64), np.array(has_shape, np.int32)
-    distinct, as_written = Codes({NO_SHAPE: 0}), dict[Any, int]()
+        return np.array([parse.NO_SHAPE, parse.NO_SHAPE], np.int64), np.array(has_shape, np.int32)
+    distinct, as_written = parse.Codes({parse.NO_SHAPE: 0}), dict[Any, int]()
     codes = np.zeros(len(arguments), np.int32)
     for row, each in enumerate(arguments):
         if each.grid is None:
@@ -205,7 +188,7 @@ def _shapes(arguments: Sequence[Arguments], *, with_shapes: bool) -> tuple[_Arra
     return np.array(list(distinct), np.int64), codes
 
 
-def _as_written(each: Arguments) -> tuple[Any, ...] | None:
+def _as_written(each: parse.Arguments) -> tuple[Any, ...] | None:
     """Return what a kernel's shape is made of; None where that is no list of plain values."""
     if not isinstance(each.grid, list) or not isinstance(each.block, list):
         return None
@@ -230,7 +213,7 @@ class _Keys:
 
 @cache
 def _keys() -> _Keys:
-    assert _KINDS.keys() < ATTRIBUTES.keys()
+    assert _KINDS.keys() < parse.ATTRIBUTES.keys()
     names = list(_KINDS)
     return _Keys(
         names,
@@ -251,7 +234,7 @@ class _Room:
         self.filled = np.zeros(len(self.columns), np.int64)
         self.texts = np.empty((self.most, 2), np.int64)
         self.kinds = np.empty((self.most, 3), np.int64)
-        self.shapes = np.empty((self.most, len(SHAPE)), np.int64)
+        self.shapes = np.empty((self.most, len(parse.SHAPE)), np.int64)
         self.buckets = np.zeros(3 * self.n_buckets, np.int32)
         self.metadata = np.empty((_MOST_METADATA, 2), np.int64)
         self.counts = np.array([0, 0, 0, _MOST_METADATA], np.int64)
@@ -281,8 +264,8 @@ def decode(text: bytes) -> EventColumns | None:
     named = [text[start:end] for start, end in room.metadata[:n_metadata].tolist()]
     try:
         texts = _texts_at(room.texts[:n_texts].tolist(), text)
-        metadata = decode_events(b"[" + b",".join(named) + b"]")
-    except UNREADABLE:
+        metadata = parse.decode_events(b"[" + b",".join(named) + b"]")
+    except parse.UNREADABLE:
         return None
     nullable = [*texts, None]  # -1 stands for null
     place = dict(zip(_PLACE, room.columns[:, :n], strict=False))

@@ -17,13 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from traceprof.errors import TraceError
+from traceprof.formats.kineto import json_stream
 from traceprof.formats.kineto.columns import EventColumns, columns_of, decode
-from traceprof.formats.kineto.json_stream import (
-    ByteSource,
-    JsonArrayStream,
-    TooDeepError,
-    mend_text,
-)
 from traceprof.formats.kineto.parse import (
     NO_SHAPE,
     NO_TIME,
@@ -104,7 +99,7 @@ def _names_in(events: Sequence[Any]) -> tuple[dict[int, str], dict[tuple[int, in
     threads: dict[tuple[int, int], str] = {}
     for event in events:
         process = whole(event.pid)
-        text = mend_text(str(event.arguments.name or ""))
+        text = json_stream.mend_text(str(event.arguments.name or ""))
         if event.name == "process_name":
             processes[process] = text
         elif event.name == "thread_name":
@@ -171,12 +166,12 @@ def read_kineto_events(
         packed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
         unpacked = GzipSource(raw)
-        source: ByteSource = unpacked if packed else raw
-        stream = JsonArrayStream(source, "traceEvents", _RUN_BYTES)
+        source: json_stream.ByteSource = unpacked if packed else raw
+        stream = json_stream.JsonArrayStream(source, "traceEvents", _RUN_BYTES)
         try:
             for run in _runs(stream.batches(maker.parse), maker):
                 joined.add(run)
-        except TooDeepError:
+        except json_stream.TooDeepError:
             raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
     return joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
 
@@ -241,7 +236,7 @@ class _Joined:
             codes = run.arguments.get(name)
             parts.append(no_text if codes is None else text_codes[codes])
 
-    def finish(self, stream: JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:
+    def finish(self, stream: json_stream.JsonArrayStream, *, is_damaged: bool) -> KinetoEvents:
         kind = _concatenated(self.kind, np.int32)
         categories, names = Codes[str](), Codes[str]()
         of_kinds = np.array(
@@ -276,7 +271,7 @@ class _Joined:
 def _categorical(distinct: Iterable[str], codes: _Array) -> pd.Categorical:
     """Return the texts whose numbers the ``codes`` are."""
     mended = Codes[str]()
-    code_of = mended.of([mend_text(text) for text in distinct])
+    code_of = mended.of([json_stream.mend_text(text) for text in distinct])
     codes = code_of[codes] if len(mended) < len(code_of) else codes
     return pd.Categorical.from_codes(codes, pd.Index(list(mended), dtype=object))
 

@@ -18,15 +18,10 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
 from traceprof.version import __version__
 
-_ENVIRONMENT: Final = {
-    "cuda_runtime_version": "cuda_runtime",
-    "cuda_driver_version": "cuda_driver",
-    "cupti_version": "cupti",
-    "hip_runtime_version": "hip_runtime",
-    "hip_driver_version": "hip_driver",
-    "roctracer_version": "roctracer",
-    "rocprofiler-sdk_version": "rocprofiler_sdk",
-}
+_VERSIONED: Final = (
+    *("cuda_runtime", "cuda_driver", "cupti", "hip_runtime", "hip_driver"),
+    *("roctracer", "rocprofiler-sdk"),
+)
 _FIRST_EPOCH_NS: Final = 10**18  # September 2001: an earlier time is counted from boot
 
 
@@ -134,7 +129,9 @@ def make_threads(events: KinetoEvents, used: np.ndarray) -> pd.DataFrame:
 def make_environment(header: Mapping[str, Any]) -> pd.DataFrame:
     """Return the versions that the file names."""
     found = {
-        plain: _version(header[name]) for name, plain in _ENVIRONMENT.items() if name in header
+        name.replace("-", "_"): _version(header[f"{name}_version"])
+        for name in _VERSIONED
+        if f"{name}_version" in header
     }
     group = _group(header)
     for name, plain in (("nccl_version", "nccl"), ("backend", "backend")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -51,22 +51,18 @@ class Rows:
     def where(self, chosen: npt.NDArray[np.bool_]) -> Rows:
         """Return the rows that are chosen."""
         places = np.flatnonzero(chosen)  # few: quicker than to ask every row for every column
-        return Rows(
-            self.start_ns[places],
-            self.end_ns[places],
-            self.process[places],
-            self.thread[places],
-            self.category[places],
-            self.name[places].remove_unused_categories(),
-            {  # of a single value for all (an argument that is absent) there is no copy
-                name: np.broadcast_to(values[:1], len(places))
-                if isinstance(values, np.ndarray) and values.strides == (0,)
-                else values[places]
-                for name, values in self.arguments.items()
-            },
-            self.host_process,
-            None if self.shapes is None else self.shapes[places],
-        )
+        taken: dict[str, Any] = {
+            name: getattr(self, name)[places]
+            for name in ("start_ns", "end_ns", "process", "thread", "category")
+        }
+        taken["name"] = self.name[places].remove_unused_categories()
+        taken["arguments"] = {  # of a single value for all (it is absent) there is no copy
+            name: np.broadcast_to(values[:1], len(places))
+            if isinstance(values, np.ndarray) and values.strides == (0,)
+            else values[places]
+            for name, values in self.arguments.items()
+        }
+        return replace(self, shapes=None if self.shapes is None else self.shapes[places], **taken)
 
     def number(self, argument: str) -> npt.NDArray[np.int64]:
         """Return an argument that is a whole number; `ABSENT` where a row has none."""
@@ -89,13 +85,8 @@ def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...
     on_host = events.process[np.asarray(events.category.isin(host_categories))]
     processes, counts = np.unique(on_host[on_host != ABSENT], return_counts=True)
     return Rows(
-        events.start_ns - zero_ns,
-        events.end_ns - zero_ns,
-        events.process,
-        events.thread,
-        events.category,
-        events.name,
-        events.arguments,
+        *(events.start_ns - zero_ns, events.end_ns - zero_ns, events.process, events.thread),
+        *(events.category, events.name, events.arguments),
         int(processes[counts.argmax()]) if len(processes) else _NAMELESS,
         events.shapes,
     )

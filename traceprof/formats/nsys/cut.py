@@ -83,7 +83,6 @@ _STRING_COLUMNS: Final = frozenset(
     | {"kernelName", "objectName", "unresolvedFaultPc", "stringId"}
 )
 _CONTENT: Final = "contentId"
-_REMOVED_TEXT: Final = f"'{REMOVED}'"
 _EVENT, _MACHINE, _PRINTED = range(3)
 _DEFINITIONS: Final = "eventType IN (33, 39, 75, 76)"
 """Categories, names of threads and domains: rows of NVTX that are no events."""
@@ -141,11 +140,8 @@ class _Cut:
             "early_of (process INTEGER, start INTEGER, PRIMARY KEY (process, start)) WITHOUT ROWID",
         ):
             copy.execute(f"CREATE TEMP TABLE {sql}")
-        on_devices = [
-            table
-            for table in self._timed("globalPid", "correlationId", "deviceId")
-            if "CUDA_EVENT" not in table.name
-        ]
+        timed = self._timed("globalPid", "correlationId", "deviceId")
+        on_devices = [table for table in timed if "CUDA_EVENT" not in table.name]
         n_events = sum(map(self._copy_device_events, on_devices))
         self.first_call, self.last_call = copy.execute(
             "SELECT min(call), max(call) FROM launched"
@@ -297,13 +293,10 @@ class _Cut:
         return {column: self.redaction.shown(name, column) for column in texts}
 
     def _kinds_of_ranges(self) -> str:
-        if self.request.takes(frozenset({schema.NVTX, "ranges", "collectives"})):
-            return (
-                ""
-                if self.request.takes(frozenset({schema.NVTX, "marks"}))
-                else (f" AND eventType <> {schema.NVTX_MARK}")
-            )
-        return f" AND (eventType = {schema.NVTX_MARK} OR {_DEFINITIONS})"
+        if not self.request.takes(frozenset({schema.NVTX, "ranges", "collectives"})):
+            return f" AND (eventType = {schema.NVTX_MARK} OR {_DEFINITIONS})"
+        takes_marks = self.request.takes(frozenset({schema.NVTX, "marks"}))
+        return "" if takes_marks else f" AND eventType <> {schema.NVTX_MARK}"
 
     def _owners(self, table: parts.SourceTable) -> str:
         """Return the condition on rows of the processes and devices that are asked for."""
@@ -359,8 +352,8 @@ class _Cut:
         if self.redaction is None:
             return "t.value"
         if kind == _PRINTED:
-            return _REMOVED_TEXT
-        return self.redaction.shown_string(is_event=kind == _EVENT)
+            return f"'{REMOVED}'"
+        return text_by("event_text" if kind == _EVENT else "system_text", "t.value")
 
 
 def _listed(numbers: Iterable[int]) -> str:

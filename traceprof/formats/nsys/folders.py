@@ -36,7 +36,17 @@ def _copy_table(file: Path, connection: adbc_driver_sqlite.dbapi.Connection) -> 
     try:
         with _opened(file) as (stored, batches), connection.cursor() as cursor:
             schema = pa.schema([pa.field(one.name, _stored_as(one.type)) for one in stored])
-            parts = (_cast(batch, schema) for batch in batches)
+            # SQLite has signed numbers only: what is above wraps round in its exports, too.
+            parts = (
+                pa.RecordBatch.from_arrays(
+                    [
+                        each.cast(of, safe=False)
+                        for each, of in zip(batch.columns, schema.types, strict=True)
+                    ],
+                    schema=schema,
+                )
+                for batch in batches
+            )
             reader = pa.RecordBatchReader.from_batches(schema, parts)
             cursor.adbc_ingest(file.stem, reader, mode="create")
     except (OSError, pa.ArrowException, adbc_driver_manager.Error) as error:
@@ -63,11 +73,3 @@ def _stored_as(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pa.binary()
     return pa.string()
-
-
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    # SQLite has signed numbers only: what is above wraps round in its exports, too.
-    columns = [
-        column.cast(one.type, safe=False) for column, one in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -14,6 +14,7 @@ import pandas as pd
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.sidecar import read_own
 from traceprof.formats.shared import cupti
+from traceprof.formats.sqlite import conditions
 from traceprof.formats.sqlite.columns import (
     NULL,
     Column,
@@ -21,15 +22,6 @@ from traceprof.formats.sqlite.columns import (
     categorical,
     distinct_pairs,
     known,
-)
-from traceprof.formats.sqlite.conditions import (
-    Condition,
-    all_of,
-    among,
-    any_of,
-    between,
-    contains,
-    differs,
 )
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
@@ -63,7 +55,7 @@ def read_api_calls(
 def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return start, process and correlation of the API calls that may have launched ``work``.
 
-    Of those only that began before ``before_ns``; others may be among them.
+    Of those only that began before ``before_ns``; others may be conditions.among them.
     """
     numbers = np.concatenate([frame["correlation"].to_numpy() for frame in work])
     numbers = numbers[numbers != ABSENT]
@@ -72,9 +64,9 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
     raw = database.read_columns(
         schema.API_CALLS,
         dict.fromkeys(("start", "globalTid", "correlationId"), _INTEGER),
-        where=all_of(
-            between("start", None, before_ns - 1),
-            between("correlationId", int(numbers.min()), int(numbers.max())),
+        where=conditions.all_of(
+            conditions.between("start", None, before_ns - 1),
+            conditions.between("correlationId", int(numbers.min()), int(numbers.max())),
         ),
     )
     return pd.DataFrame(
@@ -173,19 +165,19 @@ def read_annotations(
     )
 
 
-def _may_be_steps(database: Database) -> Condition:
+def _may_be_steps(database: Database) -> conditions.Condition:
     """Return what holds for every event that may be a step, or is in a domain."""
-    found: list[Condition] = [
-        among("eventType", (schema.NVTX_DOMAIN,)),
-        contains("text", _IN_NAMES_OF_STEPS),
+    found: list[conditions.Condition] = [
+        conditions.among("eventType", (schema.NVTX_DOMAIN,)),
+        conditions.contains("text", _IN_NAMES_OF_STEPS),
     ]
     if "domainId" in database.columns(schema.NVTX):
-        found.append(differs("domainId", 0))
+        found.append(conditions.differs("domainId", 0))
     if "StringIds" in database.tables:
-        alike = contains("value", _IN_NAMES_OF_STEPS).sql
+        alike = conditions.contains("value", _IN_NAMES_OF_STEPS).sql
         rows = database.rows(f"SELECT id FROM StringIds WHERE {alike}")
-        found.append(among("textId", tuple(key for (key,) in rows)))
-    return any_of(*found)
+        found.append(conditions.among("textId", tuple(key for (key,) in rows)))
+    return conditions.any_of(*found)
 
 
 def _described(events: pd.DataFrame) -> dict[str, Column]:
@@ -201,7 +193,7 @@ def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
     assert isinstance(texts, pd.Categorical)
     registered = schema.named(database, ids)
     own = np.asarray(ids, np.int64) == NULL
-    # The few registered names are put among the many others, both of which are sorted.
+    # The few registered names are put conditions.among the many others, both of which are sorted.
     many, few = texts.categories.tolist(), registered.categories.tolist()
     place = np.array([bisect_left(many, name) for name in few], np.int64)
     is_new = np.array(

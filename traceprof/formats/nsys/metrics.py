@@ -130,15 +130,13 @@ def _page_faults(database: Database) -> pd.DataFrame:
     parts = []
     if raw := _read(database, _GPU_FAULTS):
         gpus = names_by_number(raw["deviceId"], "gpu:{}".format)
-        parts.append(_samples(raw["start"], gpus, _faults(raw), raw["numberOfPageFaults"]))
+        faults = constant_name("page_faults", len(gpus))
+        parts.append(_samples(raw["start"], gpus, faults, raw["numberOfPageFaults"]))
     if raw := _read(database, _CPU_FAULTS):
         processes = names_by_number(process_of(raw["globalPid"]), "process:{}".format)
-        parts.append(_samples(raw["start"], processes, _faults(raw), np.ones(len(processes))))
+        faults = constant_name("page_faults", len(processes))
+        parts.append(_samples(raw["start"], processes, faults, np.ones(len(processes))))
     return stack("samples", parts)
-
-
-def _faults(raw: Mapping[str, Column]) -> pd.Categorical:
-    return constant_name("page_faults", len(raw["start"]))
 
 
 def network_metrics(database: Database) -> pd.DataFrame:

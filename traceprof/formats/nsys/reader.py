@@ -22,11 +22,7 @@ from traceprof.formats.nsys.survey import (
     survey_of,
     unrecorded_graphs,
 )
-from traceprof.formats.shared.collectives import (
-    annotated_collectives,
-    tied_by_launch,
-    tied_to_batches,
-)
+from traceprof.formats.shared import collectives
 from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
@@ -208,7 +204,7 @@ class _Reading:
                 )
             found = stack("collectives", parts)
         if found.empty and communication.count_communication(self.database).n_annotations:
-            return annotated_collectives(self._annotations.ranges, *self._communication)
+            return collectives.annotated_collectives(self._annotations.ranges, *self._communication)
         return found
 
     @cached_property
@@ -226,8 +222,8 @@ class _Reading:
         own = read_own(self.database, "collectives")
         if own.empty:
             return own
-        inside = tied_by_launch(own, *self._communication)
-        batched = tied_to_batches(inside, *self._communication)["correlation"]
+        inside = collectives.tied_by_launch(own, *self._communication)
+        batched = collectives.tied_to_batches(inside, *self._communication)["correlation"]
         # What launches inside a call is found by its place: calls may enclose one another.
         return own.assign(
             correlation=own["correlation"].where(batched == inside["correlation"], batched)

@@ -67,10 +67,6 @@ class Redaction:
             return f"CASE WHEN name = 'DeviceEnvironment' THEN '{REMOVED}' ELSE {text} END"
         return text
 
-    def shown_string(self, *, is_event: bool) -> str:
-        """Return the SQL of a string that events refer to, or what is about the machine."""
-        return text_by("event_text" if is_event else "system_text", "t.value")
-
 
 def _is_environment(text: str) -> bool:
     """Return whether it is a whole environment: nsys writes NULs between the variables."""

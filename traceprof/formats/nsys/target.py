@@ -17,31 +17,20 @@ from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo
 
-_PROPERTIES: Final = {
-    "Hostname": "host",
-    "OsDescription": "os",
-    "KernelVersion": "kernel",
-    "CpuDescription": "cpu",
-    "CpuCores": "cpu_cores",
-    "CpuArchitecture": "cpu_architecture",
-    "NvDriverVersion": "nvidia_driver",
-    "CudaDriverVersion": "cuda_driver",
-}
+_NAMES: Final = """
+    Hostname host, OsDescription os, KernelVersion kernel, CpuDescription cpu, CpuCores cpu_cores,
+    CpuArchitecture cpu_architecture, NvDriverVersion nvidia_driver,
+    CudaDriverVersion cuda_driver"""
+_PROPERTIES: Final[Mapping[str, str]] = dict(map(str.split, _NAMES.split(",")))
 """Of the target's properties only these are taken: the others hold environments of processes."""
 _PROPERTIES_OF_TARGET: Final = "TARGET_INFO_SYSTEM_ENV"
-_OF_DEVICES: Final = {
-    "device": "id",
-    "name": "name",
-    "uuid": "uuid",
+_OF_DEVICES: Final = {"device": "id", "name": "name", "uuid": "uuid"} | {
     "memory_bytes": "totalMemory",
     "memory_bytes_per_s": "memoryBandwidth",
     "sm_count": "smCount",
 }
-_NO_RANK: Final[Mapping[str, Any]] = {
-    "name": "",
-    **dict.fromkeys(("rank", "local_rank", "world_size"), ABSENT),
-    "host": "",
-}
+_NO_NUMBERS: Final = dict.fromkeys(("rank", "local_rank", "world_size"), ABSENT)
+_NO_RANK: Final[Mapping[str, Any]] = {"name": "", **_NO_NUMBERS, "host": ""}
 """What is said of a process that plays no known part in a distributed program."""
 
 
@@ -121,11 +110,9 @@ def read_processes(
         names = {pid: str(name or "") for pid, name in found}
     ranks = _ranks(database, groups)
     told = [{**_NO_RANK, **ranks.get(process, {})} for process in used.tolist()]
+    for row, process in zip(told, used.tolist(), strict=True):
+        row["name"] = row["name"] or names.get(process, "")
     columns = {column: [row[column] for row in told] for column in _NO_RANK}
-    columns["name"] = [
-        row["name"] or names.get(process, "")
-        for row, process in zip(told, used.tolist(), strict=True)
-    ]
     return make_table("processes", {"process": used, **columns})
 
 

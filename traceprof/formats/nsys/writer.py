@@ -6,6 +6,8 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -14,13 +16,7 @@ import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.files import new_file
-from traceprof.formats.nsys import schema
-from traceprof.formats.nsys.sidecar import (
-    append_traceprof_events,
-    append_traceprof_tables,
-    create,
-    global_ids,
-)
+from traceprof.formats.nsys import schema, sidecar
 from traceprof.formats.shared.cupti import KERNEL_SHAPE, MEMORY_KINDS, SYNC_KINDS
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
 from traceprof.model.tables import shapes_of
@@ -34,10 +30,7 @@ _ALWAYS: Final = (
     *("TARGET_INFO_GPU", "ANALYSIS_DETAILS", "PROCESSES", "ThreadNames"),
     *("ENUM_CUDA_MEMCPY_OPER", "ENUM_CUDA_MEM_KIND"),
 )
-_COPY_LABELS: Final = {
-    1: "Host-to-Device",
-    2: "Device-to-Host",
-    8: "Device-to-Device",
+_COPY_LABELS: Final = {1: "Host-to-Device", 2: "Device-to-Host", 8: "Device-to-Device"} | {
     9: "Host-to-Host",
     10: "Peer-to-Peer",
 }
@@ -74,13 +67,13 @@ def write_nsys(
     quick = ("journal_mode = OFF", "synchronous = OFF")
     with new_file(path, force=True) as temporary, _changing(temporary, path, quick) as connection:
         for table in _ALWAYS:
-            create(connection, table, schema.NSYS_TABLES)
+            sidecar.create(connection, table, schema.NSYS_TABLES)
         strings = StringIds(connection)
         _write_targets(connection, trace, strings)
         for name in _EVENTS:
             if name in trace.recorded or len(trace.table(name)):
                 for table, columns in _stored_events(trace, name, strings).items():
-                    create(connection, table, schema.NSYS_TABLES)
+                    sidecar.create(connection, table, schema.NSYS_TABLES)
                     insert_columns(connection, table, columns)
         span = _append_recorded(connection, strings, trace, manifest or {}, events)
         _write_session(connection, trace, span)
@@ -101,7 +94,7 @@ def append_to_nsys(
         UsageError: the file cannot be written.
     """
     with _changing(path, path) as connection:
-        create(connection, "StringIds", schema.NSYS_TABLES)
+        sidecar.create(connection, "StringIds", schema.NSYS_TABLES)
         _append_recorded(connection, StringIds(connection), trace, manifest or {}, events)
 
 
@@ -130,7 +123,7 @@ def _append_recorded(
     """Add what a program and its hooks told; return the span of the trace and of ``events``."""
     appender = EventAppender(connection, strings)
     appender.append({"ranges": trace.ranges, "marks": trace.marks})
-    append_traceprof_tables(connection, trace, strings, manifest)
+    sidecar.append_traceprof_tables(connection, trace, strings, manifest)
     return appender.append_all(events, trace.span)
 
 
@@ -197,7 +190,7 @@ def _on_host(frame: pd.DataFrame, strings: StringIds) -> dict[str, Any]:
     return {
         "start": frame["start_ns"],
         "end": frame["end_ns"],
-        "globalTid": global_ids(frame),
+        "globalTid": sidecar.global_ids(frame),
         "nameId": strings.ids_of(frame["name"]),
         "returnValue": 0,
     }
@@ -237,7 +230,9 @@ def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: String
     own = {"globalPid": owners, "pid": processes["process"], "name": processes["name"]}
     insert_columns(connection, "PROCESSES", own)
     names = strings.ids_of(threads["name"])
-    insert_columns(connection, "ThreadNames", {"nameId": names, "globalTid": global_ids(threads)})
+    insert_columns(
+        connection, "ThreadNames", {"nameId": names, "globalTid": sidecar.global_ids(threads)}
+    )
     capabilities = devices["compute_capability"].tolist()
     insert_columns(
         connection,
@@ -269,19 +264,14 @@ class EventAppender:
 
     def append_all(self, events: Iterable[EventTables], span: TimeWindow) -> TimeWindow:
         """Add all ``events``; return ``span`` widened to hold them."""
-        starts, ends = [span.start_ns], [span.end_ns]
-        is_empty = span.duration_ns == 0
+        found = [span] if span.duration_ns else []
         for tables in events:
             self.append(tables)
-            append_traceprof_events(self._connection, tables, self._strings)
-            for table in tables.values():
-                if len(table):
-                    starts.append(int(table["start_ns"].min()))
-                    last = "end_ns" if "end_ns" in table else "start_ns"
-                    ends.append(int(table[last].max()))
-        if is_empty and len(starts) > 1:
-            starts, ends = starts[1:], ends[1:]
-        return TimeWindow(min(starts), max(ends))
+            sidecar.append_traceprof_events(self._connection, tables, self._strings)
+            for table in filter(len, tables.values()):
+                last = table["end_ns" if "end_ns" in table else "start_ns"]
+                found.append(TimeWindow(int(table["start_ns"].min()), int(last.max())))
+        return reduce(or_, found or [span])
 
     def append(self, tables: EventTables) -> None:
         """Add ranges and marks to ``NVTX_EVENTS``."""
@@ -294,7 +284,10 @@ class EventAppender:
 
     def _append(self, frame: pd.DataFrame, event_type: np.ndarray | int) -> None:
         if self._last is None:
-            self._last = self._prepare()
+            sidecar.create(self._connection, schema.NVTX, schema.NSYS_TABLES)
+            process = schema.process_sql("globalTid")
+            last = f"SELECT {process}, max(domainId) FROM {schema.NVTX} GROUP BY 1"
+            self._last = dict(self._connection.execute(last))  # process → its last domain so far
         is_span = "end_ns" in frame
         insert_columns(
             self._connection,
@@ -304,20 +297,12 @@ class EventAppender:
                 "end": frame["end_ns"] if is_span else None,
                 "eventType": event_type,
                 "category": without_absent(frame["category"]) if is_span else None,
-                "globalTid": global_ids(frame),
+                "globalTid": sidecar.global_ids(frame),
                 "textId": self._strings.ids_of(frame["name"]),
                 "domainId": self._domains_of(frame),
                 **_payloads(frame["payload"].to_numpy()),
             },
         )
-
-    def _prepare(self) -> dict[int, int]:
-        """Make the table; return process → the last id of a domain that it has there."""
-        create(self._connection, schema.NVTX, schema.NSYS_TABLES)
-        last = (
-            f"SELECT {schema.process_sql('globalTid')}, max(domainId) FROM {schema.NVTX} GROUP BY 1"
-        )
-        return dict(self._connection.execute(last))
 
     def _domains_of(self, frame: pd.DataFrame) -> list[int]:
         """Return the id of the domain of each row; ids count per process."""

@@ -12,20 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace, outline, recognised
 from traceprof.formats.contract import Outline, ReadOptions, outline_of, trace_of_outline
+from traceprof.formats.runs import ranks
 from traceprof.formats.runs.manifest import (
     attempts_in,
     chosen_attempt,
     is_work_folder,
     read_manifest,
     warning_on_attempts,
-)
-from traceprof.formats.runs.ranks import (
-    LARGEST_RANK,
-    RankClaim,
-    Work,
-    claims_of,
-    numbered,
-    varying_number,
 )
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
@@ -35,7 +28,7 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 if TYPE_CHECKING:
     from traceprof.workers.remote import Pool
 
-_Told: TypeAlias = tuple[Trace, Callable[[], Work]]
+_Told: TypeAlias = tuple[Trace, Callable[[], ranks.Work]]
 """What a file says of itself, and where its device work is."""
 _SUFFIXES: Final = frozenset(
     {".sqlite", ".nvprof", ".nsys-rep", ".qdrep", ".qdstrm", ".nvvp", ".json", ".gz"}
@@ -165,7 +158,7 @@ def _opened(
     allow_missing: bool,
 ) -> RunFiles:
     found = _find(paths)
-    claims: list[RankClaim] = []
+    claims: list[ranks.RankClaim] = []
     warnings: list[str] = _choose_life(found, life)
     if len(found.labels) > 1:
         names = ", ".join(sorted(found.labels))
@@ -178,11 +171,11 @@ def _opened(
             warnings.append(f"left out: {told}")
             continue
         trace, work = told
-        claims += claims_of(trace, path, found.told.get(path, {}), work)
+        claims += ranks.claims_of(trace, path, found.told.get(path, {}), work)
     if not claims:
         why = f" ({warnings[0]})" if warnings else ""
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found{why}")
-    members, more = numbered(claims, varying_number(found.files))
+    members, more = ranks.numbered(claims, ranks.varying_number(found.files))
     return _run(found, members, claims, [*warnings, *more])
 
 
@@ -200,12 +193,12 @@ def _choose_life(found: _Found, wanted: int | None) -> list[str]:
     return [warning]
 
 
-def _work_in(path: Path, trace: Trace, options: ReadOptions) -> Work:
+def _work_in(path: Path, trace: Trace, options: ReadOptions) -> ranks.Work:
     """Return where the device work of a file is, of which ``options`` may have read a part."""
     return measure_each([trace], _work_of, path, options)[0]
 
 
-def _work_of(trace: Trace, path: Path, options: ReadOptions) -> Work:
+def _work_of(trace: Trace, path: Path, options: ReadOptions) -> ranks.Work:
     is_whole = all(map(options.reads_whole, DEVICE_TABLES))
     return (outline_of(trace) if is_whole else outline(path)).device_rows
 
@@ -238,10 +231,10 @@ def _is_trace(folder: Path) -> bool:
 
 
 def _run(
-    found: _Found, members: list[RankTrace], claims: list[RankClaim], warnings: list[str]
+    found: _Found, members: list[RankTrace], claims: list[ranks.RankClaim], warnings: list[str]
 ) -> RunFiles:
     told = found.world_size, *(claim.world_size for claim in claims)
-    world_size = max((size for size in told if size <= LARGEST_RANK + 1), default=ABSENT)
+    world_size = max((size for size in told if size <= ranks.LARGEST_RANK + 1), default=ABSENT)
     if world_size < max(told):
         warnings.append(f"not believed: a world of {max(told)} ranks")
     run = RunFiles(found.label, tuple(members), world_size, tuple(warnings))

@@ -16,21 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceprof.errors import TraceError
-from traceprof.formats.sqlite.columns import (
-    NULL_REAL,
-    Column,
-    ColumnType,
-    all_decoded,
-    all_null,
-    categorical,
-)
+from traceprof.formats.sqlite import columns as cells
 
 _BATCH_ROWS: Final = 65_536
 
 
 def stream_columns(
-    path: Path, uri: str, queries: Sequence[str], kinds: Mapping[str, ColumnType], table: str
-) -> dict[str, Column]:
+    path: Path, uri: str, queries: Sequence[str], kinds: Mapping[str, cells.ColumnType], table: str
+) -> dict[str, cells.Column]:
     """Return the columns of the rows of all ``queries``, which run side by side.
 
     Args:
@@ -66,25 +59,27 @@ def _stream(path: Path, uri: str, sql: str) -> Iterator[pa.RecordBatch]:
         raise TraceError(f"{path}: cannot be read ({reason})") from error
 
 
-def _to_column(path: Path, name: str, kind: ColumnType, parts: Sequence[pa.Array]) -> Column:
+def _to_column(
+    path: Path, name: str, kind: cells.ColumnType, parts: Sequence[pa.Array]
+) -> cells.Column:
     whole = pa.chunked_array(parts) if parts else None
     if whole is None or len(whole) == 0:
-        return all_null(kind, 0)
-    if kind is ColumnType.TEXT:
+        return cells.all_null(kind, 0)
+    if kind is cells.ColumnType.TEXT:
         return _to_categorical(whole)
-    if kind is ColumnType.INTEGER:
+    if kind is cells.ColumnType.INTEGER:
         if not pa.types.is_integer(whole.type):
             raise TraceError(f"{path}: column {name} is not of whole numbers")
         return np.asarray(whole.to_numpy(), np.int64)
     values = np.array(whole.to_numpy(), np.float64)
-    values[values == NULL_REAL] = np.nan
+    values[values == cells.NULL_REAL] = np.nan
     return values
 
 
 def _to_categorical(whole: pa.ChunkedArray) -> pd.Categorical:
     if not pa.types.is_binary(whole.type):  # what ADBC makes of a result without rows
-        return all_null(ColumnType.TEXT, len(whole))  # type: ignore[return-value]
+        return cells.all_null(cells.ColumnType.TEXT, len(whole))  # type: ignore[return-value]
     encoded = pc.dictionary_encode(whole).unify_dictionaries()
-    names = all_decoded(encoded.chunk(0).dictionary.to_pylist())
+    names = cells.all_decoded(encoded.chunk(0).dictionary.to_pylist())
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
-    return categorical(codes, names)
+    return cells.categorical(codes, names)

@@ -319,7 +319,6 @@ def copy_strings(
         )
 
 
-_STARTS: Final = ("start", "timestamp")
 _FOREIGN_STARTS: Final = ("start", "timestamp", "start_ns", "startns", "timestamp_ns", "ts", "time")
 _FOREIGN_ENDS: Final = ("end", "end_ns", "endns")
 _LOOKED_AT: Final = 1000
@@ -381,11 +380,10 @@ def times_of(table: SourceTable, *, foreign: bool = False) -> Times | None:
 
     ``foreign``: of a table that nobody knows, by more names.
     """
+    if not foreign and table.has("start"):
+        return Times("start", "end" if table.has("end") else "")
     if not foreign:
-        start = next((column for column in _STARTS if table.has(column)), None)
-        if start is None:
-            return None
-        return Times(start, "end" if start == "start" and table.has("end") else "")
+        return Times("timestamp") if table.has("timestamp") else None
     names = {column.lower(): column for column in table.types}
     start = next((names[name] for name in _FOREIGN_STARTS if name in names), None)
     end = next((names[name] for name in _FOREIGN_ENDS if name in names), "")

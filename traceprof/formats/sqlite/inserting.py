@@ -66,7 +66,11 @@ def insert_columns(connection: sqlite3.Connection, table: str, columns: Mapping[
         for name, values in columns.items()
         if values is not None
     }
-    told = {name: values for name, values in filled.items() if _tells(values)} or filled
+    told = {
+        name: values  # all that has a value other than NULL, and NaN, which is NULL
+        for name, values in filled.items()
+        if any(value is not None and value == value for value in values)
+    } or filled
     names = ", ".join(f'"{name}"' for name in told)
     row = f"({', '.join('?' * len(told))})"
     rows = zip(*told.values(), strict=True)
@@ -77,11 +81,6 @@ def insert_columns(connection: sqlite3.Connection, table: str, columns: Mapping[
     for n_rows, given in ((n_together, together), (1, rows)):
         insert = f'INSERT INTO "{table}" ({names}) VALUES {", ".join([row] * n_rows)}'
         connection.executemany(insert, given)
-
-
-def _tells(values: list[Any]) -> bool:
-    """Return whether any value of a column is other than NULL."""
-    return any(value is not None and value == value for value in values)
 
 
 def _is_column(values: Any) -> bool:

@@ -5,10 +5,12 @@ Found in one pass over each table of the file, by its pages or by aggregates in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
+from itertools import islice
 from operator import or_
 from typing import Any, Final
 
@@ -94,31 +96,27 @@ def scan_each(database: Database, sources: Sequence[RowSource], zero_ns: int = 0
 def _scans_by_sql(database: Database, sources: Sequence[RowSource]) -> list[Scan]:
     """Return what each source holds, by aggregates of SQLite."""
     _check_rows(database, dict.fromkeys(source.table for source in sources))
-    totals = [source.select(database, _totals_of(source)) for source in sources]
+    totals = [
+        source.select(
+            database,
+            f"count(*), count({source.end or '*'}), min({source.start}), max({source.start}), "
+            f"max({source.end or 'NULL'})",
+        )
+        for source in sources
+    ]
     # To group is to sort: who has rows is found without.
     owned = [source for source in sources if source.owner]
     distinct = [source.select(database, f"DISTINCT {', '.join(source.owner)}") for source in owned]
     answers = iter(database.rows_of_each([*totals, *distinct]))
-    extents = [_extent_of(*next(answers)[0]) for _ in sources]
+    extents = []
+    for ((n_rows, n_ended, first, latest, last),) in islice(answers, len(sources)):
+        end = latest if last is None else max(latest, last)
+        told = n_rows, n_rows - n_ended, first, end
+        extents.append(TableExtent(*map(int, told)) if n_rows else TableExtent())
     return [
         Scan(extent, next(answers) if source.owner else [])
         for source, extent in zip(sources, extents, strict=True)
     ]
-
-
-def _totals_of(source: RowSource) -> str:
-    """Return the SQL of how many rows there are, without an end, and of first and last times."""
-    n_open, last = "0", "NULL"
-    if source.end:
-        n_open, last = f"count(*) - count({source.end})", f"max({source.end})"
-    return f"count(*), {n_open}, min({source.start}), max({source.start}), {last}"
-
-
-def _extent_of(n_rows: int, n_open: int, first: int, latest: int, last: int | None) -> TableExtent:
-    if not n_rows:
-        return TableExtent()
-    end = latest if last is None else max(latest, last)
-    return TableExtent(n_rows, n_open, int(first), int(end))
 
 
 def _check_rows(database: Database, tables: Iterable[str]) -> None:
@@ -203,9 +201,9 @@ class Survey:
 
     def process_rows(self, name: str) -> dict[int, int]:
         """Return process → how many rows; of a table of `OUTLINED_TABLES` that was not read."""
-        found: dict[int, int] = {}
+        found = Counter[int]()
         for (process, _), n_rows in self.device_rows(name).items():
-            found[process] = found.get(process, 0) + n_rows
+            found[process] += n_rows
         return found
 
     def device_rows(self, name: str) -> dict[tuple[int, int], int]:
@@ -213,11 +211,10 @@ class Survey:
 
         Of tables that were not read.
         """
-        found: dict[tuple[int, int], int] = {}
-        for _, source, scan in self._owned([name]):
+        found = Counter[tuple[int, int]]()
+        for source, scan in self._owned([name]):
             for owner, n_rows in self._n_of(source, scan).items():
-                place = source.place(owner)
-                found[place] = found.get(place, 0) + n_rows
+                found[source.place(owner)] += n_rows
         return found
 
     def worked(self, device_of: Callable[[int, int], int]) -> set[int]:
@@ -232,16 +229,14 @@ class Survey:
 
     def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
         """Return how many rows of a table satisfy a condition in SQL."""
-        queries = [
-            source.select(self.database, "count(*)", condition(source))
-            for source in self.sources.get(name, ())
-        ]
+        sources = self.sources.get(name, ())
+        queries = [one.select(self.database, "count(*)", condition(one)) for one in sources]
         return sum(int(rows[0][0]) for rows in self.database.rows_of_each(queries))
 
-    def _owned(self, names: Iterable[str]) -> list[tuple[str, RowSource, Scan]]:
+    def _owned(self, names: Iterable[str]) -> list[tuple[RowSource, Scan]]:
         """Return the sources of tables that were not read that say whose their rows are."""
         return [
-            (name, source, self._scans[name, source])
+            (source, self._scans[name, source])
             for name in names
             for source in self.sources.get(name, ())
             if source.process and name not in self.frames
@@ -249,8 +244,7 @@ class Survey:
 
     def _places(self, names: Iterable[str]) -> set[tuple[int, int]]:
         """Return (process, device as the file numbers it) of the rows that were not read."""
-        found = self._owned(names)
-        return {source.place(owner) for _, source, scan in found for owner in scan.owners}
+        return {one.place(owner) for one, scan in self._owned(names) for owner in scan.owners}
 
     def _n_of(self, source: RowSource, scan: Scan) -> Mapping[tuple[Any, ...], int]:
         """Return how many rows each owner has."""
@@ -282,12 +276,11 @@ def outline_from(
         survey: of the same file.
         device_of: the device of the Trace, of a process and the number that the file gives it.
     """
-    device_rows: dict[str, dict[tuple[int, int], int]] = {}
+    device_rows: dict[str, Counter[tuple[int, int]]] = {}
     for name in DEVICE_TABLES:
-        counts = device_rows[name] = {}
+        counts = device_rows[name] = Counter()
         for (process, ordinal), n_rows in survey.device_rows(name).items():
-            place = process, device_of(process, ordinal)
-            counts[place] = counts.get(place, 0) + n_rows
+            counts[process, device_of(process, ordinal)] += n_rows
     return Outline(
         trace,
         {name: survey.extent(name).n_rows for name in EVENT_TABLES},

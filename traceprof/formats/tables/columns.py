@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceprof.model.tables import ABSENT, TABLES, ColumnKind, Table, make_table, unit_of
+from traceprof.model.tables import ABSENT, TABLES, ColumnKind, make_table, unit_of
 
 _STORED: Final[Mapping[ColumnKind, pa.DataType]] = {
     ColumnKind.TIME: pa.int64(),
@@ -89,14 +89,10 @@ def frame_of(name: str, stored: pa.Table, names: Mapping[str, Sequence[str]]) ->
         for column, kind in table.columns.items()
         if column in stored.column_names
     }
-    return _complete(table, columns, stored.num_rows)
-
-
-def _complete(table: Table, columns: dict[str, Any], n_rows: int) -> pd.DataFrame:
     missing = {c for c, kind in table.columns.items() if kind is ColumnKind.TIME} - columns.keys()
-    if missing and n_rows:
-        raise pa.ArrowInvalid(f"table {table.name} without {', '.join(sorted(missing))}")
-    return make_table(table.name, columns)
+    if missing and stored.num_rows:
+        raise pa.ArrowInvalid(f"table {name} without {', '.join(sorted(missing))}")
+    return make_table(name, columns)
 
 
 def _values(stored: pa.ChunkedArray, kind: ColumnKind, order: Sequence[str]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from traceprof.errors import TraceError
 from traceprof.formats.contract import ReadOptions
 from traceprof.formats.tables.columns import Names, batch_of, frame_of, schema_of
-from traceprof.formats.tables.format import MANIFEST
+from traceprof.formats.tables.format import FORMAT, MANIFEST
 from traceprof.model.tables import TABLES, ColumnKind, unit_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, TraceInfo, make_trace
@@ -107,9 +107,6 @@ def read_manifest(folder: Path) -> FolderManifest:
     return replace(told, info=info, recorded=recorded, tables=tables)
 
 
-FORMAT_NAME: Final = "tables"
-
-
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a folder of tables."""
     told = read_manifest(path)
@@ -123,7 +120,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
     devices = tables["devices"]
     worked = devices.loc[devices["used"] == 1, "device"]
     trace = make_trace(told.info, tables, told.recorded, TimeWindow(*told.span_ns), worked)
-    return replace(trace, info=replace(trace.info, format=trace.info.format or FORMAT_NAME))
+    return replace(trace, info=replace(trace.info, format=trace.info.format or FORMAT.name))
 
 
 def _read_table(folder: Path, name: str, told: FolderManifest) -> pd.DataFrame:
@@ -184,7 +181,9 @@ class FolderWriter:
     def add(self, name: str, frame: pd.DataFrame) -> None:
         """Append rows to table ``name``: parts come in the order of their times."""
         table = self._open.get(name) or self._begin(name)
-        for rows in _batches(frame):
+        # Without rows there is one part, too: it has the names.
+        for first in range(0, max(1, len(frame)), _BATCH_ROWS):
+            rows = frame.iloc[first : first + _BATCH_ROWS]
             table.writer.write_batch(batch_of(name, rows, table.names))
             table.n_rows += len(rows)
 
@@ -194,13 +193,12 @@ class FolderWriter:
             if name not in self._open:
                 self._begin(name)
             self._open[name].writer.close()
-        stored = {
+        tables = {
             name: TableFile(
-                table.file, table.n_rows, {c: list(names) for c, names in table.names.items()}
+                one.file, one.n_rows, {c: list(names) for c, names in one.names.items()}
             )
-            for name, table in self._open.items()
+            for name, one in ((name, self._open[name]) for name in TABLES)
         }
-        tables = {name: stored[name] for name in TABLES}
         times = span.start_ns, span.end_ns
         FolderManifest(_VERSION, self.storage, info, recorded, times, tables).write(self.folder)
 
@@ -210,12 +208,6 @@ class FolderWriter:
         names = {column: Names() for column, kind in kinds.items() if kind is ColumnKind.NAME}
         self._open[name] = _Open(file, _writer(self.folder / file, name, self.storage), names)
         return self._open[name]
-
-
-def _batches(frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    # Without rows there is one part, too: it has the names.
-    for first in range(0, max(1, len(frame)), _BATCH_ROWS):
-        yield frame.iloc[first : first + _BATCH_ROWS]
 
 
 def _writer(path: Path, name: str, storage: Storage) -> Any:

@@ -12,14 +12,7 @@ import pandas as pd
 
 from traceprof.formats.compiled import address, addresses, loaded
 from traceprof.formats.sqlite.columns import ColumnType
-from traceprof.formats.sqlite.pages.tree import (
-    Layout,
-    Leaves,
-    NotPlainError,
-    Numbers,
-    PageFile,
-    windows,
-)
+from traceprof.formats.sqlite.pages import tree
 
 _KINDS: Final = {ColumnType.INTEGER: 0, ColumnType.REAL: 1, ColumnType.TEXT: 2}
 _FAULTS: Final = {
@@ -47,7 +40,7 @@ Mask: TypeAlias = "npt.NDArray[np.bool_]"
 class Texts:
     """The text of each row: ``distinct[codes]``."""
 
-    codes: Numbers
+    codes: tree.Numbers
     distinct: list[bytes]
 
 
@@ -61,13 +54,13 @@ class RowBlock:
     """
 
     data: npt.NDArray[np.uint8]
-    n_rows: Numbers
-    ids: Numbers
-    odd: Numbers
-    values: Mapping[str, Numbers]
-    lengths: Mapping[str, Numbers]
+    n_rows: tree.Numbers
+    ids: tree.Numbers
+    odd: tree.Numbers
+    values: Mapping[str, tree.Numbers]
+    lengths: Mapping[str, tree.Numbers]
 
-    def only(self, rows: Numbers) -> RowBlock:
+    def only(self, rows: tree.Numbers) -> RowBlock:
         """Return some of the rows."""
         odd = np.flatnonzero(np.isin(rows, self.odd))
         values, lengths = (
@@ -105,7 +98,7 @@ class RowBlock:
         As for LIKE, a text ends at its first zero byte.
 
         Raises:
-            NotPlainError: texts overlap.
+            tree.NotPlainError: texts overlap.
         """
         data, starts, lengths = self.data, self.values[name], self.lengths[name]
         found = np.zeros(len(self.ids), np.bool_)
@@ -115,7 +108,7 @@ class RowBlock:
         order = rows[np.argsort(starts[rows])]
         ends = starts[order] + lengths[order]
         if (starts[order[1:]] < ends[:-1]).any():
-            raise NotPlainError("rows that overlap")
+            raise tree.NotPlainError("rows that overlap")
         first, last = int(starts[order[0]]), int(ends[-1])
         lower = data[first:last] | _TO_LOWER
         for word in words:
@@ -132,7 +125,7 @@ class RowBlock:
 
     def starts_with(self, name: str, prefixes: Sequence[bytes]) -> Mask:
         """Return which texts start with one of ``prefixes``, of up to eight bytes."""
-        words = windows(self.data, "<u8")[self.values[name]]
+        words = tree.windows(self.data, "<u8")[self.values[name]]
         found = np.zeros(len(self.ids), np.bool_)
         for prefix in prefixes:
             mask = np.uint64((1 << 8 * len(prefix)) - 1)
@@ -141,14 +134,14 @@ class RowBlock:
         return found
 
 
-Decode: TypeAlias = Callable[[Leaves], RowBlock]
+Decode: TypeAlias = Callable[[tree.Leaves], RowBlock]
 """Makes a block of the rows in some leaves, valid until the next one is made.
 
 It raises `NotPlainError` where something is wrong with a page or a row. It belongs to one thread.
 """
 
 
-def decoder_of(file: PageFile, layout: Layout, kinds: Mapping[str, ColumnType]) -> Decode:
+def decoder_of(file: tree.PageFile, layout: tree.Layout, kinds: Mapping[str, ColumnType]) -> Decode:
     """Return what decodes leaves of a table of which these columns are wanted."""
     names = sorted(kinds.keys() - {layout.alias}, key=layout.places.__getitem__)
     texts = [name for name in names if kinds[name] is ColumnType.TEXT]
@@ -160,7 +153,7 @@ def decoder_of(file: PageFile, layout: Layout, kinds: Mapping[str, ColumnType]) 
     buffer = np.zeros(0, np.uint8)
     decode_pages = loaded().traceprof_decode
 
-    def decode(leaves: Leaves) -> RowBlock:
+    def decode(leaves: tree.Leaves) -> RowBlock:
         nonlocal buffer
         file.check_numbers(leaves.pages)
         n_kept = len(leaves.pages) if texts else _PAGES_AT_ONCE
@@ -183,10 +176,10 @@ def decoder_of(file: PageFile, layout: Layout, kinds: Mapping[str, ColumnType]) 
             *(address(ids), address(is_odd), room, address(n_rows)),
         )
         if n < 0:
-            raise NotPlainError(_FAULTS[n])
+            raise tree.NotPlainError(_FAULTS[n])
         is_empty_table = len(n_rows) == 1 and leaves.highs[0] == ~leaves.lows[0]
         if not n_rows.all() and not is_empty_table:
-            raise NotPlainError("a page without rows")
+            raise tree.NotPlainError("a page without rows")
         columns = {name: column[:n] for name, column in values.items()}
         if layout.alias is not None:
             columns[layout.alias] = ids[:n]
@@ -202,7 +195,9 @@ def decoder_of(file: PageFile, layout: Layout, kinds: Mapping[str, ColumnType]) 
     return decode
 
 
-def owners_of(numbers: Numbers, bits: int, devices: Numbers | None) -> tuple[Numbers, Numbers]:
+def owners_of(
+    numbers: tree.Numbers, bits: int, devices: tree.Numbers | None
+) -> tuple[tree.Numbers, tree.Numbers]:
     """Return the first row of each owner, and how many rows each has.
 
     An owner is a number without its lowest ``bits`` and, where there are devices, a device.
@@ -248,11 +243,11 @@ def joined_texts(parts: Sequence[Texts]) -> Texts:
 
 
 def _grouped(
-    data: npt.NDArray[np.uint8], starts: Numbers, lengths: Numbers
-) -> tuple[Numbers, Numbers]:
+    data: npt.NDArray[np.uint8], starts: tree.Numbers, lengths: tree.Numbers
+) -> tuple[tree.Numbers, tree.Numbers]:
     """Return the group of rows with the same text that each row is in, and the first of each."""
     n_words = -(-int(lengths.max()) // 8)
-    table = windows(data, f"V{8 * n_words}")[starts].view("<u8").reshape(len(starts), -1)
+    table = tree.windows(data, f"V{8 * n_words}")[starts].view("<u8").reshape(len(starts), -1)
     words = []
     mixed = lengths.view(np.uint64) * _FACTORS[-1]
     for number in range(n_words):

@@ -13,26 +13,10 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.sqlite.columns import (
-    NULL_REAL,
-    Column,
-    ColumnType,
-    all_decoded,
-    all_null,
-    categorical,
-    expression,
-)
+from traceprof.formats.sqlite import columns as cells
 from traceprof.formats.sqlite.conditions import Condition
+from traceprof.formats.sqlite.pages import tree
 from traceprof.formats.sqlite.pages.blocks import RowBlock, Texts, decoder_of, joined_texts
-from traceprof.formats.sqlite.pages.tree import (
-    Identity,
-    Layout,
-    Leaves,
-    NotPlainError,
-    Numbers,
-    leaves_of,
-    open_pages,
-)
 from traceprof.formats.sqlite.schema import Query, quoted
 
 _BLOCK_BYTES: Final = 2 << 20
@@ -43,7 +27,7 @@ _ODD_SHARE: Final = 50
 """Of rows that SQLite has to read there may be so many, and one of so many: else it reads all."""
 _AT_ONCE: Final = 500
 _LEAST_ROW_BYTES: Final = 6
-_IN_PLACE: Final = {ColumnType.INTEGER: np.int64, ColumnType.REAL: np.float64}
+_IN_PLACE: Final = {cells.ColumnType.INTEGER: np.int64, cells.ColumnType.REAL: np.float64}
 
 T = TypeVar("T")
 
@@ -59,20 +43,23 @@ class PageTable:
     """
 
     path: Path
-    identity: Identity
-    layout: Layout
+    identity: tree.Identity
+    layout: tree.Layout
 
-    def leaves(self) -> Leaves:
+    def leaves(self) -> tree.Leaves:
         """Return the pages of its rows.
 
         Raises:
-            NotPlainError: they cannot be found.
+            tree.NotPlainError: they cannot be found.
         """
-        with open_pages(self.path, self.identity) as file:
-            return leaves_of(file, self.layout.root)
+        with tree.open_pages(self.path, self.identity) as file:
+            return tree.leaves_of(file, self.layout.root)
 
     def map(
-        self, kinds: Mapping[str, ColumnType], leaves: Leaves, made_of: Callable[[RowBlock, int], T]
+        self,
+        kinds: Mapping[str, cells.ColumnType],
+        leaves: tree.Leaves,
+        made_of: Callable[[RowBlock, int], T],
     ) -> list[T]:
         """Return what ``made_of`` makes of each block of the rows and the number of its first leaf.
 
@@ -84,10 +71,10 @@ class PageTable:
             made_of: makes something of the rows of some of these leaves.
 
         Raises:
-            NotPlainError: not every row can be decoded.
+            tree.NotPlainError: not every row can be decoded.
         """
         place = threading.local()  # what a thread keeps from block to block
-        with open_pages(self.path, self.identity) as file:
+        with tree.open_pages(self.path, self.identity) as file:
             n_leaves = max(_BLOCK_BYTES // file.page_bytes, 1)
 
             def run(first: int) -> T:
@@ -110,13 +97,15 @@ class _Room:
     ids have gaps, how many rows there are in a leaf is known when it was decoded.
     """
 
-    first_rows: Numbers
+    first_rows: tree.Numbers
     columns: dict[str, npt.NDArray[Any]]
     n_rows: int = 0
     has_gaps: bool = False
 
 
-def _room_for(leaves: Leaves, page_bytes: int, columns: Mapping[str, ColumnType]) -> _Room | None:
+def _room_for(
+    leaves: tree.Leaves, page_bytes: int, columns: Mapping[str, cells.ColumnType]
+) -> _Room | None:
     """Return memory for all rows of these leaves; None where their number cannot be foreseen."""
     most = page_bytes // _LEAST_ROW_BYTES
     n_rows = leaves.highs[:-1] - np.append(0, leaves.lows[1:-1])[: len(leaves.pages) - 1]
@@ -133,18 +122,18 @@ class _Part:
     """Columns of some rows, and which of these SQLite has to read."""
 
     n_rows: int
-    odd: Numbers
-    odd_ids: Numbers
+    odd: tree.Numbers
+    odd_ids: tree.Numbers
     columns: dict[str, Any] = field(default_factory=dict)
 
 
 def read_pages(
     table: PageTable,
     query: Query,
-    columns: Mapping[str, ColumnType],
-    leaves: Leaves,
+    columns: Mapping[str, cells.ColumnType],
+    leaves: tree.Leaves,
     where: Condition | None = None,
-) -> dict[str, Column]:
+) -> dict[str, cells.Column]:
     """Return columns of a table as `Database.read_columns` does.
 
     Args:
@@ -155,11 +144,11 @@ def read_pages(
         where: which rows are wanted.
 
     Raises:
-        NotPlainError: SQLite itself has to read the table.
+        tree.NotPlainError: SQLite itself has to read the table.
     """
     kinds = kinds_to_decode(table.layout, columns, where)
     if not len(leaves.pages):
-        return {name: all_null(kind, 0) for name, kind in columns.items()}
+        return {name: cells.all_null(kind, 0) for name, kind in columns.items()}
     room = None if where else _room_for(leaves, table.identity.page_bytes, columns)
     parts = _parts(table, leaves, kinds, columns, where, room)
     if room is not None and room.has_gaps:
@@ -169,11 +158,11 @@ def read_pages(
     odd = [part.odd + first for part, first in zip(parts, n_rows[:-1], strict=True)]
     ids = np.concatenate([part.odd_ids for part in parts])
     if len(ids) > max(_MOST_ODD, int(n_rows[-1]) // _ODD_SHARE):
-        raise NotPlainError("too many rows that are not plain")
+        raise tree.NotPlainError("too many rows that are not plain")
     patch = _Patch(ids, ids, [])
     if len(ids):
         patch = _patch_for(table.layout, query, columns, where, np.concatenate(odd), ids)
-    result: dict[str, Column] = {}
+    result: dict[str, cells.Column] = {}
     for place, (name, kind) in enumerate(columns.items()):
         if room is not None and name in room.columns:
             found = [room.columns.pop(name)[: room.n_rows]]
@@ -185,9 +174,9 @@ def read_pages(
 
 def _parts(
     table: PageTable,
-    leaves: Leaves,
-    kinds: Mapping[str, ColumnType],
-    columns: Mapping[str, ColumnType],
+    leaves: tree.Leaves,
+    kinds: Mapping[str, cells.ColumnType],
+    columns: Mapping[str, cells.ColumnType],
     where: Condition | None,
     room: _Room | None,
 ) -> list[_Part]:
@@ -218,23 +207,23 @@ def _parts(
 
 
 def kinds_to_decode(
-    layout: Layout, columns: Mapping[str, ColumnType], where: Condition | None = None
-) -> dict[str, ColumnType]:
+    layout: tree.Layout, columns: Mapping[str, cells.ColumnType], where: Condition | None = None
+) -> dict[str, cells.ColumnType]:
     """Return the columns to decode, and how.
 
     Raises:
-        NotPlainError: a column is asked for in two ways, or in one that only SQLite knows.
+        tree.NotPlainError: a column is asked for in two ways, or in one that only SQLite knows.
     """
     kinds = dict(columns)
     for name, kind in (where.kinds if where else {}).items():
         if kinds.setdefault(name, kind) is not kind:
-            raise NotPlainError("a column of two types")
+            raise tree.NotPlainError("a column of two types")
     for name, kind in kinds.items():
-        is_alias = name == layout.alias and kind is not ColumnType.INTEGER
+        is_alias = name == layout.alias and kind is not cells.ColumnType.INTEGER
         if is_alias or name not in layout.places:
-            raise NotPlainError("a column that is not stored")
-        if kind is ColumnType.INTEGER and name in layout.as_real:
-            raise NotPlainError("whole numbers that become reals")
+            raise tree.NotPlainError("a column that is not stored")
+        if kind is cells.ColumnType.INTEGER and name in layout.as_real:
+            raise tree.NotPlainError("whole numbers that become reals")
     return kinds
 
 
@@ -245,45 +234,47 @@ class _Patch:
     Rows at the places ``dropped`` are not wanted after all.
     """
 
-    places: Numbers
-    dropped: Numbers
+    places: tree.Numbers
+    dropped: tree.Numbers
     rows: Sequence[tuple[Any, ...]]
 
 
-def _patched(kind: ColumnType, parts: list[Any], patch: _Patch, values: list[Any]) -> Column:
+def _patched(
+    kind: cells.ColumnType, parts: list[Any], patch: _Patch, values: list[Any]
+) -> cells.Column:
     """Return a column of all rows, whose parts were decoded, with ``values`` of the patch."""
-    if kind is ColumnType.TEXT:
+    if kind is cells.ColumnType.TEXT:
         n_rows = sum(len(part.codes) for part in parts)
         every = joined_texts([*parts, Texts(np.arange(len(values)), values)])
         codes = every.codes[:n_rows]
         codes[patch.places] = every.codes[n_rows:]
         codes = np.delete(codes, patch.dropped)
         if not len(codes):
-            return all_null(kind, 0)
+            return cells.all_null(kind, 0)
         is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
-        distinct = all_decoded(list(compress(every.distinct, is_used.tolist())))
-        return categorical((np.cumsum(is_used) - 1)[codes], distinct)
+        distinct = cells.all_decoded(list(compress(every.distinct, is_used.tolist())))
+        return cells.categorical((np.cumsum(is_used) - 1)[codes], distinct)
     whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    if kind is ColumnType.INTEGER:
+    if kind is cells.ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):
-            raise NotPlainError("something else where whole numbers belong")
+            raise tree.NotPlainError("something else where whole numbers belong")
         whole[patch.places] = np.array(values, np.int64)
     else:
         whole[patch.places] = np.array(values, np.float64)
-        whole[whole == NULL_REAL] = np.nan
+        whole[whole == cells.NULL_REAL] = np.nan
     return np.delete(whole, patch.dropped) if len(patch.dropped) else whole
 
 
 def _patch_for(
-    layout: Layout,
+    layout: tree.Layout,
     query: Query,
-    columns: Mapping[str, ColumnType],
+    columns: Mapping[str, cells.ColumnType],
     where: Condition | None,
-    places: Numbers,
-    ids: Numbers,
+    places: tree.Numbers,
+    ids: tree.Numbers,
 ) -> _Patch:
     """Return what SQLite reads of the rows with these ids, as far as they are wanted."""
-    told = [expression(quoted(name), kind) for name, kind in columns.items()]
+    told = [cells.expression(quoted(name), kind) for name, kind in columns.items()]
     select = f"SELECT {', '.join([layout.row_id, *told])} FROM {quoted(layout.table)}"
     condition = f" AND ({where.sql})" if where else ""
     keys: list[int] = ids.tolist()
@@ -294,6 +285,6 @@ def _patch_for(
         found |= {int(row[0]): row[1:] for row in query(sql)}
     is_found = np.array([key in found for key in keys], np.bool_)
     if where is None and not is_found.all():
-        raise NotPlainError("a row that SQLite does not find")
+        raise tree.NotPlainError("a row that SQLite does not find")
     rows = [found[key] for key in keys if key in found]
     return _Patch(places[is_found], places[~is_found], rows)

@@ -7,7 +7,7 @@ which, is exact: every row was looked at once. Of files that were read before it
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -268,7 +268,7 @@ def _scan(columns: Mapping[str, Numbers], asked: Counted) -> Scan:
 
 def _added(counts: Iterable[tuple[tuple[int, ...], int]]) -> dict[tuple[int, ...], int]:
     """Return how many rows each owner has, who may come several times."""
-    found: dict[tuple[int, ...], int] = {}
+    found = Counter[tuple[int, ...]]()
     for owner, n_rows in counts:
-        found[owner] = found.get(owner, 0) + n_rows
+        found[owner] += n_rows
     return found
