@@ -23,11 +23,8 @@ def recognises(candidate: Candidate) -> bool:
     if any(key in head for key in _KEYS):
         return True
     # Other tools put metadata of their own before it.
-    if is_packed:
-        further = unpacked_head(candidate.path, _FAR_BYTES)
-    else:
-        with candidate.path.open("rb") as file:
-            further = file.read(_FAR_BYTES)
+    with candidate.path.open("rb") as file:
+        further = unpacked_head(candidate.path, _FAR_BYTES) if is_packed else file.read(_FAR_BYTES)
     return any(key in further for key in _KEYS)
 
 

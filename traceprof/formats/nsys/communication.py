@@ -189,8 +189,7 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-_GROUP_START: Final = "ncclGroupStart"
-_GROUP_END: Final = "ncclGroupEnd"
+_GROUP: Final = ("ncclGroupStart", "ncclGroupEnd")
 _COMMUNICATOR: Final = "NCCL communicator ID"
 _BYTES: Final = "Message size [bytes]"
 _SIZE: Final = "No. of ranks"
@@ -279,7 +278,9 @@ def _described(
     op, group = collective_op(name), _communicator(fields)
     joined = places.get((process, group))
     n_ranks, rank = (ABSENT, ABSENT) if joined is None else (joined.size, joined.rank)
-    n_bytes = _input_bytes(fields, op, n_ranks)
+    n_bytes = _number(fields, _BYTES)
+    if n_bytes != ABSENT and op in _PER_PEER:
+        n_bytes = n_bytes * n_ranks if n_ranks > 0 else ABSENT
     return op, n_bytes, group, n_ranks, rank, _number(fields, _PEER)
 
 
@@ -317,19 +318,11 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     )
 
 
-def _input_bytes(fields: Mapping[str, Any], op: str, size: int) -> int:
-    """Return the bytes that one rank puts in."""
-    n_bytes = _number(fields, _BYTES)
-    if n_bytes == ABSENT or op not in _PER_PEER:
-        return n_bytes
-    return n_bytes * size if size > 0 else ABSENT
-
-
 def _ends_of_groups(table: pd.DataFrame, calls: NcclCalls) -> npt.NDArray[np.int64]:
     """Return until when each call may launch its kernel: inside a group, only its end does."""
     latest = table["end_ns"].to_numpy().copy()
     begins = table["start_ns"].to_numpy()
-    opening, closing = (_by_lane(calls.only((name,))) for name in (_GROUP_START, _GROUP_END))
+    opening, closing = (_by_lane(calls.only((name,))) for name in _GROUP)
     for lane, rows in rows_by_values(table["process"], table["thread"]).items():
         opened, _ = opening.get(lane, (_NO_ROWS, _NO_ROWS))
         closed, ends = closing.get(lane, (_NO_ROWS, _NO_ROWS))

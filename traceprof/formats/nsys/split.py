@@ -81,9 +81,8 @@ def _copy_tables(copy: DatabaseCopy, processes: Collection[int], *, others: bool
             if events in copy.tables:
                 condition = f"{column} IN (SELECT {reference} FROM main.{events})"
         n_rows = copy.copy(name, condition)
-        is_event = owner is not None and _TIMES & table.types.keys()
-        if is_event and not name.startswith((*_OF_THE_NODE, _NO_EVENTS)):
-            n_events += n_rows
+        if owner and _TIMES & table.types.keys():
+            n_events += 0 if name.startswith((*_OF_THE_NODE, _NO_EVENTS)) else n_rows
     return n_events
 
 

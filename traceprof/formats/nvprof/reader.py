@@ -93,6 +93,7 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
     process, owner = str(file.process), "hex(objectId)"
     migrated = f"coalesce(CASE WHEN counterKind = 2 THEN srcId ELSE dstId END, {ABSENT})"
     is_migration = f"{_IS_KEPT} AND counterKind IN ({', '.join(map(str, MIGRATIONS))})"
+    markers = RowSource(f"{PREFIX}MARKER", whole("timestamp"), "", owner, process_of=_process_of)
     copies = [
         *_spans(process, "MEMCPY", "MEMCPY2", "MEMSET", device=_DEVICE),
         *_spans(process, "UNIFIED_MEMORY_COUNTER", device=migrated, where=is_migration),
@@ -103,7 +104,10 @@ def _sources(file: NvprofFile) -> dict[str, list[RowSource]]:
         "syncs": _spans(process, "SYNCHRONIZATION"),
         "api_calls": _spans(whole("processId"), "RUNTIME", "DRIVER"),
         "overheads": [replace(one, process_of=_process_of) for one in _spans(owner, "OVERHEAD")],
-        **{name: [_markers(owner, flag)] for name, flag in (("ranges", START), ("marks", MARK))},
+        **{
+            name: [replace(markers, where=f"{whole('flags')} & {flag}")]
+            for name, flag in (("ranges", START), ("marks", MARK))
+        },
     }
     return {
         name: [source for source in sources if source.table in file.database.tables]
@@ -116,17 +120,8 @@ def _spans(process: str, *tables: str, device: str = "", where: str = _IS_KEPT) 
     return [RowSource(PREFIX + table, *times, process, device, where) for table in tables]
 
 
-def _markers(owner: str, flag: int) -> RowSource:
-    where = f"{whole('flags')} & {flag}"
-    time = whole("timestamp")
-    return RowSource(PREFIX + "MARKER", time, "", owner, where=where, process_of=_process_of)
-
-
 def _process_of(digits: str) -> int:
     return int(object_ids([digits])[0][0])
-
-
-_ALWAYS_RECORDED: Final = frozenset({"kernels", "copies", "ranges", "marks"})
 
 
 def read(path: Path, options: ReadOptions) -> Trace:
@@ -268,7 +263,5 @@ class _Reading:
 
 def _recorded(has_rows: set[str]) -> set[str]:
     """Return what nvprof was asked for: device work and NVTX always, API calls unless not."""
-    recorded = has_rows | _ALWAYS_RECORDED
-    if has_rows.isdisjoint(DEVICE_TABLES):
-        recorded.add("api_calls")
-    return recorded
+    told = {"api_calls"} if has_rows.isdisjoint(DEVICE_TABLES) else set()
+    return has_rows | {"kernels", "copies", "ranges", "marks"} | told

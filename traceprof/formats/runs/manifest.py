@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -60,16 +61,13 @@ def read_manifest(path: Path) -> RunManifest | None:
         raise TraceError(f'{path}: a manifest without a list "ranks" of objects')
     launcher = {LAUNCHER: storable(path.name)}
     size, agents = value.get("world_size"), value.get("agents")
+    events = agents if isinstance(agents, list) else []
     return RunManifest(
         str(value.get("label") or value.get("run_id", "")),
         {_file(path, row): {**row, **launcher} for row in rows},
         size if isinstance(size, int) else len(rows),
         str(value.get("job") or ""),
-        [
-            {**event, **launcher}
-            for event in (agents if isinstance(agents, list) else [])
-            if isinstance(event, dict)
-        ],
+        [{**event, **launcher} for event in events if isinstance(event, dict)],
     )
 
 
@@ -77,16 +75,12 @@ def _file(path: Path, row: Mapping[str, Any]) -> Path:
     name = row.get("file")
     if not isinstance(name, str):
         raise TraceError(f'{path}: every entry of "ranks" needs a "file"')
-    if not _can_be_a_file(name):
+    encoded = b"\0"
+    with suppress(UnicodeEncodeError):
+        encoded = os.fsencode(name)
+    if b"\0" in encoded:
         raise TraceError(f"{path}: no file can be called {name!a}")
     return path.parent / name
-
-
-def _can_be_a_file(name: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
 
 
 def _with_texts(found: dict[str, Any]) -> dict[str, Any]:
@@ -130,9 +124,10 @@ def attempts_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...]:
         return tuple(known)
     groups: list[list[Attempt]] = []
     for one in known:
-        if not groups or not _is_of(one, groups[-1]):
-            groups.append([])
-        groups[-1].append(one)
+        if groups and _is_of(one, groups[-1]):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
     return tuple(one.numbered(life) for life, group in enumerate(groups) for one in group)
 
 

@@ -45,15 +45,15 @@ def claims_of(
         work: tells where the device work of the whole file is, if several processes share it.
     """
     environment = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
-    host = str(told.get("host") or trace.info.host or _host_in_name(path))
+    by_torch = _TORCH_NAME.fullmatch(path.name)  # its TensorBoard handler puts the host in front
+    host = str(told.get("host") or trace.info.host or (by_torch[1] if by_torch else ""))
     rack = str(told.get("rack") or rack_of(environment))
     found = [
         (replace(member, host=member.host or host, rack=rack), world_size)
         for member, world_size in _in_trace(trace, environment, work)
     ]
     if len(found) == 1:
-        ((member, world_size),) = found
-        found = [(_as_told(member, path, told, host), world_size)]
+        found = [(_as_told(found[0][0], path, told, host), found[0][1])]
     return [RankClaim(member, path, world_size) for member, world_size in found]
 
 
@@ -119,12 +119,6 @@ def _in_order_of_devices(work: Work) -> list[int]:
         first[process] = min(device, first.get(process, device))
     ordered = sorted(first, key=lambda process: (first[process], process))
     return [process for process in ordered if process >= 0]
-
-
-def _host_in_name(path: Path) -> str:
-    """Return the host in a name that torch's TensorBoard handler gave."""
-    found = _TORCH_NAME.fullmatch(path.name)
-    return found.group(1) if found else ""
 
 
 def numbered(

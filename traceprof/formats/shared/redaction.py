@@ -55,14 +55,14 @@ def shortened(trace: Trace) -> Trace:
 
     What is left says how long it was and ends in a hash of all of it, so that names stay distinct.
     """
-    return _with_texts(trace, _shortened_text, _shortened_text, TABLES.keys())
 
+    def shown(text: str) -> str:
+        if len(text) <= MOST_CHARACTERS:
+            return text
+        hashed = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        return f"{text[:MOST_CHARACTERS]}… ({len(text)} characters, {hashed})"
 
-def _shortened_text(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    hashed = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"{text[:MOST_CHARACTERS]}… ({len(text)} characters, {hashed})"
+    return _with_texts(trace, shown, shown, TABLES.keys())
 
 
 def _with_texts(
@@ -131,15 +131,12 @@ def _secrets_in_value(value: Any, name: str) -> Iterator[str]:
         for key, inner in value.items():
             yield from _secrets_in_value(inner, str(key))
     elif isinstance(value, list):
-        yield from _hidden([one for one in value if isinstance(one, str)])
+        told = secrets_of([one for one in value if isinstance(one, str)])
+        yield from (one for secret in told for one in secret.hidden)
         for inner in value:
             yield from _secrets_in_value(inner, name)
     elif isinstance(value, str | int):
         text = str(value)
         for line in (f"{name}={text}", *_LINES.split(text)):
-            yield from (one.rstrip("\0\r\n") for one in _hidden([line]))
-
-
-def _hidden(arguments: Sequence[str]) -> Iterator[str]:
-    for secret in secrets_of(arguments):
-        yield from secret.hidden
+            found = (one for secret in secrets_of([line]) for one in secret.hidden)
+            yield from (one.rstrip("\0\r\n") for one in found)
