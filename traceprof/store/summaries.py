@@ -41,12 +41,8 @@ def plain_run(run: Summary) -> dict[str, Any]:
 
 def _plain_result(result: Result) -> dict[str, Any]:
     rows = _plain_rows(result.spec, result.tables, result.notes)
-    return {
-        "declaration": _plain_spec(result.spec),
-        "tables": rows["tables"],
-        "scalars": dict(result.scalars),
-        "notes": rows["notes"],
-    }
+    own = {"tables": rows["tables"], "scalars": dict(result.scalars), "notes": rows["notes"]}
+    return {"declaration": _plain_spec(result.spec), **own}
 
 
 def _plain_rows(

@@ -12,6 +12,7 @@ from typing import Final
 
 from traceprof.errors import TraceError
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
+from traceprof.formats.sqlite.columns import decoded
 from traceprof.formats.sqlite.schema import codec_of, quoted, register_text, text_by
 from traceprof.model.cutting import REMOVED
 from traceprof.secrets import masked_text, secrets_of
@@ -76,21 +77,17 @@ def _is_environment(text: str) -> bool:
 def redaction_of(connection: sqlite3.Connection, schema: str) -> Redaction:
     """Return how the texts of an export are passed on, by what it says of its program."""
     rows: list[tuple[str, str]] = []
+    texts = f"CAST(name AS BLOB), CAST(value AS BLOB) FROM {schema}.META_DATA_CAPTURE"
     with suppress(sqlite3.OperationalError):  # not every version has that table
-        rows = [
-            (str(name or b"", "utf-8", "replace"), str(value or b"", "utf-8", "replace"))
-            for name, value in connection.execute(
-                "SELECT CAST(name AS BLOB), CAST(value AS BLOB)"
-                f" FROM {schema}.META_DATA_CAPTURE ORDER BY rowid"
-            )
-        ]
+        told = connection.execute(f"SELECT {texts} ORDER BY rowid")
+        rows = [(decoded(name or b""), decoded(value or b"")) for name, value in told]
     commands: dict[str, list[tuple[int, str]]] = {}
     for name, value in rows:
         if found := _ARGUMENT.fullmatch(name):
             commands.setdefault(found[1], []).append((int(found[2]), value))
-    lists = [[value for _, value in sorted(arguments)] for arguments in commands.values()]
+    lists = ([value for _, value in sorted(told)] for told in commands.values())
     arguments = [secret for one in lists for secret in secrets_of(one)]
-    variables = [value for name, value in rows if "ENVIRONMENT" in name.upper()]
+    variables = (value for name, value in rows if "ENVIRONMENT" in name.upper())
     lines = (line for variable in variables for line in variable.split("\0"))
     secrets = [*arguments, *(secret for line in lines for secret in secrets_of([line]))]
     return Redaction(
