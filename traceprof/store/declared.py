@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 from sqlite_utils import Database
 
-from traceprof.formats.sqlite.schema import quoted
 from traceprof.model.results import Column, Note, Unit
 from traceprof.secrets import storable
 
@@ -157,6 +156,11 @@ def table_name(result: str, table: str) -> str:
     """Return the name of a table of a result: ``kernels``' ``kernels`` is result_kernels."""
     parts = [result] if result == table else [result, table]
     return "result_" + "__".join(part.replace("-", "_") for part in parts)
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def rename_column(database: Database, table: str, old: str, new: str) -> None:
