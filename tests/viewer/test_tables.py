@@ -107,14 +107,14 @@ def test_another_window_computes_no_fact_of_the_whole_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     computed: Counter[tuple[Any, ...]] = Counter()
-    turn = facts._turn
 
-    def counting(key: Any) -> Any:
-        if sys._getframe(1).f_locals["of"].uncut is None:  # a fact of the whole is computed
-            computed[key] += 1
-        return turn(key)
+    class Counting(dict[Any, Any]):
+        def setdefault(self, key: Any, default: Any = None) -> Any:
+            if sys._getframe(1).f_locals["of"].uncut is None:  # a fact of the whole is computed
+                computed[key] += 1
+            return super().setdefault(key, default)
 
-    monkeypatch.setattr(facts, "_turn", counting)
+    monkeypatch.setattr(facts, "_rights", Counting())
     for run in (
         run_of(place_run(make_run(Plan(n_ranks=2)))),
         run_of(Ranks.of(make_run(Plan(n_ranks=1)).members[0].trace)),
