@@ -103,7 +103,7 @@ def record(
         grace_s=parse_grace(grace),
         gpu_metrics=gpu_metrics,
         say=message,
-        detail=message if verbose else _nothing,
+        detail=message if verbose else lambda _line: None,
     )
     recording = run_and_record(request)
     say_what_was_recorded(recording)
@@ -119,7 +119,7 @@ def say_what_was_recorded(recording: Recording) -> None:
     for note in recording.notes:
         message(note)
     if recording.output is not None:
-        ranks = f", ranks {_listed(recording.ranks)}" if recording.ranks else ""
+        ranks = f", ranks {', '.join(map(str, recording.ranks))}" if recording.ranks else ""
         what = (
             f"{_counted(recording.n_ranges, 'range', 'ranges')} "
             f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks}"
@@ -145,14 +145,6 @@ def _keep(saving: Saving, output: Path) -> None:
 
 def _counted(count: int, one: str, several: str) -> str:
     return f"{count} {one if count == 1 else several}"
-
-
-def _listed(ranks: tuple[int, ...]) -> str:
-    return ", ".join(map(str, ranks))
-
-
-def _nothing(_line: str) -> None:
-    pass
 
 
 def recover(

@@ -40,10 +40,6 @@ class SmLimits:
     shared_unit_bytes: int
     parts: int = 4
 
-    def default_bytes(self) -> int:
-        """Return the most shared memory of a block that did not ask for more."""
-        return _DEFAULT_SHARED_BYTES + self.reserved_bytes
-
 
 def _since_ampere(warps: int, blocks: int, shared_kib: int, registers: int = 65536) -> SmLimits:
     shared = shared_kib * 1024
@@ -135,11 +131,9 @@ def _blocks_by_registers(
 
 def _blocks_by_shared_memory(limits: SmLimits, shared_bytes: _Int64Array) -> _Int64Array:
     taken = _rounded_up(shared_bytes + limits.reserved_bytes, limits.shared_unit_bytes)
-    most = np.where(
-        shared_bytes > _DEFAULT_SHARED_BYTES,
-        limits.opt_in_bytes + limits.reserved_bytes,
-        limits.default_bytes(),
-    )
+    # A block that did not ask for more gets the default.
+    has_more = shared_bytes > _DEFAULT_SHARED_BYTES
+    most = limits.reserved_bytes + np.where(has_more, limits.opt_in_bytes, _DEFAULT_SHARED_BYTES)
     held = np.where(taken > 0, limits.shared_bytes // np.maximum(taken, 1), _NO_LIMIT)
     return np.where(taken > most, 0, held)
 

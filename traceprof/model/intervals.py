@@ -179,7 +179,12 @@ def union_lengths(
     key, first, last = (np.asarray(values, np.int64) for values in (keys, starts, ends))
     if not len(key):
         return np.zeros(n_keys, np.int64)
-    order = _by_key(key, first, n_keys)
+    small = key.astype(np.min_scalar_type(max(n_keys - 1, 0)))  # sorted by their digits
+    if not bool((first[1:] >= first[:-1]).all()):
+        order = np.argsort(first, kind="stable")
+        order = order[np.argsort(small[order], kind="stable")]
+    else:
+        order = np.argsort(small, kind="stable")
     key, first, last = key[order], first[order], last[order]
     reach = _furthest(key, last)
     opens = np.concatenate(([True], key[1:] != key[:-1]))
@@ -188,15 +193,6 @@ def union_lengths(
     sums = np.concatenate(([0], np.cumsum(np.maximum(last - begin, 0))))
     edges = np.searchsorted(key, np.arange(n_keys + 1))
     return np.asarray(np.diff(sums[edges]), np.int64)
-
-
-def _by_key(keys: Int64Array, starts: Int64Array, n_keys: int) -> Int64Array:
-    """Return the order of rows by key and, of those of a key, by start."""
-    small = keys.astype(np.min_scalar_type(max(n_keys - 1, 0)))  # sorted by their digits
-    if bool((starts[1:] >= starts[:-1]).all()):
-        return np.argsort(small, kind="stable")
-    order = np.argsort(starts, kind="stable")
-    return order[np.argsort(small[order], kind="stable")]
 
 
 def _furthest(keys: Int64Array, ends: Int64Array) -> Int64Array:

@@ -195,16 +195,10 @@ def place(trace: Trace, placement: Placement) -> Trace:
         trace.info, tables, placement.recorded, placement.span, placement.devices.values()
     )
     own_devices = {new: old for old, new in placement.devices.items() if new != old}
-    return replace(placed, recordings=_recordings(trace, placement), own_devices=own_devices)
-
-
-def _recordings(trace: Trace, placement: Placement) -> dict[int, TimeWindow]:
-    """Return when each process of a member was recorded, by its id in the run.
-
-    Where no process did anything it is told under `ABSENT`: devices of the file may be known.
-    """
+    # Where no process did anything it is told under `ABSENT`: devices of the file may be known.
     own = trace.span.moved(placement.offset_ns)
-    return dict.fromkeys(placement.processes.values() or (ABSENT,), own)
+    recordings = dict.fromkeys(placement.processes.values() or (ABSENT,), own)
+    return replace(placed, recordings=recordings, own_devices=own_devices)
 
 
 def _moved(trace: Trace, placement: Placement) -> dict[str, pd.DataFrame]:
@@ -384,19 +378,16 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
                 columns[time] = _corrected(frame[time].to_numpy(), processes, corrections)
         tables[name] = make_table(name, columns)
     moved = replace(trace, **tables, uncut=None)
+    recordings = {}
+    for process, window in trace.recordings.items():
+        edges = np.array([window.start_ns, window.end_ns], np.int64)
+        correction = corrections.get(process, ClockCorrection())
+        recordings[process] = TimeWindow(*correction.apply(edges).tolist())
     return replace(
         moved,
         span=span_of({name: moved.table(name) for name in TABLES}, trace.span),
-        recordings={
-            process: _corrected_window(window, corrections.get(process, ClockCorrection()))
-            for process, window in trace.recordings.items()
-        },
+        recordings=recordings,
     )
-
-
-def _corrected_window(window: TimeWindow, correction: ClockCorrection) -> TimeWindow:
-    edges = np.array([window.start_ns, window.end_ns], np.int64)
-    return TimeWindow(*correction.apply(edges).tolist())
 
 
 def _corrected(

@@ -57,9 +57,10 @@ class Topology:
                 trace.
         """
         processes = ranks.whole.table("processes")
-        host_of = {
-            int(rank): self._host_of(int(rank)) for rank in processes["rank"].unique() if rank >= 0
-        }
+        host_of = {}
+        for rank in (int(rank) for rank in processes["rank"].unique() if rank >= 0):
+            named = [name for name, ranks in self.hosts.items() if rank in ranks]
+            host_of[rank] = _only(f"rank {rank}", "hosts", named)
         hosts = [
             host_of.get(rank) or str(own)
             for rank, own in zip(processes["rank"], processes["host"], strict=True)
@@ -73,11 +74,6 @@ class Topology:
             )
 
         return ranks.map(_place, host_of, rack_of)
-
-    def _host_of(self, rank: int) -> str:
-        return _only(
-            f"rank {rank}", "hosts", [name for name, ranks in self.hosts.items() if rank in ranks]
-        )
 
     def _rack_of(self, host: str) -> str:
         names = {host, host.partition(".")[0]} - {""}

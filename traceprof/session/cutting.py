@@ -111,14 +111,14 @@ class FileOfRun:
 
     def own(self, window: TimeWindow) -> TimeWindow:
         """Return ``window`` on the clock of the file."""
-        return TimeWindow(*(self._own_instant(t) for t in (window.start_ns, window.end_ns)))
-
-    def _own_instant(self, common_ns: int) -> int:
-        shown = common_ns
-        for _ in range(_TIMES):
-            error = float(self.correction.error_ns(np.array([shown], np.int64))[0])
-            shown = common_ns + round(error)
-        return shown - self.offset_ns
+        edges = []
+        for common_ns in (window.start_ns, window.end_ns):
+            shown = common_ns
+            for _ in range(_TIMES):
+                error = float(self.correction.error_ns(np.array([shown], np.int64))[0])
+                shown = common_ns + round(error)
+            edges.append(shown - self.offset_ns)
+        return TimeWindow(*edges)
 
     @property
     def ranks(self) -> list[int]:

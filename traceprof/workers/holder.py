@@ -186,7 +186,7 @@ class _Held:
     def _made_whole(self, steps: tuple[PlanStep, ...]) -> Trace:
         if steps in self._whole:
             return self._whole[steps]
-        if steps[:1] not in self._began_with():
+        if steps[:1] not in {own[:1] for own in self._whole}:
             self._whole.clear()
             self._windows.clear()
         known = next((n for n in range(len(steps), 0, -1) if steps[:n] in self._whole), 0)
@@ -198,9 +198,6 @@ class _Held:
                 self._forget(steps[:n])
         self._n_table_bytes = sum(map(_n_bytes, self._whole.values()))
         return self._whole[steps]
-
-    def _began_with(self) -> set[tuple[PlanStep, ...]]:
-        return {steps[:1] for steps in self._whole}
 
     def _forget(self, steps: tuple[PlanStep, ...]) -> None:
         del self._whole[steps]
