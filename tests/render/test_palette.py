@@ -10,11 +10,11 @@ import pytest
 from traceprof.model.activity import PARTS, DeviceTime
 from traceprof.render.palette import (
     CATEGORIES,
+    CATEGORY_INDEX,
     HEAT,
     PART_STYLES,
     STATES,
     Category,
-    category_index,
     category_of,
 )
 
@@ -81,7 +81,7 @@ def test_phases_of_training_stay_apart(vision: str, theme: str) -> None:
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_states_stay_apart(vision: str, theme: str) -> None:
-    states = [CATEGORIES[category_index(key)] for key in STATES]
+    states = [CATEGORIES[CATEGORY_INDEX[key]] for key in STATES]
     for a, b in combinations(states, 2):
         distance = _distance(getattr(a, theme), getattr(b, theme), vision)
         assert distance > 5, (a.key, b.key, vision, distance)
@@ -109,7 +109,7 @@ def test_levels_of_heat_differ_without_colour() -> None:
 @pytest.mark.parametrize("category", CATEGORIES, ids=lambda c: c.key)
 def test_a_category_says_in_words_what_it_is(category: Category) -> None:
     assert category.label
-    assert category_index(category.key) == CATEGORIES.index(category)
+    assert CATEGORY_INDEX[category.key] == CATEGORIES.index(category)
 
 
 def test_the_five_parts_have_colours_words_and_glyphs_of_their_own() -> None:

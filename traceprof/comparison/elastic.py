@@ -12,13 +12,7 @@ import pandas as pd
 
 from traceprof.comparison import TIMELINE_NAME, Comparison
 from traceprof.comparison.jobs import PARTS, ElasticJob, elastic_job, table_of
-from traceprof.comparison.specs_of_many import (
-    ELASTIC_ABOUT,
-    EPOCHS,
-    JOB_PARTS,
-    RESTARTS,
-    TIMELINE,
-)
+from traceprof.comparison.specs_of_many import ELASTIC_ABOUT, EPOCHS, JOB_PARTS, RESTARTS, TIMELINE
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import Summary

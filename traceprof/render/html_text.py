@@ -7,7 +7,7 @@ from typing import Final
 
 from traceprof.comparison import CURVE_NAME, SCALING, TIMELINE_NAME
 from traceprof.model.results import Result, Unit
-from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
+from traceprof.render.briefing import findings_for_people, head_of, sections_of
 from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
 from traceprof.render.escape import html_list, html_text
@@ -90,17 +90,14 @@ def render_html(document: Answered, options: Options) -> str:
 
 
 def _sections(document: Answered, options: Options) -> Iterator[str]:
+    most = options.rows or _MOST_ROWS
     for section in sections_of(document, options):
         yield f'<section class="card"><h2>{html_text(section.title)}</h2>'
         yield _CHARTS[section.name][0](section.result) if section.name in _CHARTS else ""
-        yield "".join(_tables(section, options.rows or _MOST_ROWS))
+        yield html_table(section.table, section.table.about or section.name, most)
+        for table in section.more:
+            yield html_table(table, table.about or table.name, most)
         yield f"{html_list(sentences(section.result.notes))}</section>"
-
-
-def _tables(section: Section, most_rows: int) -> Iterator[str]:
-    yield html_table(section.table, section.table.about or section.name, most_rows)
-    for table in section.more:
-        yield html_table(table, table.about or table.name, most_rows)
 
 
 RENDER: Final = render_html

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from traceprof.comparison import Comparison
-from traceprof.model.results import Column, Result
+from traceprof.model.results import Result
 from traceprof.render.formatting import note_of, plain, to_json
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, declared_table, tables_of
@@ -84,13 +84,10 @@ def records_of(table: ShownTable) -> list[dict[str, Any]]:
 
 
 def _verdict_of(verdict: Verdict) -> dict[str, Any]:
+    notes = ("sentences", "fine", "unknown", "once", "periodic")
     return {
         "bound_by": verdict.bound_by,
-        "sentences": [note_of(sentence) for sentence in verdict.sentences],
-        "fine": list(verdict.fine),
-        "unknown": [note_of(note) for note in verdict.unknown],
-        "once": [note_of(note) for note in verdict.once],
-        "periodic": [note_of(note) for note in verdict.periodic],
+        **{name: [plain(one) for one in getattr(verdict, name)] for name in notes},
         "parts": dict(verdict.parts),
         "next_command": verdict.next_command,
     }
@@ -133,17 +130,16 @@ def _result_of(result: Result, ranks: Mapping[int, int]) -> dict[str, Any]:
 def _table_of(table: ShownTable) -> dict[str, Any]:
     return {
         "keys": [column.name for column in table if column.is_key],
-        "columns": [_column_of(column) for column in table],
+        "columns": [
+            {
+                "name": column.name,
+                "unit": column.unit.value,
+                "combine": column.combine.value,
+                "meaning": column.meaning,
+            }
+            for column in table
+        ],
         "rows": records_of(table),
-    }
-
-
-def _column_of(column: Column) -> dict[str, str]:
-    return {
-        "name": column.name,
-        "unit": column.unit.value,
-        "combine": column.combine.value,
-        "meaning": column.meaning,
     }
 
 
@@ -172,8 +168,8 @@ def _keys_of(table: ShownTable, rows: Sequence[Row]) -> list[str]:
 def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -> str:
     if name == "process" and plain(row.get("rank")) is None:
         return f"process={places[row[name]]}"
-    value = plain(row["rank" if name == "process" else name])
     name = "rank" if name == "process" else name
+    value = plain(row[name])
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return f"{name}={'' if value is None else value}"

@@ -137,11 +137,6 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def category_index(key: str) -> int:
-    """Return the place of the category ``key`` in `CATEGORIES`."""
-    return CATEGORY_INDEX[key]
-
-
 def category_of(key: str) -> Category:
     """Return the category ``key``."""
     return _BY_KEY[key]

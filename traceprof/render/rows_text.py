@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 
@@ -48,7 +48,7 @@ def text_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]
     shown: list[_TextColumn] = []
     for chunk in chunks:
         values = {column.name: _plain_column(chunk, column) for column in spec}
-        filled = [column for column in _COLUMNS if any(map(column.is_filled, _rows(values)))]
+        filled = [column for column in _COLUMNS if any(map(column.text, _rows(values)))]
         if not {column.title for column in filled} <= {column.title for column in shown}:
             shown = filled
             yield _joined_line(column.title.rjust(column.width) for column in shown)
@@ -81,15 +81,12 @@ def _plain_column(chunk: pd.DataFrame, column: Column) -> list[Any]:
     ]
 
 
-class _TextColumn:
+class _TextColumn(NamedTuple):
     """A column of the text: its title, its width, and what stands in it."""
 
-    def __init__(self, title: str, width: int, text: Callable[[dict[str, Any]], str]) -> None:
-        self.title, self.width, self.text = title, width, text
-
-    def is_filled(self, row: dict[str, Any]) -> bool:
-        """Return whether it says something of a row."""
-        return bool(self.text(row))
+    title: str
+    width: int
+    text: Callable[[dict[str, Any]], str]
 
 
 def _value(name: str, write: Callable[[Any], str] = str) -> Callable[[dict[str, Any]], str]:
@@ -129,9 +126,8 @@ _COLUMNS: Final = (
     _TextColumn("id", 7, _value("correlation")),
     _TextColumn("name", 0, _value("name", plain_text)),
 )
-OPERATION_FORMS: Final[
-    Mapping[str, Callable[[TableSpec, Iterable[pd.DataFrame]], Iterator[str]]]
-] = {
+_Write = Callable[[TableSpec, Iterable[pd.DataFrame]], Iterator[str]]
+OPERATION_FORMS: Final[Mapping[str, _Write]] = {
     "text": text_lines,
     "csv": operations_csv,
     "json": json_lines,
@@ -227,16 +223,12 @@ QUERY_FORMS: Final[Mapping[str, Callable[[QueryRows, int], str]]] = {
 
 def schema_text(views: Iterable[View]) -> str:
     """Return the views and their columns."""
-    return "\n".join(_view_text(view) for view in views)
-
-
-def _view_text(view: View) -> str:
-    wide = max(len(column.name) for column in view.columns)
-    lines = [
-        f"{view.name}: {view.summary}",
-        *(f"  {one.name:{wide}}  {one.type:7}  {one.meaning}".rstrip() for one in view.columns),
-    ]
-    return "\n".join(lines) + "\n"
+    texts = []
+    for view in views:
+        wide = max(len(column.name) for column in view.columns)
+        told = (f"  {one.name:{wide}}  {one.type:7}  {one.meaning}" for one in view.columns)
+        texts.append("\n".join([f"{view.name}: {view.summary}", *map(str.rstrip, told)]) + "\n")
+    return "\n".join(texts)
 
 
 def ncu_lines(chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
@@ -244,17 +236,13 @@ def ncu_lines(chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
 
     Columns: at_ns, duration_ns, rank, function, skip, command.
     """
-    is_first = True
-    for chunk in chunks:
-        for row in chunk.to_dict("records"):
-            if is_first:
-                yield (
-                    "# --launch-skip counts from the first launch in the recording: it holds where "
-                    "the recording began with the program\n"
-                )
-                is_first = False
-            rank = f", rank {row['rank']}" if row["rank"] >= 0 else ""
-            took = format_duration(row["duration_ns"])
-            yield f"# at {format_duration(row['at_ns'])}{rank}, {took}\n"
-            command = ncu_command(row["function"], row["skip"], row["command"])
-            yield plain_text(command) + "\n"
+    head = (
+        "# --launch-skip counts from the first launch in the recording: it holds where the "
+        "recording began with the program\n"
+    )
+    for row in (row for chunk in chunks for row in chunk.to_dict("records")):
+        rank = f", rank {row['rank']}" if row["rank"] >= 0 else ""
+        took = format_duration(row["duration_ns"])
+        yield f"{head}# at {format_duration(row['at_ns'])}{rank}, {took}\n"
+        head = ""
+        yield plain_text(ncu_command(row["function"], row["skip"], row["command"])) + "\n"

@@ -215,17 +215,17 @@ class Alike:
         peers = []
         for party, events in parties.items():
             is_own = party == mine
-            same = events[own] if is_own or by_number else _nearest(events, event[0])
+            same = (
+                events[own]
+                if is_own or by_number
+                else min(events, key=lambda one: (abs(one[0] - event[0]), one))
+            )
             start, row, number = same
             channel = self._rows[row][3][number]
             end = int(channel.ends[np.searchsorted(channel.starts, np.int64(start))])
             told = asdict(FoundEvent(row, number, start, end))
             peers.append({**told, "group": groups[same], "is_own": is_own})
         return {"peers": peers, "by_number": by_number}
-
-
-def _nearest(events: list[_Event], start_ns: int) -> _Event:
-    return min(events, key=lambda event: (abs(event[0] - start_ns), event))
 
 
 def _bins(durations: Int64Array) -> list[int]:

@@ -40,6 +40,8 @@ _WIDEST: Final = 20_000
 _LONGEST_LIST: Final = 1_000
 _SPARE_BYTES: Final = 100_000  # for the names of steps, which only the page has
 _FOREVER: Final = 10**17
+_BINARY: Final = "application/octet-stream"
+_PLACE: Final = re.compile("[0-9]{1,8}")
 _PAGE: Final = """<!doctype html>
 <html lang="en" data-theme="light">
 <head>
@@ -67,7 +69,7 @@ def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
 
     @app.get("/data/<int:place>/overview")
     def overview(place: int) -> Response:
-        return _binary(pane_of(place).store.overview)
+        return Response(mimetype=_BINARY, response=pane_of(place).store.overview)
 
     @app.get("/data/<int:place>/view")
     def view(place: int) -> Response:
@@ -75,10 +77,9 @@ def add_routes(app: Flask, panes: Sequence[Pane]) -> None:
         if not window.duration_ns:
             abort(400, "end must be after start")
         width = whole_number(request.args, "width", 1, _WIDEST)
-        groups = {
-            int(text) for text in request.args.get("groups", "").split(",") if _is_place(text)
-        }
-        return _binary(pane_of(place).store.view(window, width, groups))
+        told = request.args.get("groups", "").split(",")
+        groups = {int(text) for text in told if _PLACE.fullmatch(text)}
+        return Response(mimetype=_BINARY, response=pane_of(place).store.view(window, width, groups))
 
     _add_questions(app, pane_of)
 
@@ -125,16 +126,9 @@ def _instant(name: str) -> int:
     return whole_number(request.args, name, -_FOREVER, _FOREVER)
 
 
-def _is_place(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 9
-
-
-def _binary(data: bytes) -> Response:
-    return Response(data, mimetype="application/octet-stream")
-
-
 def _add_files(app: Flask) -> None:
-    own = {name: _own_module(name) for name in _MODULES}
+    folder = files("traceprof.viewer") / "modules"
+    own = {name: (folder / name).read_text(encoding="utf-8") for name in _MODULES}
     shared = {name: read_asset(name) for name in module_order("main.mjs")}
     modules = {**shared, **own}
     styles = {"page.css": page_style(), "timeline.css": page_style() + read_asset("timeline.css")}
@@ -152,10 +146,6 @@ def _add_files(app: Flask) -> None:
     def plotly_js() -> Response:
         headers = {"Content-Encoding": "gzip"}
         return Response(plotly, mimetype="text/javascript", headers=headers)
-
-
-def _own_module(name: str) -> str:
-    return (files("traceprof.viewer") / "modules" / name).read_text(encoding="utf-8")
 
 
 MAX_ITEMS: Final = 300_000

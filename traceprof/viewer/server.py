@@ -209,19 +209,10 @@ def make_app(panes: Sequence[Pane]) -> Any:
 
 
 def _layout(panes: Sequence[Pane]) -> html.Main:
-    return html.Main(
-        [
-            html.Div(
-                [
-                    *(_pane(place, pane) for place, pane in enumerate(panes)),
-                    _together(len(panes)),
-                ],
-                className="timelines",
-            ),
-            _answers(len(panes)),
-            html.Div(id="remembered", hidden=True),
-        ]
-    )
+    timelines = [*map(_pane, range(len(panes)), panes), _together(len(panes))]
+    remembered = html.Div(id="remembered", hidden=True)
+    together = html.Div(timelines, className="timelines")
+    return html.Main([together, _answers(len(panes)), remembered])
 
 
 def _together(n_panes: int) -> html.Div:

@@ -17,7 +17,6 @@ from traceprof.errors import TraceprofError
 from traceprof.model.results import Column, Result, Unit
 from traceprof.model.summary import Summary
 from traceprof.render.briefing import (
-    Section,
     briefing_of,
     findings_for_people,
     head_of,
@@ -64,11 +63,6 @@ class Tables:
 def window_text(window: str | None) -> str | None:
     """Return the window that somebody typed, None for the default one."""
     return (window or "").strip()[:_MAX_WINDOW_TEXT] or None
-
-
-def plain_table(table: ShownTable) -> html.Div:
-    """Return a table whose instants lead nowhere."""
-    return _table(table, None)
 
 
 def _section(place: int, pane: Pane, text: str | None, names: Sequence[str]) -> html.Section:
@@ -178,12 +172,8 @@ def _heading(column: Column) -> html.Th:
         plain_text(heading(column)),
         scope="col",
         title=plain_text(column.meaning, 400),
-        className=_kind(column),
+        className="number" if STYLES[column.unit].is_number else None,
     )
-
-
-def _kind(column: Column) -> str | None:
-    return "number" if STYLES[column.unit].is_number else None
 
 
 def _cells(table: ShownTable, row: Row, place: int | None) -> Iterator[html.Td]:
@@ -191,23 +181,18 @@ def _cells(table: ShownTable, row: Row, place: int | None) -> Iterator[html.Td]:
         value = row[column.name]
         text = plain_text(value_text(column.unit, value))
         most = _MAX_NAME if column.name.endswith("name") else _MAX_SENTENCE
-        is_cut = len(text) > most
         content: Any = plain_text(text, most)
         if place is None:
             pass
         elif column.name == "at_ns" and is_known(value):
-            start = int(value)
-            address = address_of(start, start + _length_ns(row), places_of_row(row))
-            content = _link(place, address, text)
+            start, length = int(value), row.get("duration_ns", 0)
+            end = start + (int(length) if is_known(length) else 0)
+            content = _link(place, address_of(start, end, places_of_row(row)), text)
         elif column.name == "window" and (match := _SPAN.fullmatch(text)):
             start, end = map(parse_duration, match.groups())
             content = _link(place, address_of(start, end, ranks_named(_title(row))), text)
-        yield html.Td(content, title=text if is_cut else None, className=_kind(column))
-
-
-def _length_ns(row: Row) -> int:
-    length = row.get("duration_ns", 0)
-    return int(length) if is_known(length) else 0
+        kind = "number" if STYLES[column.unit].is_number else None
+        yield html.Td(content, title=text if len(text) > most else None, className=kind)
 
 
 def _title(row: Row) -> str:
@@ -241,9 +226,9 @@ class Differences:
             base, new = self._summary(0, window), self._summary(place, window)
             found = compare([base], [new])
         except TraceprofError as error:
-            title = plain_text(self._panes[place].title, 200)
-            return _titled_section(title, [html.P(plain_text(error, 400), className="missing")])
-        return _titled_section(plain_text(found.title, 200), list(_told(brief(found))))
+            title = html.H2(plain_text(self._panes[place].title, 200))
+            return html.Section([title, html.P(plain_text(error, 400), className="missing")])
+        return html.Section([html.H2(plain_text(found.title, 200)), *_told(brief(found))])
 
     def _summary(self, place: int, window: str | None) -> Summary:
         with self._one_asks:
@@ -262,10 +247,6 @@ class Differences:
         return f"{title} ({place + 1})" if titles.count(title) > 1 else title
 
 
-def _titled_section(title: str, body: list[Any]) -> html.Section:
-    return html.Section([html.H2(title), *body])
-
-
 def _told(found: Comparison) -> Iterator[Any]:
     head = head_of(found)
     for number, sentence in enumerate(head.sentences):
@@ -274,11 +255,5 @@ def _told(found: Comparison) -> Iterator[Any]:
     for remark in (*head.remarks, *head.warnings):
         yield html.P(plain_text(remark, 400), className="note")
     for section in sections_of(found, Options()):
-        yield from _section_tables(section)
-
-
-def _section_tables(section: Section) -> Iterator[Any]:
-    yield html.H3(plain_text(section.title, 200))
-    for table in (section.table, *section.more):
-        if len(table):
-            yield plain_table(table)
+        yield html.H3(plain_text(section.title, 200))
+        yield from (_table(own, None) for own in (section.table, *section.more) if len(own))

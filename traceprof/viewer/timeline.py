@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -21,7 +22,6 @@ import numpy.typing as npt
 from traceprof.model.grouping import compact
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import (
     FIRST_BIN_NS,
     Channel,
@@ -69,8 +69,7 @@ def build_levels(channel: Channel, duration_ns: int) -> tuple[Level, ...]:
 
 def level_for(levels: tuple[Level, ...], pixel_ns: int) -> Level:
     """Return the coarsest level whose bins are no wider than a pixel."""
-    fitting = [level for level in levels if level.bin_ns <= pixel_ns]
-    return fitting[-1]
+    return [level for level in levels if level.bin_ns <= pixel_ns][-1]
 
 
 def cut_channel(channel: Channel, window: TimeWindow) -> Channel:
@@ -79,11 +78,11 @@ def cut_channel(channel: Channel, window: TimeWindow) -> Channel:
     first = int(np.searchsorted(channel.ends, np.int64(window.start_ns), "left"))
     last = int(np.searchsorted(channel.starts, np.int64(window.end_ns), "left"))
     part = slice(first, max(first, last))
-    columns = {name: getattr(channel, name) for name in COLUMNS}
     # Columns of a file may be narrower.
     cut: dict[str, Any] = {
-        name: None if values is None else values[part].astype(np.int64, copy=False)
-        for name, values in columns.items()
+        name: values[part].astype(np.int64, copy=False)
+        for name in COLUMNS
+        if (values := getattr(channel, name)) is not None
     }
     return replace(channel, **cut)
 
@@ -146,7 +145,6 @@ class Timeline:
 
 
 OVERVIEW_WIDTH: Final = 700
-_PLACES: Final = {item.key: i for i, item in enumerate(CATEGORIES)}
 _NOTHING: Final = TimeWindow(0, 0)
 
 
@@ -169,7 +167,7 @@ class TimelineStore:
         groups, slice_head = self._cut(window, OVERVIEW_WIDTH, everything)
         lanes = Lanes(groups, self.lanes.names)
         head = {**self._timeline.head, "view": [0, self.duration_ns], **slice_head}
-        return encode_lanes(lanes, head, _PLACES, self._timeline.samples)
+        return encode_lanes(lanes, head, self._timeline.samples)
 
     def view(self, window: TimeWindow, width: int, open_groups: Collection[int]) -> bytes:
         """Return the view of ``window`` on ``width`` pixels, with a quarter of it on each side.
@@ -178,7 +176,7 @@ class TimelineStore:
         Names are those of the overview.
         """
         groups, head = self._cut(window, width, open_groups)
-        return encode_lanes(Lanes(groups, ()), head, _PLACES)
+        return encode_lanes(Lanes(groups, ()), head)
 
     def _cut(
         self, window: TimeWindow, width: int, open_groups: Collection[int]
@@ -195,20 +193,18 @@ class TimelineStore:
                 widest = max(widest, level.bin_ns)
             return cut_channel(level.channel, around if is_wanted else _NOTHING)
 
-        groups = tuple(
-            _cut_group(group, place in open_groups, cut)
-            for place, group in enumerate(self.lanes.groups)
-        )
+        def cut_group(group: LaneGroup, is_open: bool) -> LaneGroup:
+            is_device = group.kind == "device"
+            return group.mapped(
+                lambda own: cut(own, is_open or (is_device and own.n_bytes is not None)),
+                lambda own: cut(own, True),
+            )
+
+        places = enumerate(self.lanes.groups)
+        groups = tuple(cut_group(group, place in open_groups) for place, group in places)
         shown = sorted(place for place in open_groups if place < len(groups))
         head = {"loaded": [around.start_ns, around.end_ns], "bin_ns": widest, "shown": shown}
         return groups, head
-
-
-def _cut_group(group: LaneGroup, is_open: bool, cut: Any) -> LaneGroup:
-    def is_charted(channel: Channel) -> bool:
-        return group.kind == "device" and channel.n_bytes is not None
-
-    return group.mapped(lambda c: cut(c, is_open or is_charted(c)), lambda c: cut(c, True))
 
 
 _ALIGNED_BYTES: Final = 8
@@ -265,15 +261,24 @@ def read_timeline(path: Path) -> Timeline:
         offset, n, kind = place
         return np.frombuffer(mapped, np.dtype(kind), n, offset)
 
+    def level_of(told: Mapping[str, Any], category: str) -> Level:
+        columns: dict[str, Any] = {name: column(told[name]) for name in COLUMNS if name in told}
+        return Level(told["bin_ns"], Channel(category, **columns))
+
     def channel(told: Mapping[str, Any]) -> Channel:
-        found = tuple(
-            Level(level["bin_ns"], _channel(told["category"], level, column))
-            for level in told["levels"]
-        )
+        found = tuple(level_of(level, told["category"]) for level in told["levels"])
         levels[found[0].channel] = found
         return found[0].channel
 
-    groups = tuple(_group(told, channel) for told in head["groups"])
+    def group(told: Mapping[str, Any]) -> LaneGroup:
+        rows = [
+            (row["label"], row["kind"], tuple(map(channel, row["channels"])))
+            for row in told["rows"]
+        ]
+        states = tuple(map(channel, told["states"]))
+        return LaneGroup(**{**told, "rows": tuple(starmap(LaneRow, rows)), "states": states})
+
+    groups = tuple(map(group, head["groups"]))
     samples = [
         SampleSeries(s["metric"], s["source"], column(s["times"]), column(s["values"]))
         for s in head["samples"]
@@ -311,17 +316,3 @@ class _Columns:
         self._file.write(b"\0" * (place - self._file.tell()))
         self._file.write(np.ascontiguousarray(values).data)
         return place, len(values), values.dtype.str
-
-
-def _channel(category: str, told: Mapping[str, Any], column: Callable[[Any], _Column]) -> Channel:
-    return Channel(category, **{name: column(told[name]) for name in COLUMNS if name in told})
-
-
-def _group(told: dict[str, Any], channel: Callable[[Any], Channel]) -> LaneGroup:
-    def rows() -> Iterator[LaneRow]:
-        for row in told["rows"]:
-            yield LaneRow(row["label"], row["kind"], tuple(map(channel, row["channels"])))
-
-    return LaneGroup(
-        **{**told, "rows": tuple(rows()), "states": tuple(map(channel, told["states"]))}
-    )

@@ -17,7 +17,6 @@ from tests.builders import TraceBuilder
 from tests.requirements import ROOT, require
 from traceprof.model.trace import Trace
 from traceprof.render.page.document import text_of_bytes
-from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.channels import NameTotals, condense_until
 from traceprof.render.timeline.encode import Streams, encode_lanes, encode_varints
 from traceprof.render.timeline.lanes import build_lanes
@@ -25,7 +24,6 @@ from traceprof.render.timeline.marks import SampleSeries
 from traceprof.render.timeline.render import pack_within
 
 READER = ROOT / "tests" / "render" / "timeline_js" / "decoded.mjs"
-PLACES = {item.key: i for i, item in enumerate(CATEGORIES)}
 
 
 def _read(what: str, data: bytes, folder: Path, more: str = "") -> Any:
@@ -115,7 +113,7 @@ def _read_trace(trace: Trace, folder: Path, max_items: int | None = None) -> tup
     if max_items is not None:
         drawn, _ = condense_until(lanes, max_items)
         merged = NameTotals.of(lanes).less(NameTotals.of(drawn))
-    return drawn, _read("trace", encode_lanes(drawn, {}, PLACES, (), merged), folder)
+    return drawn, _read("trace", encode_lanes(drawn, {}, (), merged), folder)
 
 
 NAMES = (
@@ -140,7 +138,7 @@ def test_numbered_names_take_no_room_of_their_own() -> None:
         for i in range(3_000):
             builder.kernel(name.format(i), 10 * i, 10 * i + 5)
         trace = builder.build()
-        return len(zlib.compress(encode_lanes(build_lanes(trace, trace.span), {}, PLACES)))
+        return len(zlib.compress(encode_lanes(build_lanes(trace, trace.span), {})))
 
     assert size("aten::linear, op_id = {}") < 100 + size("aten::linear, op_id")
 
@@ -165,7 +163,7 @@ def test_samples_come_back_as_they_were(tmp_path: Path) -> None:
     values = np.array([0.1, -2.5, 1e300, 3.0])
     series = SampleSeries("load", "gpu 0", np.array([-5, 0, 7, 1 << 40]), values)
     lanes = build_lanes(trace, trace.span)
-    found = _read("trace", encode_lanes(lanes, {}, PLACES, [series, series]), tmp_path)
+    found = _read("trace", encode_lanes(lanes, {}, [series, series]), tmp_path)
     assert found["samples"] == [{"times": series.times.tolist(), "values": values.tolist()}] * 2
 
 

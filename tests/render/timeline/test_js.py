@@ -17,7 +17,6 @@ from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
 from traceprof.model.trace import Trace
-from traceprof.render.palette import CATEGORIES
 from traceprof.render.timeline.drawn import device_states
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
@@ -51,7 +50,7 @@ def _measure(trace: Trace, tmp_path: Path, views: list[tuple[int, int, int]]) ->
     lanes = build_lanes(trace, trace.span)
     head = timeline_head(trace, trace.span, lanes.n_events)
     file = tmp_path / "lanes.bin"
-    file.write_bytes(encode_lanes(lanes, head, {c.key: i for i, c in enumerate(CATEGORIES)}))
+    file.write_bytes(encode_lanes(lanes, head))
     arguments = [str(number) for view in views for number in view]
     command = [require("node"), str(JS_TESTS / "measure.mjs"), str(file), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

@@ -21,7 +21,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plotly_text
 from traceprof.render.page.document import PLOTLY_CONFIG, Fragment, plotly_bundle, write_document
-from traceprof.render.palette import CATEGORIES, STATES, category_index
+from traceprof.render.palette import STATES, category_of
 from traceprof.render.pictures.lines import (
     PictureLine,
     Pixels,
@@ -178,7 +178,7 @@ def _line_pixels(
 
 
 def _colour(category: str, theme: str) -> str:
-    return str(getattr(CATEGORIES[category_index(category)], theme))
+    return str(getattr(category_of(category), theme))
 
 
 def _image(pixels: Pixels, offset_ns: int, duration: int, n_lines: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.render.escape import plotly_text
-from traceprof.render.palette import CATEGORIES, category_index
+from traceprof.render.palette import category_of
 from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes
 from traceprof.units import format_bytes, format_duration, format_rate
 
@@ -149,7 +149,7 @@ def bar_trace(
         "x": (np.array([bar.end for bar in bars]) - starts) / 1e6,
         "y": np.array([bar.line for bar in bars]),
         "width": 0.76,
-        "name": CATEGORIES[category_index(category)].label,
+        "name": category_of(category).label,
         "marker": {"color": colours[0], "line": {"width": 0.4, "color": colours[1]}},
         "hovertext": [_hover(bar) for bar in bars],
         "hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -42,6 +41,15 @@ def category_style() -> str:
     return theme_style(variables, is_light_on_paper=True)
 
 
+def card(key: str, title: str, html: str) -> str:
+    """Return a part of the page under its heading."""
+    key = html_text(key)
+    return (
+        f'<section class="card" id="{key}" aria-labelledby="{key}-title">'
+        f'<h2 id="{key}-title">{html_text(title)}</h2>{html}</section>'
+    )
+
+
 def breakdown_bars(breakdown: Result) -> str:
     """Return one bar per device: the parts of the window, which add up to it."""
     rows = rows_of(breakdown.to_frame("devices"))
@@ -49,19 +57,14 @@ def breakdown_bars(breakdown: Result) -> str:
         (total,) = rows_of(breakdown.to_frame("total"))
         rows.append({"name": f"all {len(rows)} devices", **total})
     bars = "".join(map(_bar, rows))
-    return f"{_legend(_PARTS.values())}<div class='of-devices'>{bars}</div>"
+    return f"{parts_legend()}<div class='of-devices'>{bars}</div>"
 
 
 def parts_bar(parts: Mapping[str, float]) -> str:
     """Return the shares of the five parts, by their keys, as one bar."""
     ratios = {part.column: parts[part.key] for part in PART_STYLES}
     shares = {_PARTS[column]: format_ratio(ratio) for column, ratio in ratios.items()}
-    return f"{_legend(_PARTS.values(), shares)}{_bar_of('where the time goes', ratios)}"
-
-
-def parts_legend() -> str:
-    """Return what the colours of the five parts mean."""
-    return _legend(_PARTS.values())
+    return f"{parts_legend(values=shares)}{_bar_of('where the time goes', ratios)}"
 
 
 def _bar(row: Row) -> str:
@@ -89,26 +92,24 @@ def _label(category: str) -> str:
     return category_of(category).label
 
 
-def _legend(categories: Iterable[str], values: Mapping[str, str] | None = None) -> str:
-    """Return what the colours mean, with a value behind each of which one is given."""
+def parts_legend(
+    categories: Iterable[str] = _PARTS.values(), values: Mapping[str, str] | None = None
+) -> str:
+    """Return what the colours mean (of the five parts), with a value behind each that has one."""
     keys = dict.fromkeys(categories)
     words = {key: f"{_label(key)} {(values or {}).get(key, '')}".strip() for key in keys}
     return legend((f"var(--{key})", told) for key, told in words.items())
 
 
-@dataclass(frozen=True, slots=True)
 class _Scale:
     """Pixels of the step chart."""
 
-    n_bars: int
-    top_ns: float
+    def __init__(self, n_bars: int, top_ns: float) -> None:
+        self.top_ns = top_ns
+        self.width = min(_WIDEST_BAR, (_WIDTH - _LEFT) / max(1, n_bars))
 
     def x(self, place: int) -> float:
         return _LEFT + place * self.width
-
-    @property
-    def width(self) -> float:
-        return min(_WIDEST_BAR, (_WIDTH - _LEFT) / max(1, self.n_bars))
 
     def y(self, ns: float) -> float:
         return (_HEIGHT - _BOTTOM) * (1 - ns / self.top_ns)
@@ -124,7 +125,7 @@ def step_chart(steps: Result) -> str:
     words = f"{len(table)} steps" + (f", each bar the mean of {per_bar}" if per_bar > 1 else "")
     names = _step_names(scale, bars)
     return (
-        f"{_legend(columns.values())}"
+        f"{parts_legend(columns.values())}"
         f"{drawing((_WIDTH, _HEIGHT), 'chart', f'Duration of {words}', _axis(scale), drawn, names)}"
         f'<p class="note">Duration of {words}; several processes are averaged. '
         "Warm-up is pale.</p>"

@@ -17,7 +17,7 @@ from traceprof.render.formatting import is_known, sentences, signed_duration, va
 from traceprof.render.page.document import html_table, write_document
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
-from traceprof.render.report.charts import category_style
+from traceprof.render.report.charts import card, category_style
 from traceprof.render.shown import Row, rows_of
 from traceprof.units import format_duration, format_ratio
 
@@ -43,11 +43,6 @@ _STYLE: Final = """
 [data-theme="dark"] .delta.worse { color: #fb923c; }
 [data-theme="dark"] .delta.better { color: #4ade80; }
 """
-
-
-def compared_style() -> str:
-    """Return the style of these charts."""
-    return _STYLE
 
 
 def waterfall_chart(difference: Result) -> str:
@@ -203,19 +198,19 @@ def _stacked(side: str, parts: Sequence[Row], length_ns: int, longest_ns: int) -
 
 
 _ROWS: Final = 15
-_FIGURES: Final = (
-    ("samples_per_s", "samples per second"),
-    ("step_period_ns", "a step"),
-    ("turn_ns", "an iteration of the pattern"),
-    ("step_own_ns", "a step without waiting"),
-)
-_MORE_FIGURES: Final = (
-    ("compute_ratio", "compute"),
-    ("idle_ratio", "idle"),
-    ("exposed_communication_ratio", "exposed communication"),
-    ("exposed_transfer_ratio", "exposed transfers"),
-    ("utilisation_ratio", "GPU-Util"),
-)
+_FIGURES: Final = {
+    "samples_per_s": "samples per second",
+    "step_period_ns": "a step",
+    "turn_ns": "an iteration of the pattern",
+    "step_own_ns": "a step without waiting",
+}
+_MORE_FIGURES: Final = {
+    "compute_ratio": "compute",
+    "idle_ratio": "idle",
+    "exposed_communication_ratio": "exposed communication",
+    "exposed_transfer_ratio": "exposed transfers",
+    "utilisation_ratio": "GPU-Util",
+}
 _UNITS: Final = frozenset(Unit)
 
 
@@ -226,12 +221,10 @@ def render_compared(found: Comparison, options: Options) -> str:
     rows = options.rows or _ROWS
     answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
     cards = [
-        _card(
-            "answer", "Faster or slower", f'<div class="verdict">{answer}</div>{_figures(found)}'
-        ),
+        card("answer", "Faster or slower", f'<div class="verdict">{answer}</div>{_figures(found)}'),
         *_charts(found),
         *(
-            _card(section.name, section.title, "".join(_tables(section, rows)))
+            card(section.name, section.title, "".join(_tables(section, rows)))
             for section in sections_of(found, options)
             if section.name != "steps"
         ),
@@ -243,24 +236,17 @@ def render_compared(found: Comparison, options: Options) -> str:
         f"elsewhere. Tables show at most {rows} rows.</footer></main>"
     )
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
-    return write_document(title, body, (category_style(), style, compared_style()))
-
-
-def _card(key: str, title: str, html: str) -> str:
-    return (
-        f'<section class="card" id="{html_text(key)}" aria-labelledby="{html_text(key)}-title">'
-        f'<h2 id="{html_text(key)}-title">{html_text(title)}</h2>{html}</section>'
-    )
+    return write_document(title, body, (category_style(), style, _STYLE))
 
 
 def _charts(found: Comparison) -> Iterator[str]:
     difference = found.results.get("difference")
     if difference is not None and len(difference.to_frame("parts")):
-        yield _card("sum", "From the base to the new one", waterfall_chart(difference))
-        yield _card("parts", "The parts of the mean step", parts_chart(difference))
+        yield card("sum", "From the base to the new one", waterfall_chart(difference))
+        yield card("parts", "The parts of the mean step", parts_chart(difference))
     steps = found.results.get("steps")
     if steps is not None and len(steps.table):
-        yield _card("steps", "The steps of both", steps_chart(steps.table))
+        yield card("steps", "The steps of both", steps_chart(steps.table))
 
 
 def _tables(section: Section, rows: int) -> Iterator[str]:
@@ -273,15 +259,12 @@ def _tables(section: Section, rows: int) -> Iterator[str]:
 
 def _figures(found: Comparison) -> str:
     """Return the main numbers of both, beside one another."""
-    judged = {row["measure"]: row for row in _rows(found.results.get("judged"))}
-    measures = {row["measure"]: row for row in _rows(found.results.get("measures"))}
-    shown = [_figure(judged[name], label) for name, label in _FIGURES if name in judged]
-    shown += [_figure(measures[name], label) for name, label in _MORE_FIGURES if name in measures]
+    shown = []
+    for result, figures in ("judged", _FIGURES), ("measures", _MORE_FIGURES):
+        known = rows_of(found.results[result].table) if result in found.results else []
+        rows = {row["measure"]: row for row in known}
+        shown += [_figure(rows[name], label) for name, label in figures.items() if name in rows]
     return f'<div class="figures">{"".join(shown)}</div>' if shown else ""
-
-
-def _rows(result: Result | None) -> list[Any]:
-    return [] if result is None else list(rows_of(result.table))
 
 
 def _figure(row: Any, label: str) -> str:

@@ -10,11 +10,11 @@ from typing import Final
 import pandas as pd
 
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Result, TableSpec, Unit, key, same
+from traceprof.model.results import Result, TableSpec
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.briefing import Briefing, Section, briefing_of, sections_of
+from traceprof.render.briefing import Section, briefing_of, sections_of
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
 from traceprof.render.heat import heat_chart, heat_style
@@ -22,6 +22,7 @@ from traceprof.render.page.document import html_table, write_document
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import (
     breakdown_bars,
+    card,
     category_style,
     parts_legend,
     peer_matrix,
@@ -37,31 +38,22 @@ from traceprof.render.report.opening import (
 from traceprof.render.report.places import StillPictures, links_of_rows
 from traceprof.render.shown import ShownTable, shown_frame
 from traceprof.render.timeline.events import count_inside
-from traceprof.render.timeline.render import EncodedTimeline, encode_timeline, timeline_fragment
+from traceprof.render.timeline.render import encode_timeline, timeline_fragment
 from traceprof.session.answer import Document
 from traceprof.session.selection import Selection
 
-SUBJECTS: Final = (
-    ("The answer", ("verdict", "findings", "breakdown", "steps", "timeline")),
-    ("Ranks", ("stragglers", "rank-steps", "ranks", "shared", "hosts", "racks", "peers")),
-    ("Training", ("phases", "step-phases", "layers", "path", "whatif", "pipeline")),
-    ("Idle time, host", ("gaps", "idle", "launches", "sync", "ranges", "range-work", "operators")),
-    ("Devices", ("kernels", "classes", "summary", "occupancy", "streams", "memory")),
-    (
-        "Moving data",
-        (
-            "copies",
-            "transfers",
-            "bandwidth",
-            "collectives",
-            "callers",
-            "buckets",
-            "collective-events",
-            "network",
-            "network-time",
-        ),
-    ),
-    ("The trace", ("quality", "alignment", "environment", "missing")),
+SUBJECTS: Final = tuple(
+    (subject, tuple(keys.split()))
+    for subject, keys in {
+        "The answer": "verdict findings breakdown steps timeline",
+        "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
+        "Training": "phases step-phases layers path whatif pipeline",
+        "Idle time, host": "gaps idle launches sync ranges range-work operators",
+        "Devices": "kernels classes summary occupancy streams memory",
+        "Moving data": "copies transfers bandwidth collectives callers buckets "
+        "collective-events network network-time",
+        "The trace": "quality alignment environment missing",
+    }.items()
 )
 """Every part of a report, by its key: those of one subject stand together."""
 
@@ -78,25 +70,16 @@ _NAMES: Final = {
 }
 
 
-def place_of(key: str) -> int:
-    """Return where the part ``key`` stands on the page; one that is not listed at the end."""
-    return _ORDER.get(key, len(_ORDER))
-
-
 def index_html(keys: Iterable[str]) -> str:
     """Return links to the parts ``keys``, under their subjects."""
-    there = set(keys)
+    names = {key: _NAMES.get(key, key.replace("-", " ").capitalize()) for key in keys}
+    links = {key: f'<a href="#{key}">{html_text(name)}</a>' for key, name in names.items()}
     groups = [
-        f"<div><b>{html_text(subject)}</b>{''.join(map(_link, present))}</div>"
+        f"<div><b>{html_text(subject)}</b>{''.join(present)}</div>"
         for subject, of_subject in SUBJECTS
-        if (present := [key for key in of_subject if key in there])
+        if (present := [links[key] for key in of_subject if key in links])
     ]
     return f'<nav aria-label="Contents">{"".join(groups)}</nav>'
-
-
-def _link(key: str) -> str:
-    name = _NAMES.get(key, key.replace("-", " ").capitalize())
-    return f'<a href="#{key}">{html_text(name)}</a>'
 
 
 _MARGIN = 20
@@ -153,24 +136,18 @@ _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "peers": peer_matrix,
     "steps": step_chart,
 }
-_DEVICES: Final = TableSpec(
-    "devices",
-    "the devices of the machine",
-    (
-        key("device", "the number of the device in the run", Unit.NUMBER),
-        same("name", Unit.TEXT, "what the device is"),
-        same("memory_bytes", Unit.BYTES, "how much memory it has"),
-        same("sm_count", Unit.COUNT, "how many streaming multiprocessors it has"),
-    ),
-)
-_SETTINGS: Final = TableSpec(
-    "environment",
-    "what the program ran with",
-    (
-        key("name", "the name of the setting"),
-        same("value", Unit.TEXT, "its value"),
-    ),
-)
+_DEVICES: Final = TableSpec.of("""
+    table devices: the devices of the machine
+    key device [number]: the number of the device in the run
+    same name: what the device is
+    same memory_bytes: how much memory it has
+    same sm_count: how many streaming multiprocessors it has
+    """)
+_SETTINGS: Final = TableSpec.of("""
+    table environment: what the program ran with
+    key name: the name of the setting
+    same value: its value
+    """)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,20 +182,27 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
         if len(section.table) and section.name != _ADVICE
     ]
     stills = StillPictures(ranks)
+    findings = document.results.get(_ADVICE)
+    advice = "" if findings is None else findings_html(stills, findings, extent.window, words)
+    drawn = fragment.html + _printed(document, stills)
+    notes = " · ".join(map(html_text, (*encoded.warnings, *encoded.notes)))
+    missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
     parts = [
         _Part("verdict", "Where the time went", summary_html(document, words)),
-        *_advice(document, stills, extent.window, words),
+        _Part(_ADVICE, "Findings", advice),
         *found,
-        _timeline(extent.label, fragment.html + _printed(document, stills), encoded),
+        _Part("timeline", f"Timeline: {extent.label}", f'{drawn}<p class="note">{notes}</p>'),
         _environment(ranks),
-        _missing(document.missing),
+        _Part("missing", "What was not recorded", missing),
     ]
-    shown = sorted((part for part in parts if part.html), key=lambda part: place_of(part.key))
+    shown = sorted(
+        (part for part in parts if part.html), key=lambda part: _ORDER.get(part.key, len(_ORDER))
+    )
     title = options.title or document.info.path
     body = (
         f"<header><h1>{html_text(title)}</h1>{heading_html(document, words)}</header>"
         f'<div class="beside">{index_html(part.key for part in shown)}<main>'
-        + "".join(map(_card, shown))
+        + "".join(card(part.key, part.title, part.html) for part in shown)
         + "<footer>Written by traceprof. Nothing is loaded from elsewhere. "
         f"Tables show at most {rows} rows.</footer></main></div>"
     )
@@ -228,21 +212,6 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     )
     styles = (category_style(), heat_style(), style)
     return write_document(title, body, styles, fragment, script)
-
-
-def _card(part: _Part) -> str:
-    return (
-        f'<section class="card" id="{part.key}" aria-labelledby="{part.key}-title">'
-        f'<h2 id="{part.key}-title">{html_text(part.title)}</h2>{part.html}</section>'
-    )
-
-
-def _advice(
-    document: Document, stills: StillPictures, shown: TimeWindow, words: Briefing
-) -> Iterator[_Part]:
-    findings = document.results.get(_ADVICE)
-    if findings is not None:
-        yield _Part(_ADVICE, "Findings", findings_html(stills, findings, shown, words))
 
 
 def _printed(document: Document, stills: StillPictures) -> str:
@@ -281,11 +250,6 @@ def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) 
         yield html_table(table, caption, rows, link)
 
 
-def _timeline(label: str, html: str, encoded: EncodedTimeline) -> _Part:
-    notes = " · ".join(map(html_text, (*encoded.warnings, *encoded.notes)))
-    return _Part("timeline", f"Timeline: {label}", f'{html}<p class="note">{notes}</p>')
-
-
 def _environment(ranks: Ranks) -> _Part:
     devices = ranks.table("devices")[[column.name for column in _DEVICES]].replace(ABSENT, pd.NA)
     tables: list[tuple[ShownTable, str, int]] = [
@@ -294,8 +258,3 @@ def _environment(ranks: Ranks) -> _Part:
     ]
     html = "".join(html_table(table, title, most) for table, title, most in tables if len(table))
     return _Part("environment", "Environment", html)
-
-
-def _missing(missing: Mapping[str, str]) -> _Part:
-    items = html_list(f"{name}: {reason}" for name, reason in missing.items())
-    return _Part("missing", "What was not recorded", items)

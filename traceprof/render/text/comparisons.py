@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd
 from rich.console import Group, RenderableType
@@ -32,8 +31,7 @@ _BARE: Final = ("kernel", "copy", "collective")
 _UNCOUNTED: Final = ("waiting", "rest")
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
+class _Sides(NamedTuple):
     """What the two are called in columns, in the order in which they stand; ``new`` is told of."""
 
     first: str
@@ -59,13 +57,13 @@ def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
 def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator[Text]:
     parts = sorted(rows_of(result.to_frame("parts")), key=lambda row: -abs(row["difference_ns"]))
     causes = rows_of(result.to_frame("causes"))
-    phases = rows_of(result.to_frame("phases")) if "phases" in result.tables else []
+    phases = rows_of(result.tables["phases"]) if "phases" in result.tables else []
     told = (*parts, *causes) or phases
     scale = max((abs(row["difference_ns"]) for row in told), default=0)
     lines = _Lines(width, scale, sides)
     scalars = result.scalars
-    names = [str(scalars[name]) for name in (sides.first, sides.second)]
-    yield lines.head(*(names if sides is _OF_WINDOWS else ("base", "new")))
+    own = [str(scalars[name]) for name in sides[:2]] if sides is _OF_WINDOWS else sides[:2]
+    yield lines.head(own)
     for part in parts:
         if not part[f"{sides.new}_ns"] and not part[f"{sides.base}_ns"]:
             continue
@@ -73,7 +71,12 @@ def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator
         yield from _below([row for row in causes if row["part"] == part["part"]], rows, lines)
     if parts:
         yield lines.line("length", scalars, style="bold")
-    yield from _hosts(result, lines, rows)
+    if phases:
+        what = ", from the start of the step to that of the next" if sides is _OF_WINDOWS else ""
+        yield Text(f"\nthe host{what}", style="dim")
+        named = [(f"  {plain_text(row['phase']).strip('()')}", row) for row in phases[:rows]]
+        yield from (lines.line(name, row) for name, row in named)
+        yield from lines.rest(phases[rows:])
 
 
 def _headline(result: Result) -> Text:
@@ -90,10 +93,8 @@ def _below(causes: Sequence[Row], rows: int, lines: _Lines) -> Iterator[Text]:
     told = worth[:rows]
     for row in told:
         yield lines.line(f"  {_named(row)}", row, suffix=_counted(row, lines.sides))
-    others = causes[len(told) :]
-    if not told or not others:
-        return
-    yield lines.line(f"  rest: {len(others)} more", lines.sums(others), style="dim")
+    if told:
+        yield from lines.rest(causes[len(told) :])
 
 
 def _named(row: Row) -> str:
@@ -119,19 +120,6 @@ def _counted(row: Row, sides: _Sides) -> str:
     return (f" ×{own}" if own == against else f" ×{own}, not {against}") + where
 
 
-def _hosts(result: Result, lines: _Lines, rows: int) -> Iterator[Text]:
-    phases = rows_of(result.tables["phases"]) if "phases" in result.tables else []
-    if not phases:
-        return
-    what = ", from the start of the step to that of the next" if lines.is_of_windows else ""
-    yield Text(f"\nthe host{what}", style="dim")
-    for row in phases[:rows]:
-        yield lines.line(f"  {plain_text(row['phase']).strip('()')}", row)
-    others = phases[rows:]
-    if others:
-        yield lines.line(f"  rest: {len(others)} more", lines.sums(others), style="dim")
-
-
 class _Lines:
     """Lines of one width: a name, the two times, their difference, and that as a bar."""
 
@@ -140,28 +128,24 @@ class _Lines:
         self.sides = sides
         self._name_width = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
 
-    @property
-    def is_of_windows(self) -> bool:
-        """Whether they are of two windows of one run."""
-        return self.sides is _OF_WINDOWS
+    def rest(self, rows: Sequence[Row]) -> Iterator[Text]:
+        """Yield the times of several rows together, if there are any."""
+        if rows:
+            names = (f"{self.sides.first}_ns", f"{self.sides.second}_ns", "difference_ns")
+            sums = {name: sum(row[name] for row in rows) for name in names}
+            yield self.line(f"  rest: {len(rows)} more", sums, style="dim")
 
-    def sums(self, rows: Sequence[Row]) -> Row:
-        """Return the times of several rows together."""
-        names = (f"{self.sides.first}_ns", f"{self.sides.second}_ns", "difference_ns")
-        return {name: sum(row[name] for row in rows) for name in names}
-
-    def head(self, own: str, against: str) -> Text:
+    def head(self, names: Sequence[str]) -> Text:
         """Return the headings."""
         # "iteration 9 of the pattern" is written out in the headline.
-        short = [title.partition(" of ")[0] for title in (own, against)]
+        short = [title.partition(" of ")[0] for title in names]
         titles = [plain_text(title, _TIME_WIDTH).rjust(_TIME_WIDTH) for title in short]
         return Text(" ".join([" " * self._name_width, *titles, "difference"]), style="dim")
 
     def line(self, name: str, row: Row, *, suffix: str = "", style: str = "default") -> Text:
         """Return a line; ``suffix`` stays whole where the name is cut."""
         whole = plain_text(name, max(2, self._name_width - len(suffix))) + suffix
-        names = (f"{self.sides.first}_ns", f"{self.sides.second}_ns")
-        times = [format_duration(row[name]) for name in names]
+        times = [format_duration(row[f"{side}_ns"]) for side in self.sides[:2]]
         ns = row["difference_ns"]
         times.append(signed_duration(ns) if ns else "0")
         text = Text(whole.ljust(self._name_width), style=style)
@@ -196,7 +180,9 @@ _LAW: Final = "serial share by Amdahl's law "
 def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
     """Return the sizes of each group (the first ``rows`` of all), what they lost, and the law."""
     table = result.to_frame("scaling")
-    losses, laws = (_frame(result, name) for name in ("losses", "laws"))
+    losses, laws = (
+        result.tables.get(name, result.spec.table(name).frame()) for name in ("losses", "laws")
+    )
     lines = _SizeLines(table, result, width)
     shown: list[RenderableType] = [lines.head()]
     for name, own in table.head(rows).groupby("group", sort=False):
@@ -209,10 +195,6 @@ def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
     if len(table) > rows:
         shown.append(Text(f"… {len(table) - rows} more rows (--rows)", style="dim"))
     return Group(*shown)
-
-
-def _frame(result: Result, name: str) -> pd.DataFrame:
-    return result.tables.get(name, result.spec.table(name).frame())
 
 
 class _SizeLines:
@@ -260,11 +242,8 @@ def _is_told(table: pd.DataFrame, name: str) -> bool:
 
 
 def _number(column: Column, value: Any) -> str:
-    if column.unit is Unit.PER_S:
-        return value_text(column.unit, value).removesuffix(" /s")
-    if column.unit is Unit.FACTOR:
-        return value_text(Unit.NUMBER, value)
-    return value_text(column.unit, value)
+    unit = Unit.NUMBER if column.unit is Unit.FACTOR else column.unit
+    return value_text(unit, value).removesuffix(" /s")
 
 
 def _bar(ratio: Any, width: int) -> str:
@@ -331,9 +310,8 @@ def _law(row: Row) -> Text:
         text += f", but that would allow no more than {most}: it does not fit"
     elif is_known(limit):
         text += f": at most {value_text(Unit.FACTOR, limit)}"
-    first, last = (row[f"karp_flatt_{which}_ratio"] for which in ("first", "last"))
     if row["sizes_count"] > 1:
-        ends = (value_text(Unit.RATIO, value) for value in (first, last))
+        ends = (value_text(Unit.RATIO, row[f"karp_flatt_{at}_ratio"]) for at in ("first", "last"))
         text += f"; Karp–Flatt from {' to '.join(ends)}"
     return Text(text, style="dim")
 

@@ -58,16 +58,12 @@ def contents_view(contents: Contents, width: int) -> RenderableType:
     for label, value in _facts(contents):
         facts.add_row(label, Text(plain_text(value)))
     parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
-    if contents.ranks:
-        frame = pd.DataFrame([asdict(rank) for rank in contents.ranks])
-        frame["path"] = [Path(path).name for path in frame["path"]]
-        table = table_view(shown_frame(_RANKS, frame), len(frame), width)
-        parts += [Rule("Ranks", align="left", style="dim"), table]
-    if contents.lives:
-        frame = pd.DataFrame([asdict(life) for life in contents.lives])
-        frame["path"] = [Path(path).name for path in frame["path"]]
-        table = table_view(shown_frame(_LIVES, frame), len(frame), width)
-        parts += [Rule("Lives", align="left", style="dim"), table]
+    for title, spec, rows in ("Ranks", _RANKS, contents.ranks), ("Lives", _LIVES, contents.lives):
+        if rows:
+            frame = pd.DataFrame([asdict(row) for row in rows])
+            frame["path"] = [Path(path).name for path in frame["path"]]
+            table = table_view(shown_frame(spec, frame), len(frame), width)
+            parts += [Rule(title, align="left", style="dim"), table]
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
     parts.append(Text.assemble((_MORE, "dim")))
     return Group(*parts)
@@ -80,12 +76,6 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "host", info.host or contents.environment.get("host", "–")
     yield "started", contents.started_utc or "not recorded"
     yield "covers", format_duration(contents.span.duration_ns)
-    yield from _devices(contents)
-    yield from _processes(contents)
-    yield from _tables(contents)
-
-
-def _devices(contents: Contents) -> Iterator[tuple[str, str]]:
     for device in contents.devices:
         memory = "" if device.memory_bytes is None else f", {format_bytes(device.memory_bytes)}"
         yield (
@@ -96,9 +86,6 @@ def _devices(contents: Contents) -> Iterator[tuple[str, str]]:
     if contents.n_unused_devices:
         gpus = "GPU" if contents.n_unused_devices == 1 else "GPUs"
         yield "", f"{contents.n_unused_devices} more {gpus} without work in this trace"
-
-
-def _processes(contents: Contents) -> Iterator[tuple[str, str]]:
     for process in contents.processes[:_MOST_PROCESSES]:
         rank = "" if process.rank is None else f", rank {process.rank}"
         yield (
@@ -109,6 +96,7 @@ def _processes(contents: Contents) -> Iterator[tuple[str, str]]:
         )
     if len(contents.processes) > _MOST_PROCESSES:
         yield "", f"{len(contents.processes) - _MOST_PROCESSES} more processes"
+    yield from _tables(contents)
 
 
 def _tables(contents: Contents) -> Iterator[tuple[str, str]]:
@@ -118,7 +106,7 @@ def _tables(contents: Contents) -> Iterator[tuple[str, str]]:
         if count is not None
     ]
     yield "recorded", ", ".join(recorded) or "nothing"
-    for name, count in contents.rows.items():
-        if count is None and name in ("kernels", "ranges"):
-            recorded = [one for one, rows in contents.rows.items() if rows is not None]
+    recorded = [name for name, count in contents.rows.items() if count is not None]
+    for name in contents.rows:
+        if name not in recorded and name in ("kernels", "ranges"):
             yield "not recorded", f"{name}: {how_to_record(name, contents.info, recorded)}"

@@ -43,13 +43,9 @@ def shorten_all(names: Sequence[str], width: int) -> list[str]:
 
 
 def _in_the_middle(name: str, width: int) -> str:
-    if len(name) <= width:
-        return name
-    if width < 3:
-        return name[:width]
-    head = width // 2
-    tail = width - 1 - head
-    return f"{name[:head]}{_CUT}{name[len(name) - tail :]}"
+    head, tail = width // 2, width - 1 - width // 2
+    cut = name[:width] if width < 3 else f"{name[:head]}{_CUT}{name[len(name) - tail :]}"
+    return name if len(name) <= width else cut
 
 
 def _ways(name: str, others: Sequence[str], width: int) -> Iterator[str]:
@@ -75,24 +71,12 @@ def _from(name: str, shared: int, width: int) -> str:
 
 def _n_shared(one: str, other: str) -> int:
     """Return how many characters two names begin with alike."""
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 _LESS_TELLING: Final = (
-    "overhead_ns",
-    "peak_bytes_per_s",
-    "min_ns",
-    "max_ns",
-    "median_ns",
-    "busy_ns",
-    "mean_ns",
-    "share_ratio",
-    "kind",
-    "exposed_ns",
-    "number",
-    "first_rows",
-    "count",
+    *("overhead_ns", "peak_bytes_per_s", "min_ns", "max_ns", "median_ns", "busy_ns", "mean_ns"),
+    *("share_ratio", "kind", "exposed_ns", "number", "first_rows", "count"),
 )
 """What gives way first where a table is too wide."""
 
@@ -130,15 +114,10 @@ def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
         cells[column] = texts if column in with_sentences else shorten_all(texts, cell_width)
     for row in zip(*(cells[column] for column in layout), strict=True):
         view.add_row(*map(Text, row))
-    hidden = []
-    if len(table) > rows:
-        hidden.append(f"{len(table) - rows} more rows")
-    if len(layout) < len(cells):
-        hidden.append(f"{len(cells) - len(layout)} more columns")
-    if not hidden:
-        return view
-    remark = f"… {' and '.join(hidden)} (--rows, --csv, --json)"
-    return Group(view, Text(remark, style="dim"))
+    left_out = {"rows": len(table) - rows, "columns": len(cells) - len(layout)}
+    hidden = " and ".join(f"{n} more {what}" for what, n in left_out.items() if n > 0)
+    remark = Text(f"… {hidden} (--rows, --csv, --json)", style="dim")
+    return Group(view, remark) if hidden else view
 
 
 def _layout(
@@ -163,10 +142,11 @@ def _layout(
         *(others[name] for name in _LESS_TELLING if name in others),
         *(column for name, column in reversed(others.items()) if name not in _LESS_TELLING),
     ]
-    for column in dispensable:
-        if _rest(widths, first) + min(widths[first], _NAME_WIDTH) <= width:
+    for least in dispensable:
+        rest = sum(own + _GAP for column, own in widths.items() if column != first)
+        if rest + min(widths[first], _NAME_WIDTH) <= width:
             break
-        del widths[column]
+        del widths[least]
     return _shared_out(widths, {c: wanted[c] for c in texts if c in widths}, width)
 
 
@@ -180,11 +160,6 @@ def _shared_out(
         widths[column] = min(wanted[column], fair)
         left -= widths[column]
     return widths
-
-
-def _rest(widths: Mapping[Column, int], first: Column) -> int:
-    """Return the width of all columns but ``first``, with the gaps before them."""
-    return sum(width + _GAP for column, width in widths.items() if column != first)
 
 
 def printed(view: RenderableType, options: Options) -> str:

@@ -14,14 +14,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.page.document import write_document
-from traceprof.render.palette import CATEGORIES
-from traceprof.render.timeline.channels import (
-    Channel,
-    LaneGroup,
-    Lanes,
-    NameTotals,
-    condense_until,
-)
+from traceprof.render.timeline.channels import Channel, LaneGroup, Lanes, NameTotals, condense_until
 from traceprof.render.timeline.drawn import with_states
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
@@ -110,14 +103,13 @@ def render_beside(
         axis = align_steps([_extent(one, by_steps=by_steps) for one in drawn])
         lanes, places, partners = _merged(drawn, axis, by_rank)
         head = _head(drawn, axis, [place.side for place in places], partners, by_steps=by_steps)
-        index = {item.key: i for i, item in enumerate(CATEGORIES)}
         moved = [
             replace(series, times=clock.starts(series.times))
             for found, clock in zip(samples, axis.clocks, strict=True)
             for series in found
         ]
         merged = _merged_totals(drawn, lanes.names)
-        return (drawn, axis), lanes.n_items, encode_lanes(lanes, head, index, moved, merged)
+        return (drawn, axis), lanes.n_items, encode_lanes(lanes, head, moved, merged)
 
     (drawn, axis), packed = pack_within(draw, max_items)
     fragment = timeline_fragment(packed)
@@ -191,13 +183,8 @@ def _moved(one: _Drawn, place: Place, clock: AxisClock, ids: Int64Array) -> Lane
         lambda channel: _on_axis(channel, clock, ids), lambda state: _on_axis(state, clock, None)
     )
     label = plain_text(f"{one.side.name} · {group.label}", 120)
-    process = _process(group.process, place.side)
+    process = 2 * group.process + place.side  # two runs may have processes of one number
     return replace(group, section=place.section, label=label, process=process)
-
-
-def _process(number: int, side: int) -> int:
-    """Two runs may have processes of one number."""
-    return 2 * number + side
 
 
 def _on_axis(channel: Channel, clock: AxisClock, ids: Int64Array | None) -> Channel:
@@ -229,7 +216,7 @@ def _head(
     base = drawn[0].side
     steps = {"starts": axis.starts, "ends": axis.ends, "labels": axis.labels}
     processes = {
-        str(_process(int(number), i)): known
+        str(2 * int(number) + i): known
         for i, one in enumerate(drawn)
         for number, known in describe_processes(one.side.trace).items()
     }

@@ -18,7 +18,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.palette import CATEGORIES, category_index
+from traceprof.render.palette import CATEGORIES, CATEGORY_INDEX
 from traceprof.render.timeline.channels import (
     Channel,
     LaneGroup,
@@ -75,7 +75,7 @@ def _state_of(bits: int) -> int:
         **{part.value: always if bits >> i & 1 else never for i, part in enumerate(_UNIONS)}
     )
     (state,) = (key for key, span in time.states(0, 1).items() if len(span))
-    return category_index(state)
+    return CATEGORY_INDEX[state]
 
 
 def _busy(group: LaneGroup, part: Part) -> Intervals:

@@ -47,7 +47,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -56,6 +56,7 @@ import numpy.typing as npt
 
 from traceprof.model.intervals import Int64Array
 from traceprof.model.tables import ABSENT
+from traceprof.render.palette import CATEGORY_INDEX
 from traceprof.render.timeline.channels import STATES, Channel, Lanes, NameTotals, channels_by_kind
 from traceprof.render.timeline.marks import SampleSeries
 
@@ -287,7 +288,6 @@ class Templates:
 def encode_lanes(
     lanes: Lanes,
     head: Mapping[str, Any],
-    category_index: Mapping[str, int],
     samples: Sequence[SampleSeries] = (),
     merged: NameTotals | None = None,
     templates: Templates | None = None,
@@ -325,7 +325,7 @@ def encode_lanes(
             **head,
             "name_templates": templates.texts,
             "n_names": len(lanes.names),
-            "groups": [group.described(_describer(category_index)) for group in lanes.groups],
+            "groups": [group.described(_described) for group in lanes.groups],
             "samples": [
                 {"metric": s.metric, "source": s.source, "n": len(s.times)} for s in samples
             ],
@@ -359,15 +359,12 @@ def _joined(columns: Iterable[Int64Array]) -> Int64Array:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def _describer(category_index: Mapping[str, int]) -> Callable[[Channel], dict[str, Any]]:
-    def describe(channel: Channel) -> dict[str, Any]:
-        return {
-            "category": category_index[channel.category],
-            "n": len(channel),
-            "first_ns": int(channel.starts[0]) if len(channel) else 0,
-            "is_condensed": channel.counts is not None,
-            "has_bytes": channel.n_bytes is not None,
-            "has_links": channel.correlations is not None,
-        }
-
-    return describe
+def _described(channel: Channel) -> dict[str, Any]:
+    return {
+        "category": CATEGORY_INDEX[channel.category],
+        "n": len(channel),
+        "first_ns": int(channel.starts[0]) if len(channel) else 0,
+        "is_condensed": channel.counts is not None,
+        "has_bytes": channel.n_bytes is not None,
+        "has_links": channel.correlations is not None,
+    }

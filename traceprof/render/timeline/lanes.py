@@ -20,7 +20,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
 from traceprof.render.escape import plain_text
-from traceprof.render.palette import category_index
+from traceprof.render.palette import CATEGORY_INDEX
 from traceprof.render.timeline.channels import LaneGroup, LaneRow, Lanes
 from traceprof.render.timeline.encode import in_order_of_use, renumbered
 from traceprof.render.timeline.events import (
@@ -89,10 +89,10 @@ def make_device_group(
 def _kernel_events(kernels: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
     activities = kernels["activity"].cat
     by_code = [
-        category_index(_KERNEL_CATEGORY[Activity(name).part] if name else "compute")
+        CATEGORY_INDEX[_KERNEL_CATEGORY[Activity(name).part] if name else "compute"]
         for name in activities.categories
     ]
-    categories = np.array([*by_code, category_index("compute")], np.int64)
+    categories = np.array([*by_code, CATEGORY_INDEX["compute"]], np.int64)
     starts = kernels["start_ns"].to_numpy() - origin_ns
     return LaneEvents(
         starts=starts,
@@ -106,8 +106,8 @@ def _kernel_events(kernels: pd.DataFrame, origin_ns: int, names: NameTable) -> L
 
 def _copy_events(copies: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
     directions = copies["direction"].cat
-    by_code = [category_index(d if d in _DIRECTIONS else "copy") for d in directions.categories]
-    categories = np.array([*by_code, category_index("copy")], np.int64)
+    by_code = [CATEGORY_INDEX[d if d in _DIRECTIONS else "copy"] for d in directions.categories]
+    categories = np.array([*by_code, CATEGORY_INDEX["copy"]], np.int64)
     return LaneEvents(
         starts=copies["start_ns"].to_numpy() - origin_ns,
         ends=copies["end_ns"].to_numpy() - origin_ns,
@@ -228,10 +228,10 @@ def _events(lane: _Lane, frame: pd.DataFrame, origin_ns: int, names: NameTable) 
 
 def _categories(lane: _Lane, frame: pd.DataFrame) -> np.ndarray:
     """Return the category of each row: ranges named after a phase of training have their own."""
-    plain = category_index(lane.category)
+    plain = CATEGORY_INDEX[lane.category]
     if lane.table != "ranges":
         return np.full(len(frame), plain)
-    by_phase = [*(category_index(f"range_{phase}") for phase in PHASES), plain]
+    by_phase = [*(CATEGORY_INDEX[f"range_{phase}"] for phase in PHASES), plain]
     return np.array(by_phase, np.int64)[phases_of_ranges(frame)]
 
 

@@ -6,13 +6,13 @@ import gzip
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Final, TypeVar
 
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import Trace, TraceInfo
+from traceprof.model.trace import Trace
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.page.document import (
     PLOTLY_CONFIG,
@@ -21,7 +21,7 @@ from traceprof.render.page.document import (
     plotly_bundle,
     write_document,
 )
-from traceprof.render.palette import CATEGORIES, STATES, category_index
+from traceprof.render.palette import CATEGORIES, CATEGORY_INDEX, STATES
 from traceprof.render.timeline.drawn import draw_ranks, part_bits, state_of_parts
 from traceprof.render.timeline.encode import Templates, encode_lanes
 from traceprof.render.timeline.marks import (
@@ -76,7 +76,9 @@ def timeline_script(entry: str = "main.mjs") -> str:
     The modules share one scope there, so a name at their top level must be unique (a test
     checks it); run by themselves, under node, they are ordinary ES modules.
     """
-    bodies = (_without_imports(read_asset(name)) for name in module_order(entry))
+    bodies = map(read_asset, module_order(entry))
+    for pattern in (_IMPORT, _RE_EXPORT, _EXPORT):
+        bodies = map(partial(pattern.sub, ""), bodies)
     return '"use strict";\n(() => {\n' + "".join(bodies) + "})();\n"
 
 
@@ -96,10 +98,6 @@ def module_order(entry: str) -> tuple[str, ...]:
 
 def _imports(name: str) -> Iterator[str]:
     return (match.group(1) for match in _IMPORT.finditer(read_asset(name)))
-
-
-def _without_imports(source: str) -> str:
-    return _EXPORT.sub("", _RE_EXPORT.sub("", _IMPORT.sub("", source)))
 
 
 _ROOT: Final = """<div id="traceprof-timeline"{mode}><p class="note">Unpacking the trace…</p></div>
@@ -130,7 +128,6 @@ _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warn
 <footer>{notes}</footer>
 </main>"""
 
-_PLACES: Final = {item.key: i for i, item in enumerate(CATEGORIES)}
 _NOTES: Final = ("times count from the start of the trace", "nothing is loaded from elsewhere")
 
 
@@ -156,9 +153,11 @@ def render_timeline(
     span = window or ranks.span
     encoded = encode_timeline(ranks, span, max_items)
     fragment = timeline_fragment(encoded.packed)
+    info, window_words = ranks.info, f"window {window_label}" if window_label else ""
+    about = (info.profiler, info.host, format_duration(span.duration_ns), window_words)
     body = _BODY.format(
         title=html_text(title),
-        subtitle=html_text(" · ".join(_subtitle(ranks.info, span, window_label)), 400),
+        subtitle=html_text(" · ".join(filter(None, about)), 400),
         warnings=html_list((*ranks.info.warnings, *encoded.warnings)),
         timeline=fragment.html,
         notes=" · ".join(map(html_text, encoded.notes)),
@@ -198,21 +197,18 @@ def encode_timeline(
         drawing = drawing.of_at_most(most, span.duration_ns)
         merged = drawing.merged
         n_merged = 0 if merged is None else int(merged.counts.sum())
-        data = encode_lanes(drawing.lanes, head, _PLACES, series, merged, templates)
+        data = encode_lanes(drawing.lanes, head, series, merged, templates)
         return (n_merged, drawing.bin_ns), drawing.lanes.n_items, data
 
     (n_merged, bin_ns), packed = pack_within(draw, max_items)
-    warnings = [_merged_note(n_merged, bin_ns)] if bin_ns else []
-    events = f"{format_count(n_events)} events in this file"
-    return EncodedTimeline(packed, (*warnings, *remarks), (events, *_NOTES))
-
-
-def _merged_note(n_merged: int, bin_ns: int) -> str:
-    return (
+    told = (
         f"{format_count(n_merged)} events shorter than {format_duration(bin_ns)} are drawn "
         "together with their neighbours, with their number and their time; `traceprof view`, "
         "or --window, shows each"
     )
+    warnings = [told] if bin_ns else []
+    events = f"{format_count(n_events)} events in this file"
+    return EncodedTimeline(packed, (*warnings, *remarks), (events, *_NOTES))
 
 
 def timeline_head(trace: Trace | Ranks, span: TimeWindow, n_events: int) -> dict[str, Any]:
@@ -223,7 +219,7 @@ def timeline_head(trace: Trace | Ranks, span: TimeWindow, n_events: int) -> dict
         "offset_ns": span.start_ns - ranks.span.start_ns,
         "n_events": n_events,
         "categories": [asdict(category) for category in CATEGORIES],
-        "states": [category_index(key) for key in STATES],
+        "states": [CATEGORY_INDEX[key] for key in STATES],
         "part_bits": part_bits(),
         "state_of_parts": state_of_parts(),
         "steps": describe_steps(ranks, span),
@@ -231,9 +227,3 @@ def timeline_head(trace: Trace | Ranks, span: TimeWindow, n_events: int) -> dict
         "focus": describe_focus(ranks, span),
         "plotly_config": dict(PLOTLY_CONFIG),
     }
-
-
-def _subtitle(info: TraceInfo, span: TimeWindow, window_label: str) -> list[str]:
-    words = [info.profiler, info.host, format_duration(span.duration_ns)]
-    words += [f"window {window_label}"] if window_label else []
-    return [word for word in words if word]
