@@ -25,8 +25,6 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
 
-__all__ = ["compare"]
-
 
 def compare(
     base: Sequence[Summary], new: Sequence[Summary], limits: Sequence[Limit] = ()

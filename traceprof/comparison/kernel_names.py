@@ -21,8 +21,6 @@ import pandas as pd
 from traceprof.names.kernels import short_name
 from traceprof.names.parsing import parse_name
 
-__all__ = ["Matched", "canonical_name", "match_kernels"]
-
 _CASTS: Final = re.compile(
     r"\((?:unsigned |signed )?(?:int|bool|long|char|short)(?: long)?\)(?=-?\d)"
 )

@@ -13,8 +13,6 @@ from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.comparison.specs import SETTINGS
 from traceprof.model.results import Note, Result
 
-__all__ = ["not_recorded", "settings_of", "warnings_of"]
-
 _Cell: TypeAlias = str | Note
 _Row: TypeAlias = tuple[str, _Cell, _Cell, str, bool]
 

@@ -13,9 +13,6 @@ from traceprof.measures.rows import Floats, Ints
 from traceprof.model.results import Result
 from traceprof.model.summary import Summary
 
-__all__ = ["STEP", "TURN", "UNITS", "WINDOW", "Side", "common_unit", "series_of", "units_of"]
-
-
 STEP, TURN, WINDOW = "step", "iteration", "window"
 UNITS: Final = (STEP, TURN, WINDOW)
 """What times are told of: a step; a turn of a repeating pattern; the window as it is."""

@@ -21,16 +21,6 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "FEWEST",
-    "LEAST",
-    "Difference",
-    "compare_runs",
-    "compare_steps",
-    "interval_of_mean",
-    "interval_of_median",
-]
-
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 FEWEST: Final = 5

@@ -13,8 +13,6 @@ from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.model.results import Note, Result
 from traceprof.names.kernels import short_name
 
-__all__ = ["verdict_of"]
-
 _LEAST: Final = 0.05
 _MOST_CAUSES: Final = 3
 _NOTHING: Final = 0.0005

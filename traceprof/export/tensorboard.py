@@ -132,7 +132,10 @@ def _export(run: Run, request: Request) -> Exported:
         done.remark("no steps are known: these are iterations of a pattern of kernels that repeats")
     with new_folder(request.output) as folder:
         for process, name in names.items():
-            rows = rows_of(_with_what_is_known(steps[steps["process"] == process]))
+            own = steps[steps["process"] == process]
+            # Sums that other processes have, and this one nowhere, are no zeros.
+            sums = [f"{route}_bytes" for route in _ROUTES if f"{route}_bytes" in own]
+            rows = rows_of(own.drop(columns=[name for name in sums if not own[name].any()]))
             done.n_rows += _write(folder / name, rows, rates, zero_ns)
     return done
 
@@ -148,12 +151,6 @@ def _steps(document: Document) -> pd.DataFrame:
         why = document.missing.get(_STEPS) if result is None else note_text(result.notes[0])
         raise UsageError(f"nothing to write: {why}")
     return result.table
-
-
-def _with_what_is_known(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the steps of a process without sums that others have, and it nowhere: no zeros."""
-    sums = [f"{route}_bytes" for route in _ROUTES if f"{route}_bytes" in steps]
-    return steps.drop(columns=[name for name in sums if not steps[name].any()])
 
 
 def _names(run: Run, steps: pd.DataFrame, request: Request) -> dict[int, str]:
@@ -225,11 +222,9 @@ def _scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield what is known of a step by its tag."""
     duration_ns = float(row["duration_ns"])
     yield "step/duration_ms", duration_ns / NS_PER_MS
-    rate = _known(row, "samples_per_s")
-    if rate is not None:
+    if (rate := _known(row, "samples_per_s")) is not None:
         yield "step/samples_per_s", rate
-    exposed_ns = _known(row, "exposed_communication_ns")
-    if exposed_ns is not None:
+    if (exposed_ns := _known(row, "exposed_communication_ns")) is not None:
         yield "step/exposed_communication_ms", exposed_ns / NS_PER_MS
     parts = {part: _known(row, f"{part}_ns") for part in PARTS}
     whole_ns = sum(value for value in parts.values() if value is not None)

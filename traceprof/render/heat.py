@@ -69,7 +69,8 @@ class HeatMap:
     @property
     def levels(self) -> _Places:
         """The place in `HEAT` of each cell, -1 where no step is known."""
-        return np.where(np.isnan(self.ratios), -1, _level(self.ratios))
+        levels = np.searchsorted(_LEAST, self.ratios, side="right")
+        return np.where(np.isnan(self.ratios), -1, levels)
 
     @property
     def slowest(self) -> HeatRow:
@@ -101,21 +102,22 @@ def make_heat_map(table: pd.DataFrame, lines: HeatLines, most_columns: int) -> H
     whole = cells.over_all()
     names = lines.ranks["label"].tolist()
     slowest = _slowest_of_lines(whole[:, None], lines.line_of)[:, 0]
-    rows = tuple(_row(lines, i, int(rank), whole) for i, rank in enumerate(slowest))
+    sharing = np.bincount(lines.line_of)
+    rows = tuple(
+        HeatRow(label, host, float(whole[rank]), names[rank] if n > 1 else "")
+        for label, host, rank, n in zip(lines.labels, lines.hosts, slowest, sharing, strict=True)
+    )
     words = tuple(
         tuple(cells.describe(names, int(rank), column) for column, rank in enumerate(line))
         for line in chosen
     )
     ratios = np.take_along_axis(cells.ratios, np.maximum(chosen, 0), axis=0)
     ratios[chosen < 0] = np.nan
-    per_line = int(np.bincount(lines.line_of).max())
-    return HeatMap(rows, steps, ratios, words, _notes(per_line, per_column))
-
-
-def _row(lines: HeatLines, line: int, slowest: int, whole: _Ratios) -> HeatRow:
-    shares = int((lines.line_of == line).sum()) > 1
-    name = str(lines.ranks["label"].iloc[slowest]) if shares else ""
-    return HeatRow(lines.labels[line], lines.hosts[line], float(whole[slowest]), name)
+    shared = {
+        f"a line is the slowest of up to {sharing.max()} ranks": sharing.max(),
+        f"a column is the mean of up to {per_column} steps": per_column,
+    }
+    return HeatMap(rows, steps, ratios, words, tuple(note for note, n in shared.items() if n > 1))
 
 
 def format_more(ratio: float) -> str:
@@ -125,19 +127,6 @@ def format_more(ratio: float) -> str:
     if abs(ratio) < _LEAST_SHOWN:
         return format_ratio(0.0)
     return f"{'+' if ratio > 0 else ''}{format_ratio(ratio)}"
-
-
-def _level(ratios: _Ratios) -> _Places:
-    return np.searchsorted(_LEAST, ratios, side="right")
-
-
-def _notes(per_line: int, per_column: int) -> tuple[str, ...]:
-    notes = []
-    if per_line > 1:
-        notes.append(f"a line is the slowest of up to {per_line} ranks")
-    if per_column > 1:
-        notes.append(f"a column is the mean of up to {per_column} steps")
-    return tuple(notes)
 
 
 def _ranks(table: pd.DataFrame) -> pd.DataFrame:
@@ -164,11 +153,7 @@ def _lines(ranks: pd.DataFrame, most: int) -> tuple[_Places, list[str], list[str
     if 1 < n_hosts <= most and "" not in hosts:
         lines, names = pd.factorize(np.array(hosts, object))
         counts = np.bincount(lines)
-        return (
-            lines,
-            [f"{count} ranks" for count in counts],
-            [str(name) for name in names],
-        )
+        return lines, [f"{count} ranks" for count in counts], list(map(str, names))
     lines = np.arange(len(ranks)) // int(np.ceil(len(ranks) / most))
     ends = [np.flatnonzero(lines == line)[[0, -1]] for line in range(lines[-1] + 1)]
     shared = [labels[a] if a == b else f"{labels[a]}..{labels[b].split()[-1]}" for a, b in ends]

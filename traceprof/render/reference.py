@@ -126,6 +126,7 @@ _INTEGER: Final = {"type": "integer"}
 _STRING: Final = {"type": "string"}
 _NOTE: Final = {"$ref": "#/$defs/note"}
 _NOTES: Final = {"type": "array", "items": _NOTE}
+_STRINGS: Final = {"type": "array", "items": _STRING}
 _WORDS: Final[Mapping[Unit, str]] = {
     Unit.NS: "a length of time in ns",
     Unit.AT_NS: "an instant in ns after the start of the run",
@@ -260,12 +261,8 @@ _NOTE_OBJECT: Final = _record(
 )
 _TRACE: Final = _record(
     {
-        "path": _STRING,
-        "format": _STRING,
-        "profiler": _STRING,
-        "host": _STRING,
-        "recorded": {"type": "array", "items": _STRING},
-        "warnings": {"type": "array", "items": _STRING},
+        **dict.fromkeys(("path", "format", "profiler", "host"), _STRING),
+        **dict.fromkeys(("recorded", "warnings"), _STRINGS),
     }
 )
 _CLOCK: Final = _record(
@@ -282,9 +279,7 @@ _CLOCK: Final = _record(
 _WINDOW: Final = _record(
     {
         "label": _STRING,
-        "start_ns": _INTEGER,
-        "end_ns": _INTEGER,
-        "duration_ns": _INTEGER,
+        **dict.fromkeys(("start_ns", "end_ns", "duration_ns"), _INTEGER),
         "reason": {
             "description": "what it is made of and why; null where it is what was asked for",
             "anyOf": [_NOTE, {"type": "null"}],
@@ -296,7 +291,7 @@ _VERDICT: Final = _record(
     {
         "bound_by": _STRING,
         "sentences": _NOTES,
-        "fine": {"type": "array", "items": _STRING},
+        "fine": _STRINGS,
         "unknown": _NOTES,
         "once": {**_NOTES, "description": "what costs time once"},
         "periodic": {**_NOTES, "description": "what does now and then, as evaluation"},

@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final
@@ -72,7 +73,7 @@ def bind(host: str, port: int, *, allow_remote: bool = False) -> tuple[socket.so
             raise UsageError(
                 f"--host {host} is open to other machines: add --allow-remote if that is meant"
             )
-        if _is_wildcard(host):
+        if not host or _has(host, "is_unspecified"):
             raise UsageError(f"--host {host} is every address: name the one that readers will use")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -85,19 +86,14 @@ def bind(host: str, port: int, *, allow_remote: bool = False) -> tuple[socket.so
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost" or _has(host, "is_loopback")
 
 
-def _is_wildcard(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return host == ""
+def _has(host: str, flag: str) -> bool:
+    """Return whether ``host`` is a number of which that is true."""
+    with suppress(ValueError):
+        return bool(getattr(ipaddress.ip_address(host), flag))
+    return False
 
 
 def _authority(host: str, port: int) -> str:

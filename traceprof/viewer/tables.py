@@ -16,12 +16,7 @@ from traceprof.comparison.comparing import brief
 from traceprof.errors import TraceprofError
 from traceprof.model.results import Column, Result, Unit
 from traceprof.model.summary import Summary
-from traceprof.render.briefing import (
-    briefing_of,
-    findings_for_people,
-    head_of,
-    sections_of,
-)
+from traceprof.render.briefing import briefing_of, findings_for_people, head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import (
     STYLES,

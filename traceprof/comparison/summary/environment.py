@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from traceprof.measures.rows import lengths_of
@@ -15,34 +15,16 @@ from traceprof.secrets import kept_variables
 from traceprof.session.answer import hardware_of
 from traceprof.units import format_bytes
 
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "host": ("host",),
-    "os": ("os",),
-    "kernel": ("kernel",),
-    "architecture": ("architecture", "cpu_architecture"),
-    "cpu": ("cpu",),
-    "cpu_count": ("cpu.count", "cpu_cores"),
-    "cpu_limit": ("cpu.limit",),
-    "container": ("container",),
-    "driver": ("driver", "nvidia_driver"),
-    "cuda_driver": ("driver.cuda", "cuda_driver"),
-    "cuda": ("cuda", "cuda_runtime"),
-    "hip": ("hip", "hip_runtime"),
-    "cudnn": ("cudnn",),
-    "nccl": ("nccl",),
-    "backend": ("backend",),
-    "mpi": ("mpi.library", "mpi"),
-    "python": ("python",),
-    "torch": ("torch",),
-    "numpy": ("numpy",),
-    "lightning": ("lightning", "pytorch-lightning"),
-    "accelerate": ("accelerate",),
-    "transformers": ("transformers",),
-    "deepspeed": ("deepspeed",),
-    "cupti": ("cupti",),
-    "git_commit": ("git.commit",),
-    "git_branch": ("git.branch",),
-    "command": ("command",),
+_FACTS: Final = """
+    host os kernel architecture=architecture|cpu_architecture cpu cpu_count=cpu.count|cpu_cores
+    cpu_limit=cpu.limit container driver=driver|nvidia_driver cuda_driver=driver.cuda|cuda_driver
+    cuda=cuda|cuda_runtime hip=hip|hip_runtime cudnn nccl backend mpi=mpi.library|mpi python torch
+    numpy lightning=lightning|pytorch-lightning accelerate transformers deepspeed cupti
+    git_commit=git.commit git_branch=git.branch command
+"""
+_NAMES: Final[Mapping[str, Sequence[str]]] = {
+    name: (sources or name).split("|")
+    for name, _, sources in (fact.partition("=") for fact in _FACTS.split())
 }
 """The facts that are kept: their names here, and what recordings call them."""
 _UNKNOWN: Final = frozenset({"", "unknown", "none", "n/a"})

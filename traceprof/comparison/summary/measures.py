@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -55,7 +55,9 @@ def _intervals(measures: pd.DataFrame, steps: pd.DataFrame) -> Mapping[str, Floa
     """Return the 95 % intervals of medians and means over steps; NaN of other measures."""
     run = Summary("", tables={"steps": SUMMARY.table("steps").frame(steps)})
     found = {name: interval_of_median(series_of(run, own, STEP)) for name, own in _MEDIANS.items()}
-    share = _share_of_mean(series_of(run, "period_ns", STEP))
+    least, most = interval_of_mean(series_of(run, "period_ns", STEP))
+    # How far the interval of the mean reaches to either side, as a share of it.
+    share = (most - least) / (most + least) if most + least > 0 else np.nan
     unknown = (np.nan, np.nan)
     ends = []
     for name, value in zip(measures["measure"], measures["value"].astype(float), strict=True):
@@ -69,12 +71,6 @@ def _intervals(measures: pd.DataFrame, steps: pd.DataFrame) -> Mapping[str, Floa
             ends.append(found.get(str(name), unknown))
     pairs = np.array(ends, np.float64).reshape(-1, 2)
     return {"low": pairs[:, 0], "high": pairs[:, 1]}
-
-
-def _share_of_mean(periods: Floats) -> float:
-    """Return how far the 95 % interval of the mean reaches to either side, as a share of it."""
-    low, high = interval_of_mean(periods)
-    return (high - low) / (high + low) if high + low > 0 else np.nan
 
 
 _BY_PERIOD: Final = ("step_period_ns",)
@@ -93,7 +89,8 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     size = max([said, known, len(find_members(whole)), *whole.each(_largest_group)])
     if size > 0:
         yield "world_size", size, Unit.COUNT, "run", _NEITHER
-    devices = {(i, int(d)) for i, part in enumerate(whole) for d in _used(part)}
+    used = [own.loc[own["used"] == 1, "device"] for own in (part.devices for part in whole)]
+    devices = {(i, int(device)) for i, own in enumerate(used) for device in own}
     yield "devices_count", len(devices) or np.nan, Unit.COUNT, "run", _NEITHER
     hosts = set(processes["host"].astype(str)) | {part.info.host for part in whole}
     yield "nodes_count", len(hosts - {""}) or np.nan, Unit.COUNT, "run", _NEITHER
@@ -106,20 +103,13 @@ def _largest_group(trace: Trace) -> int:
     return int(sizes.max()) if len(sizes) else ABSENT
 
 
-def _used(part: Any) -> list[int]:
-    return [int(d) for d in part.devices.loc[part.devices["used"] == 1, "device"]]
-
-
 def _of_throughput(results: Mapping[str, Result]) -> Iterator[_Row]:
     if "steps" not in results:
         return
     scalars = results["steps"].scalars
-    names = {
-        "samples_per_s": "mean_samples_per_s",
-        "median_samples_per_s": "median_samples_per_s",
-    }
-    for name, source in names.items():
-        yield name, scalars.get(source, np.nan), Unit.PER_S, "run", _HIGHER
+    for name, source in ("samples_per_s", "mean"), ("median_samples_per_s", "median"):
+        rate = scalars.get(f"{source}_samples_per_s", np.nan)
+        yield name, rate, Unit.PER_S, "run", _HIGHER
 
 
 def _of_steps(steps: pd.DataFrame, results: Mapping[str, Result]) -> Iterator[_Row]:
@@ -160,9 +150,6 @@ def _of_steps(steps: pd.DataFrame, results: Mapping[str, Result]) -> Iterator[_R
         yield "global_batch_count", float(per_rank.sum()), Unit.COUNT, "run", _NEITHER
 
 
-_BETTER_OF_PART: Final = {"compute": _NEITHER}
-
-
 def _kernels_count(trace: Trace) -> int:
     return len(trace.kernels)
 
@@ -174,7 +161,7 @@ def _of_parts(ranks: Ranks, results: Mapping[str, Result], steps_count: int) -> 
     n_devices = len(results["breakdown"].table)
     for part in PARTS:
         ratio = total[f"{part}_ns"] / total["duration_ns"] if total["duration_ns"] else np.nan
-        better = _BETTER_OF_PART.get(part, _LOWER)
+        better = _NEITHER if part == "compute" else _LOWER
         yield f"{part}_ratio", ratio, Unit.RATIO, "device", better
         if steps_count and n_devices:
             each = total[f"{part}_ns"] / (n_devices * steps_count)

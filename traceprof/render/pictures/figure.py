@@ -199,7 +199,11 @@ def _image(pixels: Pixels, offset_ns: int, duration: int, n_lines: int) -> dict[
 
 def _layout(lines: list[PictureLine], theme: str, width: int | None) -> dict[str, Any]:
     ink, paper, grid = _INK[theme]
-    labels = [_label(line) for line in lines]
+    # Processes and devices are bold, streams and ranges below them are not.
+    labels = [
+        plotly_text(line.label, 34) if line.row else f"<b>{plotly_text(line.label, 38)}</b>"
+        for line in lines
+    ]
     return {
         "barmode": "overlay",
         "template": "none",
@@ -223,13 +227,6 @@ def _layout(lines: list[PictureLine], theme: str, width: int | None) -> dict[str
             "fixedrange": True,
         },
     }
-
-
-def _label(line: PictureLine) -> str:
-    """Return what a line is called: processes and devices bold, streams and ranges below them."""
-    if line.row is None:
-        return f"<b>{plotly_text(line.label, 38)}</b>"
-    return plotly_text(line.label, 34)
 
 
 def _step_lines(trace: Trace, span: TimeWindow, offset_ns: int, theme: str) -> list[dict[str, Any]]:

@@ -201,7 +201,7 @@ def strip(layers: Sequence[tuple[Channel, str]], window: tuple[int, int], n_bins
             continue
         ratios = busy_ratios(channel, *window, n_bins)
         wins = (ratios > best) | (_holds_start(channel, *window, n_bins) & (best == 0))
-        pixels[wins, :3] = _rgb(colour)
+        pixels[wins, :3] = list(bytes.fromhex(colour[1:]))
         pixels[wins, 3] = _FAINTEST
         best = np.maximum(best, ratios)
         total += ratios
@@ -221,7 +221,7 @@ def state_strip(
     level = (np.arange(height)[::-1, None] + 0.5) / height
     for channel, colour in layers:
         above = below + busy_ratios(channel, *window, n_bins)
-        pixels[(level >= below) & (level < above)] = (*_rgb(colour), 255)
+        pixels[(level >= below) & (level < above)] = (*bytes.fromhex(colour[1:]), 255)
         below = above
     return pixels
 
@@ -232,20 +232,8 @@ def png_data_url(pixels: Pixels) -> str:
     raw = np.zeros((height, width * 4 + 1), np.uint8)
     raw[:, 1:] = pixels.reshape(height, width * 4)
     head = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    chunks = (b"IHDR" + head, b"IDAT" + zlib.compress(raw.tobytes(), 6), b"IEND")
     png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        _chunk(kind, data)
-        for kind, data in (
-            (b"IHDR", head),
-            (b"IDAT", zlib.compress(raw.tobytes(), 6)),
-            (b"IEND", b""),
-        )
+        struct.pack(">I", len(one) - 4) + one + struct.pack(">I", zlib.crc32(one)) for one in chunks
     )
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)

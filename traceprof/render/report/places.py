@@ -299,7 +299,8 @@ def _columns(xs: Sequence[float], tops: _Shares, heights: _Shares) -> Iterator[s
     """Yield the boxes of a part; neighbours that are equal are one."""
     start = 0
     for i in range(1, len(heights) + 1):
-        if i < len(heights) and _are_alike(tops, heights, start, i):
+        both = (own[i : i + 1] - own[start] for own in (tops, heights))
+        if i < len(heights) and all(abs(by[0]) < 0.05 for by in both):
             continue
         if heights[start] > 0.01:
             width = xs[i] - xs[start]
@@ -307,7 +308,3 @@ def _columns(xs: Sequence[float], tops: _Shares, heights: _Shares) -> Iterator[s
                 f"M{xs[start]:.1f} {tops[start]:.1f}h{width:.1f}v{heights[start]:.1f}h{-width:.1f}z"
             )
         start = i
-
-
-def _are_alike(tops: _Shares, heights: _Shares, one: int, other: int) -> bool:
-    return bool(abs(tops[one] - tops[other]) < 0.05 and abs(heights[one] - heights[other]) < 0.05)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -223,10 +224,7 @@ def condense(lanes: Lanes, bin_ns: int) -> Lanes:
     Lanes that were condensed to narrower bins, of which these are multiples, become what they
     would at once.
     """
-
-    def condensed(channel: Channel) -> Channel:
-        return condense_channel(channel, bin_ns)
-
+    condensed = partial(condense_channel, bin_ns=bin_ns)
     return lanes.mapped(condensed, condensed)
 
 

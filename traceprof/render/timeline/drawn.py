@@ -52,8 +52,11 @@ def with_states(lanes: Lanes, duration_ns: int) -> Lanes:
 def device_states(group: LaneGroup, duration_ns: int) -> tuple[Channel, ...]:
     """Return the states of one device: exclusive, and together the whole duration."""
     time = DeviceTime(**{part.value: _busy(group, part) for part in _UNIONS})
-    states = time.states(0, duration_ns)
-    return tuple(_state_channel(key, span) for key, span in states.items() if len(span))
+    return tuple(
+        Channel(key, span.starts, span.ends, np.zeros(len(span), np.int64))
+        for key, span in time.states(0, duration_ns).items()
+        if len(span)
+    )
 
 
 def part_bits() -> list[int]:
@@ -66,16 +69,13 @@ def state_of_parts() -> list[int]:
 
     A place in the list has the bits of `part_bits`.
     """
-    return [_state_of(bits) for bits in range(1 << len(_UNIONS))]
-
-
-def _state_of(bits: int) -> int:
     always, never = Intervals.union_of(np.array([0]), np.array([1])), Intervals.empty()
-    time = DeviceTime(
-        **{part.value: always if bits >> i & 1 else never for i, part in enumerate(_UNIONS)}
-    )
-    (state,) = (key for key, span in time.states(0, 1).items() if len(span))
-    return CATEGORY_INDEX[state]
+    found = []
+    for bits in range(1 << len(_UNIONS)):
+        parts = {p.value: always if bits >> i & 1 else never for i, p in enumerate(_UNIONS)}
+        (state,) = (key for key, own in DeviceTime(**parts).states(0, 1).items() if len(own))
+        found.append(CATEGORY_INDEX[state])
+    return found
 
 
 def _busy(group: LaneGroup, part: Part) -> Intervals:
@@ -85,10 +85,6 @@ def _busy(group: LaneGroup, part: Part) -> Intervals:
     return Intervals.union_of(
         np.concatenate([c.starts for c in channels]), np.concatenate([c.ends for c in channels])
     )
-
-
-def _state_channel(category: str, span: Intervals) -> Channel:
-    return Channel(category, span.starts, span.ends, np.zeros(len(span), np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ overlap.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -148,17 +148,10 @@ def make_rows(label: str, kind: str, events: LaneEvents) -> tuple[LaneRow, ...]:
     """
     lines = np.minimum(assign_lines(events.starts, events.ends), MAX_LINES)
     return tuple(
-        LaneRow(f"merged below {line}", kind, _merged_channels(events.take(places)))
+        LaneRow(f"merged below {line}", kind, _channels(events.take(places), merge_overlapping))
         if line == MAX_LINES
-        else LaneRow(label if line == 0 else f"{line}", kind, _channels(events.take(places)))
+        else LaneRow(f"{line}" if line else label, kind, _channels(events.take(places), _channel))
         for (line,), places in split_by(lines)
-    )
-
-
-def _merged_channels(events: LaneEvents) -> tuple[Channel, ...]:
-    return tuple(
-        merge_overlapping(CATEGORIES[category].key, events.take(places))
-        for (category,), places in split_by(events.categories)
     )
 
 
@@ -182,9 +175,11 @@ def merge_overlapping(category: str, events: LaneEvents) -> Channel:
     )
 
 
-def _channels(events: LaneEvents) -> tuple[Channel, ...]:
+def _channels(
+    events: LaneEvents, channel: Callable[[str, LaneEvents], Channel]
+) -> tuple[Channel, ...]:
     return tuple(
-        _channel(CATEGORIES[category].key, events.take(places))
+        channel(CATEGORIES[category].key, events.take(places))
         for (category,), places in split_by(events.categories)
     )
 

@@ -77,15 +77,6 @@ def describe_device(trace: Trace, device: int) -> str:
     return f"{number} · {name}" if name else number
 
 
-def make_device_group(
-    trace: Trace, section: str, process: int, device: int, rows: tuple[LaneRow, ...]
-) -> LaneGroup:
-    """Return the group of one device."""
-    return LaneGroup(
-        section, describe_device(trace, device), "device", rows, process, device=device
-    )
-
-
 def _kernel_events(kernels: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
     activities = kernels["activity"].cat
     by_code = [
@@ -198,13 +189,10 @@ def _split_within(lane: _Lane, frame: pd.DataFrame) -> tuple[np.ndarray, Mapping
         return loose, {0: lane.label, 1: "Start/end ranges"}
     if lane.table == "host_ops":
         sources = frame["source"].cat
-        labels = {i: _source_label(str(name)) for i, name in enumerate(sources.categories)}
+        words = {"cpu_op": "Operators", "osrt": "System calls", "": "Operators"}
+        labels = {i: words.get(name, str(name)) for i, name in enumerate(sources.categories)}
         return sources.codes.to_numpy().astype(np.int64), {**labels, ABSENT: lane.label}
     return np.zeros(len(frame), np.int64), {0: lane.label}
-
-
-def _source_label(source: str) -> str:
-    return {"cpu_op": "Operators", "osrt": "System calls", "": "Operators"}.get(source, source)
 
 
 def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
@@ -280,7 +268,9 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
         section = plain_text(describe_process(trace, process, has_hosts=has_hosts), 120)
         groups.extend(_thread_groups(trace, section, threads[process]))
         groups.extend(
-            make_device_group(trace, section, process, device, rows)
+            LaneGroup(
+                section, describe_device(trace, device), "device", rows, process, device=device
+            )
             for device, rows in devices[process]
         )
     quiet = [
@@ -355,7 +345,10 @@ def _thread_groups(trace: Trace, section: str, threads: list[ThreadRows]) -> lis
     others = [t for t in threads if not _is_telling(t)]
     if len(others) == 1:
         telling, others = [*telling, *others], []
-    groups = [_thread_group(trace, section, thread) for thread in telling]
+    groups = [
+        LaneGroup(section, _thread_label(trace, own), "thread", own.rows, own.process)
+        for own in telling
+    ]
     if others:
         label = f"{len(others)} other threads"
         groups.append(_joined_group(trace, section, label, others))
@@ -388,10 +381,6 @@ def _joined_group(
 
 def _is_telling(thread: ThreadRows) -> bool:
     return any(row.kind in _TELLING_KINDS or row.label == "Operators" for row in thread.rows)
-
-
-def _thread_group(trace: Trace, section: str, thread: ThreadRows) -> LaneGroup:
-    return LaneGroup(section, _thread_label(trace, thread), "thread", thread.rows, thread.process)
 
 
 def _thread_label(trace: Trace, thread: ThreadRows) -> str:

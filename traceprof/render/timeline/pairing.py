@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -171,7 +172,13 @@ def align_steps(extents: Sequence[StepExtent]) -> StepAxis:
         starts=tuple(slots[1:-2].tolist()),
         ends=tuple(slots[2:-1].tolist()),
         labels=tuple(keys),
-        own=tuple(_own(extent, places[side]) for side, extent in enumerate(extents)),
+        own=tuple(
+            tuple(
+                None if place is None else (int(extent.starts[place]), int(extent.ends[place]))
+                for place in places[side]
+            )
+            for side, extent in enumerate(extents)
+        ),
     )
 
 
@@ -185,11 +192,8 @@ def _matched(extents: Sequence[StepExtent]) -> tuple[list[str], list[list[int | 
         return labels, [[known.get(number) for number in numbers] for known in by_number]
     most = range(max(len(extent.numbers) for extent in extents))
     places = [[i if i < len(extent.numbers) else None for i in most] for extent in extents]
-    return [" | ".join(_label(extent, i) for extent in extents) for i in most], places
-
-
-def _label(extent: StepExtent, place: int) -> str:
-    return f"{extent.word} {extent.numbers[place]}" if place < len(extent.numbers) else "–"
+    words = [[*(f"{e.word} {number}" for number in e.numbers)] for e in extents]
+    return [" | ".join(row) for row in zip_longest(*words, fillvalue="–")], places
 
 
 def _borders(extent: StepExtent, places: Sequence[int | None]) -> Int64Array:
@@ -206,10 +210,3 @@ def _borders(extent: StepExtent, places: Sequence[int | None]) -> Int64Array:
         next_ns = next_ns if place is None else int(extent.starts[place])
         inner.append(next_ns)
     return np.array([extent.first_ns, *reversed(inner), after, extent.last_ns], np.int64)
-
-
-def _own(extent: StepExtent, places: Sequence[int | None]) -> tuple[tuple[int, int] | None, ...]:
-    return tuple(
-        None if place is None else (int(extent.starts[place]), int(extent.ends[place]))
-        for place in places
-    )
