@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pandas as pd
@@ -58,20 +58,22 @@ def compare(
         "steps": steps_result(*sides),
         "measures": measures,
     }
-    shown = {name: own for name, own in results.items() if own is not None and not _is_empty(own)}
+    is_same = len(base) == len(new) == 1 and _is_same(base[0], new[0])
+    same = [_BOTH_THE_SAME] if is_same else []
+    shown = {
+        name: own
+        for name, own in results.items()
+        if own is not None and not all(frame.empty for frame in own.tables.values())
+    }
     return Comparison(
         title=f"{sides[1].name} against {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
         verdict=verdict_of(judged, difference, sides),
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
-        warnings=(*_if_the_same(sides), *warnings_of(settings)),
+        warnings=(*same, *warnings_of(settings)),
         missing=missing,
         about=ABOUT,
     )
-
-
-def _is_empty(result: Result) -> bool:
-    return all(frame.empty for frame in result.tables.values())
 
 
 def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str]) -> Result | None:
@@ -117,12 +119,6 @@ _OF_UNITS: Final = {
 _BOTH_THE_SAME: Final = Note(
     "every number of the one is that of the other: this is one recording, held against itself"
 )
-
-
-def _if_the_same(sides: tuple[Side, Side]) -> Iterator[Note]:
-    first, second = (side.runs for side in sides)
-    if len(first) == len(second) == 1 and _is_same(first[0], second[0]):
-        yield _BOTH_THE_SAME
 
 
 def _is_same(first: Summary, second: Summary) -> bool:

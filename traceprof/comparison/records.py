@@ -169,16 +169,11 @@ def _side_by_side(
             for name, told in zip(names, cells, strict=True)
         },
     }
-    spec = TableSpec(
-        part,
-        about,
-        (key(part, "what it is"), *(_of_run(name) for name in names)),
+    of_runs = (
+        Column(name, Unit.TEXT, f"of {name}", Combine.SAME, is_proper=True) for name in names
     )
+    spec = TableSpec(part, about, (key(part, "what it is"), *of_runs))
     return Result(part, ResultSpec((spec,)), {part: pd.DataFrame(columns)})
-
-
-def _of_run(name: str) -> Column:
-    return Column(name, Unit.TEXT, f"of {name}", Combine.SAME, is_proper=True)
 
 
 def _columns_of(runs: Sequence[Summary]) -> list[str]:

@@ -211,7 +211,9 @@ class _CsvTable:
     stack: ExitStack
 
     def __post_init__(self) -> None:
-        schema = pa.schema([pa.field(one.name, _plain(one.type)) for one in schema_of(self.name)])
+        kinds = {one.name: one.type for one in schema_of(self.name)}
+        is_name = pa.types.is_dictionary
+        schema = pa.schema({n: pa.string() if is_name(kind) else kind for n, kind in kinds.items()})
         options = pc.WriteOptions(quoting_style="needed")
         self.writer: Any = self.stack.enter_context(
             pc.CSVWriter(self.path, schema, write_options=options)
@@ -225,10 +227,6 @@ class _CsvTable:
             kinds = TABLES[self.name].columns
             names = {column: Names() for column, kind in kinds.items() if kind is ColumnKind.NAME}
             self.writer.write(pa.table(batch_of(self.name, rows, names)).cast(self.schema))
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_dictionary(kind) else kind
 
 
 def _safe(name: str, frame: pd.DataFrame) -> pd.DataFrame:

@@ -37,10 +37,6 @@ def _text(value: Any) -> str:
     return plain_text(value).removeprefix("void ")
 
 
-def _flag(value: Any) -> str:
-    return "yes" if value else ""
-
-
 @dataclass(frozen=True, slots=True)
 class UnitStyle:
     """How the values of a unit look: ``suffix`` is what names of such columns end with.
@@ -66,7 +62,7 @@ STYLES: Final[Mapping[Unit, UnitStyle]] = {
     Unit.COUNT: UnitStyle(format_count),
     Unit.NUMBER: UnitStyle(format_number),
     Unit.TEXT: UnitStyle(_text, is_number=False),
-    Unit.FLAG: UnitStyle(_flag, is_number=False),
+    Unit.FLAG: UnitStyle(lambda value: "yes" if value else "", is_number=False),
 }
 """Every unit; numbers are aligned to the right."""
 

@@ -33,6 +33,7 @@ def document_of(document: Answered) -> dict[str, Any]:
         return _comparison_of(document)
     info, window = document.info, document.selection.window
     verdict, reason = document.verdict, document.selection.reason
+    span, epoch_ns = document.span, info.utc_epoch_ns
     return {
         "schema": SCHEMA,
         **({} if verdict is None else {"verdict": _verdict_of(verdict)}),
@@ -46,7 +47,12 @@ def document_of(document: Answered) -> dict[str, Any]:
             "recorded": sorted(document.recorded),
             "warnings": list(info.warnings),
         },
-        "clock": _clock_of(document),
+        "clock": {  # what time 0 is: on the wall clock, and on that of the trace
+            "zero": "start of the run",
+            "utc_epoch_ns": None if epoch_ns is None else epoch_ns + span.start_ns,
+            "trace_clock_ns": span.start_ns,
+            "duration_ns": span.duration_ns,
+        },
         "window": {
             "label": document.selection.label,
             "start_ns": document.ns_after_start(window.start_ns),
@@ -66,9 +72,9 @@ def _comparison_of(document: Comparison) -> dict[str, Any]:
     return {
         "schema": COMPARISON_SCHEMA,
         "title": document.title,
-        "verdict": [note_of(sentence) for sentence in document.verdict],
-        "notes": [note_of(note) for note in document.notes],
-        "warnings": [note_of(warning) for warning in document.warnings],
+        "verdict": plain(document.verdict),
+        "notes": plain(document.notes),
+        "warnings": plain(document.warnings),
         "results": {name: _result_of(result, {}) for name, result in document.results.items()},
         "not_known": dict(document.missing),
     }
@@ -102,17 +108,6 @@ def _workload_of(document: Document) -> dict[str, Any]:
     if document.one_off is not None:
         found["one_off"] = _table_of(declared_table(ONE_OFF, document.one_off, document.ranks))
     return found
-
-
-def _clock_of(document: Document) -> dict[str, Any]:
-    """Return what time 0 is: on the wall clock, and on that of the trace."""
-    start_ns, epoch_ns = document.span.start_ns, document.info.utc_epoch_ns
-    return {
-        "zero": "start of the run",
-        "utc_epoch_ns": None if epoch_ns is None else epoch_ns + start_ns,
-        "trace_clock_ns": start_ns,
-        "duration_ns": document.span.duration_ns,
-    }
 
 
 def _result_of(result: Result, ranks: Mapping[int, int]) -> dict[str, Any]:

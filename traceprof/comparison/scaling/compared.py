@@ -112,28 +112,19 @@ def law_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
         }
 
 
-def label_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
-    """Yield the labels of each group."""
-    for group in groups:
-        for label, value in group.labels.items():
-            yield {"group": group.name, "label": label, "value": value}
-
-
 def run_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
     """Yield the runs, each once for every group that it is in."""
     for group in groups:
         for point in sorted(group.points, key=lambda own: own.devices):
-            yield {"run": point.run.name, "group": group.name, **_of_run(point)}
-
-
-def _of_run(point: ScalingPoint) -> dict[str, Any]:
-    return {
-        "devices_count": point.devices,
-        "nodes_count": point.nodes,
-        **_rates(point.counts, point.rate.value),
-        "ranks": point.ranks,
-        "origin": point.run.origin,
-    }
+            yield {
+                "run": point.run.name,
+                "group": group.name,
+                "devices_count": point.devices,
+                "nodes_count": point.nodes,
+                **_rates(point.counts, point.rate.value),
+                "ranks": point.ranks,
+                "origin": point.run.origin,
+            }
 
 
 KINDS: Final = (WEAK, STRONG)
@@ -203,7 +194,11 @@ def _result(
         "scaling": scaling_rows(found),
         "losses": loss_rows(found),
         "laws": law_rows(found),
-        "groups": label_rows(groups),
+        "groups": [
+            {"group": group.name, "label": label, "value": value}
+            for group in groups
+            for label, value in group.labels.items()
+        ],
         "runs": run_rows(groups),
     }
     tables = {name: SCALING_SPEC.table(name).frame(list(own)) for name, own in rows.items()}

@@ -32,14 +32,8 @@ OUTSIDE: Final = "outside the window"
 
 _HOST: Final = "host: {}"
 LOSSES: Final = (
-    *(_OF_PART["exposed_communication"], _WAITS, _STARTING),
-    *(
-        _OF_PART["compute"],
-        _OF_PART["exposed_transfer"],
-        _OF_PART["device_memory"],
-        _INPUT,
-        _OF_PART[IDLE],
-    ),
+    *(_OF_PART["exposed_communication"], _WAITS, _STARTING, _OF_PART["compute"]),
+    *(_OF_PART["exposed_transfer"], _OF_PART["device_memory"], _INPUT, _OF_PART[IDLE]),
     *(_HOST.format(phase) for phase in (*PHASES, UNCLAIMED)),
     OUTSIDE,
 )

@@ -144,10 +144,13 @@ def scaling_charts(result: Result) -> str:
     left_out = len(groups) - _MOST
     shown = groups[:_MOST]
     words = f"; {left_out} more groups are in the table" if left_out > 0 else ""
+    losses = result.tables.get("losses", pd.DataFrame({"group": []}))
+    lost = ((name, rows, losses[losses["group"] == name]) for name, rows in shown)
+    bars = (_loss_bars(name, rows, own) for name, rows, own in lost if len(own))
     return (
         _against_ideal(shown, str(result.scalars["devices"]), by=str(result.scalars["by"]))
         + f'<p class="note">Throughput over that of one device of the base, both axes by '
-        f"factors of two; the dashed line is ideal{words}.</p>" + "".join(_losses(result, shown))
+        f"factors of two; the dashed line is ideal{words}.</p>" + "".join(bars)
     )
 
 
@@ -216,17 +219,6 @@ def _grid_of_sizes(x: Axis, y: Axis, ends: tuple[int, float]) -> Iterator[str]:
         yield _line(x, y, (low, mark), (high, mark), "grid")
         yield text(_LEFT - 6, y(mark) + 4, f"{mark:g} ×", "end")
         yield text(x(mark), _HEIGHT - _BOTTOM + 16, f"{mark:g}", "middle")
-
-
-def _losses(result: Result, groups: Sequence[tuple[str, list[Row]]]) -> Iterator[str]:
-    """Yield bars of what was reached and what was lost to what, of each group that tells."""
-    losses = result.tables.get("losses")
-    if losses is None or losses.empty:
-        return
-    for name, rows in groups:
-        own = losses[losses["group"] == name]
-        if len(own):
-            yield _loss_bars(name, rows, own)
 
 
 def _loss_bars(name: str, rows: Sequence[Row], losses: pd.DataFrame) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
@@ -42,11 +41,7 @@ _COLOURS: Final = {
     "rank runs": ("h2h", "a rank runs"),
 }
 """Colour and legend by what happened."""
-_JOB: Final = {
-    "epoch": "epochs",
-    "time lost": "time lost",
-    "evaluation": "epochs",
-}
+_JOB: Final = {"epoch": "epochs", "time lost": "time lost", "evaluation": "epochs"}
 _SPENT: Final = "on what"
 
 
@@ -60,22 +55,6 @@ def elastic_style() -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Bar:
-    """A stretch of one lane."""
-
-    lane: str
-    row: Row
-
-    @property
-    def start_ns(self) -> float:
-        return float(self.row["at_ns"])
-
-    @property
-    def end_ns(self) -> float:
-        return self.start_ns + float(self.row["duration_ns"])
-
-
 def elastic_chart(result: Result) -> str:
     """Return the chart of a result of ``traceprof elastic``; "" where no times are known.
 
@@ -87,11 +66,13 @@ def elastic_chart(result: Result) -> str:
         return ""
     last_ns = max(float(row["at_ns"]) + float(row["duration_ns"]) for row in rows)
     runs = dict.fromkeys(str(row.get("run", "")) for row in rows)
+    used = {str(row["what"]) for row in rows}
+    colours = (colour for what, colour in _COLOURS.items() if what in used)
     charts = (
-        _chart(run, [_Bar(_lane(row), row) for row in rows if row.get("run", "") == run], last_ns)
+        _chart(run, [(_lane(row), row) for row in rows if row.get("run", "") == run], last_ns)
         for run in runs
     )
-    return _legend(rows) + "".join(charts)
+    return legend(((f"var(--e-{key})", words) for key, words in colours), "key") + "".join(charts)
 
 
 def _is_long(row: Row) -> bool:
@@ -108,14 +89,15 @@ def _lane(row: Row) -> str:
     return _JOB.get(what, _SPENT)
 
 
-def _chart(run: str, bars: Sequence[_Bar], last_ns: float) -> str:
-    first = [name for name in ("time lost", _SPENT, "epochs") if any(b.lane == name for b in bars)]
-    others = sorted({bar.lane for bar in bars} - set(first))
+def _chart(run: str, bars: Sequence[tuple[str, Row]], last_ns: float) -> str:
+    used = {lane for lane, _ in bars}
+    first = [name for name in ("time lost", _SPENT, "epochs") if name in used]
+    others = sorted(used - set(first))
     lanes = [*first, *others][:_MOST_LANES]
     height = len(lanes) * _LANE + _AXIS
     scale = (_WIDTH - _LEFT - _RIGHT) / max(last_ns, 1.0)
     place = {name: number * _LANE for number, name in enumerate(lanes)}
-    drawn = (_drawn(bar, place[bar.lane], scale) for bar in bars if bar.lane in place)
+    drawn = (_drawn(row, place[lane], scale) for lane, row in bars if lane in place)
     names = (
         text(_LEFT - 8, y + 13, plain_text(name, _LETTERS), "end") for name, y in place.items()
     )
@@ -127,14 +109,14 @@ def _chart(run: str, bars: Sequence[_Bar], last_ns: float) -> str:
     return title + drawing((_WIDTH, height), "job", label, *axis, *names, *drawn) + more
 
 
-def _drawn(bar: _Bar, y: int, scale: float) -> str:
-    key, _ = _COLOURS[str(bar.row["what"])]
-    x, width = _LEFT + bar.start_ns * scale, max(0.8, (bar.end_ns - bar.start_ns) * scale)
+def _drawn(row: Row, y: int, scale: float) -> str:
+    key, _ = _COLOURS[str(row["what"])]
+    x, width = _LEFT + float(row["at_ns"]) * scale, max(0.8, float(row["duration_ns"]) * scale)
     number = ""
-    epoch = bar.row.get("epoch")
-    if bar.row["what"] == "epoch" and width > _LABELLED and epoch is not None and isfinite(epoch):
+    epoch = row.get("epoch")
+    if row["what"] == "epoch" and width > _LABELLED and epoch is not None and isfinite(epoch):
         number = text(x + 4, y + 13, f"{epoch:g}", class_="told")
-    title = f"<title>{html_text(_words(bar.row))}</title>"
+    title = f"<title>{html_text(_words(row))}</title>"
     style = f"fill:var(--e-{key})"
     return element("rect", title, x=x, y=y, width=width, height=_BAR, style=style) + number
 
@@ -159,9 +141,3 @@ def _axis(last_ns: float, scale: float, height: int) -> Iterator[str]:
         x = _LEFT + number * step * scale
         yield element("line", x1=x, x2=x, y1=0, y2=height - _AXIS, class_="grid")
         yield text(x, height - 6, value_text(Unit.AT_NS, number * step), "middle")
-
-
-def _legend(rows: Sequence[Row]) -> str:
-    used = {str(row["what"]) for row in rows}
-    known = ((what, *colour) for what, colour in _COLOURS.items() if what in used)
-    return legend(((f"var(--e-{key})", label) for _, key, label in known), "key")

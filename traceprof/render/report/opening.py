@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any, Final
 
 from traceprof.errors import UsageError
-from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
@@ -79,9 +78,9 @@ def findings_html(
     stills: StillPictures, findings: Result, window: TimeWindow, words: Briefing
 ) -> str:
     """Return the advice as a list; ``window`` is what the timeline of the page shows."""
-    places = _Places(stills, stills.ranks, window)
     nothing = words.nothing
-    items = [_finding(places, row, words.per) for row in findings_for_people(findings)]
+    rows = findings_for_people(findings)
+    items = [_finding(row, words.per, _place(stills, window, row)) for row in rows]
     advice = _list(items[:_SHOWN], 1) if items else ""
     if len(items) > _SHOWN:
         rest = _list(items[_SHOWN:], _SHOWN + 1)
@@ -97,24 +96,43 @@ def _list(items: Sequence[str], first: int) -> str:
     return f'<ol class="findings" start="{first}">{"".join(items)}</ol>'
 
 
-def _finding(places: _Places, finding: Row, per: str) -> str:
+def _finding(finding: Row, per: str, place: str) -> str:
     words = saving_words(finding, per)
     saving = f'<span class="saving">{html_text(words)}</span>' if words else ""
+    about = "Look into a launch of it (where the recording began with the program)"
+    command = finding.get("ncu")
+    code = f'<p class="note">{about}: <code>{_text(command, 600)}</code></p>'
+    profiled = code if command else ""
     evidence = "".join(f"<li>{_text(fact, 400)}</li>" for fact in _facts(finding["evidence"]))
     return (
         f"<li><h3>{_text(finding['title'], 300)} {saving}</h3><ul>{evidence}</ul>"
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
         f'<p class="note">Not if: {_text(finding["caveat"], 400)}</p>'
-        f"{_profiled(finding.get('ncu'))}"
-        f"{places.show(finding)}</li>"
+        f"{profiled}{place}</li>"
     )
 
 
-def _profiled(command: Any) -> str:
-    if not command:
+def _place(stills: StillPictures, shown: TimeWindow, finding: Row) -> str:
+    """Return a small picture of the worst place, which leads to it in the page's timeline."""
+    text, span = str(finding["window"] or ""), stills.ranks.span
+    place = None
+    with suppress(UsageError):
+        place = select(stills.ranks, text).window if text else None
+    if place is None:
         return ""
-    about = "Look into a launch of it (where the recording began with the program)"
-    return f'<p class="note">{about}: <code>{_text(command, 600)}</code></p>'
+    start = format_duration(place.start_ns - span.start_ns)
+    words = html_text(f"worst at {start}, for {format_duration(place.duration_ns)}")
+    named = ranks_named(value_text(Unit.TEXT, finding["title"]))
+    address = link_to(span, place, shown, named)
+    picture = stills.of_place(place, named)
+    if address is not None:
+        words = f'<a href="{html_text(address)}">{words}</a>'
+        # The words are the link that is read out and reached by keys; the picture is another.
+        picture = picture and (
+            f'<a href="{html_text(address)}" tabindex="-1" aria-hidden="true">{picture}</a>'
+        )
+    window = f' <span class="window">--window {html_text(text, 80)}</span>'
+    return f'<div class="place">{picture}<p class="note">{words}{window}</p></div>'
 
 
 def _facts(evidence: Any) -> Sequence[Any]:
@@ -125,36 +143,3 @@ def _facts(evidence: Any) -> Sequence[Any]:
 
 def _text(value: Any, most: int) -> str:
     return html_text(value_text(Unit.TEXT, value), most)
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Shows the worst place of findings; ``window`` is what the timeline of the page has."""
-
-    stills: StillPictures
-    run: Ranks
-    window: TimeWindow
-
-    def show(self, finding: Row) -> str:
-        """Return a small picture of the place, which leads to it in the page's timeline."""
-        text = str(finding["window"] or "")
-        try:
-            place = select(self.run, text).window if text else None
-        except UsageError:
-            place = None
-        if place is None:
-            return ""
-        title = value_text(Unit.TEXT, finding["title"])
-        start = format_duration(place.start_ns - self.run.span.start_ns)
-        words = html_text(f"worst at {start}, for {format_duration(place.duration_ns)}")
-        named = ranks_named(title)
-        address = link_to(self.run.span, place, self.window, named)
-        picture = self.stills.of_place(place, named)
-        if address is not None:
-            words = f'<a href="{html_text(address)}">{words}</a>'
-            # The words are the link that is read out and reached by keys; the picture is another.
-            picture = picture and (
-                f'<a href="{html_text(address)}" tabindex="-1" aria-hidden="true">{picture}</a>'
-            )
-        window = f' <span class="window">--window {html_text(text, 80)}</span>'
-        return f'<div class="place">{picture}<p class="note">{words}{window}</p></div>'
