@@ -146,7 +146,8 @@ def test_a_command_is_one_module(monkeypatch: pytest.MonkeyPatch) -> None:
     module.fake = fake  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "traceprof.cli.fake", module)
     known = commands.COMMANDS
-    monkeypatch.setattr(commands, "COMMANDS", (*known, commands.Command("fake", "for this test")))
+    both = (*known, commands.Command("fake", "for this test"))
+    monkeypatch.setattr(commands.LoadedLate, "known", both)
     assert CliRunner().invoke(app, ["fake", "--count", "2"]).stdout == "fake fake \n"
     assert "for this test" in CliRunner().invoke(app, ["--help"]).stdout
 

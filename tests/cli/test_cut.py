@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import traceprof.formats.nsys.cut as nsys_cut
 from tests.builders import TraceBuilder
 from traceprof import api
 from traceprof.cli import app
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.formats.sqlite import copying
 
 MS = 1_000_000
 
@@ -92,7 +92,7 @@ def test_who_interrupts_leaves_no_file(
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(nsys_cut, "note_cut", interrupted)
+    monkeypatch.setattr(copying, "note_cut", interrupted)
     done = CliRunner().invoke(app, ["cut", str(trace), "-w", "all", "-o", str(tmp_path / "p")])
     assert done.exit_code != 0
     assert list(tmp_path.iterdir()) == [trace]

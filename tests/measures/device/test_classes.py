@@ -25,7 +25,7 @@ def test_classes_by_phase() -> None:
     short, tensor_cores = classes.notes
     assert short.text.startswith("{share:ratio} of the kernels are shorter than {short:ns}; ")
     assert short.values == {"share": 1 / 3, "short": 10_000, "launch": 12}
-    assert tensor_cores.text.startswith("{share:ratio} of the matrix work")
+    assert tensor_cores.text.startswith("{share:ratio} of the time of GEMM, convolution and")
     assert tensor_cores.values == {"share": 0.75}
 
 
