@@ -19,6 +19,9 @@ from traceprof.formats.sqlite.pages import totals
 from traceprof.formats.sqlite.pages.totals import bounds_of
 from traceprof.model.timing import TimeWindow
 
+# Pages are decoded by C alone.
+BY_C = pytest.mark.parametrize("decoder", ["compiled"], indirect=True)
+
 INTEGER = ColumnType.INTEGER
 WANTED = {"start": INTEGER, "end": INTEGER, "n": INTEGER}
 
@@ -79,9 +82,8 @@ def test_no_row_of_a_window_is_missed(
     assert found["n"].tolist() == again["n"].tolist() == overlapping(rows, window)
 
 
+@BY_C
 def test_only_leaves_with_rows_of_the_window_are_read(tmp_path: Path, decoder: str) -> None:
-    if decoder == "python":
-        pytest.skip("pages are decoded by C alone")
     rows: list[Row] = [(10 * n, 10 * n + 15, n) for n in range(3000)]
     rows[2500] = (0, 2_000_000, 2500)  # far from its time, and as long as all
     window = TimeWindow(12_000, 12_100)
@@ -115,11 +117,10 @@ def test_what_bounds_do_not_tell_may_hold_anywhere() -> None:
     assert told.tolist() == [False, True]
 
 
+@BY_C
 def test_bounds_are_forgotten_where_they_are_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoder: str
 ) -> None:
-    if decoder == "python":
-        pytest.skip("pages are decoded by C alone")
     monkeypatch.setattr(totals, "_MOST_BYTES", 1)
     for name in ("a", "b"):
         with Database(write(tmp_path / name, [(n, n, n) for n in range(200)])) as database:
