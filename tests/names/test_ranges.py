@@ -105,3 +105,11 @@ def test_words_with_numbers_are_found_in_names_that_differ_in_them_alone() -> No
 def test_a_name_is_decorated_where_its_plain_name_is_another() -> None:
     expected = [plain_name(name) != name for name in _DECORATED_NAMES]
     assert are_decorated(_DECORATED_NAMES).tolist() == expected
+
+
+def test_the_flags_of_a_pattern_count_whatever_is_in_the_names() -> None:
+    shouted = re.compile("ATEN::MM", re.IGNORECASE)
+    for names in (_DECORATED_NAMES, _DECORATED_NAMES.append(pd.Index(["schön"], dtype=object))):
+        expected = [shouted.search(name) is not None for name in names]
+        assert any(expected)
+        assert are_matched(names, shouted).tolist() == expected

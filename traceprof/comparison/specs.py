@@ -238,7 +238,7 @@ LIMITS: Final = spec_of(
 )
 
 ABOUT: Final = {
-    "judged": "what is judged, with 95 % intervals",
+    "judged": "what is compared, with 95 % intervals",
     "difference": "where the difference is, as a sum",
     "settings": "whether they can be compared: in what they differ",
     "limits": "the limits that were set",

@@ -232,7 +232,7 @@ def are_matched(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.boo
     """Return in which of ``names`` ``pattern`` is found."""
     if _as_ascii(names) is None:
         return np.array([pattern.search(str(name)) is not None for name in names], np.bool_)
-    return _matches(names, pattern.pattern)
+    return _matches(names, pattern.pattern, ignore_case=bool(pattern.flags & re.IGNORECASE))
 
 
 def _matches(names: pd.Index, pattern: str, *, ignore_case: bool = False) -> npt.NDArray[np.bool_]:

@@ -119,7 +119,8 @@ def test_the_first_screen_says_what_the_page_of_the_terminal_says() -> None:
     assert words.answer.startswith("GPU-bound, partly host-bound. A step of 1.000 ms is ")
     text = unescape(re.sub(r"<[^>]+>", " ", html[html.index("<h1>") : html.index("<footer>")]))
     said = " ".join(text.split())
-    told = [words.workload_line, words.times, *words.notes, words.answer]
+    window = f"window {words.window} {words.times}"
+    told = [words.workload_line, window, *words.notes, words.answer]
     for part in [*told, *(text for _, text in words.remarks)]:
         assert " ".join(part.split()) in said
     in_terminal = " ".join(render("text", document, Options(width=10_000)).split())

@@ -1,4 +1,4 @@
-"""The first screen of the report: what was judged, the verdict, the advice, what stands apart.
+"""The first screen of the report: the window, the verdict, the advice, what stands apart.
 
 It says the same as the page of the terminal, in the same words.
 """
@@ -27,12 +27,12 @@ _SHOWN: Final = 5
 
 
 def heading_html(document: Document, words: Briefing) -> str:
-    """Return what was looked at and judged, and why: the first lines of the page."""
+    """Return what was looked at, which window of it, and why: the first lines of the page."""
     about = " · ".join(word for word in (words.profiler, document.info.host) if word)
     return (
         f'<div class="sub">{html_text(about, 400)}</div>'
         + (f'<p class="what">{html_text(words.workload_line)}</p>' if words.workload else "")
-        + f'<p class="what">judged <b>{html_text(words.window)}</b> {html_text(words.times)}</p>'
+        + f'<p class="what">window <b>{html_text(words.window)}</b> {html_text(words.times)}</p>'
         + html_list([*words.notes, *(f"warning: {text}" for text in words.warnings)])
     )
 
