@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.tables import ABSENT, ColumnKind
-from traceprof.query.views import plain_values
+from traceprof.query.engine import plain_values
 
 
 def test_unknown_values_are_none() -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from tests.requirements import ROOT
 from traceprof.errors import UsageError
-from traceprof.query.engine import Limits, Query, QueryRows
-from traceprof.query.views import View, ViewColumn
+from traceprof.query.engine import Limits, Query, QueryRows, View, ViewColumn
 
 VIEW = View("t", "for tests", (ViewColumn("a", "INTEGER"), ViewColumn("b", "TEXT")))
 FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"

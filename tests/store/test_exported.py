@@ -62,7 +62,7 @@ def test_other_files_are_none(tmp_path: Path, text: str) -> None:
         ('{"schema": "traceprof.runs/7", "runs": []}', "traceprof.runs/7, and this traceprof"),
         ('{"schema": "traceprof.runs/1"', "damaged"),
         ('{"schema": "traceprof.runs/1"}', "damaged"),
-        ('{"schema": "traceprof.runs/1", "runs": [{"name": 3}]}', "3 where str is expected"),
+        ('{"schema": "traceprof.runs/1", "runs": [{"name": 3}]}', "Expected `str`, got `int`"),
         ('{"schema": "traceprof.runs/1", "runs": [[]]}', "damaged"),
         (
             '{"schema": "traceprof.runs/1", "runs": [{"name": "a", "tables": {"measures": '
@@ -71,7 +71,7 @@ def test_other_files_are_none(tmp_path: Path, text: str) -> None:
         ),
         (
             '{"schema": "traceprof.runs/1", "runs": [{"name": "a", "labels": {"a": 1}}]}',
-            "1 where str is expected",
+            "Expected `str`, got `int`",
         ),
     ],
 )

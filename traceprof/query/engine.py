@@ -1,4 +1,4 @@
-"""One SELECT about views in memory, by SQLite, which may read these and do nothing else.
+"""One SELECT about views of the tables of a trace, by SQLite, which may do nothing else.
 
 The statement is prepared about empty views first: that tells what it reads, and only that is
 loaded. What SQLite asks leave for (reading, functions, files, settings) is refused unless it is
@@ -8,29 +8,133 @@ listed here.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 
-from traceprof.errors import UsageError
-from traceprof.query.views import View
+import numpy as np
+import pandas as pd
 
-FUNCTIONS: Final = frozenset(
-    (
-        *("abs", "avg", "coalesce", "count", "cume_dist", "dense_rank", "first_value"),
-        *("format", "glob", "group_concat", "hex", "ifnull", "iif", "instr"),
-        *("lag", "last_value", "lead", "length", "like", "lower", "ltrim"),
-        *("max", "min", "nth_value", "ntile", "nullif", "percent_rank", "printf"),
-        *("quote", "rank", "replace", "round", "row_number", "rtrim", "sign"),
-        *("string_agg", "substr", "substring", "sum", "total", "trim", "typeof"),
-        *("unicode", "upper", "acos", "asin", "atan", "atan2", "ceil"),
-        *("ceiling", "cos", "cosh", "degrees", "exp", "floor", "ln"),
-        *("log", "log10", "log2", "mod", "pi", "pow", "power"),
-        *("radians", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
-    )
-)
+from traceprof.errors import UsageError
+from traceprof.model.tables import ABSENT, TABLES, ColumnKind, Table
+
+_TYPES: Final = {
+    ColumnKind.TIME: "INTEGER",
+    ColumnKind.NUMBER: "INTEGER",
+    ColumnKind.FLOAT: "REAL",
+    ColumnKind.NAME: "TEXT",
+    ColumnKind.TEXT: "TEXT",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewColumn:
+    """A column: its name, its type in SQL, what it means ("" where the name says it)."""
+
+    name: str
+    type: str
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view: its name, what its rows are, its columns in order."""
+
+    name: str
+    summary: str
+    columns: tuple[ViewColumn, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+
+def _columns_of(table: Table) -> Iterable[ViewColumn]:
+    for name, kind in table.columns.items():
+        is_time = kind is ColumnKind.TIME
+        yield ViewColumn(name, _TYPES[kind], "ns after the start of the run" if is_time else "")
+        if name == "end_ns":
+            yield ViewColumn("duration_ns", "INTEGER", "end_ns - start_ns")
+        if name == "process" and "rank" not in table.columns:
+            yield ViewColumn("rank", "INTEGER", "the rank of the process")
+
+
+VIEWS_OF_TABLES: Final[Mapping[str, View]] = {
+    name: View(name, table.summary, tuple(_columns_of(table))) for name, table in TABLES.items()
+}
+"""A view for each table of a trace, of the same name."""
+
+
+def plain_columns(
+    frame: pd.DataFrame,
+    kinds: Mapping[str, ColumnKind],
+    wanted: Collection[str],
+    zero_ns: int,
+    ranks: Mapping[int, int],
+) -> dict[str, list[Any]]:
+    """Return the columns of a table that are ``wanted``, and those that are made of others.
+
+    Times become ns after ``zero_ns``; ``ranks`` are those of the processes, where they have one.
+    """
+    found = {
+        name: plain_values(frame[name], kind, zero_ns)
+        for name, kind in kinds.items()
+        if name in wanted
+    }
+    if "duration_ns" in wanted:
+        found["duration_ns"] = (frame["end_ns"] - frame["start_ns"]).tolist()
+    if "rank" in wanted and "rank" not in kinds:
+        distinct, places = np.unique(frame["process"].to_numpy(np.int64), return_inverse=True)
+        known = np.empty(len(distinct), object)
+        told = [ranks.get(one) for one in distinct.tolist()]
+        known[:] = [None if rank == ABSENT else rank for rank in told]
+        found["rank"] = known[places.ravel()].tolist()
+    return found
+
+
+def plain_values(values: pd.Series, kind: ColumnKind, zero_ns: int = 0) -> list[Any]:
+    """Return one column; a text that cannot be written as UTF-8 loses what is wrong in it."""
+    match kind:
+        case ColumnKind.TIME:
+            return list((values.to_numpy(np.int64) - zero_ns).tolist())
+        case ColumnKind.NUMBER:
+            numbers = values.to_numpy(np.int64)
+            return _with_none(numbers, numbers == ABSENT)
+        case ColumnKind.FLOAT:
+            reals = values.to_numpy(np.float64)
+            return _with_none(reals, np.isnan(reals))
+        case ColumnKind.NAME:
+            names = values.array
+            texts = np.empty(len(names.categories) + 1, object)
+            texts[:] = [*(_text(one) for one in names.categories), None]
+            return list(texts[names.codes].tolist())
+        case ColumnKind.TEXT:
+            return [_text(one) for one in values]
+
+
+def _with_none(values: Any, is_unknown: Any) -> list[Any]:
+    if not is_unknown.any():
+        return list(values.tolist())
+    plain = values.astype(object)
+    plain[is_unknown] = None
+    return list(plain.tolist())
+
+
+def _text(value: object) -> str:
+    return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+_FUNCTIONS: Final = """
+    abs avg coalesce count cume_dist dense_rank first_value format glob group_concat hex ifnull iif
+    instr lag last_value lead length like lower ltrim max min nth_value ntile nullif percent_rank
+    printf quote rank replace round row_number rtrim sign string_agg substr substring sum total trim
+    typeof unicode upper acos asin atan atan2 ceil ceiling cos cosh degrees exp floor ln log log10
+    log2 mod pi pow power radians sin sinh sqrt tan tanh trunc
+"""
+FUNCTIONS: Final = frozenset(_FUNCTIONS.split())
 """The functions that a query may call; which of them there are depends on SQLite's version."""
 
 _READING: Final = frozenset(
@@ -128,14 +232,7 @@ class Query(AbstractContextManager["Query"]):
         except Exception as error:
             raise self._told(error) from error
 
-    def _may(
-        self,
-        action: int,
-        first: str | None,
-        second: str | None,
-        _schema: str | None,
-        _by: str | None,
-    ) -> int:
+    def _may(self, action: int, first: str | None, second: str | None, *_where: str | None) -> int:
         """Return whether SQLite may do something: called for all that a statement wants."""
         if action == sqlite3.SQLITE_SELECT:
             self._is_select = True

@@ -12,8 +12,7 @@ import pandas as pd
 from traceprof.measures.device.ncu import ncu_command
 from traceprof.model.results import Column, TableSpec, Unit
 from traceprof.model.tables import ABSENT
-from traceprof.query.engine import QueryRows
-from traceprof.query.views import View
+from traceprof.query.engine import QueryRows, View
 from traceprof.render.escape import plain_text
 from traceprof.render.tables_text import csv_lines, markdown_text, safe_cell
 from traceprof.units import format_bytes, format_duration, format_rate, format_ratio

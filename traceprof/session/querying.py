@@ -13,8 +13,15 @@ from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.model.results import Unit
 from traceprof.model.tables import ABSENT, TABLES
-from traceprof.query.engine import Limits, Query, QueryRows
-from traceprof.query.views import VIEWS_OF_TABLES, View, ViewColumn, plain_columns
+from traceprof.query.engine import (
+    VIEWS_OF_TABLES,
+    Limits,
+    Query,
+    QueryRows,
+    View,
+    ViewColumn,
+    plain_columns,
+)
 from traceprof.session.material import Material
 from traceprof.session.run import Run
 

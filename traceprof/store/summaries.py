@@ -1,5 +1,8 @@
 """A `Summary` as plain JSON values, as rows of the database, and back; without the secrets in it.
 
+A file of exported runs, to be given away or kept beside a paper and added again, is
+``{"schema": "traceprof.runs/1", "runs": […]}`` with such runs.
+
 ``{"name": …, "tables": {"steps": {"period_ns": […], …}}, "results": …}``: what a `Summary` has,
 tables column by column, results with what was declared of them.
 """
@@ -9,15 +12,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+from msgspec import convert
+from msgspec.json import decode, encode
 from sqlite_utils import Database
 
-from traceprof.model.results import Column, Combine, Note, Result, ResultSpec, TableSpec, Unit
+from traceprof.errors import StoreError
+from traceprof.files import kind_of_no_file
+from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
 from traceprof.secrets import MASK, masked_command, storable
 from traceprof.store import declared as kept_as
+from traceprof.store.declared import from_json, to_json
+from traceprof.version import __version__
 
 _TEXTS: Final = ("name", "origin", "command", "workload", "window")
 _NUMBERS: Final = ("started_utc_ns", "window_ns", "steps_count", "devices_count")
@@ -42,7 +52,7 @@ def plain_run(run: Summary) -> dict[str, Any]:
 def _plain_result(result: Result) -> dict[str, Any]:
     rows = _plain_rows(result.spec, result.tables, result.notes)
     own = {"tables": rows["tables"], "scalars": dict(result.scalars), "notes": rows["notes"]}
-    return {"declaration": _plain_spec(result.spec), **own}
+    return {"declaration": decode(encode(result.spec)), **own}
 
 
 def _plain_rows(
@@ -64,28 +74,19 @@ def _plain_rows(
     }
 
 
-def _plain_spec(spec: ResultSpec) -> dict[str, Any]:
-    return {
-        "tables": [
-            {"name": table.name, "about": table.about, "columns": [*map(asdict, table)]}
-            for table in spec.tables
-        ],
-        "scalars": [*map(asdict, spec.scalars)],
-    }
-
-
 def run_of(plain: Mapping[str, Any]) -> Summary:
     """Return the run that `plain_run` gave, of which all but the name may be missing.
 
     Raises:
         LookupError, TypeError, ValueError, AttributeError: it is none.
     """
+    own: dict[str, Any] = {name: convert(plain.get(name, ""), str) for name in _TEXTS}
+    own |= {name: convert(plain.get(name), int | None) for name in _NUMBERS}
     return Summary(
-        **{name: _of_type(plain.get(name, ""), str) for name in _TEXTS},
-        **{name: _of_type(plain.get(name), int, type(None)) for name in _NUMBERS},
-        environment=_texts(plain.get("environment", {})),
-        labels=_texts(plain.get("labels", {})),
-        sources=tuple(map(_source, plain.get("sources", ()))),
+        **own,
+        environment=convert(plain.get("environment", {}), dict[str, str]),
+        labels=convert(plain.get("labels", {}), dict[str, str]),
+        sources=convert(plain.get("sources", ()), tuple[SourceFile, ...]),
         tables={
             name: _table(SUMMARY.table(name), found)
             for name, found in plain.get("tables", {}).items()
@@ -97,21 +98,9 @@ def run_of(plain: Mapping[str, Any]) -> Summary:
 
 
 def _result(name: str, plain: Mapping[str, Any]) -> Result:
-    declared = plain["declaration"]
-    spec = ResultSpec(
-        tuple(
-            TableSpec(table["name"], table["about"], tuple(map(_column, table["columns"])))
-            for table in declared["tables"]
-        ),
-        tuple(map(_column, declared["scalars"])),
-    )
+    spec = convert(plain["declaration"], ResultSpec)
     tables = {table: _table(spec.table(table), found) for table, found in plain["tables"].items()}
     return Result(name, spec, tables, plain["scalars"], tuple(map(_note, plain["notes"])))
-
-
-def _column(plain: Mapping[str, Any]) -> Column:
-    unit, combine = Unit(plain["unit"]), Combine(plain["combine"])
-    return Column(plain["name"], unit, plain["meaning"], combine, plain["weight"])
 
 
 def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
@@ -123,26 +112,7 @@ def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
 
 
 def _note(plain: Mapping[str, Any]) -> Note:
-    return Note(_of_type(plain["template"], str), dict(plain["values"]))
-
-
-def _source(plain: Mapping[str, Any]) -> SourceFile:
-    return SourceFile(
-        _of_type(plain["path"], str),
-        _of_type(plain.get("format", ""), str),
-        _of_type(plain.get("n_bytes"), int, type(None)),
-        tuple(_of_type(rank, int) for rank in plain.get("ranks", ())),
-    )
-
-
-def _texts(plain: Mapping[str, Any]) -> dict[str, str]:
-    return {_of_type(name, str): _of_type(text, str) for name, text in plain.items()}
-
-
-def _of_type(value: Any, *kinds: type) -> Any:
-    if not isinstance(value, kinds):
-        raise TypeError(f"{value!r} where {kinds[0].__name__} is expected")
-    return value
+    return Note(convert(plain["template"], str), dict(plain["values"]))
 
 
 def write_parts(database: Database, run_id: int, run: Summary) -> None:
@@ -253,7 +223,7 @@ def read_summary(database: Database, run_id: int) -> Summary:
                 name: _read_result(database, run_id, name, json.loads(declaration))
                 for name, declaration in results.fetchall()
             },
-            **_read_tables(database, run_id, _OF_RUN, _plain_spec(SUMMARY)),
+            **_read_tables(database, run_id, _OF_RUN, asdict(SUMMARY)),
         }
     )
 
@@ -331,3 +301,52 @@ def _variable(name: str, value: str) -> str:
     option = f"--{name}="
     (shown,) = masked_command([option + value])
     return _line(shown.removeprefix(option)) if shown.startswith(option) else MASK
+
+
+_KIND: Final = "traceprof.runs/"
+SCHEMA: Final = f"{_KIND}1"
+"""The shape of the file; the number grows when a reader of the old one would break."""
+
+_HEAD_BYTES: Final = 4096
+
+
+def exported_runs(runs: Sequence[Summary]) -> str:
+    """Return ``runs`` as the text of such a file, secrets masked."""
+    document = {
+        "schema": SCHEMA,
+        "traceprof": __version__,
+        "runs": [plain_run(masked_run(run)) for run in runs],
+    }
+    return to_json(document) + "\n"
+
+
+def is_exported(path: Path) -> bool:
+    """Return whether the file ``path`` holds exported runs, of whichever version."""
+    if kind_of_no_file(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).lstrip()
+    except OSError:
+        return False
+    return head.startswith(b"{") and b'"schema"' in head and _KIND.encode() in head
+
+
+def read_exported(path: Path) -> list[Summary]:
+    """Return the runs in the file ``path``.
+
+    Raises:
+        StoreError: it cannot be read, is of a version that only newer programs know, or damaged.
+    """
+    try:
+        document = from_json(path.read_text("utf-8"))
+        if document["schema"] != SCHEMA:
+            raise StoreError(
+                f"{path}: {document['schema']}, and this traceprof reads {SCHEMA}: "
+                "update traceprof, or export the run again"
+            )
+        return [run_of(plain) for plain in document["runs"]]
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror or error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{path}: exported runs that are damaged ({error!r})") from error
