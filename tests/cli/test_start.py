@@ -34,7 +34,7 @@ READERS = {
 }
 OF_SEVERAL = {
     "traceprof.workers.pool",
-    "traceprof.comparison.compare",
+    "traceprof.comparison.comparing",
     "multiprocessing.connection",
 }
 BY_NOBODY = {

@@ -11,7 +11,7 @@ import pytest
 
 from tests.comparison.generated import KERNELS, MS, Program, noise_of, of_steps
 from traceprof.comparison import Comparison
-from traceprof.comparison.compare import compare
+from traceprof.comparison.comparing import compare
 from traceprof.comparison.judging import judge, parse_limit
 from traceprof.comparison.sides import STEP, Side
 from traceprof.errors import UsageError

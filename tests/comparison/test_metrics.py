@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.comparison.test_accuracy import a_run
-from traceprof.comparison.compare import compare
+from traceprof.comparison.comparing import compare
 
 
 def metrics(base: list[list[float]], new: list[list[float]], metric: str = "top1") -> Any:

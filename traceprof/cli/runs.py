@@ -26,7 +26,7 @@ from traceprof.cli.output import Printing
 from traceprof.errors import TraceprofError, UsageError
 
 if TYPE_CHECKING:
-    from traceprof.comparison.runs_named import LogReading
+    from traceprof.model.summary import Summary
     from traceprof.session.options import Opening
     from traceprof.store import Store
 
@@ -91,29 +91,34 @@ def import_log(
     db: DatabaseFile = None,
 ) -> None:
     """Keep what a training program printed: throughput, accuracy, epochs, events."""
-    from traceprof.comparison.runs_named import LogReading, keep_log
+    from traceprof.comparison.runs_named import called, keep_runs
+    from traceprof.logs import read_log
     from traceprof.store import Store
 
-    named = {str(number): text for number, text in enumerate(pattern or ())}
-    reading = LogReading(source, named)
+    patterns = {str(number): text for number, text in enumerate(pattern or ())} or None
     labels = labels_of(label)
+
+    def runs_in(path: Path | str) -> list[Summary]:
+        return called(read_log(Path(path), source=source, patterns=patterns), name, labels)
+
     if is_dry:
-        _show(log, reading, name, labels)
+        _show([run for path in log for run in runs_in(path)])
         return
-    store = Store.at(db)
+    store, is_chosen = Store.at(db), name is not None
     _keep_each(
-        store, log, lambda path: keep_log(store, path, reading, name, labels, replaces=force), name
+        store,
+        log,
+        lambda path: keep_runs(store, runs_in(path), is_chosen=is_chosen, replaces=force),
+        name,
     )
 
 
-def _show(logs: list[Path], reading: LogReading, name: str | None, labels: dict[str, str]) -> None:
-    """Print the record of the runs in ``logs``, as `runs show` does."""
+def _show(runs: list[Summary]) -> None:
+    """Print the record of ``runs``, as `runs show` does."""
     from traceprof.cli.output import print_document
     from traceprof.comparison.records import record_of_runs
-    from traceprof.comparison.runs_named import runs_of_log
 
-    found = [run for path in logs for run in runs_of_log(path, reading, name, labels)]
-    print_document(record_of_runs(found), Printing(rows=40))
+    print_document(record_of_runs(runs), Printing(rows=40))
 
 
 def _keep_each(

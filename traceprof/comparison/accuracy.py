@@ -61,11 +61,10 @@ def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
     first = [run for run in found if run.name == base]
     first = first or [run for run in found if f"{sizes[id(run)]:g}" == base.strip()]
     if not first:
-        names = (
+        there = ", ".join(
             f"{run.name} ({sizes[id(run)]:g} devices)" if sizes[id(run)] > 0 else run.name
             for run in found
         )
-        there = ", ".join(names)
         raise UsageError(f"--base {base}: no run has this name or number of devices: {there}")
     return [*first, *(run for run in found if run not in first)]
 
@@ -77,14 +76,13 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
     values: dict[str, Any] = {"metric": goal.metric, "target": goal.value}
     if len(reached) < len(table):
         never = table[~table["is_reached"].astype(bool)]
-        best = goal.best(never["best"])
         yield Note.of(
             "{n:count} of {all:count} run(s) never reached {metric} {target:number}, the best of "
             "them {best:number}: {names}",
             n=len(never),
             all=len(table),
             names=", ".join(never["run"]),
-            best=best,
+            best=goal.best(never["best"]),
             **values,
         )
     timed = reached[reached["time_ns"].notna()].sort_values("time_ns", kind="stable")

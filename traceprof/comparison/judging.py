@@ -27,10 +27,7 @@ _SERIES: Final = (
     ("step_own_ns", "own_ns", "ns", "lower"),
 )
 _OF_TURNS: Final = (("turn_ns", "period_ns", "ns", "lower"),)
-_OF_LOGS: Final = (
-    ("samples_per_s", "1/s", "higher"),
-    ("step_period_ns", "ns", "lower"),
-)
+_OF_LOGS: Final = _SERIES[:2]
 """What runs that are known by their measures alone are held against one another by."""
 _MOST_SHOWN: Final = 400
 _OF_DIFFERENCE: Final = (
@@ -77,7 +74,7 @@ def judge(base: Side, new: Side) -> dict[str, JudgedMeasure]:
             medians = [[float(np.median(own)) for own in side] for side in series]
             difference = compare_runs(*medians)
         found[name] = JudgedMeasure(name, unit, better, difference)
-    for name, unit, better in _OF_LOGS:
+    for name, _, unit, better in _OF_LOGS:
         values = [[run.measure(name) for run in side.runs] for side in (base, new)]
         known = [[value for value in side if value is not None and value > 0] for side in values]
         if name not in found and all(map(len, known)) and known == values:

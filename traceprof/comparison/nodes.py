@@ -12,7 +12,7 @@ from typing import Any, Final
 import pandas as pd
 
 from traceprof.comparison import Comparison
-from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONISED
+from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONISED, or_nan
 from traceprof.comparison.specs_of_many import (
     MEAN,
     NODE_LAYERS,
@@ -150,20 +150,16 @@ def _node_row(one: NodeIterations) -> dict[str, Any]:
         "round_ns": one.iterations_ns / n,
         **each,
         "other_ns": (one.iterations_ns - sum(one.phases.values())) / n if one.phases else nan,
-        "samples_per_s": _number(one.samples_count) / seconds,
+        "samples_per_s": or_nan(one.samples_count) / seconds,
         "syncs_per_s": 1e9 * calls / (one.calls_iterations_ns or nan),
-        "sync_bytes": _number(one.calls_bytes) / calls,
-        "sync_ns": _number(one.calls_ns) / calls,
-        "sync_bytes_per_s": 1e9 * _number(one.calls_bytes) / (_number(one.calls_ns) or nan),
-        "waited_ns": _number(one.waited_ns) / n,
+        "sync_bytes": or_nan(one.calls_bytes) / calls,
+        "sync_ns": or_nan(one.calls_ns) / calls,
+        "sync_bytes_per_s": 1e9 * or_nan(one.calls_bytes) / (or_nan(one.calls_ns) or nan),
+        "waited_ns": or_nan(one.waited_ns) / n,
         "rounds_count": float(n),
         "warmup_count": float(one.warmup_count),
         "node": one.node,
     }
-
-
-def _number(value: float | None) -> float:
-    return nan if value is None else float(value)
 
 
 def _uses_devices(known: Sequence[NodeIterations]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -152,14 +152,6 @@ def _of_text(path: Path) -> list[Summary]:
     raise UsageError(f"{path}: neither a trace nor exported runs; {'; '.join(tried)}")
 
 
-@dataclass(frozen=True, slots=True)
-class LogReading:
-    """How logs are read: who wrote them ("": by their content), and patterns of the user's."""
-
-    source: str | None = None
-    patterns: Mapping[str, str] = field(default_factory=dict)
-
-
 def keep_file(
     store: Store,
     path: str | Path,
@@ -178,36 +170,9 @@ def keep_file(
         TraceprofError: it cannot be read, a name is taken, or the database not be written.
     """
     path = Path(path)
-    runs = _called(summaries_in(path, opening), name, labels)
+    runs = called(summaries_in(path, opening), name, labels)
     is_chosen = name is not None or is_exported(path)
-    return _kept(store, runs, is_chosen=is_chosen, replaces=replaces)
-
-
-def keep_log(
-    store: Store,
-    path: str | Path,
-    reading: LogReading,
-    name: str | None,
-    labels: Mapping[str, str],
-    *,
-    replaces: bool = False,
-) -> Sequence[str]:
-    """Keep what the log ``path`` tells, and return the names, as `keep_file` does."""
-    runs = runs_of_log(path, reading, name, labels)
-    return _kept(store, runs, is_chosen=name is not None, replaces=replaces)
-
-
-def runs_of_log(
-    path: str | Path, reading: LogReading, name: str | None, labels: Mapping[str, str]
-) -> Sequence[Summary]:
-    """Return the runs that a log tells of, by the name and with the labels to keep them under.
-
-    Raises:
-        TraceprofError: it cannot be read, or is of no program whose logs are known.
-    """
-    read_log = import_module("traceprof.logs").read_log
-    found = read_log(Path(path), source=reading.source, patterns=reading.patterns or None)
-    return _called(found, name, labels)
+    return keep_runs(store, runs, is_chosen=is_chosen, replaces=replaces)
 
 
 def name_of_files(paths: Sequence[Path]) -> str:
@@ -227,10 +192,13 @@ def with_places(run: Summary) -> Summary:
     return replace(run, sources=tuple(sources))
 
 
-def _kept(
+def keep_runs(
     store: Store, runs: Sequence[Summary], *, is_chosen: bool, replaces: bool
 ) -> Sequence[str]:
-    """Keep ``runs``; names that nobody chose are made fit, and numbered where they are taken."""
+    """Keep ``runs``, and return their names.
+
+    Those that nobody chose are made fit, and numbered where they are taken.
+    """
     placed = [with_places(run) for run in runs]
     if is_chosen:
         return store.add_all(placed, replaces=replaces)
@@ -238,8 +206,12 @@ def _kept(
     return store.add_all(fit, numbered=not replaces, replaces=replaces)
 
 
-def _called(runs: Sequence[Summary], name: str | None, labels: Mapping[str, str]) -> list[Summary]:
-    """Return ``runs`` with the labels, and the name, which must be of one alone."""
+def called(runs: Sequence[Summary], name: str | None, labels: Mapping[str, str]) -> list[Summary]:
+    """Return ``runs`` with the labels, and the name, which must be of one alone.
+
+    Raises:
+        UsageError: there are several, or none.
+    """
     if name is not None and len(runs) != 1:
         raise UsageError(f"--name {name}: there are {len(runs)} runs, and a name is of one")
     named = [run if name is None else replace(run, name=name) for run in runs]

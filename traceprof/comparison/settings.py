@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import pandas as pd
@@ -12,6 +12,7 @@ from traceprof.comparison.kernel_names import Matched
 from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.comparison.specs import SETTINGS
 from traceprof.model.results import Note, Result
+from traceprof.model.summary import Summary
 
 _Cell: TypeAlias = str | Note
 _Row: TypeAlias = tuple[str, _Cell, _Cell, str, bool]
@@ -54,6 +55,10 @@ _MEASURES: Final = (
     ("nodes_count", "other links between the ranks", False),
     ("batch_count", "a step trains on another number of samples", True),
     ("global_batch_count", "a step trains on another number of samples", True),
+)
+_PROFILERS: Final = (
+    "another version of the profiler",
+    "profilers cost time of their own, and see other things",
 )
 _TELLING: Final = ("gpu", "driver", "cuda", "torch", "git_commit")
 _NUMBER_OF: Final = re.compile(r"\b\d+ × ")
@@ -108,8 +113,14 @@ def warnings_of(settings: Result) -> tuple[Note, ...]:
 
 
 def _rows(base: Side, new: Side) -> Iterator[_Row]:
-    yield _origins(base, new)
-    workloads = [_distinct(run.workload for run in side.runs) for side in (base, new)]
+    def said_by(of: Callable[[Summary], str]) -> list[str]:
+        return [_distinct(map(of, side.runs)) for side in (base, new)]
+
+    profilers = said_by(lambda run: run.environment.get("profiler") or run.origin)
+    formats = said_by(lambda run: run.origin)
+    is_other = formats[0] != formats[1]
+    yield "profiler", profilers[0], profilers[1], _PROFILERS[is_other], is_other
+    workloads = said_by(lambda run: run.workload)
     is_other = all(workloads) and "unknown" not in workloads
     yield "workload", workloads[0], workloads[1], "they do not do the same thing", is_other
     for name, why, spoils in _MEASURES:
@@ -127,26 +138,12 @@ def _rows(base: Side, new: Side) -> Iterator[_Row]:
     said = [name for side in (base, new) for run in side.runs for name in run.environment]
     for name in sorted(set(said) - known_names):
         yield name, base.said(name), new.said(name), "", False
-    commands = [_distinct(run.command for run in side.runs) for side in (base, new)]
+    commands = said_by(lambda run: run.command)
     yield "command", commands[0], commands[1], "what was asked for", False
     labels = [sorted({key for run in side.runs for key in run.labels}) for side in (base, new)]
     for name in sorted({*labels[0], *labels[1]}):
-        values_of = [
-            _distinct(run.labels.get(name, "") for run in side.runs) for side in (base, new)
-        ]
-        yield f"label {name}", values_of[0], values_of[1], "", False
-
-
-def _origins(base: Side, new: Side) -> _Row:
-    names = []
-    for side in (base, new):
-        own = (run.environment.get("profiler") or run.origin for run in side.runs)
-        names.append(_distinct(own))
-    formats = [_distinct(run.origin for run in side.runs) for side in (base, new)]
-    why = "profilers cost time of their own, and see other things"
-    if formats[0] == formats[1]:
-        return "profiler", names[0], names[1], "another version of the profiler", False
-    return "profiler", names[0], names[1], why, True
+        told = [_distinct(run.labels.get(name, "") for run in side.runs) for side in (base, new)]
+        yield f"label {name}", told[0], told[1], "", False
 
 
 def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
@@ -161,14 +158,11 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
         kernels = made.loc[(made["kind"] == "kernel").to_numpy(), "count"].sum()
         counts.append(float(kernels) / max(1, side.units_count))
     if min(counts) > 0 and max(counts) / min(counts) - 1 > _KERNELS_ALIKE:
-        what = f"kernels per {base.unit}"
-        why = (
-            "an iteration of the pattern may not be the same thing in both"
-            if base.unit == TURN
-            else ""
-        )
-        why = why or "a step is made of other work"
-        yield what, _number(counts[0]), _number(counts[1]), why, base.unit == TURN
+        why = "a step is made of other work"
+        if base.unit == TURN:
+            why = "an iteration of the pattern may not be the same thing in both"
+        cells = [_number(count) for count in counts]
+        yield f"kernels per {base.unit}", cells[0], cells[1], why, base.unit == TURN
 
 
 def _kernels_in_common(base: Side, new: Side, matched: Matched) -> Iterator[_Row]:

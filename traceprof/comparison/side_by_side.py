@@ -76,14 +76,12 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
     return found
 
 
-def _result(
-    name: str, spec: ResultSpec, *tables: pd.DataFrame, notes: Sequence[Note] = ()
-) -> Result:
+def _result(name: str, spec: ResultSpec, *tables: pd.DataFrame) -> Result:
     frames = {
         own.name: own.frame(table.reset_index(drop=True))
         for own, table in zip(spec.tables, tables, strict=False)
     }
-    return Result(name, spec, frames, notes=tuple(notes))
+    return Result(name, spec, frames)
 
 
 def _joined(
@@ -248,14 +246,12 @@ def metrics_of_sides(base: Side, new: Side) -> Result | None:
     rows = [row for name in names if (row := _row(name, base, new)) is not None]
     if not rows:
         return None
-    notes = []
-    if any(row["verdict"] for row in rows):
-        notes.append(Note("the run is the unit: means of the runs, judged by their best values"))
-    else:
-        notes.append(
-            Note("one run of each does not tell whether metrics differ by more than chance")
-        )
-    return Result("metrics", METRICS, {"metrics": METRICS.tables[0].frame(rows)}, {}, tuple(notes))
+    note = Note(
+        "the run is the unit: means of the runs, judged by their best values"
+        if any(row["verdict"] for row in rows)
+        else "one run of each does not tell whether metrics differ by more than chance"
+    )
+    return _result("metrics", METRICS, pd.DataFrame(rows)).with_notes(note)
 
 
 def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:

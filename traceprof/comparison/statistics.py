@@ -98,8 +98,7 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
         _Placed.of(_share_below(np.sort(shifted), np.log(base))),
         _Placed.of(_share_below(first, shifted)),
     ]
-    error = math.hypot(*(side.error for side in sides))
-    freedom = _welch([side.error for side in sides], [side.freedom for side in sides])
+    error, freedom = _of_difference(sides)
     reach = _student(1 - _LEVEL / 2, freedom) * error
     seen = reach + NormalDist().inv_cdf(_POWER) * error
     low, high, far = (
@@ -109,7 +108,7 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
     gap = max(second[0] - first[-1], first[0] - second[-1])
     if reach >= 0.5 and gap > max(first[-1] - first[0], second[-1] - second[0]):
         # Places tell no more where a drift makes few steps alike; lengths still do.
-        error, freedom = _of_lengths(np.log(base), np.log(new))
+        error, freedom = _of_difference([_Placed.of(np.log(own)) for own in (base, new)])
         half = _student(1 - _LEVEL / 2, freedom) * error
         if half < abs(change):
             low, high = change - half, change + half
@@ -127,9 +126,8 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
     )
 
 
-def _of_lengths(base: _Float64Array, new: _Float64Array) -> tuple[float, float]:
+def _of_difference(sides: Sequence[_Placed]) -> tuple[float, float]:
     """Return the standard error of the difference of two means, and its degrees of freedom."""
-    sides = [_Placed.of(own) for own in (base, new)]
     errors = [side.error for side in sides]
     return math.hypot(*errors), _welch(errors, [side.freedom for side in sides])
 
@@ -184,8 +182,7 @@ def interval_of_median(values: _Float64Array) -> tuple[float, float]:
     order = np.sort(values)
     # Which share of the series lies below its median is known to within this.
     placed = _Placed.of((values > np.median(values)).astype(np.float64), alike_in=values)
-    reach = _student(1 - _LEVEL / 2, placed.freedom) * placed.error
-    low, high = np.quantile(order, [max(0.0, 0.5 - reach), min(1.0, 0.5 + reach)])
+    low, high = np.quantile(order, [max(0.0, 0.5 - placed.reach), min(1.0, 0.5 + placed.reach)])
     return float(low), float(high)
 
 
@@ -193,9 +190,7 @@ def interval_of_mean(values: _Float64Array) -> tuple[float, float]:
     """Return the 95 % interval of the mean of a series in its order; NaN of too few values."""
     if len(values) < FEWEST:
         return math.nan, math.nan
-    placed = _Placed.of(values)
-    reach = _student(1 - _LEVEL / 2, placed.freedom) * placed.error
-    middle = float(values.mean())
+    middle, reach = float(values.mean()), _Placed.of(values).reach
     return middle - reach, middle + reach
 
 
@@ -256,6 +251,11 @@ class _Placed:
         stretch = _stretch(n, alike)
         freedom = n - 1.0 if stretch == 1 else max(1.0, 1.5 * n / stretch - 1)
         return cls(math.sqrt(variance / n), freedom, alike)
+
+    @property
+    def reach(self) -> float:
+        """How far the 95 % interval reaches to either side."""
+        return _student(1 - _LEVEL / 2, self.freedom) * self.error
 
 
 def _share_below(order: _Float64Array, values: _Float64Array) -> _Float64Array:

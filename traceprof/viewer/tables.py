@@ -11,8 +11,7 @@ from dash import html
 
 from traceprof import measures
 from traceprof.comparison import Comparison
-from traceprof.comparison.compare import compare
-from traceprof.comparison.comparing import brief
+from traceprof.comparison.comparing import brief, compare
 from traceprof.errors import TraceprofError
 from traceprof.model.results import Column, Result, Unit
 from traceprof.model.summary import Summary

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.comparison.scaling.sized_runs import MS, PARTS, sized
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.comparison.scaling.losses import LOSSES, OUTSIDE, shared_out, split_losses
+from traceprof.comparison.scaling.points import LOSSES, OUTSIDE, shared_out, split_losses
 
 BASE = {"compute": 90 * MS, "transfer": 4 * MS, "host": 6 * MS}
 ALL = {

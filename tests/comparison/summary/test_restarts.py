@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.comparison.summary.attempts import attempts_at_once, find_restarts
-from traceprof.comparison.summary.started import Started
+from traceprof.comparison.summary.history import Started
 from traceprof.model.ranks import Attempt
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.lives import ZERO
 from tests.measures.steps.test_passes import STEP, TRAINS_ONLY, trace_of
 from tests.measures.steps.test_phases import LENGTH
-from traceprof.comparison.summary.started import read_start
+from traceprof.comparison.summary.history import read_start
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.ranks import Attempt
 

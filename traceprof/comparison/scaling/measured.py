@@ -17,8 +17,7 @@ from traceprof.comparison.scaling.laws import (
     mean_rate,
     ratio_of,
 )
-from traceprof.comparison.scaling.losses import Loss, shared_out, split_losses
-from traceprof.comparison.scaling.points import ScalingPoint
+from traceprof.comparison.scaling.points import Loss, ScalingPoint, shared_out, split_losses
 from traceprof.model.results import Note
 
 BASE: Final = "base"

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pandas as pd
 
-from traceprof.comparison.summary.started import Started, read_start
+from traceprof.comparison.summary.history import Started, read_start
 from traceprof.formats.runs.files import attempts_of_run
 from traceprof.formats.runs.manifest import LAUNCHER
 from traceprof.measures.rows import in_order
