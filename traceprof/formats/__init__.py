@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError
-from traceprof.formats.contract import (
-    Candidate,
-    Outline,
-    ReadOptions,
-    TraceFormat,
-    narrowed,
-    outline_of,
-)
+from traceprof.formats.contract import Candidate as Candidate
+from traceprof.formats.contract import Outline as Outline
+from traceprof.formats.contract import ReadOptions as ReadOptions
+from traceprof.formats.contract import TraceFormat as TraceFormat
+from traceprof.formats.contract import narrowed, outline_of
 from traceprof.formats.kineto.format import FORMAT as KINETO
 from traceprof.formats.nsys.format import FOLDER_FORMAT as NSYS_FOLDER
 from traceprof.formats.nsys.format import FORMAT as NSYS
@@ -29,20 +26,6 @@ from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 from traceprof.formats.tables.format import FORMAT as TABLES
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
-
-__all__ = [
-    "FORMATS",
-    "Candidate",
-    "Outline",
-    "ReadOptions",
-    "TraceFormat",
-    "cut",
-    "open_trace",
-    "outline",
-    "reads_parts",
-    "recognised",
-    "secrets_in",
-]
 
 FORMATS: Final[tuple[TraceFormat, ...]] = (NSYS, NVPROF, KINETO, NSYS_REPORT, NSYS_FOLDER, TABLES)
 

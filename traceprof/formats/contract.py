@@ -147,13 +147,9 @@ def narrowed(trace: Trace, options: ReadOptions) -> Trace:
 def from_first_launch(
     window: TimeWindow, work: Iterable[pd.DataFrame], api_calls: pd.DataFrame
 ) -> TimeWindow:
-    """Return ``window`` with the time before it in which its device work was launched.
+    """Return ``window`` with the time before it in which its device ``work`` was launched.
 
-    Args:
-        window: which part of the trace is wanted.
-        work: the kernels and copies in it.
-        api_calls: the calls that may have launched them; of the columns process, correlation
-            and start_ns are used.
+    Of ``api_calls`` the columns process, correlation and start_ns are used.
     """
     launched = pd.concat([frame.loc[frame["correlation"] != ABSENT, _LAUNCH] for frame in work])
     early = api_calls.loc[api_calls["start_ns"] < window.start_ns, [*_LAUNCH, "start_ns"]]

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-__all__ = ["LIBRARY", "address", "addresses", "is_there", "loaded"]
-
 LIBRARY: Final = Path(__file__).with_name("compiled.library")
 """No module of Python, so not of a name that says so."""
 

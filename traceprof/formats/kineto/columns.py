@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -36,7 +35,14 @@ _KINDS: Final = {
     "registers per thread": _NUMBER,
     "shared memory": _NUMBER,
 }
-_PARTS: Final = ("context", "registers per thread", "shared memory")
+_KEYS: Final = list(_KINDS)
+"""The arguments that are wanted, of which the C is told by text, lengths, kinds and parts."""
+_KEY_TEXT: Final = "".join(_KEYS).encode()
+_KEY_LENGTHS: Final = np.array(list(map(len, _KEYS)), np.int64)
+_KEY_KINDS: Final = np.array(list(_KINDS.values()), np.int8)
+_PARTS: Final = np.array(
+    list(map(_KEYS.index, ("context", "registers per thread", "shared memory"))), np.int64
+)
 _EVENT_BYTES: Final = 48
 """Shorter is no event with a time, a place and a name."""
 _FEW: Final = 16
@@ -200,30 +206,6 @@ def _as_written(each: parse.Arguments) -> tuple[Any, ...] | None:
     return key
 
 
-@dataclass(frozen=True)
-class _Keys:
-    """The arguments that are wanted, as the C is told of them."""
-
-    names: Sequence[str]
-    text: bytes
-    lengths: _Array
-    kinds: _Array
-    parts: _Array
-
-
-@cache
-def _keys() -> _Keys:
-    assert _KINDS.keys() < parse.ATTRIBUTES.keys()
-    names = list(_KINDS)
-    return _Keys(
-        names,
-        "".join(names).encode(),
-        np.array([len(name) for name in names], np.int64),
-        np.array(list(_KINDS.values()), np.int8),
-        np.array([names.index(part) for part in _PARTS], np.int64),
-    )
-
-
 class _Room:
     """Memory for what is decoded of a text, as the C fills it."""
 
@@ -252,11 +234,10 @@ def decode(text: bytes) -> EventColumns | None:
     """Return the events in the JSON array ``text``; None where they have to be read otherwise."""
     if not compiled.is_there():
         return None
-    keys = _keys()
-    room = _Room(text, len(keys.names))
+    room = _Room(text, len(_KEYS))
     n = compiled.loaded().traceprof_events(
-        *(text, len(text), ABSENT, len(keys.names), keys.text, address(keys.lengths)),
-        *(address(keys.kinds), address(keys.parts), *room.addresses()),
+        *(text, len(text), ABSENT, len(_KEYS), _KEY_TEXT, address(_KEY_LENGTHS)),
+        *(address(_KEY_KINDS), address(_PARTS), *room.addresses()),
     )
     if n < 0:
         return None
@@ -269,7 +250,7 @@ def decode(text: bytes) -> EventColumns | None:
         return None
     nullable = [*texts, None]  # -1 stands for null
     place = dict(zip(_PLACE, room.columns[:, :n], strict=False))
-    given = zip(keys.names, room.columns[len(_PLACE) :], room.filled[len(_PLACE) :], strict=True)
+    given = zip(_KEYS, room.columns[len(_PLACE) :], room.filled[len(_PLACE) :], strict=True)
     return EventColumns(
         **place,
         arguments={name: column[:n] for name, column, n_filled in given if n_filled},

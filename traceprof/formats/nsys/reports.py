@@ -10,8 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -118,8 +117,9 @@ def exported_report(path: Path) -> Iterator[Path]:
     program = shutil.which("nsys")
     if program is None:
         raise TraceError(f"{path}: {_advice(path, is_stream=is_stream)}")
-    kept = _Export.of(path, program)
-    with tempfile.TemporaryDirectory(prefix="traceprof-") as name, kept.found() as known:
+    cache, key = _place_in_cache(path, program)
+    kept = cache.file(key) if cache else nullcontext()
+    with tempfile.TemporaryDirectory(prefix="traceprof-") as name, kept as known:
         folder = Path(name)
         database = folder / "report.sqlite"
         if known is not None:
@@ -132,47 +132,21 @@ def exported_report(path: Path) -> Iterator[Path]:
         else:
             _stand_in(path, report)
         export_report(program, report, database)
-        kept.keep(database)
+        # Kept unless the report changed meanwhile.
+        if cache is not None and _place_in_cache(path, program)[1] == key:
+            with suppress(OSError):
+                cache.put_file(key, database)
         yield database
 
 
-@dataclass(frozen=True, slots=True)
-class _Export:
-    """The export of a report in the user's cache, by the content of the report and by this nsys."""
-
-    path: Path
-    program: str
-    cache: Cache | None = None
-    key: str = ""
-
-    @classmethod
-    def of(cls, path: Path, program: str) -> _Export:
-        """Return the place of the export of ``path``; none where it cannot be kept."""
-        cache = Cache.of_user()
-        with suppress(OSError):
-            if cache is not None and is_settled([path]):
-                return cls(path, program, cache, _key(path, program))
-        return cls(path, program)
-
-    @contextmanager
-    def found(self) -> Iterator[Path | None]:
-        """Give the export that was kept; None where none is."""
-        if self.cache is None:
-            yield None
-            return
-        with self.cache.file(self.key) as known:
-            yield known
-
-    def keep(self, database: Path) -> None:
-        """Keep ``database``, unless the report changed meanwhile."""
-        with suppress(OSError):
-            if self.cache is not None and _key(self.path, self.program) == self.key:
-                self.cache.put_file(self.key, database)
-
-
-def _key(path: Path, program: str) -> str:
-    """Return a name for the export of ``path``, which another nsys may export otherwise."""
-    return digest("nsys export", identify_code(), identify_file(path), identify_file(Path(program)))
+def _place_in_cache(path: Path, program: str) -> tuple[Cache | None, str]:
+    """Return where the export of ``path`` by this nsys is kept; None where it cannot be."""
+    cache = Cache.of_user()
+    with suppress(OSError):
+        if cache is not None and is_settled([path]):
+            files = identify_file(path), identify_file(Path(program))
+            return cache, digest("nsys export", identify_code(), *files)
+    return None, ""
 
 
 def _stand_in(path: Path, report: Path) -> None:

@@ -26,22 +26,15 @@ def stream_columns(
 ) -> dict[str, cells.Column]:
     """Return the columns of the rows of all ``queries``, which run side by side.
 
-    Args:
-        path: the file, for messages.
-        uri: how SQLite opens it.
-        queries: SQL that gives columns of these kinds, in their order, without NULL.
-        kinds: name → how it is read.
-        table: what the columns are of, for messages.
+    They give columns of these ``kinds``, in their order, without NULL. ``path`` and ``table`` are
+    for messages.
 
     Raises:
         TraceError: damaged data, or something else where whole numbers belong.
     """
-    if len(queries) == 1:
-        batches = list(_stream(path, uri, queries[0]))
-    else:
-        with ThreadPoolExecutor(len(queries)) as pool:
-            streamed = pool.map(lambda sql: list(_stream(path, uri, sql)), queries)
-            batches = [batch for batches in streamed for batch in batches]
+    with ThreadPoolExecutor(len(queries)) as pool:
+        streamed = pool.map(lambda sql: list(_stream(path, uri, sql)), queries)
+        batches = [batch for batches in streamed for batch in batches]
     return {
         name: _to_column(path, f"{table}.{name}", kind, [batch.column(place) for batch in batches])
         for place, (name, kind) in enumerate(kinds.items())

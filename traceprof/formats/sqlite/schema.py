@@ -312,7 +312,7 @@ class Catalogue:
     def source(self, table: str) -> str:
         """Return what stands behind FROM for ``table``, in any connection to the file."""
         select = self._selects.get(table)
-        return f"({select})" if select else quoted(self._stored.get(table, table))
+        return f"({select})" if select else f"main.{quoted(self._stored.get(table, table))}"
 
     def row_id(self, table: str) -> str | None:
         """Return a name of the row id; None where there is none, or every one is a column's."""
@@ -356,11 +356,7 @@ class Catalogue:
         if any(found):
             faults = zip(sound.faults(), map(int, found), strict=True)
             self.left_out[table] = {words: n for words, n in faults if n}
-            self._show(table, f"SELECT * FROM {self._from_main(table)} WHERE {sound.sql()}")
-
-    def _from_main(self, table: str) -> str:
-        select = self._selects.get(table)
-        return f"({select})" if select else f"main.{quoted(self._stored[table])}"
+            self._show(table, f"SELECT * FROM {self.source(table)} WHERE {sound.sql()}")
 
     def _check_types(self, table: str, sound: Soundness) -> None:
         """Check that what tells of rows is numbers: a text is greater than all of them."""

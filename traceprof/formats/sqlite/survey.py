@@ -65,10 +65,7 @@ class RowSource:
 def scan_each(database: Database, sources: Sequence[RowSource], zero_ns: int = 0) -> list[Scan]:
     """Return what each of ``sources`` holds: of tables that can be decoded in one pass over each.
 
-    Args:
-        database: the open file.
-        sources: whose rows are looked at, side by side.
-        zero_ns: the time in the file that is time 0 of the Trace.
+    ``zero_ns`` is the time in the file that is time 0 of the Trace.
     """
     by_table: dict[str, dict[int, Counted]] = {}
     for number, source in enumerate(sources):
@@ -144,13 +141,11 @@ SELF_DESCRIPTION: Final = frozenset(name for name, table in TABLES.items() if no
 class Survey:
     """What the event tables of a file are like as a whole, whichever of them were read.
 
-    Args:
-        database: the open file.
-        sources: where the rows of each table of the Trace come from.
-        frames: the tables that were read whole; of these nothing is asked in SQL.
-        corrections: what no `RowSource` describes: table → its extent of that of its sources.
-        zero_ns: the time in the file that is time 0 of the Trace.
-        elsewhere: tables that were not read, and would be made of others: whether they had rows.
+    ``sources`` say where the rows of each table of the Trace come from; of ``frames``, which were
+    read whole, nothing is asked in SQL. ``corrections`` tell what no `RowSource` describes: table →
+    its extent of that of its sources. ``zero_ns`` is the time in the file that is time 0 of the
+    Trace. ``elsewhere`` are tables that were not read, and would be made of others: whether they
+    had rows.
     """
 
     database: Database
@@ -271,10 +266,7 @@ def outline_from(
 ) -> Outline:
     """Return the outline of a file whose events were not read.
 
-    Args:
-        trace: with the tables of `SELF_DESCRIPTION`.
-        survey: of the same file.
-        device_of: the device of the Trace, of a process and the number that the file gives it.
+    ``trace`` has the tables of `SELF_DESCRIPTION`; ``device_of`` is as in `Survey.worked`.
     """
     device_rows: dict[str, Counter[tuple[int, int]]] = {}
     for name in DEVICE_TABLES:

@@ -34,13 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table of rows with row ids.
-
-    Args:
-        path: its file.
-        identity: what the file was when its schema was read.
-        layout: where its columns are.
-    """
+    """A table of rows with row ids; ``identity`` is what its file was when its schema was read."""
 
     path: Path
     identity: tree.Identity
@@ -63,12 +57,8 @@ class PageTable:
     ) -> list[T]:
         """Return what ``made_of`` makes of each block of the rows and the number of its first leaf.
 
-        It runs in several threads, and must copy what it keeps of the bytes of a block.
-
-        Args:
-            kinds: the columns that are asked for in blocks.
-            leaves: the pages with the rows.
-            made_of: makes something of the rows of some of these leaves.
+        It runs in several threads, and must copy what it keeps of the bytes of a block. ``kinds``
+        are the columns that it asks for.
 
         Raises:
             tree.NotPlainError: not every row can be decoded.
@@ -134,14 +124,7 @@ def read_pages(
     leaves: tree.Leaves,
     where: Condition | None = None,
 ) -> dict[str, cells.Column]:
-    """Return columns of a table as `Database.read_columns` does.
-
-    Args:
-        table: which.
-        query: runs SQL, for single rows.
-        columns: name → how to read it.
-        leaves: where the rows are.
-        where: which rows are wanted.
+    """Return columns of a table as `Database.read_columns` does; ``query`` reads single rows.
 
     Raises:
         tree.NotPlainError: SQLite itself has to read the table.

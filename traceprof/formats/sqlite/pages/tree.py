@@ -103,11 +103,7 @@ class PageFile:
 
 @contextmanager
 def open_pages(path: Path, expected: Identity) -> Iterator[PageFile]:
-    """Give a SQLite file whose pages are read.
-
-    Args:
-        path: the file.
-        expected: what it was when its schema was read.
+    """Give a SQLite file whose pages are read; ``expected`` is what it was when its schema was.
 
     Raises:
         NotPlainError: it has changed since, or until the end; is being written, or is not plain:
