@@ -11,8 +11,6 @@ from traceprof.errors import UsageError
 if TYPE_CHECKING:
     from traceprof.export.request import Export
 
-__all__ = ["EXPORTERS", "Exporter", "exporter_called"]
-
 
 @dataclass(frozen=True, slots=True)
 class Exporter:

@@ -15,7 +15,8 @@ from traceprof.model.results import Result
 from traceprof.render.formatting import note_of, plain, to_json
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, declared_table, tables_of
-from traceprof.session.answer import ONE_OFF, Document, Verdict
+from traceprof.session.answer import ONE_OFF, Document
+from traceprof.session.verdict import Verdict
 
 SCHEMA: Final = "traceprof.analysis/2"
 """The shape of the document; the number grows when a reader of the old one would break."""

@@ -24,8 +24,6 @@ from traceprof.session.run import Answers, Run
 from traceprof.session.selection import Selection
 from traceprof.session.verdict import Verdict, judge
 
-__all__ = ["ONE_OFF", "PAGE", "Document", "Verdict", "answer", "document_about", "page"]
-
 PAGE: Final = (
     "findings",
     "steps",

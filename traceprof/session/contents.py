@@ -119,42 +119,27 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
     outlines = {member.trace.info.path: outlines[member.trace.info.path] for member in files}
     devices = ranks.table("devices")
     used = devices[devices["used"] == 1]
-    environment = ranks.table("environment")
+    of_devices, of_processes = _rows_by_owner(files, outlines)
+    environment, epoch_ns = ranks.table("environment"), ranks.info.utc_epoch_ns
     return Contents(
         info=replace(ranks.info, path=" ".join(map(str, paths))),
         span=ranks.span,
-        started_utc=_started(ranks),
-        devices=tuple(_devices(used, _device_rows(files, outlines))),
+        started_utc=None if epoch_ns is None else _utc(epoch_ns + ranks.span.start_ns),
+        devices=tuple(_devices(used, of_devices)),
         n_unused_devices=len(devices) - len(used),
-        processes=_processes(ranks.table("processes"), _process_rows(files, outlines)),
+        processes=_processes(ranks.table("processes"), of_processes),
         rows=_rows(ranks, outlines),
         environment=dict(zip(environment["name"], environment["value"], strict=True)),
         ranks=tuple(_ranks(files, ranks)) if len(files) > 1 else (),
-        lives=tuple(_lives(files)),
+        lives=tuple(_lives(files)) if len({one.life for one in files.lives}) > 1 else (),
     )
 
 
 def _lives(files: RunFiles) -> Iterator[AttemptContents]:
-    if len({one.life for one in files.lives}) < 2:
-        return
     for one in files.lives:
-        yield AttemptContents(
-            one.life,
-            one.rank,
-            one.host,
-            _utc(one.start_ns),
-            one.end_ns - one.start_ns,
-            one.ended,
-            _known(one.world_size),
-            one.path,
-        )
-
-
-def _started(ranks: Ranks) -> str | None:
-    epoch_ns = ranks.info.utc_epoch_ns
-    if epoch_ns is None:
-        return None
-    return _utc(epoch_ns + ranks.span.start_ns)
+        started, length_ns = _utc(one.start_ns), one.end_ns - one.start_ns
+        known = (started, length_ns, one.ended, _known(one.world_size), one.path)
+        yield AttemptContents(one.life, one.rank, one.host, *known)
 
 
 def _utc(time_ns: int) -> str:
@@ -170,29 +155,25 @@ def _rows(ranks: Ranks, outlines: Mapping[str, Outline]) -> dict[str, int | None
     }
 
 
-def _device_rows(files: RunFiles, outlines: Mapping[str, Outline]) -> dict[str, Counter[int]]:
-    """Return table → device as the run numbers it → rows of the members."""
-    counts = {name: Counter[int]() for name in DEVICE_TABLES}
-    renamed = device_ids(files) if len(files) > 1 else [{}]
-    for member, own in zip(files, renamed, strict=True):
-        mine = set(member.trace.processes["process"])
-        for name, counted in counts.items():
-            for (process, device), n in outlines[member.trace.info.path].device_rows[name].items():
-                if len(files) == 1 or process in mine:
-                    counted[own.get(device, device)] += n
-    return counts
-
-
-def _process_rows(files: RunFiles, outlines: Mapping[str, Outline]) -> dict[str, Counter[int]]:
-    """Return table → process as the run names it → rows."""
-    counts = {name: Counter[int]() for name in OUTLINED_TABLES}
-    renamed = process_ids(files) if len(files) > 1 else [{}]
-    for member, own in zip(files, renamed, strict=True):
-        for name, counted in counts.items():
-            for process, n in outlines[member.trace.info.path].process_rows[name].items():
-                if len(files) == 1 or process in own:
-                    counted[own.get(process, process)] += n
-    return counts
+def _rows_by_owner(
+    files: RunFiles, outlines: Mapping[str, Outline]
+) -> tuple[dict[str, Counter[int]], dict[str, Counter[int]]]:
+    """Return table → device → rows and table → process → rows, as the run numbers them."""
+    of_devices = {name: Counter[int]() for name in DEVICE_TABLES}
+    of_processes = {name: Counter[int]() for name in OUTLINED_TABLES}
+    is_alone = len(files) == 1
+    renamed = [({}, {})] if is_alone else zip(device_ids(files), process_ids(files), strict=True)
+    for member, (devices, processes) in zip(files, renamed, strict=True):
+        outlined = outlines[member.trace.info.path]
+        for name, counted in of_devices.items():
+            for (process, device), n in outlined.device_rows[name].items():
+                if is_alone or process in processes:
+                    counted[devices.get(device, device)] += n
+        for name, counted in of_processes.items():
+            for process, n in outlined.process_rows[name].items():
+                if is_alone or process in processes:
+                    counted[processes.get(process, process)] += n
+    return of_devices, of_processes
 
 
 def _devices(used: pd.DataFrame, rows: Mapping[str, Counter[int]]) -> Iterator[DeviceContents]:

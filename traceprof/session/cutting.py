@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -52,37 +52,34 @@ def cut_parts(
         TraceError: ``source`` cannot be cut.
         UsageError: a target cannot be written.
     """
-    done: list[tuple[CutPart, CutReport]] = []
-    _cut(source, parts, len(parts), progress, done)
+    # Of one file it is told how much of it is read, of many how many are there.
+    if len(parts) == 1:
+        return list(_cut(source, parts, progress))
+    done = []
+    for one in _cut(source, parts, no_progress):
+        done.append(one)
+        progress(len(done), len(parts), "files")
     return done
 
 
 def _cut(
-    source: Path,
-    parts: Sequence[CutPart],
-    n_parts: int,
-    progress: CutProgress,
-    done: list[tuple[CutPart, CutReport]],
-) -> None:
-    # Of one file it is told how much of it is read, of many how many are there.
-    within = progress if n_parts == 1 else no_progress
+    source: Path, parts: Sequence[CutPart], progress: CutProgress
+) -> Iterator[tuple[CutPart, CutReport]]:
     if len(parts) <= _FEW:
         for part in parts:
-            done.append((part, cut(source, part.target, part.request, within)))
-            if n_parts > 1:
-                progress(len(done), n_parts, "files")
+            yield part, cut(source, part.target, part.request, progress)
         return
     middle = len(parts) // 2
     for half in (parts[:middle], parts[middle:]):
         with tempfile.TemporaryDirectory(prefix=".traceprof-", dir=half[0].target.parent) as folder:
             between = Path(folder, half[0].target.name)
             between.touch()
-            report = cut(source, between, _around(half), within)
+            report = cut(source, between, _around(half), progress)
             own = [
                 replace(part, request=replace(part.request, zero_ns=report.zero_ns))
                 for part in half
             ]
-            _cut(between, own, n_parts, progress, done)
+            yield from _cut(between, own, progress)
 
 
 def _around(parts: Sequence[CutPart]) -> CutRequest:
@@ -326,8 +323,17 @@ def _of_one_file(run: Run, cutting: Cutting) -> tuple[Selection, list[FileOfRun]
 
 
 def _files(run: Run, cutting: Cutting) -> list[FileOfRun]:
-    files = files_of_run(run, cutting.ranks)
-    _check_devices(files, cutting.devices)
+    """Return the files that hold what is wanted.
+
+    Raises:
+        UsageError: a rank is not there, or none of the devices worked where this is known.
+    """
+    files, wanted = files_of_run(run, cutting.ranks), cutting.devices
+    known = {device for file in files for device in file.devices}
+    if wanted is not None and known and known.isdisjoint(wanted):
+        here = ", ".join(map(str, sorted(known)))
+        asked = ", ".join(map(str, sorted(wanted)))
+        raise UsageError(f"no device {asked}: the trace has work of {here}")
     return files
 
 
@@ -359,19 +365,6 @@ def _devices(file: FileOfRun, wanted: Collection[int] | None) -> frozenset[int] 
     if wanted is None or not file.parts:
         return _chosen(wanted)
     return frozenset(own for device, own in file.devices.items() if device in wanted)
-
-
-def _check_devices(files: Sequence[FileOfRun], wanted: Collection[int] | None) -> None:
-    """Check that one of the devices that are wanted worked, where this is known.
-
-    Raises:
-        UsageError: none of them did.
-    """
-    known = {device for file in files for device in file.devices}
-    if wanted is not None and known and known.isdisjoint(wanted):
-        here = ", ".join(map(str, sorted(known)))
-        asked = ", ".join(map(str, sorted(wanted)))
-        raise UsageError(f"no device {asked}: the trace has work of {here}")
 
 
 def _chosen(some: Collection[Any] | None) -> frozenset[Any] | None:

@@ -8,8 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-__all__ = ["LOCAL", "Align", "Opening", "split_cluster"]
-
 LOCAL: Final = "local"
 """Instead of the address of a cluster: one that is started here."""
 

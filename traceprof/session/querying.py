@@ -25,8 +25,6 @@ from traceprof.query.engine import (
 from traceprof.session.material import Material
 from traceprof.session.run import Run
 
-__all__ = ["Answer", "query", "views"]
-
 STEPS: Final = "steps"
 _TYPES: Final = {Unit.TEXT: "TEXT", Unit.RATIO: "REAL", Unit.PER_S: "REAL"}
 _BORDERS: Final = (

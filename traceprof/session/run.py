@@ -28,8 +28,6 @@ from traceprof.session.options import Opening
 from traceprof.session.run_cache import RunCache
 from traceprof.session.selection import Selection, select
 
-__all__ = ["Answers", "Run", "open_run", "run_of"]
-
 _EVERYTHING: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
 _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
@@ -58,14 +56,6 @@ class Answers:
 
     results: Mapping[str, Result]
     missing: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """What questions need: tables, and of which of them rows outside the window."""
-
-    tables: frozenset[str]
-    whole: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,35 +107,38 @@ class _Source:
         found = select(whole, text)
         return replace(found, notes=(*found.notes, *self.notes))
 
-    def within(self, text: str | None, needs: _Needs) -> Ranks:
-        """Return the run cut to the window that ``text`` means, with what ``needs`` say read."""
+    def within(self, text: str | None, tables: frozenset[str], uncut: frozenset[str]) -> Ranks:
+        """Return the run cut to the window that ``text`` means, with ``tables`` read.
+
+        Of ``uncut`` among them rows outside the window are needed, too.
+        """
         known = self.windows.get(text)
-        if known and needs.tables <= known.tables and not (known.is_alone and needs.whole):
+        if known and tables <= known.tables and not (known.is_alone and uncut):
             return known.ranks
         if self.ranks is None:
-            self._read_first(text, needs)
+            self._read_first(text, tables, is_cut=not uncut)
         selection, part, ranks = self.selection(text), None, self.ranks
         # To read the window alone is worth it of a small part of one file that was not read before.
         if (
             ranks is not None
-            and not needs.tables <= self.tables
+            and not tables <= self.tables
             and self.tables >= SELF_DESCRIPTION
-            and not needs.whole
+            and not uncut
             and self.reads_parts
             and selection.window.duration_ns < _WORTH_CUTTING * ranks.span.duration_ns
         ):
-            alone = read_window(ranks, self.opening, needs.tables, self.tables, selection.window)
-            if needs.tables.isdisjoint(_STEPS) or has_named_steps(alone):
-                part = _Part(selection, needs.tables, alone.within(selection.window), is_alone=True)
+            alone = read_window(ranks, self.opening, tables, self.tables, selection.window)
+            if tables.isdisjoint(_STEPS) or has_named_steps(alone):
+                part = _Part(selection, tables, alone.within(selection.window), is_alone=True)
         if part is None:
-            whole = self.whole(needs.tables | self._telling(text))
+            whole = self.whole(tables | self._telling(text))
             part = _Part(selection, self.tables, whole.within(selection.window))
         while len(self.windows) >= _MOST_WINDOWS:
             del self.windows[next(iter(self.windows))]
         self.windows[text] = part
         return part.ranks
 
-    def _read_first(self, text: str | None, needs: _Needs) -> None:
+    def _read_first(self, text: str | None, tables: frozenset[str], *, is_cut: bool) -> None:
         """Read what it takes to know the window ``text``, and what it makes sense to read with it.
 
         To read the window alone may be enough, and less; where it takes the device work to know
@@ -153,9 +146,9 @@ class _Source:
         count as read; where there are none it takes all ranges to know the window.
         """
         is_told = text not in (None, "all") and self._telling(text) <= _STEPS
-        is_cut = is_told and not needs.whole and self.reads_parts
-        first = (SELF_DESCRIPTION if is_cut else needs.tables) | self._telling(text)
-        if text is None and needs.tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
+        is_enough = is_told and is_cut and self.reads_parts
+        first = (SELF_DESCRIPTION if is_enough else tables) | self._telling(text)
+        if text is None and tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
             self.tables, found = first - _STEPS, first | _STEPS
             self.ranks, self.notes = open_ranks(self.paths, self.opening, found, only_steps=True)
             self.knows_steps = has_named_steps(self.ranks)
@@ -250,8 +243,7 @@ class Run:
         columns = {c.name for one in analyses for table in one.spec.tables for c in table}
         if "process" in columns:  # what names them
             tables |= {"processes"}
-        needs = _Needs(tables, whole & tables & _CUT_BY_READERS)
-        ranks = self._source.within(self.window, needs)
+        ranks = self.of_ranks(tables, whole & tables)
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
         PROGRESS.done, PROGRESS.total = 0, sum(analysis.n_parts for analysis in analyses)
@@ -271,7 +263,7 @@ class Run:
 
         Of those that ``whole`` names the uncut traces have every row, wherever the window is.
         """
-        return self._source.within(self.window, _Needs(tables, whole & _CUT_BY_READERS))
+        return self._source.within(self.window, tables, whole & _CUT_BY_READERS)
 
     def trace(self, tables: frozenset[str] = _EVERYTHING) -> Trace:
         """Return all ranks as one Trace, cut to the window."""

@@ -20,8 +20,6 @@ from traceprof.model.results import Note, Result
 from traceprof.model.trace import DEVICE_TABLES
 from traceprof.names.ranges import UNCLAIMED
 
-__all__ = ["LEAST_SHARE", "Verdict", "bound_by", "judge"]
-
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
 _STEADY: Final = 0.1
