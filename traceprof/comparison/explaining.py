@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -217,18 +217,21 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     n_hosts = max(1, len(own.of_hosts))
     phases = phases_of(made, _WINDOWS, (n_hosts, n_hosts))
     about = _of_devices(ranks, own, other) if has_devices else _of_hosts(ranks, phases)
-    tables = {**about.tables, "phases": phases}
-    notes = [*other.notes, *own.notes, *about.notes]
+    tables, length, notes_of_these = about
+    notes = [*other.notes, *own.notes, *notes_of_these]
     if (own.step is None) != (other.step is None):
         notes.insert(0, _UNLIKE)
     result = Result(
         EXPLAIN,
         EXPLAIN_SPEC,
-        {name: EXPLAIN_SPEC.table(name).frame(table) for name, table in tables.items()},
+        {
+            name: EXPLAIN_SPEC.table(name).frame(table)
+            for name, table in {**tables, "phases": phases}.items()
+        },
         {
             "own": own.name,
             "against": other.name,
-            **{name: about.length[name] for name in ("own_ns", "against_ns", "difference_ns")},
+            **{name: length[name] for name in ("own_ns", "against_ns", "difference_ns")},
             "devices_count": len(own.of_devices) if has_devices else 0,
         },
         tuple(notes),
@@ -243,12 +246,8 @@ _UNLIKE: Final = Note(
 _NO_DEVICE: Final = Note("no work of devices was recorded: these are the phases of the host")
 
 
-class _About(NamedTuple):
-    """What of the two is explained, by their devices or else by their hosts."""
-
-    tables: dict[str, Any]
-    length: dict[str, int]
-    notes: tuple[Note, ...]
+_About: TypeAlias = tuple[dict[str, Any], dict[str, int], tuple[Note, ...]]
+"""What of the two is explained, by their devices or else by their hosts: tables, length, notes."""
 
 
 def _of_devices(ranks: Ranks, own: WindowSide, other: WindowSide) -> _About:
@@ -264,7 +263,7 @@ def _of_devices(ranks: Ranks, own: WindowSide, other: WindowSide) -> _About:
     parts, length = parts_of(causes, _WINDOWS)
     parts["share_ratio"] = parts["difference_ns"] / (length["difference_ns"] or np.nan)
     note = Note.of("whom ranks wait for is not told: {why}", why=why_not)
-    return _About({"causes": causes, "parts": parts}, length, (note,) if why_not else ())
+    return {"causes": causes, "parts": parts}, length, (note,) if why_not else ()
 
 
 def _of_hosts(ranks: Ranks, phases: pd.DataFrame) -> _About:
@@ -273,7 +272,7 @@ def _of_hosts(ranks: Ranks, phases: pd.DataFrame) -> _About:
         ranks.require("kernels", "copies")
         raise NotRecordedError("no device worked, and no ranges name the phases of a step")
     length = {name: int(phases[name].sum()) for name in map(str, phases) if name != "phase"}
-    return _About({"causes": (), "parts": ()}, length, (_NO_DEVICE,))
+    return {"causes": (), "parts": ()}, length, (_NO_DEVICE,)
 
 
 def _mostly_on(made: Sequence[pd.DataFrame], causes: pd.DataFrame) -> Floats:

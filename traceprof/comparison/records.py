@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain, count
 from typing import Any, Final
 
 import pandas as pd
@@ -90,7 +91,7 @@ def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
     return {
         "name": run.name,
         "number": run.number,
-        "labels": _labels(run.labels),
+        "labels": " ".join(f"{name}={value}" for name, value in run.labels.items()),
         "started": _utc(run.started_utc_ns),
         "added": run.added,
         "origin": run.origin,
@@ -181,12 +182,9 @@ def _columns_of(runs: Sequence[Summary]) -> list[str]:
     taken = {"run", "environment", "labels", "measures", "kept"}
     names: list[str] = []
     for run in runs:
-        name, number = run.name, 1
-        while name in taken:
-            number += 1
-            name = f"{run.name} ({number})"
-        taken.add(name)
-        names.append(name)
+        numbered = (f"{run.name} ({number})" for number in count(2))
+        names.append(next(name for name in chain([run.name], numbered) if name not in taken))
+        taken.add(names[-1])
     return names
 
 
@@ -250,10 +248,6 @@ def _utc(ns: int | None) -> str:
     if ns is None:
         return ""
     return datetime.fromtimestamp(ns // _S, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in labels.items())
 
 
 def _known(names: Iterable[str]) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from traceprof.measures.rows import Floats, Ints
-from traceprof.model.results import Result
 from traceprof.model.summary import Summary
 
 STEP, TURN, WINDOW = "step", "iteration", "window"
@@ -43,17 +42,11 @@ class Side:
             return None
         return pd.concat(tables, ignore_index=True)
 
-    def results(self, name: str) -> Sequence[Result] | None:
-        """Return the results of an analysis; None where a run has none."""
-        found = [run.results[name] for run in self.runs if name in run.results]
-        return found if len(found) == len(self.runs) else None
-
-    def frame(self, name: str, table: str | None = None) -> pd.DataFrame | None:
-        """Return a table of an analysis of all runs, one below the other; None as `results`."""
-        found = self.results(name)
-        if found is None:
+    def frame(self, name: str) -> pd.DataFrame | None:
+        """Return the table of an analysis of all runs, one below the other; None: one has none."""
+        if not all(name in run.results for run in self.runs):
             return None
-        frames = [result.to_frame(table) for result in found]
+        frames = [run.results[name].to_frame() for run in self.runs]
         filled = [frame for frame in frames if len(frame)]
         return pd.concat(filled, ignore_index=True) if filled else frames[0]
 

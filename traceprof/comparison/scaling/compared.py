@@ -157,29 +157,29 @@ def scaling(
     if assumed and assumed not in KINDS:
         raise UsageError(f"{assumed!r}: expected {' or '.join(KINDS)}")
     by_nodes = BY_NODES in by
-    points = [point_of(run) for run in runs]
-    usable = [one for one in points if one.size(by_nodes) > 0 and one.rate.value > 0]
+    points = [point_of(run, by_nodes=by_nodes) for run in runs]
+    usable = [one for one in points if one.size > 0 and one.rate.value > 0]
     if not usable:
         raise UsageError(_none_usable(points, by_nodes=by_nodes))
-    groups = groups_of(usable, by, ignored, by_nodes=by_nodes)
-    found = [
-        measured
-        for group in groups
-        for measured in measured_group(group, base, assumed, by_nodes=by_nodes)
-    ]
+    groups = groups_of(usable, by, ignored)
+    found = [one for group in groups for one in measured_group(group, base, assumed)]
+    what = "nodes" if by_nodes else _devices(usable)
+    sizes = sorted({one.size for one in usable})
+    listed = ", ".join(f"{size:g}" for size in sizes)
+    counted = "1 run" if len(usable) == 1 else f"{len(usable)} runs"
     return Comparison(
-        title=_title(usable, by_nodes=by_nodes),
+        title=f"{counted} on {listed} {what.removesuffix('s') if sizes == [1] else what}",
         results={SCALING: _result(found, groups, by_nodes=by_nodes, base=base)},
-        verdict=tuple(_verdict(found, by_nodes=by_nodes)),
-        notes=tuple(_notes(found, points, base, by_nodes=by_nodes)),
-        warnings=(*_contradictions(found, by_nodes=by_nodes), *_doubts(usable)),
+        verdict=tuple(_verdict(found, what)),
+        notes=tuple(_notes(found, points, base)),
+        warnings=(*_contradictions(found, what), *_doubts(usable)),
         about={SCALING: SCALING_SUMMARY},
     )
 
 
 def _none_usable(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
     what, label = ("nodes", "nodes=2") if by_nodes else ("GPUs or ranks", "gpus=8")
-    if not any(one.size(by_nodes) > 0 for one in points):
+    if not any(one.size > 0 for one in points):
         return (
             f"of no run the number of {what} is known: say it as a label, as in "
             f"`traceprof runs add --label {label} RUN`"
@@ -211,22 +211,13 @@ def _result(
     return Result(SCALING, SCALING_SPEC, kept, said, tuple(_notes_of_table(found)))
 
 
-def _title(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
-    sizes = sorted({one.size(by_nodes) for one in points})
-    what = "nodes" if by_nodes else _devices(points)
-    listed = ", ".join(f"{size:g}" for size in sizes)
-    runs = "1 run" if len(points) == 1 else f"{len(points)} runs"
-    return f"{runs} on {listed} {what.removesuffix('s') if sizes == [1] else what}"
-
-
 def _devices(points: Iterable[ScalingPoint]) -> str:
     return "ranks" if any(point.of_hosts for point in points) else "GPUs"
 
 
-def _verdict(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
+def _verdict(found: Sequence[Measured], what: str) -> Iterator[Note]:
     """Yield what is reached on the largest size of each group, and where most of the rest went."""
     last = {one.group.name: one for one in found if one.is_told}
-    what = "nodes" if by_nodes else _devices(one.cell.first for one in found)
     for one in list(last.values())[:_MOST_VERDICTS]:
         name = f"{one.group.name}: " if one.group.name else ""
         yield Note.of(
@@ -254,11 +245,11 @@ def _verdict(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
 
 
 def _notes(
-    found: Sequence[Measured], points: Sequence[ScalingPoint], base: float | None, *, by_nodes: bool
+    found: Sequence[Measured], points: Sequence[ScalingPoint], base: float | None
 ) -> Iterator[Note]:
     for point in points:
         yield from point.notes
-    left_out = [p.run.name for p in points if not (p.size(by_nodes) > 0 and p.rate.value > 0)]
+    left_out = [one.run.name for one in points if not (one.size > 0 and one.rate.value > 0)]
     if left_out:
         yield Note.of(
             "left out, since size or throughput is not known: {names}", names=", ".join(left_out)
@@ -311,9 +302,8 @@ def _doubts(points: Iterable[ScalingPoint]) -> Iterator[Note]:
                 yield Note.of("{run}: {note}", run=point.run.name, note=note)
 
 
-def _contradictions(found: Sequence[Measured], *, by_nodes: bool) -> Iterator[Note]:
+def _contradictions(found: Sequence[Measured], what: str) -> Iterator[Note]:
     """Yield what sources print and their rates do not give, and what else makes them doubtful."""
-    what = "nodes" if by_nodes else _devices(one.cell.first for one in found)
     for one in found:
         if one.printed_is not in (CUT_OFF, NOT_FROM_RATES):
             continue

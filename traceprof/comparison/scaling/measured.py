@@ -33,13 +33,17 @@ _ALIKE: Final = 0.01
 class Cell:
     """Repeats: runs of one group, size and global batch."""
 
-    size: float
     points: tuple[ScalingPoint, ...]
 
     @property
     def first(self) -> ScalingPoint:
         """One of them, for what all have in common."""
         return self.points[0]
+
+    @property
+    def size(self) -> float:
+        """Devices, or nodes."""
+        return self.first.size
 
     @property
     def batch(self) -> float:
@@ -72,22 +76,21 @@ class Cell:
         return shared_out(sums, len(self.points))
 
 
-def cells_of(points: Iterable[ScalingPoint], *, by_nodes: bool) -> list[Cell]:
+def cells_of(points: Iterable[ScalingPoint]) -> list[Cell]:
     """Return the runs of each size and batch together, by size and batch; sizes must be known."""
     found: list[list[ScalingPoint]] = []
-    for point in (one for one in points if isfinite(one.size(by_nodes))):
-        repeats = (own for own in found if _is_repeat(own[0], point, by_nodes=by_nodes))
-        own = next(repeats, None)
+    for point in (one for one in points if isfinite(one.size)):
+        own = next((own for own in found if _is_repeat(own[0], point)), None)
         if own is None:
             found.append([point])
         else:
             own.append(point)
-    cells = [Cell(own[0].size(by_nodes), tuple(own)) for own in found]
+    cells = [Cell(tuple(own)) for own in found]
     return sorted(cells, key=lambda cell: (cell.size, cell.batch if isfinite(cell.batch) else 0))
 
 
-def _is_repeat(one: ScalingPoint, other: ScalingPoint, *, by_nodes: bool) -> bool:
-    if one.size(by_nodes) != other.size(by_nodes) or one.counts != other.counts:
+def _is_repeat(one: ScalingPoint, other: ScalingPoint) -> bool:
+    if one.size != other.size or one.counts != other.counts:
         return False
     if one.devices != other.devices and isfinite(one.devices) and isfinite(other.devices):
         return False
@@ -147,7 +150,7 @@ class RunGroup:
 
 
 def groups_of(
-    points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str], *, by_nodes: bool
+    points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[str]
 ) -> list[RunGroup]:
     """Return the groups, those of the labels ``by`` beside one another.
 
@@ -163,11 +166,9 @@ def groups_of(
         found.get(key, []).append(i)
     used = {i for rows in found.values() for i in rows}
     for key, rows in list(found.items()):
-        sizes = {points[i].size(by_nodes) for i in rows}
+        sizes = {points[i].size for i in rows}
         joining = [
-            i
-            for i, own in enumerate(keys)
-            if _is_vaguer(own, key) and points[i].size(by_nodes) not in sizes
+            i for i, own in enumerate(keys) if _is_vaguer(own, key) and points[i].size not in sizes
         ]
         found[key] = [*rows, *joining]
         used |= set(joining)
@@ -346,11 +347,9 @@ class Measured:
         return low / 100, high / 100
 
 
-def measured_group(
-    group: RunGroup, base_size: float | None, assumed: str, *, by_nodes: bool
-) -> Iterator[Measured]:
+def measured_group(group: RunGroup, base_size: float | None, assumed: str) -> Iterator[Measured]:
     """Yield the sizes of a group, each held against the base of its batch, the smallest first."""
-    cells: Sequence[Cell] = cells_of(group.points, by_nodes=by_nodes)
+    cells = cells_of(group.points)
     if not cells:
         return
     size = cells[0].size if base_size is None else base_size

@@ -142,14 +142,15 @@ _SPEEDUPS: Final = ("speedup", "speedup_factor", "speed_up")
 class ScalingPoint:
     """One run: NaN, None and "" are not known.
 
-    ``devices`` is its size and ``recorded`` of how many ranks something is known. ``rate`` is of
-    all devices, in samples, tokens or steps per s as ``counts`` says. ``parts`` are ns of one
-    device and step by what was lost to (see `parts_of_step`), ``of_hosts``: of the hosts' phases.
+    ``size`` is what it is told by, its devices or its nodes. ``rate`` is of all devices, in
+    samples, tokens or steps per s as ``counts`` says. ``parts`` are ns of one device and step by
+    what was lost to (see `parts_of_step`), ``of_hosts``: of the hosts' phases.
     ``printed_percent`` is the efficiency that the source prints, ``speedup`` the printed speed-up
     over one device.
     """
 
     run: Summary
+    size: float
     devices: float
     nodes: float
     batch: float
@@ -173,14 +174,11 @@ class ScalingPoint:
         """Whether the rate is none, but the printed speed-up over one device."""
         return isfinite(self.speedup) and self.rate.value == self.speedup
 
-    def size(self, by_nodes: bool) -> float:
-        """Return its size: devices, or nodes."""
-        return self.nodes if by_nodes else self.devices
 
-
-def point_of(run: Summary) -> ScalingPoint:
-    """Return what ``run`` says."""
-    devices, recorded = _devices(run), _recorded_ranks(run)
+def point_of(run: Summary, *, by_nodes: bool) -> ScalingPoint:
+    """Return what ``run`` says; its size are its nodes or its devices."""
+    devices, nodes, recorded = _devices(run), _nodes(run), _recorded_ranks(run)
+    size = nodes if by_nodes else devices
     kind, step_ns = ranks_of(run, devices), _step_ns(run)
     factor, notes = 1.0, []
     if recorded and kind != ONE and recorded < devices and len(run.table("steps")):
@@ -198,7 +196,7 @@ def point_of(run: Summary) -> ScalingPoint:
     if not isfinite(batch) and counts == SAMPLES and isfinite(step_ns):
         batch = rate.value * step_ns / 1e9
     parts, of_hosts = parts_of_step(run, in_step=kind != INDEPENDENT)
-    known = (run, devices, _nodes(run), batch, rate, counts, step_ns, kind, parts, of_hosts)
+    known = (run, size, devices, nodes, batch, rate, counts, step_ns, kind, parts, of_hosts)
     return ScalingPoint(*known, _printed_percent(run), speedup, tuple(notes))
 
 

@@ -124,7 +124,8 @@ def _restart(
     )
     process = min(one.start_ns for one in began if one.life == new[0].life.life)
     first = min(one.start_ns for one in began)
-    own = [event for event in agents if _is_between(event, last_work, begin)]
+    timed = (event for event in agents if isinstance(event.get("start_ns"), int))
+    own = [event for event in timed if last_work < event["start_ns"] < begin]
     changes = [event for event in own if event.get("kind") in ("restart", "membership")]
     meetings = [event for event in own if event.get("kind") == "rendezvous"]
     noticed = min((int(event["start_ns"]) for event in (*changes, *meetings)), default=last_work)
@@ -174,11 +175,6 @@ def _kept(
     saves = [int(end) for one in old for _, end in one.saves]
     is_loaded = any(len(one.loads) for one in new)
     return None, min(max(saves), last_work) if is_loaded and saves else last_work
-
-
-def _is_between(event: Mapping[str, Any], first_ns: int, last_ns: int) -> bool:
-    start = event.get("start_ns")
-    return isinstance(start, int) and first_ns < start < last_ns
 
 
 def _why(events: Sequence[Mapping[str, Any]], old: Sequence[Started]) -> str:
@@ -242,7 +238,8 @@ def with_attempts(
     tables = {name: _moved(table, shift_ns, shown) for name, table in summary.tables.items()}
     theirs = tables.get("events", SUMMARY.table("events").frame())
     kept = theirs[~theirs["kind"].isin(_OWN)].to_dict("records")
-    tables["events"] = _numbered([*_moved_events(events, zero), *kept])
+    moved = ({**event, "at_ns": event["at_ns"] - zero} for event in events)
+    tables["events"] = _numbered([*moved, *kept])
     tables["lives"] = SUMMARY.table("lives").frame(list(_lives(lives, nodes, zero)))
     epochs = _epochs(started, zero)
     if len(epochs):
@@ -380,11 +377,6 @@ def _checkpoints(started: Sequence[Started]) -> Iterator[_Event]:
         for text, spans in (("saved", one.saves), ("loaded", one.loads)):
             for begin, end in spans:
                 yield _event("checkpoint", int(begin), int(end - begin), text=text, **who)
-
-
-def _moved_events(events: Sequence[_Event], zero: int) -> Iterator[_Event]:
-    """Return the events with their times in ns after the start of the job."""
-    return ({**event, "at_ns": event["at_ns"] - zero} for event in events)
 
 
 def _numbered(events: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:

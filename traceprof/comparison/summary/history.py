@@ -152,11 +152,9 @@ def _updates(ranks: Ranks) -> dict[int, Ints]:
 
 
 def _updates_of(trace: Trace) -> dict[int, Ints]:
-    ranges = trace.ranges
-    kept = ranges[(ranges["name"] == _UPDATE) & (ranges["domain"] == OWN_DOMAIN)]
     return {
         int(str(process)): np.sort(own["end_ns"].to_numpy(np.int64))
-        for process, own in kept.groupby("process")
+        for process, own in _ours(trace.ranges, _UPDATE).groupby("process")
     }
 
 
@@ -191,11 +189,9 @@ def _epochs_before(epochs: pd.DataFrame, at: Ints) -> Floats:
 
 def _events(ranks: Ranks) -> pd.DataFrame:
     """Return start and end of the recording, evaluations, checkpoints, and what is paid once."""
-    numbers = ranks_of_processes(ranks)
     rows = [
         {"kind": "start", "at_ns": 0, "duration_ns": 0},
-        *_between(ranks, numbers),
-        *_paid_once(ranks, numbers),
+        *_between(ranks),
         {"kind": "end", "at_ns": ranks.span.duration_ns, "duration_ns": 0},
     ]
     table = in_order(pd.DataFrame(rows), "at_ns")
@@ -206,26 +202,24 @@ def _events(ranks: Ranks) -> pd.DataFrame:
     return table.assign(life=0, event=np.arange(len(table)))
 
 
-def _between(ranks: Ranks, numbers: Mapping[int, int]) -> Iterator[dict[str, Any]]:
-    for part in ranks:
-        table = between_steps(part)
-        for row in table[table["cause"].isin([EVALUATION, CHECKPOINT])].to_dict("records"):
-            length = int(row["end_ns"]) - int(row["start_ns"])
-            yield _event(ranks, numbers, row, str(row["cause"]), length)
-
-
-def _paid_once(ranks: Ranks, numbers: Mapping[int, int]) -> Iterator[dict[str, Any]]:
-    for row in one_off_costs(ranks).to_dict("records"):
-        if row["kind"] not in (EVALUATION, CHECKPOINT):
-            yield _event(ranks, numbers, row, str(row["kind"]), int(row["total_ns"]))
-
-
-def _event(
-    ranks: Ranks, numbers: Mapping[int, int], row: Mapping[Any, Any], kind: str, length: int
-) -> dict[str, Any]:
-    rank = numbers.get(int(row["process"]), np.nan)
-    at_ns = int(row["start_ns"]) - ranks.span.start_ns
-    return {"kind": kind, "at_ns": at_ns, "duration_ns": length, "rank": rank}
+def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
+    """Yield evaluations and checkpoints between steps, then what else is paid once."""
+    zero, numbers = ranks.span.start_ns, ranks_of_processes(ranks)
+    tables = [between_steps(part) for part in ranks]
+    rows = [
+        (row, row["cause"], row["end_ns"] - row["start_ns"])
+        for table in tables
+        for row in table[table["cause"].isin([EVALUATION, CHECKPOINT])].to_dict("records")
+    ]
+    rows += [
+        (row, row["kind"], row["total_ns"])
+        for row in one_off_costs(ranks).to_dict("records")
+        if row["kind"] not in (EVALUATION, CHECKPOINT)
+    ]
+    for row, kind, length in rows:
+        times = {"at_ns": int(row["start_ns"]) - zero, "duration_ns": int(length)}
+        rank = numbers.get(int(row["process"]), np.nan)
+        yield {"kind": str(kind), **times, "rank": rank}
 
 
 def _lives(ranks: Ranks) -> pd.DataFrame:
@@ -286,14 +280,14 @@ def read_start(life: Attempt) -> Started | None:
     end_ns = _end_ns(life, ranges, zero)
 
     def spans(*wanted: str) -> Ints:
-        is_wanted = (ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(wanted)
-        return _spans(ranges[is_wanted.to_numpy()], zero, end_ns)
+        return _spans(_ours(ranges, *wanted), zero, end_ns)
 
     steps = find_steps(trace).table
     work = _spans(steps, zero, end_ns)
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)
-    batches = batches_of_steps(trace) if len(steps) else _batches(trace)
+    # Where nothing was trained, of all that was loaded.
+    batches = batches_of_steps(trace) if len(steps) else _ours(trace.marks, "batch")
     return Started(
         life=life,
         work=work,
@@ -339,10 +333,10 @@ def _spans(table: pd.DataFrame, zero: int, end_ns: int) -> Ints:
     return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
 
 
-def _batches(trace: Trace) -> pd.DataFrame:
-    """Return the marks of all batches, for where nothing was trained."""
-    marks = trace.marks
-    return marks[((marks["name"] == "batch") & (marks["domain"] == OWN_DOMAIN)).to_numpy()]
+def _ours(table: pd.DataFrame, *names: str) -> pd.DataFrame:
+    """Return the ranges or marks of our recorder that have one of ``names``."""
+    is_ours = (table["domain"] == OWN_DOMAIN) & table["name"].isin(names)
+    return table[is_ours.to_numpy()]
 
 
 def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[pd.DataFrame, bool]:
@@ -352,8 +346,7 @@ def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[
         numbers = named["epoch"].fillna(pd.Series(np.arange(len(named), dtype=float)))
         times = named[["start_ns", "end_ns"]] + zero
         return times.assign(epoch=numbers), bool(named["epoch"].notna().all())
-    marks = trace.marks
-    own = marks[((marks["name"] == "epoch") & (marks["domain"] == OWN_DOMAIN)).to_numpy()]
+    own = _ours(trace.marks, "epoch")
     told = own.sort_values("start_ns").drop_duplicates("payload", keep="first")
     if len(told):
         starts = told["start_ns"].to_numpy(np.int64) + zero

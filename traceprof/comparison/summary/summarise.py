@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -135,23 +135,18 @@ _SUMS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RankNumbers:
-    """The rank of each process; ``are_guessed``: nobody says them, processes are numbered."""
+def rank_numbers(ranks: Ranks) -> tuple[Mapping[int, int], bool]:
+    """Return which rank each process with steps or work is; of one process alone 0.
 
-    of_process: Mapping[int, int]
-    are_guessed: bool = False
-
-
-def rank_numbers(ranks: Ranks) -> RankNumbers:
-    """Return which rank each process with steps or work is; of one process alone 0."""
+    And whether that is guessed: nobody says the ranks, and processes are numbered.
+    """
     known = ranks_of_processes(ranks.whole)
     stepping = {int(process) for process in steps_of_ranks(ranks.whole).table["process"].unique()}
     active = sorted(stepping | {member.process for member in find_members(ranks.whole)})
     if all(process in known for process in active):
-        return RankNumbers(known)
+        return known, False
     numbers = {process: place for place, process in enumerate(active)}
-    return RankNumbers(numbers, are_guessed=len(active) > 1)
+    return numbers, len(active) > 1
 
 
 def steps_of_run(ranks: Ranks) -> pd.DataFrame:
@@ -159,7 +154,7 @@ def steps_of_run(ranks: Ranks) -> pd.DataFrame:
     measured = measured_steps(ranks)
     if measured.is_pattern or measured.table.empty:
         return SUMMARY.table("steps").frame()
-    steps, numbers = measured.table, rank_numbers(ranks).of_process
+    steps, (numbers, _) = measured.table, rank_numbers(ranks)
     steps = steps.assign(
         life=0,
         rank=[numbers[process] for process in steps["process"].tolist()],
@@ -217,7 +212,7 @@ def composition_of_run(ranks: Ranks) -> tuple[int, pd.DataFrame, tuple[Note, ...
     }
     why_not = find_blame(ranks.whole).why_not
     made = composition_of_devices(ranks, spans, knows_waits=not why_not)
-    made["name"] = _named_by_rank(made, rank_numbers(ranks).of_process)
+    made["name"] = _named_by_rank(made, rank_numbers(ranks)[0])
     groups = made.groupby(["part", "kind", "name"])
     sizes = groups["n_bytes"].sum(min_count=1)
     together = groups[["ns", "count"]].sum().assign(n_bytes=sizes).reset_index()
@@ -248,16 +243,9 @@ def bounded_result(result: Result) -> Result:
     for name, frame in result.tables.items():
         if len(frame) > _MOST_ROWS:
             tables[name] = frame.head(_MOST_ROWS)
-            notes.append(
-                Note.of(
-                    "{kept:count} of {n:count} rows of {name} are kept",
-                    kept=_MOST_ROWS,
-                    n=len(frame),
-                    name=name,
-                )
-            )
-    kept = Result(result.name, result.spec, tables, result.scalars, result.notes)
-    return kept.with_notes(*notes)
+            text = "{kept:count} of {n:count} rows of {name} are kept"
+            notes.append(Note.of(text, kept=_MOST_ROWS, n=len(frame), name=name))
+    return replace(result, tables=tables).with_notes(*notes)
 
 
 def bounded_composition(made: pd.DataFrame) -> pd.DataFrame:
@@ -308,8 +296,8 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         devices, made, doubts = composition_of_run(ranks)
         tables["makeup"] = bounded_composition(made.merge(place_of_work(ranks), how="left"))
         notes += doubts
-    numbers = rank_numbers(every)
-    if numbers.are_guessed:
+    _, are_guessed = rank_numbers(every)
+    if are_guessed:
         notes += (_GUESSED,)
     steps_count = _steps_in(ranks)
     tables["measures"] = measures_of_run(ranks, answers.results, tables, steps_count)
