@@ -401,10 +401,11 @@ class OwnPatterns(LogReader):
                 self.take(pattern, match, line)
 
 
-def number(text: str | None) -> float | None:
+def number(printed: object) -> float | None:
     """Return a number as logs print it ("1,024", "3e-4", "nan", "9.5%"), None where it is none."""
-    if text is None:
+    if printed is None or isinstance(printed, bool):
         return None
+    text = str(printed)
     try:
         return float(text)
     except ValueError:

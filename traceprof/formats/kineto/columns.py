@@ -179,31 +179,15 @@ def _shapes(arguments: Sequence[parse.Arguments], *, with_shapes: bool) -> tuple
     if not with_shapes:
         has_shape = [each.grid is not None for each in arguments]
         return np.array([parse.NO_SHAPE, parse.NO_SHAPE], np.int64), np.array(has_shape, np.int32)
-    distinct, as_written = parse.Codes({parse.NO_SHAPE: 0}), dict[Any, int]()
+    distinct, as_written = parse.Codes({parse.NO_SHAPE: 0}), dict[str, int]()
     codes = np.zeros(len(arguments), np.int32)
     for row, each in enumerate(arguments):
-        if each.grid is None:
-            continue
-        key = _as_written(each)
-        code = as_written.get(key)
-        if code is None:
-            code = distinct[each.shape]
-            if key is not None:
-                as_written[key] = code
-        codes[row] = code
+        if each.grid is not None:
+            written = repr((each.context, each.grid, each.block, each.registers, each.shared_bytes))
+            if written not in as_written:
+                as_written[written] = distinct[each.shape]
+            codes[row] = as_written[written]
     return np.array(list(distinct), np.int64), codes
-
-
-def _as_written(each: parse.Arguments) -> tuple[Any, ...] | None:
-    """Return what a kernel's shape is made of; None where that is no list of plain values."""
-    if not isinstance(each.grid, list) or not isinstance(each.block, list):
-        return None
-    key = each.context, tuple(each.grid), tuple(each.block), each.registers, each.shared_bytes
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
 
 
 class _Room:

@@ -147,12 +147,9 @@ def replace_system_texts(
 
     From 2023 on nsys keeps each argument of the program as a row; a name of a process or a
     diagnosis may hold some, too. Names of ranges and kernels stay as they are (see
-    `rename_events`), except that they share their table of strings with the others.
-
-    Args:
-        path: the export. The space of what is replaced is overwritten.
-        whole: (text, replacement) for values that are equal to the text.
-        parts: (text, replacement) for every place where the text stands within a value.
+    `rename_events`), except that they share their table of strings with the others. The space of
+    what is replaced is overwritten. ``whole`` and ``parts`` are (text, replacement) for values that
+    are equal to the text, and for every place where it stands within one.
 
     Raises:
         TraceError: the export cannot be changed.

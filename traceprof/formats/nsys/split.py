@@ -45,16 +45,9 @@ def copy_processes(export: Path, path: Path, processes: Collection[int], *, othe
 
     Rows that belong to no process (the machine, its GPUs and counters, strings, codes) are in
     it, too, so that the file stands alone; times are those of the export. Memory does not grow
-    with the file.
-
-    Args:
-        export: is only read.
-        path: must not exist, or be empty; where the copying fails nothing is left there.
-        processes: their ids.
-        others: write the rows of all processes but these, and those whose process is unknown.
-
-    Returns:
-        How many events of processes the file has.
+    with the file. ``path`` must not exist, or be empty; where the copying fails nothing is left
+    there. ``others``: the rows of all processes but these, and those whose process is unknown.
+    Return how many events of processes the file has.
 
     Raises:
         UsageError: the file cannot be written.
@@ -130,11 +123,10 @@ def _owners_of_events(connection: sqlite3.Connection) -> dict[str, str]:
 class OwnEvents:
     """What an nsys export has of traceprof's own NVTX domain.
 
-    Attributes:
-        epoch_ns: the start of the session in ns since 1970; 0 where it is not known.
-        clock_marks: pairs (time on the export's clock, ns since 1970), in the order of time.
-        n_ranges: process → number of its ranges, 0 for any other.
-        last_ns: process → start of its last range, on the export's clock.
+    ``epoch_ns`` is the start of the session in ns since 1970, 0 where it is not known;
+    ``clock_marks`` are pairs of a time on the export's clock and ns since 1970, in their order.
+    ``n_ranges`` and ``last_ns`` tell of each process how many ranges it has, and when the last
+    starts, on the export's clock.
     """
 
     epoch_ns: int

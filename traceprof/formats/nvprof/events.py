@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from traceprof.formats.nvprof.file import NvprofFile, call_names, object_ids, whole
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared import cupti
-from traceprof.formats.sqlite.columns import NULL, Column, known
+from traceprof.formats.sqlite.columns import Column, known
 from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
@@ -48,7 +47,7 @@ def read_kernels(
     for table in filter(file.has, _KERNELS):
         raw = file.columns(table, (*_PLACE, "name"), window, optional)
         place, names = _place(file, raw), file.kernel_names(raw["name"])
-        kernels.append(cupti.make_kernels(place, names, file.rules, _graph_nodes(raw)))
+        kernels.append(cupti.make_kernels(place, names, file.rules, raw["graphNodeId"]))
         if with_shapes:
             shapes.append(cupti.make_kernel_shapes(place, raw))
     if file.has("GRAPH_TRACE"):
@@ -71,13 +70,11 @@ def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFr
     for table in filter(file.has, ("MEMCPY", "MEMCPY2")):
         needed = (*_PLACE, "copyKind", "srcKind", "dstKind", "bytes")
         raw = file.columns(table, needed, window, ("graphNodeId", "srcDeviceId", "dstDeviceId"))
-        raw["graphNodeId"] = _graph_nodes(raw)
         parts.append(
             cupti.make_copies(_place(file, raw), raw, raw["srcKind"], raw["dstKind"], _KINDS)
         )
     if file.has("MEMSET"):
         raw = file.columns("MEMSET", (*_PLACE, "bytes"), window, ("memoryKind", "graphNodeId"))
-        raw["graphNodeId"] = _graph_nodes(raw)
         parts.append(cupti.make_copies(_place(file, raw), raw, None, raw["memoryKind"], _KINDS))
     if file.has("UNIFIED_MEMORY_COUNTER"):
         parts.append(_migrations(file, window))
@@ -128,10 +125,6 @@ def _place(file: NvprofFile, raw: cupti.Place) -> cupti.Place:
         "process": np.full(len(stream), file.process),
         "correlation": known(raw["correlationId"]),
     }
-
-
-def _graph_nodes(raw: cupti.Place) -> npt.NDArray[np.int64]:
-    return np.where(raw["graphNodeId"] == 0, NULL, raw["graphNodeId"])
 
 
 def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:

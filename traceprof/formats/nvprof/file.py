@@ -63,7 +63,8 @@ class NvprofFile:
         """Return whole-number columns of a table, and ``start_ns`` and ``end_ns``.
 
         Times are on the clock of the trace; lost records are left out, and with ``window`` what
-        does not overlap it. ``optional`` columns may be missing; they come back as all NULL.
+        does not overlap it. ``optional`` columns may be missing; they come back as all NULL. So is
+        the node of what is in no graph.
         """
         if window is not None:
             window = window.moved(self.zero_ns)
@@ -72,6 +73,10 @@ class NvprofFile:
         values = {name: np.asarray(column, np.int64) for name, column in raw.items()}
         kept = (values["start"] > 0) & (values["end"] > 0)
         values = {name: column[kept] for name, column in values.items()}
+        if "graphNodeId" in values:
+            values["graphNodeId"] = np.where(
+                values["graphNodeId"] == 0, NULL, values["graphNodeId"]
+            )
         start, end = values.pop("start") - self.zero_ns, values.pop("end") - self.zero_ns
         return {"start_ns": start, "end_ns": np.maximum(start, end), **values}
 

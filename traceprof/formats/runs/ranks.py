@@ -36,13 +36,10 @@ class RankClaim:
 def claims_of(
     trace: Trace, path: Path, told: Mapping[str, Any], work: Callable[[], Work]
 ) -> list[RankClaim]:
-    """Return the ranks in one file: one, or several where a file holds several ranks.
+    """Return the ranks in one file, of which processes and environment must have been read.
 
-    Args:
-        trace: what the file holds; processes and environment must have been read.
-        path: the file.
-        told: what a manifest says of it (rank, local_rank, host, rack).
-        work: tells where the device work of the whole file is, if several processes share it.
+    ``told`` is what a manifest says of it (rank, local_rank, host, rack); ``work`` tells where the
+    device work of the whole file is, if several processes share it.
     """
     environment = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
     by_torch = _TORCH_NAME.fullmatch(path.name)  # its TensorBoard handler puts the host in front

@@ -97,14 +97,10 @@ class DatabaseCopy:
                 reach = f"t._rowid_ > {first}" if first else "1"
                 total += self.execute(f"{sql} AND {reach} AND t._rowid_ <= {last}").rowcount
                 self._n_done += last - first
-                self.progress(self._n_done, self.n_rows, "rows")
+                n_rows = sum(one.last_row or 0 for one in self.tables.values())
+                self.progress(self._n_done, n_rows, "rows")
         self.n_copied[name] = total
         return total
-
-    @property
-    def n_rows(self) -> int:
-        """About how many rows the source has."""
-        return sum(table.last_row or 0 for table in self.tables.values())
 
     def make_views(self) -> None:
         """Make the views of the source."""
@@ -139,11 +135,9 @@ def copying(source: Path, target: Path, progress: CutProgress) -> Iterator[Datab
             connection.execute("BEGIN")
             yield DatabaseCopy(connection, progress, tables, views, left_out)
             connection.execute("COMMIT")
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         if "disk" in str(error) and "full" in str(error):
             raise UsageError(f"{target}: cannot be written ({error})") from error
-        raise TraceError(f"{source}: cannot be cut ({error})") from error
-    except sqlite3.Error as error:
         raise TraceError(f"{source}: cannot be cut ({error})") from error
 
 
@@ -225,7 +219,8 @@ def note_cut(
         cursor = copy.execute(f"SELECT * FROM source.{NOTE}")
         before = cut_note_in([column[0] for column in cursor.description], cursor.fetchall())
         recorded = {*recorded, *before.recorded}
-        devices = {*devices, *(_kept(before.devices, request))}
+        kept = before.devices if request.devices is None else before.devices & request.devices
+        devices = {*devices, *kept}
         for name in _NOTE_COLUMNS.keys() - copy.tables[NOTE].types.keys():
             copy.execute(f"ALTER TABLE {NOTE} ADD COLUMN {name} {_NOTE_COLUMNS[name]}")
     row: Mapping[str, object] = {
@@ -252,10 +247,6 @@ def filled_tables(copy: DatabaseCopy) -> list[str]:
         for name in copy.tables
         if copy.execute(f"SELECT EXISTS (SELECT 1 FROM source.{quoted(name)})").fetchone()[0]
     ]
-
-
-def _kept(devices: Collection[int], request: CutRequest) -> list[int]:
-    return [one for one in devices if request.devices is None or one in request.devices]
 
 
 def _listed(chosen: Collection[int] | Collection[str] | None) -> str | None:
@@ -290,14 +281,10 @@ def copy_strings(
     references: Iterable[tuple[str, str, int]],
     shown: Callable[[int], str],
 ) -> None:
-    """Copy those strings that what was copied refers to.
+    """Copy those of the table ``strings``, with ids in ``key``, that what was copied refers to.
 
-    Args:
-        copy: where all other tables are copied already.
-        strings: the table of strings.
-        key: its column of ids.
-        references: table, column and kind of the reference; the first of several kinds counts.
-        shown: gives the SQL that stands in place of the value, by the kind.
+    ``references`` are table, column and kind of each; the first of several kinds counts. ``shown``
+    gives the SQL that stands in place of the value, by the kind.
     """
     copy.execute("CREATE TEMP TABLE wanted_string (id INTEGER PRIMARY KEY, kind INTEGER)")
     for name, column, kind in sorted(references, key=lambda reference: reference[2]):
@@ -398,11 +385,8 @@ def timed_tables(
 ) -> tuple[dict[str, Times], dict[str, str]]:
     """Return the time columns of the tables that are cut by them, and what is said of some.
 
-    Args:
-        copy: which tables there are.
-        is_cut: whether a table is to be cut by times, if it has any.
-        is_known: whether the profiler has such a table; of others the times must lie in ``span``.
-        span: the time of the whole trace, in times of the file.
+    ``is_cut``: whether a table is to be cut by times, if it has any. ``is_known``: whether the
+    profiler has such a table; of others the times must lie in ``span``, in times of the file.
     """
     found: dict[str, Times] = {}
     unknown: dict[str, str] = {}

@@ -12,9 +12,6 @@ from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import Declared, LogReader, Pattern, number
 
-_CELL: Final = rx(
-    r"^(?P<key>.*?[A-Za-z)])\s*:?\s+(?P<value>[-+]?(?:nan|inf|[\d.]+(?:E[-+]?\d+)?))$", re.I
-)
 _GLOBAL: Final = {
     "throughput/samples_per_sec": "samples_per_s",
     "throughput/tokens_per_sec": "tokens_per_s",
@@ -41,7 +38,8 @@ class MegatronReader(LogReader):
     def cells(self, match: re.Match[str], point: LogPoint, _line: LogLine) -> None:
         """Note the rate of each line, too: the batch may grow (--rampup-batch-size)."""
         run, parts = self.run, map(str.strip, match["_cells"].split("|"))
-        cells = {m["key"].strip(): number(m["value"]) for m in map(_CELL.match, parts) if m}
+        found = map(self.source.patterns[0].cell.match, parts)
+        cells = {cell["key"].strip(): number(cell["value"]) for cell in found if cell}
         batch, ms = cells.get("global batch size"), cells.get("elapsed time per iteration (ms)")
         if "elapsed time per iteration (s)" in cells:
             ms = 1e3 * (cells["elapsed time per iteration (s)"] or 0.0)
@@ -119,11 +117,9 @@ class ComposerReader(LogReader):
 
     def metric(self, match: re.Match[str], *_: object) -> None:
         """Note a metric behind a head."""
-        value = number(match["_of"])
-        if self.has_head and value is not None:
-            self._metric(match["_phase"], match["_key"], value)
-
-    def _metric(self, phase: str, key: str, value: float) -> None:
+        key, value = match["_key"], number(match["_of"])
+        if not self.has_head or value is None:
+            return
         run, point = self.run, self.point
         if key == "time/batch":
             point = self._count(value)
@@ -135,7 +131,7 @@ class ComposerReader(LogReader):
             self._world()
         elif not _COUNTERS.search(key):
             name = "loss" if key == "loss/train/total" else key.removeprefix("metrics/")
-            is_eval = phase == "Eval"
+            is_eval = match["_phase"] == "Eval"
             name = f"val_{name.removeprefix('eval/')}" if is_eval else name
             run.metric(name, value, point, over="run" if is_eval else "step")
 

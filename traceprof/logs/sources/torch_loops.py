@@ -93,14 +93,14 @@ class HfTrainerReader(LogReader):
         if "train_runtime" in values:
             self._final(values)
             return
-        epoch = _value(values.get("epoch"))
-        point = self._point(epoch, _value(values.get("step")))
+        epoch = number(values.get("epoch"))
+        point = self._point(epoch, number(values.get("step")))
         for key, text in values.items():
             if key not in _HF_SKIPPED and not key.endswith(("_runtime", "_per_second")):
                 over = "run" if key.startswith("eval_") else "interval"
                 name = _HF_NAMES.get(key, key)
-                self.run.metric(name, _value(text), point, over=over, is_elapsed=True)
-        seconds = _value(values.get("eval_runtime"))
+                self.run.metric(name, number(text), point, over=over, is_elapsed=True)
+        seconds = number(values.get("eval_runtime"))
         if seconds is not None:
             self.run.event("evaluation", seconds=seconds, epoch=epoch)
 
@@ -121,21 +121,21 @@ class HfTrainerReader(LogReader):
 
     def _final(self, values: dict[str, Any]) -> None:
         run, length = self.run, values.get("train_runtime")
-        seconds = _value(length)
+        seconds = number(length)
         if seconds is None and length is not None:
             seconds = seconds_of(str(length))
         if seconds is not None:
             run.measure("total_ns", seconds * 1e9)
         if "train_loss" in values:
-            run.measure("mean_loss", _value(values["train_loss"]), better="lower")
-        rate = _value(values.get("train_samples_per_second"))
-        steps = _value(values.get("train_steps_per_second"))
+            run.measure("mean_loss", number(values["train_loss"]), better="lower")
+        rate = number(values.get("train_samples_per_second"))
+        steps = number(values.get("train_steps_per_second"))
         self.rate = self.rate if rate is None else rate
         self.steps_rate = self.steps_rate if steps is None else steps
         for key, text in values.items():
             if key.startswith("eval_") and not key.endswith(("_runtime", "_per_second")):
                 name = key if key == "eval_acc" else _HF_NAMES.get(key, key)
-                run.metric(name, _value(text), over="run")
+                run.metric(name, number(text), over="run")
 
     def end(self) -> None:
         """Note the rates of the whole run, once it is known whether steps are printed, too."""
@@ -160,12 +160,6 @@ def _parsed(text: str) -> dict[str, Any]:
         # Bare nan and inf are no literals.
         return {match["key"]: match["value"].strip() for match in _HF_PAIR.finditer(text)}
     return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
-
-
-def _value(value: Any) -> float | None:
-    if isinstance(value, bool) or value is None:
-        return None
-    return float(value) if isinstance(value, int | float) else number(str(value))
 
 
 def _known(value: float | None) -> float:

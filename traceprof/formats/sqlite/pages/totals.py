@@ -205,7 +205,12 @@ def scans_of(
             names = dict.fromkeys(sound.columns, ColumnType.INTEGER)
             if sound.is_broken(read_pages(table, query, names, leaves)):
                 raise UnsoundRowsError(sound.table)
-        return [_read(table, query, one, leaves) for one in asked]
+        found = []
+        for one in asked:
+            names = dict.fromkeys(one.columns, ColumnType.INTEGER)
+            read = read_pages(table, query, names, leaves, one.where)
+            found.append(_scan({name: np.asarray(column) for name, column in read.items()}, one))
+        return found
     scans = []
     for place in range(len(asked)):
         some = [found[place] for found, *_ in parts]
@@ -231,13 +236,6 @@ def _scans_in(block: RowBlock, asked: Sequence[Counted], sound: Soundness | None
                 columns = {name: values[holds] for name, values in columns.items()}
         found.append(_scan(columns, one))
     return found
-
-
-def _read(table: PageTable, query: Query, asked: Counted, leaves: Leaves) -> Scan:
-    """Return what rows are of which SQLite has to read some."""
-    names = dict.fromkeys(asked.columns, ColumnType.INTEGER)
-    found = read_pages(table, query, names, leaves, asked.where)
-    return _scan({name: np.asarray(one) for name, one in found.items()}, asked)
 
 
 def _scan(columns: Mapping[str, Numbers], asked: Counted) -> Scan:
