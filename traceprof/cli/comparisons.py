@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +13,12 @@ import typer
 from traceprof.cli.options import (
     DatabaseFile,
     Force,
-    Output,
     WindowText,
     check_paths,
     option,
     with_options,
 )
-from traceprof.cli.output import Printing
+from traceprof.cli.output import Printing, Target
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,20 +121,17 @@ def scaling(
         str, option("--scaling", "weak or strong, where batches are not known.", "KIND")
     ] = "",
     db: DatabaseFile = None,
-    output: Output = None,
-    force: Force = False,
     *,
-    printing: Printing,
+    target: Target,
 ) -> None:
     """Throughput by number of devices: speed-up, efficiency, and where the rest was lost.
 
     Runs are held against the smallest one that has the same labels: traceprof scaling 1/ 2/ 4/
     """
-    from traceprof.cli.output import print_or_write
     from traceprof.comparison.runs_named import summaries_of
     from traceprof.comparison.scaling.compared import scaling as compared
 
-    print_or_write(
+    target.put(
         lambda: compared(
             summaries_of(runs, opening, db),
             base=base,
@@ -142,10 +139,7 @@ def scaling(
             ignored=_each(ignore),
             assumed=kind,
         ),
-        printing,
-        output,
-        force=force,
-        inputs=runs,
+        runs,
     )
 
 
@@ -166,27 +160,18 @@ def elastic(
         ),
     ],
     db: Annotated[Path | None, option("--db", "The database of runs.", "FILE")] = None,
-    output: Output = None,
-    force: Force = False,
     *,
-    printing: Printing,
+    target: Target,
 ) -> None:
     """A job whose ranks come and go: epochs, restarts, the time lost and why.
 
     A job that was restarted is one run: traceprof elastic run/, or traceprof elastic fixed.log
     elastic.log for two beside one another, epoch by epoch.
     """
-    from traceprof.cli.output import print_or_write
     from traceprof.comparison.elastic import elastic as compared
     from traceprof.comparison.runs_named import summaries_of
 
-    print_or_write(
-        lambda: compared(summaries_of(runs, opening, db)),
-        printing,
-        output,
-        force=force,
-        inputs=runs,
-    )
+    target.put(lambda: compared(summaries_of(runs, opening, db)), runs)
 
 
 @partial(with_options, rows=20)
@@ -222,20 +207,17 @@ def accuracy(
         ),
     ] = None,
     db: DatabaseFile = None,
-    output: Output = None,
-    force: Force = False,
     *,
-    printing: Printing,
+    target: Target,
 ) -> None:
     """Time to accuracy: time, epochs, steps and samples to a target, and what more devices gave.
 
     Speed-ups are against the fewest devices: traceprof accuracy 1node.log 8nodes.log --to 0.759
     """
-    from traceprof.cli.output import print_or_write
     from traceprof.comparison.accuracy import accuracy as compared
     from traceprof.comparison.runs_named import summaries_of
 
-    print_or_write(
+    target.put(
         lambda: compared(
             summaries_of(runs, opening, db),
             target=_target(to),
@@ -243,10 +225,7 @@ def accuracy(
             is_lower=is_lower,
             base=base,
         ),
-        printing,
-        output,
-        force=force,
-        inputs=runs,
+        runs,
     )
 
 
@@ -271,31 +250,17 @@ def nodes(
             callback=check_paths,
         ),
     ],
-    output: Output = None,
-    force: Force = False,
     *,
-    printing: Printing,
+    target: Target,
 ) -> None:
     """Rounds of each node side by side: independent or synchronised, forward or with backward.
 
     Warm-up is left out. Independent ranks are averaged, synchronised ones are not.
     """
-    from traceprof.cli.output import print_or_write
     from traceprof.comparison.iterations import iterations_of_run
     from traceprof.comparison.nodes import nodes as compared
     from traceprof.comparison.runs_named import name_of
     from traceprof.session.run import open_run
 
-    print_or_write(
-        lambda: compared(
-            [
-                one
-                for path in runs
-                for one in iterations_of_run(open_run([path], opening), name_of(path))
-            ]
-        ),
-        printing,
-        output,
-        force=force,
-        inputs=runs,
-    )
+    each = (iterations_of_run(open_run([path], opening), name_of(path)) for path in runs)
+    target.put(lambda: compared(list(chain.from_iterable(each))), runs)

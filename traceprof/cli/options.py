@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hin
 import typer
 
 from traceprof import measures
-from traceprof.cli.output import Printing, message
+from traceprof.cli.output import Printing, Target, message
 from traceprof.errors import UsageError
 from traceprof.files import is_there
 
@@ -273,6 +273,18 @@ def _printing(
     return Printing(as_json, as_csv, as_markdown, rows)
 
 
+def _target(
+    output: Output = None,
+    force: Force = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_markdown: AsMarkdown = False,
+    rows: RowCount = 25,
+) -> Target:
+    """Return where an answer goes."""
+    return Target(output, force, _printing(as_json, as_csv, as_markdown, rows))
+
+
 def _saving(
     save: Annotated[bool, option("--save", "Keep the results in the database of runs.")] = False,
     name: Annotated[
@@ -295,6 +307,7 @@ def _saving(
 
 _GROUPS: Final[Mapping[str, Callable[..., Any]]] = {
     "printing": _printing,
+    "target": _target,
     "saving": _saving,
     "opening": _opening,
 }
@@ -309,9 +322,9 @@ _LARGE_BYTES: Final = 50_000_000
 
 
 def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..., None]:
-    """Give ``command`` the options behind its parameters ``opening``, ``printing``, ``saving``.
+    """Give ``command`` the options behind its parameters that `_GROUPS` knows.
 
-    Those of opening come last, the others in their place; ``rows`` is how many rows it prints.
+    Those of ``opening`` come last, the others in their place; ``rows`` is how many rows it prints.
     """
     signature = inspect.signature(command)
     taken = {
@@ -322,10 +335,8 @@ def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..
         own += taken.get(parameter.name, [parameter])
     last = taken.get("opening", [])
     own = [*(one for one in own if one not in last), *last]
-    own = [
-        one.replace(default=rows) if one.name == "rows" and "printing" in taken else one
-        for one in own
-    ]
+    if not taken.keys().isdisjoint({"printing", "target"}):
+        own = [one.replace(default=rows) if one.name == "rows" else one for one in own]
 
     @wraps(command)
     def opened(**given: Any) -> None:

@@ -50,6 +50,31 @@ class Printing:
         return names[0] if names else "text"
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an answer goes: it is printed, or written as an HTML page that needs nothing else."""
+
+    output: Path | None
+    force: bool
+    printing: Printing
+
+    def put(self, found: Callable[[], Answered], inputs: Sequence[Path | str]) -> None:
+        """Print what is found in ``inputs``, or write it and say so.
+
+        Raises:
+            UsageError: the file exists, is one of ``inputs``, or cannot be written.
+        """
+        from traceprof.files import check_target
+        from traceprof.render.registry import render
+
+        if self.output is None:
+            print_document(found(), self.printing)
+            return
+        check_target(self.output, force=self.force, inputs=inputs)
+        page = render("html", found())
+        write_page(self.output, page, force=self.force, inputs=inputs)
+
+
 def print_kept(
     what: tuple[object, ...],
     paths: Sequence[Path],
@@ -140,30 +165,6 @@ def message(text: str) -> None:
     from traceprof.render.escape import plain_text
 
     say(f"traceprof: {plain_text(text, 2_000)}\n")
-
-
-def print_or_write(
-    found: Callable[[], Answered],
-    printing: Printing,
-    output: Path | None,
-    *,
-    force: bool,
-    inputs: Sequence[Path | str] = (),
-) -> None:
-    """Print an answer, or write it as an HTML page that needs nothing else, and say so.
-
-    Raises:
-        UsageError: the file exists, is one of ``inputs``, or cannot be written.
-    """
-    from traceprof.files import check_target
-
-    if output is None:
-        print_document(found(), printing)
-        return
-    check_target(output, force=force, inputs=inputs)
-    from traceprof.render.registry import render
-
-    write_page(output, render("html", found()), force=force, inputs=inputs)
 
 
 def write_page(path: Path, page: str, *, force: bool, inputs: Sequence[Path | str]) -> None:
