@@ -127,7 +127,8 @@ def test_a_package_whose_events_are_lost_is_not_used(emitters, monkeypatch, doma
     with_package(monkeypatch, domain)
     client = SimpleNamespace(available=True, domain=lambda _name: DOMAIN)
     client.attributes = lambda _domain, _name: emitters.EventAttributes(3, message=1)
-    client.mark = lambda _domain, _address: None
+    for name in ("push", "pop", "start", "end", "mark"):
+        setattr(client, name, lambda _domain, _address: None)
     monkeypatch.setattr(emitters, "NvtxClient", lambda: client)
     assert isinstance(emitters.nvtx_emitter(), emitters.NvtxEmitter)
 

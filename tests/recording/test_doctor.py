@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ from tests.recording.sampling.fake_nvml import FakeLibrary
 from tests.requirements import require
 from traceprof.recording import doctor
 from traceprof.recording.doctor import CHECKS
-from traceprof.recording.recorders.nsys import recorder
 
 
 def python_in(folder, said):
@@ -58,7 +58,7 @@ def test_what_is_here_is_found_and_tried(run_traceprof):
 )  # fmt: skip
 def test_a_trial_that_fails_is_tried_again(monkeypatch, trials, is_ok, found):
     made = iter(trials)
-    monkeypatch.setattr(recorder.RECORDER, "missing", lambda: None)
+    monkeypatch.setattr(doctor, "NSYS", replace(doctor.NSYS, missing=lambda: None))
     monkeypatch.setattr(doctor, "_ranges_that_arrive", lambda: next(made))
     check = CHECKS["nvtx"]()
     assert (check.is_ok, check.found) == (is_ok, found)

@@ -23,7 +23,6 @@ class Span(Protocol):
 
     def __enter__(self) -> object:
         """Begin."""
-        ...
 
     def __exit__(
         self,
@@ -32,11 +31,9 @@ class Span(Protocol):
         traceback: TracebackType | None,
     ) -> None:
         """End."""
-        ...
 
     def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         """Return ``function`` with every call of it as such a stretch."""
-        ...
 
 
 def range(name: str, payload: float = 0) -> Span:

@@ -165,10 +165,10 @@ def recover(
     if folder is not None:
         say_what_was_recorded(write_trace(folder, output, force=force, keep=keep, say=message))
         return
-    left = recoverable()
-    for one in left:
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started_s))
-        out(f"{one.folder}  begun {began}, to {one.output}: {one.command}")
+    left = list(recoverable())
+    for one, notes in left:
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(notes.started_s))
+        out(f"{one}  begun {began}, to {notes.output}: {' '.join(notes.command)}")
     if not left:
         message("no recording was left here: everything was written, or its folder is elsewhere")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,12 +143,12 @@ def finish(
         UsageError: a file cannot be written.
         RecordingError: what a profiler has left is damaged.
     """
-    recorder = recorder_named(notes.recorder)
     seen = notes_on_steps(folder, request.bounds, request.step_from)
     if not recorded_pids(folder):
         seen = [note_without_torch(folder)]
     remarks = (*notes.remarks, *seen)
-    run = recorder.collect(request, folder, RunRecorded(notes.exit_code, notes=remarks))
+    run = RunRecorded(notes.exit_code, notes=remarks)
+    run = recorder_named(notes.recorder).collect(request, folder, run)
     captured = gather(folder, [profile.pid for profile in run.profiles]).with_samples(samples)
     if request.bounds.is_bounded:
         captured = captured.without_samples_outside()
@@ -159,20 +158,7 @@ def finish(
         known = sum(one.rank is not None for one in captured.ranks)
         if starts > known > 0 and any(one.run_id for one in captured.processes):
             request.say(_STARTED_AGAIN)
-    job = Job(
-        request=request,
-        recorder=recorder,
-        run=run,
-        captured=captured,
-        facts={**notes.facts, **captured.software()},
-        started_s=notes.started_s,
-        ended_s=notes.ended_s or captured.last_ns() / 1e9 or time.time(),
-        is_joining=notes.is_joining,
-        label=notes.label,
-        name=notes.job,
-        host=notes.host,
-    )
-    return _written(job)
+    return _written(Job(request, run, captured, notes))
 
 
 def _written(job: Job) -> Recording:

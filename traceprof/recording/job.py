@@ -12,9 +12,9 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -24,8 +24,9 @@ from traceprof.formats.runs.manifest import read_manifest
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.model.trace import Trace
 from traceprof.recording.captured import Captured, RankProcesses
-from traceprof.recording.request import Recorder, RecordRequest, RunRecorded, writing
-from traceprof.recording.work_folder import held, is_held
+from traceprof.recording.machine import utc_text
+from traceprof.recording.request import RecordRequest, RunRecorded, writing
+from traceprof.recording.work_folder import Notes, held, is_held
 from traceprof.secrets import masked_command, masked_name, masked_text, secrets_of, storable
 from traceprof.version import __version__
 
@@ -143,26 +144,33 @@ def _marker(name: str) -> str:
 class Job:
     """Everything that the files of a recording are written from.
 
-    ``label`` and ``name`` are what the run and its job are called, ``host`` is where it ran.
+    ``notes`` are those of its work folder.
     """
 
     request: RecordRequest
-    recorder: Recorder
     run: RunRecorded
     captured: Captured
-    facts: Mapping[str, str]
-    started_s: float
-    ended_s: float
-    is_joining: bool = False
-    label: str = ""
-    name: str = ""
-    host: str = field(default_factory=socket.gethostname)
+    notes: Notes
+
+    @property
+    def host(self) -> str:
+        """Where it ran."""
+        return self.notes.host
+
+    @cached_property
+    def _ended_s(self) -> float:
+        return self.notes.ended_s or self.captured.last_ns() / 1e9 or time.time()
+
+    @cached_property
+    def facts(self) -> dict[str, str]:
+        """What is known of the machine and the software."""
+        return {**self.notes.facts, **self.captured.software()}
 
     @cached_property
     def places(self) -> Places:
         """The names of files in the folder of the recording."""
-        replaces = self.request.force and not self.is_joining
-        return Places(self.request.output, self.started_s, replaces=replaces, host=self.host)
+        replaces = self.request.force and not self.notes.is_joining
+        return Places(self.request.output, self.notes.started_s, replaces=replaces, host=self.host)
 
     @cached_property
     def secrets(self) -> Sequence[str]:
@@ -177,20 +185,21 @@ class Job:
     @property
     def recorder_name(self) -> str:
         """The recorder that did it in the end."""
-        return self.run.recorder or self.recorder.name
+        return self.run.recorder or self.notes.recorder
 
     def manifest(self) -> dict[str, Any]:
         """Return who recorded what, when and how."""
+        notes = self.notes
         return {
             "traceprof": __version__,
             "recorder": self.recorder_name,
-            "label": masked_text(self.label) or f"{self.host}-{int(self.started_s)}",
-            "job": masked_text(storable(self.name)),
+            "label": masked_text(notes.label) or f"{self.host}-{int(notes.started_s)}",
+            "job": masked_text(storable(notes.job)),
             "host": self.host,
             "command": " ".join(masked_command(self.request.command)),
             "exit_code": self.run.exit_code,
-            "started": _utc(self.started_s),
-            "ended": _utc(self.ended_s),
+            "started": utc_text(notes.started_s),
+            "ended": utc_text(self._ended_s),
         }
 
     def texts(self) -> dict[str, str]:
@@ -203,10 +212,6 @@ def label_of(request: RecordRequest) -> str:
     """Return what the nodes of one run share where somebody says it, "" where nobody does."""
     given = next(filter(None, map(os.environ.get, _LABEL_VARIABLES)), "")
     return given or (request.output.absolute().name if request.is_folder else "")
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 @dataclass(frozen=True, slots=True)

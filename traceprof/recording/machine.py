@@ -280,10 +280,15 @@ def _said(*command: str) -> str:
     return "" if done is None else done.stdout + done.stderr
 
 
+def utc_text(seconds: float | None = None) -> str:
+    """Return a time, in seconds since 1970, by default now, as text."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
 def read_environment(command: Sequence[str], folder: Path | None = None) -> dict[str, str]:
     """Return facts (name → value) about this machine, the command and the code in ``folder``."""
     facts = {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "started": utc_text(),
         "host": socket.gethostname(),
         "command": " ".join(masked_command(command)),
         **machine_facts(),

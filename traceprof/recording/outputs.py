@@ -298,10 +298,10 @@ def _write_manifest(job: Job, files: list[OutputFile]) -> None:
     path = job.places.take(f"manifest-{job.host}", ".json")
     with writing(path):
         path.write_text(json.dumps(manifest, indent=1) + "\n")
-        if job.request.force and not job.is_joining:
+        if job.request.force and not job.notes.is_joining:
             # Those of the recording that this one replaces list other files.
             for older in jobs.manifests_of_host(job.request.output):
-                if older != path and older.stat().st_mtime < job.started_s:
+                if older != path and older.stat().st_mtime < job.notes.started_s:
                     older.unlink(missing_ok=True)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
 from traceprof.model.trace import Trace
@@ -196,33 +196,23 @@ class Recording:
     notes: tuple[str, ...] = ()
 
 
-class Recorder(Protocol):
-    """Runs a program under one profiler. To add one: a module, and its line in ``RECORDERS``."""
+@dataclass(frozen=True)
+class Recorder:
+    """Runs a program under one profiler. To add one: a module, and its line in ``RECORDERS``.
 
-    @property
-    def name(self) -> str:
-        """What ``--with`` calls it."""
-        ...
+    ``name`` is what ``--with`` calls it. ``run`` runs the program of a request, with a folder where
+    the spool goes and temporary files may; it raises `RecordingError` where the program could not
+    be started. ``missing`` returns why the recorder cannot be used here, None if it can.
+    ``collect`` returns a run with what the profiler has left in the folder: it is called when the
+    program has ended, or by `traceprof recover` when this process has not seen it.
+    """
 
-    def missing(self) -> str | None:
-        """Return why this recorder cannot be used here, None if it can."""
-        ...
-
-    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
-        """Run the program; ``folder`` is where the spool goes and temporary files may.
-
-        Raises:
-            RecordingError: the program could not be started.
-        """
-        ...
-
-    def collect(self, request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
-        """Return ``run`` with what the profiler has left in ``folder``.
-
-        It is called when the program has ended, or by `traceprof recover` when this process has
-        not seen it.
-        """
-        ...
+    name: str
+    run: Callable[[RecordRequest, Path], RunRecorded]
+    missing: Callable[[], str | None] = lambda: None
+    collect: Callable[[RecordRequest, Path, RunRecorded], RunRecorded] = (
+        lambda _request, _folder, run: run
+    )
 
 
 @contextmanager

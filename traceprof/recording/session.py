@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
 from traceprof.formats.runs.manifest import LOCK
@@ -26,25 +25,11 @@ from traceprof.recording.request import Recorder, Recording, RecordRequest
 from traceprof.recording.sampling.sampler import read_samples, sampling
 
 
-class Recovery(NamedTuple):
-    """What can be recovered: the work folder, the masked command, when it began, its output."""
-
-    folder: Path
-    command: str
-    started_s: float
-    output: str
-
-
-def recoverable() -> list[Recovery]:
-    """Return the work folders that broken-off recordings have left here, the oldest first."""
-    found = []
+def recoverable() -> Iterator[tuple[Path, work_folder.Notes]]:
+    """Yield the work folders that broken-off recordings have left here, the oldest first."""
     for folder in work_folder.work_folders():
-        try:
-            notes = work_folder.read_notes(folder)
-        except TraceError:
-            continue
-        found.append(Recovery(folder, " ".join(notes.command), notes.started_s, notes.output))
-    return found
+        with suppress(TraceError):
+            yield folder, work_folder.read_notes(folder)
 
 
 def recover(

@@ -11,7 +11,7 @@ from traceprof.formats import open_trace
 from traceprof.model.tables import make_table
 from traceprof.model.trace import TraceInfo, make_trace
 from traceprof.recording.outputs import first_of_profiles, with_profiles
-from traceprof.recording.recorders.nvprof import NvprofRecorder, why_unsupported
+from traceprof.recording.recorders.nvprof import RECORDER, why_unsupported
 from traceprof.recording.request import ProcessProfile, RecordRequest
 from traceprof.recording.session import record_with
 
@@ -28,7 +28,7 @@ def test_gpus_that_nvprof_cannot_record_are_named():
 @pytest.mark.nvprof
 def test_without_a_gpu_one_line_says_what_to_use_instead(tmp_path):
     require("nvprof")
-    if "there is no GPU" not in str(NvprofRecorder().missing()):
+    if "there is no GPU" not in str(RECORDER.missing()):
         pytest.skip("there is a GPU here")
     recorded = record(tmp_path / "run.sqlite", ["touch", "ran"], "--with", "nvprof")
     assert recorded.done.returncode == 5
@@ -82,7 +82,7 @@ def test_a_program_under_nvprof_keeps_its_exit_code_and_gets_one_file(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
     request = RecordRequest([*NAMED_STEPS, "3"], tmp_path / "run.sqlite")
-    recording = record_with(NvprofRecorder(), request)
+    recording = record_with(RECORDER, request)
     assert recording.exit_code == 3
     trace = open_trace(tmp_path / "run.sqlite")
     assert len(trace.kernels) == len(open_trace(profile).kernels) > 0

@@ -12,29 +12,18 @@ from traceprof.formats import open_trace
 from traceprof.recording import RecordRequest, recorders
 from traceprof.recording.program import child_environment, run_recorded
 from traceprof.recording.recorders import RECORDERS, choose_recorder
-from traceprof.recording.request import RunRecorded
+from traceprof.recording.request import Recorder, RunRecorded
 
 
-class FakeRecorder:
-    """All that a recorder has to have."""
-
-    name = "fake"
-
-    def missing(self) -> str | None:
-        return None
-
-    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
-        code = run_recorded(request.command, child_environment(folder, request))
-        return RunRecorded(code, notes=("the fake was here",))
-
-    def collect(self, request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
-        return run
+def _run(request: RecordRequest, folder: Path) -> RunRecorded:
+    code = run_recorded(request.command, child_environment(folder, request))
+    return RunRecorded(code, notes=("the fake was here",))
 
 
 def test_a_recorder_is_one_module_and_a_line(monkeypatch, tmp_path):
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(recorders, "RECORDERS", (*RECORDERS, FakeRecorder()))
+    monkeypatch.setattr(recorders, "RECORDERS", (*RECORDERS, Recorder("fake", _run)))
     path = tmp_path / "run.sqlite"
     options = ["--with", "fake", "-o", str(path), "--", *NAMED_STEPS, "3"]
     done = CliRunner().invoke(app, ["record", *options])

@@ -6,34 +6,22 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.recording.program import Program, child_environment, run_recorded
-from traceprof.recording.request import RecordRequest, RunRecorded
+from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 
 _WINDOWS: Final = "5,10,200"  # unless steps are asked for: skip 5, then 10 of every 200
 
 
-class EmbeddedRecorder:
-    """Needs no profiler: works wherever the program's own torch does."""
-
-    name = "torch"
-
-    def missing(self) -> str | None:
-        """Return None: it is always there."""
-        return None
-
-    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
-        """Run the program; its events are in the spool and in the windows."""
-        windows = _WINDOWS
-        if request.bounds.steps is not None:
-            first, last = request.bounds.steps
-            windows = f"{first},{last - first + 1},0"
-        environment = child_environment(folder, request, windows)
-        program = Program(grace_s=request.grace_s, say=request.say)
-        code = run_recorded(request.command, environment, program=program)
-        return RunRecorded(code, left=program.left)
-
-    def collect(self, _request: RecordRequest, _folder: Path, run: RunRecorded) -> RunRecorded:
-        """Return ``run``: there is nothing but the spool and the windows."""
-        return run
+def _run(request: RecordRequest, folder: Path) -> RunRecorded:
+    """Run the program; its events are in the spool and in the windows, and nowhere else."""
+    windows = _WINDOWS
+    if request.bounds.steps is not None:
+        first, last = request.bounds.steps
+        windows = f"{first},{last - first + 1},0"
+    environment = child_environment(folder, request, windows)
+    program = Program(grace_s=request.grace_s, say=request.say)
+    code = run_recorded(request.command, environment, program=program)
+    return RunRecorded(code, left=program.left)
 
 
-RECORDER: Final = EmbeddedRecorder()
+RECORDER: Final = Recorder("torch", _run)
+"""Needs no profiler: works wherever the program's own torch does."""

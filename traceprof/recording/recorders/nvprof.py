@@ -13,9 +13,10 @@ from traceprof.formats import open_trace
 from traceprof.recording.machine import gpu_facts, has_gpu
 from traceprof.recording.orphans import Watchdog
 from traceprof.recording.program import Program, child_environment, last_line, run_recorded, said_in
-from traceprof.recording.request import ProcessProfile, RecordRequest, RunRecorded
+from traceprof.recording.request import ProcessProfile, Recorder, RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
 
+_NAME: Final = "nvprof"
 _FIRST_UNSUPPORTED: Final = 8.0  # compute capability
 _LOG: Final = "nvprof.log"
 _INSTEAD: Final = "use --with nsys or --with torch"
@@ -23,47 +24,43 @@ _INSTEAD: Final = "use --with nsys or --with torch"
 _KEEP_EXIT_CODE: Final = 'code_file=$1; shift; "$@"; code=$?; echo $code > "$code_file"; exit $code'
 
 
-class NvprofRecorder:
-    """One nvprof around the whole tree of processes; it leaves a file per process."""
+def _missing() -> str | None:
+    if shutil.which("nvprof") is None:
+        return f"nvprof is not on PATH: {_INSTEAD}"
+    return why_unsupported(gpu_facts(), is_there=has_gpu())
 
-    name = "nvprof"
 
-    def missing(self) -> str | None:
-        """Return why nvprof cannot be used here, None if it can."""
-        if shutil.which("nvprof") is None:
-            return f"nvprof is not on PATH: {_INSTEAD}"
-        return why_unsupported(gpu_facts(), is_there=has_gpu())
+def _run(request: RecordRequest, folder: Path) -> RunRecorded:
+    """Run the program under nvprof."""
+    exit_code = folder / "exit_code"
+    program = Program(grace_s=request.grace_s, say=request.say, is_over=exit_code.exists)
+    command = [
+        *(shutil.which("nvprof") or "nvprof", "--profile-child-processes"),
+        *("--force-overwrite", "--log-file", str(folder / _LOG)),
+        *("--export-profile", str(folder / "nvprof.%p.nvvp")),
+        *request.profiler_arguments.get(_NAME, ()),
+        *("sh", "-c", _KEEP_EXIT_CODE, "sh", str(exit_code), *request.command),
+    ]
+    request.detail(shlex.join(masked_command(command)))
+    environment = child_environment(folder, request)
+    watch = Watchdog(folder, request.say)
+    code = run_recorded(command, environment, watch, is_profiler=True, program=program)
+    if exit_code.exists():
+        code = int(exit_code.read_text() or code)
+    return RunRecorded(code, left=program.left)
 
-    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
-        """Run the program under nvprof."""
-        exit_code = folder / "exit_code"
-        program = Program(grace_s=request.grace_s, say=request.say, is_over=exit_code.exists)
-        command = [
-            *(shutil.which("nvprof") or "nvprof", "--profile-child-processes"),
-            *("--force-overwrite", "--log-file", str(folder / _LOG)),
-            *("--export-profile", str(folder / "nvprof.%p.nvvp")),
-            *request.profiler_arguments.get(self.name, ()),
-            *("sh", "-c", _KEEP_EXIT_CODE, "sh", str(exit_code), *request.command),
-        ]
-        request.detail(shlex.join(masked_command(command)))
-        environment = child_environment(folder, request)
-        watch = Watchdog(folder, request.say)
-        code = run_recorded(command, environment, watch, is_profiler=True, program=program)
-        if exit_code.exists():
-            code = int(exit_code.read_text() or code)
-        return RunRecorded(code, left=program.left)
 
-    def collect(self, _request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
-        """Return ``run`` with what nvprof recorded of each process."""
-        profiles, notes = [], []
-        for path in sorted(folder.glob("nvprof.*.nvvp")):
-            try:
-                profiles.append(ProcessProfile(int(path.name.split(".")[1]), open_trace(path)))
-            except TraceError as error:
-                notes.append(str(error))
-        if not profiles:
-            notes.append(f"nvprof left no profile ({last_line(said_in(folder / _LOG))})")
-        return replace(run, profiles=tuple(profiles), notes=(*run.notes, *notes))
+def _collect(_request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+    """Return ``run`` with what nvprof recorded of each process."""
+    profiles, notes = [], []
+    for path in sorted(folder.glob("nvprof.*.nvvp")):
+        try:
+            profiles.append(ProcessProfile(int(path.name.split(".")[1]), open_trace(path)))
+        except TraceError as error:
+            notes.append(str(error))
+    if not profiles:
+        notes.append(f"nvprof left no profile ({last_line(said_in(folder / _LOG))})")
+    return replace(run, profiles=tuple(profiles), notes=(*run.notes, *notes))
 
 
 def why_unsupported(facts: dict[str, str], *, is_there: bool) -> str | None:
@@ -76,4 +73,5 @@ def why_unsupported(facts: dict[str, str], *, is_there: bool) -> str | None:
     return None
 
 
-RECORDER: Final = NvprofRecorder()
+RECORDER: Final = Recorder(_NAME, _run, _missing, _collect)
+"""One nvprof around the whole tree of processes; it leaves a file per process."""

@@ -3,5 +3,3 @@
 The sampling is done outside the recorded processes: it costs them nothing and sees all ranks of
 the node. Counters are stored as they are (cumulative); rates are for those who read them.
 """
-
-from __future__ import annotations

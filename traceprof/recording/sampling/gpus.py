@@ -24,7 +24,7 @@ from traceprof.hardware.catalogue import pcie_peak
 from traceprof.recording.machine import open_nvml
 
 _SENT, _RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
-_METRICS: Final = ("pcie_bytes_sent", "pcie_bytes_received")
+_WAYS: Final = ("sent", "received")
 _PERIOD_S: Final = 0.2
 _POLLS: Final = 4  # per period, at counters that wrap
 _BITS: Final = {1: ("uiVal", 32), 2: ("ulVal", 64), 3: ("ullVal", 64)}  # nvmlValueType_t
@@ -45,23 +45,20 @@ _ALL_LINKS: Final = 0xFFFFFFFF
 _BY_POWER: Final = 0x04 | 0x80  # nvmlClocksEventReasonSwPowerCap, HwPowerBrakeSlowdown
 _BY_HEAT: Final = 0x20 | 0x40  # SwThermalSlowdown, HwThermalSlowdown
 Metrics = dict[str, float]
+ReadOfGpu = Callable[[Any, Any], Metrics]
 
 
 def pcie_reads(nvml: Any, handles: Sequence[Any]) -> list[tuple[float, Callable[[], Reading]]]:
     """Return (period in seconds, read) for each GPU that tells what it moves."""
-    reads: list[tuple[float, Callable[[], Reading]]] = []
-    measured = []
-    for number, handle in enumerate(handles):
-        counters = PcieCounters(nvml, handle, f"gpu:{number}", _wrap_time_s(nvml, handle))
-        if counters.is_usable():
-            reads.append((_PERIOD_S / _POLLS, counters.read))
-        else:
-            measured.append((number, handle))
+    gpus = [
+        PcieCounters(nvml, handle, f"gpu:{number}", _wrap_time_s(nvml, handle))
+        for number, handle in enumerate(handles)
+    ]
+    measured = [gpu for gpu in gpus if not gpu.is_usable()]
     period_s = max(1.0, 2 * len(measured) * _MEASURING_S / _MEASURING_SHARE)
-    return reads + [
-        (period_s, _measure(nvml, handle, f"gpu:{number}", direction))
-        for number, handle in measured
-        for direction in ("sent", "received")
+    return [
+        *((_PERIOD_S / _POLLS, gpu.read) for gpu in gpus if gpu not in measured),
+        *((period_s, partial(_measure, gpu, way)) for gpu in measured for way in _WAYS),
     ]
 
 
@@ -117,8 +114,8 @@ class PcieCounters:
             ]
         self._last, self._last_s = values, now_s
         if self._n_polls % _POLLS == 0:
-            for metric, total in zip(_METRICS, self._totals, strict=True):
-                yield self.source, metric, float(total) if self._is_known else math.nan
+            for way, total in zip(_WAYS, self._totals, strict=True):
+                yield self.source, f"pcie_bytes_{way}", float(total) if self._is_known else math.nan
             self._is_known = True
         self._n_polls += 1
 
@@ -137,21 +134,16 @@ class PcieCounters:
         return values, bits
 
 
-def _measure(nvml: Any, handle: Any, source: str, direction: str) -> Callable[[], Reading]:
-    """Return a read that takes 20 ms and yields the average of that time.
+def _measure(gpu: PcieCounters, direction: str) -> Reading:
+    """Measure for 20 ms, and yield the average of that time.
 
     NVML says KB and means 1000 or 1024 bytes; here 1000.
     """
+    nvml = gpu.nvml
     counter = nvml.NVML_PCIE_UTIL_TX_BYTES if direction == "sent" else nvml.NVML_PCIE_UTIL_RX_BYTES
-
-    def read() -> Reading:
-        try:
-            rate = nvml.nvmlDeviceGetPcieThroughput(handle, counter) * _KB
-        except nvml.NVMLError:
-            return
-        yield source, f"pcie_{direction}_bytes_per_s", float(rate)
-
-    return read
+    with suppress(nvml.NVMLError):
+        rate = nvml.nvmlDeviceGetPcieThroughput(gpu.handle, counter) * _KB
+        yield gpu.source, f"pcie_{direction}_bytes_per_s", float(rate)
 
 
 def open_gpus() -> list[tuple[float, Callable[[], Reading]]]:
@@ -163,9 +155,7 @@ def open_gpus() -> list[tuple[float, Callable[[], Reading]]]:
     return [*reads, *pcie_reads(nvml, handles)]
 
 
-def _read_all(
-    nvml: Any, handles: Sequence[Any], reads: Sequence[Callable[[Any, Any], Metrics]]
-) -> Reading:
+def _read_all(nvml: Any, handles: Sequence[Any], reads: Sequence[ReadOfGpu]) -> Reading:
     for number, handle in enumerate(handles):
         for read in reads:
             with suppress(nvml.NVMLError):
@@ -203,25 +193,20 @@ def _pcie_link(nvml: Any, gpu: Any) -> Metrics:
     return {"pcie_generation": generation, "pcie_lanes": nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)}
 
 
-def _memory(nvml: Any, gpu: Any) -> Metrics:
-    return {"memory_used_bytes": nvml.nvmlDeviceGetMemoryInfo(gpu).used}
-
-
-def _power(nvml: Any, gpu: Any) -> Metrics:
-    return {"power_watts": nvml.nvmlDeviceGetPowerUsage(gpu) * _MILLI}
-
-
-def _sm_clock(nvml: Any, gpu: Any) -> Metrics:
-    return {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)}
-
-
-def _memory_clock(nvml: Any, gpu: Any) -> Metrics:
-    return {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)}
-
-
-_READS: Final[tuple[tuple[float, tuple[Callable[[Any, Any], Metrics], ...]], ...]] = (
-    (_LOAD_PERIOD_S, (_utilisation, _memory, _power)),
+_LOAD: Final[tuple[ReadOfGpu, ...]] = (
+    _utilisation,
+    lambda nvml, gpu: {"memory_used_bytes": nvml.nvmlDeviceGetMemoryInfo(gpu).used},
+    lambda nvml, gpu: {"power_watts": nvml.nvmlDeviceGetPowerUsage(gpu) * _MILLI},
+)
+_STATE: Final[tuple[ReadOfGpu, ...]] = (
+    lambda nvml, gpu: {"sm_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)},
+    lambda nvml, gpu: {"memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)},
+    _throttling,
+    _pcie_link,
+)
+_READS: Final = (
+    (_LOAD_PERIOD_S, _LOAD),
     (_COUNTER_PERIOD_S, (_nvlink,)),
-    (_STATE_PERIOD_S, (_sm_clock, _memory_clock, _throttling, _pcie_link)),
+    (_STATE_PERIOD_S, _STATE),
 )
 """How often what is read; what a GPU or its driver does not support is left out, each by itself."""

@@ -67,11 +67,9 @@ def _codes_in(owner, module):
         if getattr(value, "__module__", None) != module:
             continue
         if isinstance(value, type):
-            for code in _codes_in(value, module):
-                yield code
+            yield from _codes_in(value, module)
         elif isinstance(value, types.FunctionType):
-            for code in _with_inner(value.__code__):
-                yield code
+            yield from _with_inner(value.__code__)
 
 
 def _with_inner(code):
@@ -79,8 +77,7 @@ def _with_inner(code):
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            for inner in _with_inner(constant):
-                yield inner
+            yield from _with_inner(constant)
 
 
 def _take_test(module):

@@ -15,6 +15,7 @@ import os
 import struct
 import threading
 import time
+from functools import partial
 
 from . import settings
 from .after_import import complain
@@ -48,14 +49,29 @@ class _NowhereEmitter:
 NOWHERE = _NowhereEmitter()
 
 
-class NvtxEmitter:
+class _AttributesEmitter:
+    """Emits by functions that take the attributes of an event."""
+
+    def push(self, name, payload=0):
+        self._push(self._attributes(name, payload))
+
+    def start(self, name, payload=0):
+        return self._start(self._attributes(name, payload))
+
+    def mark(self, name, payload=0):
+        self._mark(self._attributes(name, payload))
+
+
+class NvtxEmitter(_AttributesEmitter):
     """Emits through our NVTX client: names are registered once, for each thread."""
 
     def __init__(self, client):
         self._client = client
-        domain = client.domain(DOMAIN)
-        self._domain = ctypes.c_void_p(domain)
-        self._handle = domain
+        self._handle = client.domain(DOMAIN)
+        domain = ctypes.c_void_p(self._handle)
+        self._push, self.pop = partial(client.push, domain), partial(client.pop, domain)
+        self._start, self.end = partial(client.start, domain), partial(client.end, domain)
+        self._mark = partial(client.mark, domain)
         self._local = threading.local()
 
     def _attributes(self, name, payload):
@@ -75,41 +91,18 @@ class NvtxEmitter:
         known[name] = attributes, ctypes.c_void_p(ctypes.addressof(attributes))
         return known[name]
 
-    def push(self, name, payload=0):
-        self._client.push(self._domain, self._attributes(name, payload))
 
-    def pop(self):
-        self._client.pop(self._domain)
-
-    def start(self, name, payload=0):
-        return self._client.start(self._domain, self._attributes(name, payload))
-
-    def end(self, token):
-        self._client.end(self._domain, token)
-
-    def mark(self, name, payload=0):
-        self._client.mark(self._domain, self._attributes(name, payload))
-
-
-class PackageEmitter:
+class PackageEmitter(_AttributesEmitter):
     """Emits through a domain of the ``nvtx`` package (0.2.12 and later)."""
 
     def __init__(self, domain):
-        self._domain = domain
-        self.pop = domain.pop_range
-        self.end = domain.end_range
+        self._make = domain.get_event_attributes
+        self._push, self.pop = domain.push_range, domain.pop_range
+        self._start, self.end = domain.start_range, domain.end_range
+        self._mark = domain.mark
 
     def _attributes(self, name, payload):
-        return self._domain.get_event_attributes(message=name, payload=payload)
-
-    def push(self, name, payload=0):
-        self._domain.push_range(self._attributes(name, payload))
-
-    def start(self, name, payload=0):
-        return self._domain.start_range(self._attributes(name, payload))
-
-    def mark(self, name, payload=0):
-        self._domain.mark(self._attributes(name, payload))
+        return self._make(message=name, payload=payload)
 
 
 class TeeEmitter:

@@ -17,27 +17,25 @@ _SERVER = "torch.distributed.elastic.agent.server."
 def install_agents(_torch):
     """Wrap the methods of the agent, in a process that is one."""
     call_after_import(_SERVER + "api", _wrap_agent)
-    call_after_import(_SERVER + "local_elastic_agent", _wrap_monitor)
+    call_after_import(
+        _SERVER + "local_elastic_agent",
+        lambda module: _wrap(module.LocalElasticAgent, "_monitor_workers", _monitored),
+    )
 
 
 def _wrap_agent(module):
-    agent = module.SimpleElasticAgent
-    _wrap(agent, "_rendezvous", _met)
-    _wrap(agent, "_restart_workers", _restarted, before=_state)
+    _wrap(module.SimpleElasticAgent, "_rendezvous", _met)
+    _wrap(module.SimpleElasticAgent, "_restart_workers", _restarted)
 
 
-def _wrap_monitor(module):
-    _wrap(module.LocalElasticAgent, "_monitor_workers", _monitored)
-
-
-def _wrap(cls, name, note, before=None):
+def _wrap(cls, name, note):
     original = getattr(cls, name)
 
     @functools.wraps(original)
     def method(self, worker_group, *args, **kwargs):
-        start, known = time_ns(), before(worker_group) if before else None
+        start, state = time_ns(), worker_group.state
         result = original(self, worker_group, *args, **kwargs)
-        event = note(self, worker_group, result, known)
+        event = note(self, worker_group, result, str(getattr(state, "name", state)).lower())
         if event is not None:
             _write(dict(event, start_ns=start, end_ns=time_ns()))
         return result
@@ -45,11 +43,7 @@ def _wrap(cls, name, note, before=None):
     setattr(cls, name, method)
 
 
-def _state(group):
-    return str(getattr(group.state, "name", group.state)).lower()
-
-
-def _met(agent, group, _result, _known):
+def _met(agent, group, _result, _state):
     return {
         "kind": "rendezvous",
         "node": group.group_rank,
@@ -65,7 +59,7 @@ def _restarted(_agent, _group, _result, state):
     return {"kind": "membership" if state == "healthy" else "restart", "state": state}
 
 
-def _monitored(_agent, _group, result, _known):
+def _monitored(_agent, _group, result, _state):
     if not result.is_failed() or not result.failures:
         return None
     failures = result.failures

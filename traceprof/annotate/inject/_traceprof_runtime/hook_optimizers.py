@@ -141,10 +141,18 @@ def _disguised(method, original):
 
 def install_sizes(torch):
     """Measure at the making of optimizers and of DDP, and at every step."""
-    _measure_after_init(torch.optim.Optimizer, "parameter_bytes", _optimized)
+    _measure_after_init(
+        torch.optim.Optimizer,
+        "parameter_bytes",
+        lambda optimizer: [one for group in optimizer.param_groups for one in group["params"]],
+    )
     ddp = getattr(getattr(torch.nn.parallel, "distributed", None), "DistributedDataParallel", None)
     if ddp is not None:
-        _measure_after_init(ddp, "ddp_parameter_bytes", _synchronised)
+        _measure_after_init(
+            ddp,
+            "ddp_parameter_bytes",
+            lambda module: [one for one in module.parameters() if one.requires_grad],
+        )
     if torch.version.cuda or getattr(torch.version, "hip", None):
         steps.on_boundary(functools.partial(_measure_memory, torch))
 
@@ -160,14 +168,6 @@ def _measure_after_init(cls, name, tensors_of):
             session.emitter().mark("metric:" + name, n_bytes)
 
     cls.__init__ = __init__
-
-
-def _optimized(optimizer):
-    return [tensor for group in optimizer.param_groups for tensor in group["params"]]
-
-
-def _synchronised(module):
-    return [tensor for tensor in module.parameters() if tensor.requires_grad]
 
 
 def _measure_memory(torch, _number):

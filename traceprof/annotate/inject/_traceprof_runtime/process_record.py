@@ -113,13 +113,17 @@ def note_child():
 def _started_ns():
     """Return when this process was started, in ns since 1970: some time before Python runs."""
     try:
-        with open("/proc/self/stat") as file:
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-        since_boot_ns = ticks * (1000000000 // os.sysconf("SC_CLK_TCK"))
+        since_boot_ns = _stat("self", 19) * (1000000000 // os.sysconf("SC_CLK_TCK"))
         age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - since_boot_ns
         return time_ns() - max(age_ns, 0)
     except (OSError, ValueError, IndexError, AttributeError):
         return _LOADED_NS
+
+
+def _stat(process, place):
+    """Return a number that the system tells of a process, counted from behind its name."""
+    with open("/proc/%s/stat" % process) as file:
+        return int(file.read().rpartition(")")[2].split()[place])
 
 
 def _ancestors():
@@ -128,8 +132,7 @@ def _ancestors():
     while pid > 1 and len(found) < _MAX_ANCESTORS:
         found.append(pid)
         try:
-            with open("/proc/%d/stat" % pid) as file:
-                pid = int(file.read().rpartition(")")[2].split()[1])
+            pid = _stat(pid, 1)
         except (OSError, ValueError, IndexError):
             break
     return found

@@ -1,3 +1,1 @@
 """Recording under NVIDIA Nsight Systems."""
-
-from __future__ import annotations

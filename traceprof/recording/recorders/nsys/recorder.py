@@ -20,9 +20,10 @@ from traceprof.recording.machine import has_gpu, has_rdma
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys import leftovers
 from traceprof.recording.recorders.nsys.report import LOG, collected
-from traceprof.recording.request import RecordRequest, RunRecorded
+from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
 
+_NAME: Final = "nsys"
 _LAUNCH: Final = programs.INJECT_FOLDER / "_traceprof_runtime" / "launch.py"
 _TMPDIR: Final = "TRACEPROF_TMPDIR"
 """Tells `_LAUNCH` the program's own folder for temporary files."""
@@ -98,32 +99,23 @@ def profile_options(
     return [f"{name}={value}" for name, value in wanted.items() if name in known]
 
 
-class NsysRecorder:
-    """One nsys around the whole tree of processes: one report, one clock."""
+def _missing() -> str | None:
+    return None if shutil.which("nsys") else "nsys is not on PATH: install Nsight Systems"
 
-    name = "nsys"
 
-    def missing(self) -> str | None:
-        """Return why nsys cannot be used here, None if it can."""
-        return None if shutil.which("nsys") else "nsys is not on PATH: install Nsight Systems"
+def _run(request: RecordRequest, folder: Path) -> RunRecorded:
+    """Run the program under nsys.
 
-    def run(self, request: RecordRequest, folder: Path) -> RunRecorded:
-        """Run the program under nsys.
-
-        Where nsys does not start the program, several times, the embedded recorder does.
-        """
-        with leftovers.temporary_folder(folder) as temporary:
-            run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
-            code = run.start()
-            if code is not None:
-                return RunRecorded(code, left=run.program.left)
-        note = f"nsys did not start the program ({run.why_not_started()}): recorded with torch"
-        embedded = EMBEDDED.run(request, folder)
-        return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
-
-    def collect(self, request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
-        """Return ``run`` with what nsys recorded, exported and without environments."""
-        return collected(request, folder, run)
+    Where nsys does not start the program, several times, the embedded recorder does.
+    """
+    with leftovers.temporary_folder(folder) as temporary:
+        run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
+        code = run.start()
+        if code is not None:
+            return RunRecorded(code, left=run.program.left)
+    note = f"nsys did not start the program ({run.why_not_started()}): recorded with torch"
+    embedded = EMBEDDED.run(request, folder)
+    return replace(embedded, recorder=EMBEDDED.name, notes=(note,))
 
 
 class _NsysRun:
@@ -239,7 +231,7 @@ class _NsysRun:
     def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
         launcher = [sys.executable, "-I", "-S", str(_LAUNCH), str(stdout), str(stderr)]
-        options = [*options, *self._request.profiler_arguments.get(NsysRecorder.name, ())]
+        options = [*options, *self._request.profiler_arguments.get(_NAME, ())]
         launcher += [str(self._marker), *self._request.command]
         command = [self._nsys, "profile", *options, *launcher]
         self._request.detail(shlex.join(masked_command(command)))
@@ -273,4 +265,5 @@ class _NsysRun:
             os.close(stderr)
 
 
-RECORDER: Final = NsysRecorder()
+RECORDER: Final = Recorder(_NAME, _run, _missing, collected)
+"""One nsys around the whole tree of processes: one report, one clock."""
