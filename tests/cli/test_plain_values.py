@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from traceprof.cli.plain_values import PlainCommand
+from traceprof.cli.commands import PlainCommand
 
 
 def read(cls: type[typer.core.TyperCommand], words: list[str]) -> tuple[int, str, list[Any]]:

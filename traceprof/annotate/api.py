@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
@@ -24,12 +23,7 @@ class Span(Protocol):
     def __enter__(self) -> object:
         """Begin."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End."""
 
     def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:

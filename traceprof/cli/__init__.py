@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from traceprof.cli.commands import Commands
-from traceprof.cli.streams import say
+from traceprof.cli.output import say
 from traceprof.errors import TraceprofError
 from traceprof.version import __version__
 
@@ -51,26 +51,21 @@ _NOT_MAPPED: Final = "failed to map segment"
 
 def main() -> None:
     """Run the command line; a bug of ours is one line, too, unless TRACEPROF_DEBUG is set."""
-    has_memory = True
     try:
         app(prog_name="traceprof")
-    except MemoryError:
-        if os.environ.get("TRACEPROF_DEBUG"):
-            raise
-        has_memory = False
     except Exception as error:
         if os.environ.get("TRACEPROF_DEBUG"):
             raise
-        if isinstance(error, ImportError) and _NOT_MAPPED in str(error):
-            has_memory = False
-        else:
+        is_unmapped = isinstance(error, ImportError) and _NOT_MAPPED in str(error)
+        if not (is_unmapped or isinstance(error, MemoryError)):
             from traceprof.cli.output import message
 
             message(_told(error))
             sys.exit(TraceprofError.exit_code)
-    if not has_memory:  # what filled it is let go by now; nothing is imported for the message
-        say(_NO_MEMORY)
-        sys.exit(TraceprofError.exit_code)
+    else:
+        return
+    say(_NO_MEMORY)  # what filled it is let go by now; nothing is imported for the message
+    sys.exit(TraceprofError.exit_code)
 
 
 def _told(error: Exception) -> str:

@@ -1,19 +1,29 @@
-"""The commands by name: loaded when they are called, so that ``--help`` costs next to nothing."""
+"""The commands by name: loaded when they are called, so that ``--help`` costs next to nothing.
+
+What is plain on the command line is read at once: texts, paths and numbers that are just that.
+
+typer reads every value by pydantic, which takes longer to import than an answer from the cache
+takes. Whatever is not plain, or is wrong, is left to typer, which says so. Versions of typer that
+do not tell what a parameter expects, or read it by themselves, are left alone.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, Final
+from pathlib import Path
+from typing import Any, ClassVar, Final, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from traceprof.cli.options import OLD_NAMES, looks_like_a_path
-from traceprof.cli.plain_values import PlainCommand, PlainGroup
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.measures import analysis_names
 
@@ -24,13 +34,13 @@ __all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path"]
 class Command:
     """One command: ``traceprof.cli.<module>`` has the function that bears the command's name.
 
-    The module is called as the command where it is not named. ``function`` is what the function
-    is called where that is not the command's name. Those below a command are in its module.
+    ``function`` is what it is called where that is not the command's name. Those below a command
+    are in its module.
     """
 
     name: str
     summary: str
-    module: str = ""
+    module: str
     takes_program: bool = False
     function: str = ""
     commands: tuple[Command, ...] = ()
@@ -80,6 +90,86 @@ COMMANDS: Final[tuple[Command, ...]] = (
 )
 
 
+_FORMS: Final[dict[type, re.Pattern[str]]] = {
+    int: re.compile(r"(0|-?[1-9][0-9]{0,17})", re.ASCII),
+    float: re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII),
+}
+
+
+class _Plain:
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> Any:
+        """Read the command line."""
+        for one in self.get_params(ctx):
+            described = getattr(one, "type_descriptor", None)
+            if described is None or described.parameter_info.parser or "process_value" in vars(one):
+                continue
+            kind = described.annotation
+            kind = get_args(kind)[0] if get_origin(kind) is list else kind
+            if kind in (bool, str, Path, *_FORMS):
+                one.process_value = partial(_processed, one, kind, one.process_value)
+        return super().parse_args(ctx, args)  # type: ignore[misc]
+
+
+class PlainCommand(_Plain, TyperCommand):
+    """A command that reads plain values itself."""
+
+
+class PlainGroup(_Plain, TyperGroup):
+    """Commands, before whose names plain values are read by themselves."""
+
+
+class _NotPlainError(Exception):
+    pass
+
+
+def _processed(
+    parameter: Any, kind: type, by_typer: Callable[..., Any], context: Any, value: Any
+) -> Any:
+    """Return what the parameter is given, once its callback saw it."""
+    is_many = parameter.multiple or parameter.nargs == -1
+    try:
+        if value is None:
+            found: Any = () if is_many else None
+        elif is_many and not isinstance(value, str):
+            found = [_read(one, parameter, kind) for one in value]
+        else:
+            found = _read(None if is_many else value, parameter, kind)
+    except _NotPlainError:
+        return by_typer(context, value)
+    if parameter.required and parameter.value_is_missing(found):
+        return by_typer(context, value)
+    return found if parameter.callback is None else parameter.callback(context, parameter, found)
+
+
+def _read(value: Any, parameter: Any, kind: type) -> Any:
+    """Return a value of this kind.
+
+    Raises:
+        _NotPlainError: typer may read it, or say what is wrong.
+    """
+    described = parameter.type_descriptor.parameter_info
+    if kind in _FORMS:
+        if isinstance(value, str) and _FORMS[kind].fullmatch(value):
+            value = kind(value)
+        is_plain = type(value) is kind and not described.clamp
+        is_plain = is_plain and (described.min is None or value >= described.min)
+        is_plain = is_plain and (described.max is None or value <= described.max)
+    elif kind is bool:
+        is_plain = isinstance(value, bool)
+    else:
+        # Python gives bytes that are no text as halves of characters.
+        is_plain = isinstance(value, str) and not any("\ud800" <= one <= "\udfff" for one in value)
+    if kind is Path and is_plain:
+        asked = ("exists", "writable", "resolve_path", "allow_dash", "path_type")
+        is_any = described.file_okay and described.dir_okay
+        is_plain = is_any and not any(getattr(described, name, True) for name in asked)
+        value = Path(value)
+        is_plain = is_plain and (not value.exists() or os.access(value, os.R_OK))
+    if not is_plain:
+        raise _NotPlainError
+    return value
+
+
 class LoadedLate(PlainGroup):
     """Commands that are loaded when they are called."""
 
@@ -97,7 +187,7 @@ class LoadedLate(PlainGroup):
                 return _group(command)
             if command.name == cmd_name:
                 name = cmd_name.replace("-", "_")
-                module = import_module(f"traceprof.cli.{command.module or name}")
+                module = import_module(f"traceprof.cli.{command.module}")
                 function = getattr(module, command.function or name)
                 return _made(cmd_name, function, takes_program=command.takes_program)
         return super().get_command(ctx, cmd_name)

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceprof.cli.options import (
-    DatabaseFile,
-    Force,
-    WindowText,
-    check_paths,
-    option,
-    with_options,
-)
+from traceprof.cli.options import DatabaseFile, Force, WindowText, check_paths, option, with_options
 from traceprof.cli.output import Printing, Target
 from traceprof.errors import UsageError
 

@@ -73,8 +73,7 @@ def cut(
     run = open_run(trace, opening).within(window)
     with ended_by_signals():
         if split is None:
-            check_target_of = trace if len(trace) == 1 and trace[0].is_file() else ()
-            if check_target_of:
+            if len(trace) == 1 and trace[0].is_file():
                 check_target(output, force=force, inputs=trace)
             cuts, selection = cut_run(
                 run, output, cutting, force=force, progress=ProgressLine("cutting")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hin
 import typer
 
 from traceprof import measures
-from traceprof.cli.output import Printing, Target, message
+from traceprof.cli.output import Printing, Target, message, reading_shown
 from traceprof.errors import UsageError
 from traceprof.files import is_there
 
@@ -348,7 +348,6 @@ def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..
         if "opening" not in taken:
             command(**given, **made)
             return
-        from traceprof.cli.streams import reading_shown
         from traceprof.processes import keep_freed_memory
 
         said = {one.name: given.pop(one.name) for one in last}

@@ -48,18 +48,13 @@ def report(
     target = output or Path(f"{trace[0].stem}.report.html")
     check_target(target, force=force, inputs=trace)
     try:
-        page = _of_two(trace, opening, window, title) if _are_two_runs(trace) else ""
-        page = page or _of_one(trace, opening, window, title)
+        are_two_runs = len(trace) == _TWO and all(path.is_dir() for path in trace)
+        page = (_of_two if are_two_runs else _of_one)(trace, opening, window, title)
     except SeveralRunsError:
         if len(trace) != _TWO:
             raise
         page = _of_two(trace, opening, window, title)
     write_page(target, page, force=force, inputs=trace)
-
-
-def _are_two_runs(paths: list[Path]) -> bool:
-    """Return whether each of two paths is a run by itself: a folder."""
-    return len(paths) == _TWO and all(path.is_dir() for path in paths)
 
 
 def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
@@ -251,7 +246,8 @@ def view(
     panes = []
     try:
         for paths in groups:
-            title = _title(paths)
+            more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+            title = f"{paths[0].name or paths[0]}{more}"
             message(f"reading {title}")
             panes.append(open_pane(title, open_run(paths, opening)))
     except BaseException:
@@ -267,8 +263,3 @@ def view(
     finally:
         server.close()
     message("ended")
-
-
-def _title(paths: list[Path]) -> str:
-    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return f"{paths[0].name or paths[0]}{more}"

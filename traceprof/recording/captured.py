@@ -215,10 +215,6 @@ class Captured:
             return "killed" if code < 0 else "failed"
         return "" if is_alive(record.pid) else "killed"
 
-    def alive(self) -> set[int]:
-        """Return the processes with events that still run."""
-        return {part.pid for part in self.events if is_alive(part.pid)}
-
     def last_ns(self) -> int:
         """Return the time of the last event, 0 where there is none; in ns since 1970."""
         return max((part.last_ns for part in self.events if part.last_ns), default=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -45,11 +44,13 @@ def window_tables(
     Device tables count as recorded only where the profiler saw a device.
     """
     rows = [_rows(pid, events, to_trace_time) for pid, events in windows]
+    threads = stack("threads", [make_threads(events, np.array([pid])) for pid, events in windows])
     tables = {
         "host_ops": stack("host_ops", [_host_ops(part) for part in rows]),
-        "threads": _threads(windows),
+        "threads": threads.drop_duplicates(["process", "thread"], keep="last", ignore_index=True),
     }
-    devices = _devices(windows)
+    devices = stack("devices", [make_devices(events.header) for _, events in windows])
+    devices = devices.drop_duplicates("device").sort_values("device", ignore_index=True)
     if len(devices):
         parts = [_device_tables(part) for part in rows]
         tables |= {name: stack(name, [part[name] for part in parts]) for name in parts[0]}
@@ -86,37 +87,21 @@ def _host_ops(rows: kineto.Rows) -> pd.DataFrame:
     return make_table("host_ops", columns)
 
 
-def _threads(windows: Windows) -> pd.DataFrame:
-    named = stack("threads", [make_threads(events, np.array([pid])) for pid, events in windows])
-    return named.drop_duplicates(["process", "thread"], keep="last", ignore_index=True)
-
-
-def _devices(windows: Windows) -> pd.DataFrame:
-    found = stack("devices", [make_devices(events.header) for _, events in windows])
-    return found.drop_duplicates("device").sort_values("device", ignore_index=True)
-
-
 def make_spool_trace(
     captured: Captured,
     to_trace_time: Clock,
     facts: Mapping[str, str],
-    epoch_ns: int | None = None,
-    host: str = "",
+    epoch_ns: int | None,
+    host: str,
     *,
     with_windows: bool = False,
 ) -> Trace:
-    """Return the Trace of what was captured, without the events: see `event_tables`.
+    """Return the Trace of what was captured on ``host``, without events: see `event_tables`.
 
-    Args:
-        captured: what the processes left.
-        to_trace_time: turns ns since 1970 into the clock of the trace.
-        facts: what is known of the machine and the software.
-        epoch_ns: the wall clock at time 0 of the trace.
-        host: where it was captured; by default here.
-        with_windows: whether windows of the profiler go in, where there are any: operators of which
-            none was looked at were not recorded.
+    ``to_trace_time`` turns ns since 1970 into the clock of the trace, at whose time 0 the wall
+    clock was ``epoch_ns``. Windows of the profiler go in ``with_windows``, where there are any:
+    operators of which none was looked at were not recorded.
     """
-    host = host or socket.gethostname()
     environment = {"name": list(facts), "value": list(facts.values())}
     tables: dict[str, pd.DataFrame] = {
         "samples": _samples(captured.samples, to_trace_time),
@@ -137,10 +122,7 @@ def event_tables(
 ) -> Iterator[EventTables]:
     """Yield the events of all processes as tables, so many at a time that memory stays bounded.
 
-    Args:
-        captured: what the processes left.
-        to_trace_time: turns ns since 1970 into the clock of the trace.
-        shown: gives a name as it may be shown.
+    ``to_trace_time`` is as in `make_spool_trace`, and ``shown`` gives a name as it may be shown.
     """
     for part in captured.events:
         for block in part.blocks():

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from traceprof.recording.captured import Captured, gather
 from traceprof.recording.job import Job
+from traceprof.recording.orphans import is_alive
 from traceprof.recording.outputs import write_outputs
 from traceprof.recording.recorders import recorder_named
 from traceprof.recording.request import Bounds, Recording, RecordRequest, RunRecorded
@@ -204,8 +205,7 @@ def _notes_on(captured: Captured) -> list[str]:
             f"{thinned} of {thinned + sum(part.n_ranges for part in captured.events)} ranges were "
             "not kept: of a name that a process used very often only every so many"
         )
-    alive = captured.alive()
-    cut = [str(part.pid) for part in captured.events if part.is_cut and part.pid not in alive]
+    cut = [str(part.pid) for part in captured.events if part.is_cut and not is_alive(part.pid)]
     if cut:
         notes.append(f"process {', '.join(cut)} was killed: its last second may be missing")
     return notes

@@ -52,7 +52,7 @@ class Places:
         self._made: list[Path] = []
         self._taken: set[Path] = set()
 
-    def take(self, name: str, suffix: str) -> Path:
+    def take(self, name: str, suffix: str = ".sqlite") -> Path:
         """Return the path of a file that nobody else has, as near to ``name`` as possible.
 
         Raises:
@@ -152,11 +152,6 @@ class Job:
     captured: Captured
     notes: Notes
 
-    @property
-    def host(self) -> str:
-        """Where it ran."""
-        return self.notes.host
-
     @cached_property
     def _ended_s(self) -> float:
         return self.notes.ended_s or self.captured.last_ns() / 1e9 or time.time()
@@ -169,8 +164,9 @@ class Job:
     @cached_property
     def places(self) -> Places:
         """The names of files in the folder of the recording."""
-        replaces = self.request.force and not self.notes.is_joining
-        return Places(self.request.output, self.notes.started_s, replaces=replaces, host=self.host)
+        notes, output = self.notes, self.request.output
+        replaces = self.request.force and not notes.is_joining
+        return Places(output, notes.started_s, replaces=replaces, host=notes.host)
 
     @cached_property
     def secrets(self) -> Sequence[str]:
@@ -193,9 +189,9 @@ class Job:
         return {
             "traceprof": __version__,
             "recorder": self.recorder_name,
-            "label": masked_text(notes.label) or f"{self.host}-{int(notes.started_s)}",
+            "label": masked_text(notes.label) or f"{notes.host}-{int(notes.started_s)}",
             "job": masked_text(storable(notes.job)),
-            "host": self.host,
+            "host": notes.host,
             "command": " ".join(masked_command(self.request.command)),
             "exit_code": self.run.exit_code,
             "started": utc_text(notes.started_s),
@@ -249,7 +245,7 @@ def planned_files(job: Job) -> list[OutputFile]:
     if not ranks:
         return [file_of_node(job)]
     if len(ranks) == 1:
-        path = _path(job, f"rank{ranks[0].rank or 0}")
+        path = job.places.take(f"rank{ranks[0].rank or 0}")
         return [OutputFile(path, is_whole=True, main=ranks[0].main)]
     known = [one for one in ranks if one.rank is not None]
 
@@ -259,7 +255,7 @@ def planned_files(job: Job) -> list[OutputFile]:
     parts = []
     for one in sorted(known or ranks, key=order):
         name = f"process{one.main}" if one.rank is None else f"rank{one.rank}"
-        parts.append(OutputFile(_path(job, name), one.pids, main=one.main))
+        parts.append(OutputFile(job.places.take(name), one.pids, main=one.main))
     rest = frozenset[int]().union(*(one.pids for one in ranks if one.rank is None))
     if known and rest:
         parts.append(file_of_rest(job, rest))
@@ -268,19 +264,14 @@ def planned_files(job: Job) -> list[OutputFile]:
 
 def file_of_rest(job: Job, processes: frozenset[int] = frozenset()) -> OutputFile:
     """Return the file for what belongs to no rank."""
-    return OutputFile(_path(job, f"others-{job.host}"), processes, is_rest=True)
+    return OutputFile(job.places.take(f"others-{job.notes.host}"), processes, is_rest=True)
 
 
 def file_of_node(job: Job) -> OutputFile:
     """Return the file for everything on this host, where it cannot be told apart."""
-    return OutputFile(_path(job, f"node-{job.host}"), is_whole=True)
+    return OutputFile(job.places.take(f"node-{job.notes.host}"), is_whole=True)
 
 
 def ranks_in(trace: Trace) -> tuple[int, ...]:
     """Return the ranks whose processes are in a trace."""
     return tuple(sorted(int(rank) for rank in trace.processes["rank"] if rank >= 0))
-
-
-def _path(job: Job, name: str) -> Path:
-    """Return a path of that name; a file that somebody else has left there is not overwritten."""
-    return job.places.take(name, ".sqlite")

@@ -255,7 +255,7 @@ class Watchdog:
 
     def __call__(self, program: Program) -> None:
         """Look once."""
-        pids = self._known()
+        pids = [*recorded_pids(self.folder), *filter(None, started_in(self.folder)[:1])]
         if not pids or any(map(is_alive, pids)):
             self._gone_since = None
             return
@@ -270,7 +270,3 @@ class Watchdog:
         else:
             self.say("the profiler still hangs; killing it: the program's exit code may be lost")
             program.send(signal.SIGKILL)
-
-    def _known(self) -> list[int]:
-        pid, _ = started_in(self.folder)
-        return [*recorded_pids(self.folder), *([pid] if pid else [])]

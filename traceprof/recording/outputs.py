@@ -213,10 +213,10 @@ class _Export:
 
     def _append(self, captured: Captured, path: Path) -> tuple[int, ...]:
         """Add what the hooks captured; return the ranks."""
-        job = self._job
-        trace = make_spool_trace(captured, self._clock, job.facts, self._clock.epoch_ns, job.host)
+        job, clock = self._job, self._clock
+        trace = make_spool_trace(captured, clock, job.facts, clock.epoch_ns, job.notes.host)
         samples = trace.samples[trace.samples["start_ns"] >= 0]
-        events = map(self._lacking, event_tables(captured, self._clock, job.shown_name))
+        events = map(self._lacking, event_tables(captured, clock, job.shown_name))
         append_to_nsys(replace(trace, samples=samples), path, job.texts(), events)
         return jobs.ranks_in(trace)
 
@@ -271,7 +271,7 @@ def _write_spool(job: Job, part: OutputFile) -> OutputFile:
     times = (job.captured.first_ns(), first_of_profiles(job.run.profiles))
     first_ns = min(filter(None, times), default=0)
     clock = ProfilerClock(first_ns)
-    of = (captured, clock, job.facts, first_ns, job.host)
+    of = (captured, clock, job.facts, first_ns, job.notes.host)
     trace = make_spool_trace(*of, with_windows=not profiles)
     operators = trace.host_ops
     names = renamed_categories(operators["name"].array, job.shown_name)
@@ -295,7 +295,7 @@ def _write_manifest(job: Job, files: list[OutputFile]) -> None:
         manifest["others"] = others
     if job.captured.agent_events:
         manifest["agents"] = list(job.captured.agent_events)
-    path = job.places.take(f"manifest-{job.host}", ".json")
+    path = job.places.take(f"manifest-{job.notes.host}", ".json")
     with writing(path):
         path.write_text(json.dumps(manifest, indent=1) + "\n")
         if job.request.force and not job.notes.is_joining:
@@ -321,7 +321,7 @@ def _are_attempts(job: Job, files: Sequence[OutputFile]) -> bool:
 
 
 def _manifest_row(job: Job, file: OutputFile) -> dict[str, object]:
-    row: dict[str, object] = {"file": file.path.name, "host": job.host}
+    row: dict[str, object] = {"file": file.path.name, "host": job.notes.host}
     if len(file.ranks) == 1:
         row["rank"] = file.ranks[0]
     elif file.ranks:

@@ -42,12 +42,9 @@ def recover(
 ) -> Recording:
     """Write the trace of what a recording has left in its work folder, and remove the folder.
 
-    Args:
-        folder: the work folder. It stays where a process of the recording still runs.
-        output: a file, or with "/" at its end a folder; else where the recording was to go.
-        force: whether a file that is there is overwritten.
-        keep: whether the work folder stays in any case.
-        say: is told what the user should know at once.
+    It stays where a process of the recording still runs, and to ``keep``. ``output`` is a file, or
+    with "/" at its end a folder; else where the recording was to go. ``say`` is told what the user
+    should know at once.
 
     Raises:
         TraceError: it is no work folder.

@@ -159,7 +159,9 @@ def test_samples_arrive_in_the_analysis_as_share_of_the_link(tmp_path):
     ]
     facts = {"gpu.0.pcie": "gen 4 x16", "gpu.0.name": "NVIDIA A100-SXM4-80GB"}
     captured = Captured([], [], (), samples)
-    write_nsys(make_spool_trace(captured, lambda times: times - start_ns, facts), path)
+    write_nsys(
+        make_spool_trace(captured, lambda times: times - start_ns, facts, None, "here"), path
+    )
     nvlink, pcie = records(run("network", open_trace(path)).to_frame())
     assert (pcie.link, pcie.direction) == ("pcie", "sent")
     assert (pcie.size_bytes, pcie.duration_ns) == (2 * 10**9, 2 * 10**9)

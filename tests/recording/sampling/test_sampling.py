@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from traceprof.recording.sampling.host import (
-    open_network,
-    open_processes,
+    open_psutil,
     open_sockets,
     parse_sockets,
     read_rdma,
@@ -46,9 +45,8 @@ def test_a_process_that_has_ended_has_no_memory_to_tell_of(tmp_path):
     with subprocess.Popen(["true"]) as ended:
         (tmp_path / f"process.{ended.pid}.json").write_text("{}")
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie as yet
-        opened = open_processes(tmp_path)
-        assert opened is not None
-        assert list(opened[1]()) == []
+        _, (_, read) = open_psutil(tmp_path)
+        assert list(read()) == []
 
 
 def test_a_long_run_is_sampled_ever_more_rarely():
@@ -89,9 +87,10 @@ def test_rdma_counters_are_words(tmp_path):
 def test_bytes_over_loopback_are_counted_by_interface_and_by_process(tmp_path):
     pytest.importorskip("psutil")
     (tmp_path / f"process.{os.getpid()}.json").write_text("{}")
-    network, sockets = open_network(), open_sockets(tmp_path)
-    if network is None or sockets is None:
+    network, _ = open_psutil(tmp_path)
+    if not open_sockets(tmp_path):
         pytest.skip("the kernel does not tell about sockets here")
+    (sockets,) = open_sockets(tmp_path)
 
     def counts(read):
         return {(source, metric): value for source, metric, value in read()}
@@ -138,9 +137,8 @@ def test_memory_and_processor_time_of_a_process(tmp_path):
     pytest.importorskip("psutil")
     (tmp_path / f"process.{os.getpid()}.json").write_text("{}")
     (tmp_path / "process.999999999.json").write_text("{}")  # it has ended
-    opened = open_processes(tmp_path)
-    assert opened is not None
-    values = {(source, metric): value for source, metric, value in opened[1]()}
+    _, (_, read) = open_psutil(tmp_path)
+    values = {(source, metric): value for source, metric, value in read()}
     assert set(values) == {
         (f"process:{os.getpid()}", "cpu_seconds"),
         (f"process:{os.getpid()}", "memory_bytes"),

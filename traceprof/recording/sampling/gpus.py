@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Any, Final
 from traceprof.errors import UsageError
 from traceprof.hardware.catalogue import pcie_peak
 from traceprof.recording.machine import open_nvml
+from traceprof.recording.sampling.host import Reading, Reads
 
 _SENT, _RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
 _WAYS: Final = ("sent", "received")
@@ -32,7 +33,6 @@ _MEASURING_SHARE: Final = 0.2  # of the sampler's time, at most
 _MEASURING_S: Final = 0.021
 _KB: Final = 1000
 
-Reading = Iterator[tuple[str, str, float]]
 _LOAD_PERIOD_S: Final = 0.5  # the driver itself averages over 1/6 s to 1 s
 _COUNTER_PERIOD_S: Final = 0.2
 _STATE_PERIOD_S: Final = 1.0
@@ -48,7 +48,7 @@ Metrics = dict[str, float]
 ReadOfGpu = Callable[[Any, Any], Metrics]
 
 
-def pcie_reads(nvml: Any, handles: Sequence[Any]) -> list[tuple[float, Callable[[], Reading]]]:
+def pcie_reads(nvml: Any, handles: Sequence[Any]) -> Reads:
     """Return (period in seconds, read) for each GPU that tells what it moves."""
     gpus = [
         PcieCounters(nvml, handle, f"gpu:{number}", _wrap_time_s(nvml, handle))
@@ -93,10 +93,8 @@ class PcieCounters:
     def is_usable(self) -> bool:
         """Return whether the driver has them, and polling often enough is possible."""
         polled = self._poll()
-        if polled is None:
-            return False
-        _, bits = polled
-        return bits == 64 or self.wrap_time_s > _PERIOD_S / _POLLS
+        is_often_enough = self.wrap_time_s > _PERIOD_S / _POLLS
+        return polled is not None and (polled[1] == 64 or is_often_enough)
 
     def read(self) -> Reading:
         """Poll the counters; yield them every so often."""
@@ -146,7 +144,7 @@ def _measure(gpu: PcieCounters, direction: str) -> Reading:
         yield gpu.source, f"pcie_{direction}_bytes_per_s", float(rate)
 
 
-def open_gpus() -> list[tuple[float, Callable[[], Reading]]]:
+def open_gpus() -> Reads:
     """Return (period in seconds, read) of everything; nothing without a GPU or nvidia-ml-py."""
     nvml, handles = open_nvml()
     if not handles:

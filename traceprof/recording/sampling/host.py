@@ -24,6 +24,9 @@ _RDMA_COUNTERS: Final = {"port_xmit_data": "bytes_sent", "port_rcv_data": "bytes
 _RDMA_UNIT_BYTES: Final = 4  # these counters are in words
 
 Reading = Iterator[tuple[str, str, float]]
+"""(source, metric, value) of everything that one sampler sees now."""
+Reads = list[tuple[float, Callable[[], Reading]]]
+"""What is called every so many seconds."""
 _PROCESS_PERIOD_S: Final = 0.5
 _PROFILERS: Final = ("nsys", "nvprof", "nsight")
 _SOCKET_PERIOD_S: Final = 1.0
@@ -41,24 +44,33 @@ Counts = dict[int, tuple[int, int]]
 """inode → (bytes sent, bytes received)."""
 
 
-def _psutil() -> Any:
-    is_there = importlib.util.find_spec("psutil") is not None
-    return importlib.import_module("psutil") if is_there else None
+def open_psutil(folder: Path) -> Reads:
+    """Return the reads of network and recorded processes; nothing where psutil is not installed."""
+    if importlib.util.find_spec("psutil") is None:
+        return []
+    psutil = importlib.import_module("psutil")
+    known: dict[int, Any] = {}
 
-
-def open_network() -> tuple[float, Callable[[], Reading]] | None:
-    """Return (period in seconds, read), None where psutil is not installed."""
-    psutil = _psutil()
-    if psutil is None:
-        return None
-
-    def read() -> Reading:
+    def read_network() -> Reading:
         for name, counters in psutil.net_io_counters(pernic=True).items():
             yield f"nic:{name}", "bytes_sent", float(counters.bytes_sent)
             yield f"nic:{name}", "bytes_received", float(counters.bytes_recv)
         yield from read_rdma()
 
-    return _NETWORK_PERIOD_S, read
+    def read_processes() -> Reading:
+        for pid in recorded_pids(folder) or _program(psutil):
+            try:
+                process = known.get(pid) or known.setdefault(pid, psutil.Process(pid))
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info()
+            except psutil.Error:  # it has ended
+                continue
+            if not memory.rss:  # it has ended, and its parent has not looked yet
+                continue
+            yield f"process:{pid}", "cpu_seconds", times.user + times.system
+            yield f"process:{pid}", "memory_bytes", float(memory.rss)
+
+    return [(_NETWORK_PERIOD_S, read_network), (_PROCESS_PERIOD_S, read_processes)]
 
 
 def read_rdma(folder: Path = _INFINIBAND) -> Reading:
@@ -72,29 +84,6 @@ def read_rdma(folder: Path = _INFINIBAND) -> Reading:
                 yield source, metric, float(words * _RDMA_UNIT_BYTES)
 
 
-def open_processes(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
-    """Return (period in seconds, read), None where psutil is not installed."""
-    psutil = _psutil()
-    if psutil is None:
-        return None
-    known: dict[int, Any] = {}
-
-    def read() -> Reading:
-        for pid in recorded_pids(folder) or _program(psutil):
-            try:
-                process = known.get(pid) or known.setdefault(pid, psutil.Process(pid))
-                with process.oneshot():
-                    times, memory = process.cpu_times(), process.memory_info()
-            except psutil.Error:  # it has ended
-                continue
-            if not memory.rss:  # it has ended, and its parent has not looked yet
-                continue
-            yield f"process:{pid}", "cpu_seconds", times.user + times.system
-            yield f"process:{pid}", "memory_bytes", float(memory.rss)
-
-    return _PROCESS_PERIOD_S, read
-
-
 def _program(psutil: Any) -> list[int]:
     """Return what this process has started: where no process has hooks, that is the program."""
     try:
@@ -104,12 +93,12 @@ def _program(psutil: Any) -> list[int]:
         return []
 
 
-def open_sockets(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
-    """Return (period in seconds, read), None where the kernel does not tell."""
+def open_sockets(folder: Path) -> Reads:
+    """Return the read of sockets; nothing where the kernel does not tell."""
     try:
         _read_counts()
     except (OSError, AttributeError):
-        return None
+        return []
     totals: dict[int, Counts] = {}
 
     def read() -> Reading:
@@ -122,7 +111,7 @@ def open_sockets(folder: Path) -> tuple[float, Callable[[], Reading]] | None:
                 yield f"process:{pid}", "tcp_bytes_sent", float(sent)
                 yield f"process:{pid}", "tcp_bytes_received", float(received)
 
-    return _SOCKET_PERIOD_S, read
+    return [(_SOCKET_PERIOD_S, read)]
 
 
 def _inodes(pid: int) -> Iterator[int]:

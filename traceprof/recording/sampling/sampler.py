@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from traceprof.recording.sampling.gpus import open_gpus
-from traceprof.recording.sampling.host import open_network, open_processes, open_sockets
+from traceprof.recording.sampling.host import Reading, open_psutil, open_sockets
 
 _FILE: Final = "samples.jsonl"
 _WRITE_PERIOD_S: Final = 1.0
 
 _MAX_SAMPLES: Final = 500_000  # some 60 MB, and hours at the usual pace
-Reading = Iterator[tuple[str, str, float]]
-"""(source, metric, value) of everything that one sampler sees now."""
 Read = Callable[[], Reading]
 
 
@@ -136,8 +134,7 @@ def _is_gap(sample: Sample) -> bool:
 @contextmanager
 def sampling(folder: Path) -> Iterator[Sampler]:
     """Sample what this machine has while the block runs; ``folder`` has the processes' records."""
-    opened = (open_network(), open_processes(folder), open_sockets(folder))
-    reads = [*(item for item in opened if item is not None), *open_gpus()]
+    reads = [*open_psutil(folder), *open_sockets(folder), *open_gpus()]
     sampler = Sampler(reads, file=folder / _FILE)
     thread = threading.Thread(target=sampler.run, name="traceprof-sampler", daemon=True)
     thread.start()

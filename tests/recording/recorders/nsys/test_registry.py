@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from traceprof.recording.recorders.nsys.leftovers import advice_on, remove_leftovers
+from traceprof.recording.recorders.nsys.report import advice_on, remove_leftovers
 
 READY, MAKING = (2).to_bytes(4, "little"), (1).to_bytes(4, "little")
 

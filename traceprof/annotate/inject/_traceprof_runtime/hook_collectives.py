@@ -256,13 +256,12 @@ class _PendingCalls:
 
     def __init__(self, work_class):
         self._calls = {}
-        self._can_see = hasattr(work_class, "wait")
         self.wait = getattr(work_class, "wait", None)
-        if self._can_see:
-            self._wrap(work_class)
+        if self.wait is not None:
+            work_class.wait = self._noting(self.wait)
 
     def add(self, work, call):
-        if not self._can_see:
+        if self.wait is None:
             call.completes()
             return
         while len(self._calls) >= _MOST_PENDING:
@@ -270,16 +269,14 @@ class _PendingCalls:
             oldest.completes()
         self._calls[id(work)] = (work, call)  # held, so that no other gets its number
 
-    def _wrap(self, work_class):
-        wait, calls = work_class.wait, self._calls
-
+    def _noting(self, wait):
         @functools.wraps(wait)
         def wait_and_note(work, *args, **kwargs):
             try:
                 return wait(work, *args, **kwargs)
             finally:
-                _, call = calls.pop(id(work), (None, None))
+                _, call = self._calls.pop(id(work), (None, None))
                 if call is not None:
                     call.completes()
 
-        work_class.wait = wait_and_note
+        return wait_and_note

@@ -120,17 +120,10 @@ class Layers:
         return output
 
     def _follow_backward(self, name, output):
-        tensor = self._tensor_in(output)
+        parts = output if isinstance(output, (list, tuple)) else (output,)
+        tensor = next((part for part in parts if isinstance(part, self._torch.Tensor)), None)
         if tensor is not None and tensor.requires_grad:
             tensor.register_hook(functools.partial(_begin_layer, "layer.backward:" + name))
-
-    def _tensor_in(self, output):
-        if isinstance(output, self._torch.Tensor):
-            return output
-        if isinstance(output, (list, tuple)):
-            found = (part for part in output if isinstance(part, self._torch.Tensor))
-            return next(found, None)
-        return None
 
 
 def _begin_layer(name, _gradient):

@@ -57,7 +57,7 @@ def write_process_record(**more):
     for name, variable in _START_VARIABLES.items():
         record[name] = os.environ.get(variable)
     record.update(more)
-    _write("process.%d.json", record)
+    write("process.%d.json", record)
 
 
 def _load_secrets():
@@ -81,10 +81,11 @@ def _load_secrets():
 def note_end():
     """Note that this process ends by itself, and whether by an error that nobody caught."""
     failed = getattr(sys, "last_value", None) is not None
-    _write("end.%d.json", {"ended_ns": time_ns(), "ended": "failed" if failed else "finished"})
+    write("end.%d.json", {"ended_ns": time_ns(), "ended": "failed" if failed else "finished"})
 
 
-def _write(name, record):
+def write(name, record):
+    """Write an object for the recorder to read; ``name`` has a place for the process."""
     path = os.path.join(settings.DIRECTORY, name % os.getpid())
     try:
         with open(path + ".tmp", "w") as file:
@@ -92,11 +93,6 @@ def _write(name, record):
         os.replace(path + ".tmp", path)
     except OSError as error:
         sys.stderr.write("traceprof: %s: %s\n" % (path, error))
-
-
-def note_seen(counts):
-    """Note what a process did that could be steps."""
-    _write("seen.%d.json", counts)
 
 
 def note_child():

@@ -98,12 +98,9 @@ def _would_wait_for_gloo():
     It does where the interpreter frees its groups, and the other ranks count on that. Processes
     that multiprocessing forked leave without, and a program that has failed is not kept.
     """
-    is_forked = parent_process() is not None and _start_method() != "spawn"
+    method = getattr(current_process(), "_start_method", None) or get_start_method()
+    is_forked = parent_process() is not None and method != "spawn"
     return not is_forked and getattr(sys, "last_value", None) is None
-
-
-def _start_method():
-    return getattr(current_process(), "_start_method", None) or get_start_method()
 
 
 class WaitsForWork:

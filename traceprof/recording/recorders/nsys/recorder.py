@@ -18,8 +18,7 @@ from traceprof.recording import orphans
 from traceprof.recording import program as programs
 from traceprof.recording.machine import has_gpu, has_rdma
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
-from traceprof.recording.recorders.nsys import leftovers
-from traceprof.recording.recorders.nsys.report import LOG, collected
+from traceprof.recording.recorders.nsys import report as reports
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
 
@@ -108,7 +107,7 @@ def _run(request: RecordRequest, folder: Path) -> RunRecorded:
 
     Where nsys does not start the program, several times, the embedded recorder does.
     """
-    with leftovers.temporary_folder(folder) as temporary:
+    with reports.temporary_folder(folder) as temporary:
         run = _NsysRun(shutil.which("nsys") or "nsys", request, folder, temporary)
         code = run.start()
         if code is not None:
@@ -126,14 +125,14 @@ class _NsysRun:
         self._request = request
         self._folder = folder
         self._temporary = temporary
-        self._log = folder / LOG
+        self._log = folder / reports.LOG
         self._marker = folder / orphans.STARTED
         self.program = programs.Program(
             grace_s=request.grace_s,
             say=request.say,
             is_apart=True,
             recorded=self._running,
-            is_over=self._is_over,
+            is_over=lambda: orphans.started_in(folder)[0] > 0 and not self._running(),
         )
         self._is_too_late = False
 
@@ -160,7 +159,7 @@ class _NsysRun:
                     return code
                 why = self.why_not_started()
                 self._request.detail(f"attempt {attempt + 1} of nsys failed: {why}")
-                for path in leftovers.remove_leftovers():
+                for path in reports.remove_leftovers():
                     self._request.say(f"removed {path}, a leftover that keeps nsys from starting")
         return None
 
@@ -190,10 +189,6 @@ class _NsysRun:
         wanted["with_counters"] = self._request.gpu_metrics
         options = profile_options(known, self._folder / "report", session, **wanted)
         return [*options, *_CAPTURE] if self._request.bounds.is_bounded else options
-
-    def _is_over(self) -> bool:
-        """Return whether the program was started and has ended."""
-        return orphans.started_in(self._folder)[0] > 0 and not self._running()
 
     def _running(self) -> int:
         """Return the process of the program, 0 while there is none."""
@@ -226,7 +221,7 @@ class _NsysRun:
         """Return what is known of why nsys has not started the program, and what to do."""
         why = f"not within {orphans.STARTING_S:g} s" if self._is_too_late else ""
         why = why or programs.last_line(programs.said_in(self._log))
-        return "; ".join(filter(None, (why, leftovers.advice_on())))
+        return "; ".join(filter(None, (why, reports.advice_on())))
 
     def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
@@ -265,5 +260,5 @@ class _NsysRun:
             os.close(stderr)
 
 
-RECORDER: Final = Recorder(_NAME, _run, _missing, collected)
+RECORDER: Final = Recorder(_NAME, _run, _missing, reports.collected)
 """One nsys around the whole tree of processes: one report, one clock."""

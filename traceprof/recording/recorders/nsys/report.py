@@ -1,4 +1,10 @@
-"""The report that nsys left: waiting for it, finding and exporting it, taking secrets out."""
+"""What nsys leaves: its report, a temporary folder, a list of sessions in shared memory.
+
+In a file in shared memory every nsys of a machine keeps the list of its sessions. Two of nsys's
+agents that come or go at the same time can write over its head (seen with 2022.4 on a busy
+machine). Whatever nsys starts from then on waits for a file that never becomes ready, until
+somebody removes it: nsys only says 'Agent launcher failed'.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +12,14 @@ import os
 import re
 import shutil
 import socket
+import stat
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceprof.errors import RecordingError
 from traceprof.formats.nsys import secrets as nsys_secrets
@@ -18,7 +27,6 @@ from traceprof.formats.nsys.reports import convert_stream, export_report, find_i
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.recording.orphans import PATIENCE_S, STARTED, end_processes, processes_of
 from traceprof.recording.program import last_line, said_in
-from traceprof.recording.recorders.nsys.leftovers import remove_temporary
 from traceprof.recording.request import RecordRequest, RunRecorded, handling_recorded, writing
 from traceprof.secrets import MASK, masked_name, secrets_of
 
@@ -28,6 +36,13 @@ _LEAST_PART: Final = 6  # every 0 of an export would be lost with a secret "0"
 LOG: Final = "nsys.log"
 _POLL_S: Final = 0.2
 _ONLY_OURS: Final = "the trace has what the hooks saw, and no work of a GPU"
+SHARED_MEMORY: Final = Path("/dev/shm")
+_REGISTRIES: Final = "NSys-*"
+_READY_STATE: Final = 2  # the first number of a boost::interprocess segment, once it has been made
+_CREATION_S: Final = 1.0  # making one takes microseconds
+_LONGEST_PATH: Final = 40  # nsys puts sockets there, whose paths must not exceed 107 bytes
+_NAME_OF_TEMPORARY: Final = "temporary"
+_PREFIX: Final = "traceprof-nsys-"
 
 
 def find_report(folder: Path, log: str) -> Path | None:
@@ -105,24 +120,19 @@ def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
         note = "stopped before nsys had started the program"
         return replace(run, notes=(*run.notes, note))
     _wait_for_nsys(folder)
-    try:
-        return _collected(request, folder, run)
-    finally:
-        remove_temporary(folder)
-
-
-def _collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
-    """Return ``run`` with the export of the report of an nsys that has ended."""
     said = said_in(folder / LOG)
-    report = find_report(folder, said)
-    if report is None:
-        note = f"nsys left no report ({last_line(said)}); {_ONLY_OURS}"
-        return replace(run, notes=(*run.notes, note))
-    try:
-        return replace(run, database=_export(request, folder, report))
-    except RecordingError as error:
-        kept = f"; it is kept: {_keep(request, report)}" if request.keep_report else ""
-        return replace(run, notes=(*run.notes, f"{error}{kept}; {_ONLY_OURS}"))
+    with ExitStack() as stack:
+        stack.callback(remove_temporary, folder)
+        report = find_report(folder, said)
+        if report is None:
+            why = f"nsys left no report ({last_line(said)})"
+        else:
+            try:
+                return replace(run, database=_export(request, folder, report))
+            except RecordingError as error:
+                kept = f"; it is kept: {_keep(request, report)}" if request.keep_report else ""
+                why = f"{error}{kept}"
+    return replace(run, notes=(*run.notes, f"{why}; {_ONLY_OURS}"))
 
 
 def is_of_nsys(command: bytes) -> bool:
@@ -164,3 +174,115 @@ def _keep(request: RecordRequest, report: Path) -> Path:
     with writing(target, kind=RecordingError):
         shutil.copy2(report, target)
     return target
+
+
+class _Registry(NamedTuple):
+    path: Path
+    inode: int
+    is_ours: bool
+    is_ready: bool
+
+
+def remove_leftovers(
+    folder: Path = SHARED_MEMORY,
+    processes: Path = Path("/proc"),
+    pause: Callable[[float], None] = time.sleep,
+) -> list[Path]:
+    """Remove the registries that serve nobody, and return them. To be called when nsys failed.
+
+    One serves nobody where no living process has it open, or where it is not ready now and a
+    while later: then nobody can enter it any more. It must be a file of this user. Those who still
+    have it open keep what they have, as with any file that is removed; what starts afterwards
+    makes a new one. So an nsys that is recording at this time is not disturbed.
+    """
+    before = _registries(folder)
+    broken = {registry for registry in before if registry.is_ours and not registry.is_ready}
+    if broken:
+        pause(_CREATION_S)
+        broken &= set(_registries(folder))
+    own = [registry for registry in before if registry.is_ours]
+    living = list(processes.glob("[0-9]*")) if own else []
+    idle = {one for one in own if not any(_may_map(process, one) for process in living)}
+    removed = []
+    for registry in sorted(broken | idle, key=lambda one: one.path):
+        try:
+            if registry.path.stat().st_ino == registry.inode:
+                registry.path.unlink()
+                removed.append(registry.path)
+        except OSError:
+            continue
+    return removed
+
+
+def advice_on(folder: Path = SHARED_MEMORY) -> str:
+    """Return what to do about the registries that are broken and still there, "" for none."""
+    broken = [str(registry.path) for registry in _registries(folder) if not registry.is_ready]
+    if not broken:
+        return ""
+    return f"{', '.join(broken)} is broken: have its owner remove it, running sessions do not mind"
+
+
+def _registries(folder: Path) -> list[_Registry]:
+    found = []
+    for path in sorted(folder.glob(_REGISTRIES)):
+        try:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            with path.open("rb") as file:
+                state = int.from_bytes(file.read(4), "little")
+        except OSError:
+            continue
+        is_ours = status.st_uid == os.geteuid()
+        found.append(_Registry(path, status.st_ino, is_ours, state == _READY_STATE))
+    return found
+
+
+def _may_map(folder: Path, registry: _Registry) -> bool:
+    """Return whether a living process has it in its memory, or may have."""
+    try:
+        lines = (folder / "maps").read_text("utf-8", "replace").splitlines()
+    except PermissionError:
+        return _is_nsys(folder)
+    except OSError:
+        return False
+    name = registry.path.name
+    return any(name in line and str(registry.inode) in line.split() for line in lines)
+
+
+def _is_nsys(folder: Path) -> bool:
+    try:
+        return "nsys" in (folder / "comm").read_text("utf-8", "replace")
+    except OSError:
+        return False
+
+
+@contextmanager
+def temporary_folder(folder: Path) -> Iterator[Path]:
+    """Yield the folder for a recording in ``folder``.
+
+    It stays where the user does not wait for nsys, until `remove_temporary`.
+    """
+    if len(os.fsencode(folder)) <= _LONGEST_PATH:
+        yield folder
+        return
+    short = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+    (folder / _NAME_OF_TEMPORARY).write_bytes(os.fsencode(short))
+    is_left = False
+    try:
+        yield short
+    except KeyboardInterrupt:
+        is_left = True
+        raise
+    finally:
+        if not is_left:
+            remove_temporary(folder)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what `temporary_folder` has made for ``folder``, if there is anything."""
+    note = folder / _NAME_OF_TEMPORARY
+    if note.exists():
+        short = Path(os.fsdecode(note.read_bytes()))
+        if short.name.startswith(_PREFIX):
+            shutil.rmtree(short, ignore_errors=True)
