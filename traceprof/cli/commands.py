@@ -34,13 +34,13 @@ __all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path"]
 class Command:
     """One command: ``traceprof.cli.<module>`` has the function that bears the command's name.
 
-    ``function`` is what it is called where that is not the command's name. Those below a command
-    are in its module.
+    The module is called as the command where it is not named. ``function`` is what the function
+    is called where that is not the command's name. Those below a command are in its module.
     """
 
     name: str
     summary: str
-    module: str
+    module: str = ""
     takes_program: bool = False
     function: str = ""
     commands: tuple[Command, ...] = ()
@@ -187,7 +187,7 @@ class LoadedLate(PlainGroup):
                 return _group(command)
             if command.name == cmd_name:
                 name = cmd_name.replace("-", "_")
-                module = import_module(f"traceprof.cli.{command.module}")
+                module = import_module(f"traceprof.cli.{command.module or name}")
                 function = getattr(module, command.function or name)
                 return _made(cmd_name, function, takes_program=command.takes_program)
         return super().get_command(ctx, cmd_name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceprof.cli.options import DatabaseFile, Force, WindowText, check_paths, option, with_options
-from traceprof.cli.output import Printing, Target
+from traceprof.cli.output import Destination, Printing
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def scaling(
     ] = "",
     db: DatabaseFile = None,
     *,
-    target: Target,
+    destination: Destination,
 ) -> None:
     """Throughput by number of devices: speed-up, efficiency, and where the rest was lost.
 
@@ -124,7 +124,7 @@ def scaling(
     from traceprof.comparison.runs_named import summaries_of
     from traceprof.comparison.scaling.compared import scaling as compared
 
-    target.put(
+    destination.put(
         lambda: compared(
             summaries_of(runs, opening, db),
             base=base,
@@ -154,7 +154,7 @@ def elastic(
     ],
     db: Annotated[Path | None, option("--db", "The database of runs.", "FILE")] = None,
     *,
-    target: Target,
+    destination: Destination,
 ) -> None:
     """A job whose ranks come and go: epochs, restarts, the time lost and why.
 
@@ -164,7 +164,7 @@ def elastic(
     from traceprof.comparison.elastic import elastic as compared
     from traceprof.comparison.runs_named import summaries_of
 
-    target.put(lambda: compared(summaries_of(runs, opening, db)), runs)
+    destination.put(lambda: compared(summaries_of(runs, opening, db)), runs)
 
 
 @partial(with_options, rows=20)
@@ -201,7 +201,7 @@ def accuracy(
     ] = None,
     db: DatabaseFile = None,
     *,
-    target: Target,
+    destination: Destination,
 ) -> None:
     """Time to accuracy: time, epochs, steps and samples to a target, and what more devices gave.
 
@@ -210,7 +210,7 @@ def accuracy(
     from traceprof.comparison.accuracy import accuracy as compared
     from traceprof.comparison.runs_named import summaries_of
 
-    target.put(
+    destination.put(
         lambda: compared(
             summaries_of(runs, opening, db),
             target=_target(to),
@@ -244,7 +244,7 @@ def nodes(
         ),
     ],
     *,
-    target: Target,
+    destination: Destination,
 ) -> None:
     """Rounds of each node side by side: independent or synchronised, forward or with backward.
 
@@ -256,4 +256,4 @@ def nodes(
     from traceprof.session.run import open_run
 
     each = (iterations_of_run(open_run([path], opening), name_of(path)) for path in runs)
-    target.put(lambda: compared(list(chain.from_iterable(each))), runs)
+    destination.put(lambda: compared(list(chain.from_iterable(each))), runs)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hin
 import typer
 
 from traceprof import measures
-from traceprof.cli.output import Printing, Target, message, reading_shown
+from traceprof.cli.output import Destination, Printing, message, reading_shown
 from traceprof.errors import UsageError
 from traceprof.files import is_there
 
@@ -273,16 +273,16 @@ def _printing(
     return Printing(as_json, as_csv, as_markdown, rows)
 
 
-def _target(
+def _destination(
     output: Output = None,
     force: Force = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
     rows: RowCount = 25,
-) -> Target:
+) -> Destination:
     """Return where an answer goes."""
-    return Target(output, force, _printing(as_json, as_csv, as_markdown, rows))
+    return Destination(output, force, _printing(as_json, as_csv, as_markdown, rows))
 
 
 def _saving(
@@ -307,7 +307,7 @@ def _saving(
 
 _GROUPS: Final[Mapping[str, Callable[..., Any]]] = {
     "printing": _printing,
-    "target": _target,
+    "destination": _destination,
     "saving": _saving,
     "opening": _opening,
 }
@@ -335,7 +335,7 @@ def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..
         own += taken.get(parameter.name, [parameter])
     last = taken.get("opening", [])
     own = [*(one for one in own if one not in last), *last]
-    if not taken.keys().isdisjoint({"printing", "target"}):
+    if not taken.keys().isdisjoint({"printing", "destination"}):
         own = [one.replace(default=rows) if one.name == "rows" else one for one in own]
 
     @wraps(command)

@@ -64,7 +64,7 @@ class Printing:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Destination:
     """Where an answer goes: it is printed, or written as an HTML page that needs nothing else."""
 
     output: Path | None
