@@ -43,11 +43,7 @@ def recognise(lines: Iterable[LogLine]) -> Recognised | None:
     counts: Counter[str] = Counter()
     marks = [(source.name, source.all_marks()) for source in SOURCES]
     for i, line in enumerate(lines):
-        for name, own in marks:
-            for mark in own:
-                if mark.search(line.text) is not None:
-                    counts[name] += 1
-                    break
+        counts.update(name for name, own in marks if any(mark.search(line.text) for mark in own))
         if i >= _LOOKED_AT and max(counts.values(), default=0) >= _ENOUGH:
             break
     programs = [source for source in SOURCES if not source.is_launcher]
@@ -68,13 +64,10 @@ def read_log(
     """Return the runs that the log ``path`` tells of: usually one, in the order of the log.
 
     The program that printed it is recognised by its lines; what launchers print beside it is read,
-    too. Memory is bounded however large the log is; it may be compressed with gzip.
-
-    Args:
-        path: the log.
-        source: the program, by the name that `traceprof.logs.sources` has; None: recognised.
-        patterns: the user's own regular expressions with named groups, by names of the user's.
-            With these, nothing is recognised unless ``source`` is given, too.
+    too. Memory is bounded however large the log is; it may be compressed with gzip. ``source`` is
+    the program, by the name that `traceprof.logs.sources` has; ``patterns`` are the user's own
+    regular expressions with named groups, by names of the user's: with these, nothing is recognised
+    unless ``source`` is given, too.
 
     Raises:
         UsageError: there is no such source, or a pattern is none.

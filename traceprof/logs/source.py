@@ -14,6 +14,7 @@ rest is for the method ``then``.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -416,6 +417,14 @@ def number(printed: object) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def json_in(text: str) -> Any:
+    """Return what a text is in JSON; itself where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _length_s(text: str) -> float | None:

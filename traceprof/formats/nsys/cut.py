@@ -147,7 +147,10 @@ class _Cut:
             "SELECT min(call), max(call) FROM launched"
         ).fetchone()
         n_events += sum(map(self._copy_calls, self._timed("globalTid", "correlationId", "end")))
-        self.reach = self._first_launch()
+        process = schema.process_sql("thread")
+        copy.execute(f"INSERT OR IGNORE INTO early_of SELECT {process}, start FROM early")
+        ((first,),) = copy.execute("SELECT min(start) FROM early")
+        self.reach = request.reach.start_ns if first is None else int(first)
         n_events += sum(map(self._copy_events, self._timed()))
         for table in copy.tables.values():
             if table.name not in copy.n_copied and table.name != _STRINGS:
@@ -215,15 +218,6 @@ class _Cut:
             f"INSERT OR IGNORE INTO early SELECT globalTid, [start] FROM {rows} AND {linked}"
         )
         return n_rows
-
-    def _first_launch(self) -> int:
-        """Return when the first of the launches is; the start of the window where none is."""
-        self.copy.execute(
-            "INSERT OR IGNORE INTO early_of"
-            f" SELECT {schema.process_sql('thread')}, start FROM early"
-        )
-        ((first,),) = self.copy.execute("SELECT min(start) FROM early")
-        return self.request.reach.start_ns if first is None else int(first)
 
     def _copy_events(self, table: parts.SourceTable) -> int:
         times = self.times[table.name]

@@ -256,15 +256,8 @@ class _Reading:
                 f"{n_launches} CUDA graphs were launched but their device work is not in the "
                 "file: the devices look idle; record with nsys --cuda-graph-trace=node"
             )
-        n_unclosed = (
-            self._annotations.n_unclosed
-            if self.options.reads_whole("ranges")
-            else self.survey.extent("ranges").n_open
-        )
-        if n_unclosed:
-            warnings.append(
-                f"{n_unclosed} NVTX ranges were never closed: they end with the capture"
-            )
+        is_whole = self.options.reads_whole("ranges")
+        warnings += self.survey.unclosed(self._annotations.n_unclosed if is_whole else None)
         capture_end = self.capture_end
         ends = [self.survey.extent(name).end_ns or 0 for name in DEVICE_TABLES]
         if capture_end and max(ends) > capture_end:

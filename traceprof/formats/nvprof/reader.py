@@ -249,16 +249,8 @@ class _Reading:
                 f"{self.file.n_lost} records were lost by the profiler (their times are 0 or "
                 "missing) and are left out: record again with a larger nvprof --device-buffer-size"
             )
-        n_unclosed = (
-            self._markers.n_unclosed
-            if self.options.needs("ranges")
-            else self.survey.extent("ranges").n_open
-        )
-        if n_unclosed:
-            warnings.append(
-                f"{n_unclosed} NVTX ranges were never closed: they end with the capture"
-            )
-        return warnings
+        is_read = self.options.needs("ranges")
+        return warnings + self.survey.unclosed(self._markers.n_unclosed if is_read else None)
 
 
 def _recorded(has_rows: set[str]) -> set[str]:

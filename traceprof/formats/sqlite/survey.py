@@ -228,6 +228,15 @@ class Survey:
         queries = [one.select(self.database, "count(*)", condition(one)) for one in sources]
         return sum(int(rows[0][0]) for rows in self.database.rows_of_each(queries))
 
+    def unclosed(self, n_read: int | None) -> list[str]:
+        """Return what is to be said of ranges that were never closed; of what was read it is known.
+
+        ``n_read`` is how many those are that were read, None where not all ranges were.
+        """
+        n_rows = self.extent("ranges").n_open if n_read is None else n_read
+        told = f"{n_rows} NVTX ranges were never closed: they end with the capture"
+        return [told] if n_rows else []
+
     def _owned(self, names: Iterable[str]) -> list[tuple[RowSource, Scan]]:
         """Return the sources of tables that were not read that say whose their rows are."""
         return [

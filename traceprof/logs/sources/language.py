@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from re import compile as rx
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 from traceprof.logs.gathered import LogPoint
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import Declared, LogReader, Pattern, number
+from traceprof.logs.source import Declared, LogReader, Pattern, json_in, number
 
 _GLOBAL: Final = {
     "throughput/samples_per_sec": "samples_per_s",
@@ -169,11 +168,9 @@ class FairseqReader(LogReader):
 
     def of_json(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
         """Note what a line in JSON says."""
-        try:
-            found = json.loads(match["_json"])
-        except (ValueError, RecursionError):
+        found, tag = json_in(match["_json"]), match["_tag"]
+        if not isinstance(found, dict):
             return
-        tag = match["_tag"]
         prefix = "" if tag == "train_inner" else f"{tag}_"
         values = {str(key).removeprefix(prefix): number(str(own)) for key, own in found.items()}
         epoch = int(values.get("epoch") or 0)

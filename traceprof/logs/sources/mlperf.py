@@ -6,7 +6,6 @@ DeepLearningExamples print with.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from re import IGNORECASE
@@ -16,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from traceprof.logs.checks import Evidence, disagree
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
-from traceprof.logs.source import LogReader, number
+from traceprof.logs.source import LogReader, json_in, number
 
 _NODES: Final = rx(r"^(\d+)\s*x", IGNORECASE)
 _LOWER: Final = rx(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", IGNORECASE)
@@ -51,12 +50,12 @@ class _Event(NamedTuple):
     @property
     def number(self) -> float | None:
         """Its value."""
-        return _float(self.value)
+        return number(self.value)
 
     @property
     def epoch(self) -> float | None:
         """The number of the epoch."""
-        return _float(self.about.get("epoch_num"))
+        return number(self.about.get("epoch_num"))
 
 
 class MlperfReader(LogReader):
@@ -77,10 +76,10 @@ class MlperfReader(LogReader):
 
     def event(self, match: re.Match[str], *_: object) -> None:
         """Note one event."""
-        event = _json(match["_json"])
+        event = json_in(match["_json"])
         if not isinstance(event, dict):
             return
-        about, time_ms = event.get("metadata"), _float(event.get("time_ms"))
+        about, time_ms = event.get("metadata"), number(event.get("time_ms"))
         at_s = math.nan
         if time_ms is not None and math.isfinite(time_ms):
             at_s = self.book.clock.since(int(time_ms // 1000), time_ms % 1000 / 1e3)
@@ -89,7 +88,7 @@ class MlperfReader(LogReader):
 
     def old_event(self, match: re.Match[str], *_place: object) -> None:
         """Note one event of the first versions."""
-        value, about = _json(match["_of"]) if match["_of"] else None, dict[str, Any]()
+        value, about = json_in(match["_of"]) if match["_of"] else None, dict[str, Any]()
         if match["_key"] == "run_stop" and isinstance(value, dict):
             about = {"status": "success" if value.get("success") else "aborted"}
         whole, _, part = match["_time"].partition(".")
@@ -201,7 +200,7 @@ class MlperfReader(LogReader):
         values = event.value if isinstance(event.value, dict) else {}
         run, point = self.run, self._point(event)
         for key, text in values.items():
-            found = _float(text)
+            found = number(text)
             if key in _RATES:
                 self.has_tracked = True
                 run.metric("samples_per_s", found, point, over="interval")
@@ -221,7 +220,7 @@ class MlperfReader(LogReader):
         )
 
     def _samples(self, event: _Event) -> float | None:
-        samples, whole = _float(event.about.get("samples_count")), self.known.get("train_samples")
+        samples, whole = number(event.about.get("samples_count")), self.known.get("train_samples")
         if samples is not None:
             return samples
         return event.epoch * whole if event.epoch is not None and whole else None
@@ -267,21 +266,6 @@ class MlperfReader(LogReader):
             whole = Evidence(sum(n for n, _ in spans), sum(s for _, s in spans))
             middle = sorted(printed)[len(printed) // 2]
             disagree(run, "samples", middle, whole, "all between evaluations")
-
-
-def _json(text: str) -> Any:
-    """Return what a text is in JSON; itself where it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _float(value: Any) -> float | None:
-    try:
-        return None if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _known(seconds: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import compress
@@ -142,16 +142,18 @@ def read_pages(
     ids = np.concatenate([part.odd_ids for part in parts])
     if len(ids) > max(_MOST_ODD, int(n_rows[-1]) // _ODD_SHARE):
         raise tree.NotPlainError("too many rows that are not plain")
-    patch = _Patch(ids, ids, [])
+    places, dropped, rows = ids, ids, list[tuple[Any, ...]]()
     if len(ids):
-        patch = _patch_for(table.layout, query, columns, where, np.concatenate(odd), ids)
+        known, rows = _read_by_sqlite(table.layout, query, columns, where, ids)
+        places = np.concatenate(odd)
+        places, dropped = places[known], places[~known]
     result: dict[str, cells.Column] = {}
     for place, (name, kind) in enumerate(columns.items()):
         if room is not None and name in room.columns:
             found = [room.columns.pop(name)[: room.n_rows]]
         else:  # the memory of one column at a time is held twice
             found = [part.columns.pop(name) for part in parts]
-        result[name] = _patched(kind, found, patch, [row[place] for row in patch.rows])
+        result[name] = _patched(kind, found, places, dropped, [row[place] for row in rows])
     return result
 
 
@@ -210,28 +212,23 @@ def kinds_to_decode(
     return kinds
 
 
-@dataclass(frozen=True, slots=True)
-class _Patch:
-    """What SQLite reads of the rows that could not be decoded, for their places.
+def _patched(
+    kind: cells.ColumnType,
+    parts: list[Any],
+    places: tree.Numbers,
+    dropped: tree.Numbers,
+    values: list[Any],
+) -> cells.Column:
+    """Return a column of all rows, whose parts were decoded, with ``values`` at some ``places``.
 
     Rows at the places ``dropped`` are not wanted after all.
     """
-
-    places: tree.Numbers
-    dropped: tree.Numbers
-    rows: Sequence[tuple[Any, ...]]
-
-
-def _patched(
-    kind: cells.ColumnType, parts: list[Any], patch: _Patch, values: list[Any]
-) -> cells.Column:
-    """Return a column of all rows, whose parts were decoded, with ``values`` of the patch."""
     if kind is cells.ColumnType.TEXT:
         n_rows = sum(len(part.codes) for part in parts)
         every = joined_texts([*parts, Texts(np.arange(len(values)), values)])
         codes = every.codes[:n_rows]
-        codes[patch.places] = every.codes[n_rows:]
-        codes = np.delete(codes, patch.dropped)
+        codes[places] = every.codes[n_rows:]
+        codes = np.delete(codes, dropped)
         if not len(codes):
             return cells.all_null(kind, 0)
         is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
@@ -241,22 +238,21 @@ def _patched(
     if kind is cells.ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):
             raise tree.NotPlainError("something else where whole numbers belong")
-        whole[patch.places] = np.array(values, np.int64)
+        whole[places] = np.array(values, np.int64)
     else:
-        whole[patch.places] = np.array(values, np.float64)
+        whole[places] = np.array(values, np.float64)
         whole[whole == cells.NULL_REAL] = np.nan
-    return np.delete(whole, patch.dropped) if len(patch.dropped) else whole
+    return np.delete(whole, dropped) if len(dropped) else whole
 
 
-def _patch_for(
+def _read_by_sqlite(
     layout: tree.Layout,
     query: Query,
     columns: Mapping[str, cells.ColumnType],
     where: Condition | None,
-    places: tree.Numbers,
     ids: tree.Numbers,
-) -> _Patch:
-    """Return what SQLite reads of the rows with these ids, as far as they are wanted."""
+) -> tuple[npt.NDArray[np.bool_], list[tuple[Any, ...]]]:
+    """Return which of the rows with these ids are wanted, and what SQLite reads of those."""
     told = [cells.expression(quoted(name), kind) for name, kind in columns.items()]
     select = f"SELECT {', '.join([layout.row_id, *told])} FROM {quoted(layout.table)}"
     condition = f" AND ({where.sql})" if where else ""
@@ -269,5 +265,4 @@ def _patch_for(
     is_found = np.array([key in found for key in keys], np.bool_)
     if where is None and not is_found.all():
         raise tree.NotPlainError("a row that SQLite does not find")
-    rows = [found[key] for key in keys if key in found]
-    return _Patch(places[is_found], places[~is_found], rows)
+    return is_found, [found[key] for key in keys if key in found]
