@@ -129,9 +129,9 @@ def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_renderer_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = ModuleType("fake_renderer")
-    module.RENDER = lambda document, _: " ".join(document.results)  # type: ignore[attr-defined]
+    module.render_fake = lambda document, _: " ".join(document.results)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fake_renderer", module)
-    fake = Renderer("fake", "for this test", "fake_renderer")
+    fake = Renderer("fake", "for this test", "fake_renderer:render_fake")
     monkeypatch.setattr(registry, "RENDERERS", (*registry.RENDERERS, fake))
     document = answer(open_run([small_trace(tmp_path)]), ["kernels"])
     assert registry.render("fake", document) == "kernels"

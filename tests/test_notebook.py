@@ -16,7 +16,7 @@ from scripts import example_traces
 from tests.render.browser import OpenPage
 from tests.requirements import ROOT, require
 from traceprof.errors import UsageError
-from traceprof.render.pictures import NotebookFigure
+from traceprof.render.pictures.figure import NotebookFigure
 
 NOTEBOOK = ROOT / "docs" / "example.ipynb"
 TRACES = ROOT / "fixtures" / "traces"

@@ -29,7 +29,7 @@ from traceprof.query.engine import Limits
 from traceprof.render.briefing import head_of
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
-from traceprof.render.pictures import THEMES, NotebookFigure, timeline_figure
+from traceprof.render.pictures.figure import THEMES, NotebookFigure, timeline_figure
 from traceprof.session.answer import Document, answer
 from traceprof.session.cutting import Cutting, cut_run
 from traceprof.session.options import Align, Opening, split_cluster

@@ -65,7 +65,7 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
     def rendered() -> list[str]:
         from traceprof.measures import analysis_names
         from traceprof.render.registry import Options
-        from traceprof.render.report import render_report
+        from traceprof.render.report.render import render_report
         from traceprof.session.answer import page as answer
         from traceprof.session.run import open_run
 
@@ -148,7 +148,7 @@ def timeline(
 
 def _page(trace: list[Path], opening: Opening, window: str | None, heading: str) -> list[str]:
     """Return the page, and what is to be said of it."""
-    from traceprof.render.timeline import render_timeline
+    from traceprof.render.timeline.render import render_timeline
 
     found, part, notes = _drawn(trace, opening, window)
     page = render_timeline(found, title=heading, window=part, window_label=window or "")
@@ -185,7 +185,7 @@ def _picture(
     kind: Literal["png", "svg"],
 ) -> tuple[bytes, list[str]]:
     """Return the picture, and what is to be said of it."""
-    from traceprof.render.pictures import render_picture, timeline_figure
+    from traceprof.render.pictures.figure import render_picture, timeline_figure
 
     found, part, notes = _drawn(trace, opening, window)
     return render_picture(timeline_figure(found.merged(), title=heading, window=part), kind), notes

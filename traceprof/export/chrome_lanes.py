@@ -59,12 +59,12 @@ def quoted(key: str, names: pd.Categorical) -> pa.Array:
     """Return ``,"key":"name"`` for each row; nothing where there is no name."""
     words = [str(name) for name in names.categories]
     texts = [f",{json.dumps(key)}:{as_json(word)}" if word else "" for word in words]
-    return _taken(texts, names)
+    return taken(texts, names)
 
 
 def names_as_json(names: pd.Categorical, nothing: str = '""') -> pa.Array:
     """Return the name of each row in quotation marks."""
-    return _taken([as_json(str(name)) for name in names.categories], names, nothing)
+    return taken([as_json(str(name)) for name in names.categories], names, nothing)
 
 
 def as_json(text: str) -> str:
@@ -72,7 +72,8 @@ def as_json(text: str) -> str:
     return visible_text(json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False))
 
 
-def _taken(texts: list[str], names: pd.Categorical, nothing: str = "") -> pa.Array:
+def taken(texts: list[str], names: pd.Categorical, nothing: str = "") -> pa.Array:
+    """Return the text of each row's category; ``nothing`` where it has none."""
     codes = np.asarray(names.codes, np.int64)
     return pa.array([*texts, nothing], pa.string()).take(pa.array(codes % (len(texts) + 1)))
 

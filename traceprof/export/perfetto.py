@@ -28,6 +28,7 @@ from traceprof.export.chrome_lanes import (
     names_as_json,
     number,
     quoted,
+    taken,
 )
 from traceprof.export.request import Export, Exported, Request, check_tables
 from traceprof.files import new_file
@@ -175,9 +176,7 @@ def _name_of_copy(direction: str, source: str, target: str) -> str:
 def _api_calls(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
     names = frame["name"].array
     words = [_category_of_call(str(name)) for name in names.categories]
-    places = np.asarray(names.codes, np.int64) % (len(words) + 1)
-    category = pa.array([*words, '"cuda_runtime"']).take(pa.array(places))
-    told = (category, names_as_json(names))
+    told = (taken(words, names, '"cuda_runtime"'), names_as_json(names))
     lanes = to.lanes.of_threads("api_calls", frame)
     yield _slices(frame, lanes, to.zero_ns, told, _number(frame, "correlation"))
 
@@ -249,9 +248,8 @@ def _collectives(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
 
 def _syncs(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
     kinds = frame["kind"].array
-    words = [_SYNCS.get(str(kind), "Sync") for kind in kinds.categories]
-    names = pa.array([f'"{word}"' for word in [*words, "Sync"]])
-    told = ('"cuda_sync"', names.take(pa.array(np.asarray(kinds.codes) % (len(words) + 1))))
+    words = [f'"{_SYNCS.get(str(kind), "Sync")}"' for kind in kinds.categories]
+    told = ('"cuda_sync"', taken(words, kinds, '"Sync"'))
     places = to.lanes.of_devices("syncs", frame, "waits")
     yield _slices(frame, places, to.zero_ns, told, *_device(frame))
 
@@ -323,6 +321,7 @@ _EVENTS: Final[Mapping[str, Callable[[pd.DataFrame, ChromeDrawing], _Made]]] = {
 
 _ROWS: Final = 1 << 16
 _LAST: Final = '{"ph":"M","name":"trace_end","pid":0,"tid":0,"ts":0,"args":{}}'
+_OF_DEVICE: Final = {"numSms": "sm_count", "totalGlobalMem": "memory_bytes"}
 _GZIP_LEVEL: Final = 4  # twice as fast as 6, and a tenth larger
 
 
@@ -366,12 +365,7 @@ def _head(ranks: Ranks) -> bytes:
             {
                 "id": int(row["device"]),
                 "name": str(row["name"]),
-                **({"numSms": int(row["sm_count"])} if row["sm_count"] != ABSENT else {}),
-                **(
-                    {"totalGlobalMem": int(row["memory_bytes"])}
-                    if row["memory_bytes"] != ABSENT
-                    else {}
-                ),
+                **{key: int(row[name]) for key, name in _OF_DEVICE.items() if row[name] != ABSENT},
             }
             for row in devices.to_dict("records")
         ]

@@ -7,7 +7,7 @@ file for each of their tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -131,19 +131,32 @@ def _write(
 ) -> None:
     trace = material.ranks.parts[0]
     wanted = frozenset(TABLES if request.tables is None else request.tables)
-    span = material.span
     with FolderWriter(folder, storage) as writer:
-        for part in material.parts(wanted):
-            for name, frame in part.frames.items():
-                writer.add(name, frame)
-                done.n_rows += len(frame)
-            span |= _extent(part, span)
-            request.progress(done.n_rows, 0, "rows")
-        for name in wanted:
-            if not TABLES[name].has_times:
-                writer.add(name, trace.table(name))
-                done.n_rows += len(trace.table(name))
+        span = _pass_on(material, wanted, writer.add, done, request)
         writer.finish(trace.info, trace.recorded & wanted, span)
+
+
+def _pass_on(
+    material: Material,
+    tables: Collection[str],
+    add: Callable[[str, pd.DataFrame], None],
+    done: Exported,
+    request: Request,
+) -> TimeWindow:
+    """Pass all rows of ``tables`` to ``add``, some at a time; return the time that they cover."""
+    span = material.span
+    for part in material.parts(tables):
+        for name, frame in part.frames.items():
+            add(name, frame)
+            done.n_rows += len(frame)
+        span |= _extent(part, span)
+        request.progress(done.n_rows, 0, "rows")
+    for name in tables:
+        if not TABLES[name].has_times:
+            frame = material.ranks.table(name)
+            add(name, frame)
+            done.n_rows += len(frame)
+    return span
 
 
 def _extent(part: Portion, span: TimeWindow) -> TimeWindow:
@@ -190,16 +203,7 @@ def _write_csv(
 ) -> None:
     with ExitStack() as stack:
         writers = {name: _CsvTable(name, path, stack) for name, path in files.items()}
-        for part in material.parts(files):
-            for name, frame in part.frames.items():
-                writers[name].add(frame)
-                done.n_rows += len(frame)
-            request.progress(done.n_rows, 0, "rows")
-        for name in files:
-            if not TABLES[name].has_times:
-                frame = material.ranks.table(name)
-                writers[name].add(frame)
-                done.n_rows += len(frame)
+        _pass_on(material, files, lambda name, rows: writers[name].add(rows), done, request)
 
 
 @dataclass

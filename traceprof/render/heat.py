@@ -31,8 +31,8 @@ class HeatLines:
 
     ranks: pd.DataFrame
     line_of: _Places
-    labels: tuple[str, ...]
-    hosts: tuple[str, ...]
+    labels: Sequence[str]
+    hosts: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -86,8 +86,7 @@ def find_lines(table: pd.DataFrame, most: int) -> HeatLines | None:
     ranks = _ranks(table)
     if len(ranks) < 2:
         return None
-    line_of, labels, hosts = _lines(ranks, most)
-    return HeatLines(ranks, line_of, tuple(labels), tuple(hosts))
+    return HeatLines(ranks, *_lines(ranks, most))
 
 
 def make_heat_map(table: pd.DataFrame, lines: HeatLines, most_columns: int) -> HeatMap:

@@ -98,6 +98,3 @@ def _sections(document: Answered, options: Options) -> Iterator[str]:
         for table in section.more:
             yield html_table(table, table.about or table.name, most)
         yield f"{html_list(sentences(section.result.notes))}</section>"
-
-
-RENDER: Final = render_html

@@ -174,6 +174,3 @@ def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -
 def render_json(document: Answered, _: Options) -> str:
     """Return the document as JSON; nothing is left out."""
     return to_json(document_of(document))
-
-
-RENDER: Final = render_json

@@ -1,7 +1,7 @@
 """The ways out of traceprof, by name; what a renderer is, and how it is called with an answer.
 
-To add one: a module that defines ``RENDER``, and its line in `RENDERERS`. The lines hold no
-imports: who prints JSON pays for no terminal.
+To add one: a module with its function, and its line in `RENDERERS`. The lines hold no imports: who
+prints JSON pays for no terminal.
 """
 
 from __future__ import annotations
@@ -46,23 +46,22 @@ Render = Callable[[Answered, Options], str]
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """One way out: its name, what it is for, and the module with ``RENDER``.
+    """One way out: its name, what it is for, and its ``function``, behind its module and a colon.
 
-    A module that begins with a dot is one of this package; behind a colon stands what is called
-    otherwise than ``RENDER``.
+    A module that begins with a dot is one of this package.
     """
 
     name: str
     summary: str
-    module: str
+    function: str
 
 
 RENDERERS: Final[tuple[Renderer, ...]] = (
-    Renderer("text", "for a terminal", ".text.answers"),
-    Renderer("json", "for programs, see docs/schema", ".json_text"),
-    Renderer("csv", "one table, for a spreadsheet", ".tables_text:CSV"),
-    Renderer("markdown", "tables for a text", ".tables_text:MARKDOWN"),
-    Renderer("html", "tables as a page", ".html_text"),
+    Renderer("text", "for a terminal", ".text.answers:render_text"),
+    Renderer("json", "for programs, see docs/schema", ".json_text:render_json"),
+    Renderer("csv", "one table, for a spreadsheet", ".tables_text:render_csv"),
+    Renderer("markdown", "tables for a text", ".tables_text:render_markdown"),
+    Renderer("html", "tables as a page", ".html_text:render_html"),
 )
 
 
@@ -84,6 +83,6 @@ def render(name: str, document: Answered, options: Options | None = None) -> str
     Raises:
         UsageError: there is none of that name, or the form cannot hold the document.
     """
-    place, _, constant = renderer_named(name).module.partition(":")
-    write: Render = getattr(import_module(place, __package__), constant or "RENDER")
+    module, _, function = renderer_named(name).function.partition(":")
+    write: Render = getattr(import_module(module, __package__), function)
     return write(document, options or Options())

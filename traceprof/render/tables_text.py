@@ -89,9 +89,6 @@ def render_csv(document: Answered, options: Options) -> str:
     return to_csv(table_of(result, document.ranks, name))
 
 
-CSV: Final = render_csv
-
-
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 _MOST_ROWS: Final = 100
 
@@ -144,6 +141,3 @@ def _blocks(document: Answered, options: Options) -> Iterator[str]:
 
 def _list(items: Iterable[str]) -> str:
     return "\n".join(f"- {markdown_text(item)}" for item in items)
-
-
-MARKDOWN: Final = render_markdown

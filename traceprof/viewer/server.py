@@ -1,9 +1,7 @@
 """The page of the viewer, its server for one user on one machine, and who gets an answer.
 
 On the page are timelines above, the tables of a window below. The server has no debugger, no
-reloader, no request log. An answer gets our own page, opened by the person who started the viewer,
-and nobody else. A trace holds what somebody trains. Any page in the same browser can send requests
-to a local server, and a name of its own that resolves to 127.0.0.1 lets it read the answers.
+reloader, no request log. `traceprof.viewer.routes` says from whom the answers are kept.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tests.conftest import Run
 from tests.render.test_escape import HOSTILE
 from traceprof.errors import UsageError
 from traceprof.model.timing import TimeWindow
-from traceprof.render.pictures import render_picture, timeline_figure
+from traceprof.render.pictures.figure import render_picture, timeline_figure
 from traceprof.render.pictures.lines import busy_ratios, png_data_url, state_strip, strip
 from traceprof.render.timeline.channels import Channel
 

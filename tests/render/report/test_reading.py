@@ -24,10 +24,9 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.palette import category_of
 from traceprof.render.registry import Options
-from traceprof.render.report import render_report
 from traceprof.render.report.compared import render_compared
 from traceprof.render.report.places import StillPictures
-from traceprof.render.report.render import SUBJECTS
+from traceprof.render.report.render import SUBJECTS, render_report
 from traceprof.session.answer import page as answer
 from traceprof.session.run import Run, open_run, run_of
 from traceprof.units import format_duration

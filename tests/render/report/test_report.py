@@ -29,8 +29,8 @@ from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.briefing import briefing_of
 from traceprof.render.palette import HEAT
 from traceprof.render.registry import Options, render
-from traceprof.render.report import render_report
 from traceprof.render.report.charts import peer_matrix
+from traceprof.render.report.render import render_report
 from traceprof.session.answer import page
 from traceprof.session.run import run_of
 from traceprof.session.verdict import Verdict

@@ -10,7 +10,7 @@ import pytest
 
 from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import Reader, two_ranks
-from traceprof.render.timeline import render_timeline
+from traceprof.render.timeline.render import render_timeline
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.real_traces import NSYS
 from traceprof.formats import open_trace
-from traceprof.render.timeline import render_timeline
 from traceprof.render.timeline.lanes import build_lanes
+from traceprof.render.timeline.render import render_timeline
 
 DRAWN = ("kernels", "copies", "api_calls", "ranges", "marks", "host_ops", "syncs", "overheads")
 

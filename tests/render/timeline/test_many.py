@@ -13,7 +13,7 @@ from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import MS, Reader
 from traceprof.model.trace import Trace
-from traceprof.render.timeline import render_timeline
+from traceprof.render.timeline.render import render_timeline
 
 pytestmark = pytest.mark.chromium
 

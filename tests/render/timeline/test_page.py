@@ -15,7 +15,7 @@ from traceprof.formats import open_trace
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.escape import plain_text
-from traceprof.render.timeline import render_timeline
+from traceprof.render.timeline.render import render_timeline
 from traceprof.units import format_count
 
 Open = Callable[..., OpenPage]

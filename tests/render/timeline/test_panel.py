@@ -13,7 +13,7 @@ from tests.render.timeline.tasks import MS, Reader, two_ranks
 from traceprof.formats import open_trace
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
-from traceprof.render.timeline import render_timeline
+from traceprof.render.timeline.render import render_timeline
 from traceprof.units import format_count
 
 pytestmark = pytest.mark.chromium

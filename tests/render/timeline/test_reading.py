@@ -11,7 +11,7 @@ import pytest
 from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import MS, Reader, two_ranks
 from tests.requirements import require
-from traceprof.render.timeline import render_timeline
+from traceprof.render.timeline.render import render_timeline
 
 pytestmark = pytest.mark.chromium
 

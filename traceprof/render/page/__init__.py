@@ -1,3 +1,1 @@
 """What every HTML page is made of: the document, its style, its tables, plotly.js."""
-
-from __future__ import annotations

@@ -56,11 +56,7 @@ def waterfall_chart(difference: Result) -> str:
     low, high = min(places), max(places)
     margin = 0.08 * ((high - low) or high or 1.0)
     low, high = max(0.0, low - margin), high + margin
-    scale = (_WIDTH - _LEFT - _RIGHT) / ((high - low) or 1.0)
-
-    def x(ns: float) -> float:
-        return _LEFT + (ns - low) * scale
-
+    x = Axis(low, high, _LEFT, _WIDTH - _RIGHT)
     lines = [_bar(0, "base", (x(low), x(places[0])), "base", format_duration(places[0]))]
     for number, row in enumerate(rows, 1):
         ends = sorted((x(places[number - 1]), x(places[number])))

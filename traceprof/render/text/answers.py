@@ -64,9 +64,6 @@ def render_text(document: Answered, options: Options) -> str:
     return printed(Group(*above, *_sections(document, options, told)), options)
 
 
-RENDER: Final = render_text
-
-
 def _sections(document: Answered, options: Options, but: Sequence[str]) -> Iterator[RenderableType]:
     rows, width = options.rows or _ROWS, options.width
     for section in sections_of(document, options):

@@ -46,12 +46,10 @@ _RANKS, _LIVES = ResultSpec.of("""
 
 
 def render_contents(contents: Contents, options: Options) -> str:
-    """Return what a trace contains as lines of at most ``options.width`` characters."""
-    return printed(contents_view(contents, options.width), options)
+    """Return what a trace contains as lines of at most ``options.width`` characters.
 
-
-def contents_view(contents: Contents, width: int) -> RenderableType:
-    """Return what a trace contains as a list of facts; the ranks of a run; what to be aware of."""
+    A list of facts; the ranks of a run; what to be aware of.
+    """
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -62,11 +60,11 @@ def contents_view(contents: Contents, width: int) -> RenderableType:
         if rows:
             frame = pd.DataFrame([asdict(row) for row in rows])
             frame["path"] = [Path(path).name for path in frame["path"]]
-            table = table_view(shown_frame(spec, frame), len(frame), width)
+            table = table_view(shown_frame(spec, frame), len(frame), options.width)
             parts += [Rule(title, align="left", style="dim"), table]
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
     parts.append(Text.assemble((_MORE, "dim")))
-    return Group(*parts)
+    return printed(Group(*parts), options)
 
 
 def _facts(contents: Contents) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import html_text, plain_text
-from traceprof.render.page.document import write_document
 from traceprof.render.timeline.channels import Channel, LaneGroup, Lanes, NameTotals, condense_until
 from traceprof.render.timeline.drawn import with_states
 from traceprof.render.timeline.encode import encode_lanes
@@ -38,16 +37,11 @@ from traceprof.render.timeline.render import (
     pack_within,
     timeline_fragment,
     timeline_head,
+    timeline_page,
 )
 from traceprof.units import format_count, format_duration
 
 Describe = Callable[[Trace, TimeWindow], dict[str, Any]]
-
-_BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div></header>
-<main>
-<div class="card">{timeline}</div>
-<footer>{notes}</footer>
-</main>"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,18 +102,14 @@ def render_beside(
             for found, clock in zip(samples, axis.clocks, strict=True)
             for series in found
         ]
-        merged = _merged_totals(drawn, lanes.names)
+        parts = ((one.lanes.names, one.merged) for one in drawn)
+        is_merged = any(one.bin_ns for one in drawn)
+        merged = NameTotals.together(lanes.names, parts) if is_merged else None
         return (drawn, axis), lanes.n_items, encode_lanes(lanes, head, moved, merged)
 
     (drawn, axis), packed = pack_within(draw, max_items)
-    fragment = timeline_fragment(packed)
-    body = _BODY.format(
-        title=html_text(title),
-        subtitle=html_text(" · ".join(_told(one) for one in drawn), 600),
-        timeline=fragment.html,
-        notes=" · ".join(map(html_text, _notes(drawn, axis))),
-    )
-    return write_document(title, body, (), fragment)
+    subtitle = html_text(" · ".join(_told(one) for one in drawn), 600)
+    return timeline_page(timeline_fragment(packed), title, subtitle, _notes(drawn, axis))
 
 
 def _draw(side: TimelineSide, describe: Describe, max_items: int) -> _Drawn:
@@ -128,19 +118,6 @@ def _draw(side: TimelineSide, describe: Describe, max_items: int) -> _Drawn:
     steps = describe(side.trace, side.span)
     merged = NameTotals.of(exact).less(NameTotals.of(lanes))
     return _Drawn(side, lanes, exact.n_events, bin_ns, steps, merged)
-
-
-def _merged_totals(drawn: Sequence[_Drawn], names: Sequence[str]) -> NameTotals | None:
-    """Return what was merged on all sides, by the names of the page; None where nothing was."""
-    if not any(one.bin_ns for one in drawn):
-        return None
-    places = {name: place for place, name in enumerate(names)}
-    counts, times = (np.zeros(len(names), np.int64) for _ in range(2))
-    for one in drawn:
-        own = np.array([places[name] for name in one.lanes.names], np.int64)
-        np.add.at(counts, own, one.merged.counts)
-        np.add.at(times, own, one.merged.times_ns)
-    return NameTotals(counts, times)
 
 
 def _extent(one: _Drawn, *, by_steps: bool) -> StepExtent:

@@ -12,7 +12,7 @@ bytes, and an event that is at least as long as a bin stays as it is.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -152,6 +152,19 @@ class NameTotals:
             names = channel.names[chosen]
             counts += np.bincount(names, minlength=len(counts))
             np.add.at(times, names, (channel.ends - channel.starts)[chosen])
+        return cls(counts, times)
+
+    @classmethod
+    def together(
+        cls, names: Sequence[str], parts: Iterable[tuple[Sequence[str], NameTotals]]
+    ) -> NameTotals:
+        """Return the sums by ``names`` of several totals, each with the names that it is by."""
+        place = {name: i for i, name in enumerate(names)}
+        counts, times = (np.zeros(len(names), np.int64) for _ in range(2))
+        for own, totals in parts:
+            places = [place[name] for name in own]
+            counts[places] += totals.counts
+            times[places] += totals.times_ns
         return cls(counts, times)
 
     def less(self, other: NameTotals) -> NameTotals:

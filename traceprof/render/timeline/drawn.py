@@ -149,7 +149,8 @@ def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
     lanes = arranged([part.own for part in parts], processes)
     if not n_times:
         return Drawing(lanes, 0, None)
-    return Drawing(lanes, width_of(n_times), _totals(lanes, parts).less(NameTotals.of(lanes)))
+    every = NameTotals.together(lanes.names, ((p.own.lanes.names, p.totals) for p in parts))
+    return Drawing(lanes, width_of(n_times), every.less(NameTotals.of(lanes)))
 
 
 def _drawn(
@@ -161,14 +162,3 @@ def _drawn(
     if n_times is None:
         n_times = times_to_widen(part.n_items, share)
     return part.widened(n_times, span.duration_ns)
-
-
-def _totals(lanes: Lanes, parts: Sequence[_Part]) -> NameTotals:
-    """Return how many events of all ranks bear each name of ``lanes``, and how long they are."""
-    place = {name: i for i, name in enumerate(lanes.names)}
-    counts, times = (np.zeros(len(lanes.names), np.int64) for _ in range(2))
-    for part in parts:
-        places = [place[name] for name in part.own.lanes.names]
-        counts[places] += part.totals.counts
-        times[places] += part.totals.times_ns
-    return NameTotals(counts, times)

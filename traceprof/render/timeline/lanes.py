@@ -6,7 +6,7 @@ Of a device one lane per stream; of a thread ranges nested by depth, operators, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath, PureWindowsPath
 from typing import Final
@@ -53,8 +53,13 @@ def device_groups(
 ) -> Iterator[tuple[int, int, tuple[LaneRow, ...]]]:
     """Yield (process, device, rows) for every process that used a device."""
     kernels, copies = trace.kernels, trace.copies
+    of_kernels = _by_kind(kernels["activity"], _category_of_kernel, "compute")
+    of_copies = _by_kind(copies["direction"], lambda d: d if d in _DIRECTIONS else "copy", "copy")
     events, order = join_events(
-        [_kernel_events(kernels, origin_ns, names), _copy_events(copies, origin_ns, names)]
+        [
+            _events_of(kernels, origin_ns, of_kernels, names.ids(kernels["name"].array)),
+            _events_of(copies, origin_ns, of_copies, _copy_names(copies, names)),
+        ]
     )
     key = {
         column: np.concatenate([kernels[column].to_numpy(), copies[column].to_numpy()])[order]
@@ -77,36 +82,24 @@ def describe_device(trace: Trace, device: int) -> str:
     return f"{number} · {name}" if name else number
 
 
-def _kernel_events(kernels: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
-    activities = kernels["activity"].cat
-    by_code = [
-        CATEGORY_INDEX[_KERNEL_CATEGORY[Activity(name).part] if name else "compute"]
-        for name in activities.categories
-    ]
-    categories = np.array([*by_code, CATEGORY_INDEX["compute"]], np.int64)
-    starts = kernels["start_ns"].to_numpy() - origin_ns
-    return LaneEvents(
-        starts=starts,
-        ends=kernels["end_ns"].to_numpy() - origin_ns,
-        categories=categories[activities.codes.to_numpy()],
-        names=names.ids(kernels["name"].array),
-        n_bytes=np.full(len(starts), ABSENT),
-        correlations=kernels["correlation"].to_numpy(),
-    )
+def _category_of_kernel(activity: str) -> str:
+    return _KERNEL_CATEGORY[Activity(activity).part] if activity else "compute"
 
 
-def _copy_events(copies: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
-    directions = copies["direction"].cat
-    by_code = [CATEGORY_INDEX[d if d in _DIRECTIONS else "copy"] for d in directions.categories]
-    categories = np.array([*by_code, CATEGORY_INDEX["copy"]], np.int64)
-    return LaneEvents(
-        starts=copies["start_ns"].to_numpy() - origin_ns,
-        ends=copies["end_ns"].to_numpy() - origin_ns,
-        categories=categories[directions.codes.to_numpy()],
-        names=_copy_names(copies, names),
-        n_bytes=copies["n_bytes"].to_numpy(),
-        correlations=copies["correlation"].to_numpy(),
-    )
+def _by_kind(kinds: pd.Series, category: Callable[[str], str], unknown: str) -> np.ndarray:
+    """Return the place in the palette of the category of each row's kind."""
+    by_code = [CATEGORY_INDEX[category(kind)] for kind in kinds.cat.categories]
+    return np.array([*by_code, CATEGORY_INDEX[unknown]], np.int64)[kinds.cat.codes.to_numpy()]
+
+
+def _events_of(
+    frame: pd.DataFrame, origin_ns: int, categories: np.ndarray, names: np.ndarray
+) -> LaneEvents:
+    """Return the rows of a table as events; those without an end are instants."""
+    starts = frame["start_ns"].to_numpy() - origin_ns
+    ends = frame["end_ns"].to_numpy() - origin_ns if "end_ns" in frame else starts
+    n_bytes, correlations = (_column(frame, name) for name in ("n_bytes", "correlation"))
+    return LaneEvents(starts, ends, categories, names, n_bytes, correlations)
 
 
 def _copy_names(copies: pd.DataFrame, names: NameTable) -> np.ndarray:
@@ -165,7 +158,9 @@ def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadR
     for lane in _LANES:
         frame = trace.table(lane.table)
         for key, label, part in _parts(lane, frame):
-            rows[key].extend(make_rows(label, lane.kind, _events(lane, part, origin_ns, names)))
+            ids = names.ids(part[lane.name].array)
+            events = _events_of(part, origin_ns, _categories(lane, part), ids)
+            rows[key].extend(make_rows(label, lane.kind, events))
     threads = [
         ThreadRows(process, thread, tuple(found), _weight(found))
         for (process, thread), found in rows.items()
@@ -199,19 +194,6 @@ def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
     if name in frame:
         return np.asarray(frame[name].to_numpy(), np.int64)
     return np.full(len(frame), ABSENT)
-
-
-def _events(lane: _Lane, frame: pd.DataFrame, origin_ns: int, names: NameTable) -> LaneEvents:
-    starts = frame["start_ns"].to_numpy() - origin_ns
-    ends = frame["end_ns"].to_numpy() - origin_ns if "end_ns" in frame else starts
-    return LaneEvents(
-        starts=starts,
-        ends=ends,
-        categories=_categories(lane, frame),
-        names=names.ids(frame[lane.name].array),
-        n_bytes=_column(frame, "n_bytes"),
-        correlations=_column(frame, "correlation"),
-    )
 
 
 def _categories(lane: _Lane, frame: pd.DataFrame) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib.resources import files
@@ -128,6 +128,21 @@ _BODY: Final = """<header><h1>{title}</h1><div class="sub">{subtitle}</div>{warn
 <footer>{notes}</footer>
 </main>"""
 
+
+def timeline_page(
+    fragment: Fragment, title: str, subtitle: str, notes: Iterable[str], warnings: str = ""
+) -> str:
+    """Return the page of a timeline; ``subtitle`` and ``warnings`` are HTML already."""
+    body = _BODY.format(
+        title=html_text(title),
+        subtitle=subtitle,
+        warnings=warnings,
+        timeline=fragment.html,
+        notes=" · ".join(map(html_text, notes)),
+    )
+    return write_document(title, body, (), fragment)
+
+
 _NOTES: Final = ("times count from the start of the trace", "nothing is loaded from elsewhere")
 
 
@@ -155,14 +170,9 @@ def render_timeline(
     fragment = timeline_fragment(encoded.packed)
     info, window_words = ranks.info, f"window {window_label}" if window_label else ""
     about = (info.profiler, info.host, format_duration(span.duration_ns), window_words)
-    body = _BODY.format(
-        title=html_text(title),
-        subtitle=html_text(" · ".join(filter(None, about)), 400),
-        warnings=html_list((*ranks.info.warnings, *encoded.warnings)),
-        timeline=fragment.html,
-        notes=" · ".join(map(html_text, encoded.notes)),
-    )
-    return write_document(title, body, (), fragment)
+    subtitle = html_text(" · ".join(filter(None, about)), 400)
+    warnings = html_list((*ranks.info.warnings, *encoded.warnings))
+    return timeline_page(fragment, title, subtitle, encoded.notes, warnings)
 
 
 @dataclass(frozen=True, slots=True)
