@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from traceprof.comparison.kernel_names import canonical_name, match_kernels
+from traceprof.comparison.difference import canonical_name, match_kernels
 
 NSYS = (
     "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, "

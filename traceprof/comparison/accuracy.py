@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.comparison import CURVE_NAME, Comparison
-from traceprof.comparison.curves import Curve, Target, curve_of, devices_of, metric_names
+from traceprof.comparison.sides import Curve, Target, curve_of, devices_of, metric_names
 from traceprof.comparison.specs_of_many import ACCURACY, ACCURACY_ABOUT, CURVE, SPEEDUP
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result

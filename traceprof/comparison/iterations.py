@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.comparison.nodes import NodeIterations
+from traceprof.comparison.summary.history import of_recorder
 from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.measures.analyses import run_analysis
@@ -23,7 +24,6 @@ from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.session.run import Run
 
-_BATCH: Final = "batch"
 _BACKWARD: Final = "layer.backward:"
 """How the names of the ranges begin that `traceprof record --layers` makes of backward passes."""
 
@@ -101,7 +101,7 @@ def _measured(
         span=window,
         iterations_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
         phases=_phases(inside, int(kept["process"].iloc[0])),
-        are_phases_ours=_are_phases_ours(inside),
+        are_phases_ours=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
         layers=pd.DataFrame() if layers is None else _layers(layers.table, inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
@@ -165,12 +165,6 @@ def _phases(inside: Trace, process: int) -> dict[str, int]:
     return {}
 
 
-def _are_phases_ours(inside: Trace) -> bool:
-    ranges = inside.ranges
-    names = ("forward", "eval")
-    return bool(((ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(names)).any())
-
-
 def _result(ranks: Ranks, name: str) -> Result | None:
     """Return the result of an analysis; None where the traces lack the data."""
     try:
@@ -196,7 +190,5 @@ def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, f
 
 def _samples(inside: Trace) -> float | None:
     """Return the samples of the batches in the window; None where one or all are not known."""
-    marks = inside.marks
-    is_batch = (marks["name"] == _BATCH) & (marks["domain"] == OWN_DOMAIN)
-    sizes = marks.loc[is_batch.to_numpy(), "payload"]
+    sizes = of_recorder(inside.marks, "batch")["payload"]
     return float(sizes.sum()) if len(sizes) and (sizes > 0).all() else None

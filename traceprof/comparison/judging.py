@@ -123,15 +123,16 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
     what = "iterations" if base.unit == TURN else "steps"
     if not known:
         first = every[0]
-        too_few = Note.of(
-            "{base:count} and {new:count} {what} are too few to say how much they differ among "
-            "themselves ({fewest:count} are needed): numbers are told, nothing is judged",
-            base=first.base_count,
-            new=first.new_count,
-            what="runs" if first.of_runs else f"{base.unit}s",
-            fewest=2 if first.of_runs else FEWEST,
+        return (
+            Note.of(
+                "{base:count} and {new:count} {what} are too few to say how much they differ among "
+                "themselves ({fewest:count} are needed): numbers are told, nothing is judged",
+                base=first.base_count,
+                new=first.new_count,
+                what="runs" if first.of_runs else f"{base.unit}s",
+                fewest=2 if first.of_runs else FEWEST,
+            ),
         )
-        return (too_few,)
     if known[0].of_runs:
         of_runs = Note.of(
             "the run is the unit: geometric means of the medians of {base:count} and {new:count} "
@@ -163,7 +164,6 @@ _ONE_OF_EACH: Final = Note(
 _TEXT: Final = re.compile(
     r"(?:(?P<name>[\w.-]+)\s*=\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?"
 )
-_MAIN: Final = frozenset({"", "throughput", "time"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _row(
     better: Mapping[str, str],
 ) -> dict[str, object]:
     name = limit.measure
-    if name in _MAIN:
+    if name in ("", "throughput", "time"):
         name = next((own for own in MAIN if own in judged), "")
         if not name:
             raise UsageError(

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import pandas as pd
 
-from traceprof.comparison.kernel_names import Matched
+from traceprof.comparison.difference import Matched
 from traceprof.comparison.sides import STEP, TURN, Side
 from traceprof.comparison.specs import SETTINGS
 from traceprof.model.results import Note, Result

@@ -11,10 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from traceprof.comparison.curves import Curve, curve_of, metric_names
-from traceprof.comparison.difference import SIDES, phases_of, states_of
-from traceprof.comparison.kernel_names import Matched
-from traceprof.comparison.sides import Side, units_of
+from traceprof.comparison.difference import SIDES, Matched, phases_of, states_of
+from traceprof.comparison.sides import Curve, Side, curve_of, metric_names, units_of
 from traceprof.comparison.specs import COLLECTIVES, COPIES, KERNELS, LAYERS, METRICS, PHASES, RANKS
 from traceprof.comparison.statistics import compare_runs
 from traceprof.model.results import Note, Result, ResultSpec
@@ -64,16 +62,20 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
     """Return layers, collectives, copies and phases of both sides, those that both know."""
     found: dict[str, Result] = {}
     for plan in _JOINED:
-        frames = [side.frame(plan.analysis) for side in (base, new)]
-        if frames[0] is not None and frames[1] is not None:
-            table = _joined(plan, (frames[0], frames[1]), (base, new))
-            if len(table):
-                table = _with_difference(table, plan.difference)
-                found[plan.analysis] = _result(plan.analysis, plan.spec, table)
+        table = _joined(plan, _frames(plan.analysis, base, new), (base, new))
+        if len(table):
+            table = _with_difference(table, plan.difference)
+            found[plan.analysis] = _result(plan.analysis, plan.spec, table)
     phases = _phases(base, new)
     if phases is not None and len(phases):
         found["phases"] = _result("phases", PHASES, phases)
     return found
+
+
+def _frames(analysis: str, base: Side, new: Side) -> list[pd.DataFrame]:
+    """Return the tables of an analysis of both sides; none where one side has none."""
+    frames = [own for side in (base, new) if (own := side.frame(analysis)) is not None]
+    return frames if len(frames) == 2 else []
 
 
 def _result(name: str, spec: ResultSpec, *tables: pd.DataFrame) -> Result:
@@ -85,7 +87,7 @@ def _result(name: str, spec: ResultSpec, *tables: pd.DataFrame) -> Result:
 
 
 def _joined(
-    plan: _Joined, frames: tuple[pd.DataFrame, pd.DataFrame], sides: tuple[Side, Side]
+    plan: _Joined, frames: Sequence[pd.DataFrame], sides: tuple[Side, Side]
 ) -> pd.DataFrame:
     keys = list(plan.keys)
     if not all(name in frame for name in keys for frame in frames) or not any(map(len, frames)):
@@ -137,10 +139,10 @@ def _with_difference(both: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
     """Return the kernels and classes of both sides, per step and device."""
-    first, second = (side.frame("kernels") for side in (base, new))
-    if first is None or second is None or (first.empty and second.empty):
+    frames = _frames("kernels", base, new)
+    if not any(map(len, frames)):
         return None
-    frames = _named(first, matched.base), _named(second, matched.new)
+    frames = [_named(frames[0], matched.base), _named(frames[1], matched.new)]
     kernels, classes = (_joined(plan, frames, (base, new)) for plan in (_KERNELS, _CLASSES))
     known = pd.concat(frames).drop_duplicates("name", keep="last").set_index("name")
     kernels["activity"] = kernels["name"].map(known["activity"].astype(object))
@@ -168,14 +170,11 @@ def _processes_of(side: Side) -> int:
 
 
 def _phases(base: Side, new: Side) -> pd.DataFrame | None:
-    frames = [side.frame("phases") for side in (base, new)]
-    if frames[0] is None or frames[1] is None:
+    frames = _frames("phases", base, new)
+    if not frames or not all(map(len, frames)):
         return None
     parts = []
     for frame, side, suffix in zip(frames, (base, new), SIDES, strict=True):
-        assert frame is not None
-        if frame.empty:
-            return None
         own = [name for name in ("host_ns", "device_ns") if name in frame]
         sums = frame.groupby("phase", sort=False)[own].sum() / max(1, _processes_of(side))
         parts.append(sums.add_prefix(f"{suffix}_"))
@@ -190,11 +189,11 @@ def _phases(base: Side, new: Side) -> pd.DataFrame | None:
 
 def host_phases(base: Side, new: Side) -> pd.DataFrame | None:
     """Return the phases of the hosts as a sum that is exact, per step and process."""
-    frames = [side.frame("phases") for side in (base, new)]
+    frames = _frames("phases", base, new)
     counts = [_processes_of(side) for side in (base, new)]
-    if any(frame is None or frame.empty for frame in frames) or not all(counts):
+    if not frames or not all(map(len, frames)) or not all(counts):
         return None
-    sums = [own.groupby("phase", sort=False)["host_ns"].sum() for own in frames if own is not None]
+    sums = [own.groupby("phase", sort=False)["host_ns"].sum() for own in frames]
     return phases_of(sums, SIDES, counts)
 
 

@@ -22,7 +22,7 @@ from sqlite_utils import Database
 from traceprof.errors import StoreError
 from traceprof.files import kind_of_no_file
 from traceprof.model.summary import SUMMARY
-from traceprof.store.declared import ensure_table
+from traceprof.store.declared import OF_RUN, ensure_table
 
 VARIABLE: Final = "TRACEPROF_RUNS"
 _FILE: Final = ("traceprof", "runs.db")
@@ -60,7 +60,7 @@ FIXED: Final = (
 )
 """The tables that are no declared ones."""
 
-_TABLES_1: Final = """
+_TABLES_1: Final = f"""
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, added TEXT NOT NULL,
     traceprof TEXT NOT NULL, origin TEXT NOT NULL, command TEXT NOT NULL, workload TEXT NOT NULL,
@@ -68,40 +68,34 @@ CREATE TABLE runs (
     devices_count INTEGER
 );
 CREATE TABLE labels (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, label TEXT NOT NULL,
-    value TEXT NOT NULL, PRIMARY KEY (run_id, label)
+    {OF_RUN}, label TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (run_id, label)
 ) WITHOUT ROWID;
 CREATE INDEX labels_by_value ON labels(label, value);
 CREATE TABLE environment (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, name TEXT NOT NULL,
-    value TEXT NOT NULL, PRIMARY KEY (run_id, name)
+    {OF_RUN}, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (run_id, name)
 ) WITHOUT ROWID;
 CREATE TABLE sources (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL,
-    path TEXT NOT NULL, format TEXT NOT NULL, n_bytes INTEGER, ranks TEXT NOT NULL,
-    PRIMARY KEY (run_id, "row")
+    {OF_RUN}, "row" INTEGER NOT NULL, path TEXT NOT NULL, format TEXT NOT NULL, n_bytes INTEGER,
+    ranks TEXT NOT NULL, PRIMARY KEY (run_id, "row")
 ) WITHOUT ROWID;
 CREATE TABLE notes (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, result TEXT NOT NULL,
-    "row" INTEGER NOT NULL, template TEXT NOT NULL, "values" TEXT NOT NULL,
-    PRIMARY KEY (run_id, result, "row")
+    {OF_RUN}, result TEXT NOT NULL, "row" INTEGER NOT NULL, template TEXT NOT NULL,
+    "values" TEXT NOT NULL, PRIMARY KEY (run_id, result, "row")
 ) WITHOUT ROWID;
 CREATE TABLE declarations (
     id INTEGER PRIMARY KEY, result TEXT NOT NULL, declaration TEXT NOT NULL UNIQUE
 );
 CREATE TABLE results (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, result TEXT NOT NULL,
-    "row" INTEGER NOT NULL, declaration_id INTEGER NOT NULL REFERENCES declarations(id),
-    PRIMARY KEY (run_id, result)
+    {OF_RUN}, result TEXT NOT NULL, "row" INTEGER NOT NULL,
+    declaration_id INTEGER NOT NULL REFERENCES declarations(id), PRIMARY KEY (run_id, result)
 ) WITHOUT ROWID;
 CREATE TABLE contents (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, result TEXT NOT NULL,
-    name TEXT NOT NULL, "table" TEXT NOT NULL, n_rows INTEGER NOT NULL, columns TEXT NOT NULL,
-    PRIMARY KEY (run_id, result, name)
+    {OF_RUN}, result TEXT NOT NULL, name TEXT NOT NULL, "table" TEXT NOT NULL,
+    n_rows INTEGER NOT NULL, columns TEXT NOT NULL, PRIMARY KEY (run_id, result, name)
 ) WITHOUT ROWID;
 CREATE TABLE scalars (
-    run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, result TEXT NOT NULL,
-    scalar TEXT NOT NULL, value, PRIMARY KEY (run_id, result, scalar)
+    {OF_RUN}, result TEXT NOT NULL, scalar TEXT NOT NULL, value,
+    PRIMARY KEY (run_id, result, scalar)
 ) WITHOUT ROWID;
 """
 

@@ -150,6 +150,8 @@ def _restored(found: dict[str, Any]) -> Any:
 
 
 _OWN: Final = ("run_id", "row")
+OF_RUN: Final = "run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE"
+"""How SQLite declares the run that a row belongs to, and goes with."""
 
 
 def table_name(result: str, table: str) -> str:
@@ -179,7 +181,7 @@ def ensure_table(database: Database, name: str, columns: Sequence[Column]) -> No
     known = _columns_of(database, name)
     if not known:
         lines = [
-            'run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE, "row" INTEGER NOT NULL',
+            f'{OF_RUN}, "row" INTEGER NOT NULL',
             *map(_declaration, columns),
             'PRIMARY KEY (run_id, "row")',
         ]

@@ -11,9 +11,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.comparison.curves import devices_of
 from traceprof.comparison.scaling.laws import Rate, mean_rate
-from traceprof.comparison.sides import shares_of
+from traceprof.comparison.sides import devices_of, shares_of
 from traceprof.measures.composition import NOT_IN_STEP, WAITING
 from traceprof.model.activity import IDLE
 from traceprof.model.results import Note

@@ -154,7 +154,7 @@ def _updates(ranks: Ranks) -> dict[int, Ints]:
 def _updates_of(trace: Trace) -> dict[int, Ints]:
     return {
         int(str(process)): np.sort(own["end_ns"].to_numpy(np.int64))
-        for process, own in _ours(trace.ranges, _UPDATE).groupby("process")
+        for process, own in of_recorder(trace.ranges, _UPDATE).groupby("process")
     }
 
 
@@ -280,14 +280,14 @@ def read_start(life: Attempt) -> Started | None:
     end_ns = _end_ns(life, ranges, zero)
 
     def spans(*wanted: str) -> Ints:
-        return _spans(_ours(ranges, *wanted), zero, end_ns)
+        return _spans(of_recorder(ranges, *wanted), zero, end_ns)
 
     steps = find_steps(trace).table
     work = _spans(steps, zero, end_ns)
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)
     # Where nothing was trained, of all that was loaded.
-    batches = batches_of_steps(trace) if len(steps) else _ours(trace.marks, "batch")
+    batches = batches_of_steps(trace) if len(steps) else of_recorder(trace.marks, "batch")
     return Started(
         life=life,
         work=work,
@@ -333,7 +333,7 @@ def _spans(table: pd.DataFrame, zero: int, end_ns: int) -> Ints:
     return np.asarray(found[np.argsort(found[:, 0], kind="stable")], np.int64)
 
 
-def _ours(table: pd.DataFrame, *names: str) -> pd.DataFrame:
+def of_recorder(table: pd.DataFrame, *names: str) -> pd.DataFrame:
     """Return the ranges or marks of our recorder that have one of ``names``."""
     is_ours = (table["domain"] == OWN_DOMAIN) & table["name"].isin(names)
     return table[is_ours.to_numpy()]
@@ -346,7 +346,7 @@ def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[
         numbers = named["epoch"].fillna(pd.Series(np.arange(len(named), dtype=float)))
         times = named[["start_ns", "end_ns"]] + zero
         return times.assign(epoch=numbers), bool(named["epoch"].notna().all())
-    own = _ours(trace.marks, "epoch")
+    own = of_recorder(trace.marks, "epoch")
     told = own.sort_values("start_ns").drop_duplicates("payload", keep="first")
     if len(told):
         starts = told["start_ns"].to_numpy(np.int64) + zero

@@ -43,11 +43,10 @@ def measures_of_run(
     ]
     known = [row for row in rows if np.isfinite(row[1])]
     frame = pd.DataFrame(known, columns=["measure", "value", "unit", "scope", "better"])
-    recorded = frame["measure"].isin(["world_size"])
     return frame.assign(
         unit=[str(unit) for unit in frame["unit"]],
         **_intervals(frame, tables["steps"]),
-        source=np.where(recorded, "recorded", "measured"),
+        source=np.where(frame["measure"] == "world_size", "recorded", "measured"),
     )
 
 
