@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.comparison import Comparison
 from traceprof.comparison.difference import difference_of, difference_result, matched_kernels
 from traceprof.comparison.judging import (
@@ -110,7 +108,6 @@ def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str])
 
 def _measures(base: Side, new: Side) -> Result:
     """Return the single numbers that both sides know."""
-    spec = MEASURES.tables[0]
     rows: list[dict[str, Any]] = []
     for row in base.runs[0].table("measures").to_dict("records"):
         name = str(row["measure"])
@@ -120,8 +117,7 @@ def _measures(base: Side, new: Side) -> Result:
         change = values[1] / values[0] - 1 if values[0] else float("nan")
         own = {key: row.get(key, "") for key in ("measure", "unit", "better", "scope")}
         rows.append({**own, "base": values[0], "new": values[1], "change_ratio": change})
-    table = spec.frame(pd.DataFrame(rows)) if rows else spec.frame()
-    return Result("measures", MEASURES, {"measures": table})
+    return Result("measures", MEASURES, {"measures": MEASURES.tables[0].frame(rows)})
 
 
 _OF_UNITS: Final = {
@@ -177,17 +173,13 @@ BRIEF: Final[Mapping[str, tuple[str, ...]]] = {
 """The results that a terminal, or a pull request, shows, without these of their columns."""
 
 
-_OF_HOSTS: Final = "phases"
-"""What tells why where nothing is known of devices."""
-
-
 def brief(found: Comparison) -> Comparison:
     """Return a comparison with the results that answer, their main columns alone."""
     results = {}
     difference = found.results.get("difference")
     knows_devices = difference is not None and len(difference.table) > 0
     for name, result in found.results.items():
-        if not knows_devices and name == _OF_HOSTS:
+        if not knows_devices and name == "phases":  # they tell why, of the hosts
             results[name] = result
         elif name in BRIEF:
             tables = {

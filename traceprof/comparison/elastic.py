@@ -126,13 +126,10 @@ def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Resul
     """Return what happened to the jobs."""
     rows: list[dict[str, Any]] = []
     for job, run in zip(jobs, runs, strict=True):
-        own = sorted([*_lives(run), *_epochs(run), *_events(run)], key=_when)
+        own = [*_lives(run), *_epochs(run), *_events(run)]
+        own.sort(key=lambda row: float(row["at_ns"]) if pd.notna(row["at_ns"]) else math.inf)
         rows += [{"run": job.name, "number": n, **row} for n, row in enumerate(own)]
     return _result(TIMELINE_NAME, TIMELINE, rows)
-
-
-def _when(row: Mapping[str, Any]) -> float:
-    return float(row["at_ns"]) if pd.notna(row["at_ns"]) else math.inf
 
 
 def _lives(run: Summary) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -109,7 +109,7 @@ def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) ->
         for one in judged.values()
     ]
     of_runs = any(one.difference.of_runs for one in judged.values())
-    table = JUDGED.tables[0].frame(pd.DataFrame(rows) if rows else ())
+    table = JUDGED.tables[0].frame(rows)
     scalars = {"per": base.unit, "of_runs": of_runs}
     return Result("judged", JUDGED, {"judged": table}, scalars, _method(judged, base, new))
 
@@ -205,8 +205,7 @@ def limits_of(
         UsageError: a measure is not known of both sides, or gets neither better nor worse.
     """
     rows = [_row(limit, judged, sides, better) for limit in limits]
-    table = LIMITS.tables[0].frame(pd.DataFrame(rows))
-    return Result("limits", LIMITS, {"limits": table})
+    return Result("limits", LIMITS, {"limits": LIMITS.tables[0].frame(rows)})
 
 
 def _row(
@@ -214,7 +213,7 @@ def _row(
     judged: Mapping[str, JudgedMeasure],
     sides: tuple[Side, Side],
     better: Mapping[str, str],
-) -> dict[str, object]:
+) -> dict[str, Any]:
     name = limit.measure
     if name in ("", "throughput", "time"):
         name = next((own for own in MAIN if own in judged), "")

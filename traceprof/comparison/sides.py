@@ -14,13 +14,12 @@ from traceprof.measures.rows import Floats, Ints
 from traceprof.model.summary import SUMMARY, Summary, is_accuracy
 
 STEP, TURN, WINDOW = "step", "iteration", "window"
-UNITS: Final = (STEP, TURN, WINDOW)
 """What times are told of: a step; a turn of a repeating pattern; the window as it is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """One or several runs of one side; ``unit`` is one of `UNITS`, the same on both sides."""
+    """One or several runs of one side; ``unit`` is STEP, TURN or WINDOW, the same of both."""
 
     runs: tuple[Summary, ...]
     unit: str = WINDOW

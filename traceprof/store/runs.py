@@ -46,17 +46,19 @@ def as_name(text: str) -> str:
     return f"run-{name.lstrip('#')}" if _NUMBER.fullmatch(name) else name
 
 
-def find_run(
-    text: str, known: Mapping[str, int], path: Path, *, exactly: bool = False
+def _find(
+    database: Database | None, text: str, path: Path, *, exactly: bool = False
 ) -> tuple[int, str]:
-    """Return the number and the name of the run that ``text`` means.
+    """Return the number and the name of the run that ``text`` means in the database ``path``.
 
     That is its name, its number, or, unless ``exactly`` is asked for, how its name and no other
-    begins. ``known`` are the numbers by name of those in the database ``path``.
+    begins.
 
     Raises:
         UsageError: there is none, or there are several.
     """
+    query = "SELECT name, id FROM runs ORDER BY id"
+    known: dict[str, int] = {} if database is None else dict(database.execute(query).fetchall())
     if text in known:
         return known[text], text
     by_number = {number: name for name, number in known.items()}
@@ -151,7 +153,7 @@ class Store:
             UsageError: there is none, or there are several.
         """
         with reading(self.path) as database:
-            number, _ = self._find(database, text)
+            number, _ = _find(database, text, self.path)
             assert database is not None
             return read_summary(database, number)
 
@@ -175,9 +177,9 @@ class Store:
             UsageError: there is no such run, or several, or it has no label that is to go.
         """
         if not self.path.exists():
-            self._find(None, text)
+            _find(None, text, self.path)
         with writing(self.path) as database:
-            number, name = self._find(database, text)
+            number, name = _find(database, text, self.path)
             for label in dropped:
                 gone = database.execute(
                     "DELETE FROM labels WHERE run_id = ? AND label = ?", [number, label]
@@ -197,20 +199,12 @@ class Store:
             UsageError: there is no such run.
         """
         if not self.path.exists():
-            self._find(None, texts[0])
+            _find(None, texts[0], self.path)
         with writing(self.path) as database:
-            found = dict(self._find(database, text, exactly=True) for text in texts)
+            found = dict(_find(database, text, self.path, exactly=True) for text in texts)
             for number in found:
                 database.execute("DELETE FROM runs WHERE id = ?", [number])
         return list(found.values())
-
-    def _find(
-        self, database: Database | None, text: str, *, exactly: bool = False
-    ) -> tuple[int, str]:
-        """Return the number and the name of the run that ``text`` names."""
-        query = "SELECT name, id FROM runs ORDER BY id"
-        known = {} if database is None else dict(database.execute(query).fetchall())
-        return find_run(text, known, self.path, exactly=exactly)
 
 
 def _add(database: Database, run: Summary, numbered: bool, replaces: bool) -> str:

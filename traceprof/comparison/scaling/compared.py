@@ -47,7 +47,7 @@ def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
             "efficiency_ratio": one.efficiency.value,
             "lost_to": one.largest_losses or "",
             "scaling": one.kind,
-            "printed_ratio": one.printed_ratio,
+            "printed_ratio": first.printed_percent / 100,
             "printed_is": one.printed_is,
             "low_ratio": one.efficiency.low,
             "high_ratio": one.efficiency.high,

@@ -324,11 +324,6 @@ class Measured:
         return tuple(Note.of("{loss} {lost:ratio}", loss=name, lost=lost) for lost, name in large)
 
     @property
-    def printed_ratio(self) -> float:
-        """The efficiency that the source prints."""
-        return self.cell.first.printed_percent / 100
-
-    @property
     def _rates(self) -> PrintedRates:
         if self.cell.first.is_factor:
             return PrintedRates(self.cell.rate.value, 1.0, self.cell.size)
