@@ -15,8 +15,8 @@ from traceprof.measures import facts
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.session.run import run_of
-from traceprof.viewer.panes import open_pane
-from traceprof.viewer.tables import TABLE_NAMES, Tables
+from traceprof.viewer.panes import Pane, open_pane
+from traceprof.viewer.tables import TABLE_NAMES, show_tables
 
 
 def _texts(component: Any) -> list[str]:
@@ -38,20 +38,20 @@ def _links(component: Any) -> list[str]:
     return _links(component.children) if hasattr(component, "children") else []
 
 
-def _tables() -> Tables:
+def _panes() -> list[Pane]:
     builder = TraceBuilder().kernel("k" * 100, 1_000_000, 1_500_000)
     builder.kernel("later", 1_700_000, 2_000_000)
-    return Tables([open_pane("<b>one</b>", run_of(Ranks.of(builder.build())))])
+    return [open_pane("<b>one</b>", run_of(Ranks.of(builder.build())))]
 
 
 def test_times_of_tables_lead_to_the_timeline() -> None:
-    (section,) = _tables().show("all", ["gaps"])
+    (section,) = show_tables(_panes(), "all", ["gaps"])
     # 200 µs of idleness after 500 µs, a quarter of it on each side.
     assert "#at=450000..750000&mark=500000..700000&device=0" in _links(section)
 
 
 def test_long_names_are_cut_and_whole_in_the_tooltip() -> None:
-    (section,) = _tables().show("0ns..600000ns", ["kernels"])
+    (section,) = show_tables(_panes(), "0ns..600000ns", ["kernels"])
     texts = _texts(section)
     assert "k" * 59 + "…" in texts
     assert "later" not in texts
@@ -59,17 +59,17 @@ def test_long_names_are_cut_and_whole_in_the_tooltip() -> None:
 
 
 def test_names_of_tables_that_do_not_exist_are_left_out() -> None:
-    (section,) = _tables().show(None, ["nothing", "../kernels"])
+    (section,) = show_tables(_panes(), None, ["nothing", "../kernels"])
     assert not [text for text in _texts(section) if "nothing" in text]
 
 
 def test_every_analysis_can_be_shown_or_says_why_not() -> None:
-    (section,) = _tables().show("  ", TABLE_NAMES)
+    (section,) = show_tables(_panes(), "  ", TABLE_NAMES)
     assert sum(text in TABLE_NAMES for text in _texts(section)) >= len(TABLE_NAMES)
 
 
 def test_small_further_tables_and_the_meaning_of_columns_are_shown() -> None:
-    (section,) = _tables().show("all", ["breakdown"])
+    (section,) = show_tables(_panes(), "all", ["breakdown"])
     assert {"H3", "P"} <= {type(child).__name__ for child in section.children[2].children}
     titles = [cell.title for cell in _all(section, html.Th)]
     assert "the length of the window, as far as it was recorded" in titles
@@ -80,12 +80,14 @@ def test_findings_come_with_the_verdict_in_the_words_of_the_page() -> None:
     for i in range(4):
         at = 1_000_000 * i
         builder.step(at, at + 1_000_000, i).kernel("gemm", at, at + 900_000)
-    tables = Tables([open_pane("one", run_of(Ranks.of(builder.build())))])
-    texts = _texts(tables.show(None, ["findings"]))
+    panes = [open_pane("one", run_of(Ranks.of(builder.build())))]
+    texts = _texts(show_tables(panes, None, ["findings"]))
     assert [text for text in texts if text.startswith("H100 (workload not known: ")]
     assert [text for text in texts if text.startswith("GPU-bound. A step of 1.000 ms is")]
     assert [text for text in texts if text.startswith("next: traceprof ")]
-    assert not [text for text in _texts(tables.show(None, ["kernels"])) if "GPU-bound" in text]
+    assert not [
+        text for text in _texts(show_tables(panes, None, ["kernels"])) if "GPU-bound" in text
+    ]
 
 
 def _all(component: Any, kind: type) -> list[Any]:
@@ -97,7 +99,7 @@ def _all(component: Any, kind: type) -> list[Any]:
 
 def test_a_run_shows_the_ranks_of_its_processes() -> None:
     run = run_of(place_run(make_run(Plan(n_ranks=2))))
-    (section,) = Tables([open_pane("run", run)]).show("all", ["steps"])
+    (section,) = show_tables([open_pane("run", run)], "all", ["steps"])
     heads = [text for cell in _all(section, html.Th) for text in _texts(cell)]
     assert "rank" in heads
     assert "process" not in heads
@@ -119,11 +121,11 @@ def test_another_window_computes_no_fact_of_the_whole_again(
         run_of(place_run(make_run(Plan(n_ranks=2)))),
         run_of(Ranks.of(make_run(Plan(n_ranks=1)).members[0].trace)),
     ):
-        tables = Tables([open_pane("run", run)])
-        tables.show("step:3", TABLE_NAMES)
+        panes = [open_pane("run", run)]
+        show_tables(panes, "step:3", TABLE_NAMES)
         before = Counter(computed)
         assert len(before) > 20
-        tables.show("step:4", TABLE_NAMES)
-        tables.show("first:1s", TABLE_NAMES)
+        show_tables(panes, "step:4", TABLE_NAMES)
+        show_tables(panes, "first:1s", TABLE_NAMES)
         assert computed == before
         assert set(computed.values()) == {1}

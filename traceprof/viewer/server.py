@@ -29,7 +29,7 @@ from traceprof.render.escape import html_text, plain_text
 from traceprof.units import format_count, format_duration
 from traceprof.viewer.panes import Pane
 from traceprof.viewer.routes import add_pairs, add_routes
-from traceprof.viewer.tables import DEFAULT_TABLES, TABLE_NAMES, Differences, Tables
+from traceprof.viewer.tables import DEFAULT_TABLES, TABLE_NAMES, Differences, show_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def make_app(panes: Sequence[Pane]) -> Any:
         compress=False,
     )
     app.layout = _layout(panes)
-    _add_callbacks(app, Tables(panes), Differences(panes))
+    _add_callbacks(app, panes)
     return app
 
 
@@ -273,7 +273,8 @@ def _pane(place: int, pane: Pane) -> html.Div:
     )
 
 
-def _add_callbacks(app: Any, tables: Tables, differences: Differences) -> None:
+def _add_callbacks(app: Any, panes: Sequence[Pane]) -> None:
+    differences = Differences(panes)
     app.clientside_callback(
         ClientsideFunction("traceprof", "recall"),
         Output("window", "value"),
@@ -290,11 +291,10 @@ def _add_callbacks(app: Any, tables: Tables, differences: Differences) -> None:
 
     def show(window: Any, names: Any) -> Any:
         chosen = [name for name in names if isinstance(name, str)] if names else []
-        return tables.show(window if isinstance(window, str) else None, chosen)
+        return show_tables(panes, window if isinstance(window, str) else None, chosen)
 
-    app.callback(Output("tables", "children"), Input("window", "value"), Input("names", "value"))(
-        show
-    )
+    inputs = Input("window", "value"), Input("names", "value")
+    app.callback(Output("tables", "children"), *inputs)(show)
 
     def differ(window: Any) -> Any:
         return differences.show(window if isinstance(window, str) else None)

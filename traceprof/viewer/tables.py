@@ -41,17 +41,13 @@ _MAX_NAME: Final = 60
 _MAX_SENTENCE: Final = 300
 
 
-class Tables:
-    """Answers about windows of the panes; the last windows are kept with their runs."""
-
-    def __init__(self, panes: Sequence[Pane]) -> None:
-        self._panes = panes
-
-    def show(self, window: str | None, names: Sequence[str]) -> list[html.Section]:
-        """Return one section per run: the analyses ``names`` within ``window``, as text."""
-        text = window_text(window)
-        known = [name for name in names if name in TABLE_NAMES]
-        return [_section(place, pane, text, known) for place, pane in enumerate(self._panes)]
+def show_tables(
+    panes: Sequence[Pane], window: str | None, names: Sequence[str]
+) -> list[html.Section]:
+    """Return one section per run: the analyses ``names`` within ``window``, as text."""
+    text = window_text(window)
+    known = [name for name in names if name in TABLE_NAMES]
+    return [_section(place, pane, text, known) for place, pane in enumerate(panes)]
 
 
 def window_text(window: str | None) -> str | None:
