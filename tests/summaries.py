@@ -159,7 +159,7 @@ def kernels_result() -> Result:
     return Result(
         "kernels",
         KERNELS,
-        {"kernels": frame, "classes": KERNELS.table("classes").frame()},
+        {"kernels": frame, "classes": KERNELS.table("classes").to_frame().frame()},
         {"median_ns": 12, "best": None},
         (Note.of("{lost:ns} lost", lost=(1 << 60) + 1),),
     )

@@ -48,7 +48,7 @@ SPEC = ResultSpec.of('''
 
 
 def measure(trace):
-    counts = trace.kernels.groupby("stream").size()
+    counts = trace.kernels.to_frame().groupby("stream").size()
     frame = counts.rename("kernel_count").reset_index()
     return Result("fake", SPEC, {"streams": frame}, notes=(Note("counted"),))
 
@@ -79,7 +79,7 @@ def test_a_format_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(formats, "FORMATS", (*FORMATS, fake))
     path = tmp_path / "trace.anything"
     path.write_text("FAKE gemm")
-    assert open_trace(path).kernels["name"].tolist() == ["gemm"]
+    assert open_trace(path).kernels.to_frame()["name"].tolist() == ["gemm"]
     printed = CliRunner().invoke(app, ["kernels", str(path), "--csv"])
     assert printed.stdout.splitlines()[1].startswith("gemm,gemm,1,10")
 
@@ -110,12 +110,12 @@ def test_an_analysis_is_one_module(fake_analysis: str, tmp_path: Path) -> None:
     assert [note["text"] for note in answer["notes"]] == ["counted"]
     assert "kernel" in CliRunner().invoke(app, ["show", fake_analysis, path]).stdout
     assert "fake" in CliRunner().invoke(app, ["show"]).stdout
-    assert tp.open(path).fake().table["kernel_count"].tolist() == [2]
+    assert tp.open(path).fake().table.to_frame()["kernel_count"].tolist() == [2]
 
 
 def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def check(context: Context) -> Iterator[Finding]:
-        claim = context.kernel_claim(context.kernels.by_name)
+        claim = context.kernel_claim(context.kernels.to_frame().by_name)
         title = Note.of("fake: {share:ratio} of the time", share=context.share(claim))
         yield Finding(title, (claim,), Kind.MEASURED, (), "do it", "it is fake")
 

@@ -66,7 +66,7 @@ def test_it_opens_has_windows_tables_queries_and_compares(executed: Any) -> None
     table = _numbers(_shown(executed, "steady.breakdown()")["text/html"], "all devices")
     assert f"{total['compute_ns'] / 1e6:.1f} ms" in table
     advice = _shown(executed, "before.findings()")["text/html"]
-    first = before.findings().table.iloc[0]
+    first = before.findings().table.to_frame().iloc[0]
     assert advice.count("<li><b>") == 2
     assert f"saves {first['saving_ns'] / 1e6:.3f} ms (23.7 %, measured)" in advice
     assert f"--window {first['window']}" in advice
@@ -150,4 +150,6 @@ def test_the_fixtures_are_what_their_script_makes() -> None:
         kept = tp.open(TRACES / f"{name}.sqlite.gz", cache=False).within("all").trace()
         for table in ("kernels", "copies", "ranges"):
             columns = ["start_ns", "end_ns", "process"]
-            assert np.array_equal(kept.table(table)[columns], made.table(table)[columns])
+            assert np.array_equal(
+                kept.table(table).to_frame()[columns], made.table(table).to_frame()[columns]
+            )

@@ -36,7 +36,7 @@ def test_every_table_is_a_method_and_nothing_else_bears_its_name(folder: Path) -
     assert not set(names) & set(dir(tp.Run))
     assert set(names) <= set(dir(run))
     assert run.step_phases().name == "step-phases"
-    assert run.ranks().table["rank"].tolist() == [0, 1]
+    assert run.ranks().table.to_frame()["rank"].tolist() == [0, 1]
     with pytest.raises(AttributeError, match="a run has no 'brekdown'; analyses are alignment, "):
         run.brekdown()
 
@@ -48,20 +48,20 @@ def test_a_step_is_explained(folder: Path) -> None:
         "step 5",
         "step 4",
     )
-    assert found.table["difference_ns"].sum() == found.scalars["difference_ns"]
+    assert found.table.to_frame()["difference_ns"].sum() == found.scalars["difference_ns"]
 
 
 def test_a_run_is_a_file_a_folder_or_files(folder: Path) -> None:
     files = sorted(folder.iterdir())
     for paths, n_devices in ((str(folder), 2), (folder, 2), (files, 2), (files[0], 1)):
-        assert len(tp.open(paths).within("all").breakdown().table) == n_devices
+        assert len(tp.open(paths).within("all").breakdown().table.to_frame()) == n_devices
 
 
 def test_what_the_trace_cannot_know_is_a_keyword(folder: Path) -> None:
     rules = folder / "rules.toml"
     rules.write_text('[[rule]]\nactivity = "communication"\npattern = ".*"\n')
     run = tp.open(folder, rules=rules, warmup=3, gpu="h100-sxm", align="none")
-    assert run.within("all").breakdown().table["compute_ns"].tolist() == [0, 0]
+    assert run.within("all").breakdown().table.to_frame()["compute_ns"].tolist() == [0, 0]
     assert run.steps().scalars["steady_count"] == 14
     with pytest.raises(UsageError, match="align 'sundial': expected one of auto, "):
         tp.open(folder, align="sundial")

@@ -179,7 +179,7 @@ class Runs:
 
     def list(self, **labels: str) -> pd.DataFrame:
         """Return the runs that have all of ``labels``, with their key measures."""
-        return list_of_runs(self._store, labels).results["runs"].table
+        return list_of_runs(self._store, labels).results["runs"].to_frame()
 
     def get(self, name: str) -> Summary:
         """Return what was kept of a run: by its name, its number, or how its name begins.
@@ -251,7 +251,7 @@ class Comparison(PlainComparison):
         """
         for result in self.results.values():
             if name in result.tables:
-                return result.tables[name]
+                return result.to_frame(name)
         raise KeyError(name)
 
     def __repr__(self) -> str:

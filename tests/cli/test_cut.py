@@ -59,7 +59,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_window_becomes_a_trace(trace: Path, tmp_path: Path) -> None:
     done = cut(trace, "-w", "20ms..40ms", "-o", tmp_path / "part.sqlite")
     assert "wrote" in done.stderr
-    assert len(open_trace(tmp_path / "part.sqlite").kernels) == 2
+    assert len(open_trace(tmp_path / "part.sqlite").kernels.to_frame()) == 2
     with closing(sqlite3.connect(tmp_path / "part.sqlite")) as connection:
         ((text, source),) = connection.execute("SELECT windowText, source FROM TRACEPROF_CUT")
     assert (text, source) == ("20ms..40ms", "whole.sqlite")
@@ -70,7 +70,7 @@ def test_a_window_on_the_own_clock_needs_no_reading(
 ) -> None:
     monkeypatch.setattr("traceprof.session.run.open_ranks", None)
     cut(trace, "-w", f"@{20 * MS}..@{40 * MS}", "-o", tmp_path / "part.sqlite")
-    assert len(open_trace(tmp_path / "part.sqlite").kernels) == 2
+    assert len(open_trace(tmp_path / "part.sqlite").kernels.to_frame()) == 2
 
 
 def test_what_is_there_is_not_replaced(trace: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_is_there_is_not_replaced(trace: Path, tmp_path: Path) -> None:
     cut(trace, "-w", "all", "-o", part, code=2)
     assert part.read_text() == "mine"
     cut(trace, "-w", "all", "-o", part, "--force")
-    assert len(open_trace(part).kernels) == 6
+    assert len(open_trace(part).kernels.to_frame()) == 6
     assert "is what is read" in cut(trace, "-o", trace, "--force", code=2).stderr
 
 
@@ -102,8 +102,8 @@ def test_each_step_is_a_file(trace: Path, tmp_path: Path) -> None:
     cut(trace, "--split", "step", "-o", tmp_path / "steps")
     files = sorted((tmp_path / "steps").iterdir())
     assert [file.name for file in files] == [f"step-{n}.sqlite" for n in range(6)]
-    assert [len(open_trace(file).kernels) for file in files] == [1] * 6
-    assert [int(open_trace(file).kernels["start_ns"][0]) // MS for file in files] == [
+    assert [len(open_trace(file).kernels.to_frame()) for file in files] == [1] * 6
+    assert [int(open_trace(file).kernels.to_frame()["start_ns"][0]) // MS for file in files] == [
         *range(1, 60, 10)
     ]
     for number, file in enumerate(files):
@@ -125,7 +125,7 @@ def test_a_run_becomes_a_run(run: Path, tmp_path: Path) -> None:
     ]
     assert manifest["world_size"] == 2
     found = api.open(tmp_path / "part").within("all").trace()
-    assert len(found.kernels) == 4
+    assert len(found.kernels.to_frame()) == 4
 
 
 def test_ranks_can_be_chosen(run: Path, tmp_path: Path) -> None:
@@ -153,13 +153,18 @@ def test_lists_of_numbers_are_checked(trace: Path, tmp_path: Path) -> None:
 
 
 def test_devices_are_those_of_the_run_whatever_files_call_them(run: Path, tmp_path: Path) -> None:
-    listed = api.open(run).within("all").trace().devices
+    listed = api.open(run).within("all").trace().devices.to_frame()
     assert listed["device"].tolist() == [0, 1]
-    assert {len(open_trace(file).kernels) for file in run.iterdir()} == {6}
-    assert {int(d) for file in run.iterdir() for d in open_trace(file).kernels["device"]} == {0}
+    assert {len(open_trace(file).kernels.to_frame()) for file in run.iterdir()} == {6}
+    assert {
+        int(d) for file in run.iterdir() for d in open_trace(file).kernels.to_frame()["device"]
+    } == {0}
     cut(run, "-w", "all", "--devices", "1", "-o", tmp_path / "part")
     counts = {
-        file.name: (len(open_trace(file).kernels), len(open_trace(file).ranges))
+        file.name: (
+            len(open_trace(file).kernels.to_frame()),
+            len(open_trace(file).ranges.to_frame()),
+        )
         for file in (tmp_path / "part").glob("*.sqlite")
     }
     assert counts == {"rank0.sqlite": (0, 6), "rank1.sqlite": (6, 6)}
@@ -173,9 +178,9 @@ def test_what_was_recorded_stays_recorded_where_nothing_of_it_is(
     """Between kernels and ranges there is neither, which is not: not recorded."""
     cut(trace, "-w", window, "-o", tmp_path / "part.sqlite")
     part = open_trace(tmp_path / "part.sqlite")
-    assert len(part.kernels) == len(part.ranges) == 0
+    assert len(part.kernels.to_frame()) == len(part.ranges.to_frame()) == 0
     assert part.recorded >= {"kernels", "copies", "api_calls", "ranges"}
-    assert part.devices["used"].tolist() == [1]
+    assert part.devices.to_frame()["used"].tolist() == [1]
     within = api.open(tmp_path / "part.sqlite").within(f"@{91 * MS // 10}..@{92 * MS // 10}")
     breakdown = within.breakdown().to_frame()
     assert breakdown["idle_ns"].tolist() == breakdown["duration_ns"].tolist() == [100_000]
@@ -194,5 +199,5 @@ def test_what_was_not_asked_for_is_not_said_to_be_none(trace: Path, tmp_path: Pa
 
 def test_python_cuts_too(trace: Path, tmp_path: Path) -> None:
     api.open(trace).within("20ms..40ms").cut(tmp_path / "part.sqlite", clip=True)
-    kernels = open_trace(tmp_path / "part.sqlite").kernels
+    kernels = open_trace(tmp_path / "part.sqlite").kernels.to_frame()
     assert len(kernels) == 2

@@ -108,14 +108,14 @@ def test_the_fewest_devices_are_the_base_whatever_the_order() -> None:
     runs = [a_run("n128", [0.8], 1, devices=128), a_run("n8", [0.8], 4, devices=8)]
     found = accuracy([a_run("unknown", [0.8], 2), *runs], target=0.8)
     assert reached(found).index.tolist() == ["n8", "n128", "unknown"]
-    assert found.results["speedup"].table["time_speedup"].tolist() == [1, 4, 2]
+    assert found.results["speedup"].table.to_frame()["time_speedup"].tolist() == [1, 4, 2]
 
 
 @pytest.mark.parametrize("base", ["n128", "128"])
 def test_another_base_may_be_named(base: str) -> None:
     runs = [a_run("n8", [0.8], 4, devices=8), a_run("n128", [0.8], 1, devices=128)]
     found = accuracy(runs, target=0.8, base=base)
-    assert found.results["speedup"].table["time_speedup"].tolist() == [1, 1 / 4]
+    assert found.results["speedup"].table.to_frame()["time_speedup"].tolist() == [1, 1 / 4]
     with pytest.raises(UsageError, match=r"n8 .8 devices., n128"):
         accuracy(runs, target=0.8, base="n12")
 
@@ -124,7 +124,7 @@ def test_speed_ups_of_time_and_of_throughput() -> None:
     base = a_run("one", [0.5, 0.8], 10, devices=8, rate=100, batch=10)
     many = a_run("many", [0.5, 0.6, 0.7, 0.8], 1, devices=64, rate=1000, batch=80, printed=5000)
     found = accuracy([base, many], target=0.8)
-    row = found.results["speedup"].table.to_dict("records")[1]
+    row = found.results["speedup"].table.to_frame().to_dict("records")[1]
     assert row["time_speedup"] == 5 and row["time_efficiency_ratio"] == 5 / 8
     assert row["rate_speedup"] == 10 and row["rate_efficiency_ratio"] == 10 / 8
     assert row["work_factor"] == 2
@@ -144,7 +144,7 @@ def test_runs_of_the_same_labels_are_repeats() -> None:
         30 * S,
         40 * S,
     ]
-    assert found.results["speedup"].table["time_speedup"].tolist() == [1, 3]
+    assert found.results["speedup"].table.to_frame()["time_speedup"].tolist() == [1, 3]
 
 
 def test_runs_of_which_nothing_is_known_are_no_repeats() -> None:
@@ -210,7 +210,7 @@ def test_resnet_of_mlperf_on_1_to_527_nodes() -> None:
     # The clock of the benchmark stops up to a millisecond after the evaluation.
     assert (table["time_to_train_ns"] - table["time_ns"]).between(0, 1_000_000).all()
     assert table["epochs"].tolist() == [35, 35, 56, 86]
-    speedup = found.results["speedup"].table
+    speedup = found.results["speedup"].table.to_frame()
     assert speedup["time_speedup"].round(1).tolist() == [1, 6.3, 53.7, 89.3]
     assert speedup["rate_speedup"].round(1).tolist() == [1, 6.2, 86.8, 232.8]
     assert speedup["remark"].notna().tolist() == [False, False, False, True]

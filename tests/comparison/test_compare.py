@@ -37,7 +37,7 @@ def row(found: Comparison, result: str, key: str, value: str, table: str | None 
 
 
 def exceeded(found: Comparison) -> list[bool]:
-    return found.results["limits"].table["is_exceeded"].tolist()
+    return found.results["limits"].table.to_frame()["is_exceeded"].tolist()
 
 
 def adds_up(found: Comparison) -> None:
@@ -64,7 +64,7 @@ def test_six_percent_are_found_and_explained() -> None:
     judged = row(found, "judged", "measure", "samples_per_s")
     assert judged["verdict"] == "worse"
     assert judged["low_ratio"] <= 1 / 1.06 - 1 <= judged["high_ratio"]
-    cause = found.results["difference"].table.iloc[0]
+    cause = found.results["difference"].table.to_frame().iloc[0]
     assert (cause["part"], cause["kind"], cause["name"]) == ("compute", "kernel", FLASH)
     assert cause["state"] == "changed"
     assert cause["longer_ns"] == cause["difference_ns"]
@@ -114,7 +114,7 @@ def test_the_same_run_does_not_differ_from_itself() -> None:
     found = one(run, run)
     adds_up(found)
     assert found.results["difference"].scalars["difference_ns"] == 0
-    assert set(found.results["kernels"].table["state"]) == {"same"}
+    assert set(found.results["kernels"].table.to_frame()["state"]) == {"same"}
     assert "settings" not in found.results
     assert sentences(found.verdict)[0].startswith("No difference is shown between run and run")
 
@@ -140,7 +140,7 @@ def test_kernels_that_are_new_or_gone_are_called_so() -> None:
     kernels["void at::native::reduce_kernel<512, 1>(int)"] = 4 * MS
     found = one(Program().summary("base"), Program(kernels=kernels).summary("new"))
     adds_up(found)
-    states = found.results["kernels"].table.set_index("name")["state"].to_dict()
+    states = found.results["kernels"].table.to_frame().set_index("name")["state"].to_dict()
     assert states[LAYOUT] == "gone"
     assert states["void at::native::reduce_kernel<512, 1>(int)"] == "new"
     gone = row(found, "difference", "name", LAYOUT, "causes")
@@ -157,7 +157,7 @@ def test_a_kernel_that_a_new_library_calls_otherwise_is_the_same() -> None:
     new = Program(kernels=kernels, settings={"cudnn": "9.5.1"}).summary("new")
     found = one(base, new)
     adds_up(found)
-    cause = found.results["difference"].table.iloc[0]
+    cause = found.results["difference"].table.to_frame().iloc[0]
     assert (cause["name"], cause["base_name"], cause["state"]) == (renamed, GEMM, "renamed")
     assert cause["longer_ns"] == cause["difference_ns"]
     assert -10 * MS - 1 <= cause["difference_ns"] <= -10 * MS + 1
@@ -202,9 +202,9 @@ def said_of(found: Comparison) -> str:
 def test_what_spoils_the_comparison_is_said_first() -> None:
     base = Program().summary("base")
     new = Program(format="kineto", batch=64, settings={"torch": "2.9"}).summary("new")
-    new = replace(new, environment={**new.environment, "gpu": "NVIDIA B200"})
+    new = replace(new, environment={**new.environment.to_frame(), "gpu": "NVIDIA B200"})
     found = one(base, new)
-    settings = found.results["settings"].table
+    settings = found.results["settings"].table.to_frame()
     assert settings["spoils"].tolist() == sorted(settings["spoils"], reverse=True)
     spoiling = settings.loc[settings["spoils"].astype(bool), "setting"].tolist()
     assert spoiling == ["profiler", "batch_count", "global_batch_count", "gpu"]
@@ -236,7 +236,7 @@ def test_a_limit_on_what_is_not_judged_goes_by_the_numbers_and_says_so() -> None
     base, new = Program().summary("base"), Program(idle_ns=8 * MS).summary("new")
     found = one(base, new, "idle_ratio=50%", "utilisation_ratio=5%", "step_period_ns=3%")
     assert exceeded(found) == [True, False, True]
-    why = sentences(found.results["limits"].table["why"])
+    why = sentences(found.results["limits"].table.to_frame()["why"])
     assert why[0] == "the numbers alone: how much runs differ in it is not known"
     assert why[1:] == [why[0], "beyond the limit, and a difference is shown"][1:]
     with pytest.raises(UsageError, match="neither better nor worse"):
@@ -268,7 +268,9 @@ def test_few_steps_are_told_and_not_judged_but_a_limit_still_holds() -> None:
     assert "too few to tell that from chance" in sentences(found.verdict)[0]
     assert row(found, "judged", "measure", "step_period_ns")["verdict"] == "not judged"
     assert exceeded(found) == [True]
-    assert sentences(found.results["limits"].table["why"])[0].startswith("the numbers alone")
+    assert sentences(found.results["limits"].table.to_frame()["why"])[0].startswith(
+        "the numbers alone"
+    )
 
 
 def test_several_runs_of_each_are_the_unit() -> None:
@@ -293,12 +295,12 @@ def test_ranks_are_held_against_ranks() -> None:
     def run(name: str, slow: float) -> Summary:
         parts = []
         for rank, factor in enumerate((1.0, slow)):
-            own = of_steps(name, np.full(8, 1e8 * factor)).table("steps")
+            own = of_steps(name, np.full(8, 1e8 * factor)).table("steps").to_frame()
             parts.append(own.assign(rank=rank))
         steps = pd.concat(parts, ignore_index=True)
         return replace(of_steps(name, np.ones(8)), tables={"steps": steps})
 
-    ranks = one(run("base", 1.0), run("new", 1.2)).results["ranks"].table
+    ranks = one(run("base", 1.0), run("new", 1.2)).results["ranks"].table.to_frame()
     assert ranks["rank"].tolist() == [0, 1]
     # The step that is cut is in these means: 8 of 9 are whole.
     assert ranks["period_change_ratio"].tolist() == pytest.approx([0.0, 0.2], abs=1e-6)

@@ -74,19 +74,19 @@ FIXED = job("fixed", [28, 10, 10, 10, 10, 10, 10, 10], [("setup", 6, None)], tot
 def seconds(result, *names):
     return [
         tuple(round(value / S, 6) for value in row)
-        for row in result.table[list(names)].to_numpy(float)
+        for row in result.table.to_frame()[list(names)].to_numpy(float)
     ]
 
 
 def test_what_a_restart_cost_and_what_explains_it():
     result = elastic([ELASTIC]).results["restarts"]
-    assert result.table["epoch"].tolist() == [3, 7]
+    assert result.table.to_frame()["epoch"].tolist() == [3, 7]
     assert seconds(result, "lost_ns", "initialisation_ns", "unexplained_ns", "beyond_ns") == [
         (12, 3, 7, 60 - 12 - 15),
         (4, 1, 3, 40 - 4 - 15),
     ]
-    assert result.table["setup_ns"].tolist()[0] == 2 * S
-    assert result.table["setup_ns"].isna().tolist() == [False, True]
+    assert result.table.to_frame()["setup_ns"].tolist()[0] == 2 * S
+    assert result.table.to_frame()["setup_ns"].isna().tolist() == [False, True]
     assert result.scalars == {
         "lost_ns": 16 * S,
         "explained_ns": 6 * S,
@@ -98,13 +98,24 @@ def test_a_typical_epoch_follows_and_precedes_where_none_does():
     epochs = elastic([ELASTIC]).results["epochs"]
     # Epoch 0 warms up; of 4, 5 and 6 the middle one is typical for 3, and for 7, the last.
     assert seconds(epochs, "typical_ns") == [(10,)] * 3 + [(15,)] * 5
-    assert epochs.table["typical_of"].tolist() == ["1–2"] * 3 + ["4–6"] * 5
+    assert epochs.table.to_frame()["typical_of"].tolist() == ["1–2"] * 3 + ["4–6"] * 5
     assert seconds(epochs, "beyond_ns")[0] == (20,)
-    assert epochs.table["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.35, 0.4, 0.5, 0.6, 0.45]
+    assert epochs.table.to_frame()["accuracy"].tolist() == [
+        0.1,
+        0.2,
+        0.3,
+        0.35,
+        0.4,
+        0.5,
+        0.6,
+        0.45,
+    ]
 
 
 def test_the_parts_add_up_to_the_total():
-    parts = elastic([ELASTIC]).results["parts"].table.set_index("part")["duration_ns"] / S
+    parts = (
+        elastic([ELASTIC]).results["parts"].table.to_frame().set_index("part")["duration_ns"] / S
+    )
     assert parts.to_dict() == {
         "set-up": 5,
         "epochs, as long as typical": 3 * 10 + 5 * 15,
@@ -128,15 +139,15 @@ def test_two_jobs_stand_side_by_side():
         (10, 10, 0),
         (10, 60, 50),
     ]
-    parts = comparison.results["parts"].table.set_index("part")
+    parts = comparison.results["parts"].table.to_frame().set_index("part")
     assert parts.loc["total", "difference_ns"] == 100 * S
     assert parts.drop("total")["difference_ns"].sum() == pytest.approx(100 * S)
     first = comparison.verdict[0]
     assert (first.values["run"], first.values["base"]) == ("elastic", "fixed")
     assert (first.values["more"], first.values["word"]) == (100 * S, "more")
     # Which job restarted is told only where several did.
-    assert "run" not in comparison.results["restarts"].table
-    assert set(comparison.results[TIMELINE_NAME].table["run"]) == {"elastic", "fixed"}
+    assert "run" not in comparison.results["restarts"].table.to_frame()
+    assert set(comparison.results[TIMELINE_NAME].table.to_frame()["run"]) == {"elastic", "fixed"}
 
 
 def test_epochs_that_nothing_explains_are_named():
@@ -164,7 +175,7 @@ def test_what_is_left_over_is_told_once():
 
 def test_a_job_that_never_restarted():
     comparison = elastic([FIXED])
-    assert comparison.results["restarts"].table.empty
+    assert comparison.results["restarts"].table.to_frame().empty
     assert comparison.verdict[-1].text == "no restart of {run} is told"
 
 
@@ -177,7 +188,7 @@ def test_a_log_that_tells_of_restarts_without_their_cost():
     comparison = elastic([run])
     assert "but not what they cost" in comparison.verdict[-1].text
     assert "parts" not in comparison.results
-    assert comparison.results[TIMELINE_NAME].table["what"].tolist() == ["restart"]
+    assert comparison.results[TIMELINE_NAME].table.to_frame()["what"].tolist() == ["restart"]
 
 
 @pytest.mark.parametrize("runs", [[], [FIXED] * 3, [Summary("nothing")]])
@@ -189,15 +200,15 @@ def test_what_is_no_job_is_refused(runs):
 def test_a_recorded_job(tmp_path):
     """Its lost time lies before the epoch that begins again, not in it."""
     comparison = elastic([summarise(open_run([write_job(tmp_path / "job")]))])
-    (row,) = comparison.results["restarts"].table.to_dict("records")
+    (row,) = comparison.results["restarts"].table.to_frame().to_dict("records")
     assert (row["epoch"], row["life"], row["why"]) == (1, 1, "a rank failed")
     assert (row["ranks_before_count"], row["ranks_after_count"]) == (2, 1)
     assert round(row["lost_ns"] / S, 3) == 7.5
     assert abs(row["unexplained_ns"]) < S / 1000
-    epochs = comparison.results["epochs"].table
+    epochs = comparison.results["epochs"].table.to_frame()
     assert epochs["epoch"].tolist() == [0, 1, 2]
     assert epochs["lost_ns"].tolist() == [0, 0, 0]
-    parts = comparison.results["parts"].table.set_index("part")["duration_ns"] / S
+    parts = comparison.results["parts"].table.to_frame().set_index("part")["duration_ns"] / S
     assert parts["total"] == 17
     assert parts["lost: agents meeting"] == pytest.approx(3.6)
     assert parts["lost: steps made again"] == pytest.approx(0.9)
@@ -212,4 +223,6 @@ def test_the_chart_has_a_lane_for_each_rank_and_bars_of_their_length(tmp_path):
     assert "a rank failed" in chart
     assert "epoch 2, life 1" in chart
     without = comparison.results[TIMELINE_NAME]
-    assert elastic_chart(without.with_table(without.table.assign(at_ns=float("nan")))) == ""
+    assert (
+        elastic_chart(without.with_table(without.table.to_frame().assign(at_ns=float("nan")))) == ""
+    )

@@ -12,7 +12,7 @@ from traceprof.comparison.comparing import compare
 
 def metrics(base: list[list[float]], new: list[list[float]], metric: str = "top1") -> Any:
     sides = [[a_run(str(i), own, metric=metric) for i, own in enumerate(s)] for s in (base, new)]
-    return compare(sides[0], sides[1]).results["metrics"].table.to_dict("records")
+    return compare(sides[0], sides[1]).results["metrics"].table.to_frame().to_dict("records")
 
 
 def test_last_and_best_of_both() -> None:

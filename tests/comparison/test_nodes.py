@@ -33,7 +33,7 @@ def rank(run: str, number: int, **more: Any) -> NodeIterations:
 def rows_of(*ranks: NodeIterations, name: str = "nodes") -> list[dict[str, Any]]:
     return [
         {str(key): value for key, value in row.items()}
-        for row in nodes(ranks).results[name].table.to_dict("records")
+        for row in nodes(ranks).results[name].table.to_frame().to_dict("records")
     ]
 
 

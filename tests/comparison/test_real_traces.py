@@ -40,7 +40,7 @@ def test_a_kernel_that_takes_longer_on_all_ranks_is_found_to_the_ns(
     assert changed_copy(torchrec, tmp_path / "copy", KERNEL, longer_us=STEP_US) == 12
     found = compared(torchrec, tmp_path / "copy", "step_period_ns=1%")
     adds_up(found)
-    cause = found.results["difference"].table.iloc[0]
+    cause = found.results["difference"].table.to_frame().iloc[0]
     assert (cause["kind"], cause["name"], cause["state"]) == ("kernel", KERNEL, "changed")
     # The clocks of the ranks are aligned anew, and their drift corrected: a few ns in 20 ms.
     assert abs(cause["difference_ns"] - STEP_US * 1000) <= 100
@@ -53,7 +53,7 @@ def test_a_kernel_that_takes_longer_on_all_ranks_is_found_to_the_ns(
     # Three steps, of which the last period is cut: numbers are told, nothing is judged.
     assert "too few to tell that from chance" in said[0]
     assert f"kernel {KERNEL} (each longer) +20.00 ms" in said[-1]
-    assert found.results["limits"].table["is_exceeded"].tolist() == [True]
+    assert found.results["limits"].table.to_frame()["is_exceeded"].tolist() == [True]
 
 
 def test_a_kernel_that_was_renamed_is_matched_by_class_and_place(
@@ -65,7 +65,7 @@ def test_a_kernel_that_was_renamed_is_matched_by_class_and_place(
     kernel = row(found, "kernels", "name", "gemm_f32_sm70_tile32x128_v2")
     assert (kernel["base_name"], kernel["state"]) == (KERNEL, "renamed")
     assert kernel["difference_ns"] == 0
-    states = set(found.results["kernels"].table["state"])
+    states = set(found.results["kernels"].table.to_frame()["state"])
     assert states == {"same", "renamed"}
     assert found.results["difference"].scalars["difference_ns"] == 0
 
@@ -88,10 +88,10 @@ def test_before_and_after_of_two_gpus_is_explained_as_a_sum() -> None:
         "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)",
     )
     assert kernel["base_ns"] * 32 == pytest.approx(25_179_513)
-    assert set(found.results["kernels"].table["state"]) <= {"same", "changed"}
+    assert set(found.results["kernels"].table.to_frame()["state"]) <= {"same", "changed"}
     # 16 and 14 turns that differ among themselves by more than that.
-    assert found.results["judged"].table["verdict"].tolist() == ["no difference shown"]
-    assert found.results["limits"].table["is_exceeded"].tolist() == [False]
+    assert found.results["judged"].table.to_frame()["verdict"].tolist() == ["no difference shown"]
+    assert found.results["limits"].table.to_frame()["is_exceeded"].tolist() == [False]
 
 
 @pytest.mark.parametrize(

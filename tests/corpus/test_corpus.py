@@ -49,8 +49,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answered(path: Path) -> tuple[int, str]:
     """Return the ns of kernels, and all that the table of what is suspicious says."""
     run = traceprof.open(path)
-    table = run.breakdown().table
-    suspicions = run.quality().tables["suspicions"]
+    table = run.breakdown().table.to_frame()
+    suspicions = run.quality().tables["suspicions"].to_frame()
     told = [str(message) for message in suspicions.get("message", [])]
     return int(table["compute_ns"].sum()) if len(table) else 0, "; ".join(told)
 
@@ -86,5 +86,5 @@ def test_damaged_rows_are_counted_wherever_a_file_is_looked_at(
     assert len(trace.info.warnings) == 1
     assert trace.info.warnings[0].startswith(begin)
     assert seen.trace.info.warnings == trace.info.warnings
-    assert (seen.trace.span, seen.n_rows["kernels"]) == (trace.span, len(trace.kernels))
+    assert (seen.trace.span, seen.n_rows["kernels"]) == (trace.span, len(trace.kernels.to_frame()))
     assert begin in answered(path)[1]

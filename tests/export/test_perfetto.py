@@ -151,15 +151,20 @@ def test_our_reader_finds_what_was_there(trace: Path, tmp_path: Path, name: str)
     found, expected = open_trace(tmp_path / name), open_trace(trace)
     columns = ["start_ns", "end_ns", "device", "stream", "correlation", "name", "activity"]
     pd.testing.assert_frame_equal(
-        found.kernels[columns].astype(str), expected.kernels[columns].astype(str)
+        found.kernels.to_frame()[columns].astype(str),
+        expected.kernels.to_frame()[columns].astype(str),
     )
     columns = ["start_ns", "end_ns", "direction", "n_bytes", "src_kind", "dst_kind"]
     pd.testing.assert_frame_equal(
-        found.copies[columns].astype(str), expected.copies[columns].astype(str)
+        found.copies.to_frame()[columns].astype(str),
+        expected.copies.to_frame()[columns].astype(str),
     )
-    assert found.api_calls["name"].tolist() == expected.api_calls["name"].tolist()
-    assert found.ranges["name"].tolist() == ["step 1"]
-    assert found.processes["rank"].tolist() == [0]
+    assert (
+        found.api_calls.to_frame()["name"].tolist()
+        == expected.api_calls.to_frame()["name"].tolist()
+    )
+    assert found.ranges.to_frame()["name"].tolist() == ["step 1"]
+    assert found.processes.to_frame()["rank"].tolist() == [0]
 
 
 def test_ranks_stand_side_by_side_on_one_clock(tmp_path: Path) -> None:
@@ -292,6 +297,6 @@ def test_real_traces_keep_counts_and_durations(
     export(path, tmp_path / "t.json")
     found, expected = open_trace(tmp_path / "t.json"), open_trace(path)
     for table in ("kernels", "copies", "api_calls", "ranges", "syncs"):
-        frames = [trace.table(table) for trace in (found, expected)]
+        frames = [trace.table(table).to_frame() for trace in (found, expected)]
         sums = [(len(f), int((f["end_ns"] - f["start_ns"]).sum())) for f in frames]
         assert sums[0] == sums[1], table

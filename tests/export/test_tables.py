@@ -77,7 +77,7 @@ def test_a_run_becomes_a_run(run: Path, tmp_path: Path) -> None:
     done = export(run, tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"run.json", "rank0", "rank1"}
     assert done.n_rows == sum(
-        len(open_trace(p, EVERYTHING).table(n)) for p in run.iterdir() for n in TABLES
+        len(open_trace(p, EVERYTHING).table(n).to_frame()) for p in run.iterdir() for n in TABLES
     )
     assert answers(tmp_path / "out") == answers(run).replace(".sqlite", "")
 
@@ -85,10 +85,10 @@ def test_a_run_becomes_a_run(run: Path, tmp_path: Path) -> None:
 def test_a_window_has_its_rows_whole_and_their_launches(trace: Path, tmp_path: Path) -> None:
     export(trace, tmp_path / "out", window="22ms..24ms")
     found = open_trace(tmp_path / "out")
-    assert found.kernels["start_ns"].tolist() == [21 * MS]
-    assert found.kernels["end_ns"].tolist() == [28 * MS]
-    assert found.api_calls["start_ns"].tolist() == [20 * MS]
-    assert found.ranges["name"].tolist() == ["step 2"]
+    assert found.kernels.to_frame()["start_ns"].tolist() == [21 * MS]
+    assert found.kernels.to_frame()["end_ns"].tolist() == [28 * MS]
+    assert found.api_calls.to_frame()["start_ns"].tolist() == [20 * MS]
+    assert found.ranges.to_frame()["name"].tolist() == ["step 2"]
     window = f"@{22 * MS}..@{24 * MS}"
     results = [
         open_run([p]).within(window).breakdown().to_frame() for p in (tmp_path / "out", trace)
@@ -100,7 +100,7 @@ def test_ranks_and_tables_are_chosen(run: Path, tmp_path: Path) -> None:
     export(run, tmp_path / "out", ranks=[1], tables=["kernels", "processes"])
     found = open_trace(tmp_path / "out" / "rank1")
     assert not (tmp_path / "out" / "rank0").exists()
-    assert (len(found.kernels), len(found.ranges)) == (6, 0)
+    assert (len(found.kernels.to_frame()), len(found.ranges.to_frame())) == (6, 0)
     assert "ranges" not in found.recorded, "what was left out is not known, rather than none"
     with pytest.raises(UsageError, match="no rank 7: the trace has 0, 1"):
         export(run, tmp_path / "other", ranks=[7])
@@ -116,7 +116,7 @@ def test_spans_of_time_hold_every_row_once(trace: Path) -> None:
     for name in ("kernels", "api_calls", "ranges"):
         frames = [part.frames[name] for part in parts if name in part.frames]
         joined = pd.concat(frames, ignore_index=True)
-        pd.testing.assert_frame_equal(joined, whole.table(name), check_categorical=False)
+        pd.testing.assert_frame_equal(joined, whole.table(name).to_frame(), check_categorical=False)
 
 
 @pytest.mark.traces
@@ -134,14 +134,14 @@ def test_spans_of_real_traces_hold_every_row_once(
         frames = [part.frames[table] for part in parts if table in part.frames]
         joined = pd.concat(frames, ignore_index=True)
         pd.testing.assert_frame_equal(
-            joined.astype(str), whole.table(table).astype(str), check_dtype=False
+            joined.astype(str), whole.table(table).to_frame().astype(str), check_dtype=False
         )
 
 
 @pytest.mark.parametrize("to", ["parquet", "arrow", "csv"])
 def test_results_are_tables_with_units(trace: Path, tmp_path: Path, to: str) -> None:
     export(trace, tmp_path / "out", to, results=("kernels", "network"))
-    path = tmp_path / "out" / f"kernels.kernels.{to}"
+    path = tmp_path / "out" / f"kernels.kernels.to_frame().{to}"
     if to == "csv":
         assert pd.read_csv(path)["name"].tolist() == ["gemm"]
         return

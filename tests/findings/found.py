@@ -49,5 +49,5 @@ def findings_of(of: Trace | Ranks) -> list[Found]:
             once_ns=row["once_ns"],
             is_minor=row["is_minor"],
         )
-        for row in run("findings", of).table.to_dict("records")
+        for row in run("findings", of).table.to_frame().to_dict("records")
     ]

@@ -39,7 +39,7 @@ def test_overlap_saves_no_more_than_there_is_compute(
     assert finding.saving_ratio == pytest.approx(saved, rel=1e-6)
     is_told = any("the rest is saved by sending less" in text for text in finding.evidence)
     assert is_told == (saved < exposed - 1e-9)
-    case = run("whatif", trace).table.set_index("case").loc["communication fully hidden"]
+    case = run("whatif", trace).table.to_frame().set_index("case").loc["communication fully hidden"]
     assert case["gain_ratio"] <= saved + 1e-9
 
 

@@ -15,7 +15,7 @@ MATRIX = "void ns::ampere_sgemm<128>(int)"
 
 
 def commands(trace: Trace) -> dict[str, str]:
-    table = run("findings", trace).table
+    table = run("findings", trace).table.to_frame()
     return dict(zip(table["rule"], table["ncu"], strict=True))
 
 
@@ -37,7 +37,7 @@ def test_the_longest_launch_of_the_kernel_is_profiled() -> None:
 
 def test_launches_before_the_window_count() -> None:
     within = run_of(Ranks.of(builder().build())).within("95us..195us")
-    table = within.result("findings").table.set_index("rule")
+    table = within.result("findings").table.to_frame().set_index("rule")
     assert "--launch-skip 2 " in table.loc["precision", "ncu"]
 
 

@@ -56,7 +56,7 @@ def _pageable(context: Context) -> pd.DataFrame:
 
 def _sync_calls(context: Context) -> pd.DataFrame:
     (part,) = context.ranks
-    calls = part.api_calls
+    calls = part.api_calls.to_frame()
     # NVIDIA's rule leaves out waits for events.
     events = calls["name"].astype(str).str.contains("Event")
     return calls[is_synchronisation(calls["name"]) & ~events]

@@ -399,7 +399,7 @@ def test_nobody_is_told_of_what_he_does_not_have() -> None:
     builder.kernel("gemm", 0, 80 * MS, launched_ns=(0, 1))
     builder.copy("d2h", 80 * MS, 100 * MS, launched_ns=(1, 2), dst_kind="pageable", api="hipMemcpy")
     result = run("findings", builder.build(info=TraceInfo(format="nvprof")))
-    words = " ".join(result.table["action"]) + " ".join(map(note_text, result.notes))
+    words = " ".join(result.table.to_frame()["action"]) + " ".join(map(note_text, result.notes))
     assert "hipHostRegister" in words
     assert not any(word in words for word in ("cuda", "DataLoader", "torch", "nsys"))
 
@@ -516,7 +516,7 @@ def test_what_lies_before_forward_passes_is_told_where_no_range_says_what_it_is(
 
 def test_findings_as_a_table() -> None:
     result = run("findings", copies_of("pinned", "cudaMemcpy"))
-    (row,) = result.table.to_dict("records")
+    (row,) = result.table.to_frame().to_dict("records")
     assert (row["rule"], row["number"], row["show"]) == ("blocking_copies", 1, "copies")
     assert list(map(note_text, row["evidence"])) == [
         "1 copy by cudaMemcpy",

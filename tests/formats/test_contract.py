@@ -91,9 +91,9 @@ def write_as_nvprof(trace: Trace, path: Path) -> None:
     kinds = {"": 0, "pageable": 1, "pinned": 2, "device": 3}
     codes = {"h2d": 1, "d2h": 2, "d2d": 8, "p2p": 10}
     with NvprofDatabase(path) as file:
-        for row in _rows(trace.kernels):
+        for row in _rows(trace.kernels.to_frame()):
             file.add("CONCURRENT_KERNEL", name=file.string(row["name"]), **_nvprof_place(row))
-        for row in _rows(trace.copies):
+        for row in _rows(trace.copies.to_frame()):
             place = {**_nvprof_place(row), "bytes": row["n_bytes"]}
             if row["direction"] == "memset":
                 file.add("MEMSET", memoryKind=kinds[row["dst_kind"]], **place)
@@ -108,7 +108,7 @@ def write_as_nvprof(trace: Trace, path: Path) -> None:
                 **(ends if is_peer else {}),
                 **place,
             )
-        for row in _rows(trace.api_calls):
+        for row in _rows(trace.api_calls.to_frame()):
             file.add(
                 "RUNTIME",
                 cbid=call_names("runtime").index(row["name"]) + 1,
@@ -118,7 +118,7 @@ def write_as_nvprof(trace: Trace, path: Path) -> None:
                 threadId=row["thread"],
                 correlationId=row["correlation"],
             )
-        for number, row in enumerate(_rows(trace.ranges)):
+        for number, row in enumerate(_rows(trace.ranges.to_frame())):
             marker = {"id": number, "objectKind": 2, "objectId": object_id(PID, row["thread"])}
             name = file.string(row["name"])
             file.add("MARKER", flags=2, timestamp=EPOCH + row["start_ns"], name=name, **marker)
@@ -139,9 +139,9 @@ def write_as_kineto(trace: Trace, path: Path) -> None:
     kinds = {"h2d": "HtoD", "d2h": "DtoH", "d2d": "DtoD", "p2p": "PtoP"}
     events = [
         on_device("kernel", row["name"], *_span(row), **_kineto_place(row))
-        for row in _rows(trace.kernels)
+        for row in _rows(trace.kernels.to_frame())
     ]
-    for row in _rows(trace.copies):
+    for row in _rows(trace.copies.to_frame()):
         arguments = {**_kineto_place(row), "bytes": row["n_bytes"]}
         if row["direction"] == "memset":
             events.append(on_device("gpu_memset", "Memset (Device)", *_span(row), **arguments))
@@ -151,11 +151,11 @@ def write_as_kineto(trace: Trace, path: Path) -> None:
         ends = f"{row['src_kind'].title()} -> {row['dst_kind'].title()}"
         name = f"Memcpy {kinds[row['direction']]} ({ends})"
         events.append(on_device("gpu_memcpy", name, *_span(row), **arguments))
-    for row in _rows(trace.api_calls):
+    for row in _rows(trace.api_calls.to_frame()):
         where = {"pid": row["process"], "tid": row["thread"]}
         arguments = {"correlation": row["correlation"]}
         events.append(complete("cuda_runtime", row["name"], *_span(row), args=arguments, **where))
-    for row in _rows(trace.ranges):
+    for row in _rows(trace.ranges.to_frame()):
         where = {"pid": row["process"], "tid": row["thread"]}
         events.append(complete("user_annotation", row["name"], *_span(row), **where))
     kineto_file.write(path, events, baseTimeNanoseconds=EPOCH)
@@ -209,8 +209,8 @@ def test_every_format_gives_the_same_tables(known: str, table: str, tmp_path: Pa
     assert trace.info.warnings == ()
     columns = COLUMNS[table]
     pd.testing.assert_frame_equal(
-        _comparable(trace.table(table)[columns]),
-        _comparable(EXECUTION.table(table)[columns]),
+        _comparable(trace.table(table).to_frame()[columns]),
+        _comparable(EXECUTION.table(table).to_frame()[columns]),
     )
     assert trace.recorded >= set(COLUMNS)
     assert trace.span == EXECUTION.span
@@ -225,9 +225,9 @@ def test_every_format_names_the_process_and_the_devices_at_work(known: str, tmp_
     path = tmp_path / "trace"
     WRITERS[known](EXECUTION, path)
     trace = open_trace(path)
-    assert trace.processes["process"].tolist() == [PID]
-    assert trace.devices.query("used == 1")["device"].tolist() == [0, 1]
-    assert (trace.kernels["correlation"] != ABSENT).all()
+    assert trace.processes.to_frame()["process"].tolist() == [PID]
+    assert trace.devices.to_frame().query("used == 1")["device"].tolist() == [0, 1]
+    assert (trace.kernels.to_frame()["correlation"] != ABSENT).all()
 
 
 @pytest.mark.parametrize("known", ["nsys", "nvprof", "kineto"])
@@ -248,6 +248,6 @@ def test_a_part_without_any_says_that_there_were_no_collectives(known: str, tmp_
         again.touch()
         cut(part, again, CutRequest(TimeWindow(0, 10)), no_progress)
         found = [open_trace(one) for one in (part, again)]
-        assert not any(len(one.collectives) for one in found)
+        assert not any(len(one.collectives.to_frame()) for one in found)
         recorded.append(["collectives" in one.recorded for one in found])
     assert recorded == [[True, True], [False, False]]

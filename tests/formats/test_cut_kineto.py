@@ -100,7 +100,7 @@ def test_packed_files_are_read_and_written(tmp_path: Path, is_packed: bool) -> N
     path = write(tmp_path / "whole.json.gz", events())
     part = cut_to(path, is_packed=is_packed)
     assert part.read_bytes().startswith(b"\x1f\x8b") == is_packed
-    assert len(open_trace(part).kernels) == 2
+    assert len(open_trace(part).kernels.to_frame()) == 2
     if is_packed:
         assert json.loads(gzip.decompress(part.read_bytes()))["schemaVersion"] == 1
 
@@ -136,14 +136,14 @@ def test_secrets_that_the_header_tells_are_in_no_name(
     shown = login(cut_to(path))
     assert (shown["name"], shown["args"]) == ("login ***", {"***": [1.5, "as ***"]})
     assert login(cut_to(path, keep_environment=True)) == login(path)
-    assert "login ***" in [*open_trace(path).host_ops["name"]]
+    assert "login ***" in [*open_trace(path).host_ops.to_frame()["name"]]
     kept = open_trace(path, ReadOptions(keeps_secrets=True))
-    assert f"login {secret}" in [*kept.host_ops["name"]]
+    assert f"login {secret}" in [*kept.host_ops.to_frame()["name"]]
 
 
 def test_clipping_changes_the_times_alone(path: Path) -> None:
     part = cut_to(path, clip=True)
-    kernels = open_trace(part).kernels
+    kernels = open_trace(part).kernels.to_frame()
     assert [*kernels["end_ns"] - kernels["start_ns"]] == [10, 10]
     found = json.loads(part.read_text("utf-8"))["traceEvents"]
     (crosses,) = [event for event in found if event["name"] == "crosses"]
@@ -197,4 +197,4 @@ def test_bytes_that_are_no_text_hide_no_secret(tmp_path: Path) -> None:
     assert SECRET.encode() in path.read_bytes()
     cut = cut_to(path)
     assert SECRET.encode() not in cut.read_bytes()
-    assert len(open_trace(cut).kernels) == 2
+    assert len(open_trace(cut).kernels.to_frame()) == 2

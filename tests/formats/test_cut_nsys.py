@@ -98,22 +98,24 @@ def part(export: Path) -> Iterator[Path]:
 
 def test_device_work_that_overlaps_is_kept_whole_with_its_launches(part: Path) -> None:
     trace = open_trace(part)
-    kernels = trace.kernels.sort_values("start_ns")
+    kernels = trace.kernels.to_frame().sort_values("start_ns")
     assert list(zip(kernels["name"], kernels["start_ns"], kernels["end_ns"], strict=True)) == [
         ("crosses in", 90, 110),
         ("inside", 120, 130),
         ("crosses out", 190, 250),
     ]
-    assert list(trace.copies["start_ns"]) == [140]
+    assert list(trace.copies.to_frame()["start_ns"]) == [140]
     # 160 is in the window though its kernel is not; 1, that of a kernel before it, is not.
-    assert sorted(trace.api_calls["start_ns"]) == [5, 12, 115, 150, 160]
+    assert sorted(trace.api_calls.to_frame()["start_ns"]) == [5, 12, 115, 150, 160]
 
 
 def test_ranges_overlap_or_enclose_a_launch_on_their_thread(part: Path) -> None:
     trace = open_trace(part)
-    ranges = {(str(row.name), row.thread) for row in trace.ranges.itertuples(index=False)}
+    ranges = {
+        (str(row.name), row.thread) for row in trace.ranges.to_frame().itertuples(index=False)
+    }
     assert ranges == {("whole", 1), ("enclosing", 1), ("idle before", 1)}
-    assert list(trace.marks["name"]) == ["now"]
+    assert list(trace.marks.to_frame()["name"]) == ["now"]
 
 
 def test_other_events_are_cut_by_their_times(part: Path) -> None:
@@ -177,7 +179,7 @@ def test_a_part_of_a_part_says_both(export: Path, tmp_path: Path) -> None:
     smaller.touch()
     cut(part, smaller, CutRequest(TimeWindow(115, 140)), no_progress)
     assert rows(smaller, "SELECT windowStart FROM TRACEPROF_CUT ORDER BY rowid") == [(100,), (115,)]
-    assert list(open_trace(smaller).kernels["name"]) == ["inside"]
+    assert list(open_trace(smaller).kernels.to_frame()["name"]) == ["inside"]
 
 
 def test_a_part_covers_its_window_though_nothing_is_at_its_ends(export: Path) -> None:
@@ -187,28 +189,32 @@ def test_a_part_covers_its_window_though_nothing_is_at_its_ends(export: Path) ->
 
 def test_clipping_shortens_what_crosses_and_keeps_launches(export: Path) -> None:
     trace = open_trace(cut_to(export, clip=True)[0])
-    kernels = trace.kernels.sort_values("start_ns")
+    kernels = trace.kernels.to_frame().sort_values("start_ns")
     assert list(zip(kernels["start_ns"], kernels["end_ns"], strict=True)) == [
         (100, 110),
         (120, 130),
         (190, 200),
     ]
-    whole = trace.ranges[trace.ranges["name"] == "whole"]
+    whole = trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == "whole"]
     # From the first launch on: so it still encloses what it enclosed.
     assert [*whole["start_ns"], *whole["end_ns"]] == [5, 200]
-    assert 5 in set(trace.api_calls["start_ns"])
+    assert 5 in set(trace.api_calls.to_frame()["start_ns"])
 
 
 def test_devices_processes_and_tables_can_be_chosen(export: Path) -> None:
     assert list(open_trace(cut_to(export, devices=frozenset({1}))[0]).kernels["name"]) == ["inside"]
     export.with_name("part.sqlite").unlink()
     of_nine = open_trace(cut_to(export, processes=frozenset({9}))[0])
-    assert list(of_nine.kernels["name"]) == ["crosses out"]
-    assert set(of_nine.api_calls["process"]) == {9}
+    assert list(of_nine.kernels.to_frame()["name"]) == ["crosses out"]
+    assert set(of_nine.api_calls.to_frame()["process"]) == {9}
     export.with_name("part.sqlite").unlink()
     part, _ = cut_to(export, tables=frozenset({"kernels", "GPU_METRICS"}))
     trace = open_trace(part)
-    assert (len(trace.kernels), len(trace.ranges), len(trace.api_calls)) == (3, 0, 0)
+    assert (
+        len(trace.kernels.to_frame()),
+        len(trace.ranges.to_frame()),
+        len(trace.api_calls.to_frame()),
+    ) == (3, 0, 0)
     assert rows(part, "SELECT count(*) FROM GPU_METRICS") == [(2,)]
 
 

@@ -78,7 +78,9 @@ def test_kernels_and_their_launches_are_kept(path: Path) -> None:
 
 def test_ranges_keep_both_ends(path: Path) -> None:
     trace = open_trace(cut_to(path))
-    ranges = {str(row.name): row.end_ns - row.start_ns for row in trace.ranges.itertuples()}
+    ranges = {
+        str(row.name): row.end_ns - row.start_ns for row in trace.ranges.to_frame().itertuples()
+    }
     assert set(ranges) == {
         "encloses the launch",
         "the same id, inside",
@@ -86,7 +88,7 @@ def test_ranges_keep_both_ends(path: Path) -> None:
         "left open",
     }
     assert (ranges["encloses the launch"], ranges["around"]) == (5, 399)
-    assert list(trace.marks["name"]) == ["now"]
+    assert list(trace.marks.to_frame()["name"]) == ["now"]
 
 
 def test_details_and_strings_are_those_of_what_is_kept(path: Path) -> None:
@@ -113,4 +115,8 @@ def test_the_note_has_the_times_of_the_file(path: Path) -> None:
 
 def test_tables_can_be_chosen(path: Path) -> None:
     trace = open_trace(cut_to(path, tables=frozenset({"ranges"})))
-    assert (len(trace.kernels), len(trace.ranges), len(trace.marks)) == (0, 3, 0)
+    assert (
+        len(trace.kernels.to_frame()),
+        len(trace.ranges.to_frame()),
+        len(trace.marks.to_frame()),
+    ) == (0, 3, 0)

@@ -56,7 +56,7 @@ def windows(trace: Trace) -> Iterator[TimeWindow]:
 
 def with_work(trace: Trace) -> Iterator[TimeWindow]:
     """Yield the windows in which kernels ran."""
-    starts, ends = (trace.kernels[name].to_numpy() for name in ("start_ns", "end_ns"))
+    starts, ends = (trace.kernels.to_frame()[name].to_numpy() for name in ("start_ns", "end_ns"))
     yield from (window for window in windows(trace) if window.overlaps(starts, ends).any())
 
 
@@ -191,7 +191,7 @@ def test_nvprof_gives_the_sums_of_the_window(
         )
         shown = printed.stdout + printed.stderr
         rows = [line for line in shown.splitlines() if line[:1].isdigit()]
-        work = (trace.kernels, trace.copies)
+        work = (trace.kernels.to_frame(), trace.copies.to_frame())
         count = sum(
             int(window.overlaps(frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()).sum())
             for frame in work

@@ -48,7 +48,7 @@ def test_hta_leaves_out_work_that_was_launched_before_the_trace() -> None:
     require("traces")
     (name,) = LAUNCHED_EARLIER
     trace = read(name)
-    n_left_out = len(trace.kernels) - len(only_with_launches(trace).kernels)
+    n_left_out = len(trace.kernels.to_frame()) - len(only_with_launches(trace).kernels.to_frame())
     assert n_left_out == 757
     assert measure(trace)["kernel_ns"] > REFERENCE[name]["kernel_ns"] + 20_000_000
 
@@ -72,17 +72,19 @@ def test_hta_counts_triton_rows_of_the_host_and_takes_custom_all_reduce_for_comp
         events.start_ns[on_host] - zero_ns, events.end_ns[on_host] - zero_ns
     )
 
-    names = trace.kernels["name"].astype(str)
-    custom = trace.kernels[names.str.contains("multimem_all_reduce")]
+    names = trace.kernels.to_frame()["name"].astype(str)
+    custom = trace.kernels.to_frame()[names.str.contains("multimem_all_reduce")]
     assert set(custom["activity"].astype(str)) == {"communication"}
     all_reduce = Intervals.union_of(custom["start_ns"], custom["end_ns"])
     assert_times_equal(measure(trace, triton | all_reduce), REFERENCE[name])
 
 
 def only_with_launches(trace: Trace) -> Trace:
-    launched = trace.api_calls["correlation"]
+    launched = trace.api_calls.to_frame()["correlation"]
     kept: dict[str, Any] = {
-        name: trace.table(name)[trace.table(name)["correlation"].isin(launched)]
+        name: trace.table(name).to_frame()[
+            trace.table(name).to_frame()["correlation"].isin(launched)
+        ]
         for name in ("kernels", "copies")
     }
     return replace(trace, **kept)
@@ -90,7 +92,7 @@ def only_with_launches(trace: Trace) -> Trace:
 
 def measure(trace: Trace, more_compute: Intervals | None = None) -> dict[str, float | None]:
     """Return HTA's quantities: from the first to the last device work, copies of any kind alike."""
-    (device,) = trace.kernels["device"].unique()
+    (device,) = trace.kernels.to_frame()["device"].unique()
     times = device_time(trace, int(device))
     compute = times.compute | (more_compute or Intervals.empty())
     busy = compute | times.busy

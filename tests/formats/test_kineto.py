@@ -44,26 +44,28 @@ def test_a_training_step(tmp_path: Path, suffix: str) -> None:
     trace = open_trace(path)
 
     assert trace.info.utc_epoch_ns == BASE + 1000
-    assert plain(trace.kernels, "start_ns", "end_ns", "device", "stream", "process") == [
+    assert plain(trace.kernels.to_frame(), "start_ns", "end_ns", "device", "stream", "process") == [
         (2500, 7250, 0, 7, HOST)
     ]
-    assert plain(trace.kernels, "name", "activity", "correlation", "graph_node") == [
+    assert plain(trace.kernels.to_frame(), "name", "activity", "correlation", "graph_node") == [
         ("ampere_sgemm_64x64", "gemm", 9, ABSENT)
     ]
-    assert plain(trace.copies, "start_ns", "direction", "n_bytes", "src_kind", "dst_kind") == [
+    assert plain(
+        trace.copies.to_frame(), "start_ns", "direction", "n_bytes", "src_kind", "dst_kind"
+    ) == [
         (500, "h2d", 4096, "pageable", "device"),
         (1600, "memset", 16, "", "device"),
     ]
-    assert plain(trace.api_calls, "start_ns", "end_ns", "thread", "correlation", "name") == [
-        (1500, 2001, THREAD, 9, "cudaLaunchKernel")
-    ]
-    assert plain(trace.host_ops, "start_ns", "end_ns", "source", "name") == [
+    assert plain(
+        trace.api_calls.to_frame(), "start_ns", "end_ns", "thread", "correlation", "name"
+    ) == [(1500, 2001, THREAD, 9, "cudaLaunchKernel")]
+    assert plain(trace.host_ops.to_frame(), "start_ns", "end_ns", "source", "name") == [
         (1000, 3000, "cpu_op", "aten::mm")
     ]
     # The step is on the host once; Kineto's copy of it on the device is not one more.
-    assert plain(trace.ranges, "start_ns", "end_ns", "process", "thread", "name", "depth") == [
-        (0, 8000, HOST, THREAD, "ProfilerStep#3", 0)
-    ]
+    assert plain(
+        trace.ranges.to_frame(), "start_ns", "end_ns", "process", "thread", "name", "depth"
+    ) == [(0, 8000, HOST, THREAD, "ProfilerStep#3", 0)]
     assert "syncs" not in trace.recorded
     assert trace.recorded >= {"kernels", "copies", "api_calls", "ranges", "host_ops"}
 
@@ -80,7 +82,7 @@ def test_times_of_day_keep_every_digit(
     path = write(tmp_path_factory.mktemp("times") / "t.json", events)
     trace = open_trace(path)
     assert trace.info.utc_epoch_ns == EPOCH - 1
-    assert set(plain(trace.kernels, "start_ns", "end_ns")) == {
+    assert set(plain(trace.kernels.to_frame(), "start_ns", "end_ns")) == {
         (start_ns - EPOCH + 1, start_ns + lasts_ns - EPOCH + 1)
     }
 
@@ -105,10 +107,10 @@ def test_the_first_generation(tmp_path: Path) -> None:
         complete("Memcpy", "Memcpy DtoH (Device -> Pinned)", 6000, 7000, pid=1, tid="stream 7"),
     ]
     trace = open_trace(write(tmp_path / "t.json", events))
-    assert plain(trace.ranges, "name", "thread") == [("ProfilerStep#1", THREAD)]
-    assert plain(trace.host_ops, "name") == [("aten::add",)]
-    assert plain(trace.kernels, "device", "stream", "process") == [(1, 7, HOST)]
-    assert plain(trace.copies, "device", "direction", "n_bytes") == [(1, "d2h", ABSENT)]
+    assert plain(trace.ranges.to_frame(), "name", "thread") == [("ProfilerStep#1", THREAD)]
+    assert plain(trace.host_ops.to_frame(), "name") == [("aten::add",)]
+    assert plain(trace.kernels.to_frame(), "device", "stream", "process") == [(1, 7, HOST)]
+    assert plain(trace.copies.to_frame(), "device", "direction", "n_bytes") == [(1, "d2h", ABSENT)]
     assert trace.info.utc_epoch_ns is None  # a clock since boot
 
 
@@ -118,7 +120,9 @@ def test_rows_of_triton_on_the_host_are_not_device_work(tmp_path: Path) -> None:
         kernel("triton_poi_fused_0", 50000, 51760),
     ]
     trace = open_trace(write(tmp_path / "t.json", events))
-    assert (trace.kernels["end_ns"] - trace.kernels["start_ns"]).tolist() == [1760]
+    assert (trace.kernels.to_frame()["end_ns"] - trace.kernels.to_frame()["start_ns"]).tolist() == [
+        1760
+    ]
 
 
 def test_collectives_have_sizes_and_their_kernels(tmp_path: Path) -> None:
@@ -143,12 +147,14 @@ def test_collectives_have_sizes_and_their_kernels(tmp_path: Path) -> None:
         kernel("ncclDevKernel_SendRecv", 200, 300, correlation=4, **sent),
     ]
     trace = open_trace(write(tmp_path / "t.json", events))
-    assert plain(trace.collectives, "start_ns", "end_ns", "op", "n_bytes", "correlation") == [
+    assert plain(
+        trace.collectives.to_frame(), "start_ns", "end_ns", "op", "n_bytes", "correlation"
+    ) == [
         (0, 900, "all_gather", 200, 9),
         (200, 300, "send", ABSENT, 4),
     ]
     columns = ("dtype", "group", "group_size", "backend", "sequence", "thread")
-    assert plain(trace.collectives, *columns) == [
+    assert plain(trace.collectives.to_frame(), *columns) == [
         ("bfloat16", "3", 8, "nccl", 12, THREAD),
         ("Strange", "3", 8, "nccl", 12, ABSENT),
     ]
@@ -174,7 +180,7 @@ def test_sends_and_receives_tell_their_other_end(tmp_path: Path) -> None:
     ]
     header = {"distributedInfo": {"rank": 3, "world_size": 8}}
     trace = open_trace(write(tmp_path / "t.json", events, **header))
-    assert plain(trace.collectives, "op", "group_rank", "peer", "peer_rank") == [
+    assert plain(trace.collectives.to_frame(), "op", "group_rank", "peer", "peer_rank") == [
         ("send", 1, 2, 5),
         ("recv", 1, 2, 5),  # from the list of ranks
         ("recv", ABSENT, 2, 5),
@@ -204,7 +210,7 @@ def test_a_batch_of_sends_and_receives_has_the_kernel_that_its_end_launches(tmp_
         kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 3000, 3500, correlation=3),
     ]
     trace = open_trace(write(tmp_path / "t.json", events))
-    assert plain(trace.collectives, "start_ns", "op", "correlation") == [
+    assert plain(trace.collectives.to_frame(), "start_ns", "op", "correlation") == [
         (0, "send", 1),
         (20, "recv", 1),
         (100, "send", 2),
@@ -230,9 +236,9 @@ def test_annotations_stand_in_for_collectives_of_old_versions(tmp_path: Path) ->
         kernel("ncclKernel_AllReduce_RING_LL_Sum_float", 2000, 3000, correlation=4),
     ]
     trace = open_trace(write(tmp_path / "t.json", events))
-    assert plain(trace.collectives, "op", "n_bytes", "group_size", "backend", "correlation") == [
-        ("all_reduce", ABSENT, ABSENT, "nccl", 4)
-    ]
+    assert plain(
+        trace.collectives.to_frame(), "op", "n_bytes", "group_size", "backend", "correlation"
+    ) == [("all_reduce", ABSENT, ABSENT, "nccl", 4)]
 
 
 def test_what_else_kineto_may_record(tmp_path: Path) -> None:
@@ -250,17 +256,19 @@ def test_what_else_kineto_may_record(tmp_path: Path) -> None:
         complete("Trace", "PyTorch Profiler (0)", 0, 9000, pid="Spans", tid="PyTorch Profiler"),
     ]
     trace = open_trace(write(tmp_path / "t.json", events))
-    assert plain(trace.ranges, "domain", "name") == [("nn.Module", "Linear_0")]
-    assert plain(trace.syncs, "kind", "stream", "correlation") == [
+    assert plain(trace.ranges.to_frame(), "domain", "name") == [("nn.Module", "Linear_0")]
+    assert plain(trace.syncs.to_frame(), "kind", "stream", "correlation") == [
         ("stream_wait", 7, 24),
         ("event", ABSENT, 9),
     ]
-    assert plain(trace.overheads, "name", "process") == [("Activity Buffer Request", HOST)]
-    assert plain(trace.samples, "source", "metric", "value") == [
+    assert plain(trace.overheads.to_frame(), "name", "process") == [
+        ("Activity Buffer Request", HOST)
+    ]
+    assert plain(trace.samples.to_frame(), "source", "metric", "value") == [
         ("gpu:1", "torch_allocated_bytes", 2048.0),
         ("gpu:1", "torch_reserved_bytes", 4096.0),
     ]
-    assert trace.host_ops.empty
+    assert trace.host_ops.to_frame().empty
 
 
 def test_the_machine_and_the_rank(tmp_path: Path) -> None:
@@ -274,14 +282,14 @@ def test_the_machine_and_the_rank(tmp_path: Path) -> None:
     thread = {"ph": "M", "name": "thread_name", "pid": HOST, "tid": 1, "args": {"name": "main"}}
     events = [named, thread, complete("cpu_op", "op", 0, 1), kernel("k", 0, 1)]
     trace = open_trace(write(tmp_path / "t.json", events, **header))
-    assert plain(trace.devices, "device", "name", "memory_bytes", "sm_count", "used") == [
-        (0, "H100", 80, 132, 1)
-    ]
-    assert plain(trace.processes, "process", "name", "rank", "world_size") == [
+    assert plain(
+        trace.devices.to_frame(), "device", "name", "memory_bytes", "sm_count", "used"
+    ) == [(0, "H100", 80, 132, 1)]
+    assert plain(trace.processes.to_frame(), "process", "name", "rank", "world_size") == [
         (HOST, "python3", 3, 8)
     ]
-    assert plain(trace.threads, "process", "thread", "name") == [(HOST, 1, "main")]
-    assert dict(plain(trace.environment, "name", "value")) == {
+    assert plain(trace.threads.to_frame(), "process", "thread", "name") == [(HOST, 1, "main")]
+    assert dict(plain(trace.environment.to_frame(), "name", "value")) == {
         "cuda_runtime": "12.9",
         "roctracer": "4.1",
         "nccl": "2.27",
@@ -304,7 +312,7 @@ def test_the_machine_and_the_rank(tmp_path: Path) -> None:
 def test_directions_of_copies(tmp_path: Path, name: str, direction: str) -> None:
     category = "gpu_memset" if direction == "memset" else "gpu_memcpy"
     trace = open_trace(write(tmp_path / "t.json", [on_device(category, name, 0, 1)]))
-    assert trace.copies["direction"].tolist() == [direction]
+    assert trace.copies.to_frame()["direction"].tolist() == [direction]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -315,15 +323,17 @@ def test_a_trace_that_is_cut_off_is_read_up_to_the_cut(tmp_path: Path, packed: b
     path = tmp_path / "t.json"
     path.write_bytes(data[: len(data) // 2])
     trace = open_trace(path)
-    assert 4000 < len(trace.kernels) < 6000
-    assert trace.kernels["name"].tolist() == [f"kernel_{n}" for n in range(len(trace.kernels))]
+    assert 4000 < len(trace.kernels.to_frame()) < 6000
+    assert trace.kernels.to_frame()["name"].tolist() == [
+        f"kernel_{n}" for n in range(len(trace.kernels.to_frame()))
+    ]
     assert "cut off" in trace.info.warnings[0]
 
 
 def test_a_byte_order_mark_and_metadata_in_front(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [kernel("k", 0, 5)], metadata={"text": "x" * 10_000})
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert open_trace(path).kernels["name"].tolist() == ["k"]
+    assert open_trace(path).kernels.to_frame()["name"].tolist() == ["k"]
 
 
 def test_strange_values_do_no_harm(tmp_path: Path) -> None:
@@ -343,14 +353,14 @@ def test_strange_values_do_no_harm(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", events)
     path.write_bytes(path.read_bytes().replace(b"huge", b"hu\xffge"))
     trace = open_trace(path)
-    assert plain(trace.kernels, "name", "start_ns", "end_ns", "device", "stream") == [
+    assert plain(trace.kernels.to_frame(), "name", "start_ns", "end_ns", "device", "stream") == [
         ("k", 0, 1000, 0, 7),
         ("texts", 2000, 3000, 0, 7),
         ("texts for times", 5250, 6250, 0, 7),
         ("no arguments", 6000, 7000, 0, 7),
         ("hu\N{REPLACEMENT CHARACTER}ge", 7000, 8000, 0, 7),
     ]
-    assert trace.kernels["correlation"].tolist() == [9, 9, 9, ABSENT, ABSENT]
+    assert trace.kernels.to_frame()["correlation"].tolist() == [9, 9, 9, ABSENT, ABSENT]
     assert trace.info.warnings == (
         "3 events left out: their time or length is missing, or none that can be",
     )
@@ -378,13 +388,18 @@ def test_json_without_events_says_what_is_wrong(tmp_path: Path, text: str, messa
 def test_real_traces_read(name: str) -> None:
     require("traces")
     trace = open_trace(TRACES / name)
-    assert len(trace.kernels) > 50
+    assert len(trace.kernels.to_frame()) > 50
     assert not trace.info.warnings
-    assert (trace.kernels["end_ns"] >= trace.kernels["start_ns"]).all()
-    assert trace.devices["used"].sum() >= 1
+    assert (trace.kernels.to_frame()["end_ns"] >= trace.kernels.to_frame()["start_ns"]).all()
+    assert trace.devices.to_frame()["used"].sum() >= 1
     # Every copy and launch finds its place: the launches of most kernels are in the trace.
-    assert trace.kernels["correlation"].isin(trace.api_calls["correlation"]).mean() > 0.7
-    assert (trace.copies["direction"] != "unknown").all()
+    assert (
+        trace.kernels.to_frame()["correlation"]
+        .isin(trace.api_calls.to_frame()["correlation"])
+        .mean()
+        > 0.7
+    )
+    assert (trace.copies.to_frame()["direction"] != "unknown").all()
 
 
 @pytest.mark.traces
@@ -392,6 +407,6 @@ def test_bytes_of_a_real_all_gather() -> None:
     require("traces")
     trace = open_trace(TRACES / "kineto/2025-b200-rank0of8.json.gz")
     # kineto.md quotes the row: In 25136 elements of BFloat16, 8 ranks, correlation 15270.
-    assert plain(trace.collectives, "op", "n_bytes", "group_size", "correlation") == [
+    assert plain(trace.collectives.to_frame(), "op", "n_bytes", "group_size", "correlation") == [
         ("all_gather", 2 * 25_136, 8, 15270)
     ]

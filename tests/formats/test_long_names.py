@@ -23,9 +23,11 @@ def test_long_names_are_cut_and_stay_distinct(write: object, tmp_path: Path) -> 
     assert callable(write)
     write(builder.build(), tmp_path / "trace")
     trace = open_trace(tmp_path / "trace")
-    for table in (trace.kernels, trace.ranges):
+    for table in (trace.kernels.to_frame(), trace.ranges.to_frame()):
         names = table["name"].astype(str).tolist()
         assert (names[0], names[4]) == (same, "gemm")
         assert names[1] == names[3] != names[2]
         assert names[1].startswith(f"{same}… ({MOST_CHARACTERS + 1} characters, ")
-    assert (trace.kernels["end_ns"] - trace.kernels["start_ns"]).tolist() == [90] * 5
+    assert (trace.kernels.to_frame()["end_ns"] - trace.kernels.to_frame()["start_ns"]).tolist() == [
+        90
+    ] * 5

@@ -129,17 +129,19 @@ def test_sizes_of_nccl_messages(tmp_path: Path) -> None:
         ],
         tmp_path,
     )
-    sent, launched = trace.api_calls["correlation"].tolist()[1:]
-    assert plain(trace.collectives, "start_ns", "op", "n_bytes", "group_size", "correlation") == [
+    sent, launched = trace.api_calls.to_frame()["correlation"].tolist()[1:]
+    assert plain(
+        trace.collectives.to_frame(), "start_ns", "op", "n_bytes", "group_size", "correlation"
+    ) == [
         (100, "all_reduce", 4096, 8, sent),
         (200, "reduce_scatter", 800, 8, ABSENT),  # NCCL tells the part of one rank
         (220, "all_to_all", ABSENT, ABSENT, ABSENT),  # of how many is not known
         (302, "send", ABSENT, ABSENT, launched),  # a group launches when it ends
         (430, "recv", ABSENT, ABSENT, ABSENT),
     ]
-    assert set(trace.collectives["backend"]) == {"nccl"}
-    assert trace.collectives["group"].tolist()[:2] == ["0xabc", "0xabc"]
-    assert plain(trace.processes, "process", "rank", "world_size") == [(PID, 3, 8)]
+    assert set(trace.collectives.to_frame()["backend"]) == {"nccl"}
+    assert trace.collectives.to_frame()["group"].tolist()[:2] == ["0xabc", "0xabc"]
+    assert plain(trace.processes.to_frame(), "process", "rank", "world_size") == [(PID, 3, 8)]
 
 
 def test_payloads_tell_whom_a_send_goes_to(tmp_path: Path) -> None:
@@ -154,7 +156,9 @@ def test_payloads_tell_whom_a_send_goes_to(tmp_path: Path) -> None:
         ],
         tmp_path,
     )
-    assert plain(trace.collectives, "op", "n_bytes", "group_rank", "peer", "peer_rank") == [
+    assert plain(
+        trace.collectives.to_frame(), "op", "n_bytes", "group_rank", "peer", "peer_rank"
+    ) == [
         ("send", 4096, 3, 5, ABSENT),
         ("recv", ABSENT, ABSENT, 2, ABSENT),
     ]
@@ -170,7 +174,7 @@ def test_a_batch_that_our_recorder_saw_has_the_kernel_of_its_end(tmp_path: Path)
     path = tmp_path / "run.sqlite"
     write_nsys(builder.build(), path)
     trace = open_trace(path)
-    assert plain(trace.collectives, "op", "correlation") == [
+    assert plain(trace.collectives.to_frame(), "op", "correlation") == [
         ("send", 1),
         ("recv", 1),
         ("send", ABSENT),
@@ -186,7 +190,7 @@ def test_recordings_that_did_not_note_the_other_end_can_be_read(tmp_path: Path) 
     with closing(sqlite3.connect(path)) as connection, connection:
         for column in ("groupRank", "peer", "peerRank", "tag"):
             connection.execute(f"ALTER TABLE TRACEPROF_COLLECTIVES DROP COLUMN {column}")
-    assert plain(open_trace(path).collectives, "op", "n_bytes", "peer", "tag") == [
+    assert plain(open_trace(path).collectives.to_frame(), "op", "n_bytes", "peer", "tag") == [
         ("send", 8, ABSENT, ABSENT)
     ]
 
@@ -195,7 +199,9 @@ def test_calls_of_our_recorder_count_once(tmp_path: Path) -> None:
     builder = TraceBuilder().kernel("k", 0, 5, process=PID)
     builder.collective("_allgather_base", 100, 120, n_bytes=64, process=PID, thread=TID)
     trace = nvtx(builder, [(101, 119, "ncclAllGather", None, None)], tmp_path)
-    assert plain(trace.collectives, "start_ns", "op", "n_bytes") == [(100, "all_gather", 64)]
+    assert plain(trace.collectives.to_frame(), "start_ns", "op", "n_bytes") == [
+        (100, "all_gather", 64)
+    ]
 
 
 def test_annotations_of_pytorch_where_nccl_tells_nothing(tmp_path: Path) -> None:
@@ -208,9 +214,9 @@ def test_annotations_of_pytorch_where_nccl_tells_nothing(tmp_path: Path) -> None
         )
     )
     trace = read(tmp_path, {}, builder)
-    assert plain(trace.collectives, "start_ns", "op", "n_bytes", "backend", "correlation") == [
-        (100, "all_reduce", ABSENT, "nccl", 1)
-    ]
+    assert plain(
+        trace.collectives.to_frame(), "start_ns", "op", "n_bytes", "backend", "correlation"
+    ) == [(100, "all_reduce", ABSENT, "nccl", 1)]
 
 
 def test_calls_of_mpi(tmp_path: Path) -> None:
@@ -241,24 +247,24 @@ def test_calls_of_mpi(tmp_path: Path) -> None:
         },
     )
     columns = ("start_ns", "end_ns", "op", "n_bytes", "group", "group_size", "backend")
-    assert plain(trace.collectives, *columns) == [
+    assert plain(trace.collectives.to_frame(), *columns) == [
         (10, 20, "all_reduce", 4096, "0:9", 4, "mpi"),
         (30, 30, "send", 128, "0:9", 4, "mpi, non-blocking"),
         (33, 35, "recv", 8, "0x45", ABSENT, "mpi"),
     ]
-    assert plain(trace.collectives, "group_rank", "peer", "tag") == [
+    assert plain(trace.collectives.to_frame(), "group_rank", "peer", "tag") == [
         (2, ABSENT, ABSENT),
         (2, 1, 7),
         (ABSENT, ABSENT, ABSENT),  # from any source, of any tag
     ]
-    assert plain(trace.host_ops, "start_ns", "source", "name", "process", "thread") == [
+    assert plain(trace.host_ops.to_frame(), "start_ns", "source", "name", "process", "thread") == [
         (10, "mpi", "MPI_Allreduce", PID, TID),
         (30, "mpi", "MPI_Isend", PID, TID),
         (33, "mpi", "MPI_Recv", PID, TID),
         (40, "mpi", "MPI_Wait", PID, TID),
         (60, "mpi", "MPI_Comm_rank", PID, TID),
     ]
-    assert plain(trace.processes, "process", "rank") == [(PID, 2)]
+    assert plain(trace.processes.to_frame(), "process", "rank") == [(PID, 2)]
 
 
 MS = 1_000_000
@@ -296,12 +302,12 @@ def test_rates_of_nics_become_counters(tmp_path: Path) -> None:
         (MS, 2 * MS, 77, 0, 0, 11, 8),
     ]
     trace = read(tmp_path, network(rows))
-    sent = trace.samples[trace.samples["metric"] == "bytes_sent"]
+    sent = trace.samples.to_frame()[trace.samples.to_frame()["metric"] == "bytes_sent"]
     assert set(sent["source"]) == {"nic:mlx5_0 IB"}
     assert sent["start_ns"].tolist() == [time * MS for time in (1, 2, 4, 4, 9, 10)]
     values = [0.0, 1000.0, 9000.0, float("nan"), 9000.0, 9500.0]
     assert sent["value"].tolist() == pytest.approx(values, nan_ok=True)
-    others = trace.samples[trace.samples["metric"] != "bytes_sent"]
+    others = trace.samples.to_frame()[trace.samples.to_frame()["metric"] != "bytes_sent"]
     assert plain(others, "source", "metric", "value") == [
         ("nic:mlx5_0", "IB: Send waits (ticks/ms)", 3.0),
         ("nic:mlx5_0", "Eth: Bytes sent (furlongs)", 8.0),
@@ -355,7 +361,7 @@ def test_counters_of_devices(tmp_path: Path) -> None:
             ),
         },
     )
-    assert plain(trace.samples, "start_ns", "source", "metric", "value") == [
+    assert plain(trace.samples.to_frame(), "start_ns", "source", "metric", "value") == [
         (10, "gpu:1", "SMs Active [Throughput %]", 55.0),
         (20, "gpu:1", "metric 9", 2.0),
     ]
@@ -384,7 +390,7 @@ def test_device_memory_and_page_faults(tmp_path: Path) -> None:
             "CUDA_UM_CPU_PAGE_FAULT_EVENTS": ("start, globalPid", [(50, GLOBAL)]),
         },
     )
-    assert plain(trace.samples, "start_ns", "source", "metric", "value") == [
+    assert plain(trace.samples.to_frame(), "start_ns", "source", "metric", "value") == [
         (10, f"process:{PID} gpu:0", "cuda_allocated_bytes", 100.0),
         (20, f"process:{PID} gpu:0", "cuda_allocated_bytes", 150.0),
         (25, f"process:{PID} gpu:1", "cuda_allocated_bytes", 7.0),
@@ -434,10 +440,10 @@ def test_calls_of_nccl_in_a_real_file() -> None:
     require("traces")
     trace = open_trace(TRACES / "nsys/2026.2-2gpu-nccl-before.sqlite")
     # nsys.md 1.9: 132 ncclSend and 132 ncclRecv ranges; this file has names, but no payloads.
-    assert trace.collectives["op"].value_counts().to_dict() == {"send": 132, "recv": 132}
-    assert set(trace.collectives["n_bytes"]) == {ABSENT}
+    assert trace.collectives.to_frame()["op"].value_counts().to_dict() == {"send": 132, "recv": 132}
+    assert set(trace.collectives.to_frame()["n_bytes"]) == {ABSENT}
     # A group of four calls is one kernel; 66 kernels, of which the file lost two launches.
-    tied = trace.collectives[trace.collectives["correlation"] != ABSENT]
-    kernels = trace.kernels[trace.kernels["activity"] == "communication"]
+    tied = trace.collectives.to_frame()[trace.collectives.to_frame()["correlation"] != ABSENT]
+    kernels = trace.kernels.to_frame()[trace.kernels.to_frame()["activity"] == "communication"]
     assert set(tied["correlation"]) <= set(kernels["correlation"])
     assert len(tied) == 256

@@ -65,7 +65,7 @@ def test_a_folder_reads_as_the_export(export: Path, suffix: str) -> None:
     folder = as_folder(export, suffix)
     found, expected = open_trace(folder), open_trace(export)
     for name in TABLES:
-        pd.testing.assert_frame_equal(found.table(name), expected.table(name))
+        pd.testing.assert_frame_equal(found.table(name).to_frame(), expected.table(name).to_frame())
     assert (found.span, found.recorded) == (expected.span, expected.recorded)
     assert found.info.path == str(folder)
     assert outline(folder).n_rows == outline(export).n_rows
@@ -75,7 +75,10 @@ def test_a_folder_is_cut_to_an_export(export: Path, tmp_path: Path) -> None:
     part = tmp_path / "part.sqlite"
     part.touch()
     cut(as_folder(export, "parquet"), part, CutRequest(TimeWindow(0, 60)), no_progress)
-    assert (len(open_trace(part).copies), len(open_trace(part).kernels)) == (1, 0)
+    assert (len(open_trace(part).copies.to_frame()), len(open_trace(part).kernels.to_frame())) == (
+        1,
+        0,
+    )
 
 
 def test_a_damaged_table_is_told(export: Path) -> None:
@@ -104,10 +107,12 @@ def test_folders_of_the_real_nsys_read_as_its_export(tmp_path: Path) -> None:
         command = [nsys, "export", f"--type={kind}", "--quiet=true", "-o", f"as-{kind}", report]
         subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=120)
     expected = open_trace(tmp_path / "as-sqlite")
-    assert len(expected.host_ops) > 0
+    assert len(expected.host_ops.to_frame()) > 0
     for kind in ("parquetdir", "arrowdir"):
         found = open_trace(tmp_path / f"as-{kind}")
         for name in TABLES.keys() - {"environment"}:  # nsys leaves META_DATA_CAPTURE out of folders
-            pd.testing.assert_frame_equal(found.table(name), expected.table(name))
+            pd.testing.assert_frame_equal(
+                found.table(name).to_frame(), expected.table(name).to_frame()
+            )
         assert found.span == expected.span
         assert found.recorded <= expected.recorded

@@ -73,8 +73,8 @@ def test_each_file_has_what_its_processes_did_and_what_belongs_to_none(export, t
         assert rows(path, "SELECT text FROM DIAGNOSTIC_EVENT") == [("lost",)]
         assert rows(path, "SELECT * FROM StringIds") == rows(export, "SELECT * FROM StringIds")
     trace = open_trace(one)
-    assert trace.ranges["name"].tolist() == ["work of 5"]
-    assert trace.copies["n_bytes"].tolist() == [8]
+    assert trace.ranges.to_frame()["name"].tolist() == ["work of 5"]
+    assert trace.copies.to_frame()["n_bytes"].tolist() == [8]
 
 
 def test_the_parts_together_are_the_whole(export, tmp_path):
@@ -85,7 +85,9 @@ def test_the_parts_together_are_the_whole(export, tmp_path):
     parts = [open_trace(path) for path in paths]
     for name, table in TABLES.items():
         if "process" in table.columns:
-            assert sum(len(part.table(name)) for part in parts) == len(whole.table(name)), name
+            assert sum(len(part.table(name).to_frame()) for part in parts) == len(
+                whole.table(name).to_frame()
+            ), name
 
 
 @pytest.mark.traces
@@ -93,7 +95,7 @@ def test_the_parts_together_are_the_whole(export, tmp_path):
 def test_no_row_of_a_real_export_is_lost_or_doubled(name, real_trace, tmp_path):
     path = real_trace(name)
     whole = open_trace(path)
-    processes = whole.processes["process"].tolist()
+    processes = whole.processes.to_frame()["process"].tolist()
     parts = []
     for process in processes:
         part = tmp_path / f"{process}.sqlite"
@@ -104,8 +106,8 @@ def test_no_row_of_a_real_export_is_lost_or_doubled(name, real_trace, tmp_path):
     parts.append(open_trace(rest))
     for table_name, table in TABLES.items():
         if "process" in table.columns:
-            n_rows = sum(len(part.table(table_name)) for part in parts)
-            assert n_rows == len(whole.table(table_name)), table_name
+            n_rows = sum(len(part.table(table_name).to_frame()) for part in parts)
+            assert n_rows == len(whole.table(table_name).to_frame()), table_name
 
 
 def test_a_file_that_cannot_be_written_is_not_left_behind(export, tmp_path):

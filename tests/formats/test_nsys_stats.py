@@ -55,11 +55,13 @@ def test_what_one_process_did_is_what_nsys_says_of_its_file(
     nsys = require("nsys")
     path = real_trace(name)
     whole = open_trace(path)
-    process = int(whole.kernels["process"].mode()[0])
+    process = int(whole.kernels.to_frame()["process"].mode()[0])
     part = tmp_path / "part.sqlite"
     copy_processes(path, part, [process], others=False)
     trace = open_trace(part)
-    assert len(trace.kernels) == (whole.kernels["process"] == process).sum() > 0
+    assert (
+        len(trace.kernels.to_frame()) == (whole.kernels.to_frame()["process"] == process).sum() > 0
+    )
     _assert_agree(nsys, trace, part, with_domain=name not in WITHOUT_DOMAIN_ROWS)
 
 
@@ -105,7 +107,7 @@ def _sums(frame: pd.DataFrame, names: pd.Series, values: pd.Series) -> Sums:
 
 def _kernels(trace: Trace) -> Sums:
     # A graph that was traced whole is no kernel to nsys.
-    kernels = trace.kernels[trace.kernels["activity"] != "cuda_graph"]
+    kernels = trace.kernels.to_frame()[trace.kernels.to_frame()["activity"] != "cuda_graph"]
     return _sums(kernels, kernels["name"], kernels["end_ns"] - kernels["start_ns"])
 
 
@@ -117,7 +119,7 @@ def _copies(trace: Trace, *, by_bytes: bool) -> Sums:
         "p2p": "[CUDA memcpy PtoP]",
         "memset": "[CUDA memset]",
     }
-    copies = trace.copies
+    copies = trace.copies.to_frame()
     values = copies["n_bytes"] if by_bytes else copies["end_ns"] - copies["start_ns"]
     titles = copies["direction"].map(labels).astype(str)
     migrated = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
@@ -126,7 +128,7 @@ def _copies(trace: Trace, *, by_bytes: bool) -> Sums:
 
 
 def _ranges(trace: Trace, *, with_domain: bool) -> Sums:
-    ranges = trace.ranges[trace.ranges["kind"] == "push_pop"]
+    ranges = trace.ranges.to_frame()[trace.ranges.to_frame()["kind"] == "push_pop"]
     names, domains = ranges["name"].astype(str), ranges["domain"].astype(str)
     titles = domains.where(domains == "", domains + ":") + names if with_domain else names
     return _sums(ranges, titles, ranges["end_ns"] - ranges["start_ns"])

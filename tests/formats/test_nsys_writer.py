@@ -194,9 +194,9 @@ def test_how_kernels_were_launched_is_kept(tmp_path: Path) -> None:
     write_nsys(trace, path)
     tables = frozenset({"kernels", "kernel_shapes", "devices"})
     read = open_trace(path, ReadOptions(tables=tables))
-    assert read.devices["compute_capability"].tolist() == [103]
+    assert read.devices.to_frame()["compute_capability"].tolist() == [103]
     columns = ["grid_z", "registers", "static_shared_bytes", "shared_bytes"]
-    assert read.kernel_shapes[columns].values.tolist() == [
+    assert read.kernel_shapes.to_frame()[columns].values.tolist() == [
         [2, 12, 8, 24],
         [2, -1, -1, 40],
         [-1, -1, -1, -1],

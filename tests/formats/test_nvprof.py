@@ -88,30 +88,32 @@ def test_a_run(tmp_path: Path) -> None:
     assert trace.info.format == "nvprof"
     assert trace.info.utc_epoch_ns == DAY
     assert trace.info.warnings == ()
-    assert plain(trace.kernels, "start_ns", "end_ns", "device", "stream", "process") == [
+    assert plain(trace.kernels.to_frame(), "start_ns", "end_ns", "device", "stream", "process") == [
         (100, 200, 1, 7, PID),
         (300, 400, 1, 7, PID),
     ]
-    assert plain(trace.kernels, "name", "activity", "correlation", "graph_node") == [
+    assert plain(trace.kernels.to_frame(), "name", "activity", "correlation", "graph_node") == [
         ("matmul(float*, float*, int)", "gemm", 5, ABSENT),
         ("volta_sgemm_32x128_nn", "gemm", 7, ABSENT),
     ]
     columns = ("start_ns", "direction", "n_bytes", "src_kind", "dst_kind", "src_device")
-    assert plain(trace.copies, *columns) == [
+    assert plain(trace.copies.to_frame(), *columns) == [
         (20, "h2d", 4096, "pinned", "device", ABSENT),
         (50, "p2p", 64, "device", "device", 1),
         (70, "memset", 16, "", "device", ABSENT),
     ]
-    assert plain(trace.api_calls, "start_ns", "end_ns", "thread", "correlation", "name") == [
+    assert plain(
+        trace.api_calls.to_frame(), "start_ns", "end_ns", "thread", "correlation", "name"
+    ) == [
         (0, 50, TID, 5, "cudaLaunchKernel"),
         (60, 70, TID, 6, "driver cbid 9999"),
     ]
-    assert plain(trace.syncs, "device", "stream", "kind") == [(1, 7, "stream")]
-    assert plain(trace.overheads, "start_ns", "end_ns", "name", "thread") == [
+    assert plain(trace.syncs.to_frame(), "device", "stream", "kind") == [(1, 7, "stream")]
+    assert plain(trace.overheads.to_frame(), "start_ns", "end_ns", "name", "thread") == [
         (500, 600, "buffer flush", ABSENT)
     ]
     # The command line may hold a secret.
-    assert plain(trace.processes, "process", "name") == [(PID, "python t.py")]
+    assert plain(trace.processes.to_frame(), "process", "name") == [(PID, "python t.py")]
 
 
 def test_markers(tmp_path: Path) -> None:
@@ -135,14 +137,14 @@ def test_markers(tmp_path: Path) -> None:
         file.add("RUNTIME", cbid=211, start=DAY + 60, end=DAY + 100, processId=PID, threadId=1)
     trace = open_trace(path)
     columns = ("start_ns", "end_ns", "name", "domain", "thread", "depth", "kind")
-    assert plain(trace.ranges, *columns) == [
+    assert plain(trace.ranges.to_frame(), *columns) == [
         (0, 90, "step", "train", TID, 0, "push_pop"),
         (10, 20, "inner", "", TID, 1, "push_pop"),
         (30, 100, "never closed", "", ABSENT, 0, "start_end"),
     ]
-    assert trace.ranges["category"].tolist() == [7, ABSENT, ABSENT]
-    np.testing.assert_equal(trace.ranges["payload"].to_numpy(), [32.0, np.nan, np.nan])
-    assert plain(trace.marks, "start_ns", "name", "thread") == [(40, "inner", TID)]
+    assert trace.ranges.to_frame()["category"].tolist() == [7, ABSENT, ABSENT]
+    np.testing.assert_equal(trace.ranges.to_frame()["payload"].to_numpy(), [32.0, np.nan, np.nan])
+    assert plain(trace.marks.to_frame(), "start_ns", "name", "thread") == [(40, "inner", TID)]
     assert trace.info.warnings == ("1 NVTX ranges were never closed: they end with the capture",)
 
 
@@ -156,8 +158,8 @@ def test_lost_records_are_counted_and_left_out(tmp_path: Path) -> None:
         file.add("MEMSET", start=0, end=0)
         file.add("MEMCPY", start=None, end=None)
     trace = open_trace(path)
-    assert plain(trace.kernels, "start_ns", "end_ns") == [(0, 5)]
-    assert trace.copies.empty
+    assert plain(trace.kernels.to_frame(), "start_ns", "end_ns") == [(0, 5)]
+    assert trace.copies.to_frame().empty
     lost = "4 records were lost by the profiler (their times are 0 or missing)"
     assert trace.info.warnings[0].startswith(lost)
     assert outline(path).trace.info.warnings[0].startswith(lost)
@@ -171,7 +173,7 @@ def test_a_window_spares_rows_outside_it(tmp_path: Path) -> None:
             times = {"start": DAY + start, "end": DAY + start + 50}
             file.add("CONCURRENT_KERNEL", name=name, **times)
     trace = open_trace(path, ReadOptions(window=TimeWindow(120, 200)))
-    assert plain(trace.kernels, "start_ns", "end_ns") == [(100, 150)]
+    assert plain(trace.kernels.to_frame(), "start_ns", "end_ns") == [(100, 150)]
 
 
 def test_the_oldest_schema(tmp_path: Path) -> None:
@@ -182,8 +184,10 @@ def test_the_oldest_schema(tmp_path: Path) -> None:
         file.drop_column("MEMSET", "memoryKind")
         file.drop_column("MARKER", "domain")
     trace = open_trace(path)
-    assert plain(trace.copies, "direction", "n_bytes", "dst_kind") == [("memset", 8, "unknown")]
-    assert plain(trace.marks, "start_ns", "domain") == [(1, "")]
+    assert plain(trace.copies.to_frame(), "direction", "n_bytes", "dst_kind") == [
+        ("memset", 8, "unknown")
+    ]
+    assert plain(trace.marks.to_frame(), "start_ns", "domain") == [(1, "")]
 
 
 def test_unified_memory_and_whole_graphs(tmp_path: Path) -> None:
@@ -194,10 +198,10 @@ def test_unified_memory_and_whole_graphs(tmp_path: Path) -> None:
         file.add("UNIFIED_MEMORY_COUNTER", counterKind=4, srcId=9, dstId=2, **move)  # faults
         file.add("GRAPH_TRACE", start=DAY, end=DAY + 9, graphId=12, deviceId=2, streamId=7)
     trace = open_trace(path)
-    assert plain(trace.copies, "direction", "n_bytes", "device", "src_kind") == [
+    assert plain(trace.copies.to_frame(), "direction", "n_bytes", "device", "src_kind") == [
         ("h2d", 4096, 2, "managed")
     ]
-    assert plain(trace.kernels, "name", "activity", "device") == [
+    assert plain(trace.kernels.to_frame(), "name", "activity", "device") == [
         ("CUDA graph 12", "cuda_graph", 2)
     ]
 
@@ -221,13 +225,13 @@ def test_links_between_devices(tmp_path: Path) -> None:
         file.add("NVLINK", typeDev0=1, typeDev1=2, idDev0=first, idDev1=bytes(16), **link)
         file.add("PCIE", id=bytes([1, 0, 0, 0]), pcieGeneration=3, linkRate=8000, linkWidth=16)
     trace = open_trace(path)
-    assert plain(trace.devices, "device", "name", "uuid", "memory_bytes_per_s")[0] == (
+    assert plain(trace.devices.to_frame(), "device", "name", "uuid", "memory_bytes_per_s")[0] == (
         0,
         "V100",
         "00010203-0405-0607-0809-0a0b0c0d0e0f",
         898_048_000_000,
     )
-    assert dict(plain(trace.environment, "name", "value")) == {
+    assert dict(plain(trace.environment.to_frame(), "name", "value")) == {
         "nvlink device 0 - device 1": "2 links, 100 GB/s",
         "nvlink device 0 - processor": "2 links, 100 GB/s",
         "pcie device 1": "generation 3, 16 lanes, 8 GT/s each",
@@ -242,12 +246,12 @@ def test_values_of_another_kind_are_one_clear_error_or_none(tmp_path: Path) -> N
         file.add("MARKER", flags=2, timestamp="text", id=None, objectId=None, name="text")
         file.add("PCIE", id="x", linkRate="fast")
     trace = open_trace(path)
-    assert plain(trace.overheads, "name", "start_ns", "end_ns") == [("overhead", 0, 5)]
+    assert plain(trace.overheads.to_frame(), "name", "start_ns", "end_ns") == [("overhead", 0, 5)]
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("ALTER TABLE StringTable RENAME TO Strings")
         database.execute("CREATE TABLE StringTable AS SELECT * FROM Strings")
         database.execute("INSERT INTO StringTable VALUES (NULL, 'a'), ('b', 'c')")
-    assert len(open_trace(path).overheads) == 1
+    assert len(open_trace(path).overheads.to_frame()) == 1
     with NvprofDatabase(tmp_path / "bad.nvprof") as file:
         file.add("RUNTIME", cbid="text", start=DAY, end=DAY)
     with pytest.raises(TraceError, match="cbid is not of whole numbers"):
@@ -295,9 +299,9 @@ def test_sums_by_name_are_those_of_nvprof(
 
     directions = {"h2d": "HtoD", "d2h": "DtoH", "d2d": "DtoD"}
     ours: dict[str, tuple[int, int, int, int]] = {}
-    for kernel, rows in trace.kernels.groupby("name", observed=True):
+    for kernel, rows in trace.kernels.to_frame().groupby("name", observed=True):
         ours[_mangled(path)[str(kernel)]] = _sums(rows["end_ns"] - rows["start_ns"])
-    for direction, rows in trace.copies.groupby("direction", observed=True):
+    for direction, rows in trace.copies.to_frame().groupby("direction", observed=True):
         short = directions.get(str(direction))
         label = f"[CUDA memcpy {short}]" if short else "[CUDA memset]"
         ours[label] = _sums(rows["end_ns"] - rows["start_ns"])
@@ -305,7 +309,7 @@ def test_sums_by_name_are_those_of_nvprof(
 
     calls = {
         str(call): _sums(rows["end_ns"] - rows["start_ns"])
-        for call, rows in trace.api_calls.groupby("name", observed=True)
+        for call, rows in trace.api_calls.to_frame().groupby("name", observed=True)
     }
     assert calls == _summary(nvprof, copy, "--print-api-summary", "API calls")
 
@@ -360,7 +364,7 @@ def test_ranges_are_those_of_nvprof(real_trace: Callable[[str], Path], tmp_path:
     nvprof = require("nvprof")
     path = real_trace("nvprof/v11or12-pytorch-lm-markers.sql")
     copy = Path(shutil.copy(path, tmp_path / "copy.nvprof"))
-    ranges = open_trace(path).ranges
+    ranges = open_trace(path).ranges.to_frame()
     durations = ranges["end_ns"] - ranges["start_ns"]
     # nvprof tells names apart by their first 255 characters.
     names = ranges["name"].astype(str).str[:255]
@@ -376,8 +380,12 @@ def test_ranges_are_those_of_nvprof(real_trace: Callable[[str], Path], tmp_path:
 def test_markers_of_a_real_file() -> None:
     require("traces")
     trace = open_trace(TRACES / "nvprof/v11or12-pytorch-lm-markers.sql")
-    assert len(trace.ranges) == 1195
+    assert len(trace.ranges.to_frame()) == 1195
     assert trace.info.warnings == ()
     # Every kernel was launched, on a thread of the markers.
-    launches = trace.api_calls.set_index("correlation").loc[trace.kernels["correlation"]]
-    assert set(launches["thread"]) <= set(trace.ranges["thread"])
+    launches = (
+        trace.api_calls.to_frame()
+        .set_index("correlation")
+        .loc[trace.kernels.to_frame()["correlation"]]
+    )
+    assert set(launches["thread"]) <= set(trace.ranges.to_frame()["thread"])

@@ -33,7 +33,7 @@ def test_it_reads_like_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     trace = open_trace(packed(path))
-    assert trace.kernels.equals(open_trace(path).kernels)
+    assert trace.kernels.to_frame().equals(open_trace(path).kernels.to_frame())
     assert trace.info.path.endswith("run.sqlite.gz")
     assert list(scratch.iterdir()) == []
 
@@ -55,8 +55,8 @@ def test_a_format_that_nobody_knew_of_is_read_and_unpacked(tmp_path: Path) -> No
     options = ReadOptions(tables=frozenset({"kernels"}), window=TimeWindow(5, 20))
     for file in (path, packed(path)):
         trace = open_trace(file, options, formats)
-        assert trace.kernels["name"].tolist() == ["gemm"]
-        assert trace.ranges.empty
+        assert trace.kernels.to_frame()["name"].tolist() == ["gemm"]
+        assert trace.ranges.to_frame().empty
         assert trace.span == TimeWindow(0, 99)
         assert trace.info.path == str(file)
         assert outline(file, formats).n_rows["ranges"] == 1
@@ -79,5 +79,5 @@ def test_what_is_no_trace_or_cut_off_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_real_one() -> None:
     require("traces")
     trace = open_trace(TRACES / "nsys/2022.4-jacobi-p2p-2gpu.sqlite.gz")
-    assert trace.devices["used"].sum() == 2
-    assert "p2p" in set(trace.copies["direction"])
+    assert trace.devices.to_frame()["used"].sum() == 2
+    assert "p2p" in set(trace.copies.to_frame()["direction"])

@@ -61,9 +61,11 @@ def check_subset(path: Path, tables: frozenset[str]) -> None:
     assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
     for name in TABLES:
         if name in tables:
-            pd.testing.assert_frame_equal(part.table(name), whole.table(name), obj=name)
+            pd.testing.assert_frame_equal(
+                part.table(name).to_frame(), whole.table(name).to_frame(), obj=name
+            )
         else:
-            assert part.table(name).empty, name
+            assert part.table(name).to_frame().empty, name
 
 
 @pytest.mark.parametrize("tables", SUBSETS, ids=lambda names: "+".join(sorted(names)) or "none")
@@ -87,7 +89,7 @@ def test_tables_of_real_traces_are_those_of_a_full_read(
 def windows_of(trace: Trace) -> list[TimeWindow]:
     """Return windows at the start, in the middle, around one kernel, of one instant, outside."""
     start, length = trace.span.start_ns, trace.span.duration_ns
-    work = trace.kernels if len(trace.kernels) else trace.api_calls
+    work = trace.kernels.to_frame() if len(trace.kernels.to_frame()) else trace.api_calls.to_frame()
     found = [
         TimeWindow(start, start + length // 100 + 1),
         TimeWindow(start + length // 2, start + length * 51 // 100 + 1),
@@ -106,7 +108,7 @@ def check_window(path: Path, window: TimeWindow, tables: frozenset[str] | None =
     part = open_trace(path, ReadOptions(tables=tables, window=window))
     assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
     for name in tables:
-        expected, found = whole.table(name), part.table(name)
+        expected, found = whole.table(name).to_frame(), part.table(name).to_frame()
         if name in WINDOWED_TABLES:
             expected = overlapping(expected, window)
         elif name in LAUNCHING_TABLES:
@@ -122,11 +124,17 @@ def overlapping(frame: pd.DataFrame, window: TimeWindow) -> pd.DataFrame:
 
 
 def reach_of(trace: Trace, window: TimeWindow) -> TimeWindow:
-    work = pd.concat([overlapping(trace.table(name), window) for name in ("kernels", "copies")])
+    work = pd.concat(
+        [overlapping(trace.table(name).to_frame(), window) for name in ("kernels", "copies")]
+    )
     launched = set(zip(work["process"], work["correlation"], strict=True))
-    calls = zip(trace.api_calls["process"], trace.api_calls["correlation"], strict=True)
+    calls = zip(
+        trace.api_calls.to_frame()["process"],
+        trace.api_calls.to_frame()["correlation"],
+        strict=True,
+    )
     is_launch = np.array([pair in launched and pair[1] != -1 for pair in calls], np.bool_)
-    starts = trace.api_calls["start_ns"][is_launch]
+    starts = trace.api_calls.to_frame()["start_ns"][is_launch]
     return TimeWindow(
         min(window.start_ns, starts.min()) if len(starts) else window.start_ns, window.end_ns
     )
@@ -169,8 +177,8 @@ def test_a_launch_before_the_window_comes_with_what_is_around_it(tmp_path: Path)
     path = tmp_path / "trace.sqlite"
     write_nsys(trace, path)
     found = open_trace(path, ReadOptions(window=TimeWindow(150, 160)))
-    assert found.api_calls["start_ns"].tolist() == [25]
-    assert found.host_ops["name"].tolist() == ["around the launch"]
+    assert found.api_calls.to_frame()["start_ns"].tolist() == [25]
+    assert found.host_ops.to_frame()["name"].tolist() == ["around the launch"]
     assert found.span == TimeWindow(0, 200)
 
 
@@ -186,7 +194,9 @@ def check_outline(path: Path) -> None:
     for field in ("info", "recorded", "span"):
         assert getattr(found.trace, field) == getattr(expected.trace, field), field
     for name in TABLES:
-        pd.testing.assert_frame_equal(found.trace.table(name), expected.trace.table(name), obj=name)
+        pd.testing.assert_frame_equal(
+            found.trace.table(name).to_frame(), expected.trace.table(name).to_frame(), obj=name
+        )
 
 
 @pytest.mark.parametrize("known", [*WRITERS, "packed"])
@@ -210,7 +220,7 @@ def check_steps(path: Path) -> None:
     assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
     found, expected = find_steps(part), find_steps(whole)
     assert found.source == expected.source
-    pd.testing.assert_frame_equal(found.table, expected.table)
+    pd.testing.assert_frame_equal(found.table.to_frame(), expected.table.to_frame())
 
 
 def check_known(path: Path, window: TimeWindow) -> None:
@@ -224,7 +234,9 @@ def check_known(path: Path, window: TimeWindow) -> None:
         expected.info,
     )
     for name in TABLES:
-        pd.testing.assert_frame_equal(part.table(name), expected.table(name), obj=name)
+        pd.testing.assert_frame_equal(
+            part.table(name).to_frame(), expected.table(name).to_frame(), obj=name
+        )
 
 
 @pytest.mark.parametrize("known", [*WRITERS, "packed"])

@@ -49,7 +49,7 @@ def test_a_stream_and_its_report_read_alike(stream: Path, tmp_path: Path) -> Non
     assert trace.info.path == str(stream)
     assert trace.info.format == "nsys"
     assert trace.info.profiler.startswith("NVIDIA Nsight Systems")
-    assert len(trace.host_ops) > 0
+    assert len(trace.host_ops.to_frame()) > 0
     assert _files(stream.parent) == before, "the user's folder must not change"
 
     importer = find_importer(require("nsys"))
@@ -60,7 +60,7 @@ def test_a_stream_and_its_report_read_alike(stream: Path, tmp_path: Path) -> Non
     report = made.rename(tmp_path / "renamed.bin")  # recognised by content
     before = _files(tmp_path)
     again = open_trace(report)
-    assert again.host_ops.equals(trace.host_ops)
+    assert again.host_ops.to_frame().equals(trace.host_ops.to_frame())
     assert _files(tmp_path) == before
 
 
@@ -119,7 +119,7 @@ def test_a_report_is_cut_as_its_export(stream: Path, tmp_path: Path) -> None:
     cut(stream, part, CutRequest(trace.span, span=trace.span), no_progress)
     again = open_trace(part)
     assert again.info.format == "nsys"
-    assert again.host_ops.equals(trace.host_ops)
+    assert again.host_ops.to_frame().equals(trace.host_ops.to_frame())
     assert again.span == trace.span
 
 
@@ -141,12 +141,12 @@ def test_an_export_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("TRACEPROF_CACHE", str(tmp_path / "cache"))
     for _ in range(2):
         trace = open_trace(report)
-        assert trace.kernels["name"].tolist() == ["gemm"]
+        assert trace.kernels.to_frame()["name"].tolist() == ["gemm"]
         assert trace.info.path == str(report)
     assert len(exports) == 1
     (kept,) = (tmp_path / "cache").rglob("*.file")
     kept.write_bytes(kept.read_bytes()[:-1])
-    assert len(open_trace(report).kernels) == 1
+    assert len(open_trace(report).kernels.to_frame()) == 1
     assert len(exports) == 2, "a damaged export is made again"
     nsys.write_text("2")
     open_trace(report)

@@ -48,7 +48,7 @@ def test_a_directory_of_torch_traces(tmp_path: Path) -> None:
     assert run.warnings == ("no trace of 1 of the 4 ranks: 1",)
     assert [member.host for member in run] == ["node0", "node1", "node1"]
     assert {member.known_from for member in run} == {"distributedInfo"}
-    assert run.traces[2].kernels["name"].tolist() == ["kernel of 3"]
+    assert run.traces[2].kernels.to_frame()["name"].tolist() == ["kernel of 3"]
 
 
 def test_a_pattern_finds_files_in_natural_order(tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ def test_ranks_of_one_process_tree_in_one_file(tmp_path: Path) -> None:
     assert run.ranks == (0, 1)
     assert run.missing_ranks == ()
     first, second = (member.trace for member in run)
-    assert first.kernels["name"].tolist() == ["on 0"]
-    assert first.ranges["name"].tolist() == ["step"]
-    assert first.devices.query("used == 1")["device"].tolist() == [0]
-    assert second.kernels["name"].tolist() == ["on 1"]
+    assert first.kernels.to_frame()["name"].tolist() == ["on 0"]
+    assert first.ranges.to_frame()["name"].tolist() == ["step"]
+    assert first.devices.to_frame().query("used == 1")["device"].tolist() == [0]
+    assert second.kernels.to_frame()["name"].tolist() == ["on 1"]
     assert second.span == trace.span  # one clock, one time
 
 
@@ -189,7 +189,7 @@ def test_processes_without_ranks_go_by_their_devices(tmp_path: Path) -> None:
         (0, 0, "order of devices"),
         (1, 1, "order of devices"),
     ]
-    assert run.traces[0].kernels["name"].tolist() == ["b"]
+    assert run.traces[0].kernels.to_frame()["name"].tolist() == ["b"]
 
 
 def test_the_environment_in_the_trace(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_the_environment_in_the_trace(tmp_path: Path) -> None:
     assert [(m.rank, m.local_rank, m.rack) for m in run] == [(3, 1, "leaf2")]
     assert run.members[0].known_from == "environment"
     assert run.world_size == 4
-    assert "x" not in run.traces[0].environment["value"].tolist()
+    assert "x" not in run.traces[0].environment.to_frame()["value"].tolist()
 
 
 def test_two_files_of_one_rank(tmp_path: Path) -> None:
@@ -310,8 +310,8 @@ def test_two_gpus_in_a_real_file() -> None:
     require("traces")
     run = open_run([TRACES / "nsys/2026.2-2gpu-nccl-before.sqlite"])
     # nsys.md 1.9: 4010 kernels, on two devices of two processes.
-    assert [sorted(set(member.trace.kernels["device"])) for member in run] == [[0], [1]]
-    assert sum(len(member.trace.kernels) for member in run) == 4010
+    assert [sorted(set(member.trace.kernels.to_frame()["device"])) for member in run] == [[0], [1]]
+    assert sum(len(member.trace.kernels.to_frame()) for member in run) == 4010
 
 
 @pytest.mark.parametrize("ranks", [(ABSENT, ABSENT), (1, 0)])
@@ -338,6 +338,8 @@ def test_ranks_and_their_devices_are_known_whatever_is_read(
         part = open_run([tmp_path], options)
         assert part.ranks == whole.ranks == (0, 1)
         for one, other in zip(part, whole, strict=True):
-            pd.testing.assert_frame_equal(one.trace.devices, other.trace.devices)
+            pd.testing.assert_frame_equal(
+                one.trace.devices.to_frame(), other.trace.devices.to_frame()
+            )
             assert one.trace.span == other.trace.span
-            assert one.trace.devices["used"].sum() == 1
+            assert one.trace.devices.to_frame()["used"].sum() == 1

@@ -26,5 +26,5 @@ def test_an_export_with_versions_in_its_names_reads_alike(tmp_path: Path) -> Non
         for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS", "StringIds"):
             connection.execute(f"ALTER TABLE {table} RENAME TO {table}_V2")
     after = open_trace(path)
-    assert after.kernels.equals(before.kernels)
-    assert plain(after.ranges, "start_ns", "end_ns", "name") == [(0, 40, "step")]
+    assert after.kernels.to_frame().equals(before.kernels.to_frame())
+    assert plain(after.ranges.to_frame(), "start_ns", "end_ns", "name") == [(0, 40, "step")]

@@ -39,7 +39,7 @@ def made() -> Trace:
 
 def assert_equal(found: Trace, expected: Trace) -> None:
     for name in TABLES:
-        pd.testing.assert_frame_equal(found.table(name), expected.table(name))
+        pd.testing.assert_frame_equal(found.table(name).to_frame(), expected.table(name).to_frame())
     assert (found.span, found.recorded) == (expected.span, expected.recorded)
 
 
@@ -70,8 +70,8 @@ def test_what_is_not_known_is_null_for_others_and_absent_for_us(tmp_path: Path) 
     assert kernels["graph_node"].null_count == kernels.num_rows == 2
     assert kernels["correlation"].to_pylist() == [1, None]
     found = open_trace(tmp_path)
-    assert found.kernels["graph_node"].tolist() == [-1, -1]
-    assert np.isnan(found.samples["value"]).all()
+    assert found.kernels.to_frame()["graph_node"].tolist() == [-1, -1]
+    assert np.isnan(found.samples.to_frame()["value"]).all()
 
 
 def test_others_find_types_and_units(storage: Storage, tmp_path: Path) -> None:
@@ -90,13 +90,13 @@ def test_parts_are_one_table(storage: Storage, tmp_path: Path) -> None:
     trace = made()  # its names are in another order than the rows
     with FolderWriter(tmp_path, storage) as writer:
         for row in range(2):  # the second brings a name that the first does not have
-            part = trace.kernels.iloc[row : row + 1]
+            part = trace.kernels.to_frame().iloc[row : row + 1]
             names = part["name"].cat.remove_unused_categories()
             writer.add("kernels", part.assign(name=names))
         for name in TABLES.keys() - {"kernels"}:
-            writer.add(name, trace.table(name))
+            writer.add(name, trace.table(name).to_frame())
         writer.finish(trace.info, trace.recorded, trace.span)
-    kernels = open_trace(tmp_path).kernels
+    kernels = open_trace(tmp_path).kernels.to_frame()
     assert kernels["name"].tolist() == ["gemm", "gelu µ"]
     assert kernels["start_ns"].tolist() == [120, 190]
 
@@ -105,16 +105,16 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     write_tables(made(), tmp_path)
     (tmp_path / "ranges.parquet").write_bytes(b"damaged")
     found = open_trace(tmp_path, ReadOptions(tables=frozenset({"kernels"})))
-    assert (len(found.kernels), len(found.api_calls)) == (2, 0)
+    assert (len(found.kernels.to_frame()), len(found.api_calls.to_frame())) == (2, 0)
     assert found.span == TimeWindow(0, 200)
-    assert found.devices.empty
+    assert found.devices.to_frame().empty
 
 
 def test_the_users_rules_hold(tmp_path: Path) -> None:
     write_tables(made(), tmp_path)
     rules = parse_rules('[[rule]]\npattern = "gemm"\nactivity = "optimizer"\n')
     found = open_trace(tmp_path, ReadOptions(rules))
-    assert found.kernels["activity"].tolist()[0] == "optimizer"
+    assert found.kernels.to_frame()["activity"].tolist()[0] == "optimizer"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def rename(folder: Path, name: str) -> None:
 
 
 def test_a_folder_of_other_tables_is_no_trace(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"a": [1]}).to_frame(), tmp_path / "a.parquet")
     with pytest.raises(TraceError, match="tables that are no trace"):
         open_trace(tmp_path)
 

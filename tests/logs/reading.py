@@ -31,13 +31,13 @@ def all_runs(folder: Path, text: str | bytes, name: str = "a.log") -> list[Summa
 
 def rows(run: Summary, metric: str, over: str = "") -> pd.DataFrame:
     """Return the values of a metric."""
-    table = run.table("metrics")
+    table = run.table("metrics").to_frame()
     table = table[table["metric"] == metric]
     return table[table["over"] == over] if over else table
 
 
 def kinds(run: Summary) -> list[str]:
-    return run.table("events")["kind"].tolist()
+    return run.table("events").to_frame()["kind"].tolist()
 
 
 def said(run: Summary) -> str:
@@ -45,5 +45,5 @@ def said(run: Summary) -> str:
 
 
 def scope_of(run: Summary, measure: str) -> str:
-    table = run.table("measures")
+    table = run.table("measures").to_frame()
     return str(table.loc[table["measure"] == measure, "scope"].iloc[0])

@@ -83,7 +83,9 @@ def test_patterns_of_the_user(tmp_path: Path) -> None:
     assert run.measure("samples_per_s") == 800
     assert scope_of(run, "samples_per_s_per_device") == "device"
     assert rows(run, "top1")["value"].tolist() == [0, 0.01, 0.02, 0.03, 0.04]
-    assert run.table("epochs")[["epoch", "duration_ns"]].to_numpy().tolist() == [[3, 90 * S]]
+    assert run.table("epochs").to_frame()[["epoch", "duration_ns"]].to_numpy().tolist() == [
+        [3, 90 * S]
+    ]
 
 
 def test_a_restart_by_the_launcher_is_another_life_of_the_run(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_a_restart_by_the_launcher_is_another_life_of_the_run(tmp_path: Path) ->
     assert kinds(run) == [
         *("rendezvous", "start", "failure", "restart", "rendezvous", "rescaling", "end"),
     ]
-    restart = run.table("events").set_index("kind").loc["restart"]
+    restart = run.table("events").to_frame().set_index("kind").loc["restart"]
     assert (restart["duration_ns"], restart["value"], restart["life"]) == (3 * S, 4, 1)
     assert "goes on at step 1 after step 5" in restart["text"]
     assert run.measure("world_size") == 4
@@ -113,7 +115,7 @@ def test_new_nodes_are_no_failure(tmp_path: Path) -> None:
     )
     run = one_run(tmp_path, text + rendezvous(31, 8) + steps(range(4, 9)))
     assert "failure" not in kinds(run) and kinds(run).count("membership") == 1
-    assert run.table("events").set_index("kind").loc["rescaling", "value"] == 8
+    assert run.table("events").to_frame().set_index("kind").loc["rescaling", "value"] == 8
 
 
 def test_going_back_without_a_launcher(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_horovod_s_elastic_driver(tmp_path: Path) -> None:
     text += "record state: b[0] = FAILURE\nblacklist failing host: b\nreset workers: 2\n"
     text += "rank and size: 0 2\nsuccess count == 1 -> stop running\n"
     run = one_run(tmp_path, text)
-    events = run.table("events")
+    events = run.table("events").to_frame()
     assert events["kind"].tolist() == [
         *("rendezvous", "membership", "membership", "failure", "failure", "membership"),
         *("rescaling", "membership", "end"),
@@ -206,4 +208,4 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, parts: list[bytes]) -> No
             runs = read_log(path, source=source)
         except TraceprofError:
             continue
-        assert all(len(run.table("metrics")) <= 40 for run in runs)
+        assert all(len(run.table("metrics").to_frame()) <= 40 for run in runs)

@@ -221,7 +221,7 @@ def test_a_run_that_was_restarted_is_one_run_of_two_lives() -> None:
         [10, 19],
     ]
     assert kinds(run).count("restart") == 1
-    events = run.table("events")
+    events = run.table("events").to_frame()
     failed = events[events["text"].str.startswith("Worker group FAILED")]["at_ns"].iloc[0]
     assert events["at_ns"].iloc[-1] - failed == pytest.approx(105.3 * S, abs=0.5 * S)
 
@@ -271,7 +271,7 @@ def test_the_largest_run_prints_what_its_own_times_rule_out() -> None:
 
 def test_a_job_that_was_rescaled() -> None:
     run = read_log(shared("elastic-cycle-20min-4+4.log"))[0]
-    events = run.table("events")
+    events = run.table("events").to_frame()
     assert run.measure("total_ns") == pytest.approx(2772.4093 * S)
     lost = events[events["kind"] == "time_lost"]
     assert (lost["duration_ns"] / S).round(1).tolist() == [115.3, 84.8]
@@ -279,7 +279,7 @@ def test_a_job_that_was_rescaled() -> None:
     for kind, seconds in (("initialisation", [33.6, 3.0]), ("setup", [51.4, 27.1, 28.1])):
         own = events.loc[events["kind"] == kind, "duration_ns"]
         assert (own / S).round(1).tolist() == seconds
-    epochs = run.table("epochs").set_index("epoch")["duration_ns"] / S
+    epochs = run.table("epochs").to_frame().set_index("epoch")["duration_ns"] / S
     assert (epochs[12], epochs[19]) == (675.68, 448.04)
     assert values_of(run, "of the total of")["rest"] == pytest.approx(218.245 * S, abs=1e6)
 

@@ -137,7 +137,7 @@ def test_lightning(tmp_path: Path) -> None:
     run = one_run(tmp_path, text)
     assert run.measure("world_size") == 4
     assert rows(run, "loss")["step"].tolist() == [60, 70, 80, 90]
-    assert "v_num" not in set(run.table("metrics")["metric"])
+    assert "v_num" not in set(run.table("metrics").to_frame()["metric"])
     assert kinds(run) == ["end"]
 
 
@@ -386,7 +386,7 @@ def test_keras(tmp_path: Path, line: str) -> None:
     assert rows(run, "top1")[["epoch", "step"]].to_numpy().tolist() == [[1, 291], [2, 582]]
     assert rows(run, "top1")["at_ns"].tolist() == [90 * S, 180 * S]
     assert run.measure("step_period_ns") == 0.308 * S
-    assert run.table("epochs")["duration_ns"].tolist() == [90 * S, 90 * S]
+    assert run.table("epochs").to_frame()["duration_ns"].tolist() == [90 * S, 90 * S]
 
 
 @pytest.mark.parametrize("closing", ["", " - val_accuracy: 0.95 - val_loss: 0.04"])
@@ -394,9 +394,9 @@ def test_the_last_bar_of_keras_is_drawn_twice(tmp_path: Path, closing: str) -> N
     bar = "100/100 ━━━━━━━━━━━━━━━━━━━━ {}s 50ms/step - accuracy: 0.9 - loss: 0.05"
     epoch = f"{bar.format(5)}\r{bar.format(6)}{closing}\n"
     run = one_run(tmp_path, f"Epoch 1/2\n{epoch}Epoch 2/2\n{epoch}")
-    assert run.table("epochs")["duration_ns"].tolist() == [6 * S, 6 * S]
+    assert run.table("epochs").to_frame()["duration_ns"].tolist() == [6 * S, 6 * S]
     assert rows(run, "train_top1")["epoch"].tolist()[-1] == 2
-    assert len(run.table("events")) == 0
+    assert len(run.table("events").to_frame()) == 0
 
 
 def test_epochs_of_notes_count_what_was_done(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_old_keras_counts_samples(tmp_path: Path) -> None:
     text = "Epoch 1/1\n60000/60000 [==============================] - 5s 80us/sample - loss: 0.2\n"
     run = one_run(tmp_path, text)
     assert run.measure("samples_per_s") == 12_500
-    assert run.table("epochs")["samples_count"].tolist() == [60_000]
+    assert run.table("epochs").to_frame()["samples_count"].tolist() == [60_000]
 
 
 def test_mxnet_and_gluon(tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ def test_dllogger(tmp_path: Path) -> None:
     run = one_run(tmp_path, text)
     assert run.measure("frames_per_s") == 5000
     assert run.measure("step_period_ns") == 2.5 * S
-    assert "lrate" not in set(run.table("metrics")["metric"])
+    assert "lrate" not in set(run.table("metrics").to_frame()["metric"])
 
 
 def test_notes_of_epochs(tmp_path: Path) -> None:
@@ -536,7 +536,7 @@ def test_notes_of_epochs(tmp_path: Path) -> None:
      ("epoch 3, loss 0.5, took 700 ms", 0.7), ("Epoch 3 completed in 12 sec", 12)],
 )  # fmt: skip
 def test_lengths_of_epochs_in_any_unit(tmp_path: Path, line: str, seconds: float) -> None:
-    epochs = one_run(tmp_path, f"{line}\n").table("epochs")
+    epochs = one_run(tmp_path, f"{line}\n").table("epochs").to_frame()
     assert epochs[["epoch", "duration_ns"]].to_numpy().tolist() == [[3, seconds * S]]
 
 

@@ -92,7 +92,7 @@ def check(result: Result) -> None:
     assert {*result.tables} <= {table.name for table in result.spec.tables}
     assert {*result.scalars} <= {scalar.name for scalar in result.spec.scalars}
     assert all(isinstance(note, Note) for note in result.notes)
-    assert not result.samples
+    assert not result.samples.to_frame()
     for name, frame in result.tables.items():
         spec = result.spec.table(name)
         declared = [column.name for column in spec]
@@ -116,13 +116,15 @@ def test_it_runs_on_a_small_trace(entry: Entry) -> None:
         assert entry.name in ABSTAIN, error
         return
     check(result)
-    assert len(pickle.loads(pickle.dumps(result)).table) == len(result.table)
+    assert len(pickle.loads(pickle.dumps(result)).table.to_frame()) == len(result.table.to_frame())
 
 
 @by_name
 def test_it_runs_where_everything_was_recorded_and_nothing_happened(entry: Entry) -> None:
     trace = small_trace()
-    empty = {name: trace.table(name).iloc[:0] for name in ("kernels", "copies", "ranges")}
+    empty = {
+        name: trace.table(name).to_frame().iloc[:0] for name in ("kernels", "copies", "ranges")
+    }
     nothing = make_trace(TraceInfo(), empty, recorded=list(trace.recorded), span=trace.span)
     try:
         check(run(entry.name, nothing))

@@ -39,11 +39,11 @@ def clean() -> TraceBuilder:
 
 def checks(of: Trace) -> dict[str, str]:
     """The first rows that each check names."""
-    return dict(plain(run("quality", of).table, "check", "first_rows"))
+    return dict(plain(run("quality", of).table.to_frame(), "check", "first_rows"))
 
 
 def test_a_clean_trace() -> None:
-    assert run("quality", clean().build()).table.empty
+    assert run("quality", clean().build()).table.to_frame().empty
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_what_is_planted_is_found(plant, check: str, rows: str) -> None:
 
 
 def test_a_flush_after_the_work_is_none() -> None:
-    assert run("quality", clean().overhead("Buffer Flush", 150, 190).build()).table.empty
+    assert run("quality", clean().overhead("Buffer Flush", 150, 190).build()).table.to_frame().empty
 
 
 def test_branches_of_a_graph_may_overlap() -> None:
     trace = clean().kernel("c", 40, 60, launched_ns=(5, 6), graph_node=7)
-    assert run("quality", trace.build()).table.empty
+    assert run("quality", trace.build()).table.to_frame().empty
 
 
 def test_graphs_that_were_recorded_whole() -> None:
@@ -87,7 +87,7 @@ def test_warnings_of_the_reader_come_first() -> None:
 
 def test_calls_that_were_not_recorded_are_not_missed() -> None:
     trace = TraceBuilder().kernel("a", 0, 10).build(recorded=["kernels"])
-    assert run("quality", trace).table.empty
+    assert run("quality", trace).table.to_frame().empty
 
 
 def rank_trace(offset_ns: int) -> Trace:
@@ -104,7 +104,7 @@ def test_clocks_that_disagree() -> None:
     ranks = place_run(RunFiles("run", members, 3))
     skew = ("clock skew", "the clock of rank 2 is behind that of rank 0")
     assert skew in suspicions(ranks)
-    table = run("quality", ranks).table
+    table = run("quality", ranks).table.to_frame()
     assert table.loc[table["check"] == "clock skew", "duration_ns"].tolist() == [12_000_000]
 
 
@@ -128,4 +128,4 @@ def test_the_same_suspicion_of_several_ranks_is_one() -> None:
 @pytest.mark.parametrize("name", [*real_traces.KINETO[:6], *real_traces.NVPROF])
 def test_real_traces_can_be_judged(name: str) -> None:
     require("traces")
-    assert len(run("quality", open_trace(TRACES / name)).table) < 6
+    assert len(run("quality", open_trace(TRACES / name)).table.to_frame()) < 6

@@ -25,7 +25,7 @@ def test_backward_kernels_of_the_autograd_thread(real_trace: Callable[[str], Pat
     rows = run("phases", trace).to_frame().set_index("phase")
     # 6642 kernels, most of them launched by the autograd thread, which has no range of its own.
     assert rows.loc["backward", "kernel_count"] == 6642
-    assert rows["kernel_count"].sum() == len(trace.kernels)
+    assert rows["kernel_count"].sum() == len(trace.kernels.to_frame())
     # What is left was launched between the phases: the initialisation of the model.
     assert rows.loc[UNCLAIMED, "kernel_count"] == 10
 
@@ -36,12 +36,14 @@ def test_no_phases_claim_nothing(real_trace: Callable[[str], Path]) -> None:
     assert [note.text for note in run("phases", trace).notes] == [
         "no range names a phase (data, forward, backward, optimizer …)"
     ]
-    assert not trace.kernels["name"].astype(str).str.contains("backward", case=False).any()
+    assert (
+        not trace.kernels.to_frame()["name"].astype(str).str.contains("backward", case=False).any()
+    )
 
 
 def test_every_gpu_has_its_own_breakdown(real_trace: Callable[[str], Path]) -> None:
     for name in ("2026.2-2gpu-nccl-before", "2026.2-2gpu-nccl-after"):
-        devices = run("breakdown", load(real_trace, name)).table
+        devices = run("breakdown", load(real_trace, name)).table.to_frame()
         assert devices["device"].tolist() == [0, 1]
         assert (devices["exposed_communication_ns"] > 0).all()
         assert devices["duration_ns"].nunique() == 1
@@ -56,7 +58,7 @@ def test_cuda_graphs_are_not_idle(real_trace: Callable[[str], Path]) -> None:
 def test_steps_with_names_of_a_warmup(real_trace: Callable[[str], Path]) -> None:
     trace = load(real_trace, "2025.1-llm-17k-kernels", "all")
     # All five are named "Warm-up Step": the first is, by its length.
-    table = run("steps", trace).table
+    table = run("steps", trace).table.to_frame()
     assert table["step"].tolist() == [1, 2, 3, 4, 5]
     assert table["is_warmup"].tolist() == [True, False, False, False, False]
     # Its work took 244.24 ms, of which the device was idle 27.16 ms; medians of the three others:

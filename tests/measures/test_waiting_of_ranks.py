@@ -61,10 +61,10 @@ def test_a_run_gives_what_its_merged_trace_gives(name: str, window: TimeWindow |
     apart, together = run(name, several), run(name, Ranks.of(several.merged()))
     assert apart.tables.keys() == together.tables.keys()
     for table, frame in together.tables.items():
-        pd.testing.assert_frame_equal(apart.tables[table], frame, check_dtype=False)
+        pd.testing.assert_frame_equal(apart.tables[table].to_frame(), frame, check_dtype=False)
     assert apart.scalars == together.scalars
     assert apart.notes == together.notes
-    assert len(apart.table)
+    assert len(apart.table.to_frame())
 
 
 @pytest.mark.parametrize("name", ["idle", "gaps", "launches", "sync", "path", "whatif", "quality"])
@@ -72,4 +72,4 @@ def test_a_rank_can_go_to_another_process_with_what_is_known_of_it(name: str) ->
     trace = rank(30)
     before = run(name, trace)
     after = run(name, pickle.loads(pickle.dumps(trace)))
-    pd.testing.assert_frame_equal(before.table, after.table)
+    pd.testing.assert_frame_equal(before.table.to_frame(), after.table.to_frame())

@@ -40,33 +40,33 @@ def test_hosts_and_racks_of_the_run_reach_its_processes() -> None:
         RankTrace(traces[0], 0, host="told", rack="r1"),
         RankTrace(traces[1], 1, host="told", rack="r2"),
     )
-    processes = merge_run(RunFiles("run", members), (0, 0)).processes
+    processes = merge_run(RunFiles("run", members), (0, 0)).processes.to_frame()
     assert plain(processes, "rank", "host", "rack") == [(0, "told", "r1"), (1, "own", "r2")]
 
 
 def test_equal_devices_and_processes_of_two_ranks_are_told_apart() -> None:
     trace = merged(of_rank(0, 20), of_rank(1, 30))
-    assert trace.kernels[["start_ns", "device"]].values.tolist() == [[20, 0], [30, 1]]
-    assert trace.processes["rank"].tolist() == [0, 1]
-    assert trace.processes["process"].nunique() == 2
-    kernel_owners = trace.kernels["process"].tolist()
-    assert trace.api_calls["process"].tolist() == kernel_owners
-    assert trace.ranges["process"].tolist() == kernel_owners
-    assert trace.devices["name"].str.startswith(("rank 0", "rank 1")).all()
+    assert trace.kernels.to_frame()[["start_ns", "device"]].values.tolist() == [[20, 0], [30, 1]]
+    assert trace.processes.to_frame()["rank"].tolist() == [0, 1]
+    assert trace.processes.to_frame()["process"].nunique() == 2
+    kernel_owners = trace.kernels.to_frame()["process"].tolist()
+    assert trace.api_calls.to_frame()["process"].tolist() == kernel_owners
+    assert trace.ranges.to_frame()["process"].tolist() == kernel_owners
+    assert trace.devices.to_frame()["name"].str.startswith(("rank 0", "rank 1")).all()
 
 
 def test_clocks_are_tied_by_their_wall_time() -> None:
     members = (of_rank(0, 20, epoch_ns=1_000), of_rank(1, 20, epoch_ns=1_500))
     assert clock_offsets_ns(member.trace.info for member in members) == (0, 500)
     trace = merged(*members)
-    assert trace.kernels["start_ns"].tolist() == [20, 520]
+    assert trace.kernels.to_frame()["start_ns"].tolist() == [20, 520]
     assert trace.info.utc_epoch_ns == 1_000
     assert (trace.span.start_ns, trace.span.end_ns) == (12, 530)
 
 
 def test_offsets_that_are_given_win() -> None:
     run = RunFiles("test", (of_rank(0, 20, epoch_ns=1_000), of_rank(1, 20, epoch_ns=1_500)))
-    assert merge_run(run, (0, -5)).kernels["start_ns"].tolist() == [15, 20]
+    assert merge_run(run, (0, -5)).kernels.to_frame()["start_ns"].tolist() == [15, 20]
 
 
 def test_clocks_that_nothing_ties_are_warned_of() -> None:
@@ -94,7 +94,7 @@ def test_splitting_a_file_by_process_and_merging_gives_the_file_again() -> None:
     parts = tuple(RankTrace(of_process(whole, 5 + rank), rank=rank) for rank in (0, 1))
     again = merge_run(RunFiles("test", parts), (0, 0))
     for table in ("kernels", "ranges", "samples"):
-        pd.testing.assert_frame_equal(again.table(table), whole.table(table))
+        pd.testing.assert_frame_equal(again.table(table).to_frame(), whole.table(table).to_frame())
     assert again.span == whole.span
 
 
@@ -108,7 +108,7 @@ def test_samples_of_a_machine_count_once_and_those_of_a_process_stay() -> None:
         info = replace(builder.build().info, path=f"rank{rank}", utc_epoch_ns=1_000)
         trace = replace(builder.build(), info=info)
         members.append(RankTrace(trace, rank=rank, host="a" if rank < 2 else "b"))
-    samples = merged(*members).samples
+    samples = merged(*members).samples.to_frame()
     counts = samples.groupby(["source", "metric"], observed=True).size().to_dict()
     assert counts == {
         ("nic:eth0@a", "bytes_sent"): 2,
@@ -155,7 +155,7 @@ def test_helpers_of_a_rank_are_no_ranks() -> None:
     builder = TraceBuilder().range("forward", 0, 9, process=5).range("load", 0, 9, process=6)
     trace = builder.process(5, rank=0).process(6).build()
     both = merged(RankTrace(trace, rank=0, host="a"), of_rank(1, 20))
-    assert both.processes[["rank", "host"]].to_numpy().tolist() == [
+    assert both.processes.to_frame()[["rank", "host"]].to_numpy().tolist() == [
         [0, "a"],
         [-1, "a"],
         [1, "host1"],
@@ -171,7 +171,10 @@ def test_a_run_of_one_is_its_trace() -> None:
 def test_times_and_bytes_of_all_ranks_are_kept(n_ranks: int) -> None:
     members = [of_rank(rank, 20 + rank, epoch_ns=100) for rank in range(n_ranks)]
     trace = merged(*members)
-    assert int((trace.kernels["end_ns"] - trace.kernels["start_ns"]).sum()) == 10 * n_ranks
+    assert (
+        int((trace.kernels.to_frame()["end_ns"] - trace.kernels.to_frame()["start_ns"]).sum())
+        == 10 * n_ranks
+    )
 
 
 def of_host(rank: int, host: str, *, n_bytes: float) -> RankTrace:
@@ -187,8 +190,8 @@ def of_host(rank: int, host: str, *, n_bytes: float) -> RankTrace:
 
 def test_interfaces_of_several_hosts_are_told_apart() -> None:
     trace = merged(of_host(0, "alpha", n_bytes=100.0), of_host(1, "beta", n_bytes=500.0))
-    ends = trace.samples[trace.samples["start_ns"] == 10]
-    process = trace.processes["process"].tolist()
+    ends = trace.samples.to_frame()[trace.samples.to_frame()["start_ns"] == 10]
+    process = trace.processes.to_frame()["process"].tolist()
     assert dict(zip(ends["source"], ends["value"], strict=True)) == {
         "nic:eth0@alpha": 100.0,
         "gpu:0": 100.0,
@@ -197,7 +200,11 @@ def test_interfaces_of_several_hosts_are_told_apart() -> None:
         "gpu:1": 500.0,
         f"process:{process[1]}": 500.0,
     }
-    facts = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
+    facts = dict(
+        zip(
+            trace.environment.to_frame()["name"], trace.environment.to_frame()["value"], strict=True
+        )
+    )
     assert (facts["os"], facts["nic.eth0@beta.speed_mbit_per_s"]) == ("alpha", "1000")
     peak = peak_of_interface(trace, "nic:eth0@beta")
     assert peak is not None
@@ -206,5 +213,5 @@ def test_interfaces_of_several_hosts_are_told_apart() -> None:
 
 def test_an_interface_that_two_ranks_of_a_host_sampled_counts_once() -> None:
     trace = merged(of_host(0, "alpha", n_bytes=100.0), of_host(1, "alpha", n_bytes=100.0))
-    nic = trace.samples[trace.samples["source"] == "nic:eth0"]
+    nic = trace.samples.to_frame()[trace.samples.to_frame()["source"] == "nic:eth0"]
     assert nic["value"].tolist() == [0.0, 100.0]

@@ -22,4 +22,4 @@ def test_a_process_is_moved_by_its_own_correction_only() -> None:
     }
     moved = retime(trace, corrections)
     columns = ("process", "start_ns", "end_ns")
-    assert plain(moved.kernels, *columns) == [(1, 90, 190), (2, 350, 400), (3, 500, 600)]
+    assert plain(moved.kernels.to_frame(), *columns) == [(1, 90, 190), (2, 350, 400), (3, 500, 600)]

@@ -18,7 +18,7 @@ def trace_on(*hosts: str) -> Ranks:
 
 
 def racks(cluster: Topology, *hosts: str) -> list[str]:
-    return cluster.placed(trace_on(*hosts)).table("processes")["rack"].tolist()
+    return cluster.placed(trace_on(*hosts)).table("processes").to_frame()["rack"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_file_names_the_hosts_of_ranks_and_the_racks_of_hosts() -> None:
         """
     )
     placed = cluster.placed(trace_on("", "recorded", "", "", "gamma"))
-    assert plain(placed.table("processes"), "rank", "host", "rack") == [
+    assert plain(placed.table("processes").to_frame(), "rank", "host", "rack") == [
         (0, "alpha", "left"),
         (1, "beta", "right"),
         (2, "alpha", "left"),

@@ -46,20 +46,22 @@ def test_a_trace_has_a_field_and_an_advice_for_every_table() -> None:
 
 def test_rows_are_clipped_and_those_outside_are_gone() -> None:
     trace = TraceBuilder().kernel("a", 0, 10).kernel("b", 10, 20).kernel("c", 20, 30).build()
-    cut = trace.within(TimeWindow(5, 20)).kernels
+    cut = trace.within(TimeWindow(5, 20)).kernels.to_frame()
     assert cut[["start_ns", "end_ns"]].values.tolist() == [[5, 10], [10, 20]]
     assert cut["name"].tolist() == ["a", "b"]
 
 
 def test_bytes_of_a_cut_copy_are_pro_rata() -> None:
     trace = TraceBuilder().copy("h2d", 0, 10, n_bytes=1000).build()
-    assert trace.within(TimeWindow(0, 3)).copies["n_bytes"].tolist() == [300]
+    assert trace.within(TimeWindow(0, 3)).copies.to_frame()["n_bytes"].tolist() == [300]
 
 
 def test_bytes_beyond_64_bits_in_the_product_stay_exact() -> None:
     hour, n_bytes = 3_600_000_000_000, 10**13
     trace = TraceBuilder().copy("h2d", 0, hour, n_bytes=n_bytes).build()
-    assert trace.within(TimeWindow(0, hour // 4)).copies["n_bytes"].tolist() == [n_bytes // 4]
+    assert trace.within(TimeWindow(0, hour // 4)).copies.to_frame()["n_bytes"].tolist() == [
+        n_bytes // 4
+    ]
 
 
 @given(spans, instants)
@@ -68,10 +70,18 @@ def test_two_adjacent_windows_share_all_time_and_bytes(
 ) -> None:
     trace = copies_trace(raw)
     halves = [trace.within(TimeWindow(0, middle)), trace.within(TimeWindow(middle, 100))]
-    time = sum(int((half.copies["end_ns"] - half.copies["start_ns"]).sum()) for half in halves)
+    time = sum(
+        int((half.copies.to_frame()["end_ns"] - half.copies.to_frame()["start_ns"]).sum())
+        for half in halves
+    )
     assert time == sum(length for _, length, _ in raw)
     lasting = sum(n_bytes for _, length, n_bytes in raw if length)
-    moved = [half.copies[half.copies["end_ns"] > half.copies["start_ns"]] for half in halves]
+    moved = [
+        half.copies.to_frame()[
+            half.copies.to_frame()["end_ns"] > half.copies.to_frame()["start_ns"]
+        ]
+        for half in halves
+    ]
     assert sum(int(frame["n_bytes"].sum()) for frame in moved) == lasting
 
 
@@ -82,8 +92,10 @@ def test_a_window_in_a_window_is_their_intersection(
     trace = copies_trace(raw)
     outer, inner = TimeWindow(min(a, b), max(a, b)), TimeWindow(min(c, d), max(c, d))
     columns = ["start_ns", "end_ns", "n_bytes"]
-    twice = trace.within(outer).within(outer & inner).copies[columns].sort_values(columns)
-    once = trace.within(outer & inner).copies[columns].sort_values(columns)
+    twice = (
+        trace.within(outer).within(outer & inner).copies.to_frame()[columns].sort_values(columns)
+    )
+    once = trace.within(outer & inner).copies.to_frame()[columns].sort_values(columns)
     assert twice[columns[:2]].values.tolist() == once[columns[:2]].values.tolist()
     # Each cut rounds down to a whole byte.
     assert (np.abs(twice["n_bytes"].to_numpy() - once["n_bytes"].to_numpy()) <= 1).all()
@@ -93,22 +105,22 @@ def test_what_is_cut_already_is_not_cut_again() -> None:
     window = TimeWindow(5, 20)
     cut = TraceBuilder().kernel("gemm", 0, 30).build().within(window)
     assert cut.within(TimeWindow(5, 20)) is cut
-    assert cut.within(TimeWindow(5, 19)).kernels["end_ns"].tolist() == [19]
+    assert cut.within(TimeWindow(5, 19)).kernels.to_frame()["end_ns"].tolist() == [19]
 
 
 def test_an_unknown_size_stays_unknown() -> None:
     trace = TraceBuilder().copy("h2d", 0, 10, n_bytes=ABSENT).build()
-    assert trace.within(TimeWindow(0, 5)).copies["n_bytes"].tolist() == [ABSENT]
+    assert trace.within(TimeWindow(0, 5)).copies.to_frame()["n_bytes"].tolist() == [ABSENT]
 
 
 def test_a_device_without_work_in_the_window_still_counts_as_used() -> None:
     trace = TraceBuilder().kernel("a", 0, 10).kernel("b", 50, 60, device=1).build()
-    devices = trace.within(TimeWindow(0, 20)).devices
+    devices = trace.within(TimeWindow(0, 20)).devices.to_frame()
     assert devices[["device", "used"]].values.tolist() == [[0, 1], [1, 1]]
 
 
 def test_a_device_that_worked_and_is_not_listed_has_no_name() -> None:
-    devices = TraceBuilder().device(0, "A").kernel("a", 0, 10, device=1).build().devices
+    devices = TraceBuilder().device(0, "A").kernel("a", 0, 10, device=1).build().devices.to_frame()
     assert devices[["device", "name", "used"]].values.tolist() == [[0, "A", 0], [1, "", 1]]
 
 

@@ -39,7 +39,7 @@ def test_only_the_steps_asked_for_are_captured(tmp_path, tool):
     options = ("--with", tool, "--steps", "1..1")
     recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "0"], *options)
     assert recorded.done.returncode == 0, recorded.done.stderr
-    ranges = recorded.trace.ranges
+    ranges = recorded.trace.ranges.to_frame()
     assert ranges.loc[ranges["name"] == "user_step", "payload"].tolist() == [1]
     assert (ranges["name"] == "work").sum() == 1
     ours = [line for line in recorded.done.stderr.splitlines() if line.startswith("traceprof:")]
@@ -51,8 +51,8 @@ def test_operators_are_those_of_the_steps_asked_for(tmp_path):
     require("torch")
     command = [sys.executable, str(PROGRAMS / "train_cnn.py"), "--steps", "6", "--batch", "2"]
     trace = record(tmp_path / "run.sqlite", command, "--with", "torch", "--steps", "0..1").trace
-    assert (trace.ranges["name"] == "optimizer").sum() == 2
-    assert (trace.host_ops["name"] == "Optimizer.step#SGD.step").sum() == 2
+    assert (trace.ranges.to_frame()["name"] == "optimizer").sum() == 2
+    assert (trace.host_ops.to_frame()["name"] == "Optimizer.step#SGD.step").sum() == 2
 
 
 def test_steps_that_never_come_leave_no_trace_and_a_reason(tmp_path):
@@ -75,7 +75,7 @@ def test_a_duration_ends_the_capture_and_not_the_program(tmp_path):
     options = ("--with", "torch", "--delay", "200ms", "--duration", "200ms")
     recorded = record(tmp_path / "run.sqlite", [sys.executable, "-c", code], *options)
     assert recorded.done.stdout == "done\n"
-    names = recorded.trace.ranges["name"].astype(str)
+    names = recorded.trace.ranges.to_frame()["name"].astype(str)
     captured = [int(name) for name in names if name.isdigit()]
     assert captured == list(range(captured[0], captured[-1] + 1))
     assert captured[0] > 0
@@ -97,7 +97,7 @@ def test_size_is_bounded(tmp_path):
     recorded = record(tmp_path / "run.sqlite", command, "--with", "torch", "--max-size", "10kB")
     assert recorded.done.returncode == 0
     assert "--max-size" in recorded.done.stderr
-    assert 100 <= len(recorded.trace.ranges) < 1000
+    assert 100 <= len(recorded.trace.ranges.to_frame()) < 1000
 
 
 _WAYS = ["optimizer", "optimizer#12", "backward", "loader", "every-forward", "range:a b"]

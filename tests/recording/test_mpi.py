@@ -115,8 +115,12 @@ def test_the_ranks_of_mpirun_are_told_apart(tmp_path):
     run = open_run([tmp_path / "run"])
     assert [member.rank for member in run] == [0, 1]
     for member in run:
-        assert (member.trace.ranges["name"] == "work").sum() == 3
+        assert (member.trace.ranges.to_frame()["name"] == "work").sum() == 3
         facts = dict(
-            zip(member.trace.environment["name"], member.trace.environment["value"], strict=True)
+            zip(
+                member.trace.environment.to_frame()["name"],
+                member.trace.environment.to_frame()["value"],
+                strict=True,
+            )
         )
         assert facts["mpi"].startswith("Open MPI")

@@ -107,7 +107,7 @@ def test_two_recordings_of_a_named_job_are_two_lives(tmp_path):
     ]
     run = open_run([folder], life=1)
     assert run.ranks == (0,)
-    assert (run.traces[0].ranges["name"] == "work").sum() == 3
+    assert (run.traces[0].ranges.to_frame()["name"] == "work").sum() == 3
 
 
 def test_force_replaces_the_recording_that_was_there(tmp_path):
@@ -150,4 +150,4 @@ def test_one_file_has_one_start_of_each_rank(tmp_path):
     recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
     assert recorded.done.returncode == 0, recorded.done.stderr
     assert "-o FOLDER/ keeps all of them apart" in recorded.done.stderr
-    assert sorted(recorded.trace.processes["rank"]) == [-1, 0]
+    assert sorted(recorded.trace.processes.to_frame()["rank"]) == [-1, 0]

@@ -63,10 +63,12 @@ def test_a_folder_gets_a_file_per_rank_and_a_manifest(tmp_path):
     assert run.world_size == 2
     traces = [open_trace(folder / f"rank{rank}.sqlite") for rank in (0, 1)]
     for rank, trace in enumerate(traces):
-        assert trace.processes.loc[trace.processes["rank"] >= 0, "rank"].tolist() == [rank]
-        assert trace.ranges["process"].nunique() == 1
-        assert (trace.ranges["name"] == "optimizer").sum() == 12
-        assert len(trace.host_ops)
+        assert trace.processes.to_frame().loc[
+            trace.processes.to_frame()["rank"] >= 0, "rank"
+        ].tolist() == [rank]
+        assert trace.ranges.to_frame()["process"].nunique() == 1
+        assert (trace.ranges.to_frame()["name"] == "optimizer").sum() == 12
+        assert len(trace.host_ops.to_frame())
     assert traces[0].info.utc_epoch_ns == traces[1].info.utc_epoch_ns
 
 
@@ -95,12 +97,12 @@ def test_helpers_are_in_the_file_of_the_rank_that_started_them(tmp_path, tool):
     assert names == [MANIFEST, "rank0.sqlite", "rank1.sqlite"]
     for rank in (0, 1):
         trace = open_trace(tmp_path / "run" / f"rank{rank}.sqlite")
-        assert sorted(trace.processes["rank"]) == [-1, rank]
-        work = trace.ranges[trace.ranges["name"] == "work"]
+        assert sorted(trace.processes.to_frame()["rank"]) == [-1, rank]
+        work = trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == "work"]
         assert sorted(work["process"].value_counts()) == [1, 3]
     run = open_run([tmp_path / "run"])
     assert run.ranks == (0, 1)
-    assert sorted(place_run(run).table("processes")["rank"]) == [-1, -1, 0, 1]
+    assert sorted(place_run(run).table("processes").to_frame()["rank"]) == [-1, -1, 0, 1]
 
 
 @pytest.mark.nsys
@@ -165,7 +167,7 @@ def test_where_the_files_of_ranks_do_not_fit_one_file_keeps_everything(tmp_path)
     assert sorted(path.name for path in left.iterdir()) == [MANIFEST, node]
     run = open_run([left])
     assert run.ranks == (0, 1)
-    assert [(member.trace.ranges["name"] == "work").sum() for member in run] == [3, 3]
+    assert [(member.trace.ranges.to_frame()["name"] == "work").sum() for member in run] == [3, 3]
 
 
 @pytest.mark.nsys
@@ -175,7 +177,9 @@ def test_a_single_process_under_nsys_is_one_file(tmp_path):
     assert recorded.done.returncode == 0, recorded.done.stderr
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == [MANIFEST, "rank0.sqlite"]
-    assert (open_trace(tmp_path / "run" / "rank0.sqlite").ranges["name"] == "work").sum() == 3
+    assert (
+        open_trace(tmp_path / "run" / "rank0.sqlite").ranges.to_frame()["name"] == "work"
+    ).sum() == 3
 
 
 def test_the_file_of_another_node_is_not_overwritten(tmp_path):

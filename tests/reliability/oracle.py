@@ -38,7 +38,7 @@ def wrongs(path: Path) -> Iterator[str]:
         Unreadable: the plain reader cannot tell.
     """
     trace = open_trace(path)
-    lengths = (trace.kernels["end_ns"] - trace.kernels["start_ns"]).tolist()
+    lengths = (trace.kernels.to_frame()["end_ns"] - trace.kernels.to_frame()["start_ns"]).tolist()
     read = Counter(lengths)
     known, doubtful, others = _lengths_in(path, trace.info.format)
     surplus = read - known - doubtful - others

@@ -43,7 +43,11 @@ def small_traces(files: Sequence[Path], folder: Path) -> list[Path]:
 
 def _piece(file: Path, piece: Path) -> Path:
     trace = open_trace(file)
-    starts = sorted((trace.kernels if len(trace.kernels) else trace.copies)["start_ns"].tolist())
+    starts = sorted(
+        (trace.kernels.to_frame() if len(trace.kernels.to_frame()) else trace.copies.to_frame())[
+            "start_ns"
+        ].tolist()
+    )
     if len(starts) <= _MOST_KERNELS:
         shutil.copyfile(file, piece)
         return piece

@@ -30,7 +30,7 @@ def measured(
             results[name] = run(name, part)
         except NotRecordedError as error:
             missing[name] = str(error)
-    processes = whole.table("processes")
+    processes = whole.table("processes").to_frame()
     known = processes[processes["rank"] != ABSENT]
     return Document(
         info=whole.info,

@@ -70,7 +70,7 @@ def test_a_cell_is_the_share_beyond_the_median_of_its_step() -> None:
 
 def test_a_cell_says_who_when_how_long_and_in_which_phase() -> None:
     trace = make_trace_of(Plan(n_steps=3, extra_ns={(3, "backward"): 40 * MS}))
-    heat = heat_of(run("rank-steps", trace).table)
+    heat = heat_of(run("rank-steps", trace).table.to_frame())
     assert heat.words[3][1] == (
         "rank 3, step 1; own time 200.0 ms (+25.0 %); duration 200.0 ms; waited 0 ns; "
         "held up others 40.00 ms; longest in backward"

@@ -69,7 +69,7 @@ def test_a_trace_of_one_rank_is_shown_by_processes() -> None:
 def test_the_frame_of_the_result_stays_as_it_is() -> None:
     result = times(80, 70)
     table_of(result, TWO_RANKS)
-    assert list(result.table) == ["name", "process", "total_ns"]
+    assert list(result.table.to_frame()) == ["name", "process", "total_ns"]
 
 
 def test_small_tables_stand_beside_the_first_and_large_ones_when_asked() -> None:
@@ -110,7 +110,7 @@ def test_why_a_step_is_slow_is_one_sentence() -> None:
         (3, False, -2e6, "exposed_communication", -2e6, "", nan, nan),
         (4, False, 9e6, "", nan, None, nan, nan),
     ]
-    frame = pd.DataFrame(rows, columns=[column.name for column in STEPS.tables[0]])
+    frame = pd.DataFrame(rows, columns=[column.name for column in STEPS.tables[0].to_frame()])
     table = table_for_people(Result("steps", STEPS, {"steps": frame}), {})
     assert names(table) == ["step", "remark"]
     assert table.frame["remark"].tolist() == [

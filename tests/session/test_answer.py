@@ -96,7 +96,7 @@ def test_what_is_paid_once_stands_where_its_time_puts_it() -> None:
     mostly = page(once_and_more(100 * MS))
     assert mostly.verdict is not None
     assert mostly.verdict.bound_by == "mostly costs that occur once"
-    first = mostly.results["findings"].table.iloc[0]
+    first = mostly.results["findings"].table.to_frame().iloc[0]
     assert (first["kind"], first["is_minor"]) == ("once", False)
     hardly = page(once_and_more(2 * MS))
     assert hardly.verdict is not None
@@ -113,7 +113,7 @@ def test_a_slow_step_is_explained_next() -> None:
         at += length
     found = page(run_of(Ranks.of(builder.build())))
     assert found.verdict is not None
-    assert found.results["findings"].table.iloc[0]["rule"] == "slow_steps"
+    assert found.results["findings"].table.to_frame().iloc[0]["rule"] == "slow_steps"
     assert found.verdict.next_command == "traceprof explain TRACE step:5"
     assert found.verdict.periodic == ()
 

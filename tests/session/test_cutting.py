@@ -68,7 +68,7 @@ def _kernels(ranks: Ranks) -> list[list[str]]:
     """Return the names of the kernels by rank; how long they are depends on how clocks drift."""
     found = []
     for part in ranks:
-        kernels = part.whole.kernels
+        kernels = part.whole.kernels.to_frame()
         if part.uncut is not None:
             starts, ends = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
             kernels = kernels[part.span.overlaps(starts, ends)]

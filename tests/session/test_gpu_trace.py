@@ -67,7 +67,7 @@ def test_every_operation_is_a_row_of_nsys(
     rows = list(csv.DictReader(io.StringIO(printed.lstrip())))
     trace = open_trace(path)
     if not rows:  # without a table of GPUs nsys lists nothing
-        assert trace.devices["name"].eq("").all() or trace.kernels.empty
+        assert trace.devices.to_frame()["name"].eq("").all() or trace.kernels.to_frame().empty
         return
     zero = trace.span.start_ns
     launched = {(row["Device"], row["Strm"], row["Ctx"]) for row in rows if row["GrdX"].isdigit()}

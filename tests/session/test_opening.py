@@ -40,16 +40,16 @@ def written(folder: Path, plan: Plan) -> Path:
 
 def test_warmup_and_steps_can_be_said_of_a_cut_trace() -> None:
     cut = Ranks.of(stepped()).within(TimeWindow(200, 700))
-    assert steps_of_ranks(cut).table["step"].tolist() == [2, 3, 4, 5, 6]
+    assert steps_of_ranks(cut).table.to_frame()["step"].tolist() == [2, 3, 4, 5, 6]
 
     told = cut.map(lambda part: part.with_warmup(4))
     assert told.span == cut.span
-    assert steps_of_ranks(told).table["step"].tolist() == [2, 3, 4, 5, 6]
+    assert steps_of_ranks(told).table.to_frame()["step"].tolist() == [2, 3, 4, 5, 6]
     assert steps_of_ranks(told).warmup().tolist() == [True, True, False, False, False]
 
     marked = mark_steps(cut, r"pair (\d+)")
     assert marked.span == cut.span
-    assert steps_of_ranks(marked).table["step"].tolist() == [1, 2]
+    assert steps_of_ranks(marked).table.to_frame()["step"].tolist() == [1, 2]
     assert [find_steps(part).source for part in marked] == ["ranges chosen as steps"]
 
     both = mark_steps(told, r"pair (\d+)")
@@ -63,11 +63,11 @@ def test_options_of_steps_count_whatever_window_is_asked_for(
 ) -> None:
     path = tmp_path / "t.sqlite"
     write_nsys(stepped(), path)
-    steps = open_run([path], Opening(warmup_steps=5)).within("all").steps().table
+    steps = open_run([path], Opening(warmup_steps=5)).within("all").steps().table.to_frame()
     assert steps["is_warmup"].tolist() == [True] * 5 + [False] * 3
     run = open_run([path], Opening(step_ranges=r"pair (\d+)")).within(window)
-    assert set(run.steps().table["step"]) <= {0, 1, 2, 3}
-    assert len(run.breakdown().table) == 1
+    assert set(run.steps().table.to_frame()["step"]) <= {0, 1, 2, 3}
+    assert len(run.breakdown().table.to_frame()) == 1
     with pytest.raises(UsageError, match="no range matches the step pattern"):
         open_run([path], Opening(step_ranges="nothing")).within(window).breakdown()
 
@@ -80,7 +80,7 @@ def test_the_warmup_that_is_said_moves_the_default_window(tmp_path: Path) -> Non
         "steps 6..7 (traceprof.step()), timed on the host: which work they launched is not "
         "known; without the first 6 steps, 600 ns, as asked"
     ]
-    assert run.breakdown().table["duration_ns"].tolist() == [200]
+    assert run.breakdown().table.to_frame()["duration_ns"].tolist() == [200]
 
 
 CLOCKS: Sequence[Clock] = (Clock(), Clock(offset_ns=7 * MS))
@@ -91,7 +91,7 @@ def test_clocks_are_aligned_as_asked(tmp_path: Path) -> None:
     starts = {}
     for way in Align:
         ranks, notes = open_ranks([folder], Opening(align=way))
-        starts[way] = [int(part.kernels["start_ns"].iloc[0]) for part in ranks]
+        starts[way] = [int(part.kernels.to_frame()["start_ns"].iloc[0]) for part in ranks]
         assert bool(notes) == (way in (Align.AUTO, Align.COLLECTIVES))
     for way in (Align.AUTO, Align.COLLECTIVES):
         assert starts[way][0] == pytest.approx(starts[way][1], abs=1_000)
@@ -107,8 +107,11 @@ def test_machines_are_what_the_user_says(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('[hosts]\nrank-a = "0"\nrank-b = "1"\n')
     ranks, _ = open_ranks([folder], opening, frozenset({"kernels"}))
     assert ranks.hardware is not None
-    assert [part.processes["rack"].tolist() for part in ranks] == [["r1"], ["r1"]]
-    assert [part.processes["host"].tolist() for part in ranks] == [["rank-a"], ["rank-b"]]
+    assert [part.processes.to_frame()["rack"].tolist() for part in ranks] == [["r1"], ["r1"]]
+    assert [part.processes.to_frame()["host"].tolist() for part in ranks] == [
+        ["rank-a"],
+        ["rank-b"],
+    ]
 
 
 def test_ranks_that_were_read_in_part_are_those_of_a_full_read(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_ranks_that_were_read_in_part_are_those_of_a_full_read(tmp_path: Path) -
     part, _ = open_ranks([folder], Opening(), frozenset({"copies", "devices"}))
     for one, other in zip(part, whole, strict=True):
         assert one.span == other.span
-        assert one.devices.equals(other.devices)
-        assert one.processes.equals(other.processes)
+        assert one.devices.to_frame().equals(other.devices.to_frame())
+        assert one.processes.to_frame().equals(other.processes.to_frame())
     placed = place_run(make_run(Plan(n_ranks=3)))
-    assert [part.devices["used"].tolist() for part in placed] == [[1], [1], [1]]
+    assert [part.devices.to_frame()["used"].tolist() for part in placed] == [[1], [1], [1]]

@@ -83,7 +83,7 @@ def test_a_window_clips_and_shares_bytes_out(trace: Path) -> None:
 
 
 def test_steps_are_those_of_show(trace: Path) -> None:
-    shown = open_run([trace]).within("all").result("steps").table
+    shown = open_run([trace]).within("all").result("steps").table.to_frame()
     sql = "SELECT step, start_ns, end_ns - start_ns, duration_ns, rank FROM steps"
     assert rows(trace, sql) == [
         (one.step, one.at_ns, one.duration_ns, one.duration_ns, 3) for one in shown.itertuples()
@@ -95,7 +95,7 @@ def test_ranks_of_a_run_stand_in_one_view(tmp_path: Path) -> None:
     for member in make_run(Plan(n_ranks=2)):
         write_nsys(member.trace, tmp_path / f"rank{member.rank}.sqlite")
     run = open_run([tmp_path]).within("all")
-    table = run.result("kernels").table
+    table = run.result("kernels").table.to_frame()
     found = query(run, "SELECT rank, count(*), sum(duration_ns) FROM kernels GROUP BY rank").rows
     assert [row[0] for row in found.rows] == [0, 1]
     assert sum(row[1] for row in found.rows) == table["count"].sum()
@@ -150,7 +150,7 @@ def test_sums_are_those_of_show_kernels(name: str, is_cut: bool) -> None:
     if is_cut:
         ((first, last),) = query(run, "SELECT min(start_ns), max(end_ns) FROM kernels").rows.rows
         window = f"{first + (last - first) // 4}ns..{last - (last - first) // 4}ns"
-    table = run.within(window).result("kernels").table
+    table = run.within(window).result("kernels").table.to_frame()
     shown = table.groupby("name", observed=True)[["total_ns", "count"]].sum()
     sql = "SELECT name, sum(duration_ns), count(*) FROM kernels GROUP BY name"
     asked = query(open_run([TRACES / name]).within(window), sql).rows.rows

@@ -106,7 +106,9 @@ def test_another_question_reads_what_is_missing(path: Path, reads: list[Read]) -
     assert len(reads) == 1
     run.ranges()
     assert reads[1:] == [(frozenset(WORK | {"ranges"}), None)]
-    assert repr(run.kernels().table) == repr(open_run([path]).within("all").kernels().table)
+    assert repr(run.kernels().table.to_frame()) == repr(
+        open_run([path]).within("all").kernels().table.to_frame()
+    )
 
 
 def test_what_must_be_parsed_as_a_whole_is_parsed_once(tmp_path: Path, reads: list[Read]) -> None:
@@ -126,7 +128,9 @@ def test_what_must_be_parsed_as_a_whole_is_parsed_once(tmp_path: Path, reads: li
 def check_equal(one: Result, other: Result) -> None:
     assert one.tables.keys() == other.tables.keys()
     for name in one.tables:
-        pd.testing.assert_frame_equal(one.tables[name], other.tables[name], obj=name)
+        pd.testing.assert_frame_equal(
+            one.tables[name].to_frame(), other.tables[name].to_frame(), obj=name
+        )
     assert plain(one.scalars) == plain(other.scalars)
     assert list(map(plain, one.notes)) == list(map(plain, other.notes))
 

@@ -95,5 +95,5 @@ def test_names_in_a_file_of_strangers_are_but_names(tmp_path: Path) -> None:
         store.add_all(read_exported(path))
     path.write_text(path.read_text("utf-8").replace('"row"', '"rows"'), "utf-8")
     store.add_all(read_exported(path))
-    assert store.get("run").results[evil].table[evil].tolist() == ["x"]
+    assert store.get("run").results[evil].table.to_frame()[evil].tolist() == ["x"]
     assert store.names() == ["mine", "run"]

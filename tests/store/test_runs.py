@@ -46,20 +46,22 @@ def test_numbers_keep_their_kind_and_every_bit(store: Store) -> None:
     store.add(run)
     found = store.get("run")
     assert found.started_utc_ns == large
-    table = found.table("metrics")
+    table = found.table("metrics").to_frame()
     assert table["step"].tolist() == [large, None]
     assert table["at_ns"].dtype == np.float64
     assert table["value"].tolist() == [0.1, 8.0]
-    steps = make_summary().table("steps")
+    steps = make_summary().table("steps").to_frame()
     store.add(make_summary("other"))
-    assert store.get("other").table("steps").dtypes.to_dict() == steps.dtypes.to_dict()
+    assert store.get("other").table("steps").to_frame().dtypes.to_dict() == steps.dtypes.to_dict()
 
 
 def test_an_empty_table_is_known_and_a_missing_one_is_not(store: Store) -> None:
     store.add(full_summary())
     found = store.get("full")
     assert "lives" in found.tables
-    assert list(found.tables["lives"]) == [column.name for column in SUMMARY.table("lives")]
+    assert list(found.tables["lives"].to_frame()) == [
+        column.name for column in SUMMARY.table("lives")
+    ]
     assert "epochs" not in found.tables
 
 
@@ -85,7 +87,7 @@ def test_columns_that_come_later_widen_a_table(store: Store) -> None:
     frame = pd.DataFrame({"name": ["x"], "tensor_core": ["yes"]})
     newer = Result("kernels", more, {"kernels": frame})
     store.add(replace(make_summary("new"), results={"kernels": newer}))
-    assert list(store.get("new").results["kernels"].table) == ["name", "tensor_core"]
+    assert list(store.get("new").results["kernels"].table.to_frame()) == ["name", "tensor_core"]
     assert_same_runs(
         store.get("old"), replace(make_summary("old"), results={"kernels": kernels_result()})
     )

@@ -45,7 +45,7 @@ class Scenario:
 
 def period_ns(ranks: Ranks) -> float:
     """Return the mean time from step to step, without the first, by what was planted."""
-    ranges = ranks.parts[0].ranges
+    ranges = ranks.parts[0].ranges.to_frame()
     starts = ranges.loc[ranges["name"] == "user_step", "start_ns"].to_numpy()[1:]
     return float(np.mean(np.diff(starts)))
 

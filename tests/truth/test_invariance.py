@@ -29,8 +29,8 @@ def seen(of: Trace) -> Run:
 def rebuilt(trace: Trace, change: Change) -> Trace:
     tables = {}
     for name in TABLES:
-        if len(trace.table(name)):
-            changed = change(name, trace.table(name))
+        if len(trace.table(name).to_frame()):
+            changed = change(name, trace.table(name).to_frame())
             tables[name] = make_table(name, {column: changed[column] for column in changed})
     return make_trace(trace.info, tables, trace.recorded)
 
@@ -53,7 +53,7 @@ def doubled(name: str, table: pd.DataFrame) -> pd.DataFrame:
 
 def told(run: Run) -> list[tuple[object, ...]]:
     """Return the findings with their savings, and the five parts."""
-    findings = run.result("findings").table
+    findings = run.result("findings").table.to_frame()
     savings = [] if findings.empty else findings[["rule", "saving_ns", "claimed_ratio"]]
     parts = run.result("breakdown").to_frame("total").iloc[0].dropna()
     return [tuple(row) for row in np.asarray(savings).tolist()] + [tuple(parts.tolist())]
@@ -70,10 +70,14 @@ def test_nothing_depends_on(scenario: Scenario, change: Change) -> None:
 def test_twice_as_slow_is_twice_as_long(scenario: Scenario) -> None:
     trace = scenario.make().parts[0]
     once, twice = seen(trace), seen(rebuilt(trace, doubled))
-    first, second = (run.within("all").result("breakdown").table for run in (once, twice))
+    first, second = (
+        run.within("all").result("breakdown").table.to_frame() for run in (once, twice)
+    )
     numbers = [name for name in first if str(name).endswith("_ns")]
     assert (second[numbers] == 2 * first[numbers]).all(axis=None)
-    kernels, slower = (run.within("all").result("kernels").table for run in (once, twice))
+    kernels, slower = (
+        run.within("all").result("kernels").table.to_frame() for run in (once, twice)
+    )
     by_name = slower.set_index("name")["total_ns"]
     assert (by_name == 2 * kernels.set_index("name")["total_ns"].reindex(by_name.index)).all()
 
@@ -81,7 +85,7 @@ def test_twice_as_slow_is_twice_as_long(scenario: Scenario) -> None:
 @pytest.mark.parametrize("scenario", [*ALONE, *RUNS], ids=lambda one: one.name)
 def test_savings_are_no_more_than_what_could_be_saved(scenario: Scenario) -> None:
     result = run_of(decide_steps(scenario.make())).result("findings")
-    table, compute = result.table, result.scalars["compute_ratio"]
+    table, compute = result.table.to_frame(), result.scalars["compute_ratio"]
     if table.empty:
         return
     of_compute = table["ground"].str.contains("compute")

@@ -59,7 +59,7 @@ def test_what_is_done_now_and_then_is_told_apart_with_what_it_costs(scenario):
     told = [*verdict.periodic, *verdict.once]
     assert [note.values["kind"] for note in told] == [scenario.occasion]
     values = told[0].values
-    steps = run_of(ranks).result("steps").table
+    steps = run_of(ranks).result("steps").table.to_frame()
     planted_ns = scenario.saving_ns * (steps["step"].nunique() - 1)
     assert abs(values["each"] * values["n"] - planted_ns) <= NEAR * planted_ns
     assert verdict.bound_by == "GPU-bound"

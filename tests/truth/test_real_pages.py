@@ -30,7 +30,7 @@ def document_of(name: str) -> Document:
 @pytest.mark.parametrize("name", TRACES)
 def test_the_parts_of_each_device_are_its_time(name: str) -> None:
     breakdown = document_of(name).results.get("breakdown")
-    if breakdown is None or breakdown.table.empty:
+    if breakdown is None or breakdown.table.to_frame().empty:
         return
     table = breakdown.to_frame("devices")
     parts = sum(table[f"{part}_ns"] for part in PARTS)
@@ -41,7 +41,7 @@ def test_the_parts_of_each_device_are_its_time(name: str) -> None:
 @pytest.mark.parametrize("name", TRACES)
 def test_idle_is_what_the_breakdown_says_by_cause(name: str) -> None:
     results = document_of(name).results
-    if "idle" not in results or results["breakdown"].table.empty:
+    if "idle" not in results or results["breakdown"].table.to_frame().empty:
         return
     causes = results["idle"].to_frame("causes").groupby("device")["total_ns"].sum()
     devices = results["breakdown"].to_frame("devices").set_index("device")["idle_ns"]

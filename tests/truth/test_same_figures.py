@@ -74,7 +74,7 @@ def lost(name: str) -> dict[str, int]:
     """Return what all devices lose in the window to what, as `breakdown` and `idle` have it."""
     breakdown, idle = result(name, "breakdown"), result(name, "idle")
     found: dict[str, int] = {}
-    if breakdown is not None and len(breakdown.table):
+    if breakdown is not None and len(breakdown.table.to_frame()):
         parts = ("exposed_communication", "exposed_transfer", "device_memory")
         sums = breakdown.to_frame("devices")
         found |= {part: int(sums[f"{part}_ns"].sum()) for part in parts}
@@ -99,7 +99,7 @@ def test_compute_and_losses_are_the_judged_time(name: str) -> None:
 def test_whatif_and_findings_judge_the_same_time(name: str) -> None:
     whatif, findings = result(name, "whatif"), result(name, "findings")
     assert findings is not None
-    if whatif is None or whatif.table.empty:
+    if whatif is None or whatif.table.to_frame().empty:
         return
     losses = findings.to_frame("losses").set_index("loss")
     for row in records(whatif.to_frame("cases")):
@@ -113,7 +113,7 @@ def test_whatif_and_findings_judge_the_same_time(name: str) -> None:
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
 def test_whatif_of_the_window_is_what_breakdown_and_idle_say(name: str) -> None:
     whatif, of_window = result(name, "whatif"), lost(name)
-    if whatif is None or whatif.table.empty:
+    if whatif is None or whatif.table.to_frame().empty:
         return
     is_whole = whatif.scalars["judged_ns"] == whatif.scalars["window_ns"]
     for row in records(whatif.to_frame("cases")):
@@ -137,9 +137,9 @@ def test_losses_of_a_window_that_is_judged_whole_are_those_of_the_window(name: s
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
 def test_waits_of_the_host_are_what_idle_calls_synchronising(name: str) -> None:
     sync = result(name, "sync")
-    if sync is None or sync.table["idle_ns"].isna().any():
+    if sync is None or sync.table.to_frame()["idle_ns"].isna().any():
         return
-    assert sync.table["idle_ns"].sum() == lost(name).get("synchronising", 0)
+    assert sync.table.to_frame()["idle_ns"].sum() == lost(name).get("synchronising", 0)
 
 
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
@@ -196,7 +196,7 @@ def test_a_straggler_costs_what_stragglers_says(name: str) -> None:
 @pytest.mark.parametrize("name", [*REAL, *PLANTED])
 def test_exposed_collectives_are_the_exposed_communication_of_the_devices(name: str) -> None:
     collectives, breakdown = result(name, "collectives", "all"), result(name, "breakdown", "all")
-    if collectives is None or breakdown is None or breakdown.table.empty:
+    if collectives is None or breakdown is None or breakdown.table.to_frame().empty:
         return
     exposed_ns = breakdown.to_frame("devices")["exposed_communication_ns"].sum()
     assert collectives.to_frame("classes")["exposed_ns"].sum() == exposed_ns

@@ -64,7 +64,7 @@ def _look_at_an_event(reader: FramedReader, trace: Trace) -> None:
     reader.click_at(53 * MS, "Stream 7")
     assert (reader.title, reader.actions) == ("gemm", 1)
     reader.until("document.querySelector('.bars') !== null")
-    kernels = trace.kernels[trace.kernels["name"] == "gemm"]
+    kernels = trace.kernels.to_frame()[trace.kernels.to_frame()["name"] == "gemm"]
     durations = kernels["end_ns"] - kernels["start_ns"]
     facts = reader.facts
     assert facts["its place"] == f"the longest of {len(kernels)}"
@@ -91,7 +91,9 @@ def _search(reader: FramedReader, page: OpenPage, trace: Trace) -> None:
     page.page.keyboard.press("/")
     page.page.keyboard.type("all-reduce")
     reader.until("document.querySelector('.results table') !== null")
-    kernels = trace.kernels[trace.kernels["name"] == "ncclDevKernel_AllReduce"]
+    kernels = trace.kernels.to_frame()[
+        trace.kernels.to_frame()["name"] == "ncclDevKernel_AllReduce"
+    ]
     durations = (kernels["end_ns"] - kernels["start_ns"]).sort_values(ascending=False)
     rows = frame.locator(".results tbody tr")
     told = [rows.nth(i).locator("td").nth(2).inner_text() for i in range(rows.count())]

@@ -43,7 +43,7 @@ def test_a_reader_finds_cards_beside_the_timeline_and_everybody_can_read_them(
     assert tables["x"] >= timeline["x"] + timeline["width"]
     assert tables["y"] < 200
 
-    finding = run.result("findings").table.iloc[0]
+    finding = run.result("findings").table.to_frame().iloc[0]
     start, end = (
         round(float(text) * 1_000) for text in finding["window"].replace("us", "").split("..")
     )

@@ -28,7 +28,7 @@ def change(trace: Trace, name: str) -> Trace:
 
 
 def n_kernels(trace: Trace) -> int:
-    return len(trace.kernels)
+    return len(trace.kernels.to_frame())
 
 
 def asked(holder: Holder, plan: Plan) -> Any:

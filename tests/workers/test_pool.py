@@ -22,7 +22,7 @@ def empty(path: str) -> Trace:
 
 
 def number_of(trace: Trace, number: int) -> int:
-    return number if len(trace.kernels) == 0 else -1
+    return number if len(trace.kernels.to_frame()) == 0 else -1
 
 
 def process_of(trace: Trace) -> int:

@@ -97,7 +97,7 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
     elif len(reached):
         yield Note.of("no time is known: the runs tell of epochs, steps or samples alone")
     if "speedup" in results:
-        yield from _of_speedup(results["speedup"].table)
+        yield from _of_speedup(results["speedup"].to_frame())
 
 
 def _of_speedup(table: pd.DataFrame) -> Iterator[Note]:

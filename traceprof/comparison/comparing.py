@@ -177,14 +177,14 @@ def brief(found: Comparison) -> Comparison:
     """Return a comparison with the results that answer, their main columns alone."""
     results = {}
     difference = found.results.get("difference")
-    knows_devices = difference is not None and len(difference.table) > 0
+    knows_devices = difference is not None and len(difference.to_frame()) > 0
     for name, result in found.results.items():
         if not knows_devices and name == "phases":  # they tell why, of the hosts
             results[name] = result
         elif name in BRIEF:
             tables = {
                 own: frame.drop(columns=[c for c in BRIEF[name] if c in frame])
-                for own, frame in result.tables.items()
+                for own, frame in ((n, t.to_frame()) for n, t in result.tables.items())
                 if own not in ("kinds", "classes")
             }
             results[name] = replace(result, tables=tables)
@@ -252,7 +252,7 @@ def failed_limits(found: Comparison) -> None:
     """
     if "limits" not in found.results:
         return
-    table = found.results["limits"].table
+    table = found.results["limits"].to_frame()
     failed = table[table["is_exceeded"].astype(bool)]
     if len(failed):
         told = ", ".join(
@@ -330,7 +330,7 @@ def _title(paths: Sequence[Path]) -> str:
 
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
-    processes = trace.processes
+    processes = trace.processes.to_frame()
     mine = processes.loc[processes["rank"] == rank, "process"]
     check_ranks([rank], processes["rank"])
     process = int(mine.iloc[0])

@@ -183,7 +183,7 @@ def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
     processes = {
         int(process)
         for trace in ranks.whole
-        for process in trace.ranges["process"].unique().tolist()
+        for process in trace.ranges.to_frame()["process"].unique().tolist()
     }
     hosts = dict.fromkeys(processes, (window, 0))
     return WindowSide(selection.label, selection, spans, hosts)

@@ -101,8 +101,8 @@ def _measured(
         span=window,
         iterations_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
         phases=_phases(inside, int(kept["process"].iloc[0])),
-        are_phases_ours=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
-        layers=pd.DataFrame() if layers is None else _layers(layers.table, inside),
+        are_phases_ours=len(of_recorder(inside.ranges.to_frame(), "forward", "eval")) > 0,
+        layers=pd.DataFrame() if layers is None else _layers(layers.to_frame(), inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
         calls_iterations_ns=int((after_first["end_ns"] - after_first["start_ns"]).sum()),
@@ -130,7 +130,7 @@ def _layers(found: pd.DataFrame, inside: Trace) -> pd.DataFrame:
 
 def _backward_on_host(inside: Trace) -> dict[str, int]:
     """Return the time of the ranges of the innermost layers' backward passes, by path."""
-    ranges = inside.ranges
+    ranges = inside.ranges.to_frame()
     names = ranges["name"].cat
     codes = [i for i, name in enumerate(names.categories) if str(name).startswith(_BACKWARD)]
     own = ranges[np.isin(names.codes, codes) & (ranges["domain"] == OWN_DOMAIN).to_numpy()]
@@ -180,9 +180,9 @@ def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, f
         return {}
     window = TimeWindow(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
     result = _result(every.within(window), "ranks")
-    if result is None or "waited_ns" not in result.table:
+    if result is None or "waited_ns" not in result.to_frame():
         return {}
-    table = result.table
+    table = result.to_frame()
     known = table[table["waited_ns"].notna() & table["rank"].notna()]
     pairs = zip(known["rank"].tolist(), known["waited_ns"].tolist(), strict=True)
     return {int(rank): float(ns) for rank, ns in pairs}
@@ -190,5 +190,5 @@ def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, f
 
 def _samples(inside: Trace) -> float | None:
     """Return the samples of the batches in the window; None where one or all are not known."""
-    sizes = of_recorder(inside.marks, "batch")["payload"]
+    sizes = of_recorder(inside.marks.to_frame(), "batch")["payload"]
     return float(sizes.sum()) if len(sizes) and (sizes > 0).all() else None

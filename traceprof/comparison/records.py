@@ -116,7 +116,7 @@ def record_of_runs(runs: Sequence[Summary]) -> Comparison:
     }
     return Comparison(
         " · ".join(run.name for run in runs),
-        {part: result for part, result in results.items() if len(result.table)},
+        {part: result for part, result in results.items() if len(result.to_frame())},
         notes=tuple(_notes(runs)),
         about={part: about for part, (about, _) in parts.items()},
     )
@@ -155,7 +155,7 @@ def _table(run: Summary, name: str) -> tuple[TableSpec, pd.DataFrame] | None:
     table = table or result.spec.tables[0].name
     if table not in result.tables:
         return None
-    return result.spec.table(table), result.tables[table]
+    return result.spec.table(table), result.to_frame(table)
 
 
 def _side_by_side(

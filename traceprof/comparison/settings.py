@@ -107,7 +107,7 @@ def warnings_of(settings: Result) -> tuple[Note, ...]:
             else "{setting} differs: {base} against {new}: {why}",
             **{name: row[name] for name in ("setting", "base", "new", "why")},
         )
-        for row in table[table["spoils"].astype(bool)].to_dict("records")
+        for row in table.to_frame()[table.to_frame()["spoils"].astype(bool)].to_dict("records")
         if row["base"] and row["new"]
     )
 

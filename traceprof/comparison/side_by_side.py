@@ -164,7 +164,7 @@ def _processes_of(side: Side) -> int:
     found = 0
     for run in side.runs:
         if "phases" in run.results:
-            table = run.results["phases"].table
+            table = run.results["phases"].to_frame()
             found += int(table["process"].nunique()) * units_of(run, side.unit)
     return found
 

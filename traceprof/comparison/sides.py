@@ -151,7 +151,7 @@ _NEEDED: Final = {
 def _of_turns(run: Summary) -> Floats:
     if "steps" not in run.results:
         return np.empty(0)
-    table = run.results["steps"].table
+    table = run.results["steps"].to_frame()
     if table.empty or "duration_ns" not in table:
         return np.empty(0)
     by_turn = table.groupby("step")["duration_ns"]

@@ -31,7 +31,7 @@ def verdict_of(
     """Return the answer: what is shown of the main measure, then where the difference is."""
     main = next((judged[name] for name in MAIN if name in judged), None)
     found = [] if main is None else list(_on_main(main, judged, sides))
-    if difference is not None and len(difference.tables["parts"]):
+    if difference is not None and len(difference.to_frame("parts")):
         found += _on_causes(difference)
     elif difference is not None:
         found += _on_phases(difference)
@@ -155,7 +155,7 @@ _MEASURE_WORDS: Final = {
 
 def _on_causes(difference: Result) -> Iterator[Note]:
     """Yield where the difference of the mean step is: the parts, then the largest causes."""
-    scalars, parts = difference.scalars, difference.tables["parts"]
+    scalars, parts = difference.scalars, difference.to_frame("parts")
     sizes = parts["difference_ns"].abs()
     size = float(sizes.max())
     if not size:
@@ -172,7 +172,7 @@ def _on_causes(difference: Result) -> Iterator[Note]:
         whole=abs(scalars["difference_ns"]),
         **values,
     )
-    causes = difference.tables["causes"]
+    causes = difference.to_frame("causes")
     large = causes[(causes["difference_ns"].abs() >= _LEAST * size).to_numpy()].head(_MOST_CAUSES)
     if len(large):
         words, values = _listed(large, _cause_words)
@@ -191,7 +191,7 @@ def _how_much(causes: pd.Series, whole: int) -> str:
 
 
 def _on_phases(difference: Result) -> Iterator[Note]:
-    scalars, phases = difference.scalars, difference.tables["phases"]
+    scalars, phases = difference.scalars, difference.to_frame("phases")
     worth = phases.head(_MOST_CAUSES)
     worth = worth[(worth["difference_ns"] != 0).to_numpy()]
     if worth.empty:

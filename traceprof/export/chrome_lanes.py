@@ -108,7 +108,9 @@ class ChromeLanes:
     @classmethod
     def of(cls, ranks: Ranks) -> ChromeLanes:
         """Return no lanes yet, of a run that knows its processes, threads and devices."""
-        tables = {name: ranks.table(name) for name in ("processes", "threads", "devices")}
+        tables = {
+            name: ranks.table(name).to_frame() for name in ("processes", "threads", "devices")
+        }
         trace = make_trace(ranks.info, tables, ranks.recorded, ranks.span, ())
         threads = tables["threads"]
         rows = zip(threads["process"], threads["thread"], threads["name"], strict=True)
@@ -200,7 +202,11 @@ class ChromeLanes:
 
     def _described_processes(self) -> Iterator[str]:
         ranks = dict(
-            zip(self.trace.processes["process"], self.trace.processes["rank"], strict=True)
+            zip(
+                self.trace.processes.to_frame()["process"],
+                self.trace.processes.to_frame()["rank"],
+                strict=True,
+            )
         )
 
         def order_of(place: tuple[int, int]) -> tuple[bool, int, int, int]:

@@ -359,7 +359,7 @@ def _head(ranks: Ranks) -> bytes:
     told: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns"}
     if ranks.info.utc_epoch_ns is not None:
         told["baseTimeNanoseconds"] = ranks.info.utc_epoch_ns + ranks.span.start_ns
-    devices = ranks.table("devices")
+    devices = ranks.table("devices").to_frame()
     if len(devices):
         told["deviceProperties"] = [
             {
@@ -369,7 +369,7 @@ def _head(ranks: Ranks) -> bytes:
             }
             for row in devices.to_dict("records")
         ]
-    processes = ranks.table("processes")
+    processes = ranks.table("processes").to_frame()
     own = processes[processes["rank"] != ABSENT]
     if len(set(own["rank"])) == 1:
         size = int(own["world_size"].max())

@@ -153,7 +153,7 @@ def _pass_on(
         request.progress(done.n_rows, 0, "rows")
     for name in tables:
         if not TABLES[name].has_times:
-            frame = material.ranks.table(name)
+            frame = material.ranks.table(name).to_frame()
             add(name, frame)
             done.n_rows += len(frame)
     return span

@@ -147,10 +147,10 @@ def _steps(document: Document) -> pd.DataFrame:
         UsageError: there are none.
     """
     result = document.results.get(_STEPS)
-    if result is None or result.table.empty:
+    if result is None or result.to_frame().empty:
         why = document.missing.get(_STEPS) if result is None else note_text(result.notes[0])
         raise UsageError(f"nothing to write: {why}")
-    return result.table
+    return result.to_frame()
 
 
 def _names(run: Run, steps: pd.DataFrame, request: Request) -> dict[int, str]:
@@ -159,7 +159,7 @@ def _names(run: Run, steps: pd.DataFrame, request: Request) -> dict[int, str]:
     Raises:
         UsageError: a rank that is wanted has no steps.
     """
-    table = run.within("all").of_ranks(frozenset({"processes"})).whole.table("processes")
+    table = run.within("all").of_ranks(frozenset({"processes"})).whole.table("processes").to_frame()
     ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
     processes = [int(process) for process in steps["process"].unique()]
     own = {process: int(ranks.get(process, ABSENT)) for process in processes}
@@ -183,9 +183,9 @@ def _bus_rates(document: Document) -> Mapping[tuple[int, int], float]:
     """Return the bus bandwidth of the collectives of a process and step, weighted by their time."""
     result = document.results.get(_COLLECTIVES)
     wanted = ["process", "step", "duration_ns", "busbw_bytes_per_s"]
-    if result is None or not {*wanted} <= {*result.table}:
+    if result is None or not {*wanted} <= {*result.to_frame()}:
         return {}
-    events = result.table[wanted].astype("float64").dropna()
+    events = result.to_frame()[wanted].astype("float64").dropna()
     events = events[events["duration_ns"] > 0]
     events = events.assign(weighted=events["busbw_bytes_per_s"] * events["duration_ns"])
     sums = events.groupby(["process", "step"])[["weighted", "duration_ns"]].sum()

@@ -203,13 +203,15 @@ def small_buckets(context: Context) -> Iterator[Finding]:
 
 
 def _sizes(part: Trace) -> Int64Array:
-    sizes = part.collectives["n_bytes"].to_numpy(np.int64)
+    sizes = part.collectives.to_frame()["n_bytes"].to_numpy(np.int64)
     return sizes[sizes > 0]
 
 
 def _first_of_each(part: Trace, latency_ns: int) -> Times:
     """Return the first ``latency_ns`` of each communication kernel."""
-    own = part.kernels[part.kernels["activity"] == Activity.COMMUNICATION.value]
+    own = part.kernels.to_frame()[
+        part.kernels.to_frame()["activity"] == Activity.COMMUNICATION.value
+    ]
     columns = own[["start_ns", "end_ns", "device"]]
     return unions_by(
         columns.assign(end_ns=np.minimum(own["end_ns"], own["start_ns"] + latency_ns)), "device"

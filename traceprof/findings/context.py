@@ -298,7 +298,7 @@ class Context:
         if not launches:
             return ""
         longest = max(launches, key=lambda one: one.duration_ns)
-        program = recorded_program(self.ranks.table("environment"))
+        program = recorded_program(self.ranks.table("environment").to_frame())
         return ncu_command(longest.function, longest.skip, program)
 
     def longest_row(self, rows: pd.DataFrame) -> str:
@@ -397,7 +397,7 @@ def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> pd.DataFrame:
 
 
 def _count_copies(part: Trace, judged: Intervals) -> int:
-    return int(_are_in(part.copies, judged).sum())
+    return int(_are_in(part.copies.to_frame(), judged).sum())
 
 
 def _are_in(copies: pd.DataFrame, judged: Intervals) -> npt.NDArray[np.bool_]:
@@ -407,9 +407,11 @@ def _are_in(copies: pd.DataFrame, judged: Intervals) -> npt.NDArray[np.bool_]:
 
 def copies_with_calls(part: Trace) -> pd.DataFrame:
     """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
-    copies, launches = part.copies, launches_of(part, "copies")
+    copies, launches = part.copies.to_frame(), launches_of(part, "copies")
     is_known = launches.is_known
     api = np.full(len(copies), "", object)
-    api[is_known] = part.whole.api_calls["name"].iloc[launches.call[is_known]].to_numpy(object)
+    api[is_known] = (
+        part.whole.api_calls.to_frame()["name"].iloc[launches.call[is_known]].to_numpy(object)
+    )
     call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
     return copies.assign(api=api, call_ns=call_ns)

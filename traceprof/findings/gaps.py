@@ -232,7 +232,7 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
 
 def _recorded(part: Trace) -> Intervals:
     """Return when the recording of a rank was on, as far as its rows tell."""
-    tables = [part.table(name) for name in _TELLING]
+    tables = [part.table(name).to_frame() for name in _TELLING]
     filled = [table for table in tables if len(table)]
     starts = [int(table["start_ns"].iloc[0]) for table in filled]
     ends = [int(table["end_ns"].max()) for table in filled]

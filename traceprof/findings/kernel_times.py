@@ -69,14 +69,14 @@ def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
 
 
 def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:
-    kernels = part.kernels
+    kernels = part.kernels.to_frame()
     wanted = by_category(kernels["name"], kernels["name"].cat.categories.isin(names))
     return unions_by(kernels[["start_ns", "end_ns", "device"]][wanted], "device")
 
 
 def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
-    begins = part.kernels["start_ns"].to_numpy()
-    kernels = part.kernels[["start_ns", "end_ns", "name", "activity"]]
+    begins = part.kernels.to_frame()["start_ns"].to_numpy()
+    kernels = part.kernels.to_frame()[["start_ns", "end_ns", "name", "activity"]]
     kernels = kernels[judged.covered_ns(begins, begins + 1) > 0]
     starts, ends = bounds(kernels)
     durations = ends - starts

@@ -186,7 +186,7 @@ def pairs_of(part: Trace) -> npt.NDArray[np.int64]:
     Of pointwise kernels that follow one another on a stream the first and the second are a pair,
     the third and the fourth, and so on.
     """
-    kernels = part.kernels
+    kernels = part.kernels.to_frame()
     order = np.lexsort((kernels["start_ns"], kernels["stream"], kernels["device"]))
     fits = _is_pointwise(kernels)[order]
     device, stream = (kernels[name].to_numpy()[order] for name in ("device", "stream"))
@@ -209,7 +209,7 @@ class _Pairs:
 
 
 def _pairs_of_one(part: Trace, typical: Intervals) -> _Pairs:
-    kernels, pairs = part.kernels, pairs_of(part)
+    kernels, pairs = part.kernels.to_frame(), pairs_of(part)
     starts, ends = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     pairs = pairs[typical.covered_ns(starts[pairs[:, 0]], ends[pairs[:, 0]]) > 0]
     lengths = (ends - starts)[pairs]
@@ -263,7 +263,7 @@ def small_kernels(context: Context) -> Iterator[Finding]:
 
 
 def _short_of_one(part: Trace) -> Times:
-    kernels = part.kernels
+    kernels = part.kernels.to_frame()
     lengths = kernels["end_ns"] - kernels["start_ns"]
     is_short = (lengths < SHORT_NS) & (kernels["activity"] != Activity.COMMUNICATION.value)
     return unions_by(kernels[["start_ns", "end_ns", "device"]][is_short], "device")

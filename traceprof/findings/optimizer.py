@@ -90,12 +90,12 @@ def _pauses(running: Intervals) -> Intervals:
 
 def _of_optimizer(part: Trace, typical: Intervals) -> pd.DataFrame:
     """Return the pointwise kernels of a rank that were launched in an optimizer, and their ns."""
-    names = part.kernels["name"]
+    names = part.kernels.to_frame()["name"]
     chosen = are_named(names, _POINTWISE) & ~are_named(names, _NOT_ALONE)
     chosen &= phases_of_work(part, "kernels") == PHASES.index("optimizer")
-    starts = part.kernels["start_ns"].to_numpy(np.int64)
+    starts = part.kernels.to_frame()["start_ns"].to_numpy(np.int64)
     chosen &= typical.covered_ns(starts, starts + 1) > 0
-    own = part.kernels[chosen]
+    own = part.kernels.to_frame()[chosen]
     columns = own[["name", "device", "start_ns", "end_ns"]].astype({"name": object})
     return columns.assign(ns=own["end_ns"] - own["start_ns"])
 

@@ -123,7 +123,7 @@ def _calls_named(
 def _calls_of_one(
     part: Trace, pattern: re.Pattern[str], table: str, typical: Intervals
 ) -> pd.DataFrame:
-    calls = part.table(table)
+    calls = part.table(table).to_frame()
     matched = [bool(pattern.search(str(name))) for name in calls["name"].cat.categories]
     return _typical(typical, calls[by_category(calls["name"], matched)])
 

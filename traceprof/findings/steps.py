@@ -181,5 +181,5 @@ def profiler_overhead(context: Context) -> Iterator[Finding]:
 
 
 def _by_name(trace: Trace) -> pd.Series:
-    rows = trace.overheads
+    rows = trace.overheads.to_frame()
     return (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).sum()

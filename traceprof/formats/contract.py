@@ -138,7 +138,7 @@ def narrowed(trace: Trace, options: ReadOptions) -> Trace:
         frames |= {name: _rows_in(trace, name, window) for name in WINDOWED_TABLES}
         if options.wants(*LAUNCHING_TABLES):
             work = (frames[name] for name in DEVICE_TABLES)
-            reach = from_first_launch(window, work, trace.api_calls)
+            reach = from_first_launch(window, work, trace.api_calls.to_frame())
             frames |= {name: _rows_in(trace, name, reach) for name in LAUNCHING_TABLES}
     frames |= {name: empty_table(name) for name in TABLES if not options.wants(name)}
     return replace(trace, **frames) if frames else trace
@@ -160,7 +160,7 @@ def from_first_launch(
 
 
 def _rows_in(trace: Trace, name: str, window: TimeWindow) -> pd.DataFrame:
-    frame = trace.table(name)
+    frame = trace.table(name).to_frame()
     starts = frame["start_ns"].to_numpy()
     ends = frame["end_ns"].to_numpy() if TABLES[name].has_spans else starts
     inside = window.overlaps(starts, ends)
@@ -172,9 +172,9 @@ def outline_of(trace: Trace) -> Outline:
     events = [name for name, table in TABLES.items() if table.has_times]
     return Outline(
         trace.with_tables({name: empty_table(name) for name in events}),
-        {name: len(trace.table(name)) for name in events if not TABLES[name].detail_of},
-        {name: _device_rows(trace.table(name)) for name in DEVICE_TABLES},
-        {name: _process_rows(trace.table(name)) for name in OUTLINED_TABLES},
+        {name: len(trace.table(name).to_frame()) for name in events if not TABLES[name].detail_of},
+        {name: _device_rows(trace.table(name).to_frame()) for name in DEVICE_TABLES},
+        {name: _process_rows(trace.table(name).to_frame()) for name in OUTLINED_TABLES},
     )
 
 

@@ -47,10 +47,10 @@ def check_sums(ranks: Ranks) -> None:
 @fact
 def _totals(trace: Trace) -> dict[str, int]:
     """Return what the tables add up to, at most, in ns and bytes."""
-    n_devices = max(int(trace.devices["used"].sum()), 1)
+    n_devices = max(int(trace.devices.to_frame()["used"].sum()), 1)
     totals = {"times of its devices": trace.span.duration_ns * n_devices}
     for name, table in TABLES.items():
-        frame = trace.table(name)
+        frame = trace.table(name).to_frame()
         if frame.empty:
             continue
         if table.has_spans:
@@ -158,7 +158,7 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
         tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
     # Whoever holds rows elsewhere has processes.
     are_here = not any(part.is_remote for part in ranks.parts)
-    if are_here and sum(len(p.table(n)) for p in ranks for n in _MANY) >= _WORTH_THREADS:
+    if are_here and sum(len(p.table(n).to_frame()) for p in ranks for n in _MANY) >= _WORTH_THREADS:
         do_side_by_side(tasks)
     else:
         for analysis in analyses:

@@ -194,8 +194,8 @@ def work_of_trace(trace: Trace) -> pd.DataFrame:
     kinds = (KERNEL, COPY)
     columns: dict[str, list[Any]] = {}
     for name in DEVICE_TABLES:
-        frame = trace.table(name)
-        whole = trace.whole.table(name)
+        frame = trace.table(name).to_frame()
+        whole = trace.whole.table(name).to_frame()
         starts = whole["start_ns"].to_numpy(np.int64)[trace.rows_in_whole(name)]
         is_kernel = name == "kernels"
         own = {
@@ -404,5 +404,5 @@ def _placed(work: pd.DataFrame, spans: _StepSpans) -> pd.DataFrame:
 
 def _classes_of(trace: Trace) -> dict[str, str]:
     """Return the class of each kernel by its name."""
-    pairs = trace.kernels[["name", "activity"]].drop_duplicates()
+    pairs = trace.kernels.to_frame()[["name", "activity"]].drop_duplicates()
     return dict(zip(pairs["name"].astype(str), pairs["activity"].astype(str), strict=True))

@@ -41,7 +41,7 @@ def summarise(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, S
 def finish_durations(result: Result) -> Result:
     """Return ``result`` with share, mean and median of its first table, the longest total first."""
     name = result.spec.tables[0].name
-    table = result.table
+    table = result.to_frame()
     whole = int(table["total_ns"].sum())
     table = table.assign(
         share_ratio=table["total_ns"] / (whole or float("nan")),

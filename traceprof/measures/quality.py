@@ -100,7 +100,7 @@ def _checked(trace: Trace, check: Callable[[Trace], Iterator[_Suspicion]]) -> li
 
 def _label(part: Trace) -> str:
     """Return what a file of a run is called: its ranks, else its name."""
-    ranks = part.processes["rank"]
+    ranks = part.processes.to_frame()["rank"]
     known = sorted(set(ranks[ranks != ABSENT].tolist()))
     if not known:
         return PurePath(part.info.path).name
@@ -109,7 +109,7 @@ def _label(part: Trace) -> str:
 
 def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
     """Kernels of one stream run one after another, unless a graph runs its branches there."""
-    kernels = trace.kernels[(trace.kernels["graph_node"] <= 0)]
+    kernels = trace.kernels.to_frame()[(trace.kernels.to_frame()["graph_node"] <= 0)]
     late = [np.empty(0, np.int64)]
     starts, ends = bounds(kernels)
     lanes = rows_by_values(kernels["process"], kernels["device"], kernels["stream"])
@@ -134,18 +134,20 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
 def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
     for name, table in TABLES.items():
         if table.has_times:
-            rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
+            rows = np.flatnonzero(trace.table(name).to_frame()["start_ns"] < 0)
             text = f"{{n:count}} {name} begin before time 0"
             yield _Suspicion("negative times", text, name, rows)
     for name in DEVICE_TABLES:
-        rows = np.flatnonzero(lengths_of(trace.table(name)) <= 0)
+        rows = np.flatnonzero(lengths_of(trace.table(name).to_frame()) <= 0)
         yield _Suspicion("no duration", f"{{n:count}} {name} take no time", name, rows)
 
 
 def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
     """Flushes between the first and the last device work; one after them disturbs nothing."""
-    work = pd.concat([trace.table(name)[["start_ns", "end_ns"]] for name in DEVICE_TABLES])
-    overheads = trace.overheads
+    work = pd.concat(
+        [trace.table(name).to_frame()[["start_ns", "end_ns"]] for name in DEVICE_TABLES]
+    )
+    overheads = trace.overheads.to_frame()
     is_flush = overheads["name"].astype(str).str.contains("flush|buffer", case=False)
     begins, ends = work["start_ns"].min(), work["end_ns"].max()
     rows = np.flatnonzero(
@@ -158,11 +160,11 @@ def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
 
 def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
     """A step launches work: a kernel begins in it, or a call in it launches one."""
-    if trace.kernels.empty:
+    if trace.kernels.to_frame().empty:
         return
     launches = launches_of(trace, "kernels")
     launched = launches.start_ns[launches.is_known]
-    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched]), kind="stable")
+    work = np.sort(np.concatenate([trace.kernels.to_frame()["start_ns"], launched]), kind="stable")
     steps = find_steps(trace).table
     first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
     numbers = steps["step"].to_numpy(np.int64)[first == last]
@@ -171,7 +173,7 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
-    rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
+    rows = np.flatnonzero(trace.kernels.to_frame()["activity"] == Activity.CUDA_GRAPH.value)
     text = (
         "{n:count} CUDA graphs were recorded whole: their kernels cannot be told apart; record "
         "with nsys --cuda-graph-trace=node"
@@ -181,7 +183,7 @@ def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
 
 def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
     for name in ("copies", "collectives"):
-        rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
+        rows = np.flatnonzero(trace.table(name).to_frame()["n_bytes"] == ABSENT)
         text = f"{{n:count}} {name} have no size: no bandwidth is known of them"
         yield _Suspicion("no size", text, name, rows)
 
@@ -215,7 +217,9 @@ def _collective_ends(trace: Trace) -> Ints:
     """Return when the communication kernels ended; none where no wall clock ties the rank."""
     if trace.info.utc_epoch_ns is None:
         return np.empty(0, np.int64)
-    kernels = trace.kernels[trace.kernels["activity"] == Activity.COMMUNICATION.value]
+    kernels = trace.kernels.to_frame()[
+        trace.kernels.to_frame()["activity"] == Activity.COMMUNICATION.value
+    ]
     return np.sort(kernels["end_ns"].to_numpy(np.int64), kind="stable")
 
 

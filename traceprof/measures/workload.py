@@ -93,7 +93,7 @@ def workload(ranks: Ranks) -> Workload:
 
 def _times_of_names(part: Trace) -> pd.DataFrame:
     """Return the time of the kernels by name: name, activity, total_ns, count."""
-    own = part.kernels
+    own = part.kernels.to_frame()
     codes = own["name"].cat.codes.to_numpy()
     length = lengths_of(own)
     groups = groups_of(codes)
@@ -128,7 +128,7 @@ def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
 
 def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFrame:
     """Return the ranges that are of a phase, or whose name has the pattern."""
-    ranges = part.ranges
+    ranges = part.ranges.to_frame()
     names = ranges["name"].cat
     named = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
     is_phase = phases_of_all_ranges(part) == PHASES.index(phase)
@@ -217,7 +217,7 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
 def _names_of_training(part: Trace) -> tuple[str, ...]:
     """Return a name that goes with training of ranges, operators and kernels; "" of none."""
     found = []
-    for table in (part.ranges, part.host_ops, part.kernels):
+    for table in (part.ranges.to_frame(), part.host_ops.to_frame(), part.kernels.to_frame()):
         column = table["name"]
         names = pd.Index(column.cat.remove_unused_categories().cat.categories, dtype=object)
         own = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
@@ -239,13 +239,13 @@ def _only_forward(ranks: Ranks) -> list[Note]:
 
 def _time_in_forward(part: Trace) -> tuple[int, int]:
     """Return the time of the kernels that were launched in forward passes, and that of all."""
-    length = lengths_of(part.kernels)
+    length = lengths_of(part.kernels.to_frame())
     is_forward = np.isin(phases_of_work(part, "kernels"), _FORWARD)
     return int(length[is_forward].sum()), int(length.sum())
 
 
 def _n_autograd(part: Trace) -> int:
-    return int(autograd_rows(part.host_ops["name"]).sum())
+    return int(autograd_rows(part.host_ops.to_frame()["name"]).sum())
 
 
 def _n_forward(part: Trace) -> int:
@@ -253,11 +253,11 @@ def _n_forward(part: Trace) -> int:
 
 
 def _n_loaded(part: Trace) -> int:
-    return int((part.copies["direction"] == "h2d").sum())
+    return int((part.copies.to_frame()["direction"] == "h2d").sum())
 
 
 def _n_host_ops(part: Trace) -> int:
-    return len(part.host_ops)
+    return len(part.host_ops.to_frame())
 
 
 def _without_kernels(ranks: Ranks) -> Workload:
@@ -310,17 +310,17 @@ def software_of(ranks: Ranks) -> Software:
     parts = list(ranks)
     recorder = ranks.info.format or parts[0].info.format
     has_pytorch = recorder == "kineto" or any(ranks.each(_has_pytorch))
-    names = [str(name) for part in parts for name in part.processes["name"].unique()]
+    names = [str(name) for part in parts for name in part.processes.to_frame()["name"].unique()]
     has_python = has_pytorch or any(map(_PYTHON.search, names))
     return Software(has_python, has_pytorch, _vendor_of(parts), recorder)
 
 
 def _has_pytorch(part: Trace) -> bool:
     return (
-        _any_named(part.kernels["name"], _PYTORCH_KERNEL)
-        or _any_named(part.ranges["name"], _PYTORCH_RANGE)
-        or _any_named(part.host_ops["name"], _PYTORCH_RANGE)
-        or bool((part.ranges["domain"] == OWN_DOMAIN).any())
+        _any_named(part.kernels.to_frame()["name"], _PYTORCH_KERNEL)
+        or _any_named(part.ranges.to_frame()["name"], _PYTORCH_RANGE)
+        or _any_named(part.host_ops.to_frame()["name"], _PYTORCH_RANGE)
+        or bool((part.ranges.to_frame()["domain"] == OWN_DOMAIN).any())
     )
 
 
@@ -329,12 +329,14 @@ def _any_named(names: pd.Series, pattern: re.Pattern[str]) -> bool:
 
 
 def _vendor_of(parts: Iterable[Trace]) -> Vendor:
-    devices = [d for part in parts for d in part.devices.itertuples() if d.used == 1]
+    devices = [d for part in parts for d in part.devices.to_frame().itertuples() if d.used == 1]
     if any(_AMD.search(str(device.name)) for device in devices):
         return Vendor.AMD
     if any(_NVIDIA.search(str(device.name)) for device in devices):
         return Vendor.NVIDIA
-    calls = [str(name) for part in parts for name in part.api_calls["name"].cat.categories]
+    calls = [
+        str(name) for part in parts for name in part.api_calls.to_frame()["name"].cat.categories
+    ]
     if any(name.startswith("hip") for name in calls):
         return Vendor.AMD
     recorders = {part.info.format for part in parts}

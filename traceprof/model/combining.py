@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from traceprof.model.grouping import compact
+from traceprof.model.grouping import Groups, codes_of, compact, groups_of, numbered
 from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
+from traceprof.model.table import Table, is_known
 
-_SIMPLE: Final[Mapping[Combine, Callable[[Any], pd.Series]]] = {
-    Combine.SUM: lambda groups: groups.sum(min_count=1),
-    Combine.MIN: lambda groups: groups.min(),
-    Combine.MAX: lambda groups: groups.max(),
-    Combine.SAME: lambda groups: groups.first(),
+_REDUCED: Final[Mapping[Combine, np.ufunc]] = {
+    Combine.SUM: np.add,
+    Combine.MIN: np.minimum,
+    Combine.MAX: np.maximum,
 }
 _AT_ONCE: Final = 1_000_000
 """About so many samples are put together at a time."""
@@ -38,18 +37,18 @@ def combine(results: Sequence[Result]) -> Result:
         return first
     tables, samples = {}, {}
     for spec in first.spec.tables:
-        frames = [result.tables[spec.name] for result in results if spec.name in result.tables]
-        if not frames:
+        own = [result.tables[spec.name] for result in results if spec.name in result.tables]
+        if not own:
             continue
-        tables[spec.name], rows = _combined(spec, frames)
+        tables[spec.name], rows = _combined(spec, own)
         if any(spec.name in result.samples for result in results):
-            samples[spec.name] = _samples_of(results, spec.name, frames, rows)
+            samples[spec.name] = _samples_of(results, spec.name, own, rows)
     return replace(
         first, tables=tables, scalars=_scalars(results), notes=_notes(results), samples=samples
     )
 
 
-def medians_of(table: pd.DataFrame, samples: Samples) -> npt.NDArray[np.float64]:
+def medians_of(table: Sized, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the exact median of the samples of each row of ``table``; NaN where it has none."""
     is_single = samples.counts is None and samples.values.ndim == 1
     if is_single and samples.values.dtype == np.int64 and len(table) <= _FEW_ROWS:
@@ -189,7 +188,7 @@ def _stacked(every: Sequence[Samples]) -> Samples:
 def median_of_counted(values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> float:
     """Return the median of values of which each occurs so often; NaN of none."""
     samples = Samples(np.zeros(len(values), np.int64), values, counts)
-    return float(medians_of(pd.DataFrame(index=range(1)), samples)[0])
+    return float(medians_of(range(1), samples)[0])
 
 
 def _sorted(
@@ -212,47 +211,72 @@ def _sorted(
     return rows[order], values[order], None
 
 
-def _combined(
-    spec: TableSpec, frames: Sequence[pd.DataFrame]
-) -> tuple[pd.DataFrame, npt.NDArray[np.int64]]:
-    """Return the rows of all ``frames`` as one table, and which row of it each has become."""
-    filled = [frame for frame in frames if len(frame)]
-    if not filled:
-        return frames[0], np.empty(0, np.int64)
-    stacked = filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
-    keys = [name for name in spec.keys if name in stacked]
-    if not keys or not stacked.duplicated(keys).any():
-        return spec.frame(stacked), np.arange(len(stacked))
-    groups = stacked.groupby(keys, sort=False, dropna=False, observed=True)
-    number: npt.NDArray[np.int64] = np.asarray(groups.ngroup(), np.int64)
+def _combined(spec: TableSpec, tables: Sequence[Table]) -> tuple[Table, npt.NDArray[np.int64]]:
+    """Return the rows of all ``tables`` as one, and which row of it each has become."""
+    if not any(map(len, tables)):
+        return tables[0], np.empty(0, np.int64)
+    stacked = Table.stacked([table for table in tables if len(table)])
+    keys = [codes_of(stacked[name]) for name in spec.keys if name in stacked]
+    number, first = numbered(*keys) if keys else (np.arange(len(stacked)), ())
+    if not keys or len(first) == len(stacked):
+        return spec.of_rows(stacked), np.arange(len(stacked))
+    groups = groups_of(number)
     columns = {
-        column.name: _column(column, stacked, number)
+        column.name: _column(column, stacked, groups)
         for column in spec
         if column.name in stacked and column.combine is not Combine.DERIVED
     }
-    return spec.frame(pd.DataFrame(columns)), number
+    return spec.of_rows(Table(columns, len(first))), number.astype(np.int64)
 
 
-def _column(column: Column, stacked: pd.DataFrame, number: npt.NDArray[np.int64]) -> pd.Series:
+def _column(column: Column, stacked: Table, groups: Groups) -> Any:
     values = stacked[column.name]
-    if column.combine is Combine.MEAN:
-        weights = stacked[column.weight].astype(np.float64).where(values.notna())
-        sums = (values.astype(np.float64) * weights).groupby(number).sum(min_count=1)
-        return sums / weights.groupby(number).sum()
     if column.combine is Combine.MEDIAN:
-        return pd.Series(np.nan, range(int(number.max()) + 1))
-    simple = _SIMPLE.get(column.combine, _SIMPLE[Combine.SAME])
-    found = simple(values.groupby(number))
-    return found.astype(values.dtype) if found.notna().all() else found
+        return np.full(len(groups.keys), np.nan)
+    if column.combine is Combine.MEAN:
+        values, weights = (_floats(stacked[name]) for name in (column.name, column.weight))
+        weights = np.where(np.isnan(values), np.nan, weights)
+        sums = _sums(groups, values * weights)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return sums / _sums(groups, weights)
+    reduce = _REDUCED.get(column.combine)
+    if reduce is None:
+        return _first_known(groups, values)
+    if values.dtype.kind == "O":
+        values = _floats(values)
+    if values.dtype.kind != "f":
+        return groups.reduced(reduce, values)
+    if reduce is np.add:
+        return _sums(groups, values)
+    return groups.reduced(np.fmin if reduce is np.minimum else np.fmax, values)
+
+
+def _floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    return values.astype(np.float64)  # of None NaN
+
+
+def _sums(groups: Groups, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the sum of what is known of each group; NaN where nothing is."""
+    known = ~np.isnan(values)
+    sums = groups.reduced(np.add, np.where(known, values, 0.0))
+    return np.where(groups.reduced(np.add, known.astype(np.int64)) > 0, sums, np.nan)
+
+
+def _first_known(groups: Groups, values: Any) -> Any:
+    """Return the first value that is known of each group; what is not where none is."""
+    known = is_known(values)[groups.order]
+    place = np.arange(len(known))
+    earliest = np.minimum.reduceat(np.where(known, place, len(known)), groups.first)
+    return values[groups.order[np.where(earliest < len(known), earliest, groups.first)]]
 
 
 def _samples_of(
     results: Sequence[Result],
     name: str,
-    frames: Sequence[pd.DataFrame],
+    tables: Sequence[Table],
     rows: npt.NDArray[np.int64],
 ) -> Samples:
-    sizes = [len(frame) for frame in frames]
+    sizes = list(map(len, tables))
     offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
     small = compact(rows)
     own = [
@@ -268,16 +292,22 @@ def _samples_of(
 
 
 def _scalars(results: Sequence[Result]) -> dict[str, Any]:
-    frame = pd.DataFrame([dict(result.scalars) for result in results], dtype=object)
     found: dict[str, Any] = {}
     for column in results[0].spec.scalars:
-        known = [value for value in frame.get(column.name, ()) if not pd.isna(value)]
-        if known and column.combine is not Combine.DERIVED:
-            found[column.name] = _scalar(column, known, frame)
+        values = [result.scalars.get(column.name) for result in results]
+        weights = [result.scalars.get(column.weight) for result in results]
+        pairs = [(one, w) for one, w in zip(values, weights, strict=True) if not _is_unknown(one)]
+        if pairs and column.combine is not Combine.DERIVED:
+            found[column.name] = _scalar(column, pairs)
     return found
 
 
-def _scalar(column: Column, known: list[Any], frame: pd.DataFrame) -> Any:
+def _is_unknown(value: Any) -> bool:
+    return value is None or value != value
+
+
+def _scalar(column: Column, pairs: Sequence[tuple[Any, Any]]) -> Any:
+    known = [value for value, _ in pairs]
     match column.combine:
         case Combine.SUM:
             return sum(known)
@@ -286,8 +316,9 @@ def _scalar(column: Column, known: list[Any], frame: pd.DataFrame) -> Any:
         case Combine.MAX:
             return max(known)
         case Combine.MEAN:
-            pairs = frame[[column.name, column.weight]].dropna().astype(np.float64)
-            return float(np.average(pairs[column.name], weights=pairs[column.weight]))
+            weighted = [(value, weight) for value, weight in pairs if not _is_unknown(weight)]
+            values, weights = np.array(weighted, np.float64).T
+            return float(np.average(values, weights=weights))
         case _:
             return known[0]
 

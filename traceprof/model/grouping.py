@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+from traceprof.model.table import Column, Names
 
 _Int64Array = npt.NDArray[np.int64]
 _FEW: Final = int(np.iinfo(np.int16).max)
@@ -128,11 +129,21 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
         place = np.empty(high - low + 1, np.int16 if len(found) <= _FEW else np.int64)
         place[found] = np.arange(len(found))
         return place[numbers], (found + low).tolist()
-    codes, distinct = pd.factorize(values)
-    order = np.argsort(distinct)
-    place = np.empty(len(order), np.int16 if len(order) <= _FEW else np.int64)
-    place[order] = np.arange(len(order))
-    return place[codes], distinct[order].tolist()
+    distinct, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int16 if len(distinct) <= _FEW else np.int64), distinct.tolist()
+
+
+def codes_of(column: Column) -> npt.NDArray[Any]:
+    """Return a whole number for each row of any column, the same where values are."""
+    if isinstance(column, Names):
+        return column.codes
+    if column.dtype.kind in "iu":
+        return column
+    if column.dtype.kind == "b":
+        return column.astype(np.int8)
+    place: dict[Any, int] = {}
+    rows = (None if value != value else value for value in column.tolist())
+    return np.fromiter((place.setdefault(row, len(place)) for row in rows), np.int64, len(column))
 
 
 _BoolArray = npt.NDArray[np.bool_]

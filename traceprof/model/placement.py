@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from traceprof.model.grouping import places_of, rows_by_values
 from traceprof.model.ranks import Ranks, RunFiles, change_each, measure_each
-from traceprof.model.tables import ABSENT, TABLES, make_table
+from traceprof.model.table import Names, Table, objects
+from traceprof.model.tables import ABSENT, TABLES, new_table
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
 
@@ -75,31 +76,36 @@ def places_of_samples(
     return places
 
 
-def placed_samples(frame: pd.DataFrame, place: SamplePlacement) -> pd.DataFrame:
+def placed_samples(samples: Table, place: SamplePlacement) -> Table:
     """Return the samples of a member, on the clock of the run already, as they are in the run."""
-    names = [place.names.get(source, source) for source in frame["source"].cat.categories]
-    codes = frame["source"].cat.codes.to_numpy()
-    columns = {str(column): frame[column].array for column in frame}
-    own = make_table("samples", {**columns, "source": np.array(names, object)[codes]})
-    instants = own["start_ns"].to_numpy(np.int64)
+    given: Names = samples["source"]
+    names = [place.names.get(source, source) for source in given.texts.tolist()]
+    source = Names.coded(names, given.codes, is_sorted=True)
+    own = new_table("samples", {**samples.columns, "source": source})
+    instants = own["start_ns"]
     is_new = np.ones(len(own), np.bool_)
-    for series, rows in own.groupby(["source", "metric"], observed=True).indices.items():
-        pair = cast("tuple[str, str]", series)
+    for pair, rows in _rows_of_series(own).items():
         if pair in place.taken:
             since, until = place.taken[pair]
             is_new[rows] = (instants[rows] < since) | (instants[rows] > until)
-    return own[is_new].reset_index(drop=True)
+    return own.take(is_new)
+
+
+def _rows_of_series(samples: Table) -> dict[tuple[str, str], _Int64Array]:
+    """Return the rows of each series, by its source and metric."""
+    source, metric = samples["source"], samples["metric"]
+    return {
+        (source.texts[one], metric.texts[other]): rows
+        for (one, other), rows in rows_by_values(source.codes, metric.codes).items()
+    }
 
 
 def _series_in(trace: Trace) -> dict[tuple[str, str], tuple[int, int]]:
     """Return source and metric of each series, and its first and last instant on its own clock."""
-    by_series = trace.samples.groupby(["source", "metric"], observed=True)["start_ns"]
-    found = by_series.agg(["min", "max"])
+    instants = trace.samples["start_ns"]
     return {
-        (str(source), str(metric)): (int(first), int(last))
-        for (source, metric), first, last in zip(
-            found.index, found["min"], found["max"], strict=True
-        )
+        series: (int(instants[rows].min()), int(instants[rows].max()))
+        for series, rows in _rows_of_series(trace.samples).items()
     }
 
 
@@ -116,7 +122,7 @@ def _devices_of_hosts(
     return [of_host[host] | dict(own) for host, own in zip(hosts, devices, strict=True)]
 
 
-def merge_environments(run: RunFiles) -> pd.DataFrame:
+def merge_environments(run: RunFiles) -> Table:
     """Return what the first member knows, and of other hosts the interfaces, with their host."""
     hosts, frames = _hosts(run), [member.trace.environment for member in run]
     parts = [frames[0]]
@@ -124,8 +130,9 @@ def merge_environments(run: RunFiles) -> pd.DataFrame:
         for host in dict.fromkeys(hosts):
             frame = frames[hosts.index(host)]
             names = [_at_host(str(name), host) for name in frame["name"]]
-            parts.append(frame.assign(name=names)[[bool(name) for name in names]])
-    return pd.concat(parts, ignore_index=True)
+            named = frame.assign(name=objects(names))
+            parts.append(named.take(np.array([bool(name) for name in names], np.bool_)))
+    return Table.stacked(parts)
 
 
 def _hosts(run: RunFiles) -> list[str]:
@@ -176,13 +183,13 @@ class Placement:
     samples: SamplePlacement
     recorded: frozenset[str]
     span: TimeWindow
-    environment: pd.DataFrame = field(repr=False)
+    environment: Table = field(repr=False)
 
 
 def processes_in(trace: Trace) -> list[int]:
     """Return the processes that any table of ``trace`` names, in order."""
     frames = [trace.table(name) for name in TABLES]
-    owners = [frame["process"].unique() for frame in frames if "process" in frame]
+    owners = [np.unique(frame["process"]) for frame in frames if "process" in frame]
     return [int(process) for process in np.unique(np.concatenate(owners)) if process != ABSENT]
 
 
@@ -201,54 +208,56 @@ def place(trace: Trace, placement: Placement) -> Trace:
     return replace(placed, recordings=recordings, own_devices=own_devices)
 
 
-def _moved(trace: Trace, placement: Placement) -> dict[str, pd.DataFrame]:
+def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
     """Return the member's tables on the common clock, with the ids of the run."""
     moved = {}
     for name in TABLES:
         frame = trace.table(name)
         if name == "devices":
-            frame = _with_rank(frame[frame["used"] == 1], placement.rank)
+            frame = _with_rank(frame.take(frame["used"] == 1), placement.rank)
         if name == "processes":
             frame = _with_roles(frame, placement)
         if frame.empty:
             moved[name] = frame
             continue
-        columns: dict[str, Any] = {str(column): frame[column].array for column in frame}
+        columns = frame.columns
         for time in columns.keys() & {"start_ns", "end_ns"}:
-            columns[time] = frame[time].to_numpy() + placement.offset_ns
+            columns[time] = frame[time] + placement.offset_ns
         for column in columns.keys() & {"process"}:
             columns[column] = _renamed(frame[column], placement.processes)
         for column in columns.keys() & {"device", "src_device", "dst_device"}:
             columns[column] = _renamed(frame[column], placement.devices)
-        moved[name] = make_table(name, columns)
+        moved[name] = new_table(name, columns)
     return moved
 
 
-def _with_rank(devices: pd.DataFrame, rank: int) -> pd.DataFrame:
+def _with_rank(devices: Table, rank: int) -> Table:
     if rank == ABSENT:
         return devices
-    return devices.assign(name=[f"rank {rank} {name}".strip() for name in devices["name"]])
+    names = [f"rank {rank} {name}".strip() for name in devices["name"]]
+    return devices.assign(name=objects(names))
 
 
-def _with_roles(processes: pd.DataFrame, member: Placement) -> pd.DataFrame:
+def _with_roles(processes: Table, member: Placement) -> Table:
     """Return the processes with what the run knows of them where they do not say it themselves.
 
     Where one says that it is the rank, the others are its helpers.
     """
     known = processes["rank"] != ABSENT
     placed = processes.assign(
-        host=[own or member.host for own in processes["host"]],
-        rack=[own or member.rack for own in processes["rack"]],
+        host=objects(own or member.host for own in processes["host"]),
+        rack=objects(own or member.rack for own in processes["rack"]),
     )
     if known.any():
         return placed
     return placed.assign(rank=member.rank, local_rank=member.local_rank)
 
 
-def _renamed(values: pd.Series, names: Mapping[int, int]) -> np.ndarray:
+def _renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:
     if all(old == new for old, new in names.items()):
-        return values.to_numpy()
-    return values.map(lambda value: names.get(value, value)).to_numpy(np.int64)
+        return values
+    place, distinct = places_of(values)
+    return np.array([names.get(value, value) for value in distinct], np.int64)[place]
 
 
 def clock_offsets_ns(members: Iterable[TraceInfo]) -> tuple[int, ...] | None:
@@ -350,10 +359,7 @@ def device_ids(run: RunFiles) -> list[dict[int, int]]:
 
     It is its own where no two are equal.
     """
-    own = [
-        [int(device) for device in m.trace.devices.loc[m.trace.devices["used"] == 1, "device"]]
-        for m in run
-    ]
+    own = [m.trace.devices["device"][m.trace.devices["used"] == 1].tolist() for m in run]
     flat = [device for devices in own for device in devices]
     if len(set(flat)) == len(flat):
         return [{device: device for device in devices} for devices in own]
@@ -371,12 +377,11 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
         frame = trace.table(name)
         if not table.has_times or "process" not in table.columns or frame.empty:
             continue
-        processes = frame["process"].to_numpy()
-        columns = {str(column): frame[column].array for column in frame}
+        processes, columns = frame["process"], frame.columns
         for time in ("start_ns", "end_ns"):
             if time in columns:
-                columns[time] = _corrected(frame[time].to_numpy(), processes, corrections)
-        tables[name] = make_table(name, columns)
+                columns[time] = _corrected(frame[time], processes, corrections)
+        tables[name] = new_table(name, columns)
     moved = replace(trace, **tables, uncut=None)
     recordings = {}
     for process, window in trace.recordings.items():
@@ -395,7 +400,7 @@ def _corrected(
 ) -> _Int64Array:
     corrected = instants.copy()
     # Of the processes of a whole run, few are in the table of one rank.
-    for process in pd.unique(processes).tolist():
+    for process in places_of(processes)[1]:
         if process in corrections:
             own = processes == process
             corrected[own] = corrections[process].apply(instants[own])

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from traceprof.hardware.catalogue import Hardware
-from traceprof.model.tables import ABSENT, TABLES, make_table, stack
+from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT, TABLES, new_stack, new_table
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 
@@ -79,14 +80,14 @@ class Ranks:
             if name not in recorded:
                 self.parts[0].require(name)
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> Table:
         """Return the rows of all ranks of table ``name``, sorted as tables are.
 
         For small tables: what grows with the number of kernels is looked at rank by rank.
         """
         if name == "environment":
             return self.parts[0].environment  # every rank holds that of the run
-        return stack(name, [part.table(name) for part in self.parts])
+        return new_stack(name, [part.table(name) for part in self.parts])
 
     def within(self, window: TimeWindow) -> Ranks:
         """Return the part of every rank inside ``window`` (see `Trace.within`)."""
@@ -141,7 +142,7 @@ class Ranks:
         if ("merged",) not in kept:
             tables = {name: self.table(name) for name in TABLES}
             devices = tables["devices"]
-            worked = devices.loc[devices["used"] == 1, "device"]
+            worked = devices["device"][devices["used"] == 1].tolist()
             trace = make_trace(self.info, tables, self.recorded, self.span, worked)
             first = self.parts[0]
             kept["merged",] = replace(
@@ -250,14 +251,13 @@ def of_process(trace: Trace, process: int) -> Trace:
     """
     tables = {name: trace.table(name) for name in TABLES}
     mine: dict[str, Any] = {
-        name: frame[frame["process"] == process].reset_index(drop=True)
+        name: frame.take(frame["process"] == process)
         for name, frame in tables.items()
         if "process" in frame
     }
     worked = np.unique(np.concatenate([mine["kernels"]["device"], mine["copies"]["device"]]))
-    devices = trace.devices.assign(used=trace.devices["device"].isin(worked).astype("int64"))
-    columns = {str(name): devices[name] for name in devices}
-    return replace(trace, **mine, devices=make_table("devices", columns))
+    devices = trace.devices.assign(used=np.isin(trace.devices["device"], worked).astype(np.int64))
+    return replace(trace, **mine, devices=new_table("devices", devices.columns))
 
 
 def measure_each(

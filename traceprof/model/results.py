@@ -13,11 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+from traceprof.model.table import Table, as_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Unit(StrEnum):
@@ -175,13 +179,25 @@ class TableSpec:
         raise KeyError(name)
 
     def frame(self, rows: Sequence[Mapping[str, Any]] | pd.DataFrame = ()) -> pd.DataFrame:
-        """Return ``rows`` as a frame with the columns in their order; without rows all of them."""
+        """Return what `of_rows` does as a frame."""
+        import pandas as pd  # noqa: PLC0415
+
         names = [column.name for column in self.columns]
         if not isinstance(rows, pd.DataFrame):
             rows = pd.DataFrame(list(rows)) if rows else pd.DataFrame(columns=names)
         held = set(rows)
         wanted = [name for name in names if name in held]
         return rows.copy(deep=False) if wanted == list(rows) else rows[wanted]
+
+    def of_rows(self, rows: Sequence[Mapping[str, Any]] | Table | pd.DataFrame = ()) -> Table:
+        """Return ``rows`` as a table with the columns in their order; without rows all of them."""
+        names = [column.name for column in self.columns]
+        if not isinstance(rows, Sequence):
+            rows = as_table(rows)
+        else:
+            rows = Table.of_rows(rows) if rows else Table(dict.fromkeys(names, ()))
+        wanted = [name for name in names if name in rows]
+        return rows if wanted == rows.names else rows.select(*wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,20 +283,24 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """The outcome of an analysis: frames by the names of the declared tables, scalars, notes.
+    """The outcome of an analysis: tables by their declared names, scalars, notes.
 
     ``samples`` are what medians are computed from, by table; a finished result has none.
     """
 
     name: str
     spec: ResultSpec
-    tables: Mapping[str, pd.DataFrame]
+    tables: Mapping[str, Any]
     scalars: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     samples: Mapping[str, Samples] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        tables = {name: as_table(rows) for name, rows in self.tables.items()}
+        object.__setattr__(self, "tables", tables)
+
     @property
-    def table(self) -> pd.DataFrame:
+    def table(self) -> Table:
         """The table that answers."""
         return self.tables[self.spec.tables[0].name]
 
@@ -290,12 +310,12 @@ class Result:
         Raises:
             KeyError: there is no such table.
         """
-        return self.table if name is None else self.tables[name]
+        return (self.table if name is None else self.tables[name]).to_frame()
 
-    def with_table(self, frame: pd.DataFrame, name: str | None = None) -> Result:
-        """Return the result with another frame for a table, its columns in the declared order."""
+    def with_table(self, table: Table | pd.DataFrame, name: str | None = None) -> Result:
+        """Return the result with other rows in a table, its columns in the declared order."""
         spec = self.spec.tables[0] if name is None else self.spec.table(name)
-        return replace(self, tables={**self.tables, spec.name: spec.frame(frame)})
+        return replace(self, tables={**self.tables, spec.name: spec.of_rows(table)})
 
     def with_scalars(self, **scalars: Any) -> Result:
         """Return the result with more scalars."""

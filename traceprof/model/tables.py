@@ -1,20 +1,25 @@
 """The tables of a trace: their columns, types and meaning.
 
 One row per interval, sorted by ``start_ns``; every time an ``int64`` of nanoseconds on the
-trace's own clock; names as pandas categoricals. In a whole-number column `ABSENT` (-1) stands
+trace's own clock; names as codes of their distinct texts. In a whole-number column `ABSENT` (-1) stands
 for "does not apply or is not known"; in a floating-point column NaN does.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+from traceprof.model.table import Names, Table, as_table, objects
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ABSENT: Final = -1
 _LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
@@ -26,12 +31,12 @@ class ColumnKind(StrEnum):
     TIME = "time"  # int64 ns on the clock of the trace
     NUMBER = "number"  # int64, ABSENT where unknown
     FLOAT = "float"  # float64, NaN where unknown
-    NAME = "name"  # categorical of str, few distinct values
+    NAME = "name"  # str, few distinct values: `Names`
     TEXT = "text"  # str, many distinct values
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableSchema:
     """The contract of one table: its columns in order, and whether rows are spans or instants.
 
     ``has_times``: rows stand at a time at all (devices and the like do not); ``has_spans``: they
@@ -49,7 +54,7 @@ class Table:
     detail_of: str = ""
 
 
-def _tables(text: str) -> Mapping[str, Table]:
+def _tables(text: str) -> Mapping[str, TableSchema]:
     """Return the tables that ``text`` declares, a blank line between two: NAME: SUMMARY | COLUMNS.
 
     "NAME of TABLE" is one with details of another. Columns have their kind behind a colon if they
@@ -63,7 +68,7 @@ def _tables(text: str) -> Mapping[str, Table]:
         parts = [column.partition(":") for column in named.split()]
         kinds = {column.rstrip("~"): kind for column, _, kind in parts}
         times = dict.fromkeys(("start_ns", "end_ns"), ColumnKind.TIME)
-        tables[name] = Table(
+        tables[name] = TableSchema(
             name,
             summary,
             {c: ColumnKind(kind or times.get(c, ColumnKind.NUMBER)) for c, kind in kinds.items()},
@@ -130,7 +135,7 @@ threads: names of threads
 environment: what is known of the machine and the software; never secrets
 | name:text value:text
 """)
-_EMPTY: Final[dict[str, pd.DataFrame]] = {}
+_EMPTY: Final[dict[str, Table]] = {}
 
 
 def unit_of(column: str) -> str:
@@ -139,14 +144,14 @@ def unit_of(column: str) -> str:
     return next((unit for ending, unit in units if column.endswith(ending)), "")
 
 
-def empty_table(name: str) -> pd.DataFrame:
+def new_empty(name: str) -> Table:
     """Return table ``name`` with no rows and the right column types."""
     if name not in _EMPTY:
-        _EMPTY[name] = make_table(name, {})
-    return _EMPTY[name].copy(deep=False)
+        _EMPTY[name] = new_table(name, {})
+    return _EMPTY[name]
 
 
-def make_table(name: str, columns: Mapping[str, Any]) -> pd.DataFrame:
+def new_table(name: str, columns: Mapping[str, Any]) -> Table:
     """Return table ``name`` from ``columns`` (name → array), typed, completed and sorted.
 
     Columns that are left out are filled with the value for "not known". Rows are sorted by
@@ -164,9 +169,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pd.DataFrame:
         column: _typed(columns.get(column), kind, length) for column, kind in table.columns.items()
     }
     order = sort_order(typed, table)
-    if order is not None:  # column by column: half of what it takes a frame
-        typed = {column: values.take(order) for column, values in typed.items()}
-    return pd.DataFrame(typed, copy=False)
+    return Table(typed, length) if order is None else Table(typed, length).take(order)
 
 
 def _typed(values: Any, kind: ColumnKind, length: int) -> Any:
@@ -180,31 +183,41 @@ def _typed(values: Any, kind: ColumnKind, length: int) -> Any:
         case ColumnKind.FLOAT:
             return np.full(length, np.nan) if values is None else np.asarray(values, np.float64)
         case ColumnKind.NAME:
-            if values is None:
-                none = pd.Index([""][:length], dtype=object)
-                return pd.Categorical.from_codes(np.zeros(length, np.int8), none)
-            names = values if isinstance(values, pd.Categorical) else pd.Categorical(values)
-            plain = pd.Index(names.categories.astype(object), dtype=object)  # Python's strings
-            return pd.Categorical.from_codes(names.codes, plain)
+            return Names.repeated("", length) if values is None else Names.of(values)
         case ColumnKind.TEXT:
-            return np.asarray([""] * length if values is None else values, object)
+            return objects([""] * length if values is None else values)
+
+
+# While some of the code still makes frames:
+
+
+def make_table(name: str, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Return what `new_table` does as a frame."""
+    return new_table(name, columns).to_frame()
+
+
+def empty_table(name: str) -> pd.DataFrame:
+    """Return what `new_empty` does as a frame."""
+    return new_empty(name).to_frame()
+
+
+def stack(name: str, parts: Sequence[Any]) -> pd.DataFrame:
+    """Return what `new_stack` does as a frame."""
+    return new_stack(name, parts).to_frame()
 
 
 def categorical(
     texts: Iterable[str], codes: npt.NDArray[Any], *, is_sorted: bool = False
 ) -> pd.Categorical:
-    """Return rows by the places of their texts among ``texts``, of which several may be equal."""
-    given = list(texts)
-    distinct = sorted(set(given)) if is_sorted else list(dict.fromkeys(given))
-    place = {text: code for code, text in enumerate(distinct)}
-    places = np.array([place[text] for text in given], np.int64)
-    return pd.Categorical.from_codes(
-        places[codes] if given else codes, pd.Index(distinct, dtype=object)
-    )
+    """Return what `Names.coded` does as categories of pandas."""
+    import pandas as pd  # noqa: PLC0415
+
+    names = Names.coded(texts, np.asarray(codes), is_sorted=is_sorted)
+    return pd.Categorical.from_codes(names.codes, pd.Index(names.texts, dtype=object))
 
 
 def sort_order(
-    columns: Mapping[str, Any] | pd.DataFrame, table: Table
+    columns: Mapping[str, Any] | Table, table: TableSchema
 ) -> npt.NDArray[np.int64] | None:
     """Return the rows by start and, among equal ones, by descending end; None: they stand so."""
     if not table.has_times or len(columns["start_ns"]) < 2:
@@ -226,19 +239,13 @@ def sort_order(
     return order
 
 
-def stack(name: str, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def new_stack(name: str, parts: Sequence[Any]) -> Table:
     """Return the rows of all ``parts`` (tables called ``name``) as one table."""
-    filled = [part for part in parts if len(part)]
+    filled = [as_table(part) for part in parts if len(part)]
     if len(filled) <= 1:
-        return filled[0] if filled else empty_table(name)
-    columns: dict[str, object] = {}
-    for column in filled[0].columns:
-        pieces = [part[column] for part in filled]
-        if isinstance(pieces[0].dtype, pd.CategoricalDtype):
-            columns[column] = pd.api.types.union_categoricals(pieces)
-        else:
-            columns[column] = np.concatenate([piece.to_numpy() for piece in pieces])
-    return make_table(name, columns)
+        return filled[0] if filled else new_empty(name)
+    stacked = Table.stacked(filled)
+    return new_table(name, {column: stacked[column] for column in stacked})
 
 
 SHAPE_COLUMNS: Final = tuple(
@@ -246,23 +253,26 @@ SHAPE_COLUMNS: Final = tuple(
 )
 
 
-def shapes_of(kernels: pd.DataFrame, shapes: pd.DataFrame) -> pd.DataFrame:
+def shapes_of(kernels: Table, shapes: Table) -> Table:
     """Return `SHAPE_COLUMNS`, a row for each of ``kernels``; `ABSENT` where it is not known.
 
     Both tables are of one trace, and are sorted alike: mostly they match row by row. Where they
     do not (kernels of another source between them), rows are tied by time, place and correlation
     id, and of those that have all of these in common none is taken for another.
     """
+    shapes_only = shapes.select(*SHAPE_COLUMNS)
     if _are_alike(kernels, shapes):
-        return shapes[list(SHAPE_COLUMNS)].reset_index(drop=True)
-    place = list(_LAUNCH_PLACE)
-    single = shapes.drop_duplicates(place, keep=False)
-    found = kernels[place].merge(single, on=place, how="left")[list(SHAPE_COLUMNS)]
-    return found.fillna(ABSENT).astype(np.int64)
+        return shapes_only
+    places = [list(zip(*(own[c].tolist() for c in _LAUNCH_PLACE))) for own in (kernels, shapes)]
+    times = Counter(places[1])
+    row_of = {place: row for row, place in enumerate(places[1]) if times[place] == 1}
+    rows = np.array([row_of.get(place, -1) for place in places[0]], np.int64)
+    return Table(
+        {name: np.append(shapes_only[name], ABSENT)[rows] for name in SHAPE_COLUMNS}, len(kernels)
+    )
 
 
-def _are_alike(kernels: pd.DataFrame, shapes: pd.DataFrame) -> bool:
+def _are_alike(kernels: Table, shapes: Table) -> bool:
     return len(kernels) == len(shapes) and all(
-        np.array_equal(kernels[column].to_numpy(), shapes[column].to_numpy())
-        for column in _LAUNCH_PLACE
+        np.array_equal(kernels[column], shapes[column]) for column in _LAUNCH_PLACE
     )

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+import numpy as np
+
 from traceprof.errors import UsageError
 from traceprof.files import parse_toml
 from traceprof.model.ranks import Ranks
@@ -58,7 +60,7 @@ class Topology:
         """
         processes = ranks.whole.table("processes")
         host_of = {}
-        for rank in (int(rank) for rank in processes["rank"].unique() if rank >= 0):
+        for rank in (int(rank) for rank in np.unique(processes["rank"]).tolist() if rank >= 0):
             named = [name for name, ranks in self.hosts.items() if rank in ranks]
             host_of[rank] = _only(f"rank {rank}", "hosts", named)
         hosts = [

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
+from traceprof.model.table import RowsOf, Table, as_table
 from traceprof.model.tables import (
     ABSENT,
     TABLES,
     ColumnKind,
-    Table,
-    empty_table,
-    make_table,
+    TableSchema,
+    new_empty,
+    new_table,
     sort_order,
 )
 from traceprof.model.timing import Steps, TimeWindow
@@ -27,8 +27,6 @@ DEVICE_TABLES = ("kernels", "copies")
 """The tables whose rows occupy a device."""
 
 _Answer = TypeVar("_Answer")
-RowsOf: TypeAlias = "slice | npt.NDArray[np.int64]"
-"""Which rows of a table: a slice, or their numbers."""
 _NOT_BY_NSYS: Final = ("kineto", "nvprof")
 OWN_PROFILER: Final = "traceprof"
 """What the embedded recorder calls itself."""
@@ -94,21 +92,21 @@ class Trace:
     info: TraceInfo
     recorded: frozenset[str]
     span: TimeWindow
-    kernels: pd.DataFrame
-    kernel_shapes: pd.DataFrame
-    copies: pd.DataFrame
-    api_calls: pd.DataFrame
-    ranges: pd.DataFrame
-    marks: pd.DataFrame
-    host_ops: pd.DataFrame
-    syncs: pd.DataFrame
-    collectives: pd.DataFrame
-    samples: pd.DataFrame
-    overheads: pd.DataFrame
-    devices: pd.DataFrame
-    processes: pd.DataFrame
-    threads: pd.DataFrame
-    environment: pd.DataFrame
+    kernels: Table
+    kernel_shapes: Table
+    copies: Table
+    api_calls: Table
+    ranges: Table
+    marks: Table
+    host_ops: Table
+    syncs: Table
+    collectives: Table
+    samples: Table
+    overheads: Table
+    devices: Table
+    processes: Table
+    threads: Table
+    environment: Table
     uncut: Trace | None = None
     hardware: Hardware | None = None
     warmup_steps: int | None = None
@@ -118,6 +116,12 @@ class Trace:
     rows: Mapping[str, RowsOf] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        for name in TABLES:
+            rows = getattr(self, name)
+            if not isinstance(rows, Table | property):
+                object.__setattr__(self, name, as_table(rows))
+
     is_remote: ClassVar = False
     """Whether another process holds its events: see `traceprof.workers.remote`."""
 
@@ -126,15 +130,15 @@ class Trace:
         """The whole recording: the Trace itself unless it was cut."""
         return self if self.uncut is None else self.uncut
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> Table:
         """Return the table called ``name``."""
-        frame: pd.DataFrame = getattr(self, TABLES[name].name)
-        return frame
+        found: Table = getattr(self, TABLES[name].name)
+        return found
 
     def with_worked(self, devices: Collection[int]) -> Trace:
         """Return the same with ``devices`` among those that worked, whatever its rows tell."""
-        known = self.devices.loc[self.devices["used"] == 1, "device"]
-        if set(devices) <= set(known):
+        known = set(self.devices["device"][self.devices["used"] == 1].tolist())
+        if known.issuperset(devices):
             return self
         worked = np.array(sorted({*known, *devices}), np.int64)
         return replace(self, devices=_with_used_devices(self.devices, worked))
@@ -223,9 +227,11 @@ class Trace:
             return replace(self, **changes)
         return replace(self.uncut, **changes).within(self.span)
 
-    def with_tables(self, tables: Mapping[str, pd.DataFrame]) -> Trace:
+    def with_tables(self, tables: Mapping[str, Any]) -> Trace:
         """Return the same whole trace with other rows in these tables."""
-        changes: dict[str, Any] = {name: frame for name, frame in tables.items() if name in TABLES}
+        changes: dict[str, Any] = {
+            name: as_table(rows) for name, rows in tables.items() if name in TABLES
+        }
         return replace(self, **changes)
 
     def with_warnings(self, *warnings: str) -> Trace:
@@ -252,7 +258,7 @@ def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:
 
 def make_trace(
     info: TraceInfo,
-    tables: Mapping[str, pd.DataFrame],
+    tables: Mapping[str, Any],
     recorded: Iterable[str],
     span: TimeWindow | None = None,
     worked: Iterable[int] | None = None,
@@ -262,7 +268,7 @@ def make_trace(
     Without ``span`` the trace covers its rows, from the first start to the last end. Without
     ``worked`` the devices that worked are those of the kernels and copies given.
     """
-    frames: dict[str, Any] = {name: tables.get(name, empty_table(name)) for name in TABLES}
+    frames: dict[str, Any] = {name: as_table(tables.get(name, new_empty(name))) for name in TABLES}
     if worked is None:
         at_work = np.unique(np.concatenate([frames[name]["device"] for name in DEVICE_TABLES]))
     else:
@@ -271,7 +277,7 @@ def make_trace(
     return Trace(info=info, recorded=frozenset(recorded), span=span or span_of(frames), **frames)
 
 
-def _with_used_devices(listed: pd.DataFrame, worked: np.ndarray) -> pd.DataFrame:
+def _with_used_devices(listed: Table, worked: np.ndarray) -> Table:
     """Return the devices, marked where they worked, and with a row for each that did."""
     missing = np.setdiff1d(worked, listed["device"])
     columns: dict[str, Any] = {
@@ -280,34 +286,34 @@ def _with_used_devices(listed: pd.DataFrame, worked: np.ndarray) -> pd.DataFrame
     }
     columns["device"] = [*listed["device"], *missing]
     columns["used"] = np.isin(columns["device"], worked).astype(np.int64)
-    return make_table("devices", columns)
+    return new_table("devices", columns)
 
 
-def span_of(frames: Mapping[str, pd.DataFrame], *known: TimeWindow) -> TimeWindow:
+def span_of(frames: Mapping[str, Table], *known: TimeWindow) -> TimeWindow:
     """Return the time from the first start to the last end of tables, and of windows ``known``."""
     starts, ends = [own.start_ns for own in known], [own.end_ns for own in known]
     for name, table in TABLES.items():
         frame = frames[name]
         if table.has_times and len(frame):
-            starts.append(int(frame["start_ns"].iloc[0]))
+            starts.append(int(frame["start_ns"][0]))
             ends.append(int(frame["end_ns" if table.has_spans else "start_ns"].max()))
     return TimeWindow(min(starts, default=0), max(ends, default=0))
 
 
-def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> tuple[pd.DataFrame, RowsOf]:
+def _clip(frame: Table, window: TimeWindow, table: TableSchema) -> tuple[Table, RowsOf]:
     """Return the rows of ``frame`` inside ``window``, clipped, and which these are."""
-    starts = frame["start_ns"].to_numpy()
+    starts = frame["start_ns"]
     first, last = map(int, np.searchsorted(starts, [window.start_ns, window.end_ns]))
     if not table.has_spans:
         return _rows(frame, slice(first, last))
     # Rows stand by their start: all that begin in a window are inside, and some that began before.
     until = first if window.duration_ns else 0
-    before = np.flatnonzero(frame["end_ns"].to_numpy()[:until] > window.start_ns)
+    before = np.flatnonzero(frame["end_ns"][:until] > window.start_ns)
     rows: RowsOf = slice(first - len(before), last)
     if len(before) and before[0] != first - len(before):
         rows = np.append(before, np.arange(first, last))
     cut, found = _rows(frame, rows)
-    starts, ends = cut["start_ns"].to_numpy(), cut["end_ns"].to_numpy()
+    starts, ends = cut["start_ns"], cut["end_ns"]
     changed: dict[str, npt.NDArray[np.int64]] = {}
     if len(before):
         changed["start_ns"] = starts.copy()
@@ -318,17 +324,17 @@ def _clip(frame: pd.DataFrame, window: TimeWindow, table: Table) -> tuple[pd.Dat
         return cut, found
     new_starts, new_ends = changed.get("start_ns", starts), changed.get("end_ns", ends)
     for column in table.pro_rata:
-        whole = cut[column].to_numpy()
+        whole = cut[column]
         changed[column] = _pro_rata(whole, (starts, ends), (new_starts, new_ends))
     cut = cut.assign(**changed)
     # Rows that began before the window begin together now: the longer comes first.
     n_first = int(np.searchsorted(new_starts, window.start_ns, side="right"))
-    order = sort_order(cut.iloc[:n_first], table) if len(before) else None
+    order = sort_order(cut.head(n_first), table) if len(before) else None
     if order is None:
         return cut, found
     places = np.arange(len(cut))
     places[:n_first] = order
-    return cut.iloc[places].reset_index(drop=True), _rows_of_rows(found, places)
+    return cut.take(places), _rows_of_rows(found, places)
 
 
 def rows_where(inside: npt.NDArray[np.bool_]) -> RowsOf:
@@ -341,11 +347,11 @@ def rows_where(inside: npt.NDArray[np.bool_]) -> RowsOf:
     return rows
 
 
-def _rows(frame: pd.DataFrame, rows: RowsOf) -> tuple[pd.DataFrame, RowsOf]:
+def _rows(frame: Table, rows: RowsOf) -> tuple[Table, RowsOf]:
     if isinstance(rows, slice):
         is_whole = (rows.start or 0) == 0 and rows.stop in (None, len(frame))
-        return (frame if is_whole else frame.iloc[rows].reset_index(drop=True)), rows
-    return frame.take(rows).reset_index(drop=True), rows
+        return (frame if is_whole else frame.take(rows)), rows
+    return frame.take(rows), rows
 
 
 def _rows_of_rows(rows: RowsOf, inside: RowsOf) -> RowsOf:

@@ -79,12 +79,12 @@ def with_profiles(trace: Trace, profiles: Sequence[ProcessProfile]) -> Trace:
     moved = [_moved(profile, epoch_ns) for profile in profiles]
     tables: dict[str, pd.DataFrame] = {}
     for name in TABLES:
-        parts = [part.table(name) for part in moved] if name not in _OURS else []
+        parts = [part.table(name).to_frame() for part in moved] if name not in _OURS else []
         if name == _ONCE:
             parts = parts[:1]
         elif name in ("ranges", "marks"):
             parts = [part[part["domain"] != "traceprof"] for part in parts]
-        tables[name] = stack(name, [trace.table(name), *parts])
+        tables[name] = stack(name, [trace.table(name).to_frame(), *parts])
     recorded = trace.recorded.union(*(part.recorded for part in moved))
     info = replace(trace.info, profiler=moved[0].info.profiler if moved else trace.info.profiler)
     return make_trace(info, tables, recorded)
@@ -96,7 +96,7 @@ def _moved(profile: ProcessProfile, epoch_ns: int) -> Trace:
     shift = (trace.info.utc_epoch_ns or 0) - epoch_ns
     changed: dict[str, pd.DataFrame] = {}
     for name, table in TABLES.items():
-        frame = trace.table(name)
+        frame = trace.table(name).to_frame()
         columns = {
             key: frame[key].to_numpy(np.int64) + shift
             for key in ("start_ns", "end_ns")
@@ -215,7 +215,7 @@ class _Export:
         """Add what the hooks captured; return the ranks."""
         job, clock = self._job, self._clock
         trace = make_spool_trace(captured, clock, job.facts, clock.epoch_ns, job.notes.host)
-        samples = trace.samples[trace.samples["start_ns"] >= 0]
+        samples = trace.samples.to_frame()[trace.samples.to_frame()["start_ns"] >= 0]
         events = map(self._lacking, event_tables(captured, clock, job.shown_name))
         append_to_nsys(replace(trace, samples=samples), path, job.texts(), events)
         return jobs.ranks_in(trace)
@@ -273,7 +273,7 @@ def _write_spool(job: Job, part: OutputFile) -> OutputFile:
     clock = ProfilerClock(first_ns)
     of = (captured, clock, job.facts, first_ns, job.notes.host)
     trace = make_spool_trace(*of, with_windows=not profiles)
-    operators = trace.host_ops
+    operators = trace.host_ops.to_frame()
     names = renamed_categories(operators["name"].array, job.shown_name)
     trace = trace.with_tables({"host_ops": operators.assign(name=names)})
     if profiles:

@@ -275,11 +275,11 @@ def heat_style() -> str:
 
 def heat_chart(result: Result) -> str:
     """Return the own time of each rank in each step as colours; "" for a single rank."""
-    lines = find_lines(result.table, _MOST_ROWS)
+    lines = find_lines(result.to_frame(), _MOST_ROWS)
     if lines is None:
         return ""
     most_columns = min(_MOST_COLUMNS, _MOST_CELLS // len(lines))
-    heat = make_heat_map(result.table, lines, most_columns)
+    heat = make_heat_map(result.to_frame(), lines, most_columns)
     layout = _Layout(heat)
     slowest = heat.slowest
     words = f"{slowest.host} {slowest.label}".strip()

@@ -72,7 +72,7 @@ def table_of(
         KeyError: there is no such table.
     """
     spec = result.spec.tables[0] if name is None else result.spec.table(name)
-    return declared_table(spec, result.tables[spec.name], ranks)
+    return declared_table(spec, result.to_frame(spec.name), ranks)
 
 
 def declared_table(
@@ -139,5 +139,5 @@ def further_tables(result: Result, asked: Sequence[str]) -> list[str]:
         spec.name
         for spec in result.spec.tables[1:]
         if spec.name in result.tables
-        and (spec.name in asked or 0 < len(result.tables[spec.name]) <= _FEW_ROWS)
+        and (spec.name in asked or 0 < len(result.to_frame(spec.name)) <= _FEW_ROWS)
     ]

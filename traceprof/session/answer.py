@@ -157,7 +157,9 @@ def hardware_of(ranks: Ranks) -> Mapping[str, int]:
     names = Counter(
         _OF_RANK.sub("", str(name))
         for part in ranks.whole
-        for name, is_used in zip(part.devices["name"], part.devices["used"], strict=True)
+        for name, is_used in zip(
+            part.devices.to_frame()["name"], part.devices.to_frame()["used"], strict=True
+        )
         if is_used and name
     )
     return {name: n for name, n in names.items() if name}
@@ -168,6 +170,8 @@ def ranks_of_processes(ranks: Ranks) -> dict[int, int]:
     return {
         int(process): int(rank)
         for part in ranks
-        for process, rank in zip(part.processes["process"], part.processes["rank"], strict=True)
+        for process, rank in zip(
+            part.processes.to_frame()["process"], part.processes.to_frame()["rank"], strict=True
+        )
         if rank != ABSENT
     }

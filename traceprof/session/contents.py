@@ -117,17 +117,17 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
     files, outlines = outline_files(paths, opening)
     ranks = place_files(files, opening)
     outlines = {member.trace.info.path: outlines[member.trace.info.path] for member in files}
-    devices = ranks.table("devices")
+    devices = ranks.table("devices").to_frame()
     used = devices[devices["used"] == 1]
     of_devices, of_processes = _rows_by_owner(files, outlines)
-    environment, epoch_ns = ranks.table("environment"), ranks.info.utc_epoch_ns
+    environment, epoch_ns = ranks.table("environment").to_frame(), ranks.info.utc_epoch_ns
     return Contents(
         info=replace(ranks.info, path=" ".join(map(str, paths))),
         span=ranks.span,
         started_utc=None if epoch_ns is None else _utc(epoch_ns + ranks.span.start_ns),
         devices=tuple(_devices(used, of_devices)),
         n_unused_devices=len(devices) - len(used),
-        processes=_processes(ranks.table("processes"), of_processes),
+        processes=_processes(ranks.table("processes").to_frame(), of_processes),
         rows=_rows(ranks, outlines),
         environment=dict(zip(environment["name"], environment["value"], strict=True)),
         ranks=tuple(_ranks(files, ranks)) if len(files) > 1 else (),
@@ -194,7 +194,7 @@ def _processes(
         )
         for process, name, rank, host in zip(*columns, strict=True)
     ]
-    return tuple(sorted(found, key=lambda p: -(p.api_calls + p.ranges + p.host_ops)))
+    return tuple(sorted(found, key=lambda p: -(p.api_calls.to_frame() + p.ranges.to_frame() + p.host_ops.to_frame())))
 
 
 def _ranks(files: RunFiles, ranks: Ranks) -> Iterator[RankContents]:

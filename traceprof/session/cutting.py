@@ -120,7 +120,9 @@ class FileOfRun:
     @property
     def ranks(self) -> list[int]:
         """The ranks in it."""
-        found = {int(r) for part in self.parts for r in part.processes["rank"] if r != ABSENT}
+        found = {
+            int(r) for part in self.parts for r in part.processes.to_frame()["rank"] if r != ABSENT
+        }
         return sorted(found)
 
     @property
@@ -129,12 +131,14 @@ class FileOfRun:
         return {
             int(device): part.own_devices.get(int(device), int(device))
             for part in self.parts
-            for device in part.devices.loc[part.devices["used"] == 1, "device"]
+            for device in part.devices.to_frame().loc[
+                part.devices.to_frame()["used"] == 1, "device"
+            ]
         }
 
     def processes_of(self, ranks: Collection[int]) -> frozenset[int]:
         """Return its processes, by their own ids, that are these ranks."""
-        rows = [part.processes for part in self.parts]
+        rows = [part.processes.to_frame() for part in self.parts]
         return frozenset(
             int(process) % _APART
             for frame in rows
@@ -173,7 +177,7 @@ def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
 
 
 def _correction(ranks: Ranks, index: int) -> ClockCorrection:
-    processes = map(int, ranks.parts[index].processes["process"])
+    processes = map(int, ranks.parts[index].processes.to_frame()["process"])
     known = (ranks.clocks[process] for process in processes if process in ranks.clocks)
     return next(known, ClockCorrection())
 
@@ -402,13 +406,18 @@ def write_manifest(
     for file in files:
         row: dict[str, Any] = {"file": names[file.path]}
         if len(file.ranks) == 1 and len(file.parts) == 1:
-            processes = file.parts[0].processes
+            processes = file.parts[0].processes.to_frame()
             first = processes[processes["rank"] != ABSENT].iloc[0]
             row |= {"rank": int(first["rank"])}
             row |= {"local_rank": int(first["local_rank"])} if first["local_rank"] != ABSENT else {}
             row |= {name: str(first[name]) for name in ("host", "rack") if first.get(name)}
         rows.append(row)
-    sizes = {int(s) for file in files for part in file.parts for s in part.processes["world_size"]}
+    sizes = {
+        int(s)
+        for file in files
+        for part in file.parts
+        for s in part.processes.to_frame()["world_size"]
+    }
     n_ranks = sum(max(1, len(file.ranks)) for file in files)
     manifest = {
         MANIFEST_KEY: 1,

@@ -63,7 +63,7 @@ class Material:
         return ranks if self.only_ranks is None else ranks.map(self._without_other_ranks)
 
     def _without_other_ranks(self, trace: Trace) -> Trace:
-        frames = {n: self._of_ranks(trace.table(n)) for n in ("processes", "threads")}
+        frames = {n: self._of_ranks(trace.table(n).to_frame()) for n in ("processes", "threads")}
         return trace.with_tables(frames)
 
     @cached_property
@@ -75,7 +75,9 @@ class Material:
         """
         if self.only_ranks is None:
             return None
-        whole = self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes")
+        whole = (
+            self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes").to_frame()
+        )
         check_ranks(self.only_ranks, whole["rank"])
         chosen = whole.loc[whole["rank"].isin(list(self.only_ranks)), "process"]
         return frozenset(map(int, chosen))
@@ -135,7 +137,7 @@ class Material:
             trace = narrowed(trace, ReadOptions(window=self.window))
             rest = tables - {*_IN_PARTS}
             trace = trace.with_tables({n: _overlapping(trace, n, self.window) for n in rest})
-        frames = {name: trace.table(name) for name in TABLES if name in tables}
+        frames = {name: trace.table(name).to_frame() for name in TABLES if name in tables}
         return self._part(frames, trace)
 
     def _part(self, frames: Mapping[str, pd.DataFrame], trace: Trace) -> Portion:
@@ -159,7 +161,7 @@ class Material:
 
 
 def _overlapping(trace: Trace, name: str, window: TimeWindow) -> pd.DataFrame:
-    frame = trace.table(name)
+    frame = trace.table(name).to_frame()
     starts = frame["start_ns"].to_numpy()
     ends = frame["end_ns"].to_numpy() if TABLES[name].has_spans else starts
     return frame[window.overlaps(starts, ends)].reset_index(drop=True)
@@ -167,7 +169,7 @@ def _overlapping(trace: Trace, name: str, window: TimeWindow) -> pd.DataFrame:
 
 def _begun(trace: Trace, name: str, first_ns: int | None, end_ns: int) -> pd.DataFrame:
     """Return the rows that begin in a part; of the first also those that begin before it."""
-    frame = trace.table(name)
+    frame = trace.table(name).to_frame()
     starts = frame["start_ns"].to_numpy()
     first = 0 if first_ns is None else int(np.searchsorted(starts, first_ns))
     return frame.iloc[first : int(np.searchsorted(starts, end_ns))]

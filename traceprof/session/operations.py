@@ -140,7 +140,7 @@ class _Source:
 
     def frame(self, rows: Ints) -> pd.DataFrame:
         """Return rows of the table as `OPERATIONS` has them."""
-        events = self.trace.table(self.table).iloc[rows].reset_index(drop=True)
+        events = self.trace.table(self.table).to_frame().iloc[rows].reset_index(drop=True)
         duration = events["end_ns"] - events["start_ns"]
         frame = events[["device", "stream", "correlation"]].assign(
             at_ns=events["start_ns"] - self.zero_ns,
@@ -162,7 +162,7 @@ class _Source:
 
     def launches(self, rows: Ints) -> pd.DataFrame:
         """Return rows of the kernels as `LAUNCHES` has them."""
-        kernels = self.trace.kernels.iloc[rows].reset_index(drop=True)
+        kernels = self.trace.kernels.to_frame().iloc[rows].reset_index(drop=True)
         return pd.DataFrame(
             {
                 "at_ns": kernels["start_ns"] - self.zero_ns,
@@ -170,13 +170,13 @@ class _Source:
                 "rank": _ranks_of(self.trace, kernels["process"].to_numpy()),
                 "function": function_names(kernels).astype(object),
                 "skip": launch_numbers(self.trace)[rows],
-                "command": recorded_program(self.trace.environment),
+                "command": recorded_program(self.trace.environment.to_frame()),
             }
         )
 
     def _shape_columns(self, rows: Ints) -> dict[str, Any]:
         trace = self.trace
-        if trace.kernel_shapes.empty:
+        if trace.kernel_shapes.to_frame().empty:
             return {}
         launched = launch_shapes(trace)
         told = launched.table.iloc[launched.of_kernel[rows]]
@@ -186,7 +186,9 @@ class _Source:
 
 
 def _ranks_of(trace: Trace, processes: Ints) -> Ints:
-    known = dict(zip(trace.processes["process"], trace.processes["rank"], strict=True))
+    known = dict(
+        zip(trace.processes.to_frame()["process"], trace.processes.to_frame()["rank"], strict=True)
+    )
     distinct, place = np.unique(processes, return_inverse=True)
     return np.array([known.get(one, ABSENT) for one in distinct.tolist()], np.int64)[place.ravel()]
 
@@ -225,7 +227,7 @@ def operations(
 def _order(sources: Sequence[_Source], chosen: OperationFilter) -> Ints:
     if not sources:
         return np.empty(0, np.int64)
-    tables = [source.trace.table(source.table) for source in sources]
+    tables = [source.trace.table(source.table).to_frame() for source in sources]
     starts, ends = (
         np.concatenate(
             [table[time].to_numpy()[s.rows] for table, s in zip(tables, sources, strict=True)]
@@ -240,7 +242,7 @@ def _chosen_rows(
     part: Trace, table: str, chosen: OperationFilter, pattern: re.Pattern[str] | None
 ) -> Ints:
     """Return the numbers of the rows in the table of the whole trace."""
-    whole = part.whole.table(table)
+    whole = part.whole.table(table).to_frame()
     rows = np.arange(len(whole))[part.rows_in_whole(table)]
     events = whole.iloc[rows]
     keep = np.ones(len(rows), np.bool_)

@@ -88,7 +88,7 @@ class _Source:
     @cached_property
     def ranks(self) -> dict[int, int]:
         """The ranks of processes, ABSENT where they have none."""
-        known = self.material.ranks.table("processes")
+        known = self.material.ranks.table("processes").to_frame()
         return dict(zip(known["process"].tolist(), known["rank"].tolist(), strict=True))
 
     def remarks(self) -> Iterator[str]:
@@ -116,7 +116,7 @@ class _Source:
         events = frozenset(name for name in asked if TABLES[name].has_times)
         for name in asked:
             if name not in events:
-                yield name, self.material.ranks.table(name)
+                yield name, self.material.ranks.table(name).to_frame()
         if not events:
             return
         if self.material.window is None:
@@ -125,7 +125,7 @@ class _Source:
             return
         for trace in self.run.of_ranks(events):
             for name in sorted(events):
-                yield name, trace.table(name)
+                yield name, trace.table(name).to_frame()
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -135,7 +135,7 @@ class _Source:
         except NotRecordedError:
             return pd.DataFrame()
         # Turns of a pattern are no steps.
-        return result.table.iloc[:0] if result.scalars["is_pattern"] else result.table
+        return result.to_frame().iloc[:0] if result.scalars["is_pattern"] else result.to_frame()
 
     def _columns_of_steps(self) -> dict[str, list[Any]]:
         steps, wanted = self.steps, self.reads[STEPS]

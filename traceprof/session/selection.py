@@ -85,7 +85,7 @@ def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tu
 
 def _names_of(trace: Trace) -> pd.Series:
     """Return how often each name occurs, the most frequent first."""
-    return trace.ranges["name"].astype(str).value_counts()
+    return trace.ranges.to_frame()["name"].astype(str).value_counts()
 
 
 def _all(ranks: Ranks, choose: Callable[..., pd.DataFrame], *args: Any) -> pd.DataFrame:
@@ -99,11 +99,11 @@ def _told(ranges: pd.DataFrame) -> pd.DataFrame:
 
 
 def _called(trace: Trace, name: str) -> pd.DataFrame:
-    return _told(trace.ranges[trace.ranges["name"] == name])
+    return _told(trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == name])
 
 
 def _matching(trace: Trace, match: Mapping[str, str | None]) -> pd.DataFrame:
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     if match["domain"] is not None:
         ranges = ranges[ranges["domain"] == match["domain"]]
     if match["regex"] is None:
@@ -223,7 +223,7 @@ def _parts_of(ranks: Ranks, text: str) -> list[str]:
 
 
 def _has_range(trace: Trace, name: str) -> bool:
-    return name in trace.ranges["name"].cat.categories
+    return name in trace.ranges.to_frame()["name"].cat.categories
 
 
 def _parse(ranks: Ranks, text: str) -> Selection:
@@ -402,7 +402,7 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
 
 
 def _device_windows(trace: Trace) -> pd.DataFrame:
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     windows = ranges[(ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == _DEVICE_WINDOW)]
     return windows[["start_ns", "end_ns"]]
 

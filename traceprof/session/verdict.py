@@ -94,8 +94,8 @@ def judge(
     results are about, and ``one_off`` what the run paid once (`traceprof.measures.steps.costs`).
     """
     steps = results.get("steps")
-    has_any = steps is not None and not steps.table.empty
-    occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
+    has_any = steps is not None and not steps.to_frame().empty
+    occasions = (*notes_on_occasions(steps.to_frame()),) if steps is not None and has_any else ()
     parts = _parts(_table(results, "breakdown", "total"), steps if occasions else None)
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
@@ -107,7 +107,7 @@ def judge(
         next_command=_next_command(_table(results, "findings"), recorded),
         periodic=tuple(note for note in occasions if note.values["n"] > 1),
         parts=parts,
-        has_steps=steps is not None and _fill(steps.table, window_ns),
+        has_steps=steps is not None and _fill(steps.to_frame(), window_ns),
     )
 
 
@@ -178,7 +178,7 @@ def _where(
         shares = {
             _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
         }
-        values["devices"] = len(results["breakdown"].table)
+        values["devices"] = len(results["breakdown"].to_frame())
         of = " (mean of {devices:count} devices)" if values["devices"] > 1 else ""
         yield from _with_shares(start, shares, of, values)
         return
@@ -196,8 +196,8 @@ def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
     Most steps have one where a teacher or a frozen encoder is asked, and a server does nothing
     else: nothing is evaluated there.
     """
-    if steps is not None and "eval_ns" in steps.table:
-        is_work = (steps.table["eval_ns"] > 0).mean() > _MOSTLY
+    if steps is not None and "eval_ns" in steps.to_frame():
+        is_work = (steps.to_frame()["eval_ns"] > 0).mean() > _MOSTLY
     else:
         is_work = "backward" not in phases
     return "forward without gradients" if is_work else EVALUATION
@@ -207,7 +207,7 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
     """Return what the shares are of: of a step where the window is made of them, else of it."""
     if steps is None or "median_ns" not in steps.scalars:
         return "The window", {}
-    if not _fill(steps.table[~steps.table["is_warmup"]], window_ns):
+    if not _fill(steps.to_frame()[~steps.to_frame()["is_warmup"]], window_ns):
         return "The window", {}
     values = {"step": steps.scalars["median_ns"]}
     if steps.scalars["is_pattern"]:
@@ -230,8 +230,9 @@ def _parts(total: pd.DataFrame, steps: Result | None) -> dict[str, float]:
     """
     if total.empty or not total["duration_ns"].iloc[0]:
         return {}
-    if steps is not None and "compute_ns" in steps.table:
-        own = steps.table[_are_typical(steps.table)]
+    if steps is not None and "compute_ns" in steps.to_frame():
+        table = steps.to_frame()
+        own = table[_are_typical(table)]
         sums = {part: float(own[f"{part}_ns"].sum()) for part in PARTS}
         if whole := sum(sums.values()):
             return {part: ns / whole for part, ns in sums.items()}
@@ -252,7 +253,9 @@ def _host_shares(phases: pd.DataFrame, steps: Result | None) -> dict[str, float]
     process = phases["process"].iloc[0]
     first = phases[phases["process"] == process]
     if steps is not None:
-        own = steps.table[(steps.table["process"] == process) & _are_typical(steps.table)]
+        own = steps.to_frame()[
+            (steps.to_frame()["process"] == process) & _are_typical(steps.to_frame())
+        ]
         if whole_ns := float(own["period_ns"].sum()):
             known = [str(name) for name in first["phase"] if f"{name}_ns" in own]
             sums = {name: float(own[f"{name}_ns"].sum()) for name in known}
@@ -278,7 +281,8 @@ def _with_shares(
 def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
         return
-    scalars, table = steps.scalars, steps.table[_are_typical(steps.table)]
+    scalars, whole = steps.scalars, steps.to_frame()
+    table = whole[_are_typical(whole)]
     processes, n_steps = int(table["process"].nunique()), int(table["step"].nunique())
     what = "iteration" if scalars["is_pattern"] else "step"
     on = " on {processes:count} ranks" if processes > 1 else ""

@@ -213,4 +213,4 @@ def _as_error(error: Exception) -> bytes:
 
 
 def _n_bytes(trace: Trace) -> int:
-    return sum(int(trace.table(name).memory_usage(index=False).sum()) for name in TABLES)
+    return sum(int(trace.table(name).to_frame().memory_usage(index=False).sum()) for name in TABLES)

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
-import pandas as pd
-
-from traceprof.model.tables import TABLES, empty_table
+from traceprof.model.table import RowsOf, Table
+from traceprof.model.tables import TABLES, new_empty
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import RowsOf, Trace
+from traceprof.model.trace import Trace
 
 _Answer = TypeVar("_Answer")
 _EVENTS: Final = frozenset(name for name, table in TABLES.items() if table.has_times)
@@ -203,9 +202,9 @@ class RemoteTrace(Trace):
         """Return the part of the Trace inside ``window``, held where the Trace is."""
         return cast("Self", self.change_all([self], Trace.within, [(window,)], takes_part=False)[0])
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> Table:
         """Return a table; one of events comes from where the Trace is."""
-        return cast("pd.DataFrame", getattr(self, name))
+        return cast("Table", getattr(self, name))
 
     def rows_in_whole(self, name: str) -> RowsOf:
         """Return which rows of table ``name`` of the whole Trace those of this one are."""
@@ -213,7 +212,7 @@ class RemoteTrace(Trace):
             return slice(None)
         return self.measure_all([self], Trace.rows_in_whole, [(name,)], {})[0]
 
-    def _events(self, name: str) -> pd.DataFrame:
+    def _events(self, name: str) -> Table:
         return self.measure_all([self], Trace.table, [(name,)], {})[0]
 
     @property
@@ -263,5 +262,5 @@ def _fetch_heads(traces: Sequence[RemoteTrace]) -> dict[RemoteTrace, Exception]:
 
 def head_of(trace: Trace) -> Trace:
     """Return a Trace without its events."""
-    events: dict[str, Any] = {name: empty_table(name) for name in _EVENTS}
+    events: dict[str, Any] = {name: new_empty(name) for name in _EVENTS}
     return replace(trace, **events, uncut=None, rows={})

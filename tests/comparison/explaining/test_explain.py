@@ -25,11 +25,11 @@ def explained(trace: Trace, text: str = "step:3", against: str | None = None) ->
 
 
 def first(result: Result) -> dict[str, Any]:
-    return {str(name): value for name, value in result.table.iloc[0].items()}
+    return {str(name): value for name, value in result.table.to_frame().iloc[0].items()}
 
 
 def adds_up(result: Result) -> bool:
-    parts, causes, scalars = result.to_frame("parts"), result.table, result.scalars
+    parts, causes, scalars = result.to_frame("parts"), result.table.to_frame(), result.scalars
     for name in ("own_ns", "against_ns", "difference_ns"):
         sums = causes.groupby("part")[name].sum().reindex(list(PARTS), fill_value=0)
         if sums.tolist() != parts[name].tolist() or parts[name].sum() != scalars[name]:
@@ -83,7 +83,7 @@ def test_whom_the_others_wait_for_is_named() -> None:
     row = first(result := explained(three_ranks(late_ns=3 * MS)))
     assert (row["part"], row["kind"], row["name"]) == ("exposed_communication", "waiting", "rank 1")
     assert row["difference_ns"] == 2 * MS  # two of three devices wait 3 ms
-    second = result.table.iloc[1]
+    second = result.table.to_frame().iloc[1]
     assert (second["name"], second["difference_ns"]) == ("gemm", MS)
     assert np.isnan(row["device"])  # devices 0 and 2 wait alike
     assert second["device"] == 1
@@ -111,7 +111,7 @@ def test_what_to_hold_it_against_can_be_said() -> None:
     trace = Loop(longer_ns=2 * MS).trace()
     same = explained(trace, "step:2", "step:2")
     assert same.scalars["difference_ns"] == 0
-    assert not same.table["difference_ns"].any()
+    assert not same.table.to_frame()["difference_ns"].any()
     spans = explained(trace, "30ms..40ms", "10ms..20ms")
     assert (spans.scalars["own_ns"], spans.scalars["difference_ns"]) == (10 * MS, 0)
     assert first(spans)["name"] == "gemm"
@@ -165,7 +165,7 @@ def test_without_devices_it_is_the_phases_of_the_host() -> None:
     phases = result.to_frame("phases").set_index("phase")
     assert phases.loc["data", ["own_ns", "against_ns", "difference_ns"]].tolist() == [7, 2, 5]
     assert (result.scalars["own_ns"], result.scalars["difference_ns"]) == (15, 5)
-    assert result.table.empty
+    assert result.table.to_frame().empty
     assert "no work of devices was recorded" in sentences(result.notes)[-1]
     document = explain(run_of(Ranks.of(builder.build())), "step:2")
     text = render("text", document)
@@ -209,7 +209,7 @@ def test_a_delay_is_charged_to_where_it_began() -> None:
                 device=rank,
                 **more,
             )
-    waits = explained(builder.build()).table.query("kind == 'waiting' and own_ns > 0")
+    waits = explained(builder.build()).table.to_frame().query("kind == 'waiting' and own_ns > 0")
     assert waits["name"].tolist() == ["rank 0"]
     assert waits["difference_ns"].tolist() == [2 * MS]  # ranks 1 and 2 wait 3 ms each, of three
 

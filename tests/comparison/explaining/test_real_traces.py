@@ -32,12 +32,12 @@ def explained(name: str, text: str) -> Result:
 def test_the_slowest_step_is_explained_whole(name: str) -> None:
     result = explained(name, "slowest")
     assert adds_up(result)
-    assert not (result.table["kind"] == "rest").any()
+    assert not (result.table.to_frame()["kind"] == "rest").any()
     assert result.scalars["difference_ns"] > 0
 
 
 def test_a_step_that_waits_for_its_data() -> None:
-    table = explained("kineto/2021-resnet50.json.gz", "step:4").table
+    table = explained("kineto/2021-resnet50.json.gz", "step:4").table.to_frame()
     # Of 52 ms more, the device is idle for 52 ms, nearly all while the host fetches data.
     assert (table["part"].head(3) == "idle").all()
     assert (table["kind"].head(3) == "data").all()

@@ -15,7 +15,7 @@ from traceprof.render.formatting import sentences
 
 
 def table_of(found: Comparison) -> pd.DataFrame:
-    return found.results["scaling"].table
+    return found.results["scaling"].table.to_frame()
 
 
 def test_speed_up_and_efficiency_are_against_the_smallest_size() -> None:

@@ -70,7 +70,7 @@ def test_exposed_communication_is_all_that_is_lost(n: int) -> None:
     assert losses.loc["slower compute", "own_ns"] == COMPUTE_NS
     others = losses.drop("exposed communication")
     assert others["lost_ns"].abs().sum() < 0.01 * reduce_ns(n)
-    last = result.table.iloc[-1]
+    last = result.table.to_frame().iloc[-1]
     assert last["scaling"] == "weak"
     assert last["ranks"] == "synchronised"
     usual = losses["base_ns"].sum()

@@ -56,7 +56,7 @@ def test_strong_scaling_loses_against_the_base_on_as_many_samples() -> None:
         "exposed transfers": 0,
         "other idle": 0,
     }
-    table = found.results["scaling"].table
+    table = found.results["scaling"].table.to_frame()
     assert table["scaling"].iloc[-1] == "strong"
     assert losses["lost_ratio"].sum() == pytest.approx(1 - table["efficiency_ratio"].iloc[-1])
 

@@ -77,5 +77,5 @@ def test_without_times_of_starts_nothing_is_told(tmp_path):
         ]
         path.write_text(json.dumps(manifest))
     summary = summarise(open_run([folder]))
-    assert set(summary.table("lives")["life"]) == {0}
-    assert "time_lost" not in set(summary.table("events")["kind"])
+    assert set(summary.table("lives").to_frame()["life"]) == {0}
+    assert "time_lost" not in set(summary.table("events").to_frame()["kind"])

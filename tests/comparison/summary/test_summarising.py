@@ -53,7 +53,7 @@ def test_the_measures_of_a_known_loop() -> None:
     assert measure(found, "kernels_per_step_count") == 4
     assert found.measure("waited_ns") is None
     assert found.measure("all_reduce_busbw_bytes_per_s") is None
-    table = found.table("measures").set_index("measure")
+    table = found.table("measures").to_frame().set_index("measure")
     ends = {name: (table["low"][name], table["high"][name]) for name in table.index}
     assert ends["median_step_period_ns"] == (100 * MS, 100 * MS)
     assert ends["step_period_ns"] == (100 * MS, 100 * MS)
@@ -64,7 +64,7 @@ def test_the_measures_of_a_known_loop() -> None:
 
 def test_what_a_window_is_made_of_adds_up_to_it() -> None:
     found = summarise(four_ranks())
-    made = found.table("makeup")
+    made = found.table("makeup").to_frame()
     assert found.window_ns is not None
     assert found.devices_count == 4
     assert int(made["ns"].sum()) == 4 * found.window_ns
@@ -76,7 +76,13 @@ def test_what_a_window_is_made_of_adds_up_to_it() -> None:
 
 
 def test_where_in_a_step_a_kernel_begins() -> None:
-    made = Program(n_steps=5).summary("loop").table("makeup").set_index("name")["place_ratio"]
+    made = (
+        Program(n_steps=5)
+        .summary("loop")
+        .table("makeup")
+        .to_frame()
+        .set_index("name")["place_ratio"]
+    )
     gemm, multiply, layout, flash = (made[name] for name in KERNELS)
     # The first step begins with its first kernel, the others 4 ms before.
     assert gemm == pytest.approx((0 + 4 * 0.04) / 5)
@@ -86,16 +92,16 @@ def test_where_in_a_step_a_kernel_begins() -> None:
 
 def test_steps_are_those_of_the_whole_recording_and_of_a_chosen_window_its_own() -> None:
     run = run_of(Ranks.of(Program(n_steps=11).trace()))
-    assert summarise(run).table("steps")["step"].tolist() == list(range(11))
+    assert summarise(run).table("steps").to_frame()["step"].tolist() == list(range(11))
     part = summarise(run.within("step:3..5"))
-    assert part.table("steps")["step"].tolist() == [3, 4, 5]
+    assert part.table("steps").to_frame()["step"].tolist() == [3, 4, 5]
     assert (part.window, part.steps_count) == ("step:3..5", 3)
     with pytest.raises(UsageError):
         summarise(run.within("step:30..50"))
 
 
 def test_steps_of_all_ranks_have_their_rank_and_their_waiting() -> None:
-    steps = summarise(four_ranks()).table("steps")
+    steps = summarise(four_ranks()).table("steps").to_frame()
     assert sorted(set(steps["rank"])) == [0, 1, 2, 3]
     assert not steps.duplicated(["life", "rank", "step"]).any()
     by_rank = steps.groupby("rank")["waited_ns"].sum()
@@ -113,7 +119,7 @@ def test_ranks_that_nobody_numbers_are_numbered_and_that_is_said() -> None:
             builder.step(100 * i, 100 * i + 90, i, **where)
             builder.kernel("gemm", 100 * i + 10, 100 * i + 60, device=process, **where)
     found = summarise(run_of(Ranks.of(builder.build())))
-    assert sorted(set(found.table("steps")["rank"])) == [0, 1]
+    assert sorted(set(found.table("steps").to_frame()["rank"])) == [0, 1]
     assert any("no file says the ranks" in text for text in sentences(found.notes))
 
 
@@ -145,7 +151,7 @@ def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:
 
 
 def test_few_steps_stay_as_they_are() -> None:
-    steps = Program(n_steps=5).summary("loop").table("steps")
+    steps = Program(n_steps=5).summary("loop").table("steps").to_frame()
     assert blocks_of_steps(steps)["steps_count"].tolist() == [1] * 5
 
 
@@ -183,21 +189,21 @@ def test_metrics_epochs_and_events_are_those_that_the_program_told() -> None:
             builder.mark("metric:loss", at + 150, 4.0 - epoch - i / 10, domain=OWN_DOMAIN)
         builder.mark("metric:top1", start + 950, 0.5 + epoch / 10, domain=OWN_DOMAIN)
     found = summarise(run_of(Ranks.of(builder.build())))
-    epochs = found.table("epochs")
+    epochs = found.table("epochs").to_frame()
     assert epochs["epoch"].tolist() == [0, 1]
     assert epochs["duration_ns"].tolist() == [900, 900]
     assert epochs["steps_count"].tolist() == [4, 4]
     assert epochs["samples_count"].tolist() == [32, 32]
     assert epochs["ranks_count"].tolist() == [1, 1]
-    metrics = found.table("metrics")
+    metrics = found.table("metrics").to_frame()
     loss = metrics[metrics["metric"] == "loss"]
     assert loss["step"].tolist() == list(range(1, 9))
     assert loss["value"].tolist() == pytest.approx([4.0, 3.9, 3.8, 3.7, 3.0, 2.9, 2.8, 2.7])
     assert loss["epoch"].tolist()[:2] == pytest.approx([150 / 900, 350 / 900])
     top1 = metrics[metrics["metric"] == "top1"]
     assert top1["epoch"].tolist() == [1, 2]
-    assert found.table("events")["kind"].tolist() == ["start", "end"]
-    assert found.table("lives")["rank"].tolist() == [0]
+    assert found.table("events").to_frame()["kind"].tolist() == ["start", "end"]
+    assert found.table("lives").to_frame()["rank"].tolist() == [0]
 
 
 def test_what_is_noted_behind_the_last_step_of_an_epoch_is_after_that_step() -> None:
@@ -232,7 +238,7 @@ def test_the_environment_has_the_same_names_whoever_recorded_it_and_no_secret() 
     }.items():
         builder.setting(name, value)
     found = summarise(run_of(Ranks.of(builder.build())))
-    environment = found.environment
+    environment = found.environment.to_frame()
     assert environment["driver"] == "580.1"
     assert environment["cuda_driver"] == "13.0"
     assert environment["ram"] == "512.0 GB"
@@ -251,7 +257,7 @@ def test_turns_of_a_pattern_are_no_steps() -> None:
             builder.kernel(name, 100 * i + 20 * k, 100 * i + 20 * k + 15)
     found = summarise(run_of(Ranks.of(builder.build())))
     assert found.steps_count is None
-    assert found.table("steps").empty
+    assert found.table("steps").to_frame().empty
     assert found.measure("turns_count")
     assert found.measure("median_turn_ns") == 100
     assert found.measure("step_period_ns") is None
@@ -264,10 +270,10 @@ def test_of_every_real_trace_a_little_is_kept_that_adds_up(name: str) -> None:
     found = summarise(open_run([TRACES / name]))
     assert len(pickle.dumps(found)) < 400_000
     for table in SUMMARY.tables:
-        frame = found.table(table.name)
+        frame = found.table(table.name).to_frame()
         assert not frame.duplicated(list(table.keys)).any(), table.name
         assert set(frame) <= {column.name for column in table}
-    made = found.table("makeup")
+    made = found.table("makeup").to_frame()
     if found.devices_count and found.window_ns:
         most = found.window_ns * found.devices_count
         # Files of a run seldom begin and end together: what was not recorded is not there.

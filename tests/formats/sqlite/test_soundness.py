@@ -58,8 +58,10 @@ def test_times_that_cannot_be(tmp_path: Path, table: str, name: str, fault: str)
     expected = n_rows_in(path, table, "rowid > 1")
     if name == "copies":
         expected += n_rows_in(path, "CUPTI_ACTIVITY_KIND_MEMSET")
-    assert len(trace.table(name)) == expected
-    assert (trace.table(name)["end_ns"] >= trace.table(name)["start_ns"]).all()
+    assert len(trace.table(name).to_frame()) == expected
+    assert (
+        trace.table(name).to_frame()["end_ns"] >= trace.table(name).to_frame()["start_ns"]
+    ).all()
 
 
 @pytest.mark.parametrize("fault", ["no time", "before", "late"])
@@ -87,7 +89,7 @@ def test_other_columns_that_rows_need(tmp_path: Path, table: str, change: str, w
 
 def test_a_copy_without_a_size_stays(tmp_path: Path) -> None:
     path = damaged(tmp_path, MEMCPY, "bytes = NULL")
-    copies = open_trace(path).copies
+    copies = open_trace(path).copies.to_frame()
     assert (copies["n_bytes"] == -1).sum() == 1
     assert copies["n_bytes"].min() == -1
 
@@ -114,7 +116,7 @@ def test_names_in_another_case_are_those_of_profilers(tmp_path: Path) -> None:
             f"ALTER TABLE {KERNEL} RENAME COLUMN graphNodeId TO GRAPHNODEID;"
             "ALTER TABLE StringIds RENAME TO s; ALTER TABLE s RENAME TO STRINGIDS;"
         )
-    assert open_trace(path).kernels.equals(expected.kernels)
+    assert open_trace(path).kernels.to_frame().equals(expected.kernels.to_frame())
     check_outline(path)
 
 

@@ -19,7 +19,7 @@ from traceprof.model.timing import ClockCorrection, TimeWindow
 
 
 def test_the_shortest_of_the_ranks_is_the_time_without_waiting() -> None:
-    (kind,) = run("collectives", two_ranks()).table.to_dict("records")
+    (kind,) = run("collectives", two_ranks()).table.to_frame().to_dict("records")
     # What the first collective holds is the skew of the starts, and not waiting.
     assert (kind["count"], kind["total_ns"], kind["waited_ns"]) == (2, 140, 0)
     assert kind["algbw_bytes_per_s"] == pytest.approx(25e9)
@@ -73,7 +73,7 @@ def test_sends_are_matched_with_receives_in_a_communicator_of_two() -> None:
     matches = find_matches(Ranks.of(builder.build()))
     pairs = matches.rows.frame().groupby("match")["start_ns"].apply(sorted).tolist()
     assert sorted(pairs) == [[0, 10], [100, 190], [150, 200]]
-    assert set(matches.table["op"]) == {"send"}
+    assert set(matches.table.to_frame()["op"]) == {"send"}
 
 
 def test_whom_a_send_of_a_larger_group_goes_to_is_not_guessed() -> None:
@@ -88,13 +88,13 @@ def test_more_ranks_than_the_communicator_has_are_no_match() -> None:
     for process in (1, 2, 3, 4):
         builder.collective("all_reduce", 0, 50, process=process, backend="gloo", group_size=2)
     matches = find_matches(Ranks.of(builder.build()))
-    assert matches.table.empty
+    assert matches.table.to_frame().empty
     assert (matches.rows["match"] < 0).all()
 
 
 def test_ranks_that_began_to_record_later_are_lined_up() -> None:
     ranks = make_ranks_of(Plan(first_step={2: 3}, clocks=[Clock(n * 7 * MS) for n in range(4)]))
-    table = find_matches(ranks).table.sort_values("last_start_ns")
+    table = find_matches(ranks).table.to_frame().sort_values("last_start_ns")
     assert table["members"].tolist() == [3, 3, 3, 4, 4, 4, 4, 4, 4, 4]
 
 
@@ -127,8 +127,8 @@ def test_clocks_that_have_nothing_in_common_are_lined_up(missing: int) -> None:
 def test_a_correction_moves_what_its_process_did_and_nothing_else() -> None:
     trace = two_ranks()
     moved = retime(trace, {2: ClockCorrection(offset_ns=60)})
-    assert plain(moved.kernels, "start_ns", "end_ns") == [(100, 200), (100, 140)]
-    assert plain(moved.collectives, "start_ns", "process") == [(20, 2), (50, 1)]
+    assert plain(moved.kernels.to_frame(), "start_ns", "end_ns") == [(100, 200), (100, 140)]
+    assert plain(moved.collectives.to_frame(), "start_ns", "process") == [(20, 2), (50, 1)]
     assert moved.span == trace.span
 
 

@@ -65,7 +65,7 @@ def test_several_parts_give_what_one_trace_gives(
 ) -> None:
     seen = ranks if window is None else ranks.within(TimeWindow(*window))
     side_by_side, together = run(name, seen), run(name, Ranks.of(seen.merged()))
-    assert not together.table.empty
+    assert not together.table.to_frame().empty
     assert set(side_by_side.tables) == set(together.tables)
     for table in together.tables:
         keys = list(together.spec.table(table).keys)

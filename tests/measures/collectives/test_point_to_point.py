@@ -26,7 +26,7 @@ def test_messages_of_a_large_group_are_matched_by_their_ends() -> None:
     add(builder, "recv", 1, 0, (20, 55))
     assert routes(builder.build()) == [(0, 1, 0, 20), (0, 2, 60, 10)]
     matches = find_matches(Ranks.of(builder.build()))
-    assert plain(matches.table, "op", "members", "duration_ns", "matched_by") == [
+    assert plain(matches.table.to_frame(), "op", "members", "duration_ns", "matched_by") == [
         ("send", 2, 35, "peer"),
         ("send", 2, 30, "peer"),
     ]
@@ -77,7 +77,7 @@ def test_a_rank_that_recorded_later_is_lined_up() -> None:
 def test_sends_to_all_and_receives_from_all_are_an_all_to_all() -> None:
     trace = exchange(4, {rank: [0, 1, 2, 3] for rank in range(4)}).build()
     assert set(find_collectives(trace)["op"]) == {"all_to_all"}
-    ((match),) = find_matches(Ranks.of(trace)).table.itertuples()
+    ((match),) = find_matches(Ranks.of(trace)).table.to_frame().itertuples()
     # S = 400 bytes of one rank over the 97 ns of the last; factor 3/4.
     assert (match.members, match.duration_ns, match.bus_bytes) == (4, 97, 300)
 
@@ -106,7 +106,7 @@ def test_pairs_that_exchange_are_matched_and_chains_are_not() -> None:
         {2, 3},
     ]
     chain = find_matches(Ranks.of(exchange(3, {0: [1], 1: [0, 2], 2: [1]}).build()))
-    assert chain.table.empty
+    assert chain.table.to_frame().empty
     # The messages themselves are known.
     messages = find_messages(Ranks.of(exchange(3, {0: [1], 1: [0, 2], 2: [1]}).build()))
     assert len(messages) == 4

@@ -58,7 +58,7 @@ def test_streams_that_end_together_are_one_communicator() -> None:
         )
     }
     assert groups(matches) == expected
-    assert set(matches.table["matched_by"]) == {"time"}
+    assert set(matches.table.to_frame()["matched_by"]) == {"time"}
     (note,) = sentences(run("shared", two_communicators().build()).notes)
     assert note == "the trace names no communicator of 10: matched by order and time"
 
@@ -73,7 +73,7 @@ def test_kernels_of_one_launch_are_one_collective_whatever_the_times() -> None:
         frozenset({(0, 0), (1, 400)}),
         frozenset({(0, 1000), (1, 1400)}),
     }
-    assert set(matches.table["matched_by"]) == {"launch"}
+    assert set(matches.table.to_frame()["matched_by"]) == {"launch"}
 
 
 def test_kernels_that_never_run_side_by_side_are_no_match() -> None:
@@ -89,7 +89,7 @@ def test_where_two_streams_fit_about_as_well_it_is_called_a_guess() -> None:
         kernels(builder, {0: (start, start + 300), 1: (start + 10, start + 301)}, 20)
         builder.kernel(NCCL, start + 2, start + 299, device=0, stream=90)
     matches = find_matches(Ranks.of(builder.build()))
-    assert set(matches.table["matched_by"]) == {"guess"}
+    assert set(matches.table.to_frame()["matched_by"]) == {"guess"}
     notes = sentences(run("shared", builder.build()).notes)
     assert "5 are a guess: another match would fit about as well" in notes
 
@@ -120,10 +120,10 @@ REAL = "nvprof/v16-nccl-4gpu.nvvp"
 def test_nccl_on_4_gpus_by_launch_and_by_time_alone(real_trace: Callable[[str], Path]) -> None:
     trace = open_trace(real_trace(REAL))
     by_launch = find_matches(Ranks.of(trace))
-    assert set(by_launch.table["matched_by"]) == {"launch"}
-    assert sorted(by_launch.table["members"]) == [2, 2, 3, 3, 3, 3, 4, 4]
-    blind = find_matches(Ranks.of(replace(trace, api_calls=trace.api_calls.iloc[:0])))
-    assert set(blind.table["matched_by"]) == {"time"}
+    assert set(by_launch.table.to_frame()["matched_by"]) == {"launch"}
+    assert sorted(by_launch.table.to_frame()["members"]) == [2, 2, 3, 3, 3, 3, 4, 4]
+    blind = find_matches(Ranks.of(replace(trace, api_calls=trace.api_calls.to_frame().iloc[:0])))
+    assert set(blind.table.to_frame()["matched_by"]) == {"time"}
     assert groups(blind) == groups(by_launch)
 
 

@@ -28,7 +28,7 @@ def parts_of(row: Any) -> dict[str, int]:
 
 
 def devices_of(result: Result) -> list[Any]:
-    return list(result.table.itertuples())
+    return list(result.table.to_frame().itertuples())
 
 
 def only(result: Result) -> Any:

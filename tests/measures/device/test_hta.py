@@ -55,7 +55,7 @@ def test_the_breakdown_is_htas(rank: int, real_trace: Callable[[str], Path]) -> 
 
 @pytest.mark.parametrize("rank", STREAMS)
 def test_the_idle_split_of_streams_is_htas(rank: int, real_trace: Callable[[str], Path]) -> None:
-    table = run("streams", active(real_trace, rank)).table
+    table = run("streams", active(real_trace, rank)).table.to_frame()
     rows = plain(table, "stream", "host_wait_ns", "kernel_wait_ns", "other_ns")
     assert {(stream, *(ns / 1000 for ns in waits)) for stream, *waits in rows} == STREAMS[rank]
 
@@ -65,6 +65,6 @@ def test_kernels_without_a_launch_do_not_wait_for_the_host(
 ) -> None:
     # HTA joins the 64 kernels of this file that have no launch row to the first row of the
     # trace, and counts their 93 µs as host wait: 17449 and 115.
-    table = run("streams", active(real_trace, 1)).table
+    table = run("streams", active(real_trace, 1)).table.to_frame()
     (row,) = plain(table[table["stream"] == 7], "host_wait_ns", "kernel_wait_ns", "other_ns")
     assert row == (1000 * (17449 - 93), 1000 * (115 + 93), 0)

@@ -17,7 +17,7 @@ def test_peaks_by_phase() -> None:
         .build()
     )
     columns = ("source", "metric", "phase", "count", "peak_bytes", "mean_bytes", "last_bytes")
-    assert plain(run("memory", trace).table, *columns) == [
+    assert plain(run("memory", trace).table.to_frame(), *columns) == [
         ("gpu 0", "memory_allocated_bytes", "backward", 1, 7000, 7000, 7000),
         ("gpu 0", "memory_allocated_bytes", "forward", 2, 3000, 2000, 3000),
         ("gpu 0", "memory_allocated_bytes", "outside any phase", 1, 500, 500, 500),
@@ -35,11 +35,11 @@ def test_peaks_by_phase() -> None:
 )
 def test_units_are_in_the_name(metric: str, expected: int) -> None:
     trace = TraceBuilder().sample(metric, 0, 2).build()
-    assert run("memory", trace).table["peak_bytes"].tolist() == [expected]
+    assert run("memory", trace).table.to_frame()["peak_bytes"].tolist() == [expected]
 
 
 @pytest.mark.parametrize("metric", ["memory bandwidth [%]", "memory used", "loss"])
 def test_other_metrics_are_not_memory(metric: str) -> None:
     memory = run("memory", TraceBuilder().sample(metric, 0, 1).build())
-    assert memory.table.empty
+    assert memory.table.to_frame().empty
     assert memory.notes[0].text.startswith("no memory was sampled")

@@ -76,7 +76,7 @@ def test_occupancy_is_that_which_kineto_prints_up_to_48_kib(
     path = real_trace(name)
     trace = open_trace(path, ReadOptions(tables=TABLES))
     found = launch_shapes(trace)
-    capability = int(trace.devices["compute_capability"].iloc[0])
+    capability = int(trace.devices.to_frame()["compute_capability"].iloc[0])
     threads = LIMITS[capability].warps * 32
     raw = json.loads(path.read_bytes())
     printed = {
@@ -86,10 +86,10 @@ def test_occupancy_is_that_which_kineto_prints_up_to_48_kib(
         for event in raw["traceEvents"]
         if event.get("cat") == "kernel" and "est. achieved occupancy %" in event["args"]
     }
-    rows = found.table.iloc[found.of_kernel].reset_index(drop=True)
+    rows = found.table.to_frame().iloc[found.of_kernel].reset_index(drop=True)
     n_compared = n_wrong = 0
     for row, correlation in zip(
-        rows.itertuples(index=False), trace.kernels["correlation"], strict=True
+        rows.itertuples(index=False), trace.kernels.to_frame()["correlation"], strict=True
     ):
         args = printed.get((correlation, 0))
         if args is None:

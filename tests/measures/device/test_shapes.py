@@ -38,7 +38,7 @@ def test_kernels_launched_alike_share_a_row() -> None:
     found = launch_shapes(trace)
     assert found.of_kernel.tolist() == [0, 1, 0]
     assert found.contexts.tolist() == [-1, -1, 5]
-    table = found.table
+    table = found.table.to_frame()
     assert table["sm_blocks"].tolist() == [4, 4]
     assert table["occupancy_ratio"].tolist() == [0.5, 0.5]
     assert table["limiter"].tolist() == ["registers", "registers"]
@@ -49,11 +49,11 @@ def test_kernels_launched_alike_share_a_row() -> None:
 
 def test_what_the_trace_does_not_say_the_model_of_the_gpu_tells() -> None:
     trace = built(name="Tesla V100-SXM2-16GB").kernel("a", 0, 5, shape=SMALL).build()
-    table = launch_shapes(trace).table
+    table = launch_shapes(trace).table.to_frame()
     assert table["sm_count"].tolist() == [80]
     assert table["sm_blocks"].tolist() == [4]
     chosen = trace.with_hardware(built_in_hardware().with_gpu("t4"))
-    table = launch_shapes(chosen).table
+    table = launch_shapes(chosen).table.to_frame()
     assert (table["sm_count"].tolist(), table["occupancy_ratio"].tolist()) == ([40], [1.0])
 
 
@@ -64,7 +64,7 @@ def test_what_is_not_recorded_is_not_guessed(missing: str) -> None:
         .kernel("a", 0, 5, shape=SMALL | {missing: -1})
         .build()
     )
-    (row,) = launch_shapes(trace).table.to_dict("records")
+    (row,) = launch_shapes(trace).table.to_frame().to_dict("records")
     assert row["sm_blocks"] == -1
     assert row["limiter"] == ""
     assert all(math.isnan(row[name]) for name in ("occupancy_ratio", "waves", "tail_ratio"))
@@ -72,4 +72,4 @@ def test_what_is_not_recorded_is_not_guessed(missing: str) -> None:
 
 def test_of_an_unknown_gpu_nothing_is_known() -> None:
     trace = built(name="Future 9000").kernel("a", 0, 5, shape=SMALL).build()
-    assert math.isnan(launch_shapes(trace).table["occupancy_ratio"].iloc[0])
+    assert math.isnan(launch_shapes(trace).table.to_frame()["occupancy_ratio"].iloc[0])

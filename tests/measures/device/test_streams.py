@@ -17,7 +17,7 @@ def test_what_each_stream_waited_for() -> None:
         .build()
     )
     columns = ("stream", "count", "busy_ns", "host_wait_ns", "kernel_wait_ns", "other_ns")
-    assert plain(run("streams", trace).table, *columns, "gap_count") == [
+    assert plain(run("streams", trace).table.to_frame(), *columns, "gap_count") == [
         (7, 6, 58 * US, 40 * US, 12 * US, 200 * US, 5),
         (14, 1, 5 * US, 0, 0, 0, 0),
     ]

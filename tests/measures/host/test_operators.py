@@ -18,8 +18,8 @@ def test_operators_are_ranked_by_self_time() -> None:
 def test_the_name_that_it_had_before_still_works() -> None:
     trace = TraceBuilder().host_op("aten::mm", 0, 10).build()
     within = run_of(Ranks.of(trace)).within("all")
-    expected = within.result("operators").table
+    expected = within.result("operators").table.to_frame()
     for found in (within.result("ops"), within.ops()):
         assert found.name == "operators"
-        assert found.table.equals(expected)
+        assert found.table.to_frame().equals(expected)
     assert check_analyses(["ops"]) == ["operators"]

@@ -50,13 +50,13 @@ def _nested() -> TraceBuilder:
 def test_work_counts_for_every_range_around_its_launch() -> None:
     result = run("range-work", _nested().build())
     columns = ("name", "count", "host_ns", "self_ns", "device_ns", "union_ns", "own_ns")
-    assert plain(result.table, *columns, "projected_ns", "work_count") == [
+    assert plain(result.table.to_frame(), *columns, "projected_ns", "work_count") == [
         # 200 .. 310 and 400 .. 420
         ("step *", 2, 200, 160, 130, 110, 30, 130, 4),
         ("layer", 1, 40, 40, 100, 80, 100, 80, 2),
     ]
-    assert result.table["device_ratio"].tolist() == [130 / 135, 100 / 135]
-    kernels = result.tables["range_kernels"]
+    assert result.table.to_frame()["device_ratio"].tolist() == [130 / 135, 100 / 135]
+    kernels = result.tables["range_kernels"].to_frame()
     assert plain(kernels, "name", "kernel", "count", "total_ns") == [
         ("layer", "gemm", 2, 100),
         ("step *", "gemm", 2, 100),
@@ -73,7 +73,9 @@ def test_a_range_in_another_of_its_name_counts_its_work_once() -> None:
         .kernel("gemm", 200, 250, launched_ns=(20, 22))
         .build()
     )
-    (row,) = plain(run("range-work", trace).table, "count", "device_ns", "own_ns", "projected_ns")
+    (row,) = plain(
+        run("range-work", trace).table.to_frame(), "count", "device_ns", "own_ns", "projected_ns"
+    )
     assert row == (2, 50, 50, 100)
 
 
@@ -87,13 +89,13 @@ def test_domains_are_kept_apart_and_processes_together() -> None:
         .kernel("a", 55, 65, launched_ns=(1, 2), device=1, process=2)
         .build()
     )
-    rows = plain(run("range-work", trace).table, "name", "domain", "count", "union_ns")
+    rows = plain(run("range-work", trace).table.to_frame(), "name", "domain", "count", "union_ns")
     assert rows == [("f", "", 2, 20), ("f", "lib", 1, 0)]
 
 
 def test_work_in_the_window_counts_for_the_range_before_it() -> None:
     result = run("range-work", _nested().build().within(TimeWindow(250, 450)))
-    assert plain(result.table, "name", "count", "device_ns") == [
+    assert plain(result.table.to_frame(), "name", "count", "device_ns") == [
         ("step *", 0, 70),
         ("layer", 0, 40),
     ]
@@ -117,7 +119,7 @@ def test_sums_by_range_are_those_of_nsys(
     trace = open_trace(path)
     result = run("range-work", trace)
     recursive = _recursive(trace)
-    found = result.table[result.table["work_count"] > 0]
+    found = result.table.to_frame()[result.table.to_frame()["work_count"] > 0]
     projected = {
         _label(*row): (projected_ns, count)
         for *row, projected_ns, count in plain(
@@ -128,7 +130,7 @@ def test_sums_by_range_are_those_of_nsys(
     assert len(expected) >= 3
     assert _without(projected, recursive) == _without(expected, recursive)
     kernels: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    rows = plain(result.tables["range_kernels"], "name", "domain", "total_ns", "count")
+    rows = plain(result.tables["range_kernels"].to_frame(), "name", "domain", "total_ns", "count")
     for range_name, domain, total_ns, count in rows:
         before = kernels[_label(range_name, domain)]
         kernels[_label(range_name, domain)] = (before[0] + total_ns, before[1] + count)
@@ -138,7 +140,9 @@ def test_sums_by_range_are_those_of_nsys(
 
 def _recursive(trace: Trace) -> set[str]:
     """Return the ranges that stand inside others of their name: nsys counts their work twice."""
-    spans = trace.ranges[trace.ranges["kind"] == "push_pop"].reset_index(drop=True)
+    spans = trace.ranges.to_frame()[trace.ranges.to_frame()["kind"] == "push_pop"].reset_index(
+        drop=True
+    )
     names = np.array(
         [_label(*row) for row in zip(unnumbered_names(spans["name"]), spans["domain"], strict=True)]
     )
@@ -190,5 +194,5 @@ def test_unions_are_those_of_instants_however_work_overlaps(
         inside = {"a *": launched < 100, "b": 10 <= launched < 60}
         for name in (name for name, is_inside in inside.items() if is_inside):
             busy[name] |= {(device, instant) for instant in range(start, end)}
-    found = plain(run("range-work", builder.build()).table, "name", "union_ns")
+    found = plain(run("range-work", builder.build()).table.to_frame(), "name", "union_ns")
     assert dict(found) == {name: len(instants) for name, instants in busy.items()}

@@ -25,7 +25,7 @@ def test_waits_by_call_pattern_and_range() -> None:
     )
     sync = run("sync", trace)
     columns = ("call", "pattern", "host_range", "count", "per_step", "total_ns")
-    assert plain(sync.table, *columns) == [
+    assert plain(sync.table.to_frame(), *columns) == [
         ("cudaDeviceSynchronize", "synchronise", "user_step", 1, 0.5, 400),
         ("cudaStreamSynchronize", ".item()", "log", 1, 0.5, 49),
         ("cudaStreamSynchronize", "synchronise", "log", 1, 0.5, 44),
@@ -42,7 +42,7 @@ def test_waits_by_call_pattern_and_range() -> None:
 def test_no_waits() -> None:
     trace = TraceBuilder().kernel("a", 0, 10, launched_ns=(0, 1)).build()
     sync = run("sync", trace)
-    assert (sync.table.empty, sync.notes) == (True, ())
+    assert (sync.table.to_frame().empty, sync.notes) == (True, ())
 
 
 def test_a_wait_that_the_window_cuts_is_judged_by_where_it_began() -> None:
@@ -68,7 +68,7 @@ def test_calls_that_begin_together_are_one_instant() -> None:
         .api_call("cudaStreamSynchronize", 130, 135, thread=3)
         .build()
     )
-    assert plain(run("sync", trace).table, "pattern", "count") == [
+    assert plain(run("sync", trace).table.to_frame(), "pattern", "count") == [
         (".item()", 1),
         ("synchronise", 1),
     ]
@@ -84,19 +84,19 @@ def test_the_idle_time_of_waits_is_that_of_the_idle_table() -> None:
         .kernel("b", 9000, 9100, launched_ns=(8900, 8950))
         .build()
     )
-    table = run("sync", trace).table
+    table = run("sync", trace).table.to_frame()
     assert plain(table, "call", "total_ns", "idle_ns") == [
         ("cudaEventSynchronize", 8000, 0),
         ("cudaStreamSynchronize", 1280, 300),
         ("cudaDeviceSynchronize", 100, 100),
     ]
-    causes = dict(plain(run("idle", trace).table, "cause", "total_ns"))
+    causes = dict(plain(run("idle", trace).table.to_frame(), "cause", "total_ns"))
     assert causes["synchronising"] == table["idle_ns"].sum()
 
 
 def test_without_recorded_work_it_is_not_known_how_long_devices_were_idle() -> None:
     trace = TraceBuilder().api_call("cudaDeviceSynchronize", 0, 10).build(recorded=["api_calls"])
-    assert run("sync", trace).table["idle_ns"].isna().all()
+    assert run("sync", trace).table.to_frame()["idle_ns"].isna().all()
 
 
 @settings(deadline=None, max_examples=40)
@@ -117,6 +117,6 @@ def test_idle_in_waits_adds_up_to_the_cause(
     for start, length, thread in waits:
         builder.api_call("cudaStreamSynchronize", start, start + length, thread=thread)
     trace = builder.build(span=(-50, 260)).within(TimeWindow(10, 230))
-    table, idle = run("sync", trace).table, run("idle", trace).table
+    table, idle = run("sync", trace).table.to_frame(), run("idle", trace).table.to_frame()
     cause = idle.loc[idle["cause"] == "synchronising", "total_ns"].sum()
     assert table["idle_ns"].sum() == cause

@@ -45,7 +45,9 @@ def test_ranges_projected_onto_the_device_are_those_of_nsys(
         for row in csv.DictReader(io.StringIO(printed.lstrip()))
     }
     trace = open_trace(path)
-    spans = trace.ranges[trace.ranges["kind"] == "push_pop"].reset_index(drop=True)
+    spans = trace.ranges.to_frame()[trace.ranges.to_frame()["kind"] == "push_pop"].reset_index(
+        drop=True
+    )
     owners = {}
     for table in DEVICE_TABLES:
         own = launches_of(trace, table)

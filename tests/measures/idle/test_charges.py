@@ -30,7 +30,7 @@ def _all_spans(trace: Trace) -> list[Named]:
         (start, -end, order, row, name, thread)
         for order, table in enumerate(_TABLES)
         for row, (start, end, name, thread) in enumerate(
-            plain(trace.whole.table(table), "start_ns", "end_ns", "name", "thread")
+            plain(trace.whole.table(table).to_frame(), "start_ns", "end_ns", "name", "thread")
         )
     ]
 

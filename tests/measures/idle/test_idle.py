@@ -93,7 +93,7 @@ def test_the_profiler_itself() -> None:
 
 def test_before_the_first_and_after_the_last_work() -> None:
     trace = TraceBuilder().kernel("gemm", 100, 200, launched_ns=(50, 60)).build(span=(0, 1000))
-    assert plain(run("idle", trace).table, "cause", "total_ns") == [("edge", 900)]
+    assert plain(run("idle", trace).table.to_frame(), "cause", "total_ns") == [("edge", 900)]
 
 
 def test_work_without_a_recorded_launch() -> None:
@@ -139,7 +139,7 @@ def test_the_longest_gaps_with_what_ran_around_them() -> None:
         .kernel("b", 500 * US, 600 * US, launched_ns=(490 * US, 500 * US))
         .build(span=(0, 600 * US))
     )
-    table = run("gaps", trace).table
+    table = run("gaps", trace).table.to_frame()
     assert plain(table, "at_ns", "duration_ns", "cause", "before", "after", "host_name") == [
         (120 * US, 380 * US, "host", "d2h", "b", "validate"),
         (100 * US, 10 * US, "launch", "a", "d2h", "validate"),
@@ -157,7 +157,7 @@ def test_gaps_tell_what_the_host_was_in_for_most_of_them() -> None:
         .build()
     )
     trace = trace.within(TimeWindow(0, trace.span.end_ns))
-    gaps = run("gaps", trace).table
+    gaps = run("gaps", trace).table.to_frame()
     columns = ("duration_ns", "host_name", "host_ratio", "meanwhile", "meanwhile_ratio")
     assert plain(gaps, *columns) == [
         (4010 * US, "compile", 3000 / 4010, "nvrtc", 2000 / 4010),
@@ -179,8 +179,8 @@ def test_gaps_tell_what_the_host_was_in_for_most_of_them() -> None:
 
 def test_no_gaps() -> None:
     trace = TraceBuilder().kernel("a", 0, 10).build()
-    assert run("gaps", trace).table.empty
-    assert run("idle", trace).table.empty
+    assert run("gaps", trace).table.to_frame().empty
+    assert run("idle", trace).table.to_frame().empty
     assert run(
         "gaps", TraceBuilder().build(recorded=["kernels", "copies", "api_calls"])
     ).table.empty

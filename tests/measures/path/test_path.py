@@ -7,7 +7,7 @@ from traceprof.model.results import Note
 
 def test_the_parts_of_each_step_and_what_bounds_it() -> None:
     trace = Training(data_ns=20 * MS, n_steps=6).build()
-    table = run("path", trace).table
+    table = run("path", trace).table.to_frame()
     parts = table[[f"{name}_ns" for name in PATH_PARTS]]
     assert (parts.sum(axis=1) == table["duration_ns"]).all()
     assert set(table["bound_by"][:5]) == {"data"}
@@ -15,11 +15,11 @@ def test_the_parts_of_each_step_and_what_bounds_it() -> None:
 
 
 def test_without_steps_the_window_is_one_row() -> None:
-    table = run("path", TraceBuilder().kernel("a", 0, 10).build()).table
+    table = run("path", TraceBuilder().kernel("a", 0, 10).build()).table.to_frame()
     assert plain(table, "process", "step", "duration_ns", "compute_ns") == [(1, -1, 10, 10)]
 
 
 def test_without_work_there_is_no_path() -> None:
     path = run("path", TraceBuilder().build(recorded=["kernels", "api_calls"]))
-    assert path.table.empty
+    assert path.table.to_frame().empty
     assert path.notes == (Note("no device worked in this window"),)

@@ -32,7 +32,7 @@ def test_clocks_of_hosts_are_found_within_the_jitter(jitter_ns: int) -> None:
         assert abs(row.drift_ppm - clock.drift_ppm) <= 0.1 + jitter_ns * 1e-4
         assert row.residual_ns is not None
         assert row.residual_ns <= 2 * jitter_ns + 2
-    table = find_matches(align_clocks(ranks)).table
+    table = find_matches(align_clocks(ranks)).table.to_frame()
     assert table["spread_ns"].max() <= 4 * jitter_ns + 600
 
 

@@ -61,7 +61,7 @@ def test_the_slow_rank_is_blamed_and_its_victims_are_not(job: Job, rank: int) ->
 )
 def test_nobody_is_blamed_where_all_do_the_same_whenever_they_start(job: Job) -> None:
     result = run("stragglers", make_job(job))
-    assert len(result.table) == job.size
+    assert len(result.table.to_frame()) == job.size
     assert not any(rank.is_straggler for rank in rows(result))
     assert not any(rank.cost_ratio >= 0.01 for rank in rows(result))
     assert result.to_frame("late_groups").empty
@@ -163,7 +163,7 @@ def test_a_victim_that_passes_a_delay_on_is_not_blamed() -> None:
     assert blame.waited_ns.tolist() == [0, 100, 100]
     assert blame.charged_ns.tolist() == [200, 0, 0]
     # The first round, both of a's, then b's second: 1 came last there, but had waited for 0.
-    last = find_matches(ranks).table["last_member"]
+    last = find_matches(ranks).table.to_frame()["last_member"]
     waited = blame.origin_of_match.tail(2)
     assert waited.tolist() == [0, 0]
     assert last.reindex(waited.index).tolist() == [0, 1]
@@ -209,7 +209,7 @@ def test_matches_that_cannot_be_right_are_withheld_with_the_reason() -> None:
             more = {"process": 1 + rank, "group": "w", "group_size": 2, "backend": "gloo"}
             builder.collective("all_reduce", at, at + 100, **more)
     result = run("stragglers", Ranks.of(builder.build()))
-    assert result.table.empty
+    assert result.table.to_frame().empty
     assert said(result)[0].startswith(
         "who waits for whom is withheld: ranks end collectives before"
     )
@@ -247,15 +247,15 @@ def test_unequal_counts_give_no_figures_of_waiting_but_the_reason(
     """Ranks called one another late by 7863 % of the window: their collectives did not match."""
     ranks = unequal(kept, group, late_ns)
     stragglers = run("stragglers", ranks)
-    assert stragglers.table.empty
+    assert stragglers.table.to_frame().empty
     reason = said(stragglers)[0]
     assert reason.startswith("who waits for whom is withheld: ")
     assert "waited_ratio" not in stragglers.scalars
     shared = run("shared", ranks)
-    assert shared.table["waited_ns"].isna().all()
+    assert shared.table.to_frame()["waited_ns"].isna().all()
     assert reason in said(shared)
-    assert run("collectives", ranks).table["waited_ns"].isna().all()
-    assert run("ranks", ranks).table["waited_ns"].isna().all()
+    assert run("collectives", ranks).table.to_frame()["waited_ns"].isna().all()
+    assert run("ranks", ranks).table.to_frame()["waited_ns"].isna().all()
     findings = run("findings", ranks)
     assert not findings.table["rule"].isin(["straggler", "slow_host"]).any()
 
@@ -263,7 +263,7 @@ def test_unequal_counts_give_no_figures_of_waiting_but_the_reason(
 def test_equal_counts_are_matched_and_nobody_waits_for_more_than_the_window() -> None:
     result = run("stragglers", unequal(lambda number: number >= 0))
     assert 0 < result.scalars["waited_ratio"] < 0.05
-    assert len(result.table) == 2
+    assert len(result.table.to_frame()) == 2
 
 
 def test_nothing_changes_with_the_order_or_the_clock() -> None:

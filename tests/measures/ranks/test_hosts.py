@@ -45,7 +45,7 @@ def test_a_host_whose_ranks_are_all_late_is_the_straggler_and_not_its_ranks() ->
     assert b.excess_ns == 373_500_000
     assert (b.last_ratio, a.last_ratio) == (1.0, 0.0)
     result = run("hosts", trace)
-    assert result.table["host"].tolist() == ["b", "a"]
+    assert result.table.to_frame()["host"].tolist() == ["b", "a"]
     assert plain(result.to_frame("late_groups"), "kind", "group", "verdict", "late_ranks") == [
         ("host", "b", "straggler", 4)
     ]
@@ -204,7 +204,7 @@ def test_ranks_without_a_host_are_named() -> None:
 def test_one_rank_has_nobody_to_be_compared_with() -> None:
     result = run("hosts", TraceBuilder().process(1, rank=0, host="a").kernel("k", 0, 9).build())
     assert groups(result) == []
-    assert result.table.empty
+    assert result.table.to_frame().empty
     assert said(result)
 
 

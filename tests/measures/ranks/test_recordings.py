@@ -27,14 +27,14 @@ def skewed() -> RunFiles:
 
 
 def idle_of(trace: Trace) -> int:
-    return int(run("idle", trace).table["total_ns"].sum())
+    return int(run("idle", trace).table.to_frame()["total_ns"].sum())
 
 
 def test_time_outside_a_recording_is_not_idle() -> None:
     ranks = place_run(skewed())
     assert ranks.span == TimeWindow(0, 160)
     devices = run("breakdown", ranks)
-    assert plain(devices.table, *COLUMNS) == [(100, 50, 50), (100, 50, 50)]
+    assert plain(devices.table.to_frame(), *COLUMNS) == [(100, 50, 50), (100, 50, 50)]
     assert plain(devices.to_frame("total"), *COLUMNS) == [(200, 100, 100)]
     assert idle_of(ranks.merged()) == 100
 
@@ -46,7 +46,10 @@ def test_a_window_is_cut_to_the_recording_of_each_rank() -> None:
         (20, 10, 10),
     ]
     merged = merge_run(skewed()).within(window)
-    assert plain(run("breakdown", merged).table, *COLUMNS) == [(40, 20, 20), (20, 10, 10)]
+    assert plain(run("breakdown", merged).table.to_frame(), *COLUMNS) == [
+        (40, 20, 20),
+        (20, 10, 10),
+    ]
 
 
 def test_a_rank_that_was_not_recorded_in_the_window_has_no_time_in_it() -> None:
@@ -57,7 +60,10 @@ def test_a_rank_that_was_not_recorded_in_the_window_has_no_time_in_it() -> None:
 def test_shares_of_idle_time_are_of_what_was_recorded_of_each_device() -> None:
     for window in (TimeWindow(0, 160), TimeWindow(40, 80)):
         ranks = place_run(skewed()).within(window)
-        idle, parts = run("idle", ranks), run("breakdown", ranks).table.set_index("device")
+        idle, parts = (
+            run("idle", ranks),
+            run("breakdown", ranks).table.to_frame().set_index("device"),
+        )
         devices = idle.to_frame("devices").set_index("device")
         assert devices["recorded_ns"].to_dict() == parts["duration_ns"].to_dict()
         assert devices["idle_ns"].to_dict() == parts["idle_ns"].to_dict()

@@ -14,7 +14,7 @@ from traceprof.model.timing import TimeWindow
 
 def test_the_shortest_of_the_ranks_is_the_time_without_waiting() -> None:
     trace = two_ranks()
-    (row,) = run("shared", trace).table.to_dict("records")
+    (row,) = run("shared", trace).table.to_frame().to_dict("records")
     assert (row["op"], row["ranks"], row["duration_ns"]) == ("all_reduce", 2, 40)
     assert (row["apart_ns"], row["spread_ns"], row["last"]) == (60, 0, "rank 1")
     assert row["waited_ns"] == 0  # the first that they share: nobody knows who was late
@@ -27,7 +27,7 @@ def test_an_uneven_all_to_all_has_the_mean_of_its_ranks_and_an_imbalance() -> No
         more = {"process": process, "n_bytes": n_bytes, "backend": "gloo", "sequence": 1}
         builder.collective("all_to_all_v", 0, 100, **more)
         builder.collective("all_to_all", 200, 300, **{**more, "n_bytes": 100})
-    table = run("shared", builder.build()).table
+    table = run("shared", builder.build()).table.to_frame()
     assert table["size_bytes"].tolist() == [300, 100]
     assert table["imbalance"].tolist() == pytest.approx([500 / 300, np.nan], nan_ok=True)
     assert table["algbw_bytes_per_s"].tolist() == pytest.approx([3e9, 1e9])
@@ -36,7 +36,7 @@ def test_an_uneven_all_to_all_has_the_mean_of_its_ranks_and_an_imbalance() -> No
 
 def test_a_collective_keeps_its_number_in_every_window() -> None:
     ranks = make_ranks_of(Plan(n_steps=6))
-    whole = run("shared", ranks).table
+    whole = run("shared", ranks).table.to_frame()
     third = whole.iloc[2]
     start = ranks.span.start_ns + int(third["at_ns"])
     (row,) = run("shared", ranks.within(TimeWindow(start, start + 1))).table.to_dict("records")

@@ -48,7 +48,7 @@ def test_a_host_whose_ranks_all_come_late_is_named() -> None:
     late = {(2, "backward"): 40 * MS, (3, "backward"): 40 * MS}
     plan = Plan(extra_ns=late, hosts=["a", "a", "b", "b"], jitter_ns=1000)
     trace = make_trace_of(plan)
-    moved = trace.kernels.copy()
+    moved = trace.kernels.to_frame().copy()
     is_wobbling = (moved["process"] == 102) & moved["name"].astype(str).str.startswith("nccl")
     wobble = [1000 if place % 2 else -1000 for place in range(int(is_wobbling.sum()))]
     moved.loc[is_wobbling, "start_ns"] += wobble
@@ -85,7 +85,7 @@ def test_64_ranks_with_clocks_that_differ_and_a_straggler() -> None:
     assert (first.rank, first.is_straggler, first.phase) == (3, True, "backward")
     assert first.cost_ns == pytest.approx(11 * 40 * MS, rel=2e-3)
     assert not any(rank.is_straggler for rank in others)
-    hot = run("rank-steps", aligned).table.query("slower_ratio > 0.03")
+    hot = run("rank-steps", aligned).table.to_frame().query("slower_ratio > 0.03")
     assert plain(hot, "rank", "step") == [(3, step) for step in range(12)]
 
 
@@ -95,12 +95,15 @@ def test_dlrm_on_8_ranks(real_trace: Callable[[str], Path]) -> None:
     pattern = "kineto/dlrm-8ranks-v100/worker{}.pt.trace.json.gz"
     ranks = real_run(real_trace, pattern, 8)
     matches = find_matches(ranks)
-    assert matches.table["op"].value_counts().to_dict() == {"all_to_all": 5, "all_reduce": 3}
-    assert (matches.table["members"] == 8).all()
+    assert matches.table.to_frame()["op"].value_counts().to_dict() == {
+        "all_to_all": 5,
+        "all_reduce": 3,
+    }
+    assert (matches.table.to_frame()["members"] == 8).all()
     assert (matches.rows["match"] >= 0).all()
-    assert matches.table["spread_ns"].max() <= 7_000
+    assert matches.table.to_frame()["spread_ns"].max() <= 7_000
     # The first all-to-all: rank 7 comes at 10 725 µs, 7 624 µs after the first.
-    first = matches.table.sort_values("last_start_ns").iloc[0]
+    first = matches.table.to_frame().sort_values("last_start_ns").iloc[0]
     assert first["last_start_ns"] - first["first_start_ns"] == 7_624_000
     assert first["duration_ns"] == 10_000
     for clock in find_alignment(ranks).clocks:
@@ -121,7 +124,7 @@ def test_dlrm_on_8_ranks(real_trace: Callable[[str], Path]) -> None:
 def test_torchrec_on_4_ranks(real_trace: Callable[[str], Path]) -> None:
     """Rank 2 sleeps a second in the forward pass of each step; its first kernel is cut off."""
     ranks = real_run(real_trace, "kineto/torchrec-4ranks-v100/rank{}.pt.trace.json.gz", 4)
-    table = find_matches(ranks).table
+    table = find_matches(ranks).table.to_frame()
     assert sorted(table["members"]) == [3, *[4] * 12]
     assert (table[table["members"] == 4]["last_member"] == 2).all()
     first, *others = rows(run("stragglers", ranks))

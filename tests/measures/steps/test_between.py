@@ -31,7 +31,7 @@ def test_a_wait_for_data_between_ranges_is_part_of_the_step() -> None:
     ]
     steps = run("steps", trace)
     host = ("period_ns", "between_ns", "between_cause", "duration_ns")
-    assert plain(steps.table, *host) == [
+    assert plain(steps.table.to_frame(), *host) == [
         (765, 693, "data wait", 60),
         (765, 693, "data wait", 765),
         (765, 693, "data wait", 765),
@@ -78,7 +78,7 @@ def test_time_is_charged_by_overlap_and_once() -> None:
         (0, 90, 400, "evaluation"),
         (0, 400, 765, "unknown"),
     ]
-    assert run("steps", trace).table["between_cause"].tolist() == ["unknown", ""]
+    assert run("steps", trace).table.to_frame()["between_cause"].tolist() == ["unknown", ""]
 
 
 def test_evaluation_every_few_steps_makes_the_step_slow_and_says_so() -> None:
@@ -89,7 +89,7 @@ def test_evaluation_every_few_steps_makes_the_step_slow_and_says_so() -> None:
         if i == 5:
             builder.range("evaluate", at + 100, at + 600)
         at += 600 if i == 5 else 100
-    table = run("steps", builder.build()).table
+    table = run("steps", builder.build()).table.to_frame()
     slow = table[table["excess_ns"].notna()]
     assert plain(slow, "step", "excess_ns", "grown_phase") == [(6, 500, "eval")]
 
@@ -106,7 +106,7 @@ def test_a_stall_that_nobody_names_between_two_steps_is_said_to_lie_there() -> N
         builder.range(f"step {i}", at, at + 100)
         builder.kernel("gemm", at + 10, at + 90, launched_ns=(at + 5, at + 6))
         at += 600 if i == 5 else 100
-    table = run("steps", builder.build()).table
+    table = run("steps", builder.build()).table.to_frame()
     slow = table[table["excess_ns"].notna()]
     assert plain(slow, "step", "excess_ns", "grown_phase") == [(6, 500, "between_steps")]
 

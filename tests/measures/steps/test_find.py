@@ -32,7 +32,7 @@ def test_explicit_steps_win_over_everything() -> None:
     )
     steps = find_steps(trace)
     assert steps.source == "traceprof.step()"
-    assert plain(steps.table, *COLUMNS) == [(1, 5, 0, 10), (1, 6, 10, 30)]
+    assert plain(steps.table.to_frame(), *COLUMNS) == [(1, 5, 0, 10), (1, 6, 10, 30)]
 
 
 def test_steps_of_recorded_phases_last_to_the_next_batch() -> None:
@@ -43,7 +43,7 @@ def test_steps_of_recorded_phases_last_to_the_next_batch() -> None:
     steps = find_steps(builder.build())
     assert steps.source == "recorded phases"
     # The last step has no next batch: it ends with its optimizer.
-    assert plain(steps.table, *COLUMNS) == [(1, 0, 0, 100), (1, 1, 100, 190)]
+    assert plain(steps.table.to_frame(), *COLUMNS) == [(1, 0, 0, 100), (1, 1, 100, 190)]
 
 
 def test_gradient_accumulation_is_one_step() -> None:
@@ -52,7 +52,7 @@ def test_gradient_accumulation_is_one_step() -> None:
         builder.phase("data", start, start + 5).phase("forward", start + 5, start + 20)
         builder.phase("backward", start + 20, start + 50)
     builder.phase("optimizer", 100, 110)
-    assert plain(find_steps(builder.build()).table, *COLUMNS) == [(1, 0, 0, 110)]
+    assert plain(find_steps(builder.build()).table.to_frame(), *COLUMNS) == [(1, 0, 0, 110)]
 
 
 def test_evaluation_belongs_to_no_step() -> None:
@@ -66,7 +66,7 @@ def test_evaluation_belongs_to_no_step() -> None:
         .phase("eval", 45, 60)
         .build()
     )
-    assert plain(find_steps(trace).table, *COLUMNS) == [(1, 0, 0, 40)]
+    assert plain(find_steps(trace).table.to_frame(), *COLUMNS) == [(1, 0, 0, 40)]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_names_that_people_give_steps(names: list[str], numbers: list[int]) -> N
     builder = TraceBuilder()
     for i, name in enumerate(names):
         builder.range(name, 10 * i, 10 * i + 9)
-    assert find_steps(builder.build()).table["step"].tolist() == numbers
+    assert find_steps(builder.build()).table.to_frame()["step"].tolist() == numbers
 
 
 def test_steps_between_the_ends_of_pytorchs_optimizer() -> None:
@@ -99,7 +99,7 @@ def test_steps_between_the_ends_of_pytorchs_optimizer() -> None:
     assert steps.source == "ends of Optimizer.step"
     expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 4)]
     expected += [(2, i, 100 * i - 20, 100 * i + 80) for i in range(1, 4)]
-    assert plain(steps.table, *COLUMNS) == expected
+    assert plain(steps.table.to_frame(), *COLUMNS) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_names_that_are_no_steps(name: str) -> None:
 
 def test_a_step_inside_a_step_is_not_another() -> None:
     trace = TraceBuilder().range("step 1", 0, 100).range("step 2", 10, 20).build()
-    assert find_steps(trace).table["step"].tolist() == [1]
+    assert find_steps(trace).table.to_frame()["step"].tolist() == [1]
 
 
 def test_the_thread_with_most_steps_speaks_for_its_process() -> None:
@@ -130,7 +130,7 @@ def test_the_thread_with_most_steps_speaks_for_its_process() -> None:
         .range("step 1", 2, 12, process=7)
         .build()
     )
-    found = plain(find_steps(trace).table, *COLUMNS)
+    found = plain(find_steps(trace).table.to_frame(), *COLUMNS)
     assert found == [(1, 1, 0, 10), (1, 2, 10, 20), (7, 1, 2, 12)]
 
 
@@ -138,7 +138,7 @@ def test_payloads_number_steps_without_numbers() -> None:
     trace = (
         TraceBuilder().range("step", 0, 5, payload=40.0).range("step", 5, 9, payload=41.0).build()
     )
-    assert find_steps(trace).table["step"].tolist() == [40, 41]
+    assert find_steps(trace).table.to_frame()["step"].tolist() == [40, 41]
 
 
 def test_the_name_may_declare_a_warmup() -> None:
@@ -171,14 +171,14 @@ def test_the_warmup_of_a_window_is_that_of_the_whole_trace() -> None:
 def test_a_cut_trace_keeps_the_steps_that_are_whole() -> None:
     trace = TraceBuilder().step(0, 10, number=1).step(10, 20, number=2).step(20, 30, 3).build()
     cut = trace.within(TimeWindow(5, 30)).within(TimeWindow(5, 29))
-    assert plain(find_steps(cut).table, *COLUMNS) == [(1, 2, 10, 20)]
+    assert plain(find_steps(cut).table.to_frame(), *COLUMNS) == [(1, 2, 10, 20)]
 
 
 def test_steps_of_the_users_own_pattern() -> None:
     trace = TraceBuilder().step(0, 99).range("it-1-x", 0, 10).range("it-2-x", 10, 20).build()
     steps = steps_of_ranks(mark_steps(Ranks.of(trace), r"it-(\d+)-x"))
     assert steps.source == "ranges chosen as steps"
-    assert plain(steps.table, *COLUMNS) == [(1, 1, 0, 10), (1, 2, 10, 20)]
+    assert plain(steps.table.to_frame(), *COLUMNS) == [(1, 1, 0, 10), (1, 2, 10, 20)]
 
 
 @pytest.mark.parametrize("pattern", ["(", "nothing like this"])
@@ -204,7 +204,7 @@ def test_bursts_of_optimizer_kernels_end_steps() -> None:
     assert steps.source == "inferred from the optimizer's kernels"
     assert steps.is_inferred
     expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 6)]
-    assert plain(steps.table, *COLUMNS) == expected
+    assert plain(steps.table.to_frame(), *COLUMNS) == expected
 
 
 def test_optimizer_kernels_all_over_the_place_end_no_steps() -> None:
@@ -223,9 +223,9 @@ def test_the_period_of_the_kernels_makes_a_pattern_and_no_steps() -> None:
     assert pattern.source == "repeating pattern of kernels"
     assert pattern.confidence_ratio == 0.99
     expected = [(1, i, 100 * i - 10, 100 * i + 90) for i in range(1, 8)]
-    assert plain(pattern.table, *COLUMNS) == expected
+    assert plain(pattern.table.to_frame(), *COLUMNS) == expected
     cut = find_pattern(trace.within(TimeWindow(150, 500)))
-    assert plain(cut.table, *COLUMNS) == expected[1:4]
+    assert plain(cut.table.to_frame(), *COLUMNS) == expected[1:4]
 
 
 def test_where_steps_are_known_there_is_no_pattern() -> None:

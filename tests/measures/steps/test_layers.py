@@ -17,7 +17,7 @@ def test_recorded_layers_by_path_with_self_and_total() -> None:
     layers = run("layers", trace)
     assert layers.scalars["source"] == "layers recorded by traceprof"
     columns = ("layer", "type", "count", "host_ns", "host_self_ns", "device_ns", "device_self_ns")
-    assert plain(layers.table, *columns) == [
+    assert plain(layers.table.to_frame(), *columns) == [
         ("model.0", "Block", 1, 60, 30, 40, 10),
         ("model.0.conv", "Conv2d", 1, 30, 30, 30, 30),
     ]
@@ -32,7 +32,9 @@ def test_recursion_counts_once() -> None:
         .build()
     )
     columns = ("layer", "count", "host_ns", "host_self_ns", "device_ns", "device_self_ns")
-    assert plain(run("layers", trace).table, *columns) == [("block", 2, 100, 100, 30, 30)]
+    assert plain(run("layers", trace).table.to_frame(), *columns) == [
+        ("block", 2, 100, 100, 30, 30)
+    ]
 
 
 def test_sequence_numbers_tie_backward_work_to_its_layer() -> None:
@@ -48,7 +50,7 @@ def test_sequence_numbers_tie_backward_work_to_its_layer() -> None:
         .kernel("dgrad", 230, 280, launched_ns=(120, 125), thread=2)
         .build()
     )
-    table = run("layers", trace).table.set_index("layer")
+    table = run("layers", trace).table.to_frame().set_index("layer")
     assert table.loc["encoder", ["device_ns", "backward_ns"]].tolist() == [30, 50]
     assert table.loc["aten::addmm", ["device_ns", "backward_ns"]].tolist() == [30, 50]
     assert table.loc["AddmmBackward0", ["device_ns", "backward_ns"]].tolist() == [50, 0]
@@ -61,7 +63,7 @@ def test_threads_without_ranges_work_for_the_one_that_calls_backward() -> None:
         .kernel("dgrad", 200, 230, launched_ns=(20, 25), thread=2)
         .build()
     )
-    assert plain(run("layers", trace).table, "layer", "device_ns") == [("backward", 30)]
+    assert plain(run("layers", trace).table.to_frame(), "layer", "device_ns") == [("backward", 30)]
 
 
 def test_a_window_clips_both_sides() -> None:
@@ -87,7 +89,7 @@ def test_operators_stand_in_where_nobody_named_layers() -> None:
     )
     layers = run("layers", trace)
     assert layers.scalars["source"] == "operators"
-    assert plain(layers.table, "layer", "host_ns", "host_self_ns") == [
+    assert plain(layers.table.to_frame(), "layer", "host_ns", "host_self_ns") == [
         ("aten::linear", 30, 15),
         ("aten::addmm", 15, 15),
     ]
@@ -95,5 +97,5 @@ def test_operators_stand_in_where_nobody_named_layers() -> None:
 
 def test_without_names_there_are_no_layers() -> None:
     layers = run("layers", TraceBuilder().kernel("gemm", 0, 1).build())
-    assert layers.table.empty
+    assert layers.table.to_frame().empty
     assert layers.notes[0].text.startswith("no layers are named")

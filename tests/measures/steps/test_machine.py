@@ -70,7 +70,7 @@ def test_what_the_allocator_counted_is_of_the_step_before_the_mark() -> None:
 def test_the_columns_are_declared() -> None:
     builder = steps(5).sample("sm_clock_mhz", 50 * MS, 1980, source="gpu:0")
     result = measure_steps(Ranks.of(builder.build()))
-    assert result.table["sm_clock_mhz"].tolist() == [1980] * 5
+    assert result.table.to_frame()["sm_clock_mhz"].tolist() == [1980] * 5
 
 
 @pytest.mark.parametrize("name", ["steps", "findings"])
@@ -82,5 +82,9 @@ def test_who_tells_it_reads_the_samples(name: str, tmp_path: Path) -> None:
         builder.sample("sm_clock_mhz", at, 345 if is_slow else 1980, source="gpu:0")
     write_nsys(builder.build(), path)
     result = open_run([path]).result(name)
-    said = result.table.to_string() if name == "steps" else repr(result.table.to_dict("records"))
+    said = (
+        result.table.to_frame().to_string()
+        if name == "steps"
+        else repr(result.table.to_frame().to_dict("records"))
+    )
     assert "sm_clock_mhz" in said or "the clock of the device" in said

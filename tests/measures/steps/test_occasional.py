@@ -30,7 +30,7 @@ def loop(
 
 
 def causes(ranks: Ranks) -> dict[int, str]:
-    table = measured_steps(ranks).table
+    table = measured_steps(ranks).table.to_frame()
     found = table[table["excess_cause"] != ""]
     return dict(zip(found["step"].tolist(), found["excess_cause"].tolist(), strict=True))
 
@@ -39,17 +39,20 @@ def test_a_step_after_evaluation_is_explained_by_it() -> None:
     ranks = loop({4, 8})
     assert causes(ranks) == {4: "evaluation", 8: "evaluation"}
     steps = measured_steps(ranks)
-    assert steps.table.set_index("step")["excess_ns"].dropna().to_dict() == {4: 6 * MS, 8: 6 * MS}
+    assert steps.table.to_frame().set_index("step")["excess_ns"].dropna().to_dict() == {
+        4: 6 * MS,
+        8: 6 * MS,
+    }
     assert (steps.scalars["steady_count"], steps.scalars["max_ns"]) == (10, 10 * MS)
     # 12 steps: the first begins with its first work, 1 ms late; two of them take 16 ms.
     said = "evaluation every 4 steps: 6.000 ms each, 9.2 % of the loop"
-    assert sentences(notes_on_occasions(steps.table)) == [said]
+    assert sentences(notes_on_occasions(steps.table.to_frame())) == [said]
 
 
 def test_what_does_not_explain_half_of_a_slow_step_leaves_it_slow() -> None:
     ranks = loop({5}, length_ms=2, wait_ms=6)
     assert causes(ranks) == {}
-    assert measured_steps(ranks).table["excess_ns"].tolist()[5] == 6 * MS
+    assert measured_steps(ranks).table.to_frame()["excess_ns"].tolist()[5] == 6 * MS
 
 
 def test_what_costs_no_time_explains_nothing() -> None:
@@ -74,5 +77,5 @@ def test_the_backward_pass_that_evaluates_functions_is_no_evaluation() -> None:
 
 def test_compiling_in_one_step_is_told_with_its_step() -> None:
     steps = measured_steps(loop({7}, length_ms=30, wait_ms=30, name="compile_fx"))
-    (said,) = sentences(notes_on_occasions(steps.table))
+    (said,) = sentences(notes_on_occasions(steps.table.to_frame()))
     assert said == "compiling in step 7: 30.00 ms, 20.1 % of the loop"

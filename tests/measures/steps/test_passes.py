@@ -67,7 +67,7 @@ def known(values):
 
 def test_samples_of_a_step_are_those_that_it_trains_with():
     trace = trace_of(f"d1 {STEP} d2 e d2 e x2 d1 {STEP} x1 d3 e x3")
-    assert measured_steps(Ranks.of(trace)).table["samples_count"].tolist() == [8, 8]
+    assert measured_steps(Ranks.of(trace)).table.to_frame()["samples_count"].tolist() == [8, 8]
 
 
 def test_what_a_thread_fetches_ahead_is_of_the_next_step():
@@ -76,17 +76,17 @@ def test_what_a_thread_fetches_ahead_is_of_the_next_step():
         builder.mark("batch", 10 * place + 5, float(size), domain="traceprof", thread=2)
     add(builder, "f b o f b o f b o", at=20)
     trace = builder.build()
-    table = measured_steps(Ranks.of(trace)).table
+    table = measured_steps(Ranks.of(trace)).table.to_frame()
     assert known(table["samples_count"]) == [18, None, None]
     second = trace.within(TimeWindow(50, 110))
-    assert known(measured_steps(Ranks.of(second)).table["samples_count"]) == [None, None]
+    assert known(measured_steps(Ranks.of(second)).table.to_frame()["samples_count"]) == [None, None]
 
 
 def test_the_rate_of_several_steps_for_each_batch_is_from_batch_to_batch():
     trace = trace_of("d1 f b o f b o d1 f b o f b o d1 f b o f b o d1 f b o x1")
     measured = measured_steps(Ranks.of(trace))
-    assert known(measured.table["samples_count"]) == [8, None, 8, None, 8, None, 8]
-    rates = known(measured.table["samples_per_s"])
+    assert known(measured.table.to_frame()["samples_count"]) == [8, None, 8, None, 8, None, 8]
+    rates = known(measured.table.to_frame()["samples_per_s"])
     assert [rate is None for rate in rates] == [False, True, False, True, False, True, False]
     assert measured.scalars["median_samples_per_s"] == pytest.approx(8 / 70e-9)
 

@@ -40,7 +40,7 @@ def steps_of(builder):
 
 def words_of(text):
     """Return from which to which word each step goes."""
-    table = steps_of(loop(text)).table
+    table = steps_of(loop(text)).table.to_frame()
     return [(start // LENGTH, end // LENGTH) for start, end in plain(table, "start_ns", "end_ns")]
 
 
@@ -114,7 +114,7 @@ def test_phases_inside_the_optimizer_are_of_its_step():
         for at in (10, 40):
             builder.phase("forward", start + at, start + at + 10)
             builder.phase("backward", start + at + 10, start + at + 20)
-    assert plain(steps_of(builder).table, "start_ns", "end_ns") == [(0, 90), (100, 190)]
+    assert plain(steps_of(builder).table.to_frame(), "start_ns", "end_ns") == [(0, 90), (100, 190)]
 
 
 def test_optimizers_inside_the_backward_pass_are_one_step():
@@ -124,7 +124,7 @@ def test_optimizers_inside_the_backward_pass_are_one_step():
         builder.phase("optimizer#2", start + 20, start + 30)
         builder.phase("optimizer", start + 40, start + 50)
     steps = steps_of(builder)
-    assert plain(steps.table, "start_ns", "end_ns") == [(0, 90), (100, 190)]
+    assert plain(steps.table.to_frame(), "start_ns", "end_ns") == [(0, 90), (100, 190)]
     assert steps.source == "recorded phases, 2 optimizers a step"
 
 
@@ -139,7 +139,11 @@ def test_an_optimizer_that_another_one_uses_is_none_of_its_own():
 def test_batches_that_a_thread_fetches_ahead_do_not_cut_steps():
     builder = loop("f b o f b o f b o")
     add(builder, "d d d d", THREAD + 1, at=5)
-    assert plain(steps_of(builder).table, "start_ns", "end_ns") == [(0, 30), (30, 60), (60, 90)]
+    assert plain(steps_of(builder).table.to_frame(), "start_ns", "end_ns") == [
+        (0, 30),
+        (30, 60),
+        (60, 90),
+    ]
 
 
 def test_of_two_threads_that_train_the_one_with_more_steps_counts():
@@ -166,14 +170,14 @@ def test_steps_that_were_asked_for_win():
         builder.phase("step:backward", 20 * number, 20 * number + 20, payload=float(number))
     steps = steps_of(builder)
     assert steps.source == "--step-from backward"
-    assert steps.table["step"].tolist() == [7, 8, 9]
+    assert steps.table.to_frame()["step"].tolist() == [7, 8, 9]
     builder.phase("step.left", 199, 199, payload=9.0)  # the program ended in its midst
-    assert steps_of(builder).table["step"].tolist() == [7, 8]
+    assert steps_of(builder).table.to_frame()["step"].tolist() == [7, 8]
 
 
 def test_the_time_of_the_profiler_is_of_no_step():
     steps = steps_of(loop("f b o p p p f b o"))
-    assert plain(steps.table, "start_ns", "next_ns") == [(0, 30), (60, 90)]
+    assert plain(steps.table.to_frame(), "start_ns", "next_ns") == [(0, 30), (60, 90)]
     assert steps.durations_ns.tolist() == [30, 30]
 
 
@@ -183,6 +187,6 @@ def test_steps_of_a_part_bear_the_numbers_that_they_had():
         builder.phase("forward", at, at + 10, payload=float(number))
         builder.phase("backward", at + 10, at + 20, payload=float(number))
         builder.phase("optimizer", at + 20, at + 30, payload=float(number))
-    assert steps_of(builder).table["step"].tolist() == [0, 1]
+    assert steps_of(builder).table.to_frame()["step"].tolist() == [0, 1]
     builder.phase("traceprof.capture", 0, 130, payload=0.0, kind="start_end")
-    assert steps_of(builder).table["step"].tolist() == [5, 6]
+    assert steps_of(builder).table.to_frame()["step"].tolist() == [5, 6]

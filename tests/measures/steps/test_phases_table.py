@@ -52,7 +52,7 @@ def test_work_in_the_window_of_a_phase_before_it_is_shown() -> None:
 
 
 def test_without_device_work_there_is_no_device_time() -> None:
-    table = run("phases", TraceBuilder().phase("forward", 0, 10).build()).table
+    table = run("phases", TraceBuilder().phase("forward", 0, 10).build()).table.to_frame()
     assert table["phase"].tolist() == ["forward", UNCLAIMED]
     assert "device_ns" not in table
 
@@ -74,7 +74,7 @@ def test_phases_are_exclusive_and_add_up_to_the_window() -> None:
         .build()
         .within(TimeWindow(0, 100))
     )
-    table = run("phases", trace).table
+    table = run("phases", trace).table.to_frame()
     found = dict(zip(table["phase"], table["host_ns"], strict=True))
     assert found == {"forward": 30, "backward": 30, "communication": 20, UNCLAIMED: 20}
     assert table["host_ratio"].tolist() == [0.3, 0.3, 0.2, 0.2]
@@ -89,7 +89,7 @@ def test_the_thread_that_names_the_most_phases_speaks() -> None:
         .range("optimizer", 0, 5, thread=9, process=4)
         .build(span=(0, 100))
     )
-    found = plain(run("phases", trace).table, "process", "phase", "host_ns")
+    found = plain(run("phases", trace).table.to_frame(), "process", "phase", "host_ns")
     assert found == [
         (1, "forward", 30),
         (1, "backward", 10),

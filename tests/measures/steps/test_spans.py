@@ -28,7 +28,9 @@ def lagging(lag_ns: int, n_steps: int = 5) -> TraceBuilder:
 def test_the_parts_of_a_step_are_its_own_however_far_the_device_lags(lag_ns: int) -> None:
     steps = run("steps", lagging(lag_ns).build())
     parts = ("at_ns", "duration_ns", "compute_ns", "exposed_communication_ns", "lag_ns")
-    assert plain(steps.table, *parts) == [(100 * i + lag_ns, 100, 60, 40, lag_ns) for i in range(5)]
+    assert plain(steps.table.to_frame(), *parts) == [
+        (100 * i + lag_ns, 100, 60, 40, lag_ns) for i in range(5)
+    ]
     assert steps.scalars["lag_ns"] == lag_ns
 
 
@@ -42,7 +44,7 @@ def test_the_lag_is_said_where_it_matters() -> None:
 def test_a_step_is_in_a_window_that_holds_its_span() -> None:
     trace = lagging(250).build()
     cut = find_steps(trace.within(TimeWindow(450, 650)))
-    assert plain(cut.table, *SPAN) == [(2, 450, 550, True), (3, 550, 650, True)]
+    assert plain(cut.table.to_frame(), *SPAN) == [(2, 450, 550, True), (3, 550, 650, True)]
 
 
 def test_work_of_autograds_threads_is_the_steps() -> None:
@@ -55,7 +57,10 @@ def test_work_of_autograds_threads_is_the_steps() -> None:
         .kernel("forward", 150, 230, launched_ns=(110, 111))
         .build()
     )
-    assert plain(find_steps(trace).table, *SPAN) == [(0, 20, 150, True), (1, 150, 230, True)]
+    assert plain(find_steps(trace).table.to_frame(), *SPAN) == [
+        (0, 20, 150, True),
+        (1, 150, 230, True),
+    ]
 
 
 def test_work_between_two_steps_lies_in_the_second() -> None:
@@ -68,7 +73,7 @@ def test_work_between_two_steps_lies_in_the_second() -> None:
         .kernel("b", 210, 290, launched_ns=(205, 206))
         .build()
     )
-    table = run("steps", trace).table
+    table = run("steps", trace).table.to_frame()
     assert plain(table, "duration_ns", "compute_ns") == [(50, 50), (190, 140)]
 
 
@@ -77,12 +82,12 @@ def test_where_launches_are_not_known_a_step_is_its_period() -> None:
     for i in range(3):
         builder.step(100 * i, 100 * i + 60, number=i).kernel("gemm", 100 * i + 20, 100 * i + 80)
     result = run("steps", builder.build())
-    assert plain(result.table, "at_ns", "duration_ns", "compute_ns") == [
+    assert plain(result.table.to_frame(), "at_ns", "duration_ns", "compute_ns") == [
         (0, 100, 60),
         (100, 100, 60),
         (200, 60, 40),
     ]
-    assert result.table["device_ns"].isna().all()
+    assert result.table.to_frame()["device_ns"].isna().all()
     assert any("was not recorded" in note.text for note in result.notes)
 
 
@@ -95,7 +100,7 @@ def test_the_spans_of_a_process_follow_one_another() -> None:
             at = 100 * i + int(random.integers(0, 70))
             start = at + int(random.integers(1, 400))
             builder.kernel("gemm", start, start + 30, launched_ns=(at, at + 1))
-    table = find_steps(builder.build()).table
+    table = find_steps(builder.build()).table.to_frame()
     assert table["device_start_ns"].tolist()[1:] == table["device_end_ns"].tolist()[:-1]
     assert (table["device_end_ns"] >= table["device_start_ns"]).all()
 
@@ -106,6 +111,6 @@ def test_a_first_step_cut_by_the_recording_is_not_called_fast() -> None:
         builder.step(100 * i, 100 * i + 100, number=i)
         builder.kernel("gemm", 100 * i + 80, 100 * i + 90, launched_ns=(100 * i, 100 * i + 1))
     steps = measured_steps(Ranks.of(builder.build()))
-    assert steps.table["duration_ns"].tolist() == [10] + [100] * 7
-    assert steps.table["excess_ns"].isna().all()
+    assert steps.table.to_frame()["duration_ns"].tolist() == [10] + [100] * 7
+    assert steps.table.to_frame()["excess_ns"].isna().all()
     assert steps.scalars["warmup_count"] == 0

@@ -49,7 +49,7 @@ EXCESS = ("excess_ns", "grown_part", "grown_part_ns", "grown_phase", "grown_phas
 def test_slow_steps_say_why() -> None:
     # In words: slow by 30.00 ms: idle devices +30.00 ms, data +30.00 ms
     trace = training([20] * 6 + [50] + [20] * 5, data_ms={6: 31}).build()
-    table = run("steps", trace).table
+    table = run("steps", trace).table.to_frame()
     assert plain(table[table["step"] == 6], *EXCESS) == [
         (30 * MS, "idle", 30 * MS, "data", 30 * MS)
     ]
@@ -64,15 +64,15 @@ def test_a_step_that_the_profiler_made_slow_is_no_advice() -> None:
     builder.range("traceprof.window.stop", at + 12 * MS, at + 32 * MS, domain=OWN_DOMAIN)
     builder.overhead("CUPTI buffer flush", at + 30 * MS, at + 40 * MS)
     trace = builder.build()
-    table = run("steps", trace).table
+    table = run("steps", trace).table.to_frame()
     assert table["profiler_ns"].tolist() == [0] * 6 + [28 * MS] + [0] * 5
     # On the devices it is the next step that had to wait for it.
     assert plain(table[table["step"] == 7], "excess_ns", "grown_phase", "grown_phase_ns") == [
         (30 * MS, "profiler", 28 * MS)
     ]
-    assert "slow_steps" not in set(run("findings", trace).table["rule"])
+    assert "slow_steps" not in set(run("findings", trace).table.to_frame()["rule"])
     without = training([20] * 6 + [50] + [20] * 5).build()
-    assert "slow_steps" in set(run("findings", without).table["rule"])
+    assert "slow_steps" in set(run("findings", without).table.to_frame()["rule"])
 
 
 def test_fast_steps_and_unexplained_ones() -> None:
@@ -81,7 +81,7 @@ def test_fast_steps_and_unexplained_ones() -> None:
     for i, duration in enumerate([20] * 5 + [10] + [20] * 6):
         builder.step(at, at + duration, number=i)
         at += duration
-    table = run("steps", builder.build()).table
+    table = run("steps", builder.build()).table.to_frame()
     assert table["excess_ns"][5] == -10
     assert (table["grown_part"][5], table["grown_phase"][5]) == ("", "")
 
@@ -95,7 +95,7 @@ def test_each_process_has_its_own_typical_step() -> None:
             builder.step(start, start + length, number=i, process=process)
             builder.phase("forward", start, start + length - 2, process=process)
             start += length
-    table = run("steps", builder.build()).table
+    table = run("steps", builder.build()).table.to_frame()
     slow = table[table["excess_ns"].notna()]
     assert plain(slow, "process", "step", "excess_ns", "grown_phase", "grown_phase_ns") == [
         (1, 5, 20, "forward", 20),
@@ -106,7 +106,7 @@ def test_each_process_has_its_own_typical_step() -> None:
 def test_warmup_is_marked_and_left_out() -> None:
     result = run("steps", training([500, 300, 20, 20, 20, 20, 20, 20]).build())
     # The device is done with a step 8 ms before the host: the third waits for the slow second.
-    assert result.table["is_warmup"].tolist() == [True, True, True] + [False] * 5
+    assert result.table.to_frame()["is_warmup"].tolist() == [True, True, True] + [False] * 5
     scalars = result.scalars
     assert (scalars["steady_count"], scalars["mean_ns"]) == (5, 20 * MS)
     assert scalars["mean_samples_per_s"] == pytest.approx(1600)
@@ -133,7 +133,7 @@ def test_only_whole_steps_of_a_window_count() -> None:
     assert table["step"].tolist() == [2, 3]
     # Recorded phases make the same steps inside a window as outside.
     none = run("steps", trace.within(TimeWindow(25 * MS, 30 * MS)))
-    assert none.table.empty
+    assert none.table.to_frame().empty
     assert [note.text for note in none.notes] == [
         "no step lies wholly inside the window: choose a larger one"
     ]
@@ -141,7 +141,7 @@ def test_only_whole_steps_of_a_window_count() -> None:
 
 def test_without_steps_it_says_what_to_do() -> None:
     steps = run("steps", TraceBuilder().kernel("gemm", 0, 10).build())
-    assert steps.table.empty
+    assert steps.table.to_frame().empty
     assert [note.text for note in steps.notes] == [
         "no steps are known: record with `traceprof record`, or call traceprof.step()"
     ]
@@ -159,12 +159,12 @@ def test_a_pattern_is_no_step() -> None:
     assert (scalars["is_pattern"], scalars["source"]) == (True, "repeating pattern of kernels")
     assert scalars["warmup_count"] == 0
     assert "trend_ns" not in scalars
-    assert result.table["excess_ns"].isna().all()
-    assert not result.table["is_warmup"].any()
+    assert result.table.to_frame()["excess_ns"].isna().all()
+    assert not result.table.to_frame()["is_warmup"].any()
     assert result.notes[0].text.startswith(
         "no steps are known: these are iterations of a repeating"
     )
-    assert set(result.table["duration_ns"]) == {50, 80}
+    assert set(result.table.to_frame()["duration_ns"]) == {50, 80}
 
 
 def test_a_trend_is_said() -> None:
@@ -198,10 +198,10 @@ def test_the_parts_of_a_step_are_the_breakdown_of_its_window(
         else:
             builder.kernel(["gemm", "ncclDevKernel"][kind], start, start + length, stream=kind)
     trace = builder.build(span=(0, 200))
-    table = run("steps", trace).table
+    table = run("steps", trace).table.to_frame()
     for _, row in table.iterrows():
         window = select(Ranks.of(trace), f"step:{row['step']}").window
-        device = run("breakdown", trace.within(window)).table.iloc[0]
+        device = run("breakdown", trace.within(window)).table.to_frame().iloc[0]
         assert [row[part] for part in DEVICE_PARTS] == [device[part] for part in DEVICE_PARTS]
     assert np.allclose(table[list(DEVICE_PARTS)].sum(axis=1), table["duration_ns"])
 

@@ -65,7 +65,7 @@ def test_lives_are_never_mixed(job):
 
 def test_epochs_are_what_the_program_printed(job, told):
     printed = job[1].epochs
-    table = told.results["epochs"].table
+    table = told.results["epochs"].table.to_frame()
     assert table["epoch"].tolist() == sorted(printed)
     for row in table.itertuples():
         seconds, world = printed[int(row.epoch)]
@@ -77,7 +77,7 @@ def test_epochs_are_what_the_program_printed(job, told):
 def test_the_time_lost_is_what_the_program_printed(job, told):
     printed = job[1]
     # Where the second agent came late, the first one has been alone for a moment.
-    table = told.results["restarts"].table.tail(2)
+    table = told.results["restarts"].table.to_frame().tail(2)
     assert table["epoch"].tolist() == sorted(printed.lost)[-2:]
     for row in table.itertuples():
         assert row.lost_ns / 1e9 == pytest.approx(
@@ -90,16 +90,19 @@ def test_the_time_lost_is_what_the_program_printed(job, told):
     sizes = zip(table["ranks_before_count"], table["ranks_after_count"], strict=True)
     assert list(sizes) == [(2, 1), (1, 2)]
     assert table["why"].tolist() == ["a rank failed", "nodes came"]
-    timeline = told.results[TIMELINE_NAME].table
+    timeline = told.results[TIMELINE_NAME].table.to_frame()
     assert {"agents meet", "membership change", "rank killed", "epoch"} <= set(timeline["what"])
 
 
 def test_epochs_and_lost_time_are_the_whole(job, told):
-    epochs, restarts = told.results["epochs"].table, told.results["restarts"].table
+    epochs, restarts = (
+        told.results["epochs"].table.to_frame(),
+        told.results["restarts"].table.to_frame(),
+    )
     restarts = restarts[restarts["epoch"].isin(job[1].lost)]
     whole_s = (
         epochs["duration_ns"].sum() - epochs["lost_ns"].sum() + restarts["lost_ns"].sum()
     ) / 1e9
     assert whole_s == pytest.approx(job[1].total_s, rel=0.02, abs=2 * SLACK_S)
-    parts = told.results["parts"].table.set_index("part")["duration_ns"]
+    parts = told.results["parts"].table.to_frame().set_index("part")["duration_ns"]
     assert parts.drop("total").sum() == pytest.approx(parts["total"])

@@ -31,7 +31,7 @@ from traceprof.recording.recorders.nsys.report import convert_qdstrm
 
 
 def n_work(recorded):
-    return int((recorded.trace.ranges["name"] == "work").sum())
+    return int((recorded.trace.ranges.to_frame()["name"] == "work").sum())
 
 
 def start_recorder(path, tool, how, **environment):
@@ -104,7 +104,7 @@ def test_one_of_two_ranks_dies(tmp_path, tool):
     command = ["sh", "-c", both, "sh", *NAMED_STEPS]
     recorded = record(tmp_path / "run.sqlite", command, "--with", tool)
     assert recorded.done.returncode == 137
-    processes = recorded.trace.processes
+    processes = recorded.trace.processes.to_frame()
     assert sorted(processes.loc[processes["rank"] >= 0, "rank"]) == [0, 1]
     assert n_work(recorded) == 6
 
@@ -118,7 +118,7 @@ def test_a_second_interrupt_terminates_a_program_that_ignores_the_first(tmp_path
     recorder.send_signal(signal.SIGINT)
     _, said = recorder.communicate(timeout=60)
     assert recorder.returncode == 128 + signal.SIGTERM, said
-    assert (open_trace(tmp_path / "run.sqlite").ranges["name"] == "work").sum() == 3
+    assert (open_trace(tmp_path / "run.sqlite").ranges.to_frame()["name"] == "work").sum() == 3
 
 
 @pytest.mark.torch
@@ -145,7 +145,7 @@ def test_a_rank_of_torchrun_that_is_killed_takes_the_others_with_it(tmp_path, to
     recorded = record(tmp_path, command, "-o", f"{folder}/", "--with", tool)
     assert recorded.done.returncode == 1, recorded.done.stderr
     for rank in (0, 1):
-        ranges = open_trace(folder / f"rank{rank}.sqlite").ranges
+        ranges = open_trace(folder / f"rank{rank}.sqlite").ranges.to_frame()
         assert (ranges["name"] == "work").sum() >= 20
 
 
@@ -234,7 +234,7 @@ def test_nsys_without_its_importer_leaves_the_stream_for_another_machine(tmp_pat
     stream = tmp_path / "run.qdstrm"
     assert f"it is kept: {stream}" in recorded.done.stderr
     report = convert_qdstrm(require("nsys"), stream)  # elsewhere, where it is not hidden
-    assert (open_trace(report).ranges["name"] == "work").sum() == 3
+    assert (open_trace(report).ranges.to_frame()["name"] == "work").sum() == 3
 
 
 @pytest.mark.nsys
@@ -249,7 +249,7 @@ def test_nsys_that_is_stopped_is_killed_once_the_program_has_ended(tmp_path):
     assert "the program's exit code may be lost" in said
     assert "without it" not in said
     assert recorder.returncode == 3  # what nsys started the program with knows
-    assert (open_trace(tmp_path / "run.sqlite").ranges["name"] == "work").sum() == 4
+    assert (open_trace(tmp_path / "run.sqlite").ranges.to_frame()["name"] == "work").sum() == 4
 
 
 @pytest.mark.nsys
@@ -274,7 +274,7 @@ def test_nsys_killed_in_the_middle_leaves_program_and_trace_whole(tmp_path, is_s
     _, said = recorder.communicate(timeout=60)
     assert f"{'went' if is_seen_late else 'goes'} on without it" in first + said
     assert recorder.returncode == 3, said
-    assert (open_trace(tmp_path / "run.sqlite").ranges["name"] == "work").sum() == 4
+    assert (open_trace(tmp_path / "run.sqlite").ranges.to_frame()["name"] == "work").sum() == 4
     left = [pid for pid in all_pids() if session.group().partition(b"=")[2] in command_of(pid)]
     assert left == []
 

@@ -28,10 +28,10 @@ def test_two_ranks_under_it_are_two_files_with_every_range(tmp_path):
     ]
     for member in open_run([tmp_path / "run"]):
         assert member.trace.info.profiler.startswith("NVIDIA Nsight Systems 2023.4")
-        found = counts(member.trace.ranges)
+        found = counts(member.trace.ranges.to_frame())
         for phase in ("backward", "optimizer", "zero_grad", "step"):
             assert found[phase] == N_STEPS, phase
-        calls = member.trace.collectives
+        calls = member.trace.collectives.to_frame()
         reduced = calls[calls["op"] == "all_reduce"]
         assert int(reduced["n_bytes"].sum()) == N_STEPS * PARAMETER_BYTES
 

@@ -33,24 +33,30 @@ def case(odd):
 
 def part_of(trace, name):
     """Return the part of the trace inside the range ``name``."""
-    (span,) = trace.ranges.loc[trace.ranges["name"] == name, ["start_ns", "end_ns"]].to_numpy()
+    (span,) = (
+        trace.ranges.to_frame()
+        .loc[trace.ranges.to_frame()["name"] == name, ["start_ns", "end_ns"]]
+        .to_numpy()
+    )
     return trace.within(TimeWindow(*map(int, span)))
 
 
 def count(trace, name):
     """Return how many ranges of that name start inside the window of ``trace``."""
-    ranges = trace.ranges[trace.ranges["name"] == name]
+    ranges = trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == name]
     return int((ranges["start_ns"] > trace.span.start_ns).sum())
 
 
 def count_steps(trace):
     """Return how many steps of the recording start inside the window of ``trace``."""
-    return int(trace.span.holds(find_steps(trace.whole).table["start_ns"].to_numpy()).sum())
+    return int(
+        trace.span.holds(find_steps(trace.whole).table.to_frame()["start_ns"].to_numpy()).sum()
+    )
 
 
 def test_data_loading_processes_of_every_kind_stay_silent(case):
     trace = case("workers")
-    assert trace.ranges["process"].nunique() == 1
+    assert trace.ranges.to_frame()["process"].nunique() == 1
     assert count(trace, "data") == 3 * (N_STEPS + 1)
     assert count(trace, "step") == 3 * N_STEPS
 
@@ -69,7 +75,7 @@ def test_validation_is_no_training_step(case):
 
 def test_two_optimizers_per_batch_are_one_step(case):
     trace = case("adversarial")
-    names = trace.ranges["name"].astype(str)
+    names = trace.ranges.to_frame()["name"].astype(str)
     assert names.str.startswith("optimizer").sum() == 2 * N_STEPS
     assert names[names.str.startswith("optimizer")].nunique() == 2
     assert count(trace, "step") == count_steps(trace) == N_STEPS
@@ -91,7 +97,7 @@ def test_layers_have_ranges_with_their_names(case):
 
 
 def test_layers_have_ranges_in_the_backward_pass_one_after_another(case):
-    ranges = case("attributes").ranges
+    ranges = case("attributes").ranges.to_frame()
     names = ranges["name"].astype(str)
     backward = ranges[names == "backward"]
     layers = ranges[names.str.startswith("layer.backward:")]
@@ -114,7 +120,7 @@ def test_compiled_models_stay_one_graph(odd, case):
 
 def test_the_programs_own_profiler_sees_everything(odd, case):
     assert f"own steps {N_STEPS}\n" in odd.done.stdout
-    assert (case("own_profiler").marks["name"] == "traceprof.window.ceded").sum() == 1
+    assert (case("own_profiler").marks.to_frame()["name"] == "traceprof.window.ceded").sum() == 1
 
 
 def test_a_trainer_that_is_forked_is_recorded(tmp_path):
@@ -123,6 +129,6 @@ def test_a_trainer_that_is_forked_is_recorded(tmp_path):
     recorded = record(tmp_path / "run.sqlite", command, "--with", "torch")
     assert recorded.done.returncode == 0, recorded.done.stderr
     # The hooks wake up with the first backward pass.
-    assert (recorded.trace.ranges["name"] == "backward").sum() == N_STEPS
-    assert (recorded.trace.ranges["name"] == "optimizer").sum() == N_STEPS
-    assert (recorded.trace.ranges["name"] == "forward").sum() == N_STEPS - 1
+    assert (recorded.trace.ranges.to_frame()["name"] == "backward").sum() == N_STEPS
+    assert (recorded.trace.ranges.to_frame()["name"] == "optimizer").sum() == N_STEPS
+    assert (recorded.trace.ranges.to_frame()["name"] == "forward").sum() == N_STEPS - 1

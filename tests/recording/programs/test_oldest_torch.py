@@ -40,22 +40,28 @@ def test_steps_phases_layers_and_operators(tmp_path):
         python, tmp_path / "run.sqlite", program, "--with", "torch", "--layers", "2"
     )
     trace = recorded.trace
-    found = counts(trace.ranges)
+    found = counts(trace.ranges.to_frame())
     for phase in ("backward", "optimizer", "zero_grad", "step", "layer:blocks.1:ResidualBlock"):
         assert found[phase] == N_STEPS, phase
     assert found["layer.backward:blocks.1:ResidualBlock"] == N_STEPS
     assert found["data"] == N_STEPS + 1
-    batches = trace.marks[trace.marks["name"] == "batch"]
+    batches = trace.marks.to_frame()[trace.marks.to_frame()["name"] == "batch"]
     assert batches["payload"].tolist() == [BATCH] * N_STEPS
-    assert_agrees(trace, int(trace.ranges["process"].iloc[0]), recorded, BATCH)
-    optimizer = trace.ranges[trace.ranges["name"] == "optimizer"]
-    inner = trace.host_ops[trace.host_ops["name"] == "Optimizer.step#SGD.step"]
+    assert_agrees(trace, int(trace.ranges.to_frame()["process"].iloc[0]), recorded, BATCH)
+    optimizer = trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == "optimizer"]
+    inner = trace.host_ops.to_frame()[
+        trace.host_ops.to_frame()["name"] == "Optimizer.step#SGD.step"
+    ]
     assert len(inner) >= 2
     slack_ns = 1_000  # this torch writes times in microseconds
     for start, end in zip(inner["start_ns"], inner["end_ns"], strict=True):
         starts, ends = optimizer["start_ns"] - slack_ns, optimizer["end_ns"] + slack_ns
         assert ((starts <= start) & (ends >= end)).sum() == 1
-    facts = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
+    facts = dict(
+        zip(
+            trace.environment.to_frame()["name"], trace.environment.to_frame()["value"], strict=True
+        )
+    )
     assert facts["torch"].startswith("2.1.2")
     if "+cu121" in facts["torch"]:  # a build for CUDA tells its versions without a GPU, too
         versions = {name: facts[name] for name in ("cuda", "cudnn", "nccl")}
@@ -72,14 +78,14 @@ def test_two_ranks_and_their_collectives(tmp_path, tool):
     command = [*DDP[1:3], "--standalone", *DDP[3:]]
     recorded = record_with(python, tmp_path / "run.sqlite", command, "--with", tool)
     trace = recorded.trace
-    ranks = trace.processes[trace.processes["rank"] >= 0]
+    ranks = trace.processes.to_frame()[trace.processes.to_frame()["rank"] >= 0]
     assert sorted(ranks["rank"]) == [0, 1]
     for pid in ranks["process"]:
-        ranges = trace.ranges[trace.ranges["process"] == pid]
+        ranges = trace.ranges.to_frame()[trace.ranges.to_frame()["process"] == pid]
         found = counts(ranges)
         for phase in ("backward", "optimizer", "zero_grad", "step"):
             assert found[phase] == N_STEPS, phase
-        calls = trace.collectives[trace.collectives["process"] == pid]
+        calls = trace.collectives.to_frame()[trace.collectives.to_frame()["process"] == pid]
         reduced = calls[calls["op"] == "all_reduce"]
         assert len(reduced) == found["comm:allreduce"] == found["comm.async:allreduce"]
         assert set(reduced["backend"]) == {"gloo"}
@@ -112,5 +118,5 @@ def test_compiling_exporting_and_the_programs_own_profiler_work_as_without_us(tm
         "3",
     )
     assert recorded.done.stdout == "graphs 1\nexported\nown steps 4\n"
-    assert counts(recorded.trace.ranges)["step"] == 3 * 4
-    assert (recorded.trace.marks["name"] == "traceprof.window.ceded").sum() == 1
+    assert counts(recorded.trace.ranges.to_frame())["step"] == 3 * 4
+    assert (recorded.trace.marks.to_frame()["name"] == "traceprof.window.ceded").sum() == 1

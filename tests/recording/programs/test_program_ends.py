@@ -29,7 +29,7 @@ def test_exit_code_and_ranges_survive(tmp_path, tool, how, code):
         require("nsys")
     recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, how], "--with", tool)
     assert recorded.done.returncode == code, recorded.done.stderr
-    ranges = recorded.trace.ranges
+    ranges = recorded.trace.ranges.to_frame()
     assert (ranges["name"] == "work").sum() == 3
     assert (ranges["name"] == "user_step").sum() == 3
     assert ranges.loc[ranges["name"] == "user_step", "payload"].tolist() == [0, 1, 2]
@@ -37,16 +37,20 @@ def test_exit_code_and_ranges_survive(tmp_path, tool, how, code):
 
 def test_metrics_and_batches_are_on_the_same_clock(tmp_path):
     trace = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "0"], "--with", "torch").trace
-    loss = trace.samples[trace.samples["metric"] == "loss"]
+    loss = trace.samples.to_frame()[trace.samples.to_frame()["metric"] == "loss"]
     assert loss["value"].tolist() == [1, 0.5, 1 / 3]
-    batches = trace.marks[trace.marks["name"] == "batch"]
+    batches = trace.marks.to_frame()[trace.marks.to_frame()["name"] == "batch"]
     assert batches["payload"].tolist() == [8, 8, 8]
-    steps = trace.ranges[trace.ranges["name"] == "user_step"]
+    steps = trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == "user_step"]
     for step_end, time, next_start in zip(
         steps["end_ns"], loss["start_ns"], [*steps["start_ns"][1:], trace.span.end_ns], strict=True
     ):
         assert step_end <= time <= next_start
-    (epoch,) = trace.ranges.loc[trace.ranges["name"] == "epoch", ["start_ns", "end_ns"]].to_numpy()
+    (epoch,) = (
+        trace.ranges.to_frame()
+        .loc[trace.ranges.to_frame()["name"] == "epoch", ["start_ns", "end_ns"]]
+        .to_numpy()
+    )
     assert epoch[0] <= steps["start_ns"].min() < steps["end_ns"].max() <= epoch[1]
 
 
@@ -56,7 +60,7 @@ def test_a_forked_process_has_events_of_its_own(tmp_path, tool):
         require("nsys")
     recorded = record(tmp_path / "run.sqlite", [*NAMED_STEPS, "fork"], "--with", tool)
     assert recorded.done.returncode == 0, recorded.done.stderr
-    work = recorded.trace.ranges[recorded.trace.ranges["name"] == "work"]
+    work = recorded.trace.ranges.to_frame()[recorded.trace.ranges.to_frame()["name"] == "work"]
     assert sorted(work["process"].value_counts()) == [1, 3]
 
 
@@ -82,7 +86,7 @@ def test_signals_reach_the_program_and_leave_a_trace(tmp_path, tool, number):
     recorder.send_signal(number)
     _, said = recorder.communicate(timeout=60)
     assert recorder.returncode == 128 + number, said
-    assert (open_trace(path).ranges["name"] == "work").sum() == 3
+    assert (open_trace(path).ranges.to_frame()["name"] == "work").sum() == 3
 
 
 SAVES_AT_THE_END = """
@@ -123,7 +127,7 @@ def test_what_a_program_does_after_a_signal_is_recorded_and_its_end_believed(
     recorder.send_signal(number)
     out, said = recorder.communicate(timeout=60)
     assert (recorder.returncode, out) == (0, "1\n"), said
-    assert (open_trace(path).ranges["name"] == "saving").sum() == 20
+    assert (open_trace(path).ranges.to_frame()["name"] == "saving").sum() == 20
     assert "nsys has ended before" not in said
     assert "not all ranges" not in said
 
@@ -148,10 +152,10 @@ def test_of_a_program_without_torch_that_names_nothing_the_machine_is_recorded(t
     assert recorded.done.returncode == 3
     said = "recorded samples of the machine and nothing else with torch: "
     assert said + f"{recorded.path} (the program ended with exit code 3)" in recorded.done.stderr
-    samples = recorded.trace.samples
+    samples = recorded.trace.samples.to_frame()
     seconds = samples.loc[samples["metric"] == "cpu_seconds", "value"]
     assert 1 <= seconds.max() < 2
-    assert recorded.trace.ranges.empty
+    assert recorded.trace.ranges.to_frame().empty
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -228,7 +232,7 @@ def test_no_secret_is_in_the_names_of_ranges(tmp_path, tool):
     for secret in ("hunter2secret", "rangesecret7"):
         assert secret.encode() not in recorded.path.read_bytes()
         assert secret not in recorded.done.stderr
-    names = set(recorded.trace.ranges["name"])
+    names = set(recorded.trace.ranges.to_frame()["name"])
     assert {"login password=***", "pull with ***", "pull"} <= names
 
 
@@ -248,7 +252,7 @@ def test_no_secret_of_command_line_or_environment_is_in_the_trace(tmp_path, tool
     data = recorded.path.read_bytes()
     assert b"hunter2secret" not in data
     assert b"envsecret77" not in data
-    environment = recorded.trace.environment
+    environment = recorded.trace.environment.to_frame()
     assert environment.loc[environment["name"] == "env.NCCL_X", "value"].tolist() == ["seen8"]
     assert environment.loc[environment["name"] == "command", "value"].item().endswith("***")
 
@@ -260,8 +264,8 @@ def test_arguments_that_are_no_text_stop_nothing(tmp_path, tool):
     command = [*NAMED_STEPS, "0", os.fsdecode(b"bad\xff<b>")]
     recorded = record(tmp_path / "run.sqlite", command, "--with", tool)
     assert recorded.done.returncode == 0, recorded.done.stderr
-    assert (recorded.trace.ranges["name"] == "work").sum() == 3
-    assert "bad\ufffd" in "".join(recorded.trace.environment["value"])
+    assert (recorded.trace.ranges.to_frame()["name"] == "work").sum() == 3
+    assert "bad\ufffd" in "".join(recorded.trace.environment.to_frame()["value"])
 
 
 @pytest.mark.torch
@@ -288,7 +292,7 @@ def test_a_rank_that_ends_before_its_collective_does_is_not_aborted(tmp_path, to
     command = [*TORCHRUN, str(program), str(tmp_path / "there")]
     recorded = record(tmp_path / "run.sqlite", command, "--with", tool)
     assert recorded.done.returncode == 0, recorded.done.stderr
-    calls = recorded.trace.collectives
+    calls = recorded.trace.collectives.to_frame()
     assert calls["op"].tolist() == ["all_reduce"] * 2
     # The rank that came first was in it until the other one had come.
     assert (calls["end_ns"] - calls["start_ns"]).max() > 1_500_000_000

@@ -184,7 +184,9 @@ def test_a_node_that_was_lost_under_nsys_has_the_same_ranges_by_the_hooks(under_
 
 def ranges_and_marks_of(trace):
     """Return what was named, without times; nsys has marks that tell its clock by ours."""
-    marks = trace.marks[trace.marks["name"] != "clock"]
+    marks = trace.marks.to_frame()[trace.marks.to_frame()["name"] != "clock"]
     columns = ["name", "payload", "domain", "process", "thread"]
-    both = [frame[columns].astype(str).to_numpy().tolist() for frame in (marks, trace.ranges)]
+    both = [
+        frame[columns].astype(str).to_numpy().tolist() for frame in (marks, trace.ranges.to_frame())
+    ]
     return [*both[0], *both[1]]

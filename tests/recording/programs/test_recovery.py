@@ -74,7 +74,7 @@ def wait_for_samples(folder):
 
 
 def n_work(path):
-    return int((open_trace(path).ranges["name"] == "work").sum())
+    return int((open_trace(path).ranges.to_frame()["name"] == "work").sum())
 
 
 @pytest.mark.parametrize("tool", TOOLS)
@@ -96,8 +96,8 @@ def test_a_recorder_that_is_killed_while_the_program_goes_on(tmp_path, tool):
     trace = open_trace(tmp_path / "run.sqlite")
     assert n_work(tmp_path / "run.sqlite") == 4
     assert {"processes", "samples", "environment"} <= trace.recorded
-    assert trace.samples["metric"].tolist().count("loss") == 3
-    assert len(trace.samples) > 3  # and those of the machine
+    assert trace.samples.to_frame()["metric"].tolist().count("loss") == 3
+    assert len(trace.samples.to_frame()) > 3  # and those of the machine
     if tool == "nsys":
         assert "nsys" in trace.info.profiler.lower() or "Nsight" in trace.info.profiler
 
@@ -191,7 +191,7 @@ def test_a_second_signal_says_where_everything_is(tmp_path, gathering):
     done = traceprof(tmp_path, "recover", pipe.parent)
     assert done.returncode == 0, done.stderr
     assert n_work(tmp_path / "run.sqlite") == 3
-    assert (open_trace(tmp_path / "run.sqlite").processes["rank"] == -1).all()
+    assert (open_trace(tmp_path / "run.sqlite").processes.to_frame()["rank"] == -1).all()
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def forward_only(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 def test_one_and_two_ranks(one_rank: Recorded, ddp_with_torch: Recorded) -> None:
     runs = [summarise(open_run([one.path])) for one in (one_rank, ddp_with_torch)]
     result = scaling(runs).results["scaling"]
-    first, second = result.table.to_dict("records")
+    first, second = result.table.to_frame().to_dict("records")
     assert (first["devices_count"], second["devices_count"]) == (1, 2)
     assert (first["global_batch_count"], second["global_batch_count"]) == (BATCH, 2 * BATCH)
     assert (second["scaling"], second["ranks"]) == ("weak", "synchronised")
@@ -58,7 +58,7 @@ def test_nodes_forward_and_both(forward_only: Recorded, ddp_with_torch: Recorded
     paths = {"forward": forward_only.path, "both": ddp_with_torch.path}
     rounds = [one for name in paths for one in iterations_of_run(open_run([paths[name]]), name)]
     found = nodes(rounds)
-    rows = found.results["nodes"].table.to_dict("records")
+    rows = found.results["nodes"].table.to_frame().to_dict("records")
     assert [(row["run"], row["rank"], row["mode"], row["ranks"]) for row in rows] == [
         ("forward", "0", "forward", "independent"),
         ("forward", "1", "forward", "independent"),

@@ -28,7 +28,7 @@ def test_every_step_reduces_the_gradients_and_the_loopback_carries_them(ddp) -> 
     assert set(by_step) == {PARAMETER_BYTES}
     # Every all-reduce has its partner on the other rank.
     assert (reduced["match"] >= 0).all()
-    assert (matches.table["members"] == 2).all()
+    assert (matches.table.to_frame()["members"] == 2).all()
 
     # Two ranks in a ring send 2 (n-1)/n = 1 times what they hand in, each, plus headers. Other
     # programs use the loopback, too, but nobody else the sockets of these processes.
@@ -39,7 +39,7 @@ def test_every_step_reduces_the_gradients_and_the_loopback_carries_them(ddp) -> 
         if row.direction == "sent"
     }
     assert sent["nic:lo"].size_bytes >= handed_in
-    ranks = trace.processes.loc[trace.processes["rank"] >= 0, "process"]
+    ranks = trace.processes.to_frame().loc[trace.processes.to_frame()["rank"] >= 0, "process"]
     sockets = [sent[name] for process in ranks if (name := f"process:{process}") in sent]
     assert sum(row.size_bytes for row in sockets) <= 1.2 * handed_in
 
@@ -60,7 +60,7 @@ def test_messages_of_a_pipeline_find_their_other_end(pipeline) -> None:
     # A receive ends after its send began: what is timed is the message, not the call.
     messages = find_messages(Ranks.of(pipeline.trace))
     assert (messages["recv_end_ns"] > messages["send_start_ns"]).all()
-    table = find_matches(Ranks.of(pipeline.trace)).table
+    table = find_matches(Ranks.of(pipeline.trace)).table.to_frame()
     together = table[table["op"] == "all_reduce"]
     assert together["members"].tolist() == [3] * steps
     assert set(together["matched_by"]) == {"number"}

@@ -22,7 +22,7 @@ def seconds_between_steps(trace, pid):
 
     It does so after the optimizer's step, and so after what the recorder does there.
     """
-    ranges = trace.ranges[trace.ranges["process"] == pid]
+    ranges = trace.ranges.to_frame()[trace.ranges.to_frame()["process"] == pid]
     fetched = ranges.loc[ranges["name"] == "data", "start_ns"].tolist()
     own = ranges["name"].isin(["optimizer", "traceprof.window.start", "traceprof.window.stop"])
     ends = ranges.loc[own, "end_ns"]
@@ -42,7 +42,7 @@ def assert_agrees(trace, pid, recorded, samples_per_step):
 
 
 def test_every_phase_of_every_step_is_there(cnn):
-    ranges = counts(cnn.trace.ranges)
+    ranges = counts(cnn.trace.ranges.to_frame())
     for phase in ("backward", "optimizer", "zero_grad", "step"):
         assert ranges[phase] == N_STEPS, phase
     assert ranges["forward"] == 2 * N_STEPS  # the model and the loss
@@ -50,18 +50,18 @@ def test_every_phase_of_every_step_is_there(cnn):
 
 
 def test_ranges_are_in_our_domain_with_the_number_of_the_step(cnn):
-    steps = cnn.trace.ranges[cnn.trace.ranges["name"] == "step"]
+    steps = cnn.trace.ranges.to_frame()[cnn.trace.ranges.to_frame()["name"] == "step"]
     assert set(steps["domain"]) == {"traceprof"}
     assert steps["payload"].tolist() == list(range(N_STEPS))
 
 
 def test_batches_are_marked_with_their_size(cnn):
-    batches = cnn.trace.marks[cnn.trace.marks["name"] == "batch"]
+    batches = cnn.trace.marks.to_frame()[cnn.trace.marks.to_frame()["name"] == "batch"]
     assert batches["payload"].tolist() == [BATCH] * N_STEPS
 
 
 def test_throughput_is_what_the_program_printed(cnn):
-    pid = int(cnn.trace.ranges["process"].iloc[0])
+    pid = int(cnn.trace.ranges.to_frame()["process"].iloc[0])
     assert_agrees(cnn.trace, pid, cnn, BATCH)
 
 
@@ -75,17 +75,19 @@ def test_the_output_of_the_program_is_all_that_is_on_stdout(cnn):
 def test_operators_are_there_with_the_embedded_recorder(cnn_with_torch):
     trace = cnn_with_torch.trace
     assert "host_ops" in trace.recorded
-    names = set(trace.host_ops["name"])
+    names = set(trace.host_ops.to_frame()["name"])
     assert {"aten::convolution_backward", "Optimizer.step#SGD.step"} <= names
-    optimizer = trace.ranges[trace.ranges["name"] == "optimizer"]
-    inner = trace.host_ops[trace.host_ops["name"] == "Optimizer.step#SGD.step"]
+    optimizer = trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == "optimizer"]
+    inner = trace.host_ops.to_frame()[
+        trace.host_ops.to_frame()["name"] == "Optimizer.step#SGD.step"
+    ]
     for start, end in zip(inner["start_ns"], inner["end_ns"], strict=True):
         encloses = (optimizer["start_ns"] <= start) & (optimizer["end_ns"] >= end)
         assert encloses.sum() == 1
 
 
 def test_the_first_window_is_a_trial_of_two_steps(cnn_with_torch):
-    ranges = cnn_with_torch.trace.ranges
+    ranges = cnn_with_torch.trace.ranges.to_frame()
     windows = ranges[ranges["name"] == "traceprof.window"]
     ends = ranges.loc[ranges["name"] == "optimizer", "end_ns"]
     n_steps = [
@@ -114,7 +116,7 @@ def test_no_environment_is_left_in_what_nsys_exported(cnn_with_nsys):
 
 @pytest.mark.nsys
 def test_the_clocks_agree_under_nsys(cnn_with_nsys):
-    marks = cnn_with_nsys.trace.marks
+    marks = cnn_with_nsys.trace.marks.to_frame()
     clock = marks[marks["name"] == "clock"]
     assert len(clock) >= 2
     wall = clock["start_ns"] + cnn_with_nsys.trace.info.utc_epoch_ns
@@ -125,15 +127,15 @@ def test_the_clocks_agree_under_nsys(cnn_with_nsys):
 
 def test_both_ranks_are_there_with_their_collectives(ddp):
     trace = ddp.trace
-    ranks = trace.processes[trace.processes["rank"] >= 0]
+    ranks = trace.processes.to_frame()[trace.processes.to_frame()["rank"] >= 0]
     assert sorted(ranks["rank"]) == [0, 1]
     assert set(ranks["world_size"]) == {2}
     for pid in ranks["process"]:
-        ranges = trace.ranges[trace.ranges["process"] == pid]
+        ranges = trace.ranges.to_frame()[trace.ranges.to_frame()["process"] == pid]
         found = counts(ranges)
         for phase in ("backward", "optimizer", "zero_grad", "step"):
             assert found[phase] == N_STEPS, phase
-        calls = trace.collectives[trace.collectives["process"] == pid]
+        calls = trace.collectives.to_frame()[trace.collectives.to_frame()["process"] == pid]
         reduced = calls[calls["op"] == "all_reduce"]
         assert len(reduced) == found["comm:allreduce"] >= N_STEPS
         assert set(reduced["dtype"]) == {"float32"}
@@ -144,9 +146,11 @@ def test_both_ranks_are_there_with_their_collectives(ddp):
 
 def test_every_step_reduces_the_bytes_of_all_parameters(ddp):
     trace = ddp.trace
-    steps = trace.ranges[trace.ranges["name"] == "step"]
-    reduced = trace.collectives[trace.collectives["op"] == "all_reduce"]
-    pid = int(trace.processes.loc[trace.processes["rank"] == 0, "process"].iloc[0])
+    steps = trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == "step"]
+    reduced = trace.collectives.to_frame()[trace.collectives.to_frame()["op"] == "all_reduce"]
+    pid = int(
+        trace.processes.to_frame().loc[trace.processes.to_frame()["rank"] == 0, "process"].iloc[0]
+    )
     steps = steps[steps["process"] == pid]
     reduced = reduced[reduced["process"] == pid]
     n_bytes = [
@@ -164,7 +168,7 @@ PARAMETER_BYTES = 4 * (
 
 
 def test_throughput_of_two_ranks_is_what_the_program_printed(ddp):
-    processes = ddp.trace.processes
+    processes = ddp.trace.processes.to_frame()
     pid = int(processes.loc[processes["rank"] == 0, "process"].iloc[0])
     assert_agrees(ddp.trace, pid, ddp, 2 * BATCH)
 

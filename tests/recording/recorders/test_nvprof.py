@@ -48,18 +48,18 @@ def test_profiles_of_processes_are_put_on_the_clock_of_the_hooks():
         builder.range("forward", 1, 2, domain="traceprof").range("theirs", 3, 4)
         info = TraceInfo(profiler="nvprof", utc_epoch_ns=epoch_ns)
         trace = builder.build()
-        tables = {name: trace.table(name) for name in ("kernels", "ranges")}
+        tables = {name: trace.table(name).to_frame() for name in ("kernels", "ranges")}
         return ProcessProfile(pid, make_trace(info, tables, tables))
 
     profiles = [profile(5, EPOCH + 100), profile(6, EPOCH + 1000)]
     assert first_of_profiles(profiles) == EPOCH + 100
     assert first_of_profiles([]) is None
     whole = with_profiles(hooks, profiles)
-    assert whole.kernels[["start_ns", "end_ns", "process"]].to_numpy().tolist() == [
+    assert whole.kernels.to_frame()[["start_ns", "end_ns", "process"]].to_numpy().tolist() == [
         [110, 120, 5],
         [1010, 1020, 6],
     ]
-    assert whole.ranges["name"].tolist() == ["", "theirs", "theirs"]
+    assert whole.ranges.to_frame()["name"].tolist() == ["", "theirs", "theirs"]
     assert whole.recorded == {"ranges", "kernels"}
     assert whole.info.profiler == "nvprof"
 
@@ -85,6 +85,6 @@ def test_a_program_under_nvprof_keeps_its_exit_code_and_gets_one_file(
     recording = record_with(RECORDER, request)
     assert recording.exit_code == 3
     trace = open_trace(tmp_path / "run.sqlite")
-    assert len(trace.kernels) == len(open_trace(profile).kernels) > 0
-    assert (trace.ranges["name"] == "work").sum() == 3
+    assert len(trace.kernels.to_frame()) == len(open_trace(profile).kernels.to_frame()) > 0
+    assert (trace.ranges.to_frame()["name"] == "work").sum() == 3
     assert shutil.which("nvprof") == str(fake)

@@ -30,7 +30,7 @@ def test_a_recorder_is_one_module_and_a_line(monkeypatch, tmp_path):
     assert done.exit_code == 3
     assert "the fake was here" in done.stderr
     assert f"with fake: {path}" in done.stderr
-    assert (open_trace(path).ranges["name"] == "work").sum() == 3
+    assert (open_trace(path).ranges.to_frame()["name"] == "work").sum() == 3
 
 
 def test_every_module_with_a_recorder_is_registered():

@@ -57,8 +57,10 @@ def recorded_with(tool, folder, command, *options, prefix=()):
 def hold_against_truth(recorded: Recorded) -> None:
     trace = recorded.trace
     told = truths(recorded.done.stdout)
-    ranks = dict(zip(trace.processes["rank"], trace.processes["process"], strict=True))
-    trained = find_steps(trace).table["process"].unique()
+    ranks = dict(
+        zip(trace.processes.to_frame()["rank"], trace.processes.to_frame()["process"], strict=True)
+    )
+    trained = find_steps(trace).table.to_frame()["process"].unique()
     assert len(trained) == len(told)
     for one in told:
         check(one, trace, int(ranks[one.rank] if len(told) > 1 else trained[0]))
@@ -76,7 +78,7 @@ def record_loops(tool, folder):
     command = ["sh", "-c", one_by_one, *program("shapes"), *LOOPS]
     recorded = recorded_with(tool, folder, command, "-o", f"{folder}/run/")
     traces = [open_trace(path) for path in (folder / "run").glob("*.sqlite")]
-    traces.sort(key=lambda trace: int(trace.ranges["start_ns"].min()))
+    traces.sort(key=lambda trace: int(trace.ranges.to_frame()["start_ns"].min()))
     told = truths(recorded.done.stdout)
     return dict(zip(LOOPS, zip(told, traces, strict=True), strict=True))
 
@@ -95,7 +97,7 @@ def loops_with_nsys(tmp_path_factory):
 @pytest.mark.parametrize(("name", "source"), LOOPS.items())
 def test_loops_of_torch(name, source, recorder, request):
     told, trace = request.getfixturevalue(f"loops_with_{recorder}")[name]
-    (process,) = find_steps(trace).table["process"].unique()
+    (process,) = find_steps(trace).table.to_frame()["process"].unique()
     check(told, trace, int(process))
     assert find_steps(trace).source == source
 
@@ -116,7 +118,9 @@ def test_sharded_parameters_are_gathered_and_gradients_scattered(tool, tmp_path)
     recorded = recorded_with(tool, tmp_path, command)
     hold_against_truth(recorded)
     trace, n_steps = recorded.trace, truths(recorded.done.stdout)[0].updates
-    calls = trace.collectives[trace.collectives["process"] == trace.processes["process"].min()]
+    calls = trace.collectives.to_frame()[
+        trace.collectives.to_frame()["process"] == trace.processes.to_frame()["process"].min()
+    ]
     gathered = calls[calls["op"] == "all_gather"]
     scattered = calls[calls["op"] == "reduce_scatter"]
     assert len(scattered) == n_steps
@@ -154,7 +158,7 @@ def test_a_program_without_torch_that_names_nothing_is_told_what_it_may(tmp_path
 
 def test_steps_that_were_asked_for_bear_their_numbers(tool, tmp_path):
     recorded = recorded_with(tool, tmp_path, program("shapes", "hand_made"), "--steps", "5..7")
-    assert find_steps(recorded.trace).table["step"].tolist() == [5, 6, 7]
+    assert find_steps(recorded.trace).table.to_frame()["step"].tolist() == [5, 6, 7]
 
 
 def test_steps_that_never_come_are_said(tool, tmp_path):
@@ -169,4 +173,4 @@ def test_what_a_step_is_can_be_chosen(asked, tmp_path):
     recorded = recorded_with("torch", tmp_path, command, "--step-from", asked, "--steps", "10..19")
     steps = find_steps(recorded.trace)
     assert steps.source == f"--step-from {asked}"
-    assert steps.table["step"].tolist() == list(range(10, 20))
+    assert steps.table.to_frame()["step"].tolist() == list(range(10, 20))

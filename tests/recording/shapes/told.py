@@ -42,9 +42,9 @@ def truths(stdout: str) -> list[Told]:
 
 def check(told: Told, trace: Trace, process: int) -> None:
     """Hold the recording of a process against what it printed."""
-    steps = find_steps(trace).table
+    steps = find_steps(trace).table.to_frame()
     own = steps[steps["process"] == process]
-    ranges = trace.ranges[trace.ranges["process"] == process]
+    ranges = trace.ranges.to_frame()[trace.ranges.to_frame()["process"] == process]
     names = ranges["name"].astype(str)
     assert len(own) == told.steps
     # As windows and --steps see them, and perhaps one that was begun and left.

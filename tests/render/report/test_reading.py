@@ -69,7 +69,9 @@ def _longest_gap(trace: Trace, window: TimeWindow, device: int) -> tuple[int, in
     work = sorted(
         (max(start, window.start_ns), min(end, window.end_ns))
         for name in ("kernels", "copies")
-        for start, end, own in trace.table(name)[["start_ns", "end_ns", "device"]].to_numpy()
+        for start, end, own in trace.table(name)
+        .to_frame()[["start_ns", "end_ns", "device"]]
+        .to_numpy()
         if own == device and end > window.start_ns and start < window.end_ns
     )
     until, gaps = window.start_ns, []
@@ -94,7 +96,7 @@ def test_the_longest_gap_of_a_gpu_with_before_and_after_is_one_click_away(
     first = next(row for row in rows if row["device"] == "1")
     assert first["duration"] == format_duration(end - start)
     assert first["at"] == format_duration(start - trace.span.start_ns)
-    kernels = trace.kernels[trace.kernels["device"] == 1]
+    kernels = trace.kernels.to_frame()[trace.kernels.to_frame()["device"] == 1]
     before = kernels.loc[kernels["end_ns"] == start, "name"].item()
     assert first["before"].split("::")[-1].split("<")[0] in before
     assert first["after"] == "h2d"
@@ -103,7 +105,7 @@ def test_the_longest_gap_of_a_gpu_with_before_and_after_is_one_click_away(
 
 
 def test_from_a_finding_to_its_place_is_one_click(report: OpenPage, run: Run) -> None:
-    finding = run.result("findings").table.iloc[0]
+    finding = run.result("findings").table.to_frame().iloc[0]
     start, end = (
         round(float(text) * 1000) for text in finding["window"].replace("us", "").split("..")
     )
@@ -224,7 +226,7 @@ def test_the_straggler_is_seen_at_once_and_is_the_same_everywhere(
 ) -> None:
     plan = Plan(n_steps=6, extra_ns={(3, "backward"): 40 * MS})
     run = run_of(Ranks.of(make_trace_of(plan)))
-    (late,) = run.result("stragglers").table.query("is_straggler")["rank"].tolist()
+    (late,) = run.result("stragglers").table.to_frame().query("is_straggler")["rank"].tolist()
     assert late == 3
     opened = OpenPage(browser.new_page(viewport=WINDOW))
     opened.go(_written(run, tmp_path))

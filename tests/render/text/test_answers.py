@@ -72,7 +72,7 @@ def findings(n: int) -> Result:
         }
         for i in range(n)
     ]
-    return Result("findings", FINDINGS, {"findings": FINDINGS.tables[0].frame(rows)})
+    return Result("findings", FINDINGS, {"findings": FINDINGS.tables[0].to_frame().frame(rows)})
 
 
 def devices(n: int) -> Document:
@@ -142,7 +142,7 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
 def test_a_device_of_which_nothing_was_recorded_has_no_shares(n: int) -> None:
     told = devices(n)
     own = told.results["breakdown"]
-    columns = [name for name in own.tables["devices"] if name.endswith("_ns")]
+    columns = [name for name in own.tables["devices"].to_frame() if name.endswith("_ns")]
     tables = {name: table.assign(**dict.fromkeys(columns, 0)) for name, table in own.tables.items()}
     nothing = replace(told, results={"breakdown": replace(own, tables=tables)})
     text = render("text", nothing)

@@ -145,7 +145,7 @@ def test_two_real_runs_differ_by_what_their_traces_hold(
         open_trace(real_trace(f"nsys/2026.2-2gpu-nccl-{name}.sqlite"))
         for name in ("before", "after")
     ]
-    turns = [find_pattern(trace).table for trace in traces]
+    turns = [find_pattern(trace).table.to_frame() for trace in traces]
     turns = [table[table["process"] == table["process"].mode().iloc[0]] for table in turns]
     n_shared = min(map(len, turns))
     html = render_beside(
@@ -162,7 +162,10 @@ def test_two_real_runs_differ_by_what_their_traces_hold(
         assert own[0] + trace.span.start_ns == start
         end = int(table["start_ns"].iloc[n_shared]) if len(table) > n_shared else None
         assert end is None or own[1] + trace.span.start_ns == end
-        rows = [frame[frame["device"] == 0] for frame in (trace.kernels, trace.copies)]
+        rows = [
+            frame[frame["device"] == 0]
+            for frame in (trace.kernels.to_frame(), trace.copies.to_frame())
+        ]
         work = Intervals.union_of(
             np.concatenate([r["start_ns"] for r in rows]),
             np.concatenate([r["end_ns"] for r in rows]),

@@ -51,7 +51,9 @@ def test_every_event_of_a_real_trace_is_on_the_page(
 ) -> None:
     trace = open_trace(real_trace(name))
     lanes = build_lanes(trace, trace.span)
-    assert lanes.n_events == sum(len(trace.table(table)) for table in (*DRAWN, "collectives"))
+    assert lanes.n_events == sum(
+        len(trace.table(table).to_frame()) for table in (*DRAWN, "collectives")
+    )
     assert lanes.n_items == lanes.n_events
     for channel in lanes.channels:
         assert (channel.starts[1:] >= channel.ends[:-1]).all()

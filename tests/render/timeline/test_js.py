@@ -146,7 +146,7 @@ def test_so_they_are_on_real_traces(
     name: str, real_trace: Callable[[str], Path], tmp_path: Path
 ) -> None:
     trace = open_trace(real_trace(name))
-    worked = {*trace.kernels["device"], *trace.copies["device"]}
+    worked = {*trace.kernels.to_frame()["device"], *trace.copies.to_frame()["device"]}
     assert _devices_with_equal_states(trace, tmp_path) >= len(worked)
 
 

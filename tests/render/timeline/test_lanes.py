@@ -198,7 +198,7 @@ def test_lanes_that_fit_are_exact() -> None:
 )
 def test_the_states_add_up_to_the_breakdown(name: str, real_trace: Callable[[str], Path]) -> None:
     trace = open_trace(real_trace(name))
-    devices = run("breakdown", trace).table.to_dict("records")
+    devices = run("breakdown", trace).table.to_frame().to_dict("records")
     groups = [g for g in build_lanes(trace, trace.span).groups if g.kind == "device"]
     assert len(groups) == len(devices)
     for group, device in zip(groups, devices, strict=True):

@@ -278,7 +278,7 @@ def test_hover_equals_the_table_of_a_real_trace(
     page.js("traceprof.trace.groups.forEach((_, i) => traceprof.open.add(i))")
     page.redrawn("traceprof.layout(); traceprof.redraw();")
     for table in ("kernels", "copies"):
-        rows = trace.table(table)
+        rows = trace.table(table).to_frame()
         for i in range(0, len(rows), max(1, len(rows) // 4)):
             row = rows.iloc[i]
             start, end = int(row["start_ns"]) - trace.span.start_ns, int(row["end_ns"])

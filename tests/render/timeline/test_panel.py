@@ -21,7 +21,10 @@ pytestmark = pytest.mark.chromium
 
 def _gaps(trace: Trace, device: int) -> tuple[np.ndarray, np.ndarray]:
     """Where nothing runs on a device between its first and its last work, ns from the start."""
-    rows = [table[table["device"] == device] for table in (trace.kernels, trace.copies)]
+    rows = [
+        table[table["device"] == device]
+        for table in (trace.kernels.to_frame(), trace.copies.to_frame())
+    ]
     busy = Intervals.union_of(
         np.concatenate([r["start_ns"] for r in rows]), np.concatenate([r["end_ns"] for r in rows])
     )
@@ -61,7 +64,7 @@ def test_so_it_is_on_a_real_trace(
     reader.click(reader.page.page.get_by_role("button", name="GPU 1"))
     starts, ends = _gaps(trace, 1)
     longest = int((ends - starts).argmax())
-    kernels = trace.kernels[trace.kernels["device"] == 1]
+    kernels = trace.kernels.to_frame()[trace.kernels.to_frame()["device"] == 1]
     zero = trace.span.start_ns
     ended = kernels[kernels["end_ns"] == starts[longest] + zero]["name"].iloc[0]
     started = kernels[kernels["start_ns"] == ends[longest] + zero]["name"].iloc[0]
@@ -208,7 +211,9 @@ def test_a_search_lists_counts_and_goes_through_its_results(reader: Reader) -> N
     trace = two_ranks()
     page.keyboard.press("/")
     page.keyboard.type("all-reduce")
-    kernels = trace.kernels[trace.kernels["name"] == "ncclDevKernel_AllReduce"]
+    kernels = trace.kernels.to_frame()[
+        trace.kernels.to_frame()["name"] == "ncclDevKernel_AllReduce"
+    ]
     durations = (kernels["end_ns"] - kernels["start_ns"]).sort_values(ascending=False)
     note = page.locator(".search .note")
     reader.until("document.querySelector('.results table') !== null")

@@ -60,9 +60,9 @@ def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, i
             {str(name): int(ns) for name, ns in totals.items()}, devices * steps
         ), False
     phases = run.results.get("phases")
-    if phases is None or phases.table.empty or "host_ns" not in phases.table:
+    if phases is None or phases.to_frame().empty or "host_ns" not in phases.to_frame():
         return {}, False
-    table = phases.table
+    table = phases.to_frame()
     if not in_step:
         table = table[(table["phase"] != UNCLAIMED).to_numpy()]
     totals = table.groupby("phase")["host_ns"].sum()

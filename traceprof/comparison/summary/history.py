@@ -68,10 +68,10 @@ def _epochs(ranks: Ranks) -> pd.DataFrame:
 
 def named_epochs(trace: Trace) -> pd.DataFrame:
     """Return process, epoch (NaN: not said), start_ns and end_ns of the ranges named so."""
-    names = trace.ranges["name"].cat
+    names = trace.ranges.to_frame()["name"].cat
     matches = [_EPOCH.fullmatch(str(name).strip()) for name in names.categories]
     kept = np.flatnonzero(np.array([m is not None for m in matches], bool)[names.codes])
-    found = trace.ranges.iloc[kept].reset_index(drop=True)
+    found = trace.ranges.to_frame().iloc[kept].reset_index(drop=True)
     numbers = [m["number"] for m in (matches[code] for code in names.codes.iloc[kept]) if m]
     said = pd.Series(numbers, dtype=object).astype(np.float64)
     own = found["payload"].where(found["domain"] == OWN_DOMAIN).astype(np.float64)
@@ -119,7 +119,7 @@ def _metrics(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _noted_metrics(trace: Trace) -> pd.DataFrame:
-    marks = trace.marks
+    marks = trace.marks.to_frame()
     named = [str(name) for name in marks["name"].cat.categories]
     is_metric = np.array([name.startswith(_METRIC) for name in named] + [False], bool)
     kept = is_metric[marks["name"].cat.codes.to_numpy()] & (marks["domain"] == OWN_DOMAIN)
@@ -154,7 +154,7 @@ def _updates(ranks: Ranks) -> dict[int, Ints]:
 def _updates_of(trace: Trace) -> dict[int, Ints]:
     return {
         int(str(process)): np.sort(own["end_ns"].to_numpy(np.int64))
-        for process, own in of_recorder(trace.ranges, _UPDATE).groupby("process")
+        for process, own in of_recorder(trace.ranges.to_frame(), _UPDATE).groupby("process")
     }
 
 
@@ -276,7 +276,7 @@ def read_start(life: Attempt) -> Started | None:
     if zero is None:
         return None
     trace = _of_rank(trace, life.rank)
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     end_ns = _end_ns(life, ranges, zero)
 
     def spans(*wanted: str) -> Ints:
@@ -287,7 +287,7 @@ def read_start(life: Attempt) -> Started | None:
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)
     # Where nothing was trained, of all that was loaded.
-    batches = batches_of_steps(trace) if len(steps) else of_recorder(trace.marks, "batch")
+    batches = batches_of_steps(trace) if len(steps) else of_recorder(trace.marks.to_frame(), "batch")
     return Started(
         life=life,
         work=work,
@@ -307,11 +307,11 @@ def read_start(life: Attempt) -> Started | None:
 
 def _of_rank(trace: Trace, rank: int) -> Trace:
     """Return the trace with the events of one rank, all where no process says its rank."""
-    processes = trace.processes
+    processes = trace.processes.to_frame()
     own = processes.loc[processes["rank"] == rank, "process"].tolist()
     if not own:
         return trace
-    ranges, marks = (one[one["process"].isin(own)] for one in (trace.ranges, trace.marks))
+    ranges, marks = (one[one["process"].isin(own)] for one in (trace.ranges.to_frame(), trace.marks.to_frame()))
     return replace(trace, ranges=ranges, marks=marks)
 
 
@@ -346,7 +346,7 @@ def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[
         numbers = named["epoch"].fillna(pd.Series(np.arange(len(named), dtype=float)))
         times = named[["start_ns", "end_ns"]] + zero
         return times.assign(epoch=numbers), bool(named["epoch"].notna().all())
-    own = of_recorder(trace.marks, "epoch")
+    own = of_recorder(trace.marks.to_frame(), "epoch")
     told = own.sort_values("start_ns").drop_duplicates("payload", keep="first")
     if len(told):
         starts = told["start_ns"].to_numpy(np.int64) + zero

@@ -82,13 +82,15 @@ _MEDIANS: Final = {
 
 def _of_size(ranks: Ranks) -> Iterator[_Row]:
     whole = ranks.whole
-    processes = whole.table("processes")
+    processes = whole.table("processes").to_frame()
     said = int(processes["world_size"].max()) if len(processes) else ABSENT
     known = processes.loc[processes["rank"] != ABSENT, "rank"].nunique()
     size = max([said, known, len(find_members(whole)), *whole.each(_largest_group)])
     if size > 0:
         yield "world_size", size, Unit.COUNT, "run", _NEITHER
-    used = [own.loc[own["used"] == 1, "device"] for own in (part.devices for part in whole)]
+    used = [
+        own.loc[own["used"] == 1, "device"] for own in (part.devices.to_frame() for part in whole)
+    ]
     devices = {(i, int(device)) for i, own in enumerate(used) for device in own}
     yield "devices_count", len(devices) or np.nan, Unit.COUNT, "run", _NEITHER
     hosts = set(processes["host"].astype(str)) | {part.info.host for part in whole}
@@ -98,7 +100,7 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
 
 
 def _largest_group(trace: Trace) -> int:
-    sizes = trace.collectives["group_size"]
+    sizes = trace.collectives.to_frame()["group_size"]
     return int(sizes.max()) if len(sizes) else ABSENT
 
 
@@ -150,14 +152,14 @@ def _of_steps(steps: pd.DataFrame, results: Mapping[str, Result]) -> Iterator[_R
 
 
 def _kernels_count(trace: Trace) -> int:
-    return len(trace.kernels)
+    return len(trace.kernels.to_frame())
 
 
 def _of_parts(ranks: Ranks, results: Mapping[str, Result], steps_count: int) -> Iterator[_Row]:
     if "breakdown" not in results or results["breakdown"].to_frame("total").empty:
         return
     total = results["breakdown"].to_frame("total").iloc[0]
-    n_devices = len(results["breakdown"].table)
+    n_devices = len(results["breakdown"].to_frame())
     for part in PARTS:
         ratio = total[f"{part}_ns"] / total["duration_ns"] if total["duration_ns"] else np.nan
         better = _NEITHER if part == "compute" else _LOWER
@@ -173,7 +175,7 @@ def _of_parts(ranks: Ranks, results: Mapping[str, Result], steps_count: int) -> 
         each = kernels / (n_devices * steps_count)
         yield "kernels_per_step_count", each, Unit.COUNT, "device", _NEITHER
     if "classes" in results:
-        matrix = results["classes"].table
+        matrix = results["classes"].to_frame()
         matrix = matrix[matrix["tensor_core_ns"].notna()]
         told = float((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
         ratio = float(matrix["tensor_core_ns"].sum()) / told if told else np.nan
@@ -184,7 +186,7 @@ def _of_collectives(results: Mapping[str, Result]) -> Iterator[_Row]:
     """Yield the bus bandwidth of each operation, in the class of sizes that takes the most time."""
     if "collectives" not in results:
         return
-    table = results["collectives"].table
+    table = results["collectives"].to_frame()
     if "busbw_bytes_per_s" not in table:
         return
     known = table[table["busbw_bytes_per_s"].notna()].sort_values("total_ns", ascending=False)

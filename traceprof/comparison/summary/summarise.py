@@ -67,7 +67,7 @@ def environment_of(ranks: Ranks) -> dict[str, str]:
     Those are the same whoever recorded it; what may hold a secret is left out.
     """
     whole = ranks.whole
-    frame = whole.table("environment")
+    frame = whole.table("environment").to_frame()
     said = dict(zip(frame["name"].astype(str), frame["value"].astype(str), strict=True))
     return {name: value for name, value in _facts(whole, said) if value.lower() not in _UNKNOWN}
 
@@ -105,7 +105,7 @@ def _interfaces(said: Mapping[str, str]) -> Iterator[str]:
 
 def _matrix_times(trace: Trace) -> dict[str, int]:
     """Return the ns of matrix work by the type of its elements, where that is known."""
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     found = precisions(kernels)
     is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK]).to_numpy()
     length = lengths_of(kernels)
@@ -162,7 +162,7 @@ def steps_of_run(ranks: Ranks) -> pd.DataFrame:
         at_ns=steps["host_at_ns"],
     )
     found = find_rank_steps(ranks)
-    waits = found.table
+    waits = found.to_frame()
     if len(waits) and (waits["collectives_count"] > 0).any():
         own = waits[["process", "step", "waited_ns"]].assign(
             step=waits["step"] - waits["process"].map(found.shifts).fillna(0).astype(np.int64)
@@ -347,7 +347,7 @@ def _start(ranks: Ranks) -> int | None:
 def _sources(ranks: Ranks) -> Iterator[SourceFile]:
     for part in ranks.whole.parts:
         path = Path(part.info.path)
-        numbers = part.processes["rank"].to_numpy(np.int64)
+        numbers = part.processes.to_frame()["rank"].to_numpy(np.int64)
         known = tuple(sorted(set(numbers[numbers != ABSENT].tolist())))
         yield SourceFile(str(path), part.info.format, _size(path), known)
 

@@ -82,8 +82,8 @@ def append_traceprof_tables(
 ) -> None:
     """Create the ``TRACEPROF_`` tables that ``trace`` has something for, and fill them."""
     for name in _STORED:
-        if name in trace.recorded or len(trace.table(name)):
-            _append(connection, name, trace.table(name), strings)
+        if name in trace.recorded or len(trace.table(name).to_frame()):
+            _append(connection, name, trace.table(name).to_frame(), strings)
     create(connection, "TRACEPROF_MANIFEST", schema.TRACEPROF_TABLES)
     rows = {**manifest, "recorded": json.dumps(sorted(trace.recorded))}
     connection.executemany(

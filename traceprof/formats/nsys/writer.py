@@ -71,7 +71,7 @@ def write_nsys(
         strings = StringIds(connection)
         _write_targets(connection, trace, strings)
         for name in _EVENTS:
-            if name in trace.recorded or len(trace.table(name)):
+            if name in trace.recorded or len(trace.table(name).to_frame()):
                 for table, columns in _stored_events(trace, name, strings).items():
                     sidecar.create(connection, table, schema.NSYS_TABLES)
                     insert_columns(connection, table, columns)
@@ -122,18 +122,18 @@ def _append_recorded(
 ) -> TimeWindow:
     """Add what a program and its hooks told; return the span of the trace and of ``events``."""
     appender = EventAppender(connection, strings)
-    appender.append({"ranges": trace.ranges, "marks": trace.marks})
+    appender.append({"ranges": trace.ranges.to_frame(), "marks": trace.marks.to_frame()})
     sidecar.append_traceprof_tables(connection, trace, strings, manifest)
     return appender.append_all(events, trace.span)
 
 
 def _stored_events(trace: Trace, name: str, strings: StringIds) -> Mapping[str, Mapping[str, Any]]:
     """Return the tables of nsys that hold a table of ``trace``, with their columns."""
-    frame = trace.table(name)
+    frame = trace.table(name).to_frame()
     match name:
         case "kernels":
             names = strings.ids_of(frame["name"])
-            shapes = shapes_of(frame, trace.kernel_shapes)
+            shapes = shapes_of(frame, trace.kernel_shapes.to_frame())
             own: dict[str, Any] = {"demangledName": names, "shortName": names}
             for column, stored in KERNEL_SHAPE.items():
                 if column != "context":
@@ -225,7 +225,11 @@ def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindo
 
 
 def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: StringIds) -> None:
-    processes, threads, devices = trace.processes, trace.threads, trace.devices
+    processes, threads, devices = (
+        trace.processes.to_frame(),
+        trace.threads.to_frame(),
+        trace.devices.to_frame(),
+    )
     owners = [schema.global_id(pid) for pid in processes["process"].tolist()]
     own = {"globalPid": owners, "pid": processes["process"], "name": processes["name"]}
     insert_columns(connection, "PROCESSES", own)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
 from traceprof.model.ranks import RankTrace, change_each, of_process
 from traceprof.model.tables import ABSENT
@@ -41,7 +43,11 @@ def claims_of(
     ``told`` is what a manifest says of it (rank, local_rank, host, rack); ``work`` tells where the
     device work of the whole file is, if several processes share it.
     """
-    environment = dict(zip(trace.environment["name"], trace.environment["value"], strict=True))
+    environment = dict(
+        zip(
+            trace.environment.to_frame()["name"], trace.environment.to_frame()["value"], strict=True
+        )
+    )
     by_torch = _TORCH_NAME.fullmatch(path.name)  # its TensorBoard handler puts the host in front
     host = str(told.get("host") or trace.info.host or (by_torch[1] if by_torch else ""))
     rack = str(told.get("rack") or rack_of(environment))
@@ -70,7 +76,7 @@ def _in_trace(
     trace: Trace, environment: Mapping[str, str], work: Callable[[], Work]
 ) -> list[tuple[RankTrace, int]]:
     """Return the ranks that a trace tells, each with the number of all; one where none is told."""
-    ranked = trace.processes[trace.processes["rank"].between(0, LARGEST_RANK)]
+    ranked = trace.processes.to_frame()[trace.processes.to_frame()["rank"].between(0, LARGEST_RANK)]
     source = "distributedInfo" if trace.info.format == "kineto" else "trace"
     found = []
     for row in ranked.to_dict("records"):
@@ -88,7 +94,7 @@ def _of_process(trace: Trace, process: int, work: Work) -> Trace:
 
 def _of_one(trace: Trace, process: int, used: set[int]) -> Trace:
     own = of_process(trace, process)
-    devices = own.devices.assign(used=own.devices["device"].isin(used).astype("int64"))
+    devices = own.devices.assign(used=np.isin(own.devices["device"], list(used)).astype(np.int64))
     return replace(own, devices=devices)
 
 
@@ -96,7 +102,7 @@ def _unranked(
     trace: Trace, environment: Mapping[str, str], work: Callable[[], Work]
 ) -> list[tuple[RankTrace, int]]:
     """Return the processes that work on devices; their ranks may be in the environment."""
-    workers = _in_order_of_devices(work()) if len(trace.processes) > 1 else []
+    workers = _in_order_of_devices(work()) if len(trace.processes.to_frame()) > 1 else []
     if len(workers) > 1:
         return [
             (RankTrace(_of_process(trace, process, work()), local_rank=place), ABSENT)

@@ -40,7 +40,7 @@ def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
     info = replace(trace.info, host=shown(trace.info.host), warnings=warnings)
     masked = _with_texts(trace, plain if secrets else None, shown, _TEXTS_OF_MACHINE)
     # A variable's name may tell that its value is a secret.
-    names, texts = trace.environment["name"], list(masked.environment["value"])
+    names, texts = trace.environment.to_frame()["name"], list(masked.environment["value"])
     values = [
         masked_text(f"{name}={text}").removeprefix(f"{name}=")
         for name, text in zip(names, texts, strict=True)
@@ -71,7 +71,7 @@ def _with_texts(
     """Return ``trace`` with its names changed, and the texts of the tables ``told_by``."""
     changes: dict[str, pd.DataFrame] = {}
     for name, table in TABLES.items():
-        frame, columns = trace.table(name), dict[str, Any]()
+        frame, columns = trace.table(name).to_frame(), dict[str, Any]()
         for column, kind in table.columns.items():
             if kind is ColumnKind.NAME and of_names is not None:
                 before = frame[column].array

@@ -227,5 +227,5 @@ def write_tables(trace: Trace, folder: Path, storage: Storage = Storage.PARQUET)
     """Write a whole Trace into the empty folder ``folder``."""
     with FolderWriter(folder, storage) as writer:
         for name in TABLES:
-            writer.add(name, trace.table(name))
+            writer.add(name, trace.table(name).to_frame())
         writer.finish(trace.info, trace.recorded, trace.span)

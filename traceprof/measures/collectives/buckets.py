@@ -126,12 +126,12 @@ def _summed(work: pd.DataFrame, starts: np.ndarray) -> pd.DataFrame:
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     if table.empty:
         return result.with_notes(Note("no step in this window has collectives"))
     note = Note.of(
         "medians over {n:count} steps ({source})",
-        n=len(result.tables["steps"]),
+        n=len(result.to_frame("steps")),
         source=result.scalars["step_source"],
     )
     return result.with_table(table.sort_values(_KEYS, ignore_index=True)).with_notes(note)

@@ -299,7 +299,7 @@ def _on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
 
 def _on_phases(result: Result) -> Iterator[Note]:
     """Yield which phases called the collectives whose time compute does not hide."""
-    phases = result.tables["phases"]
+    phases = result.to_frame("phases")
     exposed = phases[phases["exposed_ns"] > 0]
     if exposed.empty or exposed["phase"].tolist() == [UNCLAIMED]:
         return
@@ -313,7 +313,7 @@ def _on_phases(result: Result) -> Iterator[Note]:
 
 
 def _on_peaks(result: Result) -> Iterator[Note]:
-    peaks = result.tables["peaks"]
+    peaks = result.to_frame("peaks")
     known = peaks[peaks["peak_bytes_per_s"].notna()]
     for row in known.to_dict("records"):
         text = "peak for groups of {n:count} ranks: {peak:bytes/s} ({link}; {source})"

@@ -41,7 +41,7 @@ def phases_of_collectives(trace: Trace) -> _Names:
 
     The ranges of the collectives themselves do not count.
     """
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     phases = phases_of_all_ranges(trace)
     kept = (phases >= 0) & (phases != PHASES.index("communication"))
     kept &= (ranges["kind"] == "push_pop").to_numpy()
@@ -56,7 +56,7 @@ def callers_of_collectives(trace: Trace) -> _Names:
     Of the collectives of the whole recording, by row. The ranges of the collectives themselves and
     NCCL's own do not count.
     """
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     codes = np.asarray(ranges["name"].cat.codes, np.int64)
     names = ranges["name"].cat.categories
     texts = np.append(names.to_numpy(object), "")
@@ -80,7 +80,7 @@ def _called_in(
     call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
     launches = Launches(call, work["process"].to_numpy(np.int64), calls)
     rows = np.flatnonzero(kept)
-    found = adopting_range_of_launches(trace, trace.ranges.iloc[rows], launches)
+    found = adopting_range_of_launches(trace, trace.ranges.to_frame().iloc[rows], launches)
     if not len(rows):
         return np.full(len(work), nothing, object)
     code = codes[rows[np.maximum(found, 0)]]
@@ -160,7 +160,7 @@ def measure_callers(trace: Trace) -> Result:
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     if table.empty:
         nothing = Note("no collective starts in this window")
         return result.with_table(_CALLERS.frame()).with_notes(nothing)

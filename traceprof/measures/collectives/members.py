@@ -59,13 +59,13 @@ def find_members(ranks: Ranks) -> tuple[Member, ...]:
 
 
 def _members_of(trace: Trace) -> list[Member]:
-    processes = trace.processes.drop_duplicates("process").set_index("process")
+    processes = trace.processes.to_frame().drop_duplicates("process").set_index("process")
     ranks, hosts = processes["rank"].to_dict(), processes["host"].to_dict()
     racks = processes["rack"].to_dict()
-    used = trace.kernels[["process", "device"]].drop_duplicates()
+    used = trace.kernels.to_frame()[["process", "device"]].drop_duplicates()
     devices = used.groupby("process")["device"].apply(lambda own: sorted(own.tolist())).to_dict()
     ranked = {int(str(process)) for process, rank in ranks.items() if rank != ABSENT}
-    owners = np.concatenate([used["process"], trace.collectives["process"]])
+    owners = np.concatenate([used["process"], trace.collectives.to_frame()["process"]])
     found: list[Member] = []
     for process in ranked | set(np.unique(owners).tolist()):
         rank, host = int(ranks.get(process, ABSENT)), str(hosts.get(process, ""))

@@ -141,7 +141,7 @@ def _timed_calls(trace: Trace) -> pd.DataFrame:
     alone = work[work["op"].isin(SINGLE_OPS)]
     # A call whose kernel is missing may have shared it.
     alone = alone.assign(is_sole=alone["is_timed"], carrier=alone["op"])
-    calls = trace.collectives
+    calls = trace.collectives.to_frame()
     calls = calls[calls["op"].isin(SINGLE_OPS) & (calls["correlation"] != ABSENT)]
     shared = calls[calls.duplicated(["process", "correlation"], keep=False)]
     if shared.empty:

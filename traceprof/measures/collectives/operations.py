@@ -198,7 +198,7 @@ def _compact(trace: Trace) -> CompactTable:
 @fact
 def _collectives_of_whole(trace: Trace) -> pd.DataFrame:
     kernels = _communication_kernels(trace)
-    calls = one_per_kernel(trace.collectives)
+    calls = one_per_kernel(trace.collectives.to_frame())
     owner = _owner_of_kernels(kernels, calls)
     claimed = owner >= 0
     described = _described(calls, kernels[claimed], owner[claimed])
@@ -216,7 +216,7 @@ def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
     unnamed = np.flatnonzero((work["op"] == "send_recv") & (work["call_ns"] != ABSENT))
     if not len(unnamed):
         return work
-    ranges = trace.whole.ranges
+    ranges = trace.whole.ranges.to_frame()
     names = ranges["name"].cat.categories
     ops = np.full(len(names), "", object)
     for code in codes_containing(names, ["ccl:"]).tolist():
@@ -239,7 +239,7 @@ def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
 
 def _communication_kernels(trace: Trace) -> pd.DataFrame:
     """Return the kernels with algorithm, protocol, launch, and the time that compute leaves."""
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     rows = np.flatnonzero(kernels["activity"] == Activity.COMMUNICATION.value)
     launches = launches_of(trace, "kernels").of_rows(rows)
     kernels = kernels.take(rows).reset_index(drop=True)

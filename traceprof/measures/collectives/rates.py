@@ -95,7 +95,7 @@ def devices_beside(ranks: Ranks, device: int) -> int:
 
 @fact
 def _listed_devices(ranks: Ranks) -> frozenset[int]:
-    return frozenset(int(device) for part in ranks for device in part.devices["device"])
+    return frozenset(int(device) for part in ranks for device in part.devices.to_frame()["device"])
 
 
 @fact
@@ -104,7 +104,7 @@ def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
     host_of: dict[int, str] = {}
     used = [lane for lanes in ranks.each(_used_lanes) for lane in lanes]
     for part in ranks:
-        processes = part.processes
+        processes = part.processes.to_frame()
         host_of.update(zip(processes["process"], processes["host"], strict=True))
     if len({host for host in host_of.values() if host}) < 2:
         return None
@@ -122,7 +122,7 @@ def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
 
 def _used_lanes(trace: Trace) -> list[tuple[int, int]]:
     """Return which process used which device."""
-    lanes = trace.kernels[["process", "device"]].drop_duplicates()
+    lanes = trace.kernels.to_frame()[["process", "device"]].drop_duplicates()
     return list(lanes.itertuples(index=False, name=None))
 
 

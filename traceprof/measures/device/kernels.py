@@ -30,7 +30,7 @@ KERNELS_SPEC: Final = ResultSpec.of(
 
 def measure_kernels(trace: Trace) -> Result:
     """Return the kernels by name; one that the window cuts counts with its part inside."""
-    table, samples = summarise(trace.kernels, ["name", "activity"])
+    table, samples = summarise(trace.kernels.to_frame(), ["name", "activity"])
     return Result("kernels", KERNELS_SPEC, {"kernels": table}, samples={"kernels": samples})
 
 
@@ -64,7 +64,7 @@ def measure_summary(trace: Trace) -> Result:
     tables, rows, values = [], [], []
     n_rows = 0
     for name in _TABLES:
-        frame = trace.table(name)
+        frame = trace.table(name).to_frame()
         named = frame.assign(name=copy_titles(frame)) if name == "copies" else frame
         table, samples = summarise(named, ["name"])
         tables.append(table.assign(kind=_CALLS if name == "api_calls" else _GPU))
@@ -77,9 +77,9 @@ def measure_summary(trace: Trace) -> Result:
 
 
 def _finish_summary(result: Result) -> Result:
-    deviation = _deviations(result.table, result.samples["summary"])
-    finished = finish_durations(result.with_table(result.table.assign(deviation_ns=deviation)))
-    table = finished.table
+    deviation = _deviations(result.to_frame(), result.samples["summary"])
+    finished = finish_durations(result.with_table(result.to_frame().assign(deviation_ns=deviation)))
+    table = finished.to_frame()
     of_kind = table.groupby("kind")["total_ns"].transform("sum")
     table = table.assign(share_ratio=table["total_ns"] / of_kind.where(of_kind > 0))
     return finished.with_table(in_order(table, "-kind", "-total_ns", "name"))
@@ -124,7 +124,7 @@ _OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
 
 def measure_classes(trace: Trace) -> Result:
     """Return the kernels by activity and phase."""
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     launches = launches_of(trace, "kernels")
     units, durations = matrix_units(kernels), lengths_of(kernels)
     phases = phases_of_work(trace, "kernels")
@@ -147,7 +147,7 @@ def measure_classes(trace: Trace) -> Result:
 
 
 def _finish_classes(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     told_ns = table["total_ns"] - table["tensor_core_unknown_ns"]
     whole_ns = int(table["total_ns"].sum()) or 1
     table = table.assign(

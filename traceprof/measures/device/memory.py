@@ -59,7 +59,9 @@ def _memory_samples(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def _of_memory(trace: Trace) -> pd.DataFrame:
-    return trace.samples.iloc[np.flatnonzero(np.isfinite(_factors(trace.samples)))]
+    return trace.samples.to_frame().iloc[
+        np.flatnonzero(np.isfinite(_factors(trace.samples.to_frame())))
+    ]
 
 
 def _factors(samples: pd.DataFrame) -> Floats:
@@ -99,7 +101,7 @@ def _phases_at(host: HostPhases, samples: pd.DataFrame) -> Texts:
 
 
 def _finish(result: Result) -> Result:
-    return result.with_notes(Note(_NONE)) if result.table.empty else result
+    return result.with_notes(Note(_NONE)) if result.to_frame().empty else result
 
 
 MEMORY = Analysis(

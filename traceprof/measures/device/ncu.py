@@ -62,7 +62,7 @@ def launch_numbers(trace: Trace) -> Ints:
     which they run; kernels of one launch (of a graph), and kernels without a number, are taken as
     they ran. An element for each kernel of the whole trace.
     """
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     functions = function_names(kernels).codes.astype(np.int64)
     processes, starts = kernels["process"].to_numpy(), kernels["start_ns"].to_numpy()
     order = np.lexsort((starts, _launches(kernels), functions, processes))
@@ -76,7 +76,7 @@ def launch_numbers(trace: Trace) -> Ints:
 
 def longest_launch(part: Trace, name: str, inside: Intervals) -> KernelLaunch | None:
     """Return the longest of the kernels called ``name`` that start ``inside``, None without any."""
-    kernels = part.kernels
+    kernels = part.kernels.to_frame()
     starts, ends = bounds(kernels)
     wanted = np.append(kernels["name"].cat.categories == name, False)
     fits = wanted[kernels["name"].cat.codes.to_numpy()]
@@ -85,14 +85,14 @@ def longest_launch(part: Trace, name: str, inside: Intervals) -> KernelLaunch | 
     if not len(rows):
         return None
     row = int(rows[(ends - starts)[rows].argmax()])
-    own = int(np.arange(len(part.whole.kernels))[part.rows_in_whole("kernels")][row])
+    own = int(np.arange(len(part.whole.kernels.to_frame()))[part.rows_in_whole("kernels")][row])
     function = parse_name(name).identifier or name
     return KernelLaunch(function, _launched_before(part.whole, own), int(ends[row] - starts[row]))
 
 
 def _launched_before(trace: Trace, row: int) -> int:
     """Return what `launch_numbers` says of one kernel, without ordering all of them."""
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     functions, processes = function_names(kernels).codes, kernels["process"].to_numpy()
     alike = np.flatnonzero((functions == functions[row]) & (processes == processes[row]))
     starts, launches = kernels["start_ns"].to_numpy(), _launches(kernels)

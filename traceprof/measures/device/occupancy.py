@@ -50,8 +50,10 @@ class LaunchShapes:
 @fact
 def launch_shapes(trace: Trace) -> LaunchShapes:
     """Return how the kernels of the whole recording were launched."""
-    shapes = shapes_of(trace.kernels, trace.kernel_shapes).assign(
-        device=trace.kernels["device"].to_numpy()
+    shapes = (
+        shapes_of(trace.kernels, trace.kernel_shapes)
+        .assign(device=trace.kernels["device"])
+        .to_frame()
     )
     of_kernel, first = numbered(*(shapes[name] for name in _KEYS))
     table = shapes.loc[first, list(_KEYS)].reset_index(drop=True)
@@ -66,7 +68,7 @@ def contexts_of_streams(trace: Trace) -> pd.DataFrame:
     Columns: process, device, stream, context. Without streams of which no kernel tells one.
     """
     place = ["process", "device", "stream"]
-    known = trace.whole.kernel_shapes[[*place, "context"]]
+    known = trace.whole.kernel_shapes.to_frame()[[*place, "context"]]
     known = known[(known[["context", "stream"]] != ABSENT).all(axis=1)].drop_duplicates()
     return known[~known.duplicated(place, keep=False)].reset_index(drop=True)
 
@@ -125,7 +127,7 @@ def _model_of(trace: Trace, device: int) -> tuple[int, int]:
     A model that the user named wins, of AMD nothing is known.
     """
     hardware = (trace.hardware or Hardware()).over(built_in_hardware())
-    row = trace.devices[trace.devices["device"] == device]
+    row = trace.devices.to_frame()[trace.devices.to_frame()["device"] == device]
     name = str(row["name"].iloc[0]) if len(row) else ""
     told = [int(row[column].iloc[0]) if len(row) else ABSENT for column in _OF_DEVICES]
     model = hardware.model_of(name)
@@ -166,7 +168,7 @@ _ADDED: Final = ("count", "total_ns")
 def measure_occupancy(trace: Trace) -> Result:
     """Return the ways of launching kernels; of one that the window cuts its part inside."""
     shapes = launch_shapes(trace)
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     frame = pd.DataFrame(
         {
             "name": kernels["name"].cat.codes,
@@ -213,7 +215,7 @@ def _or_none(values: pd.Series) -> np.ndarray:
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     whole = int(table["total_ns"].sum())
     table = table.assign(
         share_ratio=table["total_ns"] / (whole or float("nan")),

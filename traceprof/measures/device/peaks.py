@@ -122,7 +122,7 @@ def _device(of: Described, device: int) -> tuple[str, int]:
 
 @fact
 def _devices(of: Described) -> dict[int, tuple[str, int]]:
-    table = of.table("devices").drop_duplicates("device")
+    table = of.table("devices").to_frame().drop_duplicates("device")
     numbers, rates = ints(table, "device", "memory_bytes_per_s")
     pairs = zip(table["name"].astype(str), rates.tolist(), strict=True)
     return dict(zip(numbers.tolist(), pairs, strict=True))
@@ -187,6 +187,6 @@ _RECORDED: Final[Mapping[Link, Callable[[Described, int], Peak | None]]] = {
 @fact
 def _facts(of: Described) -> dict[str, str]:
     """Return the environment by name. It grows with the hosts of a run, and is asked per device."""
-    environment = of.table("environment")
+    environment = of.table("environment").to_frame()
     names, values = environment["name"].astype(str), environment["value"].astype(str)
     return dict(zip(names, values, strict=True))

@@ -64,7 +64,7 @@ def _work(trace: Trace) -> pd.DataFrame:
     for name in DEVICE_TABLES:
         launches = launches_of(trace, name)
         launch_ns = np.where(launches.is_known, launches.start_ns, -1)
-        columns = trace.table(name)[["start_ns", "end_ns", "device", "stream"]]
+        columns = trace.table(name).to_frame()[["start_ns", "end_ns", "device", "stream"]]
         parts.append(columns.assign(launch_ns=launch_ns))
     work = pd.concat(parts, ignore_index=True)
     order = np.lexsort((work["start_ns"], work["stream"], work["device"]))
@@ -72,7 +72,7 @@ def _work(trace: Trace) -> pd.DataFrame:
 
 
 def _finish(result: Result) -> Result:
-    table = in_order(result.table, "-busy_ns", "device", "stream")
+    table = in_order(result.to_frame(), "-busy_ns", "device", "stream")
     return result.with_table(table)
 
 

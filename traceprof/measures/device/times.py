@@ -30,7 +30,7 @@ _DEVICE_BITS: Final = 20
 
 def used_devices(trace: Trace) -> dict[int, str]:
     """Return the name of each device that worked anywhere in the recording, by its number."""
-    used = trace.devices[trace.devices["used"] == 1]
+    used = trace.devices.to_frame()[trace.devices.to_frame()["used"] == 1]
     return {int(n): str(name) for n, name in zip(used["device"], used["name"], strict=True)}
 
 
@@ -72,7 +72,11 @@ def part_of_device(ranks: Ranks, device: int) -> Trace:
 @fact
 def _parts_of_devices(ranks: Ranks) -> Mapping[int, int]:
     # Of a device that several list the first counts.
-    pairs = [(own, i) for i, part in enumerate(ranks) for own in part.devices["device"].tolist()]
+    pairs = [
+        (own, i)
+        for i, part in enumerate(ranks)
+        for own in part.devices.to_frame()["device"].tolist()
+    ]
     return dict(reversed(pairs))
 
 
@@ -96,7 +100,7 @@ def devices_at_work(trace: Trace) -> Mapping[int, tuple[int, ...]]:
     """Return the devices that each process works on in the window."""
     # Both in one number, of which there are few: quick for many rows and for many small files.
     packed = [
-        (frame["process"].to_numpy(np.int64) << _DEVICE_BITS) + frame["device"].to_numpy(np.int64)
+        (frame["process"] << _DEVICE_BITS) + frame["device"]
         for frame in map(trace.table, DEVICE_TABLES)
     ]
     found: dict[int, tuple[int, ...]] = {}
@@ -112,7 +116,7 @@ def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
     found: dict[tuple[int, ...], Intervals] = {}
     nothing = Intervals.empty()
     for name in DEVICE_TABLES:
-        frame = trace.table(name)
+        frame = trace.table(name).to_frame()
         starts, ends = bounds(frame)
         for key, rows in rows_by_values(frame["device"], places_in_part(trace, name)).items():
             time = Intervals.union_of(starts[rows], ends[rows])
@@ -125,7 +129,11 @@ def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
 
 def places_in_part(trace: Trace, name: str) -> Ints:
     """Return the place in `Part` of each row of "kernels" or "copies"; -1: none of a device."""
-    column = trace.kernels["activity"] if name == "kernels" else trace.copies["direction"]
+    column = (
+        trace.kernels.to_frame()["activity"]
+        if name == "kernels"
+        else trace.copies.to_frame()["direction"]
+    )
     labels = map(str, column.cat.categories)
     parts = (
         [Activity(own).part for own in labels]
@@ -204,7 +212,7 @@ BREAKDOWN_SPEC: Final = ResultSpec.of(
 
 def measure_breakdown(trace: Trace) -> Result:
     """Return the five parts of every device that worked anywhere in the recording."""
-    graphs = (trace.kernels["activity"] == Activity.CUDA_GRAPH.value).sum()
+    graphs = (trace.kernels.to_frame()["activity"] == Activity.CUDA_GRAPH.value).sum()
     return Result(
         "breakdown",
         BREAKDOWN_SPEC,
@@ -214,7 +222,7 @@ def measure_breakdown(trace: Trace) -> Result:
 
 
 def _finish(result: Result) -> Result:
-    devices = result.table
+    devices = result.to_frame()
     if devices.empty:
         empty = result.with_table(BREAKDOWN_SPEC.table("total").frame(), "total")
         return empty.with_notes(Note("device work was recorded, but there was none"))

@@ -30,8 +30,9 @@ from traceprof.model.combining import medians_of
 from traceprof.model.grouping import compact, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import Note, Result, ResultSpec, Samples
+from traceprof.model.table import RowsOf
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import DEVICE_TABLES, RowsOf, Trace
+from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _NOTHING = -1
 
@@ -77,14 +78,14 @@ def launches_of(trace: Trace, table: str) -> Launches:
     """Return what launched each row of ``table`` (kernels, copies or syncs) of ``trace``."""
     return Launches(
         _calls_of(trace, table),
-        trace.table(table)["process"].to_numpy(np.int64),
-        trace.whole.api_calls,
+        trace.table(table).to_frame()["process"].to_numpy(np.int64),
+        trace.whole.api_calls.to_frame(),
     )
 
 
 @of_rows
 def _calls_of(trace: Trace, table: str) -> Ints:
-    return _calls_of_work(trace, trace.table(table))
+    return _calls_of_work(trace, trace.table(table).to_frame())
 
 
 def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
@@ -94,7 +95,7 @@ def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
     trace was cut to: it is sought in the whole.
     """
     calls = _calls_of_work(trace, work)
-    return Launches(calls, work["process"].to_numpy(np.int64), trace.whole.api_calls)
+    return Launches(calls, work["process"].to_numpy(np.int64), trace.whole.api_calls.to_frame())
 
 
 def _calls_of_work(trace: Trace, work: pd.DataFrame) -> Ints:
@@ -113,7 +114,7 @@ def _calls_of_work(trace: Trace, work: pd.DataFrame) -> Ints:
 @fact
 def _index_of_calls(trace: Trace) -> tuple[Ints, Ints, Array]:
     """Return the processes of the API calls, sorted keys of process and correlation, and rows."""
-    calls = trace.api_calls
+    calls = trace.api_calls.to_frame()
     processes = np.unique(calls["process"].to_numpy(np.int64))
     keys = np.searchsorted(processes, calls["process"]) << 40
     keys += calls["correlation"].to_numpy(np.int64)
@@ -160,7 +161,7 @@ def _innermost_of_lane(starts: Ints, ends: Ints, instants: Ints) -> Ints:
 
 def range_of_launches(trace: Trace, launches: Launches) -> Ints:
     """Return the row, in the ranges of the whole trace, that each launch belongs to; -1: none."""
-    ranges = trace.whole.ranges
+    ranges = trace.whole.ranges.to_frame()
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
     inner = innermost(ranges.iloc[nested], launches.process, launches.thread, launches.start_ns)
     return np.where(launches.is_known, np.append(nested, _NOTHING)[inner], _NOTHING)
@@ -194,8 +195,8 @@ def _launched(trace: Trace, name: str) -> pd.DataFrame:
     """Return the rows of a device table whose launch is known, with that launch."""
     launches = launches_of(trace, name)
     known = np.flatnonzero(launches.is_known)
-    frame = trace.table(name)[["device", "stream", "start_ns", "end_ns"]].take(known)
-    calls = trace.whole.api_calls["name"]
+    frame = trace.table(name).to_frame()[["device", "stream", "start_ns", "end_ns"]].take(known)
+    calls = trace.whole.api_calls.to_frame()["name"]
     codes = calls.cat.codes.to_numpy()[launches.call[known]]
     return frame.assign(
         launch_ns=launches.start_ns[known],
@@ -233,7 +234,7 @@ def measure_launches(trace: Trace) -> Result:
     rows = launch_table(trace)
     launch, launched, starts = ints(rows, "launch_ns", "launched_ns", "start_ns")
     call, delay = launched - launch, np.maximum(starts - launched, 0)
-    all_work = sum(len(trace.table(name)) for name in DEVICE_TABLES)
+    all_work = sum(len(trace.table(name).to_frame()) for name in DEVICE_TABLES)
     table, place = _by_call(rows, call)
     return Result(
         "launches",
@@ -268,10 +269,10 @@ def _by_call(rows: pd.DataFrame, call: Ints) -> tuple[pd.DataFrame, Ints]:
 def _finish(result: Result) -> Result:
     samples = result.samples["launches"]
     medians = {
-        name: medians_of(result.table, Samples(samples.rows, samples.values[:, i]))
+        name: medians_of(result.to_frame(), Samples(samples.rows, samples.values[:, i]))
         for i, name in enumerate(_MEDIANS)
     }
-    table = in_order(result.table.assign(**medians), "-count", "device", "api")
+    table = in_order(result.to_frame().assign(**medians), "-count", "device", "api")
     lost = int(result.scalars["unlinked_count"])
     text = "{lost:count} kernels and copies have no recorded launch and do not count"
     return result.with_table(table).with_notes(*([Note.of(text, lost=lost)] if lost else []))

@@ -68,7 +68,7 @@ def source_of_layers(ranks: Ranks) -> str:
 @fact
 def _rows_by_source(trace: Trace) -> Mapping[str, Ints]:
     """Return the rows of ranges, or of host operators, that each source has."""
-    ranges, operators = trace.ranges, trace.host_ops
+    ranges, operators = trace.ranges.to_frame(), trace.host_ops.to_frame()
     is_nested = (ranges["kind"] == "push_pop").to_numpy()
     is_own = (ranges["domain"] == OWN_DOMAIN).to_numpy()
     texts = ranges["name"].cat.categories
@@ -82,7 +82,7 @@ def _rows_by_source(trace: Trace) -> Mapping[str, Ints]:
 
 
 def _spans(trace: Trace, source: str) -> pd.DataFrame:
-    frame = trace.host_ops if source == _OPERATORS else trace.ranges
+    frame = trace.host_ops.to_frame() if source == _OPERATORS else trace.ranges.to_frame()
     columns = frame[["start_ns", "end_ns", "process", "thread", "name"]]
     return columns.iloc[_rows_by_source(trace)[source]].reset_index(drop=True)
 
@@ -211,7 +211,7 @@ def _paths(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     if not result.scalars["source"]:
         return result.with_notes(Note(_NONE))
     shown = table[(table["count"] > 0) | (table.get("work_count", 0) > 0)]

@@ -143,7 +143,7 @@ def phases_of_work(trace: Trace, table: str) -> Ints:
 def are_inferred_backward(trace: Trace, table: str) -> Bools:
     """Return which rows of ``table`` are the backward pass's although no range says so."""
     if not inferred_backward(trace):
-        return np.zeros(len(trace.table(table)), np.bool_)
+        return np.zeros(len(trace.table(table).to_frame()), np.bool_)
     launches = launches_of(trace, table)
     return _inferred_among(trace, launches, phase_of_launches(trace, launches))
 
@@ -163,8 +163,10 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
     It takes ``ranges``, ``host_ops`` (operators of autograd), and the launches of ``kernels``.
     """
     phases = phases_of_all_ranges(trace)
-    kept = np.flatnonzero((phases >= 0) & (trace.ranges["kind"] == "push_pop").to_numpy())
-    ranges, phases = trace.ranges.iloc[kept], phases[kept]
+    kept = np.flatnonzero(
+        (phases >= 0) & (trace.ranges.to_frame()["kind"] == "push_pop").to_numpy()
+    )
+    ranges, phases = trace.ranges.to_frame().iloc[kept], phases[kept]
     unnamed = {
         process: rows
         for process, rows in rows_by_value(ranges["process"]).items()
@@ -174,7 +176,7 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
         return {}
     launches = launches_of(trace, "kernels")
     columns = ["process", "thread", "start_ns", "end_ns"]
-    tables = (trace.host_ops, trace.ranges)
+    tables = (trace.host_ops.to_frame(), trace.ranges.to_frame())
     autograd = pd.concat([own.loc[autograd_rows(own["name"]), columns] for own in tables])
     found = {}
     for process, rows in unnamed.items():
@@ -194,12 +196,12 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
 @fact
 def phases_of_all_ranges(trace: Trace) -> Ints:
     """Return the place in `PHASES` of each range of the whole trace, -1 where it is none."""
-    return phases_of_ranges(trace.ranges)
+    return phases_of_ranges(trace.ranges.to_frame())
 
 
 def phase_of_launches(trace: Trace, launches: Launches) -> Ints:
     """Return the place in `PHASES` that each launch belongs to, -1 where it belongs to none."""
-    ranges = trace.whole.ranges
+    ranges = trace.whole.ranges.to_frame()
     phases = phases_of_all_ranges(trace)
     kept = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
     phased, phases = ranges.iloc[kept], phases[kept]
@@ -213,7 +215,7 @@ def adopting_range_of_launches(trace: Trace, spans: pd.DataFrame, launches: Laun
     A launch on a thread without an open span belongs to the one that is open on the thread of
     the same process that calls backward.
     """
-    ranges = trace.whole.ranges
+    ranges = trace.whole.ranges.to_frame()
     phases = phases_of_all_ranges(trace)
     kept = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
     found = _innermost_or_adopting(spans, launches, ranges[kept], phases[kept])

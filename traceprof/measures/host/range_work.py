@@ -92,7 +92,7 @@ def sum_work(trace: Trace, owners: Mapping[str, Ints], parent: Ints, depth: Ints
     first = np.full(len(parent), np.iinfo(np.int64).max)
     last = np.full(len(parent), np.iinfo(np.int64).min)
     for name, owner in owners.items():
-        work = trace.table(name)
+        work = trace.table(name).to_frame()
         owned, (starts, ends) = owner >= 0, bounds(work)
         own_ns += sums_at(owner, ends - starts, n_spans)
         count += sums_at(owner, 1, n_spans)
@@ -129,8 +129,8 @@ class NestedRanges:
 @fact
 def nested_ranges(trace: Trace) -> NestedRanges:
     """Return how the ranges of the whole trace nest."""
-    rows = np.flatnonzero((trace.ranges["kind"] == "push_pop").to_numpy())
-    spans = trace.ranges[["process", "thread", "start_ns", "end_ns"]].iloc[rows]
+    rows = np.flatnonzero((trace.ranges.to_frame()["kind"] == "push_pop").to_numpy())
+    spans = trace.ranges.to_frame()[["process", "thread", "start_ns", "end_ns"]].iloc[rows]
     return NestedRanges(rows, *find_parents(spans.reset_index(drop=True)))
 
 
@@ -140,7 +140,7 @@ def ranges_of_work(trace: Trace, table: str) -> Ints:
 
     That is on the launching thread: what autograd's threads launch belongs to their own ranges.
     """
-    place = np.full(len(trace.ranges) + 1, -1, np.int64)
+    place = np.full(len(trace.ranges.to_frame()) + 1, -1, np.int64)
     rows = nested_ranges(trace).rows
     place[rows] = np.arange(len(rows))
     return place[range_of_launches(trace, launches_of(trace, table))]
@@ -254,7 +254,7 @@ def measure_range_work(trace: Trace) -> Result:
 
 def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, Ints]:
     """Return the distinct names and domains of ranges, and which of them each range is."""
-    ranges = trace.whole.ranges.iloc[nested.rows]
+    ranges = trace.whole.ranges.to_frame().iloc[nested.rows]
     named = pd.DataFrame(
         {"name": unnumbered_names(ranges["name"]), "domain": ranges["domain"].to_numpy()}
     )
@@ -264,11 +264,11 @@ def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, Ints]:
 
 
 def _host(trace: Trace, kinds: pd.DataFrame, codes: Ints, nested: NestedRanges) -> pd.DataFrame:
-    kind_of = np.full(len(trace.whole.ranges), -1, np.int64)
+    kind_of = np.full(len(trace.whole.ranges.to_frame()), -1, np.int64)
     kind_of[nested.rows] = codes
     kind = kind_of[trace.rows_in_whole("ranges")]
     here = np.flatnonzero(kind >= 0)
-    ranges, kind = trace.ranges.iloc[here], kind[here]
+    ranges, kind = trace.ranges.to_frame().iloc[here], kind[here]
     own: dict[str, Ints | int] = {
         "count": 1,
         "host_ns": lengths_of(ranges),
@@ -294,7 +294,7 @@ def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) 
 
     Work that has its device to itself counts as it is: unions are made of what overlaps alone.
     """
-    parts = [ints(trace.table(of), "device", "start_ns", "end_ns") for of in owners]
+    parts = [ints(trace.table(of).to_frame(), "device", "start_ns", "end_ns") for of in owners]
     device, starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
     owner = np.concatenate(list(owners.values()))
     order = np.argsort(starts, kind="stable")
@@ -324,7 +324,7 @@ def _overlapping(rows: Ints, starts: Ints, ends: Ints) -> Iterator[Ints]:
 
 
 def _kernels(trace: Trace, spans: SpanKinds, owner: Ints, kinds: pd.DataFrame) -> pd.DataFrame:
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     lengths = lengths_of(kernels)
     names = kernels["name"].cat.codes.to_numpy(np.int64)
     n_names = max(1, len(kernels["name"].cat.categories))
@@ -343,7 +343,7 @@ def _kernels(trace: Trace, spans: SpanKinds, owner: Ints, kinds: pd.DataFrame) -
 def _outside(trace: Trace, owners: dict[str, Ints]) -> dict[str, int]:
     totals = dict.fromkeys(("work_ns", "outside_ns", "outside_count", "unlinked_count"), 0)
     for name, owner in owners.items():
-        work = trace.table(name)
+        work = trace.table(name).to_frame()
         lengths = lengths_of(work)
         totals["work_ns"] += int(lengths.sum())
         totals["outside_ns"] += int(lengths[owner < 0].sum())
@@ -354,10 +354,10 @@ def _outside(trace: Trace, owners: dict[str, Ints]) -> dict[str, int]:
 
 def _finish(result: Result) -> Result:
     work_ns = result.scalars["work_ns"]
-    table = result.table
+    table = result.to_frame()
     table = table.assign(device_ratio=table["device_ns"] / (work_ns or float("nan")))
     table = in_order(table, "-device_ns", "-host_ns", *_KEYS)
-    kernels = in_order(result.tables["range_kernels"], "-total_ns", *_KEYS, "kernel")
+    kernels = in_order(result.to_frame("range_kernels"), "-total_ns", *_KEYS, "kernel")
     result = result.with_table(table).with_table(kernels, "range_kernels")
     outside, unlinked = result.scalars["outside_count"], result.scalars["unlinked_count"]
     if not outside:

@@ -76,7 +76,7 @@ RANGES_SPEC: Final = ResultSpec.of(
 
 def measure_ranges(trace: Trace) -> Result:
     """Return the ranges by name; one that the window cuts counts with its part inside."""
-    ranges = trace.ranges.assign(name=plain_names(trace.ranges["name"]))
+    ranges = trace.ranges.to_frame().assign(name=plain_names(trace.ranges.to_frame()["name"]))
     return _measured(RANGES_SPEC, ranges, "kind")
 
 
@@ -100,12 +100,12 @@ OPERATORS_SPEC: Final = ResultSpec.of(
 
 def measure_operators(trace: Trace) -> Result:
     """Return the host operators by name."""
-    return _measured(OPERATORS_SPEC, trace.host_ops, "source")
+    return _measured(OPERATORS_SPEC, trace.host_ops.to_frame(), "source")
 
 
 def _finish_operators(result: Result) -> Result:
     finished = finish_durations(result)
-    table = finished.table
+    table = finished.to_frame()
     table["self_ratio"] = table["self_ns"] / (int(table["self_ns"].sum()) or float("nan"))
     return finished.with_table(in_order(table, "-self_ns", *OPERATORS_SPEC.tables[0].keys))
 

@@ -54,7 +54,7 @@ class HostPhases:
 @of_window
 def find_host_phases(trace: Trace) -> list[HostPhases]:
     """Return the phases of each process that names any, on the thread that names the most."""
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     phases = phases_of_all_ranges(trace)[trace.rows_in_whole("ranges")]
     is_phase = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
     phased = ranges[["process", "thread", "start_ns", "end_ns", "depth"]].loc[is_phase]
@@ -105,7 +105,7 @@ def before_forward(trace: Trace) -> dict[int, Intervals]:
     What batches are fetched or made by without a loader lies there, often ahead of the resetting of
     gradients. Not what lies between two forward passes: those of one step.
     """
-    ranges, found = trace.ranges, {}
+    ranges, found = trace.ranges.to_frame(), {}
     resets = unions_by(ranges[are_named(ranges["name"], _RESETS)])
     for process, times in phase_times(trace).items():
         forward = times.get("forward", Intervals.empty())
@@ -210,8 +210,8 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
         phases.process: phases.times.get("data", Intervals.empty())
         for phases in find_host_phases(trace)
     }
-    waits = unions_by(trace.api_calls[hold_devices_up(trace.api_calls)])
-    profiler = unions_by(trace.overheads)
+    waits = unions_by(trace.api_calls.to_frame()[hold_devices_up(trace.api_calls.to_frame())])
+    profiler = unions_by(trace.overheads.to_frame())
     nothing = Intervals.empty()
     return {
         process: HostState(
@@ -219,7 +219,7 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
             synchronising=waits.get(process, nothing),
             profiler=profiler.get(process, nothing),
         )
-        for process in {*np.unique(trace.api_calls["process"]).tolist(), *data}
+        for process in {*np.unique(trace.api_calls.to_frame()["process"]).tolist(), *data}
     }
 
 

@@ -264,10 +264,10 @@ def _asked_parts(trace: Trace) -> pd.DataFrame:
 @fact
 def _main_threads(trace: Trace) -> Mapping[int, int]:
     """Return the thread of each process that launches the most, else that names the most."""
-    calls = trace.api_calls
+    calls = trace.api_calls.to_frame()
     launches = calls[["process", "thread"]][is_launch(calls["name"])]
     found: dict[int, int] = {}
-    for table in (calls, trace.host_ops, trace.ranges, launches):
+    for table in (calls, trace.host_ops.to_frame(), trace.ranges.to_frame(), launches):
         lanes = busiest_lanes(rows_by_values(table["process"], table["thread"]))
         found |= {process: thread for process, (_, thread) in lanes.items()}
     return found

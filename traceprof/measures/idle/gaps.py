@@ -79,12 +79,17 @@ class Pieces:
     @property
     def process(self) -> Ints:
         """The process of each."""
-        return self._of_either(*(self.trace.table(name)["process"] for name in DEVICE_TABLES))
+        return self._of_either(
+            *(self.trace.table(name).to_frame()["process"] for name in DEVICE_TABLES)
+        )
 
     @property
     def is_shared(self) -> Bools:
         """Whether another device takes part: in communication, in copies between devices."""
-        kernels, copies = self.trace.kernels["activity"], self.trace.copies["direction"]
+        kernels, copies = (
+            self.trace.kernels.to_frame()["activity"],
+            self.trace.copies.to_frame()["direction"],
+        )
         return self._of_either(kernels == Activity.COMMUNICATION.value, copies == "p2p")
 
     @property
@@ -92,12 +97,15 @@ class Pieces:
         """What launched each."""
         of_tables = [launches_of(self.trace, name) for name in DEVICE_TABLES]
         call = self._of_either(*(launches.call for launches in of_tables))
-        return Launches(call, self.process, self.trace.api_calls)
+        return Launches(call, self.process, self.trace.api_calls.to_frame())
 
     @property
     def names(self) -> pd.Categorical:
         """The name of each kernel, the direction of each copy; "" where there is no row."""
-        names, directions = self.trace.kernels["name"].cat, self.trace.copies["direction"].cat
+        names, directions = (
+            self.trace.kernels.to_frame()["name"].cat,
+            self.trace.copies.to_frame()["direction"].cat,
+        )
         labels = [*map(str, names.categories), *map(str, directions.categories), ""]
         places, distinct = pd.factorize(np.array(labels, object))
         codes = self._of_either(
@@ -121,7 +129,7 @@ class Pieces:
 @fact
 def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
     """Return the work of each device in the whole recording."""
-    tables = [trace.table(name) for name in DEVICE_TABLES]
+    tables = [trace.table(name).to_frame() for name in DEVICE_TABLES]
     starts, ends = (
         np.concatenate([table[name] for table in tables]) for name in ("start_ns", "end_ns")
     )

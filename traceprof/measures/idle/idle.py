@@ -215,7 +215,7 @@ def _waited_for_host(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> F
 
 
 def _finish(result: Result) -> Result:
-    table, devices = result.table, result.to_frame("devices")
+    table, devices = result.to_frame(), result.to_frame("devices")
     recorded_ns = devices.set_index("device")["recorded_ns"]
     idle_ns = table.groupby("device")["total_ns"].transform("sum")
     table = table.assign(
@@ -358,7 +358,7 @@ def _most(times: pd.DataFrame, gaps: Ints) -> tuple[Texts, Ints]:
 
 
 def _finish_gaps(result: Result) -> Result:
-    table = in_order(result.table, "-duration_ns", "device", "at_ns")
+    table = in_order(result.to_frame(), "-duration_ns", "device", "at_ns")
     result = result.with_table(table.head(_MOST))
     n = int(result.scalars["gaps_count"])
     note = Note.of("the {most:count} longest of {n:count} gaps", most=_MOST, n=n)

@@ -93,7 +93,7 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> pd.
 
     Their times are not cut by the window: what began first is around the others there, too.
     """
-    table, rows = trace.whole.table(name), trace.rows_in_whole(name)
+    table, rows = trace.whole.table(name).to_frame(), trace.rows_in_whole(name)
     columns = {
         column: table[column].to_numpy(np.int64)[rows]
         for column in ("process", "thread", "start_ns", "end_ns")
@@ -119,7 +119,7 @@ def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[Texts, Ints]:
     texts, places, n_before = [], [], 0
     for table, rows in zip(_TABLES, found, strict=True):
         distinct, place = np.unique(rows["name"].to_numpy(np.int64), return_inverse=True)
-        categories = trace.whole.table(table)["name"].cat.categories
+        categories = trace.whole.table(table).to_frame()["name"].cat.categories
         # Rows without a name have the code -1; "" stands for nothing at all.
         known = np.append(categories.to_numpy(object), "")[distinct]
         texts.append(np.where(known == "", _UNNAMED, known))

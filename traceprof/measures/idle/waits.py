@@ -62,10 +62,10 @@ def find_waits(trace: Trace) -> pd.DataFrame:
     call that the window cuts they are those of the whole call.
     """
     waits = _waits_of_whole(trace)
-    asked = np.arange(len(trace.whole.api_calls))[trace.rows_in_whole("api_calls")]
+    asked = np.arange(len(trace.whole.api_calls.to_frame()))[trace.rows_in_whole("api_calls")]
     own = np.flatnonzero(np.isin(asked, waits.rows))
     place = np.searchsorted(waits.rows, asked[own])
-    found = trace.api_calls.take(own).reset_index(drop=True)
+    found = trace.api_calls.to_frame().take(own).reset_index(drop=True)
     return found.assign(
         pattern=pd.Categorical.from_codes(waits.pattern[place], pd.Index(PATTERNS, dtype=object)),
         host_range=pd.Categorical.from_codes(waits.label[place], waits.labels),
@@ -74,7 +74,7 @@ def find_waits(trace: Trace) -> pd.DataFrame:
 
 @fact
 def _waits_of_whole(trace: Trace) -> _Waits:
-    calls = trace.api_calls
+    calls = trace.api_calls.to_frame()
     copies = is_blocking_copy(calls["name"])
     rows = np.flatnonzero(copies | is_synchronisation(calls["name"]))
     pattern = np.where(copies[rows], PATTERNS.index("blocking copy"), 0)
@@ -90,7 +90,7 @@ def _waits_of_whole(trace: Trace) -> _Waits:
 
 def _labels(trace: Trace, waits: Ints) -> tuple[Ints, pd.Index]:
     """Return the plain name of the innermost range around each of the calls ``waits``."""
-    calls, ranges = trace.api_calls, trace.ranges
+    calls, ranges = trace.api_calls.to_frame(), trace.ranges.to_frame()
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
     lanes = ranges[["process", "thread", "start_ns", "end_ns"]].take(nested)
     at = ints(calls, "process", "thread", "start_ns", rows=waits)
@@ -105,7 +105,7 @@ def _labels(trace: Trace, waits: Ints) -> tuple[Ints, pd.Index]:
 
 def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:
     """Return which waits come right after, or are, a copy of a few bytes to the host."""
-    calls = trace.api_calls
+    calls = trace.api_calls.to_frame()
     small = _makes_a_small_copy(trace)
     if not small.any() or not len(waits):
         return np.zeros(len(waits), np.bool_)
@@ -125,7 +125,7 @@ def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:
 
 def _makes_a_small_copy(trace: Trace) -> Bools:
     """Return which API calls made a copy of a few bytes to the host."""
-    copies, calls = trace.copies, trace.api_calls
+    copies, calls = trace.copies.to_frame(), trace.api_calls.to_frame()
     n_bytes, number = copies["n_bytes"].to_numpy(), copies["correlation"].to_numpy(np.int64)
     small = (copies["direction"] == "d2h").to_numpy() & (n_bytes >= 1) & (n_bytes <= _SMALL_BYTES)
     small &= number != ABSENT
@@ -150,7 +150,7 @@ def idle_in_waits(trace: Trace) -> Ints:
     parts = parts[(parts["cause"] == CAUSES.index("synchronising")).to_numpy()]
     owner = find_gaps(trace)["process"].to_numpy(np.int64)[parts["gap"].to_numpy()]
     starts, ends = bounds(parts)
-    calls = trace.api_calls
+    calls = trace.api_calls.to_frame()
     every = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
     counting = np.flatnonzero(hold_devices_up(calls)[every])  # of threads that launch work
     begin, end, process = ints(waits, "start_ns", "end_ns", "process", rows=counting)
@@ -198,7 +198,7 @@ def measure_sync(trace: Trace) -> Result:
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     n_steps = int(result.scalars["steps_count"])
     table = table.assign(
         per_step=table["count"] / n_steps if n_steps else np.nan,

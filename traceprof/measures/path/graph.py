@@ -77,13 +77,13 @@ class Graph:
 def dependencies(trace: Trace) -> Mapping[int, Graph]:
     """Return the work and waits of each process with device work."""
     work = _work(trace)
-    calls = trace.api_calls
+    calls = trace.api_calls.to_frame()
     waits = calls[is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])]
     waits = in_order(waits, "process", "end_ns")
     columns = {name: waits[name].to_numpy(np.int64) for name in ("process", "start_ns", "end_ns")}
     work_of, waits_of = _by_process(work), _by_process(columns)
     nothing = {name: np.empty(0, np.int64) for name in ("start_ns", "end_ns")}
-    directions = trace.copies["direction"].cat.categories
+    directions = trace.copies.to_frame()["direction"].cat.categories
     return {
         process: _graph(own, waits_of.get(process, nothing), directions)
         for process, own in work_of.items()
@@ -116,7 +116,7 @@ def _work(trace: Trace) -> dict[str, Ints]:
 
 def _work_of(trace: Trace, name: str) -> dict[str, Array]:
     """Return the rows of a device table with kind and launch (`_NEVER` where it is not known)."""
-    frame, launches = trace.table(name), launches_of(trace, name)
+    frame, launches = trace.table(name).to_frame(), launches_of(trace, name)
     known = launches.is_known
     is_copy = name == "copies"
     columns = ("start_ns", "end_ns", "device", "stream", "process")

@@ -92,7 +92,7 @@ def _of_kind(segments: Segments, kind: int) -> Intervals:
 @of_window
 def _launching(trace: Trace) -> Mapping[int, Intervals]:
     """Return when each process made one call after the other, with pauses of at most 200 µs."""
-    calls = trace.api_calls[["process", "start_ns", "end_ns"]]
+    calls = trace.api_calls.to_frame()[["process", "start_ns", "end_ns"]]
     quick = calls[lengths_of(calls) <= LONGEST_CALL_NS]
     closed = unions_by(quick.assign(end_ns=quick["end_ns"] + LAUNCH_BOUND_NS))
     # What was added behind the last call of each run of calls is taken off again.
@@ -152,7 +152,7 @@ def _of_process(trace: Trace, process: int, steps: pd.DataFrame) -> pd.DataFrame
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     if table.empty:
         return result.with_notes(Note("no device worked in this window"))
     largest = table[_PARTS].to_numpy(np.int64).argmax(axis=1)

@@ -197,7 +197,7 @@ def _union(phases: Mapping[str, Intervals]) -> Intervals:
 
 def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
     """Return, by process, when its devices computed for which phase."""
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     computing = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
     columns = ("start_ns", "end_ns", "process")
     starts, ends, process = (kernels[name].to_numpy(np.int64)[computing] for name in columns)
@@ -212,7 +212,7 @@ def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
 def _first_events(trace: Trace) -> dict[int, int]:
     """Return the time of the first event of each process."""
     # Tables are sorted by start: the first row of a process is its first event.
-    tables = [trace.table(name)[["process", "start_ns"]] for name in _OF_PROCESSES]
+    tables = [trace.table(name).to_frame()[["process", "start_ns"]] for name in _OF_PROCESSES]
     firsts = pd.concat([table.drop_duplicates("process") for table in tables])
     first = firsts.groupby("process")["start_ns"].min()
     return {int(str(process)): int(ns) for process, ns in first.items()}

@@ -285,7 +285,7 @@ def _kernels_of_members(ranks: Ranks) -> pd.DataFrame:
 
 
 def _kernels_of_one(part: Trace) -> pd.DataFrame:
-    kernels = part.kernels
+    kernels = part.kernels.to_frame()
     kernels = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
     groups, keys = grouped({name: kernels[name] for name in ("process", "device", "name")})
     total_ns = groups.reduced(np.add, lengths_of(kernels))

@@ -75,7 +75,7 @@ def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
 
 def _talking(trace: Trace) -> dict[int, int]:
     """Return the processes that send or receive, and when each first used a device."""
-    work, kernels = find_collectives(trace), trace.kernels[["process", "start_ns"]]
+    work, kernels = find_collectives(trace), trace.kernels.to_frame()[["process", "start_ns"]]
     talking = work.loc[work["op"].isin(("send", "recv")), "process"].unique()
     begins = kernels.drop_duplicates("process").set_index("process")["start_ns"].to_dict()
     return {process: int(begins[process]) for process in talking.tolist() if process in begins}
@@ -160,7 +160,7 @@ def _numbered(members: list[Member], known_from: str, pipeline: int) -> tuple[St
 
 def _named_stages(trace: Trace) -> dict[int, int]:
     """Return the number of the one stage that the ranges of each process name."""
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     names = ranges["name"].cat.categories
     likely = codes_containing(names, ["stage"]).tolist()
     found = {i: match for i in likely if (match := _STAGE.search(str(names[i])))}
@@ -262,7 +262,7 @@ def _work(trace: Trace) -> pd.DataFrame:
 
     ``step`` is the row of the steps of the whole recording that it was called in, -1 for none.
     """
-    kernels = trace.kernels
+    kernels = trace.kernels.to_frame()
     rows = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
     columns = ["start_ns", "end_ns", "process", "device"]
     called = launches_of(trace, "kernels").start_ns[rows]
@@ -346,7 +346,7 @@ def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
 @fact
 def _sends(trace: Trace) -> pd.DataFrame:
     """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
-    calls, work = trace.collectives, find_collectives(trace)
+    calls, work = trace.collectives.to_frame(), find_collectives(trace)
     columns = ["process", "correlation"]
     other = work.loc[~work["op"].isin(POINT_TO_POINT) & (work["correlation"] != ABSENT), columns]
     others = pd.MultiIndex.from_frame(other.astype(np.int64))

@@ -82,7 +82,7 @@ def _apart(trace: Trace) -> Trace:
     places = pd.MultiIndex.from_tuples(_pairs(trace))
     tables = {}
     for name in DEVICE_TABLES:
-        frame = trace.table(name)
+        frame = trace.table(name).to_frame()
         users = pd.MultiIndex.from_frame(frame[["process", "device"]])
         tables[name] = frame.assign(device=places.get_indexer(users).astype(np.int64))
     apart = make_trace(trace.info, tables, trace.recorded, trace.span)
@@ -146,7 +146,7 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
         backends = ", ".join(sorted({str(name) for name in work["backend"].unique()} - {""}))
         text = "exchange by collectives ({backends}): {ops} of {n:count} ranks"
         return (Note.of(text, backends=backends or "kernels", ops=ops, n=n_ranks),)
-    if sum(part.copies["device"].nunique() for part in ranks) < 2:
+    if sum(part.copies.to_frame()["device"].nunique() for part in ranks) < 2:
         return ()
     peer, down, up = (_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
     if peer >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * min(down, up)):
@@ -162,7 +162,10 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
 
 
 def _bytes(ranks: Ranks, direction: str) -> int:
-    sizes = (p.copies.loc[p.copies["direction"] == direction, "n_bytes"] for p in ranks)
+    sizes = (
+        p.copies.to_frame().loc[p.copies.to_frame()["direction"] == direction, "n_bytes"]
+        for p in ranks
+    )
     return sum(int(own.clip(lower=0).sum()) for own in sizes)
 
 

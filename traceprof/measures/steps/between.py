@@ -153,7 +153,7 @@ def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
 
     Beside `BETWEEN_CAUSES` also "forward" and "backward", the phases.
     """
-    ranges, phases = trace.ranges, phases_of_all_ranges(trace)
+    ranges, phases = trace.ranges.to_frame(), phases_of_all_ranges(trace)
     of_autograd = are_named(ranges["name"], _OF_AUTOGRAD)
     found: dict[tuple[int, str], Intervals] = {}
     for cause, pattern in _NAMES.items():

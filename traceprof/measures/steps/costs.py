@@ -97,7 +97,7 @@ def _named(trace: Trace) -> pd.DataFrame:
     """Return the ranges and calls that are some kind of cost by their names."""
     columns = ["process", "start_ns", "end_ns"]
     tables = [compiling_ranges(trace)[columns].assign(kind=COMPILING)]
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     collections = ranges[(ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "gc")]
     tables.append(collections[columns].assign(kind=GARBAGE))
     for name, pattern, kind in (
@@ -105,7 +105,7 @@ def _named(trace: Trace) -> pd.DataFrame:
         ("api_calls", _COMPILING_CALLS, COMPILING),
         ("api_calls", _LOADS_CODE, LOADING_KERNELS),
     ):
-        tables.append(_matching(trace.table(name), pattern)[columns].assign(kind=kind))
+        tables.append(_matching(trace.table(name).to_frame(), pattern)[columns].assign(kind=kind))
     for (process, cause), time in activity_of_ranges(trace).items():
         if cause in (EVALUATION, CHECKPOINT):
             own = _beside_steps(trace, process, time) if cause == EVALUATION else time
@@ -130,7 +130,7 @@ def _beside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
 
 def compiling_ranges(trace: Trace) -> pd.DataFrame:
     """Return the ranges of the window that compile code for devices, by their names."""
-    return _matching(trace.ranges, _COMPILES)
+    return _matching(trace.ranges.to_frame(), _COMPILES)
 
 
 def _matching(frame: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
@@ -145,11 +145,11 @@ def _warmup(trace: Trace) -> pd.DataFrame:
 
 def _copies(trace: Trace) -> pd.DataFrame:
     """Return the copies to devices before the first step, or before most of the kernels."""
-    copies, table = trace.copies, find_steps(trace).table
+    copies, table = trace.copies.to_frame(), find_steps(trace).table
     own = copies.loc[copies["direction"] == "h2d", ["process", "start_ns", "end_ns"]]
     limits = table.groupby("process")["device_start_ns"].min()
     if limits.empty:
-        limits = trace.kernels.groupby("process")["start_ns"].quantile(_FEW_KERNELS)
+        limits = trace.kernels.to_frame().groupby("process")["start_ns"].quantile(_FEW_KERNELS)
     before = own["start_ns"] < own["process"].map(limits)
     return own[before].assign(kind=LOADING)
 

@@ -29,7 +29,7 @@ def passes_of_loaders(trace: Trace) -> pd.DataFrame:
     batch was left), fetches_count, is_training. A pass trains if backward passes follow most of its
     fetches; where something else is fetched in between, if it has a fetch in most steps.
     """
-    marks, ranges = _own(trace.marks), _own(trace.ranges)
+    marks, ranges = _own(trace.marks.to_frame()), _own(trace.ranges.to_frame())
     marks = marks[marks["name"] == _PASS]
     steps = find_steps(trace.whole).table
     names = ranges["name"].astype(str)
@@ -57,7 +57,7 @@ def are_of_training(trace: Trace, batches: pd.DataFrame) -> Bools:
     evaluating = passes[~passes["is_training"].astype(bool)]
     if evaluating.empty:
         return np.ones(len(batches), np.bool_)
-    marks = _own(trace.whole.marks)
+    marks = _own(trace.whole.marks.to_frame())
     numbers = numbers_at(marks[marks["name"] == _PASS], batches)
     keys = pd.MultiIndex.from_arrays([batches["process"].to_numpy(np.int64), numbers])
     known = pd.MultiIndex.from_arrays(
@@ -139,7 +139,7 @@ def epochs_of_loaders(trace: Trace) -> pd.DataFrame:
     as a validation, is of the first. A loader that only validates has none. Of loaders side by side
     the passes with most batches count.
     """
-    own = trace.ranges[trace.ranges["domain"] == OWN_DOMAIN]
+    own = trace.ranges.to_frame()[trace.ranges.to_frame()["domain"] == OWN_DOMAIN]
     begun, fetched = (own[own["name"] == name] for name in (_BEGINS, _FETCHES))
     steps = find_steps(trace.whole).table
     passes = passes_of_loaders(trace)

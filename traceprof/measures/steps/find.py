@@ -56,8 +56,10 @@ def with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.Dat
     table = in_order(table, "process", "start_ns")
     starts, ends = bounds(table)
     following = ends.copy()
-    is_stop = trace.ranges["name"].isin(PROFILER_RANGES) & (trace.ranges["domain"] == OWN_DOMAIN)
-    stopped, starts_of_stops = ints(trace.ranges[is_stop], "process", "start_ns")
+    is_stop = trace.ranges.to_frame()["name"].isin(PROFILER_RANGES) & (
+        trace.ranges.to_frame()["domain"] == OWN_DOMAIN
+    )
+    stopped, starts_of_stops = ints(trace.ranges.to_frame()[is_stop], "process", "start_ns")
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
@@ -104,7 +106,7 @@ def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[Ints, ...]:
     linked = np.zeros(len(table), np.int64)
     n_rows: Counter[int] = Counter()
     for name in DEVICE_TABLES:
-        frame = trace.table(name)
+        frame = trace.table(name).to_frame()
         if frame.empty:
             continue
         starts, ends = bounds(frame)
@@ -132,7 +134,7 @@ def _work_begun_in(table: pd.DataFrame, trace: Trace) -> Ints:
     """Return how much device work begins in each step, whenever it was launched."""
     seen = np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
-        frame = trace.table(name)
+        frame = trace.table(name).to_frame()
         begun = owner_of(table, frame["process"], frame["start_ns"].to_numpy(np.int64))
         seen += np.bincount(begun[begun >= 0], minlength=len(table))
     return seen
@@ -156,7 +158,7 @@ def owner_of(steps: pd.DataFrame, process: pd.Series, instants: Ints) -> Ints:
 
 
 def steps_of_calls(steps: Steps, work: pd.DataFrame) -> Ints:
-    """Return the row of ``steps.table`` that each row of ``work`` was called in, -1 for none.
+    """Return the row of ``steps.to_frame()`` that each row of ``work`` was called in, -1 for none.
 
     ``work`` has process, call_ns and start_ns: what has no known call belongs to the step in
     which it started.
@@ -359,7 +361,7 @@ def _count_warmup(table: pd.DataFrame) -> int:
 def _annotated(trace: Trace, place: int) -> tuple[pd.DataFrame, str]:
     """Return the steps of a trace that the source at ``place`` tells, and more about this."""
     source = _ANNOTATED[place]
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     if source.is_own is not None:
         ranges = ranges[(ranges["domain"] == OWN_DOMAIN) == source.is_own]
     if ranges.empty:
@@ -369,7 +371,7 @@ def _annotated(trace: Trace, place: int) -> tuple[pd.DataFrame, str]:
 
 
 def _chosen(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
-    return steps_of_ranges(trace.ranges, pattern)
+    return steps_of_ranges(trace.ranges.to_frame(), pattern)
 
 
 class _Source(NamedTuple):

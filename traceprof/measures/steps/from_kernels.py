@@ -109,7 +109,7 @@ InferredSteps: TypeAlias = tuple[pd.DataFrame, float]
 def find_optimizer_steps(trace: Trace) -> InferredSteps:
     """Return the steps between the ends of the bursts of optimizer kernels."""
     tables, alike = [], []
-    for process, kernels in _busiest_lanes(trace.kernels):
+    for process, kernels in _busiest_lanes(trace.kernels.to_frame()):
         optimizer = np.flatnonzero(kernels["activity"] == Activity.OPTIMIZER.value)
         heavy = np.cumsum(kernels["activity"].isin(_HEAVY).to_numpy())
         if len(optimizer) < _FEWEST_STEPS:
@@ -128,7 +128,7 @@ def find_optimizer_steps(trace: Trace) -> InferredSteps:
 def find_periodic_steps(trace: Trace) -> InferredSteps:
     """Return the steps that repeat the same sequence of kernel names."""
     tables, alike = [], []
-    for process, kernels in _busiest_lanes(trace.kernels):
+    for process, kernels in _busiest_lanes(trace.kernels.to_frame()):
         starts, ends = bounds(kernels)
         gaps = np.append(np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0), 0)
         codes = np.asarray(kernels["name"].cat.codes, np.int64)

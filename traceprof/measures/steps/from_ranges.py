@@ -120,4 +120,6 @@ def how_steps_get_known(ranks: Ranks) -> str:
 
 
 def _is_own(trace: Trace) -> bool:
-    return trace.is_by_traceprof or OWN_DOMAIN in set(trace.ranges["domain"].cat.categories)
+    return trace.is_by_traceprof or OWN_DOMAIN in set(
+        trace.ranges.to_frame()["domain"].cat.categories
+    )

@@ -56,7 +56,7 @@ class MainLoop:
 
 def active_window(ranks: Ranks) -> TimeWindow | None:
     """Return the time from the first to the last operation of any device; None without any."""
-    spans = [_span_of(part.table(name)) for part in ranks for name in DEVICE_TABLES]
+    spans = [_span_of(part.table(name).to_frame()) for part in ranks for name in DEVICE_TABLES]
     return _hull(spans)
 
 
@@ -70,7 +70,7 @@ def host_window(ranks: Ranks) -> TimeWindow | None:
 
 
 def _passes_on_host(trace: Trace) -> TimeWindow | None:
-    return _span_of(trace.ranges[np.isin(phases_of_all_ranges(trace), _PASSES)])
+    return _span_of(trace.ranges.to_frame()[np.isin(phases_of_all_ranges(trace), _PASSES)])
 
 
 @fact
@@ -113,13 +113,16 @@ def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
 
 def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
     """Return the time of the kernels that begin in ``window``, and of all."""
-    starts, length = ints(trace.kernels, "start_ns")[0], lengths_of(trace.kernels)
+    starts, length = (
+        ints(trace.kernels.to_frame(), "start_ns")[0],
+        lengths_of(trace.kernels.to_frame()),
+    )
     return int(length[window.holds(starts)].sum()), int(length.sum())
 
 
 def _where_kernels_are(trace: Trace, active: TimeWindow) -> TimeWindow:
     """Return ``active`` without a long beginning and end with next to no kernels."""
-    starts, ends = bounds(trace.kernels)
+    starts, ends = bounds(trace.kernels.to_frame())
     if len(starts) < _FEWEST_KERNELS:
         return active
     length, ends = ends - starts, np.maximum.accumulate(ends)
@@ -155,13 +158,13 @@ def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, st
 
 def _setup_of(trace: Trace) -> list[tuple[int, str]]:
     """Return when the devices are done with each outermost range that is set-up, and its name."""
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     is_setup = are_named(ranges["name"], _SETUP)
     counts = ranges["name"].map(ranges["name"].value_counts()).to_numpy(np.int64)
     own = ranges[is_setup & (counts == 1) & (ranges["depth"] <= 1).to_numpy()]
-    if own.empty or trace.kernels.empty:
+    if own.empty or trace.kernels.to_frame().empty:
         return []
-    starts, ends = bounds(trace.kernels)
+    starts, ends = bounds(trace.kernels.to_frame())
     length, launched = ends - starts, launches_of(trace, "kernels")
     called = np.where(launched.is_known, launched.start_ns, starts)
     found = []
@@ -195,7 +198,7 @@ def find_iterations(trace: Trace) -> pd.DataFrame:
 
 def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[pd.DataFrame]:
     """Yield the rounds of each process that only runs forward."""
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     phase = phases_of_all_ranges(trace)
     is_own = (phase >= 0) & (ranges["kind"] == "push_pop").to_numpy()
     own = ranges[["process", "thread", "start_ns", "end_ns"]][is_own].assign(phase=phase[is_own])

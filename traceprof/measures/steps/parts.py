@@ -64,10 +64,10 @@ def profiler_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, Floats]
 
     Its overheads, and the beginning and end of windows of the embedded recorder.
     """
-    ranges = trace.ranges
+    ranges = trace.ranges.to_frame()
     own = ranges[(ranges["domain"] == OWN_DOMAIN) & ranges["name"].isin(PROFILER_RANGES)]
     columns = ["process", "start_ns", "end_ns"]
-    spans = pd.concat([own[columns], trace.overheads[columns]], ignore_index=True)
+    spans = pd.concat([own[columns], trace.overheads.to_frame()[columns]], ignore_index=True)
     busy = np.nan_to_num(covered_ns(steps, unions_by(spans)))
     return {"profiler_ns": busy} if busy.any() else {}
 
@@ -79,7 +79,7 @@ def sums_in_steps(trace: Trace, steps: pd.DataFrame) -> Mapping[str, Floats]:
     without a batch of its own has NaN there.
     """
     columns: dict[str, Floats] = {}
-    copies = trace.copies
+    copies = trace.copies.to_frame()
     on_device = _bordered(steps, "device_start_ns", "device_end_ns")
     for direction in _COUNTED:
         chosen = copies[copies["direction"] == direction]
@@ -104,7 +104,7 @@ def _unless_zero(values: Floats) -> Floats:
 
 def _batches(trace: Trace) -> pd.DataFrame:
     """Return the marks of batches, without those of loaders that evaluate."""
-    marks = trace.marks
+    marks = trace.marks.to_frame()
     batches = marks[((marks["domain"] == OWN_DOMAIN) & (marks["name"] == "batch")).to_numpy()]
     batches = batches[(batches["payload"] > 0).to_numpy()]
     return batches[are_of_training(trace, batches)] if len(batches) else batches
@@ -252,7 +252,7 @@ def _series(ranks: Ranks) -> dict[tuple[str, str], _Series]:
 
 
 def _samples_of_machine(part: Trace) -> pd.DataFrame:
-    samples = part.samples
+    samples = part.samples.to_frame()
     own = samples[samples["metric"].isin((_CLOCK, *_THROTTLED, *_COUNTERS))]
     return own.astype({"source": object, "metric": object})
 

@@ -111,9 +111,9 @@ def _host_times(trace: Trace) -> pd.DataFrame:
 def _device_work(trace: Trace) -> pd.DataFrame:
     """Return all kernels and copies with the place of their phase in `_NAMES`."""
     parts = []
-    firsts = trace.whole.api_calls.groupby("process")["correlation"].min()
+    firsts = trace.whole.api_calls.to_frame().groupby("process")["correlation"].min()
     for name in DEVICE_TABLES:
-        frame, is_linked = trace.table(name), launches_of(trace, name).is_known
+        frame, is_linked = trace.table(name).to_frame(), launches_of(trace, name).is_known
         number = frame["correlation"].to_numpy(np.int64)
         is_earlier = ~is_linked & (number >= 0)
         rows = np.flatnonzero(is_earlier)
@@ -124,10 +124,14 @@ def _device_work(trace: Trace) -> pd.DataFrame:
 
 def _work_of(trace: Trace, name: str) -> pd.DataFrame:
     phases = phases_of_work(trace, name)
-    return trace.table(name)[["start_ns", "end_ns", "device", "process"]].assign(
-        phase=np.where(phases >= 0, phases, _NO_PHASE),
-        is_kernel=int(name == "kernels"),
-        is_inferred=are_inferred_backward(trace, name).astype(np.int64),
+    return (
+        trace.table(name)
+        .to_frame()[["start_ns", "end_ns", "device", "process"]]
+        .assign(
+            phase=np.where(phases >= 0, phases, _NO_PHASE),
+            is_kernel=int(name == "kernels"),
+            is_inferred=are_inferred_backward(trace, name).astype(np.int64),
+        )
     )
 
 
@@ -146,7 +150,7 @@ def _device_times(work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     if table.empty:
         return result.with_notes(
             Note("no range names a phase (data, forward, backward, optimizer …)")
@@ -271,7 +275,7 @@ def _device_times_of_steps(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _finish_steps(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     if not table.empty:
         return result.with_table(in_order(table, "process"))
     return result.with_notes(Note("no steps, or no phases in them, are known"))

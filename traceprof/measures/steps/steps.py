@@ -123,7 +123,7 @@ def _why_none(ranks: Ranks) -> Note:
 
 def _finish(result: Result) -> Result:
     """Say where the steps come from, how long and steady they are, and what was dropped."""
-    if result.table.empty:
+    if result.to_frame().empty:
         return result
     scalars = result.scalars
     if scalars["is_pattern"]:
@@ -141,7 +141,7 @@ def _finish(result: Result) -> Result:
         )
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("only warm-up steps are in this window"))
-    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.table)]
+    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.to_frame())]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
     if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
@@ -184,7 +184,7 @@ def _origin(scalars: Any) -> Note:
 
 def _on_clocks(result: Result) -> Iterator[Note]:
     """Say where steps are told by the host alone, and where the devices lag behind it."""
-    scalars, table = result.scalars, result.table
+    scalars, table = result.scalars, result.to_frame()
     if "device_ns" in table and table["device_ns"].isna().all():
         yield Note(
             "which work a step launched was not recorded: steps are periods of the host, and the "
@@ -197,7 +197,7 @@ def _on_clocks(result: Result) -> Iterator[Note]:
 
 def _on_between(result: Result) -> Iterator[Note]:
     """Say how much of the periods lies between the steps, and why."""
-    steady = result.table[~result.table["is_warmup"]]
+    steady = result.to_frame()[~result.to_frame()["is_warmup"]]
     between_ns, period_ns = int(steady["between_ns"].sum()), int(steady["period_ns"].sum())
     if between_ns < _LEAST_BETWEEN * period_ns or not between_ns:
         return

@@ -40,7 +40,7 @@ _TABLE: Final = SPEC.tables[0]
 
 def measure_bandwidth(trace: Trace) -> Result:
     """Return the bytes that moved in each hundredth of the window, by device and route."""
-    copies = trace.copies
+    copies = trace.copies.to_frame()
     moved = copies[(copies["n_bytes"] > 0) & ~copies["direction"].isin(_ELSEWHERE)]
     moved = moved.assign(route=route_of(moved))
     n_slices, span_ns = min(_SLICES, trace.span.duration_ns), trace.span.duration_ns
@@ -55,7 +55,7 @@ def measure_bandwidth(trace: Trace) -> Result:
 
 
 def _finish(result: Result) -> Result:
-    table = result.table
+    table = result.to_frame()
     if table.empty:
         return result.with_notes(Note("nothing was copied"))
     rate = table["size_bytes"] / table["duration_ns"] * 1e9

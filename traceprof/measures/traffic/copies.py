@@ -58,7 +58,7 @@ _KEYS: Final = _COPIES.keys
 
 def measure_copies(trace: Trace) -> Result:
     """Return the copies by direction; one that the window cuts counts with its part inside."""
-    copies = trace.copies
+    copies = trace.copies.to_frame()
     table, samples = summarise(copies, _KEYS)
     sizes = copies["n_bytes"].to_numpy(np.int64)
     size_bytes = sums_at(samples.rows, np.maximum(sizes, 0), len(table))
@@ -70,7 +70,7 @@ def measure_copies(trace: Trace) -> Result:
 
 def _finish(result: Result) -> Result:
     finished = finish_durations(result)
-    table = finished.table
+    table = finished.to_frame()
     seconds = table["total_ns"].where(table["total_ns"] > 0) / 1e9
     return finished.with_table(table.assign(rate_bytes_per_s=table["size_bytes"] / seconds))
 
@@ -116,7 +116,7 @@ def copy_speeds(ranks: Ranks) -> Mapping[str, float]:
     peaks = [
         peak_of(part, int(device), Link.PCIE)
         for part in ranks
-        for device in part.devices.loc[part.devices["used"] == 1, "device"]
+        for device in part.devices.to_frame().loc[part.devices.to_frame()["used"] == 1, "device"]
     ]
     known = [peak.bytes_per_s for peak in peaks if peak is not None]
     if not known or len(known) < len(peaks):
@@ -127,7 +127,7 @@ def copy_speeds(ranks: Ranks) -> Mapping[str, float]:
 @fact
 def _rates_of_large(trace: Trace) -> Mapping[str, npt.NDArray[np.float64]]:
     """Return the bytes per s of each large copy, by direction."""
-    copies = trace.copies
+    copies = trace.copies.to_frame()
     n_bytes = copies["n_bytes"].to_numpy(np.float64)
     lengths = (copies["end_ns"] - copies["start_ns"]).to_numpy(np.float64)
     large = n_bytes >= _LARGE_BYTES

@@ -74,8 +74,10 @@ def _traffic_of_whole(ranks: Ranks) -> pd.DataFrame:
 
 def _counters(trace: Trace) -> pd.DataFrame:
     """Return the samples that tell traffic."""
-    metrics = trace.samples["metric"]
-    return trace.samples[by_category(metrics, metrics.cat.categories.isin(list(_DIRECTIONS)))]
+    metrics = trace.samples.to_frame()["metric"]
+    return trace.samples.to_frame()[
+        by_category(metrics, metrics.cat.categories.isin(list(_DIRECTIONS)))
+    ]
 
 
 def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:

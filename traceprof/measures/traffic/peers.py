@@ -63,7 +63,7 @@ def _first_devices(ranks: Ranks) -> Mapping[int, int]:
 
 
 def _first_of_part(trace: Trace) -> list[tuple[int, int]]:
-    firsts = trace.kernels[["process", "device"]].drop_duplicates("process")
+    firsts = trace.kernels.to_frame()[["process", "device"]].drop_duplicates("process")
     return list(zip(firsts["process"].tolist(), firsts["device"].tolist(), strict=True))
 
 
@@ -221,7 +221,7 @@ def _peak(ranks: Ranks, first: Any) -> Peak | None:
 
 def _peer_copies(part: Trace) -> pd.DataFrame:
     columns = ["start_ns", "end_ns", "n_bytes", "src_device", "dst_device", "device"]
-    return part.copies.loc[part.copies["direction"] == "p2p", columns]
+    return part.copies.to_frame().loc[part.copies.to_frame()["direction"] == "p2p", columns]
 
 
 def _of_copies(ranks: Ranks) -> Iterator[dict[str, Any]]:

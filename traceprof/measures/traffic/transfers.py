@@ -81,11 +81,11 @@ _TRANSFERS, _MEMORY, _LINKS = SPEC.tables
 
 def measure_transfers(trace: Trace) -> Result:
     """Return the copies that leave or enter a device, by route, memory and size."""
-    is_kept = trace.copies["direction"].isin(_DIRECTIONS).to_numpy()
+    is_kept = trace.copies.to_frame()["direction"].isin(_DIRECTIONS).to_numpy()
     if not is_kept.any():
         empty = {table.name: table.frame() for table in SPEC.tables}
         return Result("transfers", SPEC, empty, {"synchronous_count": 0, "synchronous_ns": 0})
-    copies = _described(trace.copies[is_kept])
+    copies = _described(trace.copies.to_frame()[is_kept])
     lanes = copies[["device", "route"]].drop_duplicates().itertuples(index=False, name=None)
     peaks = {lane: columns_of_peak(peak_of_route(trace, *lane)) for lane in lanes}
     links = _LINKS.frame([{"device": d, "route": r, **own} for (d, r), own in peaks.items()])
@@ -157,9 +157,9 @@ def _by_memory(copies: pd.DataFrame) -> pd.DataFrame:
 
 def _synchronous(trace: Trace) -> dict[str, int]:
     """Return how often the host waited for a copy to the device, for lack of an ``Async``."""
-    feeding = np.flatnonzero(trace.copies["direction"] == "h2d")
+    feeding = np.flatnonzero(trace.copies.to_frame()["direction"] == "h2d")
     launches = launches_of(trace, "copies").of_rows(feeding)
-    calls = trace.whole.api_calls
+    calls = trace.whole.api_calls.to_frame()
     rows = sorted_distinct(launches.call[launches.is_known])
     waiting = calls.take(rows)
     names = waiting["name"]
@@ -169,7 +169,7 @@ def _synchronous(trace: Trace) -> dict[str, int]:
 
 
 def _finish(result: Result) -> Result:
-    table, memory = result.table, result.tables["memory"]
+    table, memory = result.to_frame(), result.to_frame("memory")
     if table.empty:
         nothing = Note("nothing was copied between host and devices or between devices")
         return result.with_notes(nothing)
@@ -192,7 +192,7 @@ def _finish(result: Result) -> Result:
         .with_notes(
             *_on_pageable(memory),
             *_on_waiting(result.scalars, memory),
-            *_on_peaks(result.tables["links"]),
+            *_on_peaks(result.to_frame("links")),
         )
     )
 

@@ -12,6 +12,7 @@ from typing import Final
 import pandas as pd
 
 from traceprof.model.results import Result, Unit
+from traceprof.model.table import as_table
 from traceprof.render.charts.svg import (
     KEY_STYLE,
     Axis,
@@ -71,7 +72,7 @@ def accuracy_chart(result: Result) -> str:
     """Return the curves of a result of ``traceprof accuracy``; "" where no times are known."""
     runs = [
         (str(name), points)
-        for name, own in result.table.groupby("run", sort=False)
+        for name, own in result.to_frame().groupby("run", sort=False)
         if len(points := _points(rows_of(own))) > 1
     ]
     if not runs:
@@ -144,7 +145,7 @@ def scaling_charts(result: Result) -> str:
     left_out = len(groups) - _MOST
     shown = groups[:_MOST]
     words = f"; {left_out} more groups are in the table" if left_out > 0 else ""
-    losses = result.tables.get("losses", pd.DataFrame({"group": []}))
+    losses = as_table(result.tables.get("losses", pd.DataFrame({"group": []}))).to_frame()
     lost = ((name, rows, losses[losses["group"] == name]) for name, rows in shown)
     bars = (_loss_bars(name, rows, own) for name, rows, own in lost if len(own))
     return (

@@ -61,7 +61,7 @@ def elastic_chart(result: Result) -> str:
     Jobs stand one below the other on one scale: lanes for lost time and of what it was made, for
     epochs, and for each rank.
     """
-    rows = [row for row in rows_of(result.table) if _is_long(row)]
+    rows = [row for row in rows_of(result.to_frame()) if _is_long(row)]
     if not rows:
         return ""
     last_ns = max(float(row["at_ns"]) + float(row["duration_ns"]) for row in rows)

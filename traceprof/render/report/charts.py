@@ -117,7 +117,7 @@ class _Scale:
 
 def step_chart(steps: Result) -> str:
     """Return the duration of each step, stacked by part (or by phase of the host)."""
-    table = steps.table
+    table = steps.to_frame()
     columns = _columns(table)
     bars, per_bar = _bars(table, columns)
     scale = _Scale(len(bars), max(1.0, 1.08 * float(bars["duration_ns"].max())))

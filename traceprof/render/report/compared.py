@@ -241,8 +241,8 @@ def _charts(found: Comparison) -> Iterator[str]:
         yield card("sum", "From the base to the new one", waterfall_chart(difference))
         yield card("parts", "The parts of the mean step", parts_chart(difference))
     steps = found.results.get("steps")
-    if steps is not None and len(steps.table):
-        yield card("steps", "The steps of both", steps_chart(steps.table))
+    if steps is not None and len(steps.to_frame()):
+        yield card("steps", "The steps of both", steps_chart(steps.to_frame()))
 
 
 def _tables(section: Section, rows: int) -> Iterator[str]:
@@ -257,7 +257,7 @@ def _figures(found: Comparison) -> str:
     """Return the main numbers of both, beside one another."""
     shown = []
     for result, figures in ("judged", _FIGURES), ("measures", _MORE_FIGURES):
-        known = rows_of(found.results[result].table) if result in found.results else []
+        known = rows_of(found.results[result].to_frame()) if result in found.results else []
         rows = {row["measure"]: row for row in known}
         shown += [_figure(rows[name], label) for name, label in figures.items() if name in rows]
     return f'<div class="figures">{"".join(shown)}</div>' if shown else ""

@@ -50,7 +50,7 @@ def summary_html(document: Document, words: Briefing) -> str:
 
 def explaining_html(document: Document) -> str:
     """Return the command that tells why the slowest of the slow steps is slow; "" without any."""
-    table = document.results["steps"].table
+    table = document.results["steps"].to_frame()
     slow = table[(table["excess_ns"] > 0) & (table["excess_cause"] == "")]
     if slow.empty:
         return ""
@@ -62,9 +62,9 @@ def explaining_html(document: Document) -> str:
 def late_html(document: Document) -> str:
     """Return whom the others wait for, as the finding names him; "" where nobody is."""
     found = document.results.get("stragglers")
-    if found is None or found.table.empty:
+    if found is None or found.to_frame().empty:
         return ""
-    late = [row for row in rows_of(found.table) if row["is_straggler"]]
+    late = [row for row in rows_of(found.to_frame()) if row["is_straggler"]]
     if not late:
         return '<p class="note">The others wait long for none of them.</p>'
     names = ", ".join(

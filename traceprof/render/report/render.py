@@ -103,7 +103,7 @@ def choose_extent(
     of it on either side. Without steps it is the whole window.
     """
     window = selection.window
-    if steps is None or steps.table.empty:
+    if steps is None or steps.to_frame().empty:
         return TimelineExtent(window, window, f"the window {selection.label}")
     step, label = _typical_step(ranks, steps)
     is_much = sum(ranks.each(_count_events, window)) > max_events
@@ -111,8 +111,9 @@ def choose_extent(
 
 
 def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
-    steady = steps.table[~steps.table["is_warmup"]]
-    table = steady if len(steady) else steps.table
+    whole = steps.to_frame()
+    steady = whole[~whole["is_warmup"]]
+    table = steady if len(steady) else whole
     distance = (table["duration_ns"] - table["duration_ns"].median()).abs()
     row = table.iloc[int(distance.to_numpy().argmin())]
     start = ranks.span.start_ns + int(row["at_ns"])
@@ -123,7 +124,9 @@ def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
 
 def _count_events(trace: Trace, window: TimeWindow) -> int:
     return sum(
-        count_inside(trace.table(name), window) for name, table in TABLES.items() if table.has_spans
+        count_inside(trace.table(name).to_frame(), window)
+        for name, table in TABLES.items()
+        if table.has_spans
     )
 
 
@@ -218,8 +221,8 @@ def _printed(document: Document, stills: StillPictures) -> str:
     """Return the whole window as a picture, which paper has instead of the timeline."""
     steps = document.results.get("steps")
     starts: list[tuple[str, int]] = []
-    if steps is not None and len(steps.table):
-        table = steps.table.drop_duplicates("step")
+    if steps is not None and len(steps.to_frame()):
+        table = steps.to_frame().drop_duplicates("step")
         begin = stills.ranks.span.start_ns
         starts = [
             (f"{step:.0f}", begin + int(at))
@@ -251,10 +254,14 @@ def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) 
 
 
 def _environment(ranks: Ranks) -> _Part:
-    devices = ranks.table("devices")[[column.name for column in _DEVICES]].replace(ABSENT, pd.NA)
+    devices = (
+        ranks.table("devices")
+        .to_frame()[[column.name for column in _DEVICES]]
+        .replace(ABSENT, pd.NA)
+    )
     tables: list[tuple[ShownTable, str, int]] = [
         (shown_frame(_DEVICES, devices), "Devices", 64),
-        (shown_frame(_SETTINGS, ranks.table("environment")), "Environment", 200),
+        (shown_frame(_SETTINGS, ranks.table("environment").to_frame()), "Environment", 200),
     ]
     html = "".join(html_table(table, title, most) for table, title, most in tables if len(table))
     return _Part("environment", "Environment", html)

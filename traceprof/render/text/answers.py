@@ -76,7 +76,7 @@ def _sections(document: Answered, options: Options, but: Sequence[str]) -> Itera
             view = getattr(import_module(f".{module}", __package__), function)
             yield view(section.result, rows, width)
         if section.name == "findings":
-            yield findings_view(rows_of(section.result.table))
+            yield findings_view(rows_of(section.result.to_frame()))
             more = tuple(table for table in more if table.name in options.tables)
         elif section.name in _WHOLE:
             more = ()

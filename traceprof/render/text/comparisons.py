@@ -12,6 +12,7 @@ from rich.text import Text
 from traceprof.comparison.scaling.laws import CUT_OFF, NOT_FROM_RATES, ROUNDED
 from traceprof.model.activity import IDLE
 from traceprof.model.results import Column, Result, Unit
+from traceprof.model.table import as_table
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, signed_duration, value_text
 from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_more, make_heat_map
@@ -57,7 +58,7 @@ def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
 def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator[Text]:
     parts = sorted(rows_of(result.to_frame("parts")), key=lambda row: -abs(row["difference_ns"]))
     causes = rows_of(result.to_frame("causes"))
-    phases = rows_of(result.tables["phases"]) if "phases" in result.tables else []
+    phases = rows_of(result.to_frame("phases")) if "phases" in result.tables else []
     told = (*parts, *causes) or phases
     scale = max((abs(row["difference_ns"]) for row in told), default=0)
     lines = _Lines(width, scale, sides)
@@ -181,7 +182,8 @@ def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
     """Return the sizes of each group (the first ``rows`` of all), what they lost, and the law."""
     table = result.to_frame("scaling")
     losses, laws = (
-        result.tables.get(name, result.spec.table(name).frame()) for name in ("losses", "laws")
+        as_table(result.tables.get(name, result.spec.table(name).of_rows())).to_frame()
+        for name in ("losses", "laws")
     )
     lines = _SizeLines(table, result, width)
     shown: list[RenderableType] = [lines.head()]
@@ -328,7 +330,7 @@ _MOST_RANKS: Final = 32
 
 def heat_view(result: Result, _rows: int, width: int) -> RenderableType:
     """Return the map of a result of ``rank-steps``."""
-    return Group(*heat_lines(result.table, _MOST_RANKS, width))
+    return Group(*heat_lines(result.to_frame(), _MOST_RANKS, width))
 
 
 def heat_lines(table: pd.DataFrame, most_rows: int, width: int) -> list[Text]:

@@ -232,9 +232,9 @@ def _answer(
 def _step_line(document: Document, width: int) -> Iterator[Text]:
     """Return the durations of the steps of the first process as blocks."""
     steps = document.results.get("steps")
-    if steps is None or steps.table.empty:
+    if steps is None or steps.to_frame().empty:
         return
-    table = steps.table
+    table = steps.to_frame()
     first = table[table["process"] == table["process"].iloc[0]]
     durations = first["duration_ns"].tolist()
     if len(durations) >= _FEWEST_STEPS:

@@ -133,7 +133,7 @@ class _Part:
 
 def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
     """Return what has a part in ``span``, in at most ``max_items`` items or what bins leave."""
-    processes = ranks.table("processes")
+    processes = ranks.table("processes").to_frame()
     has_hosts = bool(processes["host"].nunique() > 1)
     share = max(1, max_items // len(ranks))
     parts = ranks.each(_drawn, span, share, has_hosts=has_hosts)

@@ -204,7 +204,7 @@ def rows_inside(trace: Trace, window: TimeWindow) -> Trace:
     if window == trace.span:
         return trace
     kept: dict[str, Any] = {
-        name: _inside(trace.table(name), window)
+        name: _inside(trace.table(name).to_frame(), window)
         for name, table in TABLES.items()
         if table.has_times
     }

@@ -52,7 +52,7 @@ def device_groups(
     trace: Trace, origin_ns: int, names: NameTable
 ) -> Iterator[tuple[int, int, tuple[LaneRow, ...]]]:
     """Yield (process, device, rows) for every process that used a device."""
-    kernels, copies = trace.kernels, trace.copies
+    kernels, copies = trace.kernels.to_frame(), trace.copies.to_frame()
     of_kernels = _by_kind(kernels["activity"], _category_of_kernel, "compute")
     of_copies = _by_kind(copies["direction"], lambda d: d if d in _DIRECTIONS else "copy", "copy")
     events, order = join_events(
@@ -76,7 +76,7 @@ def device_groups(
 
 def describe_device(trace: Trace, device: int) -> str:
     """Return "GPU 0" with the name of the device where it is known."""
-    known = trace.devices[trace.devices["device"] == device]
+    known = trace.devices.to_frame()[trace.devices.to_frame()["device"] == device]
     name = str(known["name"].iloc[0]) if len(known) else ""
     number = "GPU" if device == ABSENT else f"GPU {device}"
     return f"{number} · {name}" if name else number
@@ -230,8 +230,8 @@ def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
 
     Rows are whole even where the window cuts them, so that a hover shows an event's real times.
     """
-    own = lanes_of_rank(trace, window, has_hosts=_has_hosts(trace.processes))
-    return arranged([own], trace.processes)
+    own = lanes_of_rank(trace, window, has_hosts=_has_hosts(trace.processes.to_frame()))
+    return arranged([own], trace.processes.to_frame())
 
 
 def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankLanes:
@@ -290,13 +290,13 @@ def describe_process(trace: Trace, process: int, *, has_hosts: bool | None = Non
     The host only where there are several (``has_hosts``, by default: in ``trace``), before what
     the width of the names may cut off.
     """
-    known = trace.processes[trace.processes["process"] == process]
+    known = trace.processes.to_frame()[trace.processes.to_frame()["process"] == process]
     words = []
     if len(known):
         row = known.iloc[0]
         rank = int(row["rank"])
         words += [f"rank {rank}"] if rank != ABSENT else []
-        several = _has_hosts(trace.processes) if has_hosts is None else has_hosts
+        several = _has_hosts(trace.processes.to_frame()) if has_hosts is None else has_hosts
         words += [f"host {row['host']}"] if several and row["host"] else []
         words += [_file_name(str(row["name"]))] if row["name"] else []
     words += [f"process {process}"] if process != ABSENT else []
@@ -368,8 +368,8 @@ def _is_telling(thread: ThreadRows) -> bool:
 def _thread_label(trace: Trace, thread: ThreadRows) -> str:
     if thread.thread == ABSENT:
         return "Synchronisation"
-    known = trace.threads[
-        (trace.threads["process"] == thread.process) & (trace.threads["thread"] == thread.thread)
+    known = trace.threads.to_frame()[
+        (trace.threads.to_frame()["process"] == thread.process) & (trace.threads.to_frame()["thread"] == thread.thread)
     ]
     name = str(known["name"].iloc[0]) if len(known) else ""
     # Kineto repeats the number: "thread 4711 (python3)".

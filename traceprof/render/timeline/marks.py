@@ -119,7 +119,7 @@ def sample_series(
 
 
 def _samples_inside(trace: Trace, window: TimeWindow) -> pd.DataFrame:
-    return trace.samples[window.holds(trace.samples["start_ns"].to_numpy())]
+    return trace.samples.to_frame()[window.holds(trace.samples.to_frame()["start_ns"].to_numpy())]
 
 
 def _series(

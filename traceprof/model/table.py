@@ -1,0 +1,450 @@
+"""Tables inside traceprof: columns of numpy arrays, names as codes of a dictionary.
+
+pandas comes in only where somebody asks for a frame (`Table.to_frame`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+RowsOf = slice | Array
+"""Which rows: a slice, whether each, or their places."""
+
+
+class Names:
+    """A column of texts of which few differ: the code of each row is a place among ``texts``.
+
+    ``texts`` are distinct; not every one need occur. Compared with a text, or with an array, it
+    tells the rows that are equal; an index gives one text, any other choice of rows the names of
+    those. Nothing of it changes.
+    """
+
+    __slots__ = ("codes", "texts")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, codes: Array, texts: Iterable[str]) -> None:
+        self.codes = codes
+        self.texts = texts if isinstance(texts, np.ndarray) else objects(texts)
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> Names:
+        """Return the names of rows, one after another; the texts in alphabetical order."""
+        if isinstance(values, Names):
+            return values
+        if hasattr(values, "categories"):  # pandas' Categorical, without importing pandas
+            return cls(np.asarray(values.codes), objects(values.categories))  # type: ignore[attr-defined]
+        rows = values.tolist() if isinstance(values, np.ndarray) else list(values)
+        texts = sorted(set(rows))
+        place = {text: code for code, text in enumerate(texts)}
+        codes = np.fromiter((place[row] for row in rows), np.int32, len(rows))
+        return cls(_small(codes, len(texts)), texts)
+
+    @classmethod
+    def coded(cls, texts: Iterable[str], codes: Array, *, is_sorted: bool = False) -> Names:
+        """Return rows by the places of their texts among ``texts``, of which several may be equal.
+
+        The texts stand as they come first, or with ``is_sorted`` in alphabetical order.
+        """
+        given = list(texts)
+        distinct = sorted(set(given)) if is_sorted else list(dict.fromkeys(given))
+        if distinct == given:
+            return cls(codes, given)
+        place = {text: code for code, text in enumerate(distinct)}
+        places = np.array([place[text] for text in given], np.int64)
+        return cls(_small(places, len(distinct))[codes], distinct)
+
+    @classmethod
+    def repeated(cls, text: str, n_rows: int) -> Names:
+        """Return the same text for each of ``n_rows``."""
+        return cls(np.zeros(n_rows, np.int8), [text] if n_rows else [])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Names]) -> Names:
+        """Return the names of all parts (at least one), one after another."""
+        if len(parts) == 1:
+            return parts[0]
+        offsets = np.cumsum([0, *(len(part.texts) for part in parts)])
+        shifted = [
+            part.codes.astype(np.int64) + offset
+            for part, offset in zip(parts, offsets.tolist(), strict=False)
+        ]
+        every = np.concatenate([part.texts for part in parts])
+        return cls.coded(every.tolist(), np.concatenate(shifted))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.plain().tolist())
+
+    def __getitem__(self, rows: Any) -> Any:
+        if isinstance(rows, int | np.integer):
+            return self.texts[self.codes[rows]]
+        return Names(self.codes[rows], self.texts)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        plain = self.plain()
+        return plain if dtype is None else plain.astype(dtype)
+
+    def __eq__(self, other: object) -> Bools:  # type: ignore[override]
+        if isinstance(other, str):
+            return self.by_text(self.texts == other)
+        return np.asarray(self.plain() == np.asarray(other, object), np.bool_)
+
+    def __ne__(self, other: object) -> Bools:  # type: ignore[override]
+        return ~(self == other)
+
+    def __repr__(self) -> str:
+        return f"Names({self.plain().tolist()!r})"
+
+    def plain(self) -> npt.NDArray[np.object_]:
+        """Return the text of each row."""
+        if not len(self.texts):
+            return np.empty(0, object)
+        return self.texts[self.codes]
+
+    def tolist(self) -> list[str]:
+        """Return the text of each row."""
+        texts: list[str] = self.plain().tolist()
+        return texts
+
+    def isin(self, texts: Collection[str]) -> Bools:
+        """Return which rows have one of ``texts``."""
+        wanted = frozenset(texts)
+        return self.by_text(np.array([text in wanted for text in self.texts.tolist()], np.bool_))
+
+    def by_text(self, values: Sequence[Any] | Array) -> Array:
+        """Return, of each row, the value of its text: ``values[i]`` is that of ``texts[i]``."""
+        found = np.asarray(values)
+        return found[self.codes] if len(found) else np.empty(len(self.codes), found.dtype)
+
+    def places(self) -> npt.NDArray[np.int64]:
+        """Return the place of each row's text in alphabetical order: what rows are sorted by."""
+        rank = np.empty(len(self.texts), np.int64)
+        rank[np.argsort(self.texts, kind="stable")] = np.arange(len(self.texts))
+        return self.by_text(rank)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows have each of the texts that occur, in the order of ``texts``."""
+        counts = np.bincount(self.codes, minlength=len(self.texts)).tolist()
+        return {text: n for text, n in zip(self.texts.tolist(), counts, strict=True) if n}
+
+    def distinct(self) -> list[str]:
+        """Return the texts that occur, in the order of ``texts``."""
+        return list(self.counts())
+
+
+Column = Array | Names
+
+
+class Table:
+    """Columns of one length by name: numpy arrays, or `Names`. Nothing of it changes.
+
+    Its length is that of its rows; to go through it gives the names of its columns. Numbers that
+    are not known are NaN, other values None.
+    """
+
+    __slots__ = ("_columns", "_n_rows")
+
+    def __init__(self, columns: Mapping[str, Any], n_rows: int | None = None) -> None:
+        """Make a table of ``columns``: arrays, Names, sequences, or one value for all rows.
+
+        Raises:
+            ValueError: columns of different lengths.
+        """
+        known = {name: _column(values) for name, values in columns.items()}
+        lengths = {len(values) for values in known.values() if not _is_single(values)}
+        if n_rows is not None:
+            lengths.add(n_rows)
+        if len(lengths) > 1:
+            raise ValueError(f"columns of different lengths: {sorted(lengths)}")
+        self._n_rows = next(iter(lengths), 1 if known else 0)
+        self._columns: dict[str, Any] = {
+            name: _repeated(values, self._n_rows) if _is_single(values) else values
+            for name, values in known.items()
+        }
+
+    @classmethod
+    def of_rows(
+        cls, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
+    ) -> Table:
+        """Return a table of ``rows``; without ``columns`` of all that a row has, as they come.
+
+        Whole numbers make int64, numbers with others or with None float64, True and False bool,
+        all else objects; what a row lacks is not known.
+        """
+        given = list(rows)
+        if columns is None:
+            columns = list(dict.fromkeys(name for row in given for name in row))
+        return cls(
+            {name: array_of([row.get(name) for row in given]) for name in columns}, len(given)
+        )
+
+    @classmethod
+    def of_frame(cls, frame: pd.DataFrame) -> Table:
+        """Return the columns of a frame; its index is not kept."""
+        columns = {}
+        for name in frame:
+            values = frame[name]
+            kind = values.dtype
+            if hasattr(kind, "categories"):
+                columns[str(name)] = Names.of(values.array)
+            elif getattr(kind, "kind", "O") in "iufb" and not hasattr(kind, "na_value"):
+                columns[str(name)] = values.to_numpy()
+            else:
+                columns[str(name)] = array_of(values.tolist())
+        return cls(columns, len(frame))
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Table]) -> Table:
+        """Return the rows of all parts, one after another; columns that one lacks are unknown."""
+        if len(parts) == 1:
+            return parts[0]
+        names = list(dict.fromkeys(name for part in parts for name in part))
+        filled = [part for part in parts if len(part)]
+        if len(filled) == 1 and list(filled[0]) == names:
+            return filled[0]
+        if not filled:
+            kept = {name: next(part[name] for part in parts if name in part) for name in names}
+            return cls(kept, 0)
+        return cls(
+            {name: _joined([_or_unknown(part, name) for part in filled]) for name in names},
+            sum(map(len, filled)),
+        )
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name]
+
+    def __repr__(self) -> str:
+        return f"Table({self.to_frame()!r})"
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no row."""
+        return not self._n_rows
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns by name, to make another table of."""
+        return dict(self._columns)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._columns)
+
+    def get(self, name: str, otherwise: Any = None) -> Any:
+        """Return a column; ``otherwise`` where there is none."""
+        return self._columns.get(name, otherwise)
+
+    def plain(self, name: str) -> Array:
+        """Return a column as an array; names as their texts."""
+        column = self._columns[name]
+        return column.plain() if isinstance(column, Names) else column
+
+    def take(self, rows: RowsOf | Sequence[int]) -> Table:
+        """Return some of the rows."""
+        chosen = rows if isinstance(rows, slice) else _rows(rows)
+        if isinstance(chosen, slice):
+            n_rows = len(range(*chosen.indices(self._n_rows)))
+        else:
+            n_rows = int(chosen.sum()) if chosen.dtype == np.bool_ else len(chosen)
+        return Table({name: values[chosen] for name, values in self._columns.items()}, n_rows)
+
+    def head(self, n_rows: int) -> Table:
+        """Return the first rows."""
+        return self.take(slice(n_rows))
+
+    def select(self, *names: str) -> Table:
+        """Return some of the columns, in this order."""
+        return Table({name: self._columns[name] for name in names}, self._n_rows)
+
+    def without(self, *names: str) -> Table:
+        """Return all columns but these."""
+        kept = {name: values for name, values in self._columns.items() if name not in names}
+        return Table(kept, self._n_rows)
+
+    def assign(self, **columns: Any) -> Table:
+        """Return the table with more columns, or others of the same name; one value is for all."""
+        return Table({**self._columns, **columns}, self._n_rows)
+
+    def renamed(self, **names: str) -> Table:
+        """Return the table with other names for columns: ``renamed(old="new")``."""
+        return Table({names.get(name, name): own for name, own in self._columns.items()}, len(self))
+
+    def in_order(self, *columns: str) -> Table:
+        """Return the rows sorted by columns; by "-NAME" with the largest first. Stable.
+
+        What is not known comes last.
+        """
+        return self.take(self.order(*columns))
+
+    def order(self, *columns: str) -> npt.NDArray[np.int64]:
+        """Return the places of the rows sorted by columns, as `in_order` takes them."""
+        keys: list[Array] = []
+        for column in columns:
+            name = column.removeprefix("-")
+            values = sortable(self._columns[name])
+            keys += [-values if name != column else values]
+        return np.lexsort(keys[::-1]) if keys else np.arange(self._n_rows)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows, each with its values by column, as Python's own."""
+        lists = [values.tolist() for values in self._columns.values()]
+        names = list(self._columns)
+        if not lists:
+            return [{} for _ in range(self._n_rows)]
+        return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
+
+    def row(self, place: int) -> dict[str, Any]:
+        """Return a row, as Python's own values."""
+        last = place + 1 or None
+        return self.take(slice(place, last)).rows()[0]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a frame of pandas; names are categories."""
+        import pandas as pd  # noqa: PLC0415 (half of what a small command costs)
+
+        columns = {
+            name: pd.Categorical.from_codes(own.codes, pd.Index(own.texts, dtype=object))
+            if isinstance(own, Names)
+            else own
+            for name, own in self._columns.items()
+        }
+        return pd.DataFrame(columns, index=pd.RangeIndex(self._n_rows), copy=False)
+
+
+def objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:
+    """Return values as an array of one dimension, whatever they are."""
+    given = list(values)
+    found = np.empty(len(given), object)
+    found[:] = given
+    return found
+
+
+def array_of(values: Sequence[Any]) -> Array:
+    """Return values as an array: int64, float64 (None and NaN: not known), bool, or objects."""
+    kinds = {type(value) for value in values}
+    if kinds <= {bool, np.bool_} and kinds:
+        return np.array(values, np.bool_)
+    numbers = {
+        kind for kind in kinds if issubclass(kind, int | float | np.number) and kind is not bool
+    }
+    if numbers and kinds - numbers <= {type(None)}:
+        is_whole = kinds == numbers and all(issubclass(kind, int | np.integer) for kind in kinds)
+        try:
+            return np.array(
+                [np.nan if value is None else value for value in values],
+                np.int64 if is_whole else np.float64,
+            )
+        except OverflowError:
+            return objects(values)
+    return objects(values)
+
+
+def is_known(column: Column) -> Bools:
+    """Return which values are neither None nor NaN."""
+    if isinstance(column, Names):
+        return np.ones(len(column), np.bool_)
+    if column.dtype.kind == "f":
+        return ~np.isnan(column)
+    if column.dtype.kind != "O":
+        return np.ones(len(column), np.bool_)
+    return np.array([value is not None and value == value for value in column.tolist()], np.bool_)
+
+
+def sortable(column: Column) -> Array:
+    """Return numbers in whose order the values are; those that are not known come last."""
+    if isinstance(column, Names):
+        return column.places()
+    if column.dtype.kind == "b":
+        return column.astype(np.int8)
+    if column.dtype.kind != "O":
+        return column
+    known = is_known(column)
+    values = column[known].tolist()
+    place = {value: float(n) for n, value in enumerate(sorted(set(values)))}
+    found = np.full(len(column), np.nan)
+    found[known] = [place[value] for value in values]
+    return found
+
+
+def _column(values: Any) -> Any:
+    if isinstance(values, np.ndarray | Names):
+        return values
+    if hasattr(values, "categories") or hasattr(getattr(values, "dtype", None), "categories"):
+        return Names.of(getattr(values, "array", values))
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        return _Single(values)
+    if hasattr(values, "to_numpy"):
+        return values.to_numpy()
+    return array_of(list(values))
+
+
+class _Single:
+    """One value for all rows."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _is_single(values: Any) -> bool:
+    return isinstance(values, _Single)
+
+
+def _repeated(single: _Single, n_rows: int) -> Any:
+    if isinstance(single.value, str):
+        found = np.empty(n_rows, object)
+        found[:] = single.value
+        return found
+    kind = array_of([single.value]).dtype
+    return np.full(n_rows, single.value, kind)
+
+
+def _rows(rows: Any) -> Array:
+    chosen = np.asarray(rows)
+    return chosen if chosen.dtype == np.bool_ or len(chosen) else chosen.astype(np.int64)
+
+
+def _or_unknown(part: Table, name: str) -> Any:
+    return part[name] if name in part else np.full(len(part), None, object)
+
+
+def _joined(pieces: Sequence[Any]) -> Any:
+    if all(isinstance(piece, Names) for piece in pieces):
+        return Names.joined(pieces)
+    arrays = [piece.plain() if isinstance(piece, Names) else piece for piece in pieces]
+    kinds = {own.dtype for own in arrays}
+    if len(kinds) == 1:
+        return np.concatenate(arrays)
+    if any(kind.kind not in "iuf" for kind in kinds):
+        return array_of([value for own in arrays for value in own.tolist()])
+    return np.concatenate(arrays)
+
+
+def _small(codes: Array, n_texts: int) -> Array:
+    """Return codes in the smallest type that holds them all."""
+    return codes.astype(np.min_scalar_type(-max(n_texts, 1)), copy=False)
+
+
+def as_table(rows: Table | pd.DataFrame) -> Table:
+    """Return rows as a table, also where some code still makes frames."""
+    return rows if isinstance(rows, Table) else Table.of_frame(rows)
