@@ -22,6 +22,7 @@ import pandas as pd
 
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import nesting_depth
+from traceprof.model.table import as_table
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
@@ -349,9 +350,9 @@ class TraceBuilder:
         return recorded
 
 
-def plain(frame: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
-    """Return the rows of ``frame`` as tuples of plain values, for comparing in tests."""
-    return list(frame[list(columns)].itertuples(index=False, name=None))
+def plain(rows: Any, *columns: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a table as tuples of plain values, for comparing in tests."""
+    return list(zip(*(as_table(rows)[name].tolist() for name in columns), strict=True))
 
 
 def _with_depth(ranges: pd.DataFrame) -> pd.DataFrame:

@@ -33,7 +33,7 @@ def families(text: str) -> dict[str, Metric]:
 
 
 def values(family: Metric) -> dict[tuple[tuple[str, str], ...], float]:
-    return {tuple(sample.labels.items()): sample.value for sample in family.samples.to_frame()}
+    return {tuple(sample.labels.items()): sample.value for sample in family.samples}
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_parts_of_each_device_are_gauges_with_units(ranks: Ranks, tmp_path: Path
     assert compute.documentation == "when compute kernels ran"
     assert values(compute) == {(("device", "0"),): 0.004, (("device", "1"),): 0.002}
     assert values(found["traceprof_window_seconds"]) == {(): 0.01}
-    (info,) = found["traceprof_trace"].samples.to_frame()
+    (info,) = found["traceprof_trace"].samples
     assert info.labels["window"] == "all"
 
 

@@ -71,7 +71,7 @@ def test_what_is_not_known_is_null_for_others_and_absent_for_us(tmp_path: Path) 
     assert kernels["correlation"].to_pylist() == [1, None]
     found = open_trace(tmp_path)
     assert found.kernels.to_frame()["graph_node"].tolist() == [-1, -1]
-    assert np.isnan(found.samples.to_frame()["value"]).all()
+    assert np.isnan(found.samples["value"]).all()
 
 
 def test_others_find_types_and_units(storage: Storage, tmp_path: Path) -> None:

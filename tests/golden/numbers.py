@@ -68,7 +68,7 @@ def digest_of(result: Result) -> dict[str, Any]:
     """Return the digests of the columns of each table, the scalars and the notes of a result."""
     tables = {
         name: _rows(frame, BY_ROW[name]) if name in BY_ROW else _columns(frame)
-        for name, frame in result.tables.items()
+        for name, frame in ((own, table.to_frame()) for own, table in result.tables.items())
     }
     scalars = {name: _plain(value) for name, value in result.scalars.items()}
     notes = [

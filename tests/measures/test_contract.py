@@ -92,7 +92,7 @@ def check(result: Result) -> None:
     assert {*result.tables} <= {table.name for table in result.spec.tables}
     assert {*result.scalars} <= {scalar.name for scalar in result.spec.scalars}
     assert all(isinstance(note, Note) for note in result.notes)
-    assert not result.samples.to_frame()
+    assert not result.samples
     for name, frame in result.tables.items():
         spec = result.spec.table(name)
         declared = [column.name for column in spec]

@@ -42,9 +42,7 @@ def test_medians_of_counted_samples_are_those_of_single_ones(
     found = combine([compacted(one) for one in results])
     for place, name in enumerate(found.table.to_frame()["name"]):
         single = [value for one in values for value in one.get(name, ())]
-        assert medians_of(found.table.to_frame(), found.samples.to_frame()["own"])[
-            place
-        ] == np.median(single)
+        assert medians_of(found.table.to_frame(), found.samples["own"])[place] == np.median(single)
 
 
 def test_samples_of_many_ranks_are_put_together_some_after_the_other(
@@ -53,7 +51,7 @@ def test_samples_of_many_ranks_are_put_together_some_after_the_other(
     monkeypatch.setattr(combining, "_AT_ONCE", 5)
     results = [result_of({"a": [rank, 7], "b": [rank % 2] * 3}) for rank in range(20)]
     found = combine([compacted(one) for one in results])
-    samples = found.samples.to_frame()["own"]
+    samples = found.samples["own"]
     assert medians_of(found.table.to_frame(), samples).tolist() == [7.0, 0.5]
     assert samples.counts is not None
     assert int(samples.counts.sum()) == 20 * 5
@@ -61,7 +59,7 @@ def test_samples_of_many_ranks_are_put_together_some_after_the_other(
 
 
 def test_many_equal_samples_are_few() -> None:
-    found = compacted(result_of({"a": [7] * 1000, "b": [1, 2] * 50})).samples.to_frame()["own"]
+    found = compacted(result_of({"a": [7] * 1000, "b": [1, 2] * 50})).samples["own"]
     assert found.values.tolist() == [7, 1, 2]
     assert found.counts is not None
     assert found.counts.tolist() == [1000, 50, 50]

@@ -52,7 +52,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert (found.about, found.head) == (timeline.about, timeline.head)
     assert found.totals.counts.tolist() == timeline.totals.counts.tolist()
     assert found.totals.times_ns.tolist() == timeline.totals.times_ns.tolist()
-    assert [s.values.tolist() for s in found.samples.to_frame()] == [[300.5]]
+    assert [s.values.tolist() for s in found.samples] == [[300.5]]
     for own, same in zip(found.lanes.channels, timeline.lanes.channels, strict=True):
         levels = timeline.levels_of(same)
         assert [level.bin_ns for level in found.levels_of(own)] == [x.bin_ns for x in levels]

@@ -61,7 +61,7 @@ def _warmup_of(iterations: pd.DataFrame) -> int:
 def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
     """Yield the ranks of a file; of each as many iterations are warm-up as of any."""
     iterations = find_iterations(part)
-    processes = part.processes
+    processes = part.processes.to_frame()
     for process, own in iterations.groupby("process"):
         number = int(str(process))
         said = processes[processes["process"] == number]

@@ -1,8 +1,8 @@
 """The tables of a trace: their columns, types and meaning.
 
 One row per interval, sorted by ``start_ns``; every time an ``int64`` of nanoseconds on the
-trace's own clock; names as codes of their distinct texts. In a whole-number column `ABSENT` (-1) stands
-for "does not apply or is not known"; in a floating-point column NaN does.
+trace's own clock; names as codes of their distinct texts. In a whole-number column `ABSENT` (-1)
+stands for "does not apply or is not known"; in a floating-point column NaN does.
 """
 
 from __future__ import annotations
@@ -263,7 +263,10 @@ def shapes_of(kernels: Table, shapes: Table) -> Table:
     shapes_only = shapes.select(*SHAPE_COLUMNS)
     if _are_alike(kernels, shapes):
         return shapes_only
-    places = [list(zip(*(own[c].tolist() for c in _LAUNCH_PLACE))) for own in (kernels, shapes)]
+    places = [
+        list(zip(*(own[column].tolist() for column in _LAUNCH_PLACE), strict=True))
+        for own in (kernels, shapes)
+    ]
     times = Counter(places[1])
     row_of = {place: row for row, place in enumerate(places[1]) if times[place] == 1}
     rows = np.array([row_of.get(place, -1) for place in places[0]], np.int64)

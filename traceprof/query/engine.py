@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.errors import UsageError
-from traceprof.model.tables import ABSENT, TABLES, ColumnKind, Table
+from traceprof.model.tables import ABSENT, TABLES, ColumnKind, TableSchema
 
 _TYPES: Final = {
     ColumnKind.TIME: "INTEGER",
@@ -52,7 +52,7 @@ class View:
         return tuple(column.name for column in self.columns)
 
 
-def _columns_of(table: Table) -> Iterable[ViewColumn]:
+def _columns_of(table: TableSchema) -> Iterable[ViewColumn]:
     for name, kind in table.columns.items():
         is_time = kind is ColumnKind.TIME
         yield ViewColumn(name, _TYPES[kind], "ns after the start of the run" if is_time else "")

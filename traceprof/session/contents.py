@@ -194,13 +194,14 @@ def _processes(
         )
         for process, name, rank, host in zip(*columns, strict=True)
     ]
-    return tuple(sorted(found, key=lambda p: -(p.api_calls.to_frame() + p.ranges.to_frame() + p.host_ops.to_frame())))
+    return tuple(sorted(found, key=lambda p: -(p.api_calls + p.ranges + p.host_ops)))
 
 
 def _ranks(files: RunFiles, ranks: Ranks) -> Iterator[RankContents]:
     """Yield the members of a run where the user, or else the files, say that they ran."""
     for member, part in zip(files, ranks, strict=True):
-        own = part.processes[part.processes["rank"] == member.rank]
+        processes = part.processes.to_frame()
+        own = processes[processes["rank"] == member.rank]
         host, rack = (own.iloc[0][name] if len(own) else "" for name in ("host", "rack"))
         yield RankContents(
             _known(member.rank),

@@ -227,7 +227,7 @@ def _lives(ranks: Ranks) -> pd.DataFrame:
     zero = ranks.span.start_ns
     rows = []
     for part in ranks:
-        for row in part.processes[part.processes["rank"] != ABSENT].to_dict("records"):
+        for row in part.processes.take(part.processes["rank"] != ABSENT).rows():
             window = part.recordings.get(int(row["process"]), part.span)
             node, rank = str(row["host"]) or part.info.host, int(row["rank"])
             times = {"at_ns": window.start_ns - zero, "end_ns": window.end_ns - zero}
@@ -287,7 +287,9 @@ def read_start(life: Attempt) -> Started | None:
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)
     # Where nothing was trained, of all that was loaded.
-    batches = batches_of_steps(trace) if len(steps) else of_recorder(trace.marks.to_frame(), "batch")
+    batches = (
+        batches_of_steps(trace) if len(steps) else of_recorder(trace.marks.to_frame(), "batch")
+    )
     return Started(
         life=life,
         work=work,
@@ -311,7 +313,9 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
     own = processes.loc[processes["rank"] == rank, "process"].tolist()
     if not own:
         return trace
-    ranges, marks = (one[one["process"].isin(own)] for one in (trace.ranges.to_frame(), trace.marks.to_frame()))
+    ranges, marks = (
+        one[one["process"].isin(own)] for one in (trace.ranges.to_frame(), trace.marks.to_frame())
+    )
     return replace(trace, ranges=ranges, marks=marks)
 
 

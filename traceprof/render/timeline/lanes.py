@@ -156,7 +156,7 @@ def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadR
     """Return the lanes of every thread that left rows, the most telling threads first."""
     rows: dict[tuple[int, int], list[LaneRow]] = defaultdict(list)
     for lane in _LANES:
-        frame = trace.table(lane.table)
+        frame = trace.table(lane.table).to_frame()
         for key, label, part in _parts(lane, frame):
             ids = names.ids(part[lane.name].array)
             events = _events_of(part, origin_ns, _categories(lane, part), ids)
@@ -369,7 +369,8 @@ def _thread_label(trace: Trace, thread: ThreadRows) -> str:
     if thread.thread == ABSENT:
         return "Synchronisation"
     known = trace.threads.to_frame()[
-        (trace.threads.to_frame()["process"] == thread.process) & (trace.threads.to_frame()["thread"] == thread.thread)
+        (trace.threads.to_frame()["process"] == thread.process)
+        & (trace.threads.to_frame()["thread"] == thread.thread)
     ]
     name = str(known["name"].iloc[0]) if len(known) else ""
     # Kineto repeats the number: "thread 4711 (python3)".
