@@ -36,7 +36,7 @@ def _about(column: str, kind: ColumnKind) -> dict[str, str]:
     return {"kind": kind.value, **({"unit": unit} if unit else {})}
 
 
-class Names:
+class ColumnNames:
     """The distinct names of a column, numbered in the order in which parts of it bring them."""
 
     def __init__(self) -> None:
@@ -59,14 +59,14 @@ def storable(text: object) -> str:
     return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
-def batch_of(name: str, frame: pd.DataFrame, names: Mapping[str, Names]) -> pa.RecordBatch:
+def batch_of(name: str, frame: pd.DataFrame, names: Mapping[str, ColumnNames]) -> pa.RecordBatch:
     """Return rows of table ``name``; ``names`` has those of each column of names so far."""
     columns = TABLES[name].columns.items()
     arrays = [_array(frame[column], kind, names.get(column)) for column, kind in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(name))
 
 
-def _array(values: pd.Series, kind: ColumnKind, names: Names | None) -> pa.Array:
+def _array(values: pd.Series, kind: ColumnKind, names: ColumnNames | None) -> pa.Array:
     if names is not None:
         return names.encoded(values.array)
     if kind is ColumnKind.TEXT:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from traceprof.errors import TraceError
 from traceprof.formats.contract import ReadOptions
-from traceprof.formats.tables.columns import Names, batch_of, frame_of, schema_of
+from traceprof.formats.tables.columns import ColumnNames, batch_of, frame_of, schema_of
 from traceprof.formats.tables.format import FORMAT, MANIFEST
 from traceprof.model.tables import TABLES, ColumnKind, unit_of
 from traceprof.model.timing import TimeWindow
@@ -159,7 +159,7 @@ class _Open:
 
     file: str
     writer: Any
-    names: dict[str, Names]
+    names: dict[str, ColumnNames]
     n_rows: int = 0
 
 
@@ -205,7 +205,7 @@ class FolderWriter:
     def _begin(self, name: str) -> _Open:
         kinds = TABLES[name].columns
         file = f"{name}.{self.storage}"
-        names = {column: Names() for column, kind in kinds.items() if kind is ColumnKind.NAME}
+        names = {column: ColumnNames() for column, kind in kinds.items() if kind is ColumnKind.NAME}
         self._open[name] = _Open(file, _writer(self.folder / file, name, self.storage), names)
         return self._open[name]
 
