@@ -24,7 +24,7 @@ from traceprof.errors import UsageError
 from traceprof.export.request import Export, Exported, Request, answered, check_tables
 from traceprof.files import new_file, new_folder
 from traceprof.formats.runs.files import is_run
-from traceprof.formats.tables.columns import Names, batch_of, schema_of
+from traceprof.formats.tables.columns import ColumnNames, batch_of, schema_of
 from traceprof.formats.tables.folder import FolderWriter, Storage
 from traceprof.model.results import Column, Note, Unit
 from traceprof.model.tables import TABLES, ColumnKind
@@ -229,7 +229,9 @@ class _CsvTable:
         for first in range(0, len(frame), 1 << 17):
             rows = _safe(self.name, frame.iloc[first : first + (1 << 17)])
             kinds = TABLES[self.name].columns
-            names = {column: Names() for column, kind in kinds.items() if kind is ColumnKind.NAME}
+            names = {
+                column: ColumnNames() for column, kind in kinds.items() if kind is ColumnKind.NAME
+            }
             self.writer.write(pa.table(batch_of(self.name, rows, names)).cast(self.schema))
 
 
