@@ -7,6 +7,7 @@ from traceprof.model.grouping import (
     compact,
     groups_of,
     numbered,
+    places_of,
     rows_by_first,
     rows_by_value,
     rows_by_values,
@@ -44,6 +45,17 @@ def test_rows_of_more_values_than_fit_small_numbers() -> None:
     found = rows_by_value(values)
     assert list(found) == list(range(-5, 69_995))
     assert all(values[rows].tolist() == [value] for value, rows in found.items())
+
+
+def test_numbers_far_apart_have_places_as_numpy_says() -> None:
+    some = np.random.default_rng(1)
+    for n_distinct in (1, 3, 500, 50_000):
+        numbers = some.integers(-(2**63), 2**63 - 1, n_distinct)
+        values = numbers[some.integers(0, n_distinct, 20_000)]
+        distinct, place = np.unique(values, return_inverse=True)
+        found, told = places_of(values)
+        assert told == distinct.tolist()
+        assert found.tolist() == place.tolist()
 
 
 def test_one_value_and_none() -> None:

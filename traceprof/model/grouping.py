@@ -15,7 +15,9 @@ _Int64Array = npt.NDArray[np.int64]
 _FEW: Final = int(np.iinfo(np.int16).max)
 """Numbers up to this are sorted by their digits."""
 _DENSE: Final = 1 << 16
-"""Numbers in a range up to this are counted, others looked up."""
+"""Numbers in a range up to this, or to how many there are, are counted, others looked up."""
+_MOST_BITS: Final = 20
+_FACTOR: Final = np.array([0x9E3779B97F4A7C15], np.uint64)
 
 
 def rows_by_value(column: npt.ArrayLike) -> Mapping[int, _Int64Array]:
@@ -122,15 +124,40 @@ def places_of(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], list[int]]:
     if not len(values):
         return np.empty(0, np.int16), []
     low, high = int(values.min()), int(values.max())
-    if high - low < _DENSE:
+    if high - low < max(_DENSE, len(values)):
         numbers = values.astype(np.int64, copy=False)
         numbers = numbers - low if low else numbers
         found = np.flatnonzero(np.bincount(numbers))
         place = np.empty(high - low + 1, np.int16 if len(found) <= _FEW else np.int64)
         place[found] = np.arange(len(found))
         return place[numbers], (found + low).tolist()
-    distinct, codes = np.unique(values, return_inverse=True)
-    return codes.astype(np.int16 if len(distinct) <= _FEW else np.int64), distinct.tolist()
+    leader = leaders_of(values)
+    own = np.flatnonzero(leader == np.arange(len(values)))
+    own = own[np.argsort(values[own])]
+    place = np.empty(len(values), np.int16 if len(own) <= _FEW else np.int64)
+    place[own] = np.arange(len(own))
+    return place[leader], values[own].tolist()
+
+
+def leaders_of(numbers: npt.NDArray[Any]) -> _Int64Array:
+    """Return of each row one with the same number of 64 bits; the same one for all of these.
+
+    By hashing, at a fifth of what sorting costs where few differ.
+    """
+    every = numbers.astype(np.int64, copy=False).view(np.uint64)
+    leader = np.empty(len(every), np.int64)
+    bits = min(max(2 * len(every), 2).bit_length(), _MOST_BITS)
+    row_at = np.empty(1 << bits, np.int64)
+    rows, own, factor = np.arange(len(every)), every, _FACTOR
+    while len(rows):
+        slot = ((own * factor) >> np.uint64(64 - bits)).view(np.int64)
+        row_at[slot] = rows
+        found = row_at[slot]
+        is_alike = every[found] == own
+        leader[rows[is_alike]] = found[is_alike]
+        rows, factor = rows[~is_alike], factor * _FACTOR  # others fell into the same place
+        own = every[rows]
+    return leader
 
 
 def codes_of(column: Column) -> npt.NDArray[Any]:

@@ -55,11 +55,12 @@ class Names:
         The texts stand as they come first, or with ``is_sorted`` in alphabetical order.
         """
         given = list(texts)
-        distinct = sorted(set(given)) if is_sorted else list(dict.fromkeys(given))
+        once = dict.fromkeys(given)  # a few sorted runs, often: these sort fast
+        distinct = sorted(once) if is_sorted else list(once)
         if distinct == given:
-            return cls(codes, given)
+            return cls(_small(codes, len(given)), given)
         place = {text: code for code, text in enumerate(distinct)}
-        places = np.array([place[text] for text in given], np.int64)
+        places = np.fromiter(map(place.__getitem__, given), np.int64, len(given))
         return cls(_small(places, len(distinct))[codes], distinct)
 
     @classmethod
@@ -108,9 +109,7 @@ class Names:
 
     def plain(self) -> npt.NDArray[np.object_]:
         """Return the text of each row."""
-        if not len(self.texts):
-            return np.empty(0, object)
-        return self.texts[self.codes]
+        return self.texts[self.codes] if len(self.texts) else np.empty(0, object)
 
     def tolist(self) -> list[str]:
         """Return the text of each row."""
