@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.model.grouping import Groups, groups_of, rows_by_value
+from traceprof.model.grouping import Groups, codes_of, groups_of, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
+from traceprof.model.table import Names, Table
 from traceprof.names.ranges import are_matched
 
 Array = npt.NDArray[Any]
@@ -19,63 +20,68 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.object_]
+Rows: TypeAlias = Any
+"""A Table, or (while some of the code still makes them) a frame of pandas."""
 
 
-def ints(frame: pd.DataFrame, *names: str, rows: Ints | slice = slice(None)) -> list[Ints]:
+def ints(table: Rows, *names: str, rows: Ints | slice = slice(None)) -> list[Ints]:
     """Return columns of whole numbers, of all or some of the rows."""
-    return [frame[name].to_numpy(np.int64)[rows] for name in names]
+    return [np.asarray(table[name], np.int64)[rows] for name in names]
 
 
-def bounds(frame: pd.DataFrame) -> tuple[Ints, Ints]:
+def bounds(table: Rows) -> tuple[Ints, Ints]:
     """Return when each row starts and ends, in ns."""
-    return frame["start_ns"].to_numpy(np.int64), frame["end_ns"].to_numpy(np.int64)
+    return np.asarray(table["start_ns"], np.int64), np.asarray(table["end_ns"], np.int64)
 
 
-def lengths_of(frame: pd.DataFrame) -> Ints:
+def lengths_of(table: Rows) -> Ints:
     """Return how long each row is, in ns."""
-    starts, ends = bounds(frame)
+    starts, ends = bounds(table)
     return ends - starts
 
 
-def union_of(frame: pd.DataFrame) -> Intervals:
+def union_of(table: Rows) -> Intervals:
     """Return when any of the rows is."""
-    return Intervals.union_of(*bounds(frame))
+    return Intervals.union_of(*bounds(table))
 
 
-def rows_by(frame: pd.DataFrame, column: str) -> dict[int, Ints]:
+def rows_by(table: Rows, column: str) -> dict[int, Ints]:
     """Return the rows of each value of an integer column, in the order of the values."""
-    return dict(rows_by_value(frame[column]))
+    return dict(rows_by_value(table[column]))
 
 
-def codes_of(column: Any) -> Any:
-    """Return the whole numbers of a column; the codes of a categorical one."""
-    return column.cat.codes if isinstance(column.dtype, pd.CategoricalDtype) else column
+def column_of(column: Any) -> Any:
+    """Return a column as a Table has it, also where it still is one of pandas."""
+    if isinstance(getattr(column, "dtype", None), pd.CategoricalDtype):
+        return Names.of(getattr(column, "array", column))
+    return column if isinstance(column, Names) else np.asarray(column)
 
 
 def grouped(keys: Mapping[str, Any]) -> tuple[Groups, dict[str, Array]]:
     """Return the groups of rows with the same keys, in order, and the keys of each group.
 
-    Keys are whole numbers or categories; of these the texts are returned.
+    Keys are whole numbers or Names; of these the texts are returned.
     """
-    groups = groups_of(*map(codes_of, keys.values()))
+    known = {name: column_of(column) for name, column in keys.items()}
+    groups = groups_of(*map(codes_of, known.values()))
     values = np.array(groups.keys, np.int64).reshape(-1, len(keys)).T
-    labels: dict[str, Array] = {}
-    for (name, column), own in zip(keys.items(), values, strict=True):
-        is_text = isinstance(column.dtype, pd.CategoricalDtype)
-        labels[name] = column.cat.categories.to_numpy(object)[own] if is_text else own
+    labels = {
+        name: column.texts[own] if isinstance(column, Names) else own
+        for (name, column), own in zip(known.items(), values, strict=True)
+    }
     return groups, labels
 
 
-def unions_by(frame: pd.DataFrame, column: str = "process") -> dict[int, Intervals]:
+def unions_by(table: Rows, column: str = "process") -> dict[int, Intervals]:
     """Return when any of the rows of each process (or other ``column``) is."""
-    starts, ends = bounds(frame)
+    starts, ends = bounds(table)
     return {
         value: Intervals.union_of(starts[rows], ends[rows])
-        for value, rows in rows_by(frame, column).items()
+        for value, rows in rows_by(table, column).items()
     }
 
 
-def covered_ns(spans: pd.DataFrame, times: Mapping[int, Intervals]) -> Floats:
+def covered_ns(spans: Rows, times: Mapping[int, Intervals]) -> Floats:
     """Return how much of each of ``spans`` lies in the times of its process; NaN without any."""
     starts, ends = bounds(spans)
     found = np.full(len(spans), np.nan)
@@ -127,20 +133,23 @@ def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:
     return found
 
 
-def by_category(column: pd.Series, values: Sequence[Any] | Array, missing: Any = False) -> Array:
+def by_category(column: Any, values: Sequence[Any] | Array, missing: Any = False) -> Array:
     """Return of each row the value of its category; ``missing`` where it has none."""
     known = np.append(values, missing) if len(values) else np.array([missing])
-    found: Array = known[column.cat.codes.to_numpy()]
+    found: Array = known[column_of(column).codes]
     return found
 
 
-def are_named(column: pd.Series, pattern: re.Pattern[str]) -> Bools:
-    """Return in which names of a categorical ``column`` ``pattern`` is found."""
-    return by_category(column, are_matched(column.cat.categories, pattern))
+def are_named(column: Any, pattern: re.Pattern[str]) -> Bools:
+    """Return in which of the names of a ``column`` ``pattern`` is found."""
+    names = column_of(column)
+    return by_category(names, are_matched(pd.Index(names.texts, dtype=object), pattern))
 
 
-def in_order(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+def in_order(table: Any, *columns: str) -> Any:
     """Return ``table`` sorted by ``columns``; by "-NAME" with the largest first."""
+    if isinstance(table, Table):
+        return table.in_order(*columns)
     names = [column.removeprefix("-") for column in columns]
     ascending = [not column.startswith("-") for column in columns]
     return table.sort_values(names, ascending=ascending, kind="stable", ignore_index=True)
