@@ -1,6 +1,7 @@
 """Compile what wheels contain beside Python (run by hatchling, see pyproject.toml).
 
-It is C99 without Python in it, one library, so that a wheel fits every Python of its platform.
+It is C99 without Python in it, in two libraries, so that a wheel fits every Python of its platform:
+the decoders of files, and, on Linux, the recorder that is loaded into recorded programs.
 Where there is no compiler, or no POSIX, the wheel is one of Python alone: traceprof does the same
 there, slower. ``TRACEPROF_COMPILED=1`` makes a failure an error, ``0`` compiles nothing.
 """
@@ -18,20 +19,22 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = Path("traceprof", "formats", "compiled")
-LIBRARY = FOLDER / "compiled.library"
+DECODERS = Path("traceprof", "formats", "compiled", "compiled.library")
+RECORDER = Path("traceprof", "recording", "cupti", "recorder.library")
+LIBRARIES = (DECODERS, RECORDER) if sys.platform == "linux" else (DECODERS,)
 OLDEST_MACOS = (11, 0)
 
 
-class CompiledDecoders(BuildHookInterface):  # type: ignore[type-arg]
-    """The decoders of formats, in the wheel or, of an editable install, in the checkout."""
+class CompiledLibraries(BuildHookInterface):  # type: ignore[type-arg]
+    """The libraries, in the wheel or, of an editable install, in the checkout."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
         wish = os.environ.get("TRACEPROF_COMPILED", "")
         if self.target_name != "wheel" or wish == "0":
             return
         try:
-            compile_library(Path(self.root))
+            for library in LIBRARIES:
+                compile_library(Path(self.root, library))
         except (OSError, subprocess.SubprocessError) as error:
             if wish == "1":
                 raise
@@ -39,7 +42,7 @@ class CompiledDecoders(BuildHookInterface):  # type: ignore[type-arg]
             return
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag()}"
-        build_data["artifacts"].append(LIBRARY.as_posix())
+        build_data["artifacts"] += [library.as_posix() for library in LIBRARIES]
 
 
 def platform_tag() -> str:
@@ -49,8 +52,8 @@ def platform_tag() -> str:
     return sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
-def compile_library(root: Path) -> None:
-    """Compile the decoders into the checkout ``root``, by the C compiler that Python names.
+def compile_library(library: Path) -> None:
+    """Compile all C beside ``library`` into it, by the C compiler that Python names.
 
     Raises:
         OSError: there is none, or this is no POSIX system.
@@ -62,11 +65,12 @@ def compile_library(root: Path) -> None:
     flags = shlex.split(os.environ.get("CFLAGS", "-O3"))
     if sys.platform == "darwin":
         flags.append(f"-mmacosx-version-min={'.'.join(map(str, OLDEST_MACOS))}")
-    unfinished = root / LIBRARY.with_suffix(f".{os.getpid()}")
+    unfinished = library.with_suffix(f".{os.getpid()}")
     flags += ["-std=c99", "-shared", "-fPIC", "-fvisibility=hidden", "-o", str(unfinished)]
     try:
-        command = [compiler, *flags, *map(str, sorted((root / FOLDER).glob("*.c")))]
+        command = [compiler, *flags, *map(str, sorted(library.parent.glob("*.c")))]
+        command += ["-ldl", "-lpthread"] if library.name == RECORDER.name else []
         subprocess.run(command, check=True, capture_output=True, text=True)
-        unfinished.replace(root / LIBRARY)  # who has loaded the old one keeps it
+        unfinished.replace(library)  # who has loaded the old one keeps it
     finally:
         unfinished.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from tests.formats.kineto_file import complete, on_device
 from tests.formats.nvprof_database import NvprofDatabase, object_id
 from traceprof.formats import FORMATS, cut, open_trace
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.formats.nvprof.file import call_names
+from traceprof.formats.shared.cupti import api_names
 from traceprof.formats.tables.folder import write_tables
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.tables import ABSENT
@@ -111,7 +111,7 @@ def write_as_nvprof(trace: Trace, path: Path) -> None:
         for row in _rows(trace.api_calls.to_frame()):
             file.add(
                 "RUNTIME",
-                cbid=call_names("runtime").index(row["name"]) + 1,
+                cbid=list(api_names("runtime").values()).index(row["name"]) + 1,
                 start=EPOCH + row["start_ns"],
                 end=EPOCH + row["end_ns"],
                 processId=row["process"],

@@ -22,7 +22,7 @@ from tests.formats.nvprof_database import NvprofDatabase, object_id
 from tests.requirements import TRACES, require
 from traceprof.errors import TraceError
 from traceprof.formats import ReadOptions, open_trace, outline
-from traceprof.formats.nvprof.file import call_names
+from traceprof.formats.shared.cupti import api_names
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
@@ -259,15 +259,16 @@ def test_values_of_another_kind_are_one_clear_error_or_none(tmp_path: Path) -> N
 
 
 def test_names_of_calls() -> None:
-    runtime, driver = call_names("runtime"), call_names("driver")
-    assert [runtime[number - 1] for number in (13, 31, 41, 51, 211)] == [
+    runtime, driver = api_names("runtime"), api_names("driver")
+    assert [runtime[number] for number in (13, 31, 41, 51, 211)] == [
         "cudaLaunch",
         "cudaMemcpy",
         "cudaMemcpyAsync",
         "cudaMemsetAsync",
         "cudaLaunchKernel",
     ]
-    assert driver[307 - 1] == "cuLaunchKernel"
+    assert driver[307] == "cuLaunchKernel"
+    assert driver[652] == "cuLaunchKernelEx"
 
 
 @pytest.mark.parametrize(

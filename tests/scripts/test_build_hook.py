@@ -1,4 +1,4 @@
-"""scripts/build_hook.py: the decoder is compiled where that is possible, missed nowhere else."""
+"""scripts/build_hook.py: C is compiled where that is possible, missed nowhere else."""
 
 import shutil
 import subprocess
@@ -28,16 +28,17 @@ def hook(monkeypatch):
 
 @pytest.fixture
 def checkout(hook, tmp_path):
-    (tmp_path / hook.FOLDER).mkdir(parents=True)
-    for source in (ROOT / hook.FOLDER).glob("*.c"):
-        shutil.copy(source, tmp_path / hook.FOLDER)
+    for library in hook.LIBRARIES:
+        (tmp_path / library).parent.mkdir(parents=True)
+        for source in (ROOT / library).parent.glob("*.[ch]"):
+            shutil.copy(source, (tmp_path / library).parent)
     return tmp_path
 
 
 def built(hook, checkout: Path):
     """Return what the hook says of a wheel, and what it warns of."""
     warnings: list[str] = []
-    one = hook.CompiledDecoders()
+    one = hook.CompiledLibraries()
     one.target_name, one.root = "wheel", str(checkout)
     one.app = SimpleNamespace(display_warning=warnings.append)
     data = {"artifacts": [], "pure_python": True}
@@ -45,17 +46,18 @@ def built(hook, checkout: Path):
     return data, warnings
 
 
-def test_a_wheel_of_a_platform_has_the_library(hook, checkout, monkeypatch):
+def test_a_wheel_of_a_platform_has_the_libraries(hook, checkout, monkeypatch):
     require("compiled")
     monkeypatch.delenv("TRACEPROF_COMPILED", raising=False)
     data, warnings = built(hook, checkout)
-    assert (checkout / hook.LIBRARY).exists()
-    assert data["artifacts"] == [hook.LIBRARY.as_posix()]
+    assert data["artifacts"] == [library.as_posix() for library in hook.LIBRARIES]
     assert data["tag"].startswith("py3-none-")
     assert not warnings
-    assert [one.name for one in (checkout / hook.FOLDER).iterdir() if one.suffix != ".c"] == [
-        hook.LIBRARY.name
-    ]
+    for library in hook.LIBRARIES:
+        made = [
+            one for one in (checkout / library).parent.iterdir() if one.suffix not in (".c", ".h")
+        ]
+        assert [one.name for one in made] == [library.name]
 
 
 def test_without_a_compiler_the_wheel_is_python_alone(hook, checkout, monkeypatch):
@@ -64,7 +66,7 @@ def test_without_a_compiler_the_wheel_is_python_alone(hook, checkout, monkeypatc
     data, warnings = built(hook, checkout)
     assert data == {"artifacts": [], "pure_python": True}
     assert len(warnings) == 1
-    assert not (checkout / hook.LIBRARY).exists()
+    assert not list(checkout.rglob("*.library"))
 
 
 def test_a_failure_is_an_error_where_it_is_wanted(hook, checkout, monkeypatch):

@@ -28,7 +28,7 @@ def record(
         str, option("--output -o", "The trace to write; FOLDER/ for one per rank.", "FILE")
     ] = "trace.sqlite",
     recorder: Annotated[
-        str, option("--with", "auto, nsys, nvprof or torch (the embedded recorder).", "RECORDER")
+        str, option("--with", "auto, cupti, nsys, nvprof or torch (the embedded one).", "RECORDER")
     ] = "auto",
     layers: Annotated[
         int, option("--layers", "Ranges for modules, this many levels deep.", "DEPTH", min=0)
@@ -71,6 +71,10 @@ def record(
     nvprof_arg: Annotated[
         list[str] | None, option("--nvprof-arg", "An argument for nvprof, as it is.", "ARG")
     ] = None,
+    cupti_arg: Annotated[
+        list[str] | None,
+        option("--cupti-arg", "calls=runtime|all|none, syncs or memory=MB (of buffers).", "ARG"),
+    ] = None,
     keep_report: Annotated[
         bool, option("--keep-report", "Keep nsys's own report (it holds environments).")
     ] = False,
@@ -99,7 +103,11 @@ def record(
         step_from=parse_step_from(step_from),
         keep_report=keep_report,
         keep_environment=keep_environment,
-        profiler_arguments={"nsys": nsys_arg or (), "nvprof": nvprof_arg or ()},
+        profiler_arguments={
+            "nsys": nsys_arg or (),
+            "nvprof": nvprof_arg or (),
+            "cupti": cupti_arg or (),
+        },
         grace_s=parse_grace(grace),
         gpu_metrics=gpu_metrics,
         say=message,
@@ -185,7 +193,7 @@ def doctor(
 ) -> None:
     """What can be recorded on this machine, and how to get the rest.
 
-    Ends with 0 if torch or nsys can record here and everything required is there, else with 5.
+    Ends with 0 if torch, cupti or nsys can record here and all that is required is there, else 5.
     """
     if clear_cache:
         _clear_cache()
@@ -213,7 +221,7 @@ def doctor(
     missing = [name for name in require or () if not is_ok[name]]
     if missing:
         raise RecordingError(f"missing here: {', '.join(missing)}")
-    if not (is_ok["torch"] or is_ok["nsys"]):
+    if not (is_ok["torch"] or is_ok["cupti"] or is_ok["nsys"]):
         raise RecordingError("neither torch nor nsys is here: only named ranges can be recorded")
 
 

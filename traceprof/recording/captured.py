@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.recording import spool
+from traceprof.recording.cupti.spool import DeviceActivity, read_activities
 from traceprof.recording.orphans import is_alive
 from traceprof.recording.sampling.sampler import Sample
 
@@ -129,7 +130,7 @@ def _main_process(
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Everything in a work folder; the events stay in their files.
+    """Everything in a work folder; events and what devices did stay in their files.
 
     ``ranks`` says which processes are whose.
     """
@@ -140,11 +141,17 @@ class Captured:
     samples: Sequence[Sample] = ()
     ranks: Sequence[RankProcesses] = ()
     agent_events: Sequence[dict[str, Any]] = ()
+    activities: Sequence[DeviceActivity] = ()
+
+    @property
+    def parts(self) -> Sequence[spool.ProcessEvents | DeviceActivity]:
+        """What processes have left in files that are read in blocks."""
+        return (*self.events, *self.activities)
 
     @property
     def is_empty(self) -> bool:
         """Whether no process left any event."""
-        return not self.events and not self.windows
+        return not self.events and not self.windows and not self.activities
 
     @property
     def is_worth_a_trace(self) -> bool:
@@ -154,7 +161,7 @@ class Captured:
 
     def pids(self) -> list[int]:
         """Return the processes that left events."""
-        return sorted({part.pid for part in self.events} | {pid for pid, _ in self.windows})
+        return sorted({part.pid for part in self.parts} | {pid for pid, _ in self.windows})
 
     def of(self, pids: Collection[int]) -> Captured:
         """Return the part of some processes, with the samples of the machine."""
@@ -164,6 +171,7 @@ class Captured:
             processes=[record for record in self.processes if record.pid in pids],
             events=[part for part in self.events if part.pid in pids],
             windows=[window for window in self.windows if window[0] in pids],
+            activities=[part for part in self.activities if part.pid in pids],
             samples=[sample for sample in self.samples if sample.source not in others],
             ranks=[rank for rank in self.ranks if rank.main in pids],
         )
@@ -196,7 +204,7 @@ class Captured:
         """
         found: dict[str, Any] = {"pid": main}
         record = next((one for one in self.processes if one.pid == main), spool.ProcessRecord(main))
-        times = [part.last_ns for part in self.events if part.pid == main and part.last_ns]
+        times = [part.last_ns for part in self.parts if part.pid == main and part.last_ns]
         times += [seen_ns] if seen_ns else []
         found["started_ns"] = record.started_ns
         found["ended_ns"] = record.ended_ns or max(times, default=None)
@@ -217,11 +225,11 @@ class Captured:
 
     def last_ns(self) -> int:
         """Return the time of the last event, 0 where there is none; in ns since 1970."""
-        return max((part.last_ns for part in self.events if part.last_ns), default=0)
+        return max((part.last_ns for part in self.parts if part.last_ns), default=0)
 
     def first_ns(self) -> int:
         """Return the time of the first event, in ns since 1970."""
-        times = [part.first_ns for part in self.events if part.first_ns is not None]
+        times = [part.first_ns for part in self.parts if part.first_ns is not None]
         windows = (events for _, events in self.windows if len(events))
         times += [one.base_time_ns + int(one.start_ns.min()) for one in windows]
         return min([*times, *(sample.time_ns for sample in self.samples)], default=0)
@@ -243,7 +251,7 @@ class Captured:
 
     def without_samples_outside(self) -> Captured:
         """Return the same with samples only from the time that the events cover."""
-        times = (part.first_ns for part in self.events if part.first_ns is not None)
+        times = (part.first_ns for part in self.parts if part.first_ns is not None)
         first, last = min(times, default=0), self.last_ns()
         inside = [sample for sample in self.samples if first <= sample.time_ns <= last]
         return replace(self, samples=inside)
@@ -259,7 +267,9 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
         (pid, read_kineto_events(path, with_shapes=True))
         for pid, path in spool.window_files(folder)
     ]
-    n_events = dict.fromkeys([*profiled, *(pid for pid, _ in windows)], 0)
+    activities = [one for one in read_activities(folder) if one.record_bytes]
+    pids = (*(pid for pid, _ in windows), *(one.pid for one in activities))
+    n_events = dict.fromkeys([*profiled, *pids], 0)
     n_events |= {part.pid: part.n_events for part in events}
     records = spool.read_process_records(folder)
     ranks = find_ranks(records, spool.read_children(folder), n_events)
@@ -269,4 +279,5 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
         windows=windows,
         ranks=ranks,
         agent_events=spool.read_agent_events(folder),
+        activities=activities,
     )

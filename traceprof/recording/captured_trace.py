@@ -17,6 +17,7 @@ from traceprof.model.tables import ABSENT, make_table, stack
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.names.messages import collective_op
 from traceprof.recording.captured import Captured
+from traceprof.recording.cupti import records as cupti
 from traceprof.recording.sampling.sampler import Sample
 from traceprof.recording.spool import EventBlock, ProcessRecord
 from traceprof.secrets import masked_name, storable
@@ -113,6 +114,10 @@ def make_spool_trace(
         detail, detail_recorded = window_tables(captured.windows, to_trace_time)
         tables |= detail
         recorded |= detail_recorded
+    if captured.activities:
+        _, devices = cupti.number_devices(captured.activities)
+        tables["devices"] = make_table("devices", cupti.device_columns(devices))
+        recorded |= cupti.recorded_of(captured.activities)
     info = TraceInfo(format="traceprof", profiler="traceprof", host=host, utc_epoch_ns=epoch_ns)
     return make_trace(info, tables, recorded)
 
@@ -133,6 +138,9 @@ def event_tables(
                 "samples": _samples(_metrics(block, shown), to_trace_time),
             }
             yield {name: table for name, table in made.items() if len(table)}
+    numbers, _ = cupti.number_devices(captured.activities)
+    for activity in captured.activities:
+        yield from cupti.activity_tables(activity, numbers, to_trace_time, shown)
 
 
 def _columns(rows: Sequence[Any]) -> Sequence[Sequence[Any]]:

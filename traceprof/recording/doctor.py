@@ -17,10 +17,12 @@ from traceprof.formats import compiled
 from traceprof.formats.nsys.reports import find_importer
 from traceprof.formats.nsys.split import read_own_events
 from traceprof.recording.machine import ask, gpu_facts, has_gpu, mpi_facts, why_no_counters
+from traceprof.recording.recorders.cupti import RECORDER as CUPTI
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.request import RecordRequest
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.host import read_rdma
+from traceprof.recording.trial import failure_of, known_work, proven
 from traceprof.units import format_bytes
 
 _TIMEOUT_S: Final = 120
@@ -53,7 +55,7 @@ def examine() -> list[Check]:
 
 
 def _check_torch() -> Check:
-    python = shutil.which("python") or sys.executable
+    python = _python()
     said = _last_line([python, "-c", _TORCH_PROBE])
     if said is None:
         advice = f"{python} -m pip install torch (needed only where the program trains with it)"
@@ -94,7 +96,28 @@ def _check_nsys() -> Check:
     if find_importer(nsys) is None:
         advice = "install the complete Nsight Systems package: reports may stay .qdstrm files"
         return Check("nsys", False, f"nsys {version} without its QdstrmImporter", advice)
+    why = failure_of(NSYS, _python()) if has_gpu() else ""
+    if why:
+        advice = "an nsys as new as the driver: developer.nvidia.com/nsight-systems"
+        return Check("nsys", False, f"nsys {version} ({nsys}): {why}", advice)
     return Check("nsys", True, f"nsys {version} ({nsys})")
+
+
+def _check_cupti() -> Check:
+    why = CUPTI.missing()
+    if why is not None:
+        return Check("cupti", False, why)
+    arguments, why = proven(CUPTI, _python())
+    if why:
+        return Check("cupti", False, why, f"{_python()} -m pip install nvidia-cuda-cupti-cu12")
+    work = ", ".join(f"{count} {what}" for what, count in known_work().items())
+    more = f" with {', '.join(arguments)}" if arguments else ""
+    return Check("cupti", True, f"a trial kept all of it{more}: {work}")
+
+
+def _python() -> str:
+    """Return the Python that programs are most likely run by."""
+    return shutil.which("python") or sys.executable
 
 
 def _check_nvtx() -> Check:
@@ -201,6 +224,7 @@ CHECKS: Final[Mapping[str, Callable[[], Check]]] = {
     "torch": _check_torch,
     "gpu": _check_gpu,
     "gpu counters": _check_counters,
+    "cupti": _check_cupti,
     "nsys": _check_nsys,
     "nvtx": _check_nvtx,
     "nvprof": _check_nvprof,

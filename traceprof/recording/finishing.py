@@ -205,9 +205,11 @@ def _notes_on(captured: Captured) -> list[str]:
             f"{thinned} of {thinned + sum(part.n_ranges for part in captured.events)} ranges were "
             "not kept: of a name that a process used very often only every so many"
         )
-    cut = [str(part.pid) for part in captured.events if part.is_cut and not is_alive(part.pid)]
+    notes += [loss for activity in captured.activities for loss in activity.losses()]
+    cut = sorted({part.pid for part in captured.parts if part.is_cut and not is_alive(part.pid)})
     if cut:
-        notes.append(f"process {', '.join(cut)} was killed: its last second may be missing")
+        which = ", ".join(map(str, cut))
+        notes.append(f"process {which} was killed: its last second may be missing")
     return notes
 
 

@@ -22,6 +22,7 @@ import pandas as pd
 from traceprof.errors import UsageError
 from traceprof.files import check_target, new_file
 from traceprof.formats.nsys import split
+from traceprof.formats.nsys.sidecar import LOSSES
 from traceprof.formats.nsys.split import OwnEvents
 from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
@@ -278,7 +279,10 @@ def _write_spool(job: Job, part: OutputFile) -> OutputFile:
     trace = trace.with_tables({"host_ops": operators.assign(name=names)})
     if profiles:
         trace = with_profiles(trace, profiles)
-    write_nsys(trace, part.path, job.texts(), event_tables(captured, clock, job.shown_name))
+    texts = job.texts()
+    if losses := [loss for one in captured.activities for loss in one.losses()]:
+        texts[LOSSES] = json.dumps(losses)
+    write_nsys(trace, part.path, texts, event_tables(captured, clock, job.shown_name))
     return replace(part, ranks=jobs.ranks_in(trace))
 
 

@@ -18,11 +18,11 @@ from traceprof.recording.machine import read_environment, why_no_counters
 from traceprof.recording.orphans import kill_with_children, processes_of
 from traceprof.recording.outputs import check_output
 from traceprof.recording.program import find_program, ignores_injection, undisturbed
-from traceprof.recording.recorders import choose_recorder
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.recorders.nsys.report import is_of_nsys
 from traceprof.recording.request import Recorder, Recording, RecordRequest
 from traceprof.recording.sampling.sampler import read_samples, sampling
+from traceprof.recording.trial import chosen_recorder
 
 
 def recoverable() -> Iterator[tuple[Path, work_folder.Notes]]:
@@ -82,7 +82,7 @@ def record(request: RecordRequest) -> Recording:
         RecordingError: the program could not be started, or the trace not be written.
     """
     check_output(request)
-    recorder = choose_recorder(request.recorder)
+    recorder, request = chosen_recorder(request)
     asked = {name: f"--{name}-arg" for name, given in request.profiler_arguments.items() if given}
     if request.gpu_metrics:
         asked[NSYS.name] = "--gpu-metrics"

@@ -32,6 +32,7 @@ if sys.platform != "win32":
 _PREFIX: Final = "traceprof-"
 _CAPTURED: Final = (
     *("events.*.jsonl", "window.*.json", "report.*", "nsys-report-*.qdstrm", "nvprof.*.nvvp"),
+    "cupti.*.spool",
 )
 
 

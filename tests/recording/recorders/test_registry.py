@@ -13,6 +13,7 @@ from traceprof.recording import RecordRequest, recorders
 from traceprof.recording.program import child_environment, run_recorded
 from traceprof.recording.recorders import RECORDERS, choose_recorder
 from traceprof.recording.request import Recorder, RunRecorded
+from traceprof.recording.trial import chosen_recorder
 
 
 def _run(request: RecordRequest, folder: Path) -> RunRecorded:
@@ -49,4 +50,5 @@ def test_recorders_are_chosen_by_name(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RecordingError, match="nsys is not on PATH"):
         choose_recorder("nsys")
-    assert choose_recorder("auto").name == "torch"
+    request = RecordRequest(["true"], tmp_path / "x.sqlite")
+    assert chosen_recorder(request)[0].name == "torch"

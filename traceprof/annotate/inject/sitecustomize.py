@@ -47,6 +47,10 @@ try:
         from _traceprof_runtime.after_import import call_after_import
 
         call_after_import("torch", _install_hooks)
+        if os.environ.get("TRACEPROF_CUPTI"):
+            from _traceprof_runtime.after_import import offer_cupti
+
+            offer_cupti()
         atexit.register(_note_without_torch)
 except Exception as error:
     sys.stderr.write("traceprof: not recording in process %d: %r\n" % (os.getpid(), error))

@@ -15,7 +15,7 @@ from traceprof.formats.nsys.format import FORMAT
 from traceprof.formats.nsys.metrics import read_metrics
 from traceprof.formats.nsys.mpi import read_mpi_collectives
 from traceprof.formats.nsys.schema import COLLECTIVES, KERNELS
-from traceprof.formats.nsys.sidecar import read_own
+from traceprof.formats.nsys.sidecar import read_losses, read_own
 from traceprof.formats.nsys.survey import (
     read_diagnostics,
     recorded_tables,
@@ -90,7 +90,8 @@ class _Reading:
         span = survey.span if note.window is None else survey.span | note.window
         info = target.read_info(self.database, FORMAT.name)
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
-        return trace.with_warnings(*self._warnings(), *read_diagnostics(self.database))
+        told = (*read_losses(self.database), *read_diagnostics(self.database))
+        return trace.with_warnings(*self._warnings(), *told)
 
     @cached_property
     def survey(self) -> Survey:

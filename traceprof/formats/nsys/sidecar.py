@@ -47,6 +47,8 @@ _READ_AS: Final = {
     ColumnKind.FLOAT: ColumnType.REAL,
     ColumnKind.NAME: ColumnType.TEXT,
 }
+LOSSES: Final = "losses"
+"""In the manifest of a recording: what devices did and the trace lacks, sentences as JSON."""
 _NAME: Final = "nameId"
 _ID: Final = 0xFFFFFF
 
@@ -75,6 +77,16 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
         plain = [collective_op(str(op)) or str(op) for op in columns["op"].categories]
         columns["op"] = categorical(columns["op"].codes, plain)
     return make_table(name, columns)
+
+
+def read_losses(database: Database) -> list[str]:
+    """Return what the recorder said of device work that the trace lacks."""
+    told = database.settings("TRACEPROF_MANIFEST").get(LOSSES, "[]")
+    try:
+        listed = json.loads(told)
+    except ValueError:
+        return []
+    return [str(one) for one in listed] if isinstance(listed, list) else []
 
 
 def append_traceprof_tables(

@@ -19,7 +19,7 @@ from traceprof.files import new_file
 from traceprof.formats.nsys import schema, sidecar
 from traceprof.formats.shared.cupti import KERNEL_SHAPE, MEMORY_KINDS, SYNC_KINDS
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
-from traceprof.model.tables import shapes_of
+from traceprof.model.tables import empty_table, shapes_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.units import NS_PER_S
@@ -46,7 +46,7 @@ _OF_GPUS: Final = {
 _EVENTS: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
 
 EventTables: TypeAlias = Mapping[str, pd.DataFrame]
-"""Tables of events by name: ranges, marks, collectives, samples."""
+"""Tables of events by name: ranges, marks, collectives, samples, and what devices did."""
 
 
 def write_nsys(
@@ -71,10 +71,9 @@ def write_nsys(
         strings = StringIds(connection)
         _write_targets(connection, trace, strings)
         for name in _EVENTS:
-            if name in trace.recorded or len(trace.table(name).to_frame()):
-                for table, columns in _stored_events(trace, name, strings).items():
-                    sidecar.create(connection, table, schema.NSYS_TABLES)
-                    insert_columns(connection, table, columns)
+            if name in trace.recorded or len(trace.table(name)):
+                frame, shapes = trace.table(name).to_frame(), trace.kernel_shapes.to_frame()
+                _insert_events(connection, strings, name, frame, shapes)
         span = _append_recorded(connection, strings, trace, manifest or {}, events)
         _write_session(connection, trace, span)
 
@@ -127,13 +126,27 @@ def _append_recorded(
     return appender.append_all(events, trace.span)
 
 
-def _stored_events(trace: Trace, name: str, strings: StringIds) -> Mapping[str, Mapping[str, Any]]:
-    """Return the tables of nsys that hold a table of ``trace``, with their columns."""
-    frame = trace.table(name).to_frame()
+def _insert_events(
+    connection: sqlite3.Connection,
+    strings: StringIds,
+    name: str,
+    frame: pd.DataFrame,
+    shapes: pd.DataFrame,
+) -> None:
+    """Add a table of a Trace to the tables of nsys; of kernels with their ``shapes``."""
+    for table, columns in _stored_events(frame, shapes, name, strings).items():
+        sidecar.create(connection, table, schema.NSYS_TABLES)
+        insert_columns(connection, table, columns)
+
+
+def _stored_events(
+    frame: pd.DataFrame, shapes: pd.DataFrame, name: str, strings: StringIds
+) -> Mapping[str, Mapping[str, Any]]:
+    """Return the tables of nsys that hold a table of a Trace, with their columns."""
     match name:
         case "kernels":
             names = strings.ids_of(frame["name"])
-            shapes = shapes_of(frame, trace.kernel_shapes.to_frame())
+            shapes = shapes_of(frame, shapes)
             own: dict[str, Any] = {"demangledName": names, "shortName": names}
             for column, stored in KERNEL_SHAPE.items():
                 if column != "context":
@@ -271,6 +284,10 @@ class EventAppender:
         found = [span] if span.duration_ns else []
         for tables in events:
             self.append(tables)
+            for name in _EVENTS:
+                if name in tables:
+                    shapes = tables.get("kernel_shapes", empty_table("kernel_shapes"))
+                    _insert_events(self._connection, self._strings, name, tables[name], shapes)
             sidecar.append_traceprof_events(self._connection, tables, self._strings)
             for table in filter(len, tables.values()):
                 last = table["end_ns" if "end_ns" in table else "start_ns"]

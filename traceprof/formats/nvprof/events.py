@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from traceprof.formats.nvprof.file import NvprofFile, call_names, object_ids, whole
+from traceprof.formats.nvprof.file import NvprofFile, object_ids, whole
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite.columns import Column, known
@@ -135,7 +135,7 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.Dat
             continue
         wanted = ("cbid", "processId", "threadId", "correlationId")
         raw = file.columns(domain.upper(), wanted, window)
-        known_names = dict(enumerate(call_names(domain), 1))
+        known_names = cupti.api_names(domain)
         names = {
             code: known_names.get(code, f"{domain} cbid {code}")
             for code in set(raw["cbid"].tolist())

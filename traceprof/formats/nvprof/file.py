@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 from itertools import pairwise
 from typing import Any, Final
 
@@ -173,16 +171,6 @@ def object_ids(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray
     processes = np.array([int.from_bytes(half[:4], "little") for half in halves], np.int64)
     threads = np.array([int.from_bytes(half[4:], "little") for half in halves], np.int64)
     return processes[place.ravel()], threads[place.ravel()]
-
-
-@cache
-def call_names(domain: str) -> tuple[str, ...]:
-    """Return the names of the calls of the CUDA ``runtime`` or ``driver``; the first is call 1.
-
-    scripts/cuda_call_names.py makes the table from CUDA 11.8, the last to have nvprof.
-    """
-    file = resources.files("traceprof.formats.nvprof") / f"cuda_{domain}_calls.txt"
-    return tuple(file.read_text(encoding="utf-8").split())
 
 
 def read_info(file: NvprofFile, format_name: str) -> TraceInfo:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from importlib import resources
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -47,6 +48,16 @@ The last is traceprof's, for recorders that know only the sum.
 """
 plain_api_name: Final = partial(re.compile(r"(_v\d+)?(_ptsz|_ptds)?(_v\d+)?$").sub, "")
 """Returns the name of an API call without the version of its binary interface."""
+
+
+@cache
+def api_names(domain: str) -> Mapping[int, str]:
+    """Return the names of the calls of the CUDA ``runtime`` or ``driver`` by CUPTI's numbers.
+
+    scripts/cuda_call_names.py makes the tables, of CUDA 11.8 and 13.5.
+    """
+    file = resources.files("traceprof.formats.shared") / f"cuda_{domain}_calls.txt"
+    return dict(enumerate(file.read_text(encoding="utf-8").split(), 1))
 
 
 def constant_name(name: str, length: int) -> pd.Categorical:

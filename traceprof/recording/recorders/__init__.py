@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from traceprof.errors import RecordingError, UsageError
-from traceprof.recording.machine import has_gpu
+from traceprof.recording.recorders.cupti import RECORDER as CUPTI
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.recorders.nvprof import RECORDER as NVPROF
@@ -18,21 +18,16 @@ from traceprof.recording.request import Recorder
 __all__ = ["RECORDERS", "choose_recorder", "recorder_named"]
 
 
-RECORDERS: Final[tuple[Recorder, ...]] = (NSYS, NVPROF, EMBEDDED)
+RECORDERS: Final[tuple[Recorder, ...]] = (CUPTI, NSYS, NVPROF, EMBEDDED)
 
 
 def choose_recorder(name: str) -> Recorder:
     """Return the recorder called ``name``.
 
-    "auto" is nsys where it is and a GPU is, else nvprof where it can record the GPU, else torch.
-
     Raises:
         UsageError: there is no recorder of that name.
         RecordingError: it cannot be used here.
     """
-    if name == "auto":
-        usable = (recorder for recorder in RECORDERS if has_gpu() and recorder.missing() is None)
-        return next(usable, EMBEDDED)
     recorder = recorder_named(name)
     reason = recorder.missing()
     if reason is not None:

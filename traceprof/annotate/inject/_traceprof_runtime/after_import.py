@@ -23,6 +23,21 @@ def complain(what, error):
         traceback.print_exc()
 
 
+def offer_cupti():
+    """Name the libcupti of this Python's packages, for the recorder's library to choose from."""
+    found = []
+    for place in filter(os.path.isdir, sys.path):
+        nvidia = os.path.join(place, "nvidia")
+        folders = [os.path.join(place, "torch", "lib")]
+        if os.path.isdir(nvidia):
+            folders += [os.path.join(nvidia, one, "lib") for one in os.listdir(nvidia)]
+        for folder in filter(os.path.isdir, folders):
+            names = [name for name in os.listdir(folder) if name.startswith("libcupti")]
+            found += [os.path.join(folder, name) for name in names]
+    if found:
+        os.environ["TRACEPROF_CUPTI_LIBRARIES"] = os.pathsep.join(sorted(found, reverse=True))
+
+
 def note_without_torch():
     """Leave the names of the libraries that compute instead, a line each, as this process ends."""
     folder = os.environ.get("TRACEPROF_DIR", "")

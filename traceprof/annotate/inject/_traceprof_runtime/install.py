@@ -7,7 +7,7 @@ import importlib
 import threading
 import time
 
-from . import compiling, process_record, session, settings, steps
+from . import compiling, hook_devices, process_record, session, settings, steps
 from .after_import import complain
 
 _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
@@ -19,6 +19,7 @@ _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
     ("copies", "hook_calls"),
     ("sizes", "hook_optimizers"),
     ("windows", "hook_windows"),
+    ("devices", "hook_devices"),
     ("named", "hook_calls"),
     ("pauses", "hook_calls"),
     ("groups", "hook_calls"),
@@ -67,6 +68,7 @@ def start(prepare=None):
     elif settings.DELAY_S or settings.DURATION_S:
         session.hold()
         threading.Thread(target=_by_time, name="traceprof-bounds", daemon=True).start()
+    hook_devices.follow_capture()
     return True
 
 

@@ -21,8 +21,10 @@ _nvtx = None
 _turn = threading.RLock()  # of who opens, holds and lets through: threads of the program, and ours
 _at_end = []
 _in_new_process = []
+_on_capture = []
 at_end = _at_end.append  # (function): it is called before the spool is closed
 in_new_process = _in_new_process.append  # (function): it is called in a forked process that records
+on_capture = _on_capture.append  # (function): it is told when events go through, or no longer
 
 
 def begin():
@@ -93,6 +95,8 @@ def begin_capture():
             _emitter = None
         _capture = emitter().start("traceprof.capture", 0)
         _mark_clock()
+        for function in _on_capture:
+            function(True)
 
 
 def end_capture():
@@ -103,6 +107,8 @@ def end_capture():
         _everywhere.end(_capture)
         _capture = None
         hold()
+        for function in _on_capture:
+            function(False)
 
 
 def resume_in_fork():

@@ -1,0 +1,111 @@
+"""The recorder's library and the stand-in for libcupti, compiled anew; programs that use them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.requirements import ROOT, require
+from traceprof.model.tables import stack
+from traceprof.recording.cupti.records import activity_tables
+from traceprof.recording.cupti.spool import DeviceActivity, read_activities
+
+SOURCES = ROOT / "traceprof" / "recording" / "cupti"
+STANDIN = Path(__file__).with_name("standin.c")
+_STRICT = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-O2")
+_PRELUDE = """
+import ctypes, os, sys, threading, time
+from ctypes import c_long, c_uint64
+cupti = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+recorder = ctypes.CDLL(sys.argv[2])
+recorder.traceprof_why.restype = ctypes.c_char_p
+def start():
+    recorder.traceprof_plan(1)
+    assert recorder.traceprof_start() == 0, recorder.traceprof_why()
+def launch(n, by_driver=0, n_nodes=0):
+    cupti.standin_launch(n, by_driver, n_nodes)
+def finish(n=1 << 40):
+    cupti.standin_finish(c_long(n))
+"""
+
+
+@dataclass(frozen=True)
+class Libraries:
+    """Where the two are; beside the stand-in it is called libcuda, too."""
+
+    standin: Path
+    recorder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_LIBRARY_PATH": str(self.standin.parent), "TRACEPROF_CUPTI": "calls=chosen"}
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    compiler = os.environ.get("CC") or shutil.which("cc")
+    if not compiler:
+        require("compiled")
+        pytest.skip("there is no C compiler")
+    folder = tmp_path_factory.mktemp("cupti")
+    found = Libraries(folder / "libcupti.so.13", folder / "recorder.library")
+    of_standin = ("-std=gnu99", "-Wl,-soname,libcupti.so.13", str(STANDIN))
+    for target, arguments in (
+        (found.standin, of_standin),
+        (found.recorder, ("-std=c99", *map(str, sorted(SOURCES.glob("*.c"))))),
+    ):
+        command = [compiler, *_STRICT, *arguments, "-o", str(target), "-ldl", "-lpthread"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert not done.returncode, done.stderr
+    (folder / "libcuda.so.1").symlink_to(found.standin.name)
+    return found
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a program left, and what it printed."""
+
+    activities: list[DeviceActivity]
+    printed: str
+
+    @property
+    def one(self) -> DeviceActivity:
+        (activity,) = self.activities
+        return activity
+
+    @property
+    def tables(self) -> Mapping[str, pd.DataFrame]:
+        parts = list(activity_tables(self.one, {}, lambda times: times, str))
+        names = ("kernels", "kernel_shapes", "copies", "api_calls", "syncs", "overheads")
+        return {name: stack(name, [part[name] for part in parts if name in part]) for name in names}
+
+
+Program = Callable[..., Left]
+
+
+@pytest.fixture
+def program(libraries: Libraries, tmp_path: Path) -> Program:
+    """Return a function that runs a program which uses both, and gives what it left."""
+
+    def run(code: str, **environment: str) -> Left:
+        given = {**os.environ, **libraries.environment, "TRACEPROF_DIR": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", _PRELUDE + code, libraries.standin, libraries.recorder],
+            env={**given, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert not done.returncode, done.stderr
+        return Left(read_activities(tmp_path), done.stdout + done.stderr)
+
+    return run

@@ -1,0 +1,171 @@
+"""`record --with cupti`, from a program to its trace, with a stand-in in the place of a GPU."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.recording.conftest import Recorded, environment_of_test, finished
+from tests.recording.cupti.conftest import Libraries
+from tests.requirements import require
+from traceprof.recording.recorders import cupti
+
+_STEPS = """
+import ctypes, os, signal, sys, time
+import traceprof
+driver = ctypes.CDLL("libcuda.so.1")
+driver.cuInit(0)
+for number in range(6):
+    with traceprof.step():
+        driver.standin_launch(50, number % 2, 0)
+        driver.standin_launch(2, 0, 10)
+        driver.standin_copy(1, ctypes.c_uint64(1 << 20))
+        driver.standin_synchronize()
+        time.sleep(0.002)
+"""
+
+
+_RUNNER = """
+import sys
+from pathlib import Path
+from traceprof.cli import app
+from traceprof.recording import trial
+from traceprof.recording.recorders import cupti
+cupti.has_gpu = trial.has_gpu = lambda: sys.argv[1] == "gpu"
+cupti.LIBRARY = Path(sys.argv[2])
+app(sys.argv[3:])
+"""
+Record = Callable[..., Recorded]
+
+
+@pytest.fixture
+def recorded(libraries: Libraries, tmp_path: Path) -> Record:
+    """Return a function that records a program of Python where the recorder believes in a GPU.
+
+    The library is that of these sources, and the driver the stand-in.
+    """
+
+    def run(code: str, *options: str, gpu: str = "gpu", **environment: str) -> Recorded:
+        program, path = tmp_path / "program.py", tmp_path / "run.sqlite"
+        program.write_text(code)
+        command = [sys.executable, "-c", _RUNNER, gpu, str(libraries.recorder), "record"]
+        command += ["--with", "cupti", "--force", "-o", str(path), *options]
+        command += ["--", sys.executable, str(program)]
+        given = environment_of_test(LD_LIBRARY_PATH=str(libraries.standin.parent), **environment)
+        return Recorded(finished(command, tmp_path, given), path)
+
+    return run
+
+
+def test_devices_and_ranges_are_on_one_clock(recorded):
+    run = recorded(_STEPS)
+    assert run.done.returncode == 0, run.done.stderr
+    ours = [line for line in run.done.stderr.splitlines() if line.startswith("traceprof:")]
+    assert len(ours) == 1, ours
+    trace = run.trace
+    kernels, calls, steps = trace.kernels, trace.api_calls, trace.ranges
+    steps = steps[steps["name"] == "user_step"]
+    assert len(steps) == 6
+    assert len(kernels) == 6 * 70
+    assert (kernels["graph_node"] >= 0).sum() == 6 * 20
+    assert np.isin(kernels["correlation"], calls["correlation"]).all()
+    assert set(calls["name"]) == {
+        *("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync"),
+        "cudaDeviceSynchronize",
+    }
+    for start, end in zip(steps["start_ns"], steps["end_ns"], strict=True):
+        assert kernels["start_ns"].between(start, end).sum() == 70
+    assert trace.copies["n_bytes"].tolist() == [1 << 20] * 6
+    assert trace.devices["name"].tolist() == ["Stand-in 80GB"]
+    assert trace.devices["compute_capability"].tolist() == [90]
+    assert {"kernels", "copies", "api_calls", "kernel_shapes"} <= trace.recorded
+    assert not trace.info.warnings
+
+
+def test_only_the_steps_asked_for(recorded):
+    trace = recorded(_STEPS, "--steps", "2..3").trace
+    assert len(trace.kernels) == 2 * 70
+
+
+def test_what_was_done_before_a_kill_is_kept(recorded):
+    end = "time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)"
+    run = recorded(_STEPS + end)
+    assert run.done.returncode == 137
+    assert "was killed: its last second may be missing" in run.done.stderr
+    assert len(run.trace.kernels) == 6 * 70
+
+
+def test_processes_of_one_run_are_told_apart(recorded):
+    code = f"import os\nchild = os.fork(){_STEPS}\nif child: os.waitpid(child, 0)\n"
+    trace = recorded(code).trace
+    assert trace.kernels["process"].value_counts().tolist() == [6 * 70] * 2
+
+
+def test_lost_work_is_said_and_stays_with_the_trace(recorded):
+    code = _STEPS.replace("driver.standin_launch(50", "driver.standin_launch(20000")
+    run = recorded(code, "--cupti-arg=memory=1")
+    assert "CUPTI dropped" in run.done.stderr
+    assert "--cupti-arg=memory=1024 gives it more buffers" in run.done.stderr
+    assert [warning for warning in run.trace.info.warnings if "CUPTI dropped" in warning]
+
+
+def test_another_holder_is_named_and_ranges_are_kept(recorded):
+    run = recorded(_STEPS, STANDIN_BUSY="1")
+    assert run.done.returncode == 0
+    why = "no work of the GPU was recorded: CUPTI is held by CUPTI for the monitor"
+    assert why in run.done.stderr
+    assert (run.trace.ranges["name"] == "user_step").sum() == 6
+    assert not len(run.trace.kernels)
+
+
+def test_arguments_that_it_does_not_know_are_refused(recorded):
+    run = recorded(_STEPS, "--cupti-arg=everything")
+    assert run.done.returncode == 2
+    assert "--cupti-arg=everything: expected calls=runtime" in run.done.stderr
+
+
+def test_an_injection_of_the_user_is_left_alone(recorded):
+    code = f"{_STEPS}\nassert os.environ['CUDA_INJECTION64_PATH'] == '/opt/other.so'\n"
+    run = recorded(code, CUDA_INJECTION64_PATH="/opt/other.so")
+    assert run.done.returncode == 0, run.done.stderr
+    assert "CUDA_INJECTION64_PATH is set: only programs with torch" in run.done.stderr
+
+
+@pytest.mark.torch
+def test_torch_starts_it_and_its_profiler_has_priority(recorded):
+    require("torch")
+    code = """
+import ctypes, torch
+driver = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+def use_cuda():
+    try:
+        torch.cuda._lazy_init()
+    except AssertionError:
+        pass  # this torch is for the CPU
+use_cuda()
+driver.standin_launch(100, 0, 0); driver.standin_synchronize()
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    torch.ones(3) + 1
+    driver.standin_launch(1000, 0, 0); driver.standin_synchronize()
+use_cuda()
+driver.standin_launch(1000, 0, 0); driver.standin_synchronize()
+assert len(profile.events())
+"""
+    run = recorded(code)
+    assert run.done.returncode == 0, run.done.stderr
+    assert len(run.trace.kernels) == 100
+    marks = run.trace.marks["name"].astype(str)
+    assert {"traceprof.devices", "traceprof.devices.ceded"} <= set(marks)
+
+
+def test_without_a_gpu_it_says_that_there_is_none(recorded):
+    run = recorded(_STEPS, gpu="none")
+    assert run.done.returncode == 5
+    assert "cannot record with cupti: there is no GPU here" in run.done.stderr
+
+
+def test_a_library_that_was_not_compiled_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(cupti, "LIBRARY", tmp_path / "recorder.library")
+    assert "was not compiled" in str(cupti.RECORDER.missing())

@@ -1,0 +1,74 @@
+"""Does known work on a GPU, through the driver alone, for a recorder to show what it keeps.
+
+Where CUDA does not work it says why, and ends with 1.
+"""
+
+import ctypes
+import sys
+
+KERNELS, COPIES, MEMSETS = 200, 60, 40
+COPY_BYTES = 65536
+_BLOCKS, _THREADS = 8, 128
+_PTX = b"""
+.version 7.0
+.target sm_52
+.address_size 64
+.visible .entry traceprof_trial(.param .u64 place)
+{
+    .reg .u32 %r<4>;
+    .reg .u64 %d<4>;
+    ld.param.u64 %d1, [place];
+    cvta.to.global.u64 %d1, %d1;
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %d2, %r1, 4;
+    add.u64 %d3, %d1, %d2;
+    st.global.u32 [%d3], %r1;
+    ret;
+}
+\0"""
+
+
+def _driver():
+    """Return a function that calls the driver, and ends the program where that fails."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        sys.exit("no driver: %s" % error)
+
+    def call(name, *arguments):
+        code = getattr(library, name)(*arguments)
+        if code:
+            sys.exit("%s failed with %d" % (name, code))
+
+    return call
+
+
+def main():
+    """Launch kernels and copy, some of it in turn, and wait for all of it."""
+    call = _driver()
+    context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    device, place = ctypes.c_int(), ctypes.c_uint64()
+    host = ctypes.create_string_buffer(COPY_BYTES)
+    size, by = ctypes.c_size_t(COPY_BYTES), ctypes.byref
+    call("cuInit", 0)
+    call("cuDeviceGet", by(device), 0)
+    call("cuDevicePrimaryCtxRetain", by(context), device)
+    call("cuCtxSetCurrent", context)
+    call("cuModuleLoadData", by(module), _PTX)
+    call("cuModuleGetFunction", by(kernel), module, b"traceprof_trial")
+    call("cuMemAlloc_v2", by(place), size)
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(place))
+    grid = (_BLOCKS, 1, 1, _THREADS, 1, 1, 0, None)
+    for number in range(KERNELS):
+        if number < MEMSETS:
+            call("cuMemsetD8_v2", place, ctypes.c_ubyte(0), size)
+        call("cuLaunchKernel", kernel, *grid, arguments, None)
+        if number < COPIES // 2:
+            call("cuMemcpyHtoD_v2", place, host, size)
+        elif number < COPIES:
+            call("cuMemcpyDtoH_v2", host, place, size)
+    call("cuCtxSynchronize")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""The files that the library in C leaves, one a process: chunks with headers, see ``spool.c``."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+LIBRARY: Final = Path(__file__).with_name("recorder.library")
+"""What `scripts/build_hook.py` compiles of the C in this folder."""
+
+FILES: Final = "cupti.*.spool"
+_HEADER: Final = struct.Struct("<IHHIIQQQQQII")
+_MAGIC: Final = 0x55435054
+_STEPS, _NAMES, _RECORDS, _CLOCKS, _NOTE, _DEVICES, _END = range(1, 8)
+_DEVICE: Final = struct.Struct("<6IQ16s96s")
+_NAME: Final = struct.Struct("<QI")
+_MOST_BODY_BYTES: Final = 1 << 32
+_FEW_OF_GRAPHS: Final = 25_000_000
+_A_WHILE_NS: Final = 1_000_000_000
+_STEADY_NS: Final = 1_000_000
+_ASK_MORE: Final = "--cupti-arg=memory=1024 gives it more buffers (MB)"
+
+
+class _Chunk(NamedTuple):
+    """The header of a chunk, and where its body begins in the file."""
+
+    kind: int
+    version: int
+    n_bytes: int
+    n_dropped: int
+    first_ns: int
+    last_ns: int
+    n_lost: int
+    n_of_graphs: int
+    at: int
+
+
+class Clocks(NamedTuple):
+    """What clocks showed at one moment, in ns: CUPTI's, the wall clock, the monotonic one."""
+
+    cupti_ns: int
+    wall_ns: int
+    monotonic_ns: int
+
+
+class DeviceFacts(NamedTuple):
+    """A device as a process numbers it."""
+
+    device: int
+    compute_capability: int
+    sm_count: int
+    memory_bytes: int
+    memory_bytes_per_s: int
+    uuid: str
+    name: str
+
+
+@dataclass(slots=True)
+class DeviceActivity:
+    """What CUPTI recorded of one process; the records stay in their file.
+
+    Times are ns since 1970, None where there is nothing. ``steps`` is how many bytes the
+    records of each kind are apart. ``n_dropped`` are records that CUPTI had no room for, ``n_lost``
+    those of kernels and copies without times, ``unwritten_bytes`` what was not kept in the file,
+    and ``is_cut`` that the process did not come to its end: it was killed, or still runs.
+    """
+
+    pid: int
+    path: Path
+    version: int = 0
+    first_ns: int | None = None
+    last_ns: int | None = None
+    record_bytes: int = 0
+    n_dropped: int = 0
+    n_lost: int = 0
+    n_of_graphs: int = 0
+    unwritten_bytes: int = 0
+    is_cut: bool = True
+    steps: dict[int, int] = field(default_factory=dict)
+    clocks: list[Clocks] = field(default_factory=list)
+    devices: list[DeviceFacts] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> str:
+        """Which calls were recorded: chosen, runtime, all, none."""
+        return self.notes.get("calls", "none").partition(" ")[0]
+
+    def losses(self) -> list[str]:
+        """Return, in a sentence each, what the device did and the trace does not have."""
+        of = f"of process {self.pid}"
+        found = []
+        if self.n_dropped:
+            what = f"CUPTI dropped {self.n_dropped} records {of}: their work is not in the trace"
+            found.append(f"{what}; {_ASK_MORE}")
+        if self.n_lost:
+            what = f"{self.n_lost} kernels and copies {of} have no times, and are left out"
+            found.append(f"{what}: they still ran in the end, or CUPTI lost them")
+        if self.n_of_graphs > _FEW_OF_GRAPHS:
+            found.append(
+                f"{self.n_of_graphs} kernels of CUDA graphs {of} were recorded: from some 25 "
+                "million on CUPTI was seen to lose times; record less (--steps, --duration)"
+            )
+        if self.unwritten_bytes:
+            what = f"{self.unwritten_bytes} bytes of records {of} were not kept"
+            found.append(f"{what}: the disk was full, --max-size was reached, or {_ASK_MORE}")
+        if self._has_odd_times():
+            found.append(f"times that CUPTI {self.version} gave {of} lie outside its recording")
+        if self._was_set():
+            found.append(f"the clock was set while process {self.pid} was recorded: times jump")
+        return found
+
+    def _has_odd_times(self) -> bool:
+        """Return whether records are of another shape than is known: their times tell."""
+        if not self.clocks or self.first_ns is None or self.last_ns is None:
+            return False
+        first, last = self.clocks[0].wall_ns, self.clocks[-1].wall_ns
+        slack_ns = 60 * _A_WHILE_NS  # a process that was killed has no clocks of its end
+        return self.first_ns < first - slack_ns or self.last_ns > last + slack_ns
+
+    def _was_set(self) -> bool:
+        since = [one.wall_ns - one.monotonic_ns for one in self.clocks]
+        return any(abs(b - a) > _A_WHILE_NS for a, b in pairwise(since))
+
+
+def read_activities(folder: Path) -> list[DeviceActivity]:
+    """Return what each process has left, by pid; those that only say why they have nothing, too."""
+    paths = {int(path.name.split(".")[1]): path for path in folder.glob(FILES)}
+    return [survey(pid, paths[pid]) for pid in sorted(paths)]
+
+
+def survey(pid: int, path: Path) -> DeviceActivity:
+    """Go from header to header, without looking at the records."""
+    found = DeviceActivity(pid, path)
+    with path.open("rb") as file:
+        for chunk in _chunks(file):
+            found.version = chunk.version
+            found.n_dropped += chunk.n_dropped
+            if chunk.kind == _RECORDS:
+                _widen(found, chunk)
+            elif chunk.kind != _NAMES:
+                _TOLD[chunk.kind](found, _body(file, chunk))
+    if found.clocks and found.first_ns is not None and found.last_ns is not None:
+        offset_ns = found.clocks[0].wall_ns - found.clocks[0].cupti_ns
+        found.first_ns, found.last_ns = found.first_ns + offset_ns, found.last_ns + offset_ns
+    return found
+
+
+def buffers(activity: DeviceActivity) -> Iterator[tuple[bytes, Mapping[int, str]]]:
+    """Yield each buffer, and what pointers to names mean in it: later they may mean others."""
+    names: dict[int, str] = {}
+    with activity.path.open("rb") as file:
+        for chunk in _chunks(file):
+            if chunk.kind == _NAMES:
+                names = names | _names_in(_body(file, chunk))
+            elif chunk.kind == _RECORDS:
+                yield _body(file, chunk), names
+
+
+def _chunks(file: BinaryIO) -> Iterator[_Chunk]:
+    """Yield the chunks that are whole: a file may end anywhere."""
+    end, at = os.fstat(file.fileno()).st_size, 0
+    while at + _HEADER.size <= end:
+        file.seek(at)
+        header = _HEADER.unpack(file.read(_HEADER.size))
+        magic, kind, size, version, _, n_bytes, _, *facts = header
+        begin = at + size
+        is_known = magic == _MAGIC and _STEPS <= kind <= _END and size >= _HEADER.size
+        if not is_known or n_bytes > _MOST_BODY_BYTES or begin + n_bytes > end:
+            return
+        yield _Chunk._make((kind, version, n_bytes, *facts, begin))
+        at = begin + n_bytes + (-n_bytes & 7)
+
+
+def _body(file: BinaryIO, chunk: _Chunk) -> bytes:
+    file.seek(chunk.at)
+    return file.read(chunk.n_bytes)
+
+
+def _widen(found: DeviceActivity, chunk: _Chunk) -> None:
+    found.record_bytes += chunk.n_bytes
+    found.n_lost += chunk.n_lost
+    found.n_of_graphs += chunk.n_of_graphs
+    if chunk.first_ns:
+        found.first_ns = min(chunk.first_ns, found.first_ns or chunk.first_ns)
+        found.last_ns = max(chunk.last_ns, found.last_ns or 0)
+
+
+def _names_in(body: bytes) -> dict[int, str]:
+    names, at = {}, 0
+    while at + _NAME.size <= len(body):
+        pointer, length = _NAME.unpack_from(body, at)
+        at += _NAME.size + length
+        names[pointer] = body[at - length : at].decode("utf-8", "replace")
+    return names
+
+
+def _tell_steps(found: DeviceActivity, body: bytes) -> None:
+    found.steps.update(struct.iter_unpack("<II", body[: len(body) // 8 * 8]))
+
+
+def _tell_clocks(found: DeviceActivity, body: bytes) -> None:
+    found.clocks.append(Clocks(*struct.unpack_from("<3Q", body)))
+    if len(found.clocks) > 2 and _is_as_before(found.clocks):
+        del found.clocks[-2]  # one a second: those between two that agree tell nothing
+
+
+def _is_as_before(clocks: list[Clocks]) -> bool:
+    offsets = [(one.wall_ns - one.cupti_ns, one.wall_ns - one.monotonic_ns) for one in clocks[-3:]]
+    return all(max(column) - min(column) < _STEADY_NS for column in zip(*offsets, strict=True))
+
+
+def _tell_notes(found: DeviceActivity, body: bytes) -> None:
+    lines = body.decode("utf-8", "replace").splitlines()
+    found.notes |= {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def _tell_devices(found: DeviceActivity, body: bytes) -> None:
+    found.devices = []
+    for number, capability, count, khz, bits, _, size, uuid, name in _DEVICE.iter_unpack(body):
+        plain = uuid.hex()
+        parts = (plain[:8], plain[8:12], plain[12:16], plain[16:20], plain[20:])
+        called = name.split(b"\0")[0].decode("utf-8", "replace")
+        rate = 2 * khz * 1000 * bits // 8  # both edges of the clock, as nsys tells it
+        found.devices.append(
+            DeviceFacts(number, capability, count, size, rate, f"GPU-{'-'.join(parts)}", called)
+        )
+
+
+def _tell_end(found: DeviceActivity, body: bytes) -> None:
+    found.is_cut = False
+    with suppress(struct.error):
+        _, _, thrown, unwritten = struct.unpack_from("<4Q", body)
+        found.unwritten_bytes = thrown + unwritten
+
+
+_TOLD: Final = {
+    _STEPS: _tell_steps,
+    _CLOCKS: _tell_clocks,
+    _NOTE: _tell_notes,
+    _DEVICES: _tell_devices,
+    _END: _tell_end,
+}

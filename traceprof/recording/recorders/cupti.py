@@ -1,0 +1,67 @@
+"""Recording by CUPTI itself: a library of ours in the program, and the hooks; no profiler.
+
+The driver loads the library into every process that uses CUDA, and it calls CUPTI there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from traceprof.errors import UsageError
+from traceprof.recording.cupti.spool import LIBRARY, DeviceActivity, read_activities
+from traceprof.recording.machine import has_gpu
+from traceprof.recording.program import Program, child_environment, run_recorded
+from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
+
+_NAME: Final = "cupti"
+_ARGUMENT: Final = re.compile(r"calls=(chosen|runtime|all|none)|syncs|memory=[1-9]\d{0,3}")
+_ARGUMENTS: Final = "calls=runtime, calls=all, calls=none, syncs, memory=MB"
+_USUAL: Final = "calls=chosen"
+_INJECTION: Final = "CUDA_INJECTION64_PATH"
+_NO_LIBRARY: Final = (
+    "its library was not compiled: install a C compiler, then pip install --force-reinstall "
+    "traceprof (Linux)"
+)
+_NOBODY: Final = "no process used CUDA (or none that was dynamically linked): no work of a GPU"
+
+
+def _missing() -> str | None:
+    if not LIBRARY.exists():
+        return _NO_LIBRARY
+    return None if has_gpu() else "there is no GPU here; --with torch needs none"
+
+
+def _run(request: RecordRequest, folder: Path) -> RunRecorded:
+    environment = child_environment(folder, request)
+    wanted = request.profiler_arguments.get(_NAME, ())
+    for argument in wanted:
+        if not _ARGUMENT.fullmatch(argument):
+            raise UsageError(f"--cupti-arg={argument}: expected {_ARGUMENTS}")
+    environment["TRACEPROF_CUPTI"] = ",".join(wanted) or _USUAL
+    environment["TRACEPROF_CUPTI_RECORDER"] = str(LIBRARY)
+    other = environment.setdefault(_INJECTION, str(LIBRARY))
+    if other != str(LIBRARY):
+        request.say(f"{_INJECTION} is set: only programs with torch are recorded ({other})")
+    program = Program(grace_s=request.grace_s, say=request.say)
+    code = run_recorded(request.command, environment, program=program)
+    return RunRecorded(code, left=program.left)
+
+
+def _collect(_request: RecordRequest, folder: Path, run: RunRecorded) -> RunRecorded:
+    """Return ``run``, with why processes have no work of a device."""
+    activities = read_activities(folder)
+    notes = [_why_nothing(one) for one in activities if not one.record_bytes] or (
+        [] if activities else [_NOBODY]
+    )
+    return replace(run, notes=(*run.notes, *filter(None, notes)))
+
+
+def _why_nothing(activity: DeviceActivity) -> str:
+    why = activity.notes.get("why", "")
+    return f"process {activity.pid}: no work of the GPU was recorded: {why}" if why else ""
+
+
+RECORDER: Final = Recorder(_NAME, _run, _missing, _collect)
