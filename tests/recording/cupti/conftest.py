@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -13,14 +12,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.requirements import ROOT, require
+from tests.recording.cupti.libraries import Libraries, compiled_in, compiler
+from tests.requirements import require
 from traceprof.model.tables import stack
 from traceprof.recording.cupti.records import activity_tables
 from traceprof.recording.cupti.spool import DeviceActivity, read_activities
 
-SOURCES = ROOT / "traceprof" / "recording" / "cupti"
-STANDIN = Path(__file__).with_name("standin.c")
-_STRICT = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-O2")
 _PRELUDE = """
 import ctypes, os, sys, threading, time
 from ctypes import c_long, c_uint64
@@ -37,36 +34,12 @@ def finish(n=1 << 40):
 """
 
 
-@dataclass(frozen=True)
-class Libraries:
-    """Where the two are; beside the stand-in it is called libcuda, too."""
-
-    standin: Path
-    recorder: Path
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"LD_LIBRARY_PATH": str(self.standin.parent), "TRACEPROF_CUPTI": "calls=chosen"}
-
-
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
-    compiler = os.environ.get("CC") or shutil.which("cc")
-    if not compiler:
+    if not compiler():
         require("compiled")
         pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("cupti")
-    found = Libraries(folder / "libcupti.so.13", folder / "recorder.library")
-    of_standin = ("-std=gnu99", "-Wl,-soname,libcupti.so.13", str(STANDIN))
-    for target, arguments in (
-        (found.standin, of_standin),
-        (found.recorder, ("-std=c99", *map(str, sorted(SOURCES.glob("*.c"))))),
-    ):
-        command = [compiler, *_STRICT, *arguments, "-o", str(target), "-ldl", "-lpthread"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert not done.returncode, done.stderr
-    (folder / "libcuda.so.1").symlink_to(found.standin.name)
-    return found
+    return compiled_in(tmp_path_factory.mktemp("cupti"))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from traceprof.recording.cupti.records import activity_tables
 from traceprof.recording.cupti.spool import survey
 
 VERSIONS = (17, 18, 20, 22, 23, 28, 130001, 130101, 130301, 130401, 130500, 140000)
@@ -279,3 +280,25 @@ int main(void) {
     assert [facts.name for facts in one.devices] == ["Stand-in 80GB"]
     assert one.devices[0].compute_capability == 90
     assert one.devices[0].uuid == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+def test_memory_is_bounded_however_long_it_runs(program):
+    """Of the program while it is recorded, and of the tables that its records become."""
+    left = program("""
+import resource
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+start()
+cupti.standin_run(c_long(20), 0); time.sleep(0.2); before = peak_mb()
+for _ in range(10):
+    cupti.standin_run(c_long(20), 0); time.sleep(0.1)
+print(peak_mb() - before)
+recorder.traceprof_stop()
+""")
+    assert float(left.printed) < 30
+    assert left.one.losses() == []
+    assert left.one.record_bytes == 220_000 * 256
+    blocks = list(activity_tables(left.one, {}, lambda times: times, str))
+    sizes = [len(block["kernels"]) for block in blocks]
+    assert sum(sizes) == 220_000
+    assert max(sizes) <= 16 * (1 << 20) // 256

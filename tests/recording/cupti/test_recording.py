@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.recording.conftest import Recorded, environment_of_test, finished
-from tests.recording.cupti.conftest import Libraries
+from tests.recording.cupti.libraries import Libraries
 from tests.requirements import require
 from traceprof.recording.recorders import cupti
 
