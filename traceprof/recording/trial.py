@@ -154,6 +154,6 @@ def _tables_of(folder: Path, run: RunRecorded) -> Iterator[Mapping[str, pd.DataF
     if run.database is not None:
         traces.append(open_trace(run.database))
     for trace in traces:
-        yield {name: trace.table(name) for name in ("kernels", "copies", "api_calls")}
+        yield {name: trace.table(name).to_frame() for name in ("kernels", "copies", "api_calls")}
     for activity in read_activities(folder):
         yield from activity_tables(activity, {}, lambda times: times, str)

@@ -65,18 +65,19 @@ def test_devices_and_ranges_are_on_one_clock(recorded):
     ours = [line for line in run.done.stderr.splitlines() if line.startswith("traceprof:")]
     assert len(ours) == 1, ours
     trace = run.trace
-    kernels, calls, steps = trace.kernels, trace.api_calls, trace.ranges
-    steps = steps[steps["name"] == "user_step"]
+    kernels, calls = trace.kernels, trace.api_calls
+    steps = trace.ranges.take(trace.ranges["name"] == "user_step")
     assert len(steps) == 6
     assert len(kernels) == 6 * 70
     assert (kernels["graph_node"] >= 0).sum() == 6 * 20
     assert np.isin(kernels["correlation"], calls["correlation"]).all()
-    assert set(calls["name"]) == {
+    assert set(calls["name"].tolist()) == {
         *("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync"),
         "cudaDeviceSynchronize",
     }
     for start, end in zip(steps["start_ns"], steps["end_ns"], strict=True):
-        assert kernels["start_ns"].between(start, end).sum() == 70
+        inside = (kernels["start_ns"] >= start) & (kernels["start_ns"] <= end)
+        assert inside.sum() == 70
     assert trace.copies["n_bytes"].tolist() == [1 << 20] * 6
     assert trace.devices["name"].tolist() == ["Stand-in 80GB"]
     assert trace.devices["compute_capability"].tolist() == [90]
@@ -100,7 +101,7 @@ def test_what_was_done_before_a_kill_is_kept(recorded):
 def test_processes_of_one_run_are_told_apart(recorded):
     code = f"import os\nchild = os.fork(){_STEPS}\nif child: os.waitpid(child, 0)\n"
     trace = recorded(code).trace
-    assert trace.kernels["process"].value_counts().tolist() == [6 * 70] * 2
+    assert np.unique(trace.kernels["process"], return_counts=True)[1].tolist() == [420, 420]
 
 
 def test_lost_work_is_said_and_stays_with_the_trace(recorded):
@@ -156,7 +157,7 @@ assert len(profile.events())
     run = recorded(code)
     assert run.done.returncode == 0, run.done.stderr
     assert len(run.trace.kernels) == 100
-    marks = run.trace.marks["name"].astype(str)
+    marks = run.trace.marks["name"].tolist()
     assert {"traceprof.devices", "traceprof.devices.ceded"} <= set(marks)
 
 

@@ -19,6 +19,7 @@ from traceprof.files import new_file
 from traceprof.formats.nsys import schema, sidecar
 from traceprof.formats.shared.cupti import KERNEL_SHAPE, MEMORY_KINDS, SYNC_KINDS
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
+from traceprof.model.table import as_table
 from traceprof.model.tables import empty_table, shapes_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -146,11 +147,11 @@ def _stored_events(
     match name:
         case "kernels":
             names = strings.ids_of(frame["name"])
-            shapes = shapes_of(frame, shapes)
+            told = shapes_of(as_table(frame), as_table(shapes))
             own: dict[str, Any] = {"demangledName": names, "shortName": names}
             for column, stored in KERNEL_SHAPE.items():
                 if column != "context":
-                    own[stored] = without_absent(shapes[column])
+                    own[stored] = without_absent(told[column])
             return {schema.KERNELS: {**_on_device(frame), **_graph_nodes(frame), **own}}
         case "copies":
             is_memset = (frame["direction"] == "memset").to_numpy()
