@@ -11,11 +11,11 @@ def test_what_names_of_kernels_tell() -> None:
         .kernel("_attn_fwd", 30, 40)
         .build()
     )
-    assert matrix_units(trace.kernels.to_frame()).tolist() == ["no", "yes", "no", "unknown"]
-    assert precisions(trace.kernels.to_frame()).tolist() == ["fp32", "fp16", "fp32", ""]
-    assert directions(trace.kernels.to_frame()).tolist() == ["", "backward", "", "forward"]
+    assert matrix_units(trace.kernels).tolist() == ["no", "yes", "no", "unknown"]
+    assert precisions(trace.kernels).tolist() == ["fp32", "fp16", "fp32", ""]
+    assert directions(trace.kernels).tolist() == ["", "backward", "", "forward"]
 
 
 def test_no_kernels_tell_nothing() -> None:
-    kernels = TraceBuilder().build(recorded=["kernels"]).kernels.to_frame()
+    kernels = TraceBuilder().build(recorded=["kernels"]).kernels
     assert matrix_units(kernels).tolist() == []

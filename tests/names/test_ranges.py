@@ -1,8 +1,8 @@
 import re
 
-import pandas as pd
 import pytest
 
+from traceprof.model.table import Names, objects
 from traceprof.names.ranges import (
     are_decorated,
     are_matched,
@@ -31,9 +31,9 @@ def test_what_emit_nvtx_adds_to_a_name_is_dropped(name: str, expected: str) -> N
 
 
 def test_names_of_a_column_are_read_once_each() -> None:
-    names = pd.Series(pd.Categorical(["b, seq = 1", "a", "b, seq = 2"]))
+    names = Names.of(["b, seq = 1", "a", "b, seq = 2"])
     plain = plain_names(names)
-    assert (list(plain), plain.categories.tolist()) == (["b", "a", "b"], ["a", "b"])
+    assert (list(plain), plain.texts.tolist()) == (["b", "a", "b"], ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_names_of_a_column_are_read_once_each() -> None:
     ],
 )
 def test_what_tells_one_time_from_the_next_is_dropped(name: str, expected: str) -> None:
-    names, place = common_categories(pd.Index([name, "other"], dtype=object))
+    names, place = common_categories(objects([name, "other"]))
     assert (names[place[0]], len(names)) == (expected, 2)
 
 
@@ -66,14 +66,14 @@ def test_what_pyprof_writes_is_told_as_the_function() -> None:
         "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': [{'name': '', 'type': 'tensor'}]}"
     )
     assert plain_name(name) == "torch.nn.functional.linear"
-    assert plain_categories(pd.Index([name, "x"], dtype=object))[0].tolist() == [
+    assert plain_categories(objects([name, "x"]))[0].tolist() == [
         "torch.nn.functional.linear",
         "x",
     ]
     assert plain_name("{'mod': 1}") == "{'mod': 1}"
 
 
-_DECORATED_NAMES = pd.Index(
+_DECORATED_NAMES = objects(
     [
         "aten::mm, op_id = 12",
         "aten::mm, op_id = 7",
@@ -83,8 +83,7 @@ _DECORATED_NAMES = pd.Index(
         "step 12",
         "layer, op_id = 1 of 2",
         "opt_id = 12",
-    ],
-    dtype=object,
+    ]
 )
 
 
@@ -109,7 +108,7 @@ def test_a_name_is_decorated_where_its_plain_name_is_another() -> None:
 
 def test_the_flags_of_a_pattern_count_whatever_is_in_the_names() -> None:
     shouted = re.compile("ATEN::MM", re.IGNORECASE)
-    for names in (_DECORATED_NAMES, _DECORATED_NAMES.append(pd.Index(["schön"], dtype=object))):
+    for names in (_DECORATED_NAMES, objects([*_DECORATED_NAMES, "schön"])):
         expected = [shouted.search(name) is not None for name in names]
         assert any(expected)
         assert are_matched(names, shouted).tolist() == expected

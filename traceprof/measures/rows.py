@@ -143,7 +143,7 @@ def by_category(column: Any, values: Sequence[Any] | Array, missing: Any = False
 def are_named(column: Any, pattern: re.Pattern[str]) -> Bools:
     """Return in which of the names of a ``column`` ``pattern`` is found."""
     names = column_of(column)
-    return by_category(names, are_matched(pd.Index(names.texts, dtype=object), pattern))
+    return by_category(names, are_matched(names.texts, pattern))
 
 
 def in_order(table: Any, *columns: str) -> Any:

@@ -18,6 +18,7 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
+from traceprof.model.table import Names
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.names.parsing import parse_name
@@ -122,7 +123,7 @@ def _range_name(name: object) -> str:
 
 
 def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    rows = np.flatnonzero(are_matched(pd.Index(kernels["name"], dtype=object), pattern))
+    rows = np.flatnonzero(are_matched(kernels["name"].to_numpy(object), pattern))
     return kernels.take(rows)
 
 
@@ -145,8 +146,8 @@ def _names_of(
     own = _ranges_of(part, phase, pattern)
     if is_named:
         own = own[own["name"].astype(str).str.contains(pattern)]
-    plain = plain_names(own["name"])
-    short = np.array([_short(str(name).strip()) for name in plain.categories], object)
+    plain = plain_names(Names.of(own["name"].array))
+    short = np.array([_short(str(name).strip()) for name in plain.texts], object)
     ns = lengths_of(own)
     by_name = pd.DataFrame({"name": short[plain.codes], "ns": ns, "n": 1}).groupby("name")
     return by_name.sum().reset_index()

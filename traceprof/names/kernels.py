@@ -9,11 +9,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import places_of
-from traceprof.model.tables import categorical
+from traceprof.model.table import Names, Table
 from traceprof.names.parsing import KernelName, parse_name, pattern, words_of
 
 PRECISIONS: Final = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32", "fp64")
@@ -228,17 +227,17 @@ def _helps(taken: KernelName) -> bool:
     return any(_HELPERS.search(words) for words in (taken.words, *applied))
 
 
-def matrix_units(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+def matrix_units(kernels: Table) -> npt.NDArray[np.object_]:
     """Return whether each kernel computes on tensor or matrix cores: yes, no or unknown."""
     return _by_name(kernels, lambda name, activity: matrix_units_of(name, activity).value)
 
 
-def precisions(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+def precisions(kernels: Table) -> npt.NDArray[np.object_]:
     """Return the element type that each kernel's name shows (fp16 …), "" where it shows none."""
     return _by_name(kernels, lambda name, _: precision_of(name))
 
 
-def directions(kernels: pd.DataFrame) -> npt.NDArray[np.object_]:
+def directions(kernels: Table) -> npt.NDArray[np.object_]:
     """Return forward or backward where each kernel's name says so, else ""."""
     return _by_name(kernels, lambda name, _: direction_of(name))
 
@@ -251,18 +250,16 @@ def short_name(name: str) -> str:
     return f"{own} ({applied.rpartition('::')[2]})" if applied else own
 
 
-def _by_name(
-    kernels: pd.DataFrame, judge: Callable[[str, Activity], str]
-) -> npt.NDArray[np.object_]:
+def _by_name(kernels: Table, judge: Callable[[str, Activity], str]) -> npt.NDArray[np.object_]:
     """Return what is judged of each kernel's name and class; one look per distinct pair."""
-    names, activities = kernels["name"].cat, kernels["activity"].cat
-    n_activities = len(activities.categories)
-    pairs = names.codes.to_numpy(np.int64) * n_activities + activities.codes.to_numpy()
+    names, activities = kernels["name"], kernels["activity"]
+    n_activities = len(activities.texts)
+    pairs = names.codes.astype(np.int64) * n_activities + activities.codes
     place, distinct = places_of(pairs)
     judged = np.empty(len(distinct), object)
     for i, pair in enumerate(distinct):
         name, activity = divmod(pair, n_activities)
-        judged[i] = judge(str(names.categories[name]), Activity(activities.categories[activity]))
+        judged[i] = judge(names.texts[name], Activity(activities.texts[activity]))
     found: npt.NDArray[np.object_] = judged[place]
     return found
 
@@ -279,11 +276,10 @@ def wide_precision_of(name: str) -> str:
     return "fp32" if _FP32.search(identifier) or _FP32_ENGINE.search(own) else ""
 
 
-def copy_titles(copies: pd.DataFrame) -> pd.Categorical:
+def copy_titles(copies: Table) -> Names:
     """Return the title of each copy and memset; migrations of unified memory are told apart."""
-    directions = copies["direction"].cat
-    plain = [_COPY_TITLES.get(str(one), _UNKNOWN_COPY) for one in directions.categories]
+    directions = copies["direction"]
+    plain = [_COPY_TITLES.get(one, _UNKNOWN_COPY) for one in directions.texts.tolist()]
     titles = [*plain, *(title.replace("CUDA", "CUDA Unified Memory") for title in plain)]
     is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
-    codes = directions.codes.to_numpy(np.int64) + len(plain) * is_managed.to_numpy(np.int64)
-    return categorical(titles, codes).remove_unused_categories()
+    return Names.coded(titles, directions.codes + len(plain) * is_managed.astype(np.int64))

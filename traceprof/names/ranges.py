@@ -15,12 +15,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceprof.model.grouping import places_of
-from traceprof.model.tables import categorical
+from traceprof.model.table import Names, Table, objects
 from traceprof.model.timing import OWN_DOMAIN
 
 _PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
@@ -51,6 +50,7 @@ _LOOKS_AT_NUMBERS: Final = re.compile(r"[0-9{]|\\d\\d")
 
 
 T = TypeVar("T")
+Texts = npt.NDArray[np.object_]
 UNCLAIMED: Final = "outside any phase"
 PROFILER: Final = "profiler"
 """Stands for a phase where it was the profiler itself that took the time."""
@@ -115,12 +115,12 @@ _BY_HAND: Final = tuple(
 
 @dataclass(eq=False)
 class _Once(Generic[T]):
-    """A function that looks at the names in an index, once for as long as that lives."""
+    """A function that looks at the names in an array, once for as long as that lives."""
 
-    function: Callable[[pd.Index], T]
-    known: dict[int, tuple[weakref.ref[pd.Index], T]] = field(default_factory=dict)
+    function: Callable[[Texts], T]
+    known: dict[int, tuple[weakref.ref[Texts], T]] = field(default_factory=dict)
 
-    def __call__(self, names: pd.Index) -> T:
+    def __call__(self, names: Texts) -> T:
         key = id(names)
         found = self.known.get(key)
         if found is not None and found[0]() is names:
@@ -138,63 +138,68 @@ def plain_name(name: str) -> str:
     return _FUNCTION.sub(r"\1.\2", _DECORATIONS.sub("", name))
 
 
-def plain_names(names: pd.Series) -> pd.Categorical:
-    """Return the plain names of a categorical column, sorted; each distinct one is read once."""
-    distinct, codes = plain_categories(names.cat.categories)
-    place = codes[names.cat.codes.to_numpy()]
+def plain_names(names: Names) -> Names:
+    """Return the plain names of a column, their texts sorted; each distinct one is read once."""
+    distinct, codes = plain_categories(names.texts)
+    place = names.by_text(codes)
     if len(names) < len(codes):
         is_used = np.bincount(place, minlength=len(distinct)) > 0
         distinct, place = distinct[is_used], (np.cumsum(is_used) - 1)[place]
-    return pd.Categorical.from_codes(place, pd.Index(distinct, dtype=object))
+    return Names(place, distinct)
 
 
-def unnumbered_names(names: pd.Series) -> pd.Categorical:
-    """Return the plain names of a categorical column without numbers that stand alone.
+def unnumbered_names(names: Names) -> Names:
+    """Return the plain names of a column without numbers that stand alone.
 
     "step 12" and "step 13" are both "step *"; numbers in words stay: "layer_3", "conv2d".
     """
     plain = plain_names(names)
-    texts = [_NUMBERED.sub("*", str(name)) for name in plain.categories]
-    return categorical(texts, plain.codes, is_sorted=True)
+    texts = [_NUMBERED.sub("*", name) for name in plain.texts.tolist()]
+    return Names.coded(texts, plain.codes, is_sorted=True)
 
 
-def plain_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
+def plain_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
     """Return the distinct plain names among ``names``, sorted, and which of them each has."""
     distinct, codes, _ = _plain(names)
     return distinct, codes
 
 
-def are_decorated(names: pd.Index) -> npt.NDArray[np.bool_]:
+def are_decorated(names: Texts) -> npt.NDArray[np.bool_]:
     """Return which of ``names`` are not plain."""
     return _plain(names)[2]
 
 
 @_Once
 def _plain(
-    names: pd.Index,
-) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    names: Texts,
+) -> tuple[Texts, npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the distinct plain names, sorted, which each has, and whether it differs from it."""
     if _as_arrow(names) is None:
-        given = names.to_numpy(object)
-        plain, place = np.array([plain_name(str(name)) for name in names], object), None
+        given, plain, place = names, objects(map(plain_name, names)), None
     else:
         alike, place = _alike_at_their_end(names)
         bare = pc.replace_substring_regex(alike, _PATTERN, "")
         bare = pc.replace_substring_regex(bare, _PYPROF, r"\1.\2")
         given, plain = _objects(alike), _objects(bare)
-    codes, distinct = pd.factorize(plain, sort=True)
-    codes, is_decorated = np.asarray(codes, np.int64), np.asarray(given != plain, np.bool_)
+    distinct, codes = _distinct(plain)
+    is_decorated = np.asarray(given != plain, np.bool_)
     if place is not None:
         codes, is_decorated = codes[place], is_decorated[place]
-    return np.asarray(distinct, object), codes, is_decorated
+    return distinct, codes, is_decorated
 
 
-def _objects(texts: Any) -> npt.NDArray[np.object_]:
+def _distinct(texts: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
+    """Return the distinct ones of ``texts``, sorted, and which of them each is."""
+    names = Names.of(texts)
+    return names.texts, names.codes.astype(np.int64)
+
+
+def _objects(texts: Any) -> Texts:
     return np.asarray(texts.to_numpy(zero_copy_only=False), object)
 
 
 @_Once
-def common_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDArray[np.int64]]:
+def common_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
     """Return the distinct common names among ``names``, sorted, and which of them each has.
 
     A common name is a plain one without numbers of steps and occurrences and without addresses:
@@ -202,23 +207,23 @@ def common_categories(names: pd.Index) -> tuple[npt.NDArray[np.object_], npt.NDA
     """
     plain, place = plain_categories(names)
     given = plain
-    found = _as_arrow(pd.Index(plain))
+    found = _as_arrow(plain)
     for pattern, instead in _ONE_OF_MANY:
         if found is None:
             own = re.compile(pattern)
-            plain = np.array([own.sub(instead, str(name)) for name in plain], object)
+            plain = objects(own.sub(instead, name) for name in plain)
         else:
             found = pc.replace_substring_regex(found, pattern, instead)
     if found is not None:
-        plain = found.to_numpy(zero_copy_only=False).astype(object)
+        plain = _objects(found)
     # What is nothing but a number keeps a name.
-    bare = np.array([str(name).strip() for name in plain], object)
+    bare = objects(name.strip() for name in plain)
     stripped = np.where((bare == "") & (given != ""), "#", bare)
-    codes, distinct = pd.factorize(stripped.astype(object), sort=True)
-    return np.asarray(distinct, object), np.asarray(codes, np.int64)[place]
+    distinct, codes = _distinct(stripped)
+    return distinct, codes[place]
 
 
-def codes_containing(names: pd.Index, words: Sequence[str]) -> npt.NDArray[np.int64]:
+def codes_containing(names: Texts, words: Sequence[str]) -> npt.NDArray[np.int64]:
     """Return which of ``names`` contain one of ``words``, upper or lower case."""
     pattern = "|".join(map(re.escape, words))
     found = _as_arrow(names)
@@ -228,14 +233,14 @@ def codes_containing(names: pd.Index, words: Sequence[str]) -> npt.NDArray[np.in
     return np.flatnonzero(_matches(names, pattern, ignore_case=True))
 
 
-def are_matched(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+def are_matched(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
     """Return in which of ``names`` ``pattern`` is found."""
     if _as_ascii(names) is None:
         return np.array([pattern.search(str(name)) is not None for name in names], np.bool_)
     return _matches(names, pattern.pattern, ignore_case=bool(pattern.flags & re.IGNORECASE))
 
 
-def _matches(names: pd.Index, pattern: str, *, ignore_case: bool = False) -> npt.NDArray[np.bool_]:
+def _matches(names: Texts, pattern: str, *, ignore_case: bool = False) -> npt.NDArray[np.bool_]:
     """Return in which names a pattern is found; in names that differ in decorations alone, once."""
     if _LOOKS_AT_NUMBERS.search(pattern):
         found = pc.match_substring_regex(_as_arrow(names), pattern, ignore_case=ignore_case)
@@ -245,7 +250,7 @@ def _matches(names: pd.Index, pattern: str, *, ignore_case: bool = False) -> npt
     return np.asarray(found.to_numpy(zero_copy_only=False)[place], np.bool_)
 
 
-def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
+def numbers_in(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
     """Return the number that the one group of ``pattern``, ``number``, finds in each name; or -1.
 
     It must find whole numbers of at most 18 digits.
@@ -260,7 +265,7 @@ def numbers_in(names: pd.Index, pattern: re.Pattern[str]) -> npt.NDArray[np.int6
 
 
 @_Once
-def _alike_at_their_end(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
+def _alike_at_their_end(names: Texts) -> tuple[Any, npt.NDArray[np.int64]]:
     """Return the distinct names, with 0 for the number that a decoration at their end has.
 
     And which of them each is.
@@ -277,7 +282,7 @@ def _alike_at_their_end(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
 
 
 @_Once
-def _alike(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
+def _alike(names: Texts) -> tuple[Any, npt.NDArray[np.int64]]:
     """Return the same with 0 for all numbers that decorations have: see `DECORATED`."""
     at_end, place = _alike_at_their_end(names)
     alike = pc.replace_substring_regex(at_end, _NUMBER_OF_DECORATION, r"\10").dictionary_encode()
@@ -285,7 +290,7 @@ def _alike(names: pd.Index) -> tuple[Any, npt.NDArray[np.int64]]:
 
 
 @_Once
-def _as_ascii(names: pd.Index) -> Any:
+def _as_ascii(names: Texts) -> Any:
     """Return the names for Arrow where it reads patterns as Python does: of ASCII alone."""
     found = _as_arrow(names)
     is_plain = found is not None and pc.all(pc.string_is_ascii(found)).as_py() is not False
@@ -293,10 +298,10 @@ def _as_ascii(names: pd.Index) -> Any:
 
 
 @_Once
-def _as_arrow(names: pd.Index) -> Any:
+def _as_arrow(names: Texts) -> Any:
     """Return the names for Arrow; None where one of them is no Unicode text."""
     try:
-        return pa.array(names.astype(object), pa.string())
+        return pa.array(names, pa.string())
     except (UnicodeEncodeError, pa.ArrowInvalid, pa.ArrowTypeError):
         return None
 
@@ -314,18 +319,17 @@ def phase_of(name: str, domain: str) -> str | None:
     return None
 
 
-def phases_of_ranges(ranges: pd.DataFrame) -> npt.NDArray[np.int64]:
+def phases_of_ranges(ranges: Table) -> npt.NDArray[np.int64]:
     """Return, for each range, the place of its phase in `PHASES`, -1 where it is none."""
-    names, domains = ranges["name"].cat, ranges["domain"].cat
-    plain, code = plain_categories(names.categories)
+    names, domains = ranges["name"], ranges["domain"]
+    plain, code = plain_categories(names.texts)
     # A name's kind: its plain name, and whether anything was added to it.
-    kind = np.append(2 * code + are_decorated(names.categories), -1)
-    n_domains = len(domains.categories) + 1
-    pairs = kind[names.codes.to_numpy()] * n_domains + domains.codes.to_numpy()
-    place, distinct = places_of(pairs)
+    kind = names.by_text(2 * code + are_decorated(names.texts))
+    n_domains = max(len(domains.texts), 1)
+    place, distinct = places_of(kind * n_domains + domains.codes)
     found = np.full(len(distinct), -1, np.int64)
     for i, (kind_of, domain) in enumerate(divmod(pair, n_domains) for pair in distinct):
-        name = str(plain[kind_of // 2]) + (DECORATED if kind_of % 2 else "")
-        phase = phase_of(name, str(domains.categories[domain]))
+        name = plain[kind_of // 2] + (DECORATED if kind_of % 2 else "")
+        phase = phase_of(name, domains.texts[domain])
         found[i] = -1 if phase is None else PHASES.index(phase)
     return np.asarray(found[place], np.int64)

@@ -15,6 +15,7 @@ from traceprof.measures.device.ncu import function_names, launch_numbers, record
 from traceprof.measures.device.occupancy import contexts_of_streams, launch_shapes
 from traceprof.measures.rows import Bools, Ints
 from traceprof.model.results import TableSpec
+from traceprof.model.table import as_table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import copy_titles
@@ -157,7 +158,7 @@ class _Source:
             bytes_per_s=events["n_bytes"] * 1e9 / duration.where(duration > 0),
             src_kind=_kinds(events["src_kind"]),
             dst_kind=_kinds(events["dst_kind"]),
-            name=copy_titles(events).astype(object),
+            name=copy_titles(as_table(events)).plain(),
         )
 
     def launches(self, rows: Ints) -> pd.DataFrame:
@@ -259,9 +260,9 @@ def _chosen_rows(
     if chosen.kind is not None:
         keep &= _is_of_kind(events, table, chosen.kind)
     if pattern is not None:
-        names = events["name"] if table == "kernels" else pd.Series(copy_titles(events))
-        fits = np.array([bool(pattern.search(str(one))) for one in names.cat.categories], np.bool_)
-        keep &= fits[names.cat.codes.to_numpy()] if len(fits) else False
+        own = as_table(events)
+        names = own["name"] if table == "kernels" else copy_titles(own)
+        keep &= names.by_text([bool(pattern.search(text)) for text in names.texts])
     return rows[keep]
 
 

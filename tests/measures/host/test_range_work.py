@@ -140,9 +140,7 @@ def test_sums_by_range_are_those_of_nsys(
 
 def _recursive(trace: Trace) -> set[str]:
     """Return the ranges that stand inside others of their name: nsys counts their work twice."""
-    spans = trace.ranges.to_frame()[trace.ranges.to_frame()["kind"] == "push_pop"].reset_index(
-        drop=True
-    )
+    spans = trace.ranges.take(trace.ranges["kind"] == "push_pop")
     names = np.array(
         [_label(*row) for row in zip(unnumbered_names(spans["name"]), spans["domain"], strict=True)]
     )

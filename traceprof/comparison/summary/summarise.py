@@ -106,7 +106,7 @@ def _interfaces(said: Mapping[str, str]) -> Iterator[str]:
 def _matrix_times(trace: Trace) -> dict[str, int]:
     """Return the ns of matrix work by the type of its elements, where that is known."""
     kernels = trace.kernels.to_frame()
-    found = precisions(kernels)
+    found = precisions(trace.kernels)
     is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK]).to_numpy()
     length = lengths_of(kernels)
     return {

@@ -65,7 +65,11 @@ def measure_summary(trace: Trace) -> Result:
     n_rows = 0
     for name in _TABLES:
         frame = trace.table(name).to_frame()
-        named = frame.assign(name=copy_titles(frame)) if name == "copies" else frame
+        named = (
+            trace.copies.assign(name=copy_titles(trace.copies)).to_frame()
+            if name == "copies"
+            else frame
+        )
         table, samples = summarise(named, ["name"])
         tables.append(table.assign(kind=_CALLS if name == "api_calls" else _GPU))
         rows.append(samples.rows + n_rows)
@@ -126,7 +130,7 @@ def measure_classes(trace: Trace) -> Result:
     """Return the kernels by activity and phase."""
     kernels = trace.kernels.to_frame()
     launches = launches_of(trace, "kernels")
-    units, durations = matrix_units(kernels), lengths_of(kernels)
+    units, durations = matrix_units(trace.kernels), lengths_of(kernels)
     phases = phases_of_work(trace, "kernels")
     groups, keys = grouped({"activity": kernels["activity"], "phase": phases})
     sums = {

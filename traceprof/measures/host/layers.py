@@ -26,6 +26,7 @@ from traceprof.measures.rows import Bools, Ints, in_order, sums_at
 from traceprof.model.combining import combine
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
@@ -92,7 +93,7 @@ def layer_spans(trace: Trace, source: str) -> LayerSpans:
     """Return the spans that stand for layers where these are from ``source``."""
     spans = _spans(trace, source)
     parent, depth = find_parents(spans)
-    names = plain_names(spans["name"])
+    names = plain_names(Names.of(spans["name"].array))
     layer = np.asarray(names.codes, np.int64)
     backward, forward = _operators(spans, parent)
     return LayerSpans(
@@ -101,7 +102,7 @@ def layer_spans(trace: Trace, source: str) -> LayerSpans:
         parent=parent,
         depth=depth,
         layer=layer,
-        names=tuple(map(str, names.categories)),
+        names=tuple(names.texts.tolist()),
         is_outermost=is_outermost_of(layer, parent),
         backward=backward,
         forward=forward,

@@ -196,7 +196,7 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
 @fact
 def phases_of_all_ranges(trace: Trace) -> Ints:
     """Return the place in `PHASES` of each range of the whole trace, -1 where it is none."""
-    return phases_of_ranges(trace.ranges.to_frame())
+    return phases_of_ranges(trace.ranges)
 
 
 def phase_of_launches(trace: Trace, launches: Launches) -> Ints:

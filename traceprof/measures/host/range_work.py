@@ -29,6 +29,7 @@ from traceprof.model.grouping import (
 )
 from traceprof.model.intervals import check_pairs, union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, key
+from traceprof.model.table import Names
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import unnumbered_names
 
@@ -256,7 +257,10 @@ def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, Ints]:
     """Return the distinct names and domains of ranges, and which of them each range is."""
     ranges = trace.whole.ranges.to_frame().iloc[nested.rows]
     named = pd.DataFrame(
-        {"name": unnumbered_names(ranges["name"]), "domain": ranges["domain"].to_numpy()}
+        {
+            "name": unnumbered_names(Names.of(ranges["name"].array)).plain(),
+            "domain": ranges["domain"].to_numpy(),
+        }
     )
     groups = named.groupby(_KEYS, observed=True, sort=True)
     kinds = groups.size().reset_index()[_KEYS].astype(object)

@@ -76,7 +76,7 @@ RANGES_SPEC: Final = ResultSpec.of(
 
 def measure_ranges(trace: Trace) -> Result:
     """Return the ranges by name; one that the window cuts counts with its part inside."""
-    ranges = trace.ranges.to_frame().assign(name=plain_names(trace.ranges.to_frame()["name"]))
+    ranges = trace.ranges.assign(name=plain_names(trace.ranges["name"])).to_frame()
     return _measured(RANGES_SPEC, ranges, "kind")
 
 

@@ -125,7 +125,7 @@ def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[Texts, Ints]:
         texts.append(np.where(known == "", _UNNAMED, known))
         places.append(place + n_before)
         n_before += len(distinct)
-    names, codes = common_categories(pd.Index(np.concatenate(texts), dtype=object))
+    names, codes = common_categories(np.concatenate(texts))
     return names, codes[np.concatenate(places)]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from traceprof.model.activity import Activity, Part
+from traceprof.model.table import as_table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -202,7 +203,7 @@ def _categories(lane: _Lane, frame: pd.DataFrame) -> np.ndarray:
     if lane.table != "ranges":
         return np.full(len(frame), plain)
     by_phase = [*(CATEGORY_INDEX[f"range_{phase}"] for phase in PHASES), plain]
-    return np.array(by_phase, np.int64)[phases_of_ranges(frame)]
+    return np.array(by_phase, np.int64)[phases_of_ranges(as_table(frame))]
 
 
 def _weight(rows: list[LaneRow]) -> tuple[int, int, int]:
