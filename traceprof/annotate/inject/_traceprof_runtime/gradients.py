@@ -8,11 +8,14 @@ is looked at, the nearest to the loss.
 import weakref
 from collections import deque
 
+from . import session
+
 KEPT = "gradients.kept"  # the name of the range ahead of a pass that adds
 _MANY_NODES = 64
 _MANY_PASSES = 64  # that add, without one that does not: the program resets them unseen
 _MANY_PARAMETERS = 64
-_left = {}  # id of a parameter -> (weak reference, its gradient as the last pass left it)
+# id of a parameter -> (weak reference, its gradient as the last pass left it)
+_left = session.until_exit({})
 _added = 0  # passes in a row that added
 _adds = None  # whether any pass has added; None: there was but one
 _held = 0  # passes of the open step, if it goes on until gradients are reset

@@ -16,7 +16,7 @@ from .compiling import get_is_compiling
 
 _wrappers = set()
 # id of an optimizer -> (weak reference, number); kept beside the optimizers, never on them
-_numbers = {}
+_numbers = session.until_exit({})
 _counts = {}  # id of an optimizer -> how many steps it has made
 # Of the allocator, since the program began: it had to free what it kept, or asked the device.
 _COUNTERS = ("alloc_retries", "device_alloc")

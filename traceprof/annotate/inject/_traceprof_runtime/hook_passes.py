@@ -90,7 +90,7 @@ class Layers:
         self._original = original
         # id of a module → (weak reference, name). No WeakKeyDictionary: it is written in Python,
         # and torch.compile would compile its methods where a compiled model calls this one.
-        self._names = {}
+        self._names = session.until_exit({})
 
     def name_all(self, root):
         """Learn the names of the modules in ``root`` when it is first called."""

@@ -1,5 +1,6 @@
 """The state of recording in this process: whether it is on, and where events go."""
 
+import atexit
 import os
 import threading
 from contextlib import ExitStack
@@ -42,6 +43,15 @@ def begin():
 def emitter():
     """Return where events go."""
     return _emitter if _emitter is not None else _open()
+
+
+def until_exit(references):
+    """Return a table of weak references, which is emptied before Python ends.
+
+    What they refer to may outlive the modules that their callbacks need.
+    """
+    atexit.register(references.clear)
+    return references
 
 
 def has_events():
@@ -150,8 +160,6 @@ def _register_end():
     if _has_end:
         return
     _has_end = True
-    import atexit
-
     atexit.register(close)
     try:  # processes of multiprocessing leave without running atexit
         from multiprocessing import util
