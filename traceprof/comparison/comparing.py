@@ -338,5 +338,5 @@ def _of_rank(trace: Trace, rank: int) -> Trace:
     if own.steps is None:
         return own
     table = own.steps.table
-    kept = table[table["process"] == process].reset_index(drop=True)
+    kept = table.take(table["process"] == process)
     return replace(own, steps=replace(own.steps, table=kept))

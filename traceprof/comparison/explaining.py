@@ -109,7 +109,7 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
 
 def _candidates(steps: Steps, side: WindowSide) -> tuple[pd.Series, str]:
     """Return the lengths of the steps that may be typical, by number, and what they are called."""
-    table = steps.table.assign(length=steps.durations_ns, is_steady=~steps.warmup())
+    table = steps.table.to_frame().assign(length=steps.durations_ns, is_steady=~steps.warmup())
     own = table[table["step"] == side.step]
     table = table[(table["step"] != side.step) & table["process"].isin(own["process"])]
     table = table[table["on_device"] == bool(own["on_device"].iloc[0])]
@@ -131,14 +131,14 @@ def _slowest(ranks: Ranks) -> str:
     if not len(steps):
         raise UsageError("no steps are known in this trace: say which window, as in 1s..2s")
     kept = ~steps.warmup() if not steps.warmup().all() else np.ones(len(steps), np.bool_)
-    table = steps.table.assign(length=steps.durations_ns)[kept]
+    table = steps.table.to_frame().assign(length=steps.durations_ns)[kept]
     lengths = table.groupby("step")["length"].mean()
     number = int(lengths.index.to_numpy(np.int64)[lengths.argmax()])
     return f"{'pattern' if steps.is_pattern else 'step'}:{number}"
 
 
 def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> WindowSide:
-    rows = steps.table[steps.table["step"] == number]
+    rows = steps.table.to_frame()[steps.table.to_frame()["step"] == number]
     notes: tuple[Note, ...] = ()
     if rows["process"].duplicated().any():
         notes = (

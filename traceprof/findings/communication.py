@@ -13,7 +13,7 @@ import pandas as pd
 from traceprof.findings.claims import Claim, Kind, Times, together
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
-from traceprof.measures.rows import unions_by
+from traceprof.measures.rows import ints, rows_by, unions_by
 from traceprof.measures.workload import COMMUNICATION
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Int64Array
@@ -146,8 +146,8 @@ def _hideable(context: Context, claim: Claim) -> tuple[Claim, ...]:
 def _spans_of_devices(context: Context) -> dict[int, tuple[Int64Array, Int64Array]]:
     """Return start and end of the steps of each device; of the window where none are known."""
     table = context.steps.table
-    rows_of = table.groupby("process").indices
-    starts, ends = (table[name].to_numpy(np.int64) for name in ("device_start_ns", "device_end_ns"))
+    rows_of = rows_by(table, "process")
+    starts, ends = ints(table, "device_start_ns", "device_end_ns")
     span = context.ranks.span
     whole = np.array([span.start_ns]), np.array([span.end_ns])
     found = dict.fromkeys(context.devices, whole)

@@ -99,7 +99,7 @@ class Context:
         """1 for each slow one of `steps`, -1 for each fast one; 0 for the others and warm-up."""
         if not len(self.steps):
             return np.zeros(0, np.int64)
-        excess_ns = measured_steps(self.ranks).table["excess_ns"].to_numpy(np.float64)
+        excess_ns = measured_steps(self.ranks).table["excess_ns"]
         return np.asarray(np.sign(np.nan_to_num(excess_ns)), np.int64)
 
     @cached_property
@@ -107,7 +107,7 @@ class Context:
         """Which of `steps` evaluation, a checkpoint or compiling made longer: one-off costs."""
         if not len(self.steps):
             return np.zeros(0, np.bool_)
-        return (measured_steps(self.ranks).table["excess_cause"] != "").to_numpy(np.bool_)
+        return np.asarray(measured_steps(self.ranks).table["excess_cause"] != "", np.bool_)
 
     @cached_property
     def slow_steps(self) -> npt.NDArray[np.int64]:
@@ -115,7 +115,7 @@ class Context:
         slow = np.flatnonzero((self.step_outliers > 0) & ~self.is_occasional)
         if not len(slow):
             return slow
-        grown = measured_steps(self.ranks).table["grown_phase"].to_numpy(object)
+        grown = measured_steps(self.ranks).table["grown_phase"]
         return np.asarray(slow[grown[slow] != PROFILER], np.int64)
 
     @cached_property
@@ -165,7 +165,11 @@ class Context:
     def n_steps(self) -> float:
         """How many typical steps a process has, the mean (1 where steps are not known)."""
         kept = self._is_usual
-        return float(self.steps.table["process"][kept].value_counts().mean()) if kept.any() else 1.0
+        return (
+            int(kept.sum()) / len(set(self.steps.table["process"][kept].tolist()))
+            if kept.any()
+            else 1.0
+        )
 
     @property
     def _is_usual(self) -> npt.NDArray[np.bool_]:
@@ -185,7 +189,7 @@ class Context:
     @cached_property
     def ledger(self) -> Ledger:
         """What of the analysed time no finding has claimed."""
-        table = self.steps.table.iloc[self.slow_steps]
+        table = self.steps.table.take(self.slow_steps)
         slow = Intervals.union_of(table["start_ns"], table["end_ns"]) - self.typical
         return Ledger(
             {

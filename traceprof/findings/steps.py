@@ -39,7 +39,8 @@ def warmup(context: Context) -> Iterator[Finding]:
     leading = steps.warmup()
     if leading.all() or not leading.any():
         return
-    first = steps.table["process"] == steps.table["process"].iloc[0]
+    processes = steps.table["process"]
+    first = processes == processes[0]
     count = int((leading & first).sum())
     usual = float(np.median(steps.durations_ns[~leading]))
     excess_ns = float((steps.durations_ns[leading] - usual).clip(min=0).sum())
@@ -47,8 +48,8 @@ def warmup(context: Context) -> Iterator[Finding]:
     inside = int(context.is_warmup.sum())
     if whole_ratio < _LEAST_WARMUP or (count < _FEWEST and not inside):
         return
-    each_ns = excess_ns / int(steps.table["process"].nunique())
-    numbers = steps.table.loc[leading & first, "step"]
+    each_ns = excess_ns / len(np.unique(processes))
+    numbers = steps.table["step"][leading & first]
     where = "inside the window" if inside else "outside the window"
     words = f"step {{first}} is {where}" if count == 1 else f"steps {{first}}..{{last}} are {where}"
     yield Finding(
@@ -69,8 +70,8 @@ def warmup(context: Context) -> Iterator[Finding]:
         evidence=(
             Note.of(
                 f"{words}; {{mean:ns}} on average, the others {{usual:ns}}",
-                first=int(numbers.iloc[0]),
-                last=int(numbers.iloc[-1]),
+                first=int(numbers[0]),
+                last=int(numbers[-1]),
                 mean=float(steps.durations_ns[leading & first].mean()),
                 usual=usual,
             ),
@@ -81,7 +82,7 @@ def warmup(context: Context) -> Iterator[Finding]:
             other="measure without them (--window steady); in short jobs cache compiled kernels",
         ),
         caveat="a learning-rate or batch-size schedule changes the first steps on purpose",
-        window=f"step:{numbers.iloc[0]}..{numbers.iloc[-1]}",
+        window=f"step:{numbers[0]}..{numbers[-1]}",
     )
 
 
@@ -90,12 +91,12 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     """Find single steps that take much longer than the others."""
     if len(context.steps) < 4:
         raise NotRecordedError("too few steps are named to call one slow")
-    table = measured_steps(context.ranks).table
+    table = measured_steps(context.ranks).table.to_frame()
     slow = context.slow_steps
     if not len(slow) or context.slow_ratio < _LEAST_SLOW:
         return
     durations = context.steps.durations_ns
-    spans = context.steps.table.iloc[slow]
+    spans = context.steps.table.take(slow)
     time = Intervals.union_of(spans["start_ns"], spans["end_ns"])
     worst = slow[np.argsort(-durations[slow], kind="stable")]
     yield Finding(

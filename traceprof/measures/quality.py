@@ -167,7 +167,7 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
     work = np.sort(np.concatenate([trace.kernels.to_frame()["start_ns"], launched]), kind="stable")
     steps = find_steps(trace).table
     first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
-    numbers = steps["step"].to_numpy(np.int64)[first == last]
+    numbers = steps["step"][first == last]
     text = "{n:count} steps launch no device work: {rows}"
     yield _Suspicion("steps without work", text, "", numbers)
 

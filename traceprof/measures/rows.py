@@ -24,7 +24,7 @@ Rows: TypeAlias = Any
 """A Table, or (while some of the code still makes them) a frame of pandas."""
 
 
-def ints(table: Rows, *names: str, rows: Ints | slice = slice(None)) -> list[Ints]:
+def ints(table: Rows, *names: str, rows: Array | slice = slice(None)) -> list[Ints]:
     """Return columns of whole numbers, of all or some of the rows."""
     return [np.asarray(table[name], np.int64)[rows] for name in names]
 

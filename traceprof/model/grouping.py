@@ -56,6 +56,13 @@ class Groups:
         """How many rows each has."""
         return np.diff(np.append(self.first, len(self.order)))
 
+    @property
+    def earlier(self) -> _Int64Array:
+        """How many rows of the same combination come before each row."""
+        found = np.empty(len(self.order), np.int64)
+        found[self.order] = np.arange(len(self.order)) - np.repeat(self.first, self.counts)
+        return found
+
     def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
         if not len(self.first):

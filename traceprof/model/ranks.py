@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from traceprof.hardware.catalogue import Hardware
 from traceprof.model.table import Table
@@ -161,9 +160,9 @@ def _steps(ranks: Ranks) -> Any:
     known = [part.steps for part in ranks.parts if part.steps is not None]
     if len(known) < len(ranks.parts):
         return None
-    table = pd.concat([steps.table for steps in known], ignore_index=True)
+    table = Table.stacked([steps.table for steps in known])
     first = max(known, key=len)
-    return replace(first, table=table.sort_values(["process", "start_ns"], ignore_index=True))
+    return replace(first, table=table.in_order("process", "start_ns"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

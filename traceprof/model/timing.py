@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+from traceprof.model.table import Table
 
 OWN_DOMAIN: Final = "traceprof"
 """The NVTX domain of the ranges that `traceprof record` injects."""
@@ -57,10 +58,17 @@ class TimeWindow:
         return (instants >= self.start_ns) & (instants < self.end_ns)
 
 
-def empty_steps() -> pd.DataFrame:
+def empty_steps() -> Table:
     """Return a table of no steps."""
-    columns = {name: np.empty(0, np.int64) for name in STEP_COLUMNS}
-    return pd.DataFrame(columns | {"declared_warmup": np.empty(0, np.bool_)})
+    columns = dict.fromkeys(STEP_COLUMNS, np.empty(0, np.int64))
+    return Table({**columns, "declared_warmup": np.empty(0, np.bool_)})
+
+
+def steps_between(process: int, ends: npt.NDArray[np.int64]) -> Table:
+    """Return the steps of a process from each of ``ends`` to the next, numbered from 1."""
+    numbers, declared = np.arange(1, len(ends)), np.zeros(len(ends) - 1, np.bool_)
+    columns = (np.full(len(numbers), process), numbers, ends[:-1], ends[1:], declared)
+    return Table(dict(zip(STEP_COLUMNS, columns, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +93,7 @@ class Steps:
     they are no steps, but iterations of a pattern that repeats, and nobody knows what it is.
     """
 
-    table: pd.DataFrame
+    table: Table
     source: str
     confidence_ratio: float = 1.0
     is_pattern: bool = False
@@ -101,16 +109,16 @@ class Steps:
     @property
     def durations_ns(self) -> npt.NDArray[np.int64]:
         """The length of each step: on the devices where that is known, else its period."""
-        return (self.table["device_end_ns"] - self.table["device_start_ns"]).to_numpy(np.int64)
+        return np.asarray(self.table["device_end_ns"] - self.table["device_start_ns"], np.int64)
 
     @property
     def periods_ns(self) -> npt.NDArray[np.int64]:
         """From the start of each step to that of the next one, on the host."""
-        return (self.table["next_ns"] - self.table["start_ns"]).to_numpy(np.int64)
+        return np.asarray(self.table["next_ns"] - self.table["start_ns"], np.int64)
 
     def warmup(self) -> npt.NDArray[np.bool_]:
         """Return which rows are warm-up: the same number of leading steps in every process."""
-        return self.table["is_warmup"].to_numpy(bool)
+        return np.asarray(self.table["is_warmup"], np.bool_)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from traceprof.errors import UsageError
@@ -35,6 +36,7 @@ from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
 from traceprof.model.trace import Trace
@@ -193,7 +195,7 @@ def select_default(ranks: Ranks) -> Selection:
     if covered_ns < _MOST_OF_IT * loop.window.duration_ns:
         note = Note.of(
             "only warm-up steps are named ({n:count}): the window is not made of steps",
-            n=steps.table["step"].nunique(),
+            n=len(np.unique(steps.table["step"])),
         )
         return replace(loop, notes=(*loop.notes, note))
     note = Note("all steps are named warm-up: those are judged that take as long as the rest")
@@ -309,7 +311,7 @@ def _main_loop(ranks: Ranks) -> Selection:
         return Selection(loop.window, "active", (Note(_NO_STEPS),))
     left_out = [f"{{{side}:ns}} {side}" for side in ("before", "after") if sides[side]]
     text += f"; left out {' and '.join(left_out)}" if left_out else ""
-    turns = pattern_of_ranks(ranks).table["step"].nunique()
+    turns = len(np.unique(pattern_of_ranks(ranks).table["step"]))
     values: dict[str, Any] = {"turns": turns, "setup": loop.setup}
     return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
 
@@ -341,12 +343,12 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     first = int(match["first"] or numbers.min())
     alone = first if not match["dots"] else int(numbers.max())
     last = int(match["last"] or alone)
-    chosen = steps.table[numbers.between(first, last)]
+    chosen = steps.table.take((first <= numbers) & (numbers <= last))
     if chosen.empty:
         here = f"{numbers.min()}..{numbers.max()}"
         raise UsageError(f"no {what} {first}..{last}: the trace has {here}")
     window = _window_of(chosen)
-    found = chosen["step"].nunique()
+    found = len(np.unique(chosen["step"]))
     notes = [_with_origin("{origin}BORDERS", steps, chosen, ranks)]
     values: dict[str, Any] = {"found": found, "what": "step" if what == "step" else "iteration"}
     if found != last - first + 1:
@@ -355,7 +357,7 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     return Selection(window, label, tuple(notes))
 
 
-def _window_of(steps: pd.DataFrame) -> TimeWindow:
+def _window_of(steps: Table) -> TimeWindow:
     return TimeWindow(int(steps["device_start_ns"].min()), int(steps["device_end_ns"].max()))
 
 
@@ -365,15 +367,15 @@ def _steady(ranks: Ranks) -> Selection:
     if is_warmup.all():
         count = int(is_warmup.sum())
         raise UsageError(f"all {count} steps here are warm-up: give a smaller --warmup")
-    kept = steps.table[~is_warmup]
+    kept = steps.table.take(~is_warmup)
     window = _window_of(kept)
     numbers = kept["step"]
     values: dict[str, Any] = {"first": int(numbers.min()), "last": int(numbers.max())}
     which = "step {first}" if values["first"] == values["last"] else "steps {first}..{last}"
     text = f"{which} ({{origin}})BORDERS"
     if is_warmup.any():
-        dropped = steps.table[is_warmup]
-        first = dropped[dropped["process"] == dropped["process"].iloc[0]]
+        dropped = steps.table.take(is_warmup)
+        first = dropped.take(dropped["process"] == dropped["process"][0])
         lost_ns = _window_of(first).duration_ns
         why = "warm-up" if ranks.parts[0].warmup_steps is None else "as asked"
         leading = "first step" if len(first) == 1 else "first {dropped:count} steps"
@@ -407,9 +409,7 @@ def _device_windows(trace: Trace) -> pd.DataFrame:
     return windows[["start_ns", "end_ns"]]
 
 
-def _with_origin(
-    text: str, steps: Steps, chosen: pd.DataFrame, ranks: Ranks, **values: Any
-) -> Note:
+def _with_origin(text: str, steps: Steps, chosen: Table, ranks: Ranks, **values: Any) -> Note:
     """Return a note of which ``{origin}`` says where the steps are from.
 
     BORDERS stands for what the borders of those ``chosen`` are; nothing without recorded devices.

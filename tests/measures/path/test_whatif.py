@@ -14,7 +14,7 @@ from traceprof.session.selection import select
 def gain(training: Training, case: str) -> float:
     """The bound of the gain per step that is stated for ``case``."""
     trace = training.build()
-    table = run("whatif", trace.within(select(Ranks.of(trace), None).window)).table
+    table = run("whatif", trace.within(select(Ranks.of(trace), None).window)).to_frame()
     return float(table.set_index("case").loc[case, "gain_ns"])
 
 
@@ -65,13 +65,13 @@ def test_copies_at_link_speed() -> None:
         builder.copy("h2d", at, at + length, n_bytes=10_000_000, launched_ns=(at - 9, at - 5))
         builder.kernel("gemm", at + length, at + length + MS, launched_ns=(at - 4, at - 3))
         at += length + MS
-    table = run("whatif", builder.build(span=(0, at))).table.set_index("case")
+    table = run("whatif", builder.build(span=(0, at))).to_frame().set_index("case")
     # The last copy takes 2 ms, and would take 0.5 ms at the 20 bytes per ns of the others.
     assert table.loc["copies at link speed", "gain_ns"] == pytest.approx(1.5 * MS)
 
 
 def test_a_healthy_loop_has_little_to_gain() -> None:
-    table = run("whatif", Training().build()).table.to_frame()
+    table = run("whatif", Training().build()).to_frame()
     assert table["gain_ratio"].max() < 0.05
 
 
@@ -85,7 +85,7 @@ def test_a_copy_that_the_window_cuts_gains_by_its_own_speed() -> None:
     last_ns = 1_000_003 // 5
     fast_ns = 1_000_003 // 20
     window = TimeWindow(at - last_ns // 3, at)
-    table = run("whatif", trace.within(window)).table.to_frame().set_index("case")
+    table = run("whatif", trace.within(window)).to_frame().set_index("case")
     saved = 1 - Fraction(fast_ns, last_ns)
     assert table.loc["copies at link speed", "gain_ns"] == pytest.approx(
         float(saved * (last_ns // 3)), rel=1e-12
@@ -111,6 +111,6 @@ def test_a_copy_that_the_window_cuts_gains_by_its_own_speed() -> None:
 def test_what_devices_lose_is_what_findings_claim(case: str, rule: str, training: Training) -> None:
     trace = training.build()
     within = trace.within(select(Ranks.of(trace), None).window)
-    lost = run("whatif", within).table.to_frame().set_index("case").loc[case, "device_ratio"]
+    lost = run("whatif", within).to_frame().set_index("case").loc[case, "device_ratio"]
     findings = run("findings", within).table.to_frame().set_index("rule")
     assert findings.loc[rule, "claimed_ratio"] == pytest.approx(lost, rel=0.02)

@@ -82,7 +82,7 @@ def _with_steps(ranks: Ranks, epochs: pd.DataFrame) -> pd.DataFrame:
     """Return the epochs with how many steps and samples began in each."""
     if not len(steps_of_ranks(ranks)):
         return epochs
-    steps = measured_steps(ranks).table
+    steps = measured_steps(ranks).table.to_frame()
     starts = steps["host_at_ns"].to_numpy(np.int64)
     counts, samples = [], []
     for row in epochs.to_dict("records"):
@@ -137,7 +137,7 @@ def _thinned(table: pd.DataFrame) -> pd.DataFrame:
 def _steps_before(ranks: Ranks, processes: Ints, at: Any) -> Floats:
     """Return after how many steps of its process each instant is; NaN where no steps are known."""
     found = np.full(len(at), np.nan)
-    steps, zero = steps_of_ranks(ranks).table, ranks.span.start_ns
+    steps, zero = steps_of_ranks(ranks).table.to_frame(), ranks.span.start_ns
     updates = _updates(ranks)
     for process, own in steps.groupby("process"):
         rows = processes == process
@@ -282,7 +282,7 @@ def read_start(life: Attempt) -> Started | None:
     def spans(*wanted: str) -> Ints:
         return _spans(of_recorder(ranges, *wanted), zero, end_ns)
 
-    steps = find_steps(trace).table
+    steps = find_steps(trace).table.to_frame()
     work = _spans(steps, zero, end_ns)
     begins = spans("step", "user_step", "forward", "backward", "optimizer")
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)

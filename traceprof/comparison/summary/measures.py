@@ -95,7 +95,7 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     yield "devices_count", len(devices) or np.nan, Unit.COUNT, "run", _NEITHER
     hosts = set(processes["host"].astype(str)) | {part.info.host for part in whole}
     yield "nodes_count", len(hosts - {""}) or np.nan, Unit.COUNT, "run", _NEITHER
-    turns = pattern_of_ranks(ranks).table.groupby("process").size().max()
+    turns = pattern_of_ranks(ranks).table.to_frame().groupby("process").size().max()
     yield "turns_count", turns or np.nan, Unit.COUNT, "run", _NEITHER
 
 

@@ -141,7 +141,7 @@ def rank_numbers(ranks: Ranks) -> tuple[Mapping[int, int], bool]:
     And whether that is guessed: nobody says the ranks, and processes are numbered.
     """
     known = ranks_of_processes(ranks.whole)
-    stepping = {int(process) for process in steps_of_ranks(ranks.whole).table["process"].unique()}
+    stepping = set(steps_of_ranks(ranks.whole).table["process"].tolist())
     active = sorted(stepping | {member.process for member in find_members(ranks.whole)})
     if all(process in known for process in active):
         return known, False
@@ -154,7 +154,7 @@ def steps_of_run(ranks: Ranks) -> pd.DataFrame:
     measured = measured_steps(ranks)
     if measured.is_pattern or measured.table.empty:
         return SUMMARY.table("steps").frame()
-    steps, (numbers, _) = measured.table, rank_numbers(ranks)
+    steps, (numbers, _) = measured.table.to_frame(), rank_numbers(ranks)
     steps = steps.assign(
         life=0,
         rank=[numbers[process] for process in steps["process"].tolist()],
@@ -332,7 +332,7 @@ _GUESSED: Final = Note(
 def _steps_in(ranks: Ranks) -> int:
     """Return how many steps of a rank lie in the window, of the rank with the most."""
     # Numbers may begin anew in every epoch: rows count.
-    counts = steps_of_ranks(ranks).table.groupby("process").size()
+    counts = steps_of_ranks(ranks).table.to_frame().groupby("process").size()
     return int(counts.max()) if len(counts) else 0
 
 

@@ -91,12 +91,12 @@ def measure_buckets(trace: Trace) -> Result:
     whole_steps = find_steps(trace.whole).table
     work = find_collectives(trace.whole).iloc[inside]
     work = work.assign(step=step, phase=phases_of_collectives(trace)[inside])
-    count = pd.Series(whole_steps["step"].to_numpy()[step]).value_counts()
-    numbers = np.unique(steps.table["step"].to_numpy(np.int64))
+    count = pd.Series(whole_steps["step"][step]).value_counts()
+    numbers = np.unique(steps.table["step"])
     counted = pd.DataFrame({"step": numbers, "count": count.reindex(numbers, fill_value=0).array})
     tables = {"buckets": _BUCKETS.frame(), "steps": counted}
     if len(work):
-        starts = whole_steps["start_ns"].to_numpy()[step]
+        starts = whole_steps["start_ns"][step]
         tables["buckets"] = _BUCKETS.frame(_summed(with_sizes(work), starts))
     return Result("buckets", SPEC, tables, {"step_source": steps.source})
 

@@ -94,7 +94,7 @@ def _known(values: pd.Series) -> pd.Series:
 
 def _step_numbers(part: Trace) -> npt.NDArray[np.float64]:
     """Return the number of the step of each collective of the whole recording."""
-    numbers = find_steps(part.whole).table["step"].to_numpy(np.float64)
+    numbers = find_steps(part.whole).table["step"].astype(np.float64)
     return np.asarray(np.append(numbers, np.nan)[steps_of_collectives(part)], np.float64)
 
 

@@ -187,7 +187,7 @@ def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
 
 def _host_bound_steps(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     known = find_steps(trace)
-    steps = known.table
+    steps = known.table.to_frame()
     ratio = _waited_for_host(trace, steps, gaps) / np.maximum(known.durations_ns, 1)
     found = steps[["process", "step"]].assign(idle_ratio=ratio)
     return found.loc[np.flatnonzero(ratio > _HOST_BOUND)].reset_index(drop=True)

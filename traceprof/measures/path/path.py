@@ -128,7 +128,7 @@ _PARTS: Final = [f"{name}_ns" for name in PATH_PARTS]
 
 def measure_path(trace: Trace) -> Result:
     """Return the critical path of every step of every process with device work."""
-    steps = find_steps(trace).table
+    steps = find_steps(trace).table.to_frame()
     steps_of = rows_by(steps, "process")
     span = {"device_start_ns": [trace.span.start_ns], "device_end_ns": [trace.span.end_ns]}
     window = pd.DataFrame({"step": [-1], **span})

@@ -16,7 +16,7 @@ from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.collectives.operations import find_collectives
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import bounds, unions_by
+from traceprof.measures.rows import bounds, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_calls
 from traceprof.model.activity import Activity
 from traceprof.model.intervals import Int64Array
@@ -246,7 +246,7 @@ def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> p
     if by_step:
         steps, rows = find_steps(trace.whole).table, rows_of_steps(trace)
         numbers = np.full(len(steps) + 1, _OUTSIDE, np.int64)
-        numbers[rows] = steps["step"].to_numpy(np.int64)[rows]
+        numbers[rows] = steps["step"][rows]
         step = numbers[work["step"].to_numpy(np.int64)]
     else:
         overlaps = trace.span.overlaps(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
@@ -336,9 +336,9 @@ def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
         return {}
     known = inside[inside["peer"] >= 0].drop_duplicates(["process", "group", "peer"])
     neighbours = known["process"].value_counts().to_dict()
-    n_steps = steps.table["process"].value_counts().to_dict()
+    n_steps = {process: len(rows) for process, rows in rows_by(steps.table, "process").items()}
     return {
-        int(str(process)): (count / n_steps[process], neighbours.get(process, 0))
+        int(str(process)): (count / n_steps[int(str(process))], neighbours.get(process, 0))
         for process, count in inside["process"].value_counts().items()
     }
 

@@ -76,7 +76,7 @@ def find_rank_steps(ranks: Ranks) -> RankSteps:
 def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     matches = find_matches(ranks)
     steps, shifts = _lined_up(steps_of_ranks(ranks), matches)
-    table = steps.table
+    table = steps.table.to_frame()
     rows = matches.shared
     place = steps_of_calls(steps, rows[_OF_CALLS])
     members = {member.process: member for member in matches.members}
@@ -106,7 +106,7 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     Where nobody numbers the steps they are counted from the first that a rank recorded: the
     collectives that ranks share tell how many steps later one of them began.
     """
-    table = steps.table
+    table = steps.table.to_frame()
     if table.empty:
         return steps, {}
     rows = matches.shared
@@ -132,7 +132,7 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     numbers = table["step"] + table["process"].map(shifts).fillna(0).astype(np.int64)
     if shifts:
         numbers -= min(0, int(numbers.min()))
-    return replace(steps, table=table.assign(step=numbers)), shifts
+    return replace(steps, table=steps.table.assign(step=np.asarray(numbers))), shifts
 
 
 def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
@@ -140,7 +140,7 @@ def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
     waiting: dict[int, Intervals] = {}
     for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
         waiting[member.process] = waiting.get(member.process, Intervals.empty()) | time
-    table = steps.table
+    table = steps.table.to_frame()
     borders = ("device_start_ns", "device_end_ns")
     starts, ends = (table[name].to_numpy(np.int64) for name in borders)
     waited = np.zeros(len(table), np.int64)

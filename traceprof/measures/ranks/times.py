@@ -101,7 +101,7 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
     `why_withheld`).
     """
     steps = steps_of_ranks(ranks)
-    lengths = pd.Series(steps.durations_ns).groupby(steps.table["process"].to_numpy())
+    lengths = pd.Series(steps.durations_ns).groupby(steps.table["process"])
     step_ns = lengths.mean().to_dict()
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
     whose, in_step = waits.array("member"), waits.array("is_in_step")

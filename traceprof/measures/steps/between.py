@@ -63,7 +63,7 @@ def between_steps(trace: Trace) -> pd.DataFrame:
     of `BETWEEN_CAUSES`. The rows of a step are its time between steps exactly; sorted by process
     and start.
     """
-    whole, table = _between_all_steps(trace), find_steps(trace).table
+    whole, table = _between_all_steps(trace), find_steps(trace).table.to_frame()
     if trace.uncut is None:
         return whole
     kept = pd.MultiIndex.from_frame(table[["process", "step"]])
@@ -88,7 +88,7 @@ def cause_of_steps(trace: Trace, steps: pd.DataFrame) -> Texts:
 
 @fact
 def _between_all_steps(trace: Trace) -> pd.DataFrame:
-    steps, activity = find_steps(trace).table, activity_of_ranges(trace)
+    steps, activity = find_steps(trace).table.to_frame(), activity_of_ranges(trace)
     empty = {name: np.empty(0, np.int64) for name in ("process", "step", "start_ns", "end_ns")}
     tables = [pd.DataFrame(empty).assign(cause=np.empty(0, object))]
     for process, rows in rows_by(steps, "process").items():

@@ -119,7 +119,7 @@ def _beside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
 
     Most steps hold one where a teacher or a frozen encoder is asked in each: that is no evaluation.
     """
-    steps = find_steps(trace).table
+    steps = find_steps(trace).table.to_frame()
     own = steps[steps["process"].to_numpy() == process]
     if own.empty:
         return time
@@ -139,13 +139,15 @@ def _matching(frame: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
 
 def _warmup(trace: Trace) -> pd.DataFrame:
     steps = find_steps(trace)
-    own = steps.table.loc[steps.warmup(), ["process", "device_start_ns", "device_end_ns"]]
+    own = steps.table.to_frame().loc[
+        steps.warmup(), ["process", "device_start_ns", "device_end_ns"]
+    ]
     return own.set_axis(["process", "start_ns", "end_ns"], axis=1).assign(kind=WARMUP)
 
 
 def _copies(trace: Trace) -> pd.DataFrame:
     """Return the copies to devices before the first step, or before most of the kernels."""
-    copies, table = trace.copies.to_frame(), find_steps(trace).table
+    copies, table = trace.copies.to_frame(), find_steps(trace).table.to_frame()
     own = copies.loc[copies["direction"] == "h2d", ["process", "start_ns", "end_ns"]]
     limits = table.groupby("process")["device_start_ns"].min()
     if limits.empty:

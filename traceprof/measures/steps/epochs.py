@@ -31,7 +31,7 @@ def passes_of_loaders(trace: Trace) -> pd.DataFrame:
     """
     marks, ranges = _own(trace.marks.to_frame()), _own(trace.ranges.to_frame())
     marks = marks[marks["name"] == _PASS]
-    steps = find_steps(trace.whole).table
+    steps = find_steps(trace.whole).table.to_frame()
     names = ranges["name"].astype(str)
     fetches = ranges[(names == _FETCH) | (names == _NO_BATCH)]
     trained, evaluated = (ranges[names.str.fullmatch(pattern)] for pattern in (_TRAINS, _EVALUATES))
@@ -141,7 +141,7 @@ def epochs_of_loaders(trace: Trace) -> pd.DataFrame:
     """
     own = trace.ranges.to_frame()[trace.ranges.to_frame()["domain"] == OWN_DOMAIN]
     begun, fetched = (own[own["name"] == name] for name in (_BEGINS, _FETCHES))
-    steps = find_steps(trace.whole).table
+    steps = find_steps(trace.whole).table.to_frame()
     passes = passes_of_loaders(trace)
     of_passes = rows_by(passes, "process")
     of_fetches, of_steps = rows_by(fetched, "process"), rows_by(steps, "process")

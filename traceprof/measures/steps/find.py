@@ -19,15 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Bools, Ints, bounds, in_order, ints, rows_by, span_at
+from traceprof.measures.rows import Bools, Ints, bounds, ints, rows_by, span_at
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
@@ -36,8 +35,9 @@ from traceprof.measures.steps.from_ranges import (
     steps_of_ranges,
 )
 from traceprof.measures.steps.steadiness import count_warmup
-from traceprof.model.grouping import places_of, rows_by_value
+from traceprof.model.grouping import groups_of, places_of, rows_by_value
 from traceprof.model.ranks import Ranks, measure_each, measure_of_each
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -48,18 +48,16 @@ _LATEST = np.iinfo(np.int64).min
 _EARLIEST = np.iinfo(np.int64).max
 
 
-def with_spans(trace: Trace, table: pd.DataFrame, is_of_kernels: bool) -> pd.DataFrame:
+def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     """Return the steps ``table`` of a whole trace with next_ns, launched_ns and the span of each.
 
     Where they are cut in the sequence of kernels (``is_of_kernels``) they are spans themselves.
     """
-    table = in_order(table, "process", "start_ns")
+    table = table.in_order("process", "start_ns")
     starts, ends = bounds(table)
-    following = ends.copy()
-    is_stop = trace.ranges.to_frame()["name"].isin(PROFILER_RANGES) & (
-        trace.ranges.to_frame()["domain"] == OWN_DOMAIN
-    )
-    stopped, starts_of_stops = ints(trace.ranges.to_frame()[is_stop], "process", "start_ns")
+    following, ranges = ends.copy(), trace.ranges
+    is_stop = ranges["name"].isin(PROFILER_RANGES) & (ranges["domain"] == OWN_DOMAIN)
+    stopped, starts_of_stops = ints(ranges, "process", "start_ns", rows=is_stop)
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
@@ -95,7 +93,7 @@ def _spans(starts: Ints, following: Ints, first: Ints, last: Ints) -> tuple[Ints
     return begins, ends, worked
 
 
-def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[Ints, ...]:
+def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
     """Return when the first work of each step starts, its last ends, and its last launch ends.
 
     Of steps that launched nothing, and of processes of which hardly any launch is known, the first
@@ -106,19 +104,19 @@ def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[Ints, ...]:
     linked = np.zeros(len(table), np.int64)
     n_rows: Counter[int] = Counter()
     for name in DEVICE_TABLES:
-        frame = trace.table(name).to_frame()
-        if frame.empty:
+        work = trace.table(name)
+        if work.empty:
             continue
-        starts, ends = bounds(frame)
+        starts, ends = bounds(work)
         launches = launches_of(trace, name)
-        owner = owner_of(table, frame["process"], launches.start_ns)
+        owner = owner_of(table, work["process"], launches.start_ns)
         owner = np.where(launches.is_known, owner, -1)
         owned = owner >= 0
         np.minimum.at(first, owner[owned], starts[owned])
         np.maximum.at(last, owner[owned], ends[owned])
         np.maximum.at(called, owner[owned], launches.end_ns[owned])
         linked += np.bincount(owner[owned], minlength=len(table))
-        place, processes = places_of(frame["process"].to_numpy(np.int64))
+        place, processes = places_of(work["process"])
         n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
     of_process = rows_by(table, "process")
     # Of those that begin in steps there are at most as many as there are.
@@ -130,17 +128,17 @@ def _work_of_steps(table: pd.DataFrame, trace: Trace) -> tuple[Ints, ...]:
     return first, last, called
 
 
-def _work_begun_in(table: pd.DataFrame, trace: Trace) -> Ints:
+def _work_begun_in(table: Table, trace: Trace) -> Ints:
     """Return how much device work begins in each step, whenever it was launched."""
     seen = np.zeros(len(table), np.int64)
     for name in DEVICE_TABLES:
-        frame = trace.table(name).to_frame()
-        begun = owner_of(table, frame["process"], frame["start_ns"].to_numpy(np.int64))
+        work = trace.table(name)
+        begun = owner_of(table, work["process"], work["start_ns"])
         seen += np.bincount(begun[begun >= 0], minlength=len(table))
     return seen
 
 
-def owner_of(steps: pd.DataFrame, process: pd.Series, instants: Ints) -> Ints:
+def owner_of(steps: Table, process: Ints, instants: Ints) -> Ints:
     """Return the row of the step that each instant of a process lies in, -1 where in none.
 
     That is between its borders on the host.
@@ -157,8 +155,8 @@ def owner_of(steps: pd.DataFrame, process: pd.Series, instants: Ints) -> Ints:
     return owner
 
 
-def steps_of_calls(steps: Steps, work: pd.DataFrame) -> Ints:
-    """Return the row of ``steps.to_frame()`` that each row of ``work`` was called in, -1 for none.
+def steps_of_calls(steps: Steps, work: Any) -> Ints:
+    """Return the row of ``steps.table`` that each row of ``work`` was called in, -1 for none.
 
     ``work`` has process, call_ns and start_ns: what has no known call belongs to the step in
     which it started.
@@ -242,8 +240,8 @@ def _together(found: Sequence[Steps]) -> Steps:
     if len(found) == 1:
         return found[0]
     first = max(found, key=len)
-    table = pd.concat([steps.table for steps in found], ignore_index=True)
-    return replace(first, table=in_order(table, "process", "start_ns"))
+    table = Table.stacked([steps.table for steps in found])
+    return replace(first, table=table.in_order("process", "start_ns"))
 
 
 def has_named_steps(ranks: Ranks) -> bool:
@@ -293,11 +291,10 @@ def _with_steps(ranks: Ranks, steps: Sequence[Steps]) -> Ranks:
 def _inside(steps: Steps, trace: Trace) -> Steps:
     if trace.uncut is None:
         return steps
-    rows = _rows_inside(steps.table, trace)
-    return replace(steps, table=steps.table.iloc[rows].reset_index(drop=True))
+    return replace(steps, table=steps.table.take(_rows_inside(steps.table, trace)))
 
 
-def _rows_inside(table: pd.DataFrame, trace: Trace) -> Ints:
+def _rows_inside(table: Table, trace: Trace) -> Ints:
     starts, ends = table["device_start_ns"], table["device_end_ns"]
     return np.flatnonzero((starts >= trace.span.start_ns) & (ends <= trace.span.end_ns))
 
@@ -324,7 +321,7 @@ def _decided(traces: Sequence[Trace], n_warmup: int | None) -> list[Steps]:
 
 def _with_warmup(
     traces: Sequence[Trace],
-    tables: Sequence[pd.DataFrame],
+    tables: Sequence[Table],
     source: str,
     confidence_ratio: float,
     n_given: int | None,
@@ -336,7 +333,7 @@ def _with_warmup(
     most = n_given if n_given is not None else max(map(_count_warmup, tables))
     return [
         Steps(
-            table.assign(is_warmup=table.groupby("process").cumcount() < most),
+            table.assign(is_warmup=groups_of(table["process"]).earlier < most),
             source,
             confidence_ratio,
         )
@@ -344,34 +341,33 @@ def _with_warmup(
     ]
 
 
-def _count_warmup(table: pd.DataFrame) -> int:
+def _count_warmup(table: Table) -> int:
     """Return the most leading steps of any process that durations or names call warm-up."""
     most = 0
-    for _, rows in table.groupby("process"):
-        declared = rows["declared_warmup"].to_numpy(bool)
-        spans = rows["device_end_ns"] - rows["device_start_ns"]
-        durations = spans.to_numpy(np.int64, copy=True)
+    every = table["device_end_ns"] - table["device_start_ns"]
+    for rows in rows_by(table, "process").values():
+        declared, durations = table["declared_warmup"][rows], every[rows]
         # The span of the first step begins with its first work: what the host did before counts.
-        period = int(rows["next_ns"].iloc[0] - rows["start_ns"].iloc[0])
+        period = table["next_ns"][rows[0]] - table["start_ns"][rows[0]]
         durations[0] = max(durations[0], period)
         most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
     return most
 
 
-def _annotated(trace: Trace, place: int) -> tuple[pd.DataFrame, str]:
+def _annotated(trace: Trace, place: int) -> tuple[Table, str]:
     """Return the steps of a trace that the source at ``place`` tells, and more about this."""
     source = _ANNOTATED[place]
-    ranges = trace.ranges.to_frame()
+    ranges = trace.ranges
     if source.is_own is not None:
-        ranges = ranges[(ranges["domain"] == OWN_DOMAIN) == source.is_own]
+        ranges = ranges.take((ranges["domain"] == OWN_DOMAIN) == source.is_own)
     if ranges.empty:
         return empty_steps(), ""
     found = source.steps_of(ranges)
     return found if isinstance(found, tuple) else (found, "")
 
 
-def _chosen(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
-    return steps_of_ranges(trace.ranges.to_frame(), pattern)
+def _chosen(trace: Trace, pattern: re.Pattern[str]) -> Table:
+    return steps_of_ranges(trace.ranges, pattern)
 
 
 class _Source(NamedTuple):
@@ -379,7 +375,7 @@ class _Source(NamedTuple):
 
     name: str
     is_own: bool | None
-    steps_of: Callable[[pd.DataFrame], pd.DataFrame | tuple[pd.DataFrame, str]]
+    steps_of: Callable[[Table], Table | tuple[Table, str]]
 
 
 _ANNOTATED: Final = (

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
-from traceprof.measures.rows import Floats, Ints, bounds
+from traceprof.measures.rows import Floats, Ints
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
-from traceprof.model.timing import STEP_COLUMNS, empty_steps
+from traceprof.model.table import Table
+from traceprof.model.timing import empty_steps, steps_between
 from traceprof.model.trace import Trace
 
 _LONGEST: Final = 1 << 18
@@ -102,16 +102,16 @@ _FEWEST_KERNELS: Final = 8
 """A burst of optimizer kernels that comes more often than this ends no step."""
 
 
-InferredSteps: TypeAlias = tuple[pd.DataFrame, float]
+InferredSteps: TypeAlias = tuple[Table, float]
 """The steps (columns as `Steps.table`) and how far the kernel sequence bears them out."""
 
 
 def find_optimizer_steps(trace: Trace) -> InferredSteps:
     """Return the steps between the ends of the bursts of optimizer kernels."""
     tables, alike = [], []
-    for process, kernels in _busiest_lanes(trace.kernels.to_frame()):
+    for process, kernels in _busiest_lanes(trace.kernels):
         optimizer = np.flatnonzero(kernels["activity"] == Activity.OPTIMIZER.value)
-        heavy = np.cumsum(kernels["activity"].isin(_HEAVY).to_numpy())
+        heavy = np.cumsum(kernels["activity"].isin(_HEAVY))
         if len(optimizer) < _FEWEST_STEPS:
             continue
         last = optimizer[np.append(np.diff(heavy[optimizer]) > 0, True)]
@@ -120,7 +120,7 @@ def find_optimizer_steps(trace: Trace) -> InferredSteps:
         sizes = np.diff(last)
         if np.median(sizes) < _FEWEST_KERNELS:
             continue
-        tables.append(_between(process, kernels, last))
+        tables.append(steps_between(process, _reach(kernels)[last]))
         alike.append(float(np.mean(np.abs(sizes - np.median(sizes)) <= 0.1 * np.median(sizes))))
     return _joined(tables, alike)
 
@@ -128,19 +128,18 @@ def find_optimizer_steps(trace: Trace) -> InferredSteps:
 def find_periodic_steps(trace: Trace) -> InferredSteps:
     """Return the steps that repeat the same sequence of kernel names."""
     tables, alike = [], []
-    for process, kernels in _busiest_lanes(trace.kernels.to_frame()):
-        starts, ends = bounds(kernels)
-        gaps = np.append(np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0), 0)
-        codes = np.asarray(kernels["name"].cat.codes, np.int64)
+    for process, kernels in _busiest_lanes(trace.kernels):
+        gaps = np.append(np.maximum(kernels["start_ns"][1:] - _reach(kernels)[:-1], 0), 0)
+        codes = kernels["name"].codes.astype(np.int64)
         period = find_period(codes, gaps)
         if period is None or len(period.lasts) <= _FEWEST_STEPS:
             continue
-        tables.append(_between(process, kernels, period.lasts))
+        tables.append(steps_between(process, _reach(kernels)[period.lasts]))
         alike.append(period.match_ratio)
     return _joined(tables, alike)
 
 
-def _busiest_lanes(kernels: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+def _busiest_lanes(kernels: Table) -> list[tuple[int, Table]]:
     """Return, per process, the kernels of the stream that runs the most of them.
 
     Of a process with too few for steps there are none.
@@ -153,29 +152,20 @@ def _busiest_lanes(kernels: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
         if process not in busiest or counts[place] > counts[busiest[process]]:
             busiest[process] = place
     return [
-        (process, kernels.iloc[groups.order[first : first + n]])
+        (process, kernels.take(groups.order[first : first + n]))
         for process, place in busiest.items()
         for first, n in [(groups.first[place], counts[place])]
     ]
 
 
-def _between(process: int, kernels: pd.DataFrame, lasts: Ints) -> pd.DataFrame:
-    """Return the steps after each last kernel up to the next one."""
-    ends = np.maximum.accumulate(kernels["end_ns"].to_numpy())[lasts]
-    table = pd.DataFrame(
-        {
-            "process": process,
-            "step": np.arange(1, len(ends)),
-            "start_ns": ends[:-1],
-            "end_ns": ends[1:],
-            "declared_warmup": False,
-        }
-    )
-    return table[list(STEP_COLUMNS)]
+def _reach(kernels: Table) -> Ints:
+    """Return the latest end of each kernel and those before it."""
+    found: Ints = np.maximum.accumulate(kernels["end_ns"])
+    return found
 
 
-def _joined(tables: list[pd.DataFrame], alike: list[float]) -> InferredSteps:
+def _joined(tables: list[Table], alike: list[float]) -> InferredSteps:
     if not tables:
         return empty_steps(), 1.0
     # An inference is never certain, however well the sequence repeats.
-    return pd.concat(tables, ignore_index=True), min(0.99, *alike)
+    return Table.stacked(tables), min(0.99, *alike)

@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from traceprof.measures.rows import Bools, Ints, ints, rows_by
+from traceprof.measures.rows import Bools, Ints, rows_by
+from traceprof.model.grouping import rows_by_value
+from traceprof.model.table import Table
 from traceprof.model.timing import STEP_COLUMNS, empty_steps
 from traceprof.names.ranges import PROFILER_RANGES
 
@@ -92,16 +93,13 @@ class PhaseBlock:
             self.start = self.evaluated if is_trained else start
 
 
-def events_of(own: pd.DataFrame, closing: int) -> Iterator[tuple[int, Iterable[PhaseEvent]]]:
+def events_of(own: Table, closing: int) -> Iterator[tuple[int, Iterable[PhaseEvent]]]:
     """Yield the events of each process that trains, sorted by start."""
-    names = own["name"].cat
-    phase_of, which_of = (
-        np.append(values, -1)[names.codes.to_numpy()]
-        for values in _named([str(name) for name in names.categories])
-    )
-    chosen = own.assign(phase=phase_of, which=which_of)[phase_of >= 0]
-    columns = np.stack(ints(chosen, "thread", "phase", "start_ns", "end_ns", "which"))
-    for process, rows in rows_by(chosen, "process").items():
+    phase_of, which_of = map(own["name"].by_text, _named(own["name"].texts.tolist()))
+    every = (own["thread"], phase_of, own["start_ns"], own["end_ns"], which_of)
+    chosen = np.flatnonzero(phase_of >= 0)
+    columns = np.stack([column[chosen] for column in every])
+    for process, rows in rows_by_value(own["process"][chosen]).items():
         thread, phase, *_ = columns[:, rows]
         closes = thread[phase == closing]
         if not len(closes):
@@ -134,11 +132,11 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
         yield block
 
 
-def are_of_phase(own: pd.DataFrame, phase: int) -> Bools:
+def are_of_phase(own: Table, phase: int) -> Bools:
     """Return which ranges of traceprof are of a phase (`BACKWARD`, `OPTIMIZER`)."""
-    names = own["name"].cat
-    phases, _ = _named([str(name) for name in names.categories])
-    return np.asarray(np.append(phases, -1)[names.codes.to_numpy()] == phase, np.bool_)
+    phases, _ = _named(own["name"].texts.tolist())
+    found: Bools = own["name"].by_text(phases == phase)
+    return found
 
 
 def _named(names: Sequence[str]) -> tuple[Ints, Ints]:
@@ -160,7 +158,7 @@ _REGULAR: Final = 0.5
 _MOST_ADDED: Final = 64  # as the hooks: where so many passes add, gradients are reset unseen
 
 
-def steps_of_phases(own: pd.DataFrame, closing: int = OPTIMIZER) -> tuple[pd.DataFrame, str]:
+def steps_of_phases(own: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
     """Return the steps that end with those of optimizers, and that they have several if most do.
 
     Or those that end with backward passes (``closing``), for where no optimizer was seen. ``own``
@@ -180,17 +178,18 @@ def steps_of_phases(own: pd.DataFrame, closing: int = OPTIMIZER) -> tuple[pd.Dat
         return empty_steps(), ""
     usual = sizes.most_common(1)[0][0]
     several = f", {usual} optimizers a step" if usual > 1 else ""
-    return pd.DataFrame(rows, columns=list(STEP_COLUMNS)), several
+    return Table(dict(zip(STEP_COLUMNS, zip(*rows, strict=True), strict=True))), several
 
 
-def _first_numbers(own: pd.DataFrame, closing: int) -> dict[int, int]:
+def _first_numbers(own: Table, closing: int) -> dict[int, int]:
     """Return the number of the first step of each process of which only a part was captured."""
-    captured = own.loc[own["name"] == _CAPTURE, "process"].unique()
+    captured = own["process"][own["name"] == _CAPTURE]
     if not len(captured):
         return {}
-    closes = are_of_phase(own, closing) & own["process"].isin(captured) & (own["payload"] >= 0)
-    firsts = own[closes].sort_values("start_ns", kind="stable").drop_duplicates("process")
-    return dict(zip(firsts["process"].astype(int), firsts["payload"].astype(int), strict=True))
+    closes = are_of_phase(own, closing) & np.isin(own["process"], captured) & (own["payload"] >= 0)
+    told = own.take(closes)
+    firsts = {process: rows[0] for process, rows in rows_by(told, "process").items()}
+    return {process: int(told["payload"][first]) for process, first in firsts.items()}
 
 
 def _trained(blocks: Sequence[PhaseBlock]) -> list[PhaseBlock]:

@@ -104,7 +104,7 @@ def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
 
 def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
     """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
-    turns = pattern.table
+    turns = pattern.table.to_frame()
     window = TimeWindow(int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max()))
     times = ranks.each(_time_inside, window)
     inside, whole = (sum(own) for own in zip(*times, strict=True))
@@ -189,7 +189,7 @@ def find_iterations(trace: Trace) -> pd.DataFrame:
     are none: evaluations) and trains nothing, a round goes from a batch to the next; of programs
     that name no batches every such pass is a round. Others have none.
     """
-    steps = find_steps(trace.whole).table
+    steps = find_steps(trace.whole).table.to_frame()
     own = steps[["process", "step", "start_ns", "next_ns", "is_warmup"]]
     found = own.astype({"is_warmup": bool}).set_axis(list(_COLUMNS), axis=1)
     others = _forward_iterations(trace.whole, set(steps["process"].tolist()))

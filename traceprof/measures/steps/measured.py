@@ -29,6 +29,7 @@ from traceprof.measures.steps.parts import (
 from traceprof.measures.steps.steadiness import measure_steadiness, outliers_of_processes
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.timing import Steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, PROFILER
@@ -74,7 +75,7 @@ class MeasuredSteps:
     without the warm-up and those with an excess_cause, the throughput of all without the warm-up.
     """
 
-    table: pd.DataFrame
+    table: Table
     scalars: Mapping[str, Any]
 
     @property
@@ -120,14 +121,14 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
         **_throughput(table[~is_warmup]),
     }
     known = table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes)
-    return MeasuredSteps(known, scalars)
+    return MeasuredSteps(Table.of_frame(known), scalars)
 
 
 @of_window
 def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
     """Return what is known of the steps of one rank by itself."""
     steps = find_pattern(trace) if is_pattern else find_steps(trace)
-    rows, known = steps.table, steps.table["on_device"].to_numpy(np.bool_)
+    rows, known = steps.table.to_frame(), steps.table.to_frame()["on_device"].to_numpy(np.bool_)
     zero = trace.whole.span.start_ns
     columns: dict[str, object] = {
         "process": rows["process"],
@@ -190,7 +191,7 @@ def _are_cut(trace: Trace, rows: pd.DataFrame) -> Bools:
     The first span of a process on the devices begins with its first work, and the last period on
     the host ends with the step itself.
     """
-    whole = find_steps(trace.whole).table.groupby("process")
+    whole = find_steps(trace.whole).table.to_frame().groupby("process")
     first = rows["process"].map(whole["start_ns"].min()) == rows["start_ns"]
     last = rows["process"].map(whole["start_ns"].max()) == rows["start_ns"]
     known = rows["on_device"].to_numpy(np.bool_)
@@ -236,7 +237,7 @@ def _throughput(steady: pd.DataFrame) -> dict[str, float]:
 def named_steps(steps: Steps) -> Steps:
     """Return the steps that can be judged: none where all of them are warm-up."""
     is_none = not len(steps) or steps.warmup().all()
-    return Steps(steps.table.iloc[:0], "") if is_none else steps
+    return Steps(steps.table.head(0), "") if is_none else steps
 
 
 @of_window
@@ -245,8 +246,8 @@ def are_typical(ranks: Ranks) -> Bools:
     steps = steps_of_ranks(ranks)
     if not len(named_steps(steps)):
         return np.zeros(len(steps), np.bool_)
-    excess_ns = measured_steps(ranks).table["excess_ns"].to_numpy(np.float64)
-    return ~steps.warmup() & ~(excess_ns > 0)
+    excess_ns = measured_steps(ranks).table["excess_ns"]
+    return ~steps.warmup() & ~np.asarray(excess_ns > 0, np.bool_)
 
 
 @of_window
@@ -255,7 +256,7 @@ def typical_time(ranks: Ranks) -> Intervals:
     table = steps_of_ranks(ranks).table
     is_typical = are_typical(ranks)
     if is_typical.any():
-        kept = _union_of(table) - _union_of(table[~is_typical])
+        kept = _union_of(table) - _union_of(table.take(~is_typical))
         if len(kept):
             return kept
     return Intervals.single(ranks.span.start_ns, ranks.span.end_ns)
@@ -281,5 +282,5 @@ def judged_times(ranks: Ranks) -> Mapping[int, Intervals]:
     return found
 
 
-def _union_of(steps: pd.DataFrame) -> Intervals:
+def _union_of(steps: Table) -> Intervals:
     return Intervals.union_of(steps["device_start_ns"], steps["device_end_ns"])

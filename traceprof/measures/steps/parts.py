@@ -116,7 +116,7 @@ def batches_of_steps(trace: Trace) -> pd.DataFrame:
 
     One that was fetched in no step, as by a thread that fetches ahead, is of the next one.
     """
-    batches, steps = _batches(trace), find_steps(trace).table
+    batches, steps = _batches(trace), find_steps(trace).table.to_frame()
     ends, of_steps = steps["end_ns"].to_numpy(np.int64), rows_by(steps, "process")
     owner = np.full(len(batches), -1, np.int64)
     for process, rows in rows_by(batches, "process").items():

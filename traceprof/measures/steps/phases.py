@@ -220,7 +220,7 @@ _MEASURES: Final = ["host_ns", "device_ns", "work_count", "inferred_count"]
 
 def measure_step_phases(trace: Trace) -> Result:
     """Return the phases of the steps that lie wholly inside the window."""
-    steps = find_steps(trace).table
+    steps = find_steps(trace).table.to_frame()
     host, work = _host_times_of_steps(trace, steps), _device_times_of_steps(trace, steps)
     used = work[["process", "device"]].drop_duplicates()
     host = host.merge(used, on="process", how="left").fillna({"device": ABSENT})

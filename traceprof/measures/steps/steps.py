@@ -107,7 +107,7 @@ _FEWEST_FOR_DRIFT: Final = 8
 def measure_steps(ranks: Ranks) -> Result:
     """Return every step that lies wholly inside the window."""
     steps = measured_steps(ranks)
-    result = Result("steps", SPEC, {"steps": SPEC.tables[0].frame(steps.table)}, steps.scalars)
+    result = Result("steps", SPEC, {"steps": SPEC.tables[0].of_rows(steps.table)}, steps.scalars)
     return result if len(steps.table) else result.with_notes(_why_none(ranks))
 
 

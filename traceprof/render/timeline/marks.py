@@ -24,12 +24,12 @@ from traceprof.units import format_count
 
 def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
     """Return the steps of the process that has most of them, in ns after the window's start."""
-    return _described(steps_of_ranks(Ranks.of(trace)).table, window, "step")
+    return _described(steps_of_ranks(Ranks.of(trace)).table.to_frame(), window, "step")
 
 
 def describe_periods(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
     """Return the same of the iterations of a pattern of kernels, where no steps are."""
-    return _described(pattern_of_ranks(Ranks.of(trace)).table, window, "iteration")
+    return _described(pattern_of_ranks(Ranks.of(trace)).table.to_frame(), window, "iteration")
 
 
 def _described(table: pd.DataFrame, window: TimeWindow, word: str) -> dict[str, Any]:
