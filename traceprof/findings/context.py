@@ -18,7 +18,7 @@ from traceprof.measures.device.times import device_times, devices_of_processes, 
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import idle_times, lost_in_gaps
-from traceprof.measures.rows import unions_by
+from traceprof.measures.rows import bounds, unions_by
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import (
     judged_times,
@@ -31,6 +31,7 @@ from traceprof.model.activity import DeviceTime
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
+from traceprof.model.table import as_table
 from traceprof.model.timing import Steps
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import short_name
@@ -263,10 +264,11 @@ class Context:
         own, nothing = unions_by(rows, "device"), Intervals.empty()
         return {device: own.get(device, nothing) - t.kernel for device, t in self.times.items()}
 
-    def rows(self, measure: Callable[..., pd.DataFrame], *args: Any) -> pd.DataFrame:
+    def rows(self, measure: Callable[..., Any], *args: Any) -> pd.DataFrame:
         """Return the rows that ``measure`` makes of all ranks, one after another."""
         found = self.ranks.each(measure, *args)
-        return pd.concat([own for own in found if len(own)] or found[:1], ignore_index=True)
+        frames = [as_table(own).to_frame() for own in found if len(own)]
+        return pd.concat(frames or [as_table(found[0]).to_frame()], ignore_index=True)
 
     @property
     def users(self) -> Iterator[tuple[int, int]]:
@@ -385,8 +387,7 @@ def _longest_gap(
     part: Trace, typical: Intervals, causes: Sequence[str]
 ) -> tuple[int, int, int] | None:
     """Return the gap of the typical time with most of ``causes``: how much, start and end in ns."""
-    gaps = find_gaps(part)
-    starts, ends = (gaps[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    starts, ends = bounds(find_gaps(part))
     own = np.flatnonzero(typical.covered_ns(starts, ends) > 0)
     if not len(own):
         return None

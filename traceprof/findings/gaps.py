@@ -16,9 +16,10 @@ from traceprof.measures.device.times import used_devices
 from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charges, time_by_name
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import lost_in_gaps
-from traceprof.measures.rows import bounds, overlaps, rows_by, unions_by
+from traceprof.measures.rows import bounds, lengths_of, overlaps, rows_by, unions_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _SHOWN: Final = 3
@@ -105,9 +106,9 @@ def names_of_gaps(context: Context, times: Times) -> tuple[pd.DataFrame, dict[st
     beside: dict[str, int] = {}
     for part in context.ranks:
         own = _within(charged_by_host(part), times)
-        charged.append(own[keys].astype(object).assign(ns=own["end_ns"] - own["start_ns"]))
+        charged.append(own.select(*keys, "ns").to_frame().astype(dict.fromkeys(keys, object)))
         others = find_charges(part).running
-        running = _within(others[others["by"] == "other"], times)
+        running = _within(others.take(others["by"] == "other"), times)
         for name, ns in time_by_name(running).items():
             beside[name] = beside.get(name, 0) + ns
     table = pd.concat(charged, ignore_index=True)
@@ -116,7 +117,7 @@ def names_of_gaps(context: Context, times: Times) -> tuple[pd.DataFrame, dict[st
     return ranked, dict(sorted(beside.items(), key=lambda item: -item[1]))
 
 
-def _within(rows: pd.DataFrame, times: Times) -> pd.DataFrame:
+def _within(rows: Table, times: Times) -> Table:
     """Return what of ``rows`` lies in the ``times`` of their device."""
     starts, ends = bounds(rows)
     found: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
@@ -126,7 +127,7 @@ def _within(rows: pd.DataFrame, times: Times) -> pd.DataFrame:
         row, _, first, last = overlaps(starts[own], ends[own], time.starts, time.ends)
         found.append(np.stack((own[row], first, last)))
     row, first, last = np.concatenate(found, axis=1)
-    return rows.take(row).assign(start_ns=first, end_ns=last)
+    return rows.take(row).assign(start_ns=first, end_ns=last, ns=last - first)
 
 
 @rule(
@@ -184,11 +185,10 @@ def long_gaps(context: Context) -> pd.DataFrame:
     return context.rows(_long_gaps_of_one)
 
 
-def _long_gaps_of_one(part: Trace) -> pd.DataFrame:
+def _long_gaps_of_one(part: Trace) -> Table:
     gaps = find_gaps(part)
-    lengths = gaps["end_ns"] - gaps["start_ns"] - lost_in_gaps(part, "profiler")
-    is_long = (lengths > _LONG_NS).to_numpy(np.bool_) & (lost_in_gaps(part, "edge") == 0)
-    return gaps.take(np.flatnonzero(is_long))
+    lengths = lengths_of(gaps) - lost_in_gaps(part, "profiler")
+    return gaps.take((lengths > _LONG_NS) & (lost_in_gaps(part, "edge") == 0))
 
 
 @rule("idle time", "idle devices where nothing says why", "kernels", "copies", show="idle")

@@ -161,7 +161,7 @@ def _gap_alone(context: Context, whole: Claim) -> Claim:
 
 
 def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> pd.DataFrame:
-    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
+    gaps = find_gaps(part).select("device", "start_ns", "end_ns").to_frame()
     least = gaps["device"].map(dict(least_ns)).fillna(np.inf)
     return gaps[gaps["end_ns"] - gaps["start_ns"] > least]
 
@@ -205,7 +205,7 @@ def _gaps_of(context: Context, claim: Claim) -> pd.DataFrame:
 
 def _busy_gaps(part: Trace, typical: Intervals) -> pd.DataFrame:
     """Return the gaps of the typical time in which the host ran code: device, start_ns, end_ns."""
-    gaps = find_gaps(part)[["device", "start_ns", "end_ns"]]
+    gaps = find_gaps(part).select("device", "start_ns", "end_ns").to_frame()
     is_typical = typical.covered_ns(gaps["start_ns"], gaps["end_ns"]) > 0
     return gaps[(lost_in_gaps(part, "host") > 0) & is_typical]
 

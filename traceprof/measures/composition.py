@@ -166,7 +166,7 @@ def _of_trace(
 ) -> Iterator[tuple[int, pd.DataFrame]]:
     """Yield the devices of a Trace that is cut to their window, each with its sums."""
     work = work_of_trace(trace)
-    charges = find_charges(trace).times
+    charges = find_charges(trace).times.to_frame()
     for device in devices:
         span = recorded_window(trace, device)
         time = device_time(trace, device).clip(span.start_ns, span.end_ns)

@@ -48,5 +48,5 @@ def test_the_causes_add_up_to_the_idle_time(
         assert times_in_gaps(len(gaps), parts, place).tolist() == causes[:, place].tolist()
     for device in (0, 1):
         busy = device_time(trace, device).busy
-        if device in gaps["device"].to_numpy() or len(busy):
+        if device in gaps["device"] or len(busy):
             assert lengths[gaps["device"] == device].sum() == 250 - cut - busy.total_ns

@@ -8,7 +8,7 @@ launch of the graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ class Launches:
 
     call: Ints
     process: Ints
-    calls: pd.DataFrame
+    calls: Any
 
     @property
     def start_ns(self) -> Ints:
@@ -122,8 +122,8 @@ def _index_of_calls(trace: Trace) -> tuple[Ints, Ints, Array]:
     return processes, keys[rows], compact(rows)
 
 
-def _taken(column: pd.Series, place: Ints) -> Ints:
-    values = column.to_numpy(np.int64)
+def _taken(column: Any, place: Ints) -> Ints:
+    values = np.asarray(column, np.int64)
     if not len(values):
         return np.full(len(place), ABSENT, np.int64)
     if not len(place) or int(place.min()) >= 0:

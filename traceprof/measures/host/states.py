@@ -26,6 +26,7 @@ from traceprof.measures.rows import (
     are_named,
     bounds,
     busiest_lanes,
+    column_of,
     ints,
     unions_by,
 )
@@ -199,8 +200,9 @@ def is_launch(names: pd.Series) -> Bools:
 
 
 def _matches(names: pd.Series, pattern: re.Pattern[str]) -> Bools:
-    matches = [pattern.fullmatch(str(name)) is not None for name in names.cat.categories]
-    return np.array([*matches, False], np.bool_)[names.cat.codes.to_numpy()]
+    known = column_of(names)
+    matches = (pattern.fullmatch(name) is not None for name in known.texts.tolist())
+    return np.asarray(known.by_text(np.fromiter(matches, np.bool_, len(known.texts))), np.bool_)
 
 
 @of_window

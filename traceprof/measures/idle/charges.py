@@ -20,7 +20,6 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.states import is_launch
@@ -38,8 +37,9 @@ from traceprof.measures.rows import (
     sums_at,
     unions_by,
 )
-from traceprof.model.grouping import compact, rows_by_value, rows_by_values
+from traceprof.model.grouping import compact, places_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
+from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -50,7 +50,7 @@ LAUNCHING: Final = BY.index("launching")
 OTHER: Final = BY.index("other")
 
 
-def pieces_of_parts(parts: pd.DataFrame, lanes: HostLanes) -> pd.DataFrame:
+def pieces_of_parts(parts: Table, lanes: HostLanes) -> Table:
     """Return what every thread was in during each of the ``parts`` of gaps.
 
     ``parts`` have start_ns, end_ns, process and thread (that launches what ends the gap). Columns:
@@ -81,8 +81,8 @@ def pieces_of_parts(parts: pd.DataFrame, lanes: HostLanes) -> pd.DataFrame:
         )
     names = ("part", "start_ns", "end_ns", "name", "operator", "lane", "is_own")
     columns = map(np.concatenate, zip(*found, strict=True))
-    pieces = pd.DataFrame(dict(zip(names, columns, strict=True)), copy=False)
-    return pieces.assign(doing=lanes.doing[pieces["name"].to_numpy()])
+    pieces = Table(dict(zip(names, columns, strict=True)))
+    return pieces.assign(doing=lanes.doing[pieces["name"]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,20 +122,20 @@ class ChargedPieces(NamedTuple):
     by: npt.NDArray[np.int8]
 
 
-def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> ChargedPieces:
+def chosen_pieces(parts: Table, pieces: Table) -> ChargedPieces:
     """Return what is charged.
 
     It is looked for on an axis on which all parts stand one behind the other (``offset_ns``):
     there the gaps of several devices do not overlap. First what comes first takes its time, the
     next what that left free, and so on.
     """
-    offset = parts["offset_ns"].to_numpy(np.int64)
+    offset = parts["offset_ns"]
     starts, ends = bounds(parts)
     lengths = ends - starts
     columns = ("part", "start_ns", "name", "operator", "is_own")
-    part, begin, name, operator, is_own = (pieces[own].to_numpy() for own in columns)
+    part, begin, name, operator, is_own = (pieces[own] for own in columns)
     first = offset[part] + begin - starts[part]
-    last = first + (pieces["end_ns"].to_numpy(np.int64) - begin)
+    last = first + (pieces["end_ns"] - begin)
     free = Intervals.single(0, int(lengths.sum()))
     found = []
     for layer in _layers(parts, pieces):
@@ -153,9 +153,9 @@ def chosen_pieces(parts: pd.DataFrame, pieces: pd.DataFrame) -> ChargedPieces:
     return ChargedPieces(part, x0 + to_time, x1 + to_time, name, operator, by)
 
 
-def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[Ints]:
+def _layers(parts: Table, pieces: Table) -> Iterator[Ints]:
     """Yield the rows of ``pieces`` that are charged first, then those behind them, and so on."""
-    is_own, doing = pieces["is_own"].to_numpy(np.bool_), pieces["doing"].to_numpy()
+    is_own, doing = pieces["is_own"], pieces["doing"]
     yield np.flatnonzero(is_own & (doing != Doing.WAITS))
     others = np.flatnonzero(~is_own & (doing == Doing.RUNS))
     rank = _ranks(parts, pieces.take(others))
@@ -164,10 +164,10 @@ def _layers(parts: pd.DataFrame, pieces: pd.DataFrame) -> Iterator[Ints]:
     yield np.flatnonzero(is_own & (doing == Doing.WAITS))
 
 
-def _ranks(parts: pd.DataFrame, pieces: pd.DataFrame) -> Ints:
+def _ranks(parts: Table, pieces: Table) -> Ints:
     """Return which thread of its gap each piece is of, by the time that they cover of it."""
-    gap = parts["gap"].to_numpy(np.int64)[pieces["part"].to_numpy()]
-    lane = pieces["lane"].to_numpy(np.int64)
+    gap = parts["gap"].astype(np.int64)[pieces["part"]]
+    lane = pieces["lane"].astype(np.int64)
     n_lanes = int(lane.max(initial=0)) + 1
     pairs, place = np.unique(gap * n_lanes + lane, return_inverse=True)
     covered = sums_at(place, lengths_of(pieces), len(pairs))
@@ -200,8 +200,8 @@ class Charges:
     had open and that do not merely wait: those of several threads overlap.
     """
 
-    times: pd.DataFrame
-    running: pd.DataFrame
+    times: Table
+    running: Table
 
 
 @of_window
@@ -215,33 +215,34 @@ def find_charges(trace: Trace) -> Charges:
 
 
 @of_window
-def charged_by_host(trace: Trace) -> pd.DataFrame:
+def charged_by_host(trace: Trace) -> Table:
     """Return those of `Charges.times` that are the host's, and `NOTHING` for a name without one.
 
     With ``ns``, the length of each.
     """
     times = find_charges(trace).times
-    times = times[times["cause"].isin(OF_HOST)].reset_index(drop=True)
-    named = {own: times[own].cat.rename_categories({"": NOTHING}) for own in ("name", "operator")}
-    return times.assign(**named, ns=times["end_ns"] - times["start_ns"])
+    times = times.take(times["cause"].isin(OF_HOST))
+    texts = np.append(NOTHING, times["name"].texts[1:])
+    named = {own: Names(times[own].codes, texts) for own in ("name", "operator")}
+    return times.assign(**named, ns=lengths_of(times))
 
 
-def time_by_name(rows: pd.DataFrame) -> dict[str, int]:
+def time_by_name(rows: Table) -> dict[str, int]:
     """Return how long each name was open in ``rows`` of `Charges`, the most first.
 
     What several threads have open at once counts once for each device.
     """
-    names = rows["name"].cat.categories
-    device, numbers = pd.factorize(rows["device"].to_numpy(np.int64))
+    names = rows["name"].texts
+    device, numbers = places_of(rows["device"])
     n_names = max(1, len(names))
-    keys = device * n_names + rows["name"].cat.codes.to_numpy(np.int64)
+    keys = device.astype(np.int64) * n_names + rows["name"].codes
     covered = union_lengths(keys, rows["start_ns"], rows["end_ns"], len(numbers) * n_names)
     totals = covered.reshape(-1, n_names).sum(axis=0)
     order = np.argsort(-totals, kind="stable")
-    return {str(names[i]): int(totals[i]) for i in order if totals[i]}
+    return {names[i]: int(totals[i]) for i in order if totals[i]}
 
 
-def _asked_parts(trace: Trace) -> pd.DataFrame:
+def _asked_parts(trace: Trace) -> Table:
     """Return the parts of gaps that are the host's, with the process and thread that ends each.
 
     ``offset_ns`` is where each lies on an axis on which they all stand one behind the other:
@@ -249,11 +250,12 @@ def _asked_parts(trace: Trace) -> pd.DataFrame:
     """
     gaps, parts = find_gaps(trace), find_gap_parts(trace)
     asked = np.isin(parts["cause"], [CAUSES.index(name) for name in OF_HOST])
-    parts = parts[asked].reset_index(drop=True)
-    gap = parts["gap"].to_numpy()
-    process, thread = ints(gaps, "holder", "thread", rows=gap)
+    parts = parts.take(asked)
+    process, thread = ints(gaps, "holder", "thread", rows=parts["gap"])
     lengths = lengths_of(parts)
-    main = pd.Series(process).map(_main_threads(trace)).fillna(ABSENT).to_numpy(np.int64)
+    place, processes = places_of(process)
+    main_of = _main_threads(trace)
+    main = np.array([main_of.get(own, ABSENT) for own in processes], np.int64)[place]
     return parts.assign(
         process=process,
         thread=np.where(thread == ABSENT, main, thread),
@@ -264,63 +266,58 @@ def _asked_parts(trace: Trace) -> pd.DataFrame:
 @fact
 def _main_threads(trace: Trace) -> Mapping[int, int]:
     """Return the thread of each process that launches the most, else that names the most."""
-    calls = trace.api_calls.to_frame()
-    launches = calls[["process", "thread"]][is_launch(calls["name"])]
+    calls = trace.api_calls
+    launches = calls.select("process", "thread").take(is_launch(calls["name"]))
     found: dict[int, int] = {}
-    for table in (calls, trace.host_ops.to_frame(), trace.ranges.to_frame(), launches):
+    for table in (calls, trace.host_ops, trace.ranges, launches):
         lanes = busiest_lanes(rows_by_values(table["process"], table["thread"]))
         found |= {process: thread for process, (_, thread) in lanes.items()}
     return found
 
 
-def _times(
-    trace: Trace, parts: pd.DataFrame, chosen: ChargedPieces, lanes: HostLanes
-) -> pd.DataFrame:
+def _times(trace: Trace, parts: Table, chosen: ChargedPieces, lanes: HostLanes) -> Table:
     """Return the charges of all gaps, those in which no thread holds a device up included."""
     every = find_gap_parts(trace)
-    rest = every[~np.isin(every["cause"], [CAUSES.index(own) for own in OF_HOST])]
-    theirs = (rest[own].to_numpy() for own in ("gap", "start_ns", "end_ns", "cause"))
+    rest = every.take(~np.isin(every["cause"], [CAUSES.index(own) for own in OF_HOST]))
+    theirs = (rest[own] for own in ("gap", "start_ns", "end_ns", "cause"))
     none = np.full(len(rest), -1, np.int8)
     columns = zip(_of_parts(parts, chosen), (*theirs, none, none, none + 1), strict=True)
     whole = tuple(map(np.concatenate, columns))
     order = np.lexsort((whole[1], whole[0]))
-    return _framed(trace, _joined(tuple(column[order] for column in whole)), lanes)
+    return _named(trace, _joined(tuple(column[order] for column in whole)), lanes)
 
 
-def _running(
-    trace: Trace, parts: pd.DataFrame, pieces: pd.DataFrame, lanes: HostLanes
-) -> pd.DataFrame:
-    runs = pieces[(pieces["doing"] == Doing.RUNS).to_numpy()]
+def _running(trace: Trace, parts: Table, pieces: Table, lanes: HostLanes) -> Table:
+    runs = pieces.take(pieces["doing"] == Doing.RUNS)
     columns = ("part", "start_ns", "end_ns", "name", "operator")
-    by = np.where(runs["is_own"].to_numpy(), np.int8(LAUNCHING), np.int8(OTHER))
-    part, starts, ends, name, operator = (runs[own].to_numpy() for own in columns)
+    by = np.where(runs["is_own"], np.int8(LAUNCHING), np.int8(OTHER))
+    part, starts, ends, name, operator = (runs[own] for own in columns)
     chosen = ChargedPieces(part, starts, ends, name, operator, by)
-    return _framed(trace, _of_parts(parts, chosen), lanes)
+    return _named(trace, _of_parts(parts, chosen), lanes)
 
 
-def _of_parts(parts: pd.DataFrame, chosen: ChargedPieces) -> _Columns:
+def _of_parts(parts: Table, chosen: ChargedPieces) -> _Columns:
     """Return the same with the gap and the cause of each part."""
     part, starts, ends, name, operator, by = chosen
-    gap, cause = (parts[own].to_numpy()[part] for own in ("gap", "cause"))
+    gap, cause = (parts[own][part] for own in ("gap", "cause"))
     return gap, starts, ends, cause, name, operator, by
 
 
-def _framed(trace: Trace, columns: _Columns, lanes: HostLanes) -> pd.DataFrame:
+def _named(trace: Trace, columns: _Columns, lanes: HostLanes) -> Table:
     gap, starts, ends, cause, name, operator, by = columns
-    names = pd.Index(["", *lanes.names], dtype=object)
+    names = objects(("", *lanes.names))
     small = np.min_scalar_type(-len(names) - 1)
-    return pd.DataFrame(
+    return Table(
         {
             "gap": compact(gap),
-            "device": find_gaps(trace)["device"].to_numpy()[gap],
+            "device": find_gaps(trace)["device"][gap],
             "start_ns": starts,
             "end_ns": ends,
-            "cause": pd.Categorical.from_codes(cause, pd.Index(CAUSES)),
-            "name": pd.Categorical.from_codes(name.astype(small) + small.type(1), names),
-            "operator": pd.Categorical.from_codes(operator.astype(small) + small.type(1), names),
-            "by": pd.Categorical.from_codes(by, pd.Index(BY)),
-        },
-        copy=False,
+            "cause": Names(cause, CAUSES),
+            "name": Names(name.astype(small) + small.type(1), names),
+            "operator": Names(operator.astype(small) + small.type(1), names),
+            "by": Names(by, BY),
+        }
     )
 
 

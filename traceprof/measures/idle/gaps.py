@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.device.times import device_time, recorded_window, used_devices
 from traceprof.measures.facts import fact, of_window
@@ -33,6 +32,7 @@ from traceprof.measures.rows import (
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals
+from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 
@@ -79,17 +79,12 @@ class Pieces:
     @property
     def process(self) -> Ints:
         """The process of each."""
-        return self._of_either(
-            *(self.trace.table(name).to_frame()["process"] for name in DEVICE_TABLES)
-        )
+        return self._of_either(*(self.trace.table(name)["process"] for name in DEVICE_TABLES))
 
     @property
     def is_shared(self) -> Bools:
         """Whether another device takes part: in communication, in copies between devices."""
-        kernels, copies = (
-            self.trace.kernels.to_frame()["activity"],
-            self.trace.copies.to_frame()["direction"],
-        )
+        kernels, copies = self.trace.kernels["activity"], self.trace.copies["direction"]
         return self._of_either(kernels == Activity.COMMUNICATION.value, copies == "p2p")
 
     @property
@@ -97,26 +92,18 @@ class Pieces:
         """What launched each."""
         of_tables = [launches_of(self.trace, name) for name in DEVICE_TABLES]
         call = self._of_either(*(launches.call for launches in of_tables))
-        return Launches(call, self.process, self.trace.api_calls.to_frame())
+        return Launches(call, self.process, self.trace.api_calls)
 
     @property
-    def names(self) -> pd.Categorical:
+    def names(self) -> Names:
         """The name of each kernel, the direction of each copy; "" where there is no row."""
-        names, directions = (
-            self.trace.kernels.to_frame()["name"].cat,
-            self.trace.copies.to_frame()["direction"].cat,
-        )
-        labels = [*map(str, names.categories), *map(str, directions.categories), ""]
-        places, distinct = pd.factorize(np.array(labels, object))
-        codes = self._of_either(
-            names.codes, directions.codes.to_numpy(np.int64) + len(names.categories)
-        )
-        codes = np.where(self.rows >= 0, places[codes], places[-1])
-        return pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object))
+        names, directions = self.trace.kernels["name"], self.trace.copies["direction"]
+        texts = [*names.texts.tolist(), *directions.texts.tolist(), ""]
+        codes = self._of_either(names.codes, directions.codes.astype(np.int64) + len(names.texts))
+        return Names.coded(texts, np.where(self.rows >= 0, codes, len(texts) - 1))
 
-    def _of_either(self, of_kernels: Any, of_copies: Any) -> Array:
+    def _of_either(self, kernels: Array, copies: Array) -> Array:
         """Return the values of the rows, of columns of both tables."""
-        kernels, copies = np.asarray(of_kernels), np.asarray(of_copies)
         if not len(kernels):
             kernels = np.zeros(1, copies.dtype)  # for what is below 0
             return np.concatenate((kernels, copies))[np.maximum(self.rows + 1, 0)]
@@ -129,7 +116,7 @@ class Pieces:
 @fact
 def work_of_devices(trace: Trace) -> Mapping[int, DeviceWork]:
     """Return the work of each device in the whole recording."""
-    tables = [trace.table(name).to_frame() for name in DEVICE_TABLES]
+    tables = [trace.table(name) for name in DEVICE_TABLES]
     starts, ends = (
         np.concatenate([table[name] for table in tables]) for name in ("start_ns", "end_ns")
     )
@@ -183,7 +170,7 @@ _BEFORE_THAT: Final = ("profiler", "data", "synchronising")
 _PARTS: Final = ("gap", "start_ns", "end_ns", "cause")
 
 
-def find_gaps(trace: Trace) -> pd.DataFrame:
+def find_gaps(trace: Trace) -> Table:
     """Return every gap of every used device inside the window, sorted by device and start.
 
     Columns: device, start_ns, end_ns, process (of the next work, -1 at the end), holder
@@ -194,7 +181,7 @@ def find_gaps(trace: Trace) -> pd.DataFrame:
     return _gaps_and_parts(trace)[0]
 
 
-def find_gap_parts(trace: Trace) -> pd.DataFrame:
+def find_gap_parts(trace: Trace) -> Table:
     """Return when, in each of the gaps of `find_gaps`, each cause holds: the parts fill the gap.
 
     Columns: gap (its row), start_ns, end_ns, cause (place in `CAUSES`); sorted by gap and start.
@@ -202,38 +189,38 @@ def find_gap_parts(trace: Trace) -> pd.DataFrame:
     return _gaps_and_parts(trace)[1]
 
 
-def times_in_gaps(n_gaps: int, parts: pd.DataFrame, *causes: int) -> Ints:
+def times_in_gaps(n_gaps: int, parts: Table, *causes: int) -> Ints:
     """Return how many ns of each of the gaps those ``parts`` take that have one of ``causes``.
 
     Parts are as `find_gap_parts` returns them, causes places in the names of theirs.
     """
-    chosen = parts.take(np.flatnonzero(np.isin(parts["cause"].to_numpy(), causes)))
-    return sums_at(chosen["gap"].to_numpy(), lengths_of(chosen), n_gaps)
+    chosen = parts.take(np.flatnonzero(np.isin(parts["cause"], causes)))
+    return sums_at(chosen["gap"], lengths_of(chosen), n_gaps)
 
 
 def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
     """Return how many ns of each of ``gaps`` (rows of `find_gaps`) each of `CAUSES` takes."""
     parts = find_gap_parts(trace)
-    parts = parts[np.isin(parts["gap"], gaps)]
+    parts = parts.take(np.isin(parts["gap"], gaps))
     order = np.argsort(gaps)
-    place = order[np.searchsorted(gaps[order], parts["gap"].to_numpy())]
+    place = order[np.searchsorted(gaps[order], parts["gap"])]
     found = np.zeros((len(gaps), len(CAUSES)), np.int64)
-    np.add.at(found, (place, parts["cause"].to_numpy()), parts["end_ns"] - parts["start_ns"])
+    np.add.at(found, (place, parts["cause"]), parts["end_ns"] - parts["start_ns"])
     return found
 
 
 @of_window
-def _gaps_and_parts(trace: Trace) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _gaps_and_parts(trace: Trace) -> tuple[Table, Table]:
     gaps, launches = _bounded_gaps(trace)
     found = [*_parts_of_known(trace, gaps, launches), *_parts_of_others(gaps, launches)]
     gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))
     del found
     # Parts of a gap, and gaps of a device, follow one another.
     order = np.argsort(starts, kind="stable")
-    place = compact(np.cumsum(are_first(gaps["device"].to_numpy())))  # of devices as they come
+    place = compact(np.cumsum(are_first(gaps["device"])))  # of devices as they come
     order = order[np.argsort(place[gap[order]], kind="stable")]
     columns = (column[order] for column in (gap, starts, ends, cause))
-    parts = pd.DataFrame(dict(zip(_PARTS, columns, strict=True)), copy=False)
+    parts = Table(dict(zip(_PARTS, columns, strict=True)))
     return gaps, parts
 
 
@@ -247,7 +234,7 @@ class _Ends:
     is_edge: Bools
 
 
-def _bounded_gaps(trace: Trace) -> tuple[pd.DataFrame, _Ends]:
+def _bounded_gaps(trace: Trace) -> tuple[Table, _Ends]:
     """Return the gaps, and what ends each, but not what they wait for."""
     work = work_of_devices(trace)
     found = [_gaps_of(trace, device, work[device]) for device in used_devices(trace)]
@@ -268,7 +255,7 @@ def _bounded_gaps(trace: Trace) -> tuple[pd.DataFrame, _Ends]:
         "after": after.names,
     }
     shared = (is_any & after.is_shared) | ((last >= 0) & before.is_shared)
-    return pd.DataFrame(gaps, copy=False), _Ends(launches, linked, shared, edge == ends - starts)
+    return Table(gaps), _Ends(launches, linked, shared, edge == ends - starts)
 
 
 def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
@@ -292,7 +279,7 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
     )
 
 
-def _parts_of_others(gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
+def _parts_of_others(gaps: Table, following: _Ends) -> Iterator[_Parts]:
     """Yield the gaps that have one cause alone: edges, and those before work without a launch."""
     edge, linked = following.is_edge, following.is_linked
     starts, ends = bounds(gaps)
@@ -301,7 +288,7 @@ def _parts_of_others(gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
         yield _of_cause(own, starts[own], ends[own], CAUSES.index(cause))
 
 
-def _parts_of_known(trace: Trace, gaps: pd.DataFrame, following: _Ends) -> Iterator[_Parts]:
+def _parts_of_known(trace: Trace, gaps: Table, following: _Ends) -> Iterator[_Parts]:
     """Yield the parts of the gaps whose launch is known."""
     rows = np.flatnonzero(following.is_linked & ~following.is_edge)
     starts, ends, process = ints(gaps, "start_ns", "end_ns", "process", rows=rows)

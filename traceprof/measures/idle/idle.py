@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.times import devices_of_processes, recorded_window, used_devices
@@ -21,17 +22,18 @@ from traceprof.measures.rows import (
     Floats,
     Ints,
     Texts,
+    are_first,
     grouped,
-    in_order,
     ints,
     lengths_of,
     rows_by,
     span_at,
 )
 from traceprof.measures.steps.find import find_steps
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, Unit, derived, key
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _EDGES_NS: Final = (0, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
@@ -110,12 +112,12 @@ def measure_idle(trace: Trace) -> Result:
     return Result(
         "idle",
         IDLE_SPEC,
-        tables={name: IDLE_SPEC.table(name).frame(table) for name, table in tables.items()},
+        tables={name: IDLE_SPEC.table(name).of_rows(table) for name, table in tables.items()},
         scalars={"window_ns": trace.span.duration_ns},
     )
 
 
-def _by_cause(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+def _by_cause(trace: Trace, gaps: Table) -> Table:
     """Return a row per device and cause that some gap of it has."""
     parts, rows_of = find_gap_parts(trace), rows_by_value(gaps["device"])
     numbers = np.array(list(rows_of), np.int64)
@@ -129,7 +131,7 @@ def _by_cause(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     for number, rows in enumerate(rows_of.values()):
         gap_count[number] = np.bincount(largest[rows], minlength=len(CAUSES))
     devices, places = np.nonzero(total_ns)
-    return pd.DataFrame(
+    return Table(
         {
             "device": numbers[devices],
             "cause": np.array(CAUSES, object)[places],
@@ -139,42 +141,43 @@ def _by_cause(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _by_device(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+def _by_device(trace: Trace, gaps: Table) -> Table:
     """Return how long each device that worked was recorded, and idle."""
-    devices = [*used_devices(trace)]
-    idle = (gaps["end_ns"] - gaps["start_ns"]).groupby(gaps["device"]).sum()
-    return pd.DataFrame(
+    devices, lengths = [*used_devices(trace)], lengths_of(gaps)
+    idle_ns = {device: lengths[rows].sum() for device, rows in rows_by(gaps, "device").items()}
+    recorded_ns = [recorded_window(trace, device).duration_ns for device in devices]
+    return Table(
         {
             "device": np.array(devices, np.int64),
-            "recorded_ns": [recorded_window(trace, own).duration_ns for own in devices],
-            "idle_ns": idle.reindex(devices, fill_value=0).to_numpy(np.int64),
-        }
-    ).astype(np.int64)
-
-
-def _by_name(charged: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per device, cause, name and thread."""
-    keys = ["device", "cause", "operator", "name", "by"]
-    once = charged.groupby(["gap", *keys], observed=True, sort=False)["ns"].sum().reset_index()
-    sums = once.groupby(keys, observed=True, sort=False)["ns"].agg(["sum", "size"]).reset_index()
-    return pd.DataFrame(
-        {
-            "device": sums["device"].to_numpy(np.int64),
-            **{name: sums[name].astype(object).to_numpy() for name in keys[1:4]},
-            "thread": sums["by"].astype(object).to_numpy(),
-            "total_ns": sums["sum"].to_numpy(np.int64),
-            "gap_count": sums["size"].to_numpy(np.int64),
+            "recorded_ns": np.array(recorded_ns, np.int64),
+            "idle_ns": np.array([idle_ns.get(device, 0) for device in devices], np.int64),
         }
     )
 
 
-def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
+def _by_name(charged: Table) -> Table:
+    """Return a row per device, cause, name and thread."""
+    names = ("device", "cause", "operator", "name", "by")
+    groups, keys = grouped({name: charged[name] for name in names})
+    # The rows are in the order of gaps.
+    number = groups.number[groups.order]
+    opens = are_first(number, charged["gap"][groups.order])
+    return Table(
+        {
+            **keys,
+            "total_ns": groups.reduced(np.add, charged["ns"]),
+            "gap_count": np.bincount(number[opens], minlength=len(groups.keys)),
+        }
+    ).renamed(by="thread")
+
+
+def _histogram(gaps: Table) -> Table:
     lengths = lengths_of(gaps)
     length = np.searchsorted(_EDGES_NS, lengths, side="right") - 1
     edges = np.array([*_EDGES_NS, np.iinfo(np.int64).max])
     groups, keys = grouped({"device": gaps["device"], "length": length})
     place = keys["length"]
-    return pd.DataFrame(
+    return Table(
         {
             "device": keys["device"],
             "from_ns": edges[place],
@@ -185,15 +188,15 @@ def _histogram(gaps: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _host_bound_steps(trace: Trace, gaps: pd.DataFrame) -> pd.DataFrame:
+def _host_bound_steps(trace: Trace, gaps: Table) -> Table:
     known = find_steps(trace)
-    steps = known.table.to_frame()
+    steps = known.table
     ratio = _waited_for_host(trace, steps, gaps) / np.maximum(known.durations_ns, 1)
-    found = steps[["process", "step"]].assign(idle_ratio=ratio)
-    return found.loc[np.flatnonzero(ratio > _HOST_BOUND)].reset_index(drop=True)
+    found = steps.select("process", "step").assign(idle_ratio=ratio)
+    return found.take(ratio > _HOST_BOUND)
 
 
-def _waited_for_host(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> Floats:
+def _waited_for_host(trace: Trace, steps: Table, gaps: Table) -> Floats:
     """Return the ns that devices waited for the host in each step, the mean over its devices.
 
     A gap counts for the step in which it ends.
@@ -201,7 +204,7 @@ def _waited_for_host(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> F
     waited = np.zeros(len(steps))
     causes = [CAUSES.index(cause) for cause in _HOST_CAUSES]
     lost = times_in_gaps(len(gaps), find_gap_parts(trace), *causes).astype(np.float64)
-    closed = gaps["end_ns"].to_numpy(np.int64)
+    closed = gaps["end_ns"]
     gaps_of = rows_by_value(gaps["device"])
     devices_of = devices_of_processes(trace)
     starts, ends = ints(steps, "device_start_ns", "device_end_ns")
@@ -215,48 +218,49 @@ def _waited_for_host(trace: Trace, steps: pd.DataFrame, gaps: pd.DataFrame) -> F
 
 
 def _finish(result: Result) -> Result:
-    table, devices = result.to_frame(), result.to_frame("devices")
-    recorded_ns = devices.set_index("device")["recorded_ns"]
-    idle_ns = table.groupby("device")["total_ns"].transform("sum")
+    table, devices, names = (result.tables[name] for name in ("causes", "devices", "names"))
+    lengths = (devices[name].tolist() for name in ("device", "recorded_ns"))
+    recorded_ns = dict(zip(*lengths, strict=True))
+    of_device = groups_of(table["device"])
+    idle_ns = of_device.reduced(np.add, table["total_ns"])[of_device.number]
     table = table.assign(
-        share_ratio=_shares(table["total_ns"], table["device"], recorded_ns),
+        share_ratio=_shares(table, "total_ns", recorded_ns),
         idle_ratio=table["total_ns"] / idle_ns,
+        place=[CAUSES.index(cause) for cause in table["cause"].tolist()],
     )
-    table = table.assign(place=table["cause"].map({name: i for i, name in enumerate(CAUSES)}))
-    table = in_order(table, "-total_ns", "device", "place")
-    names = result.to_frame("names")
-    shares = _shares(names["total_ns"], names["device"], recorded_ns)
-    order = ("-total_ns", "device", "cause", "name", "operator", "thread")
-    names = in_order(names.assign(share_ratio=shares), *order)
-    shares = _shares(devices["idle_ns"], devices["device"], recorded_ns)
-    result = result.with_table(table).with_table(names, "names")
-    result = result.with_table(devices.assign(share_ratio=shares), "devices")
-    return result.with_notes(*_notes(result.to_frame("host_bound_steps")), *_named(names))
+    names = names.assign(share_ratio=_shares(names, "total_ns", recorded_ns))
+    names = names.in_order("-total_ns", "device", "cause", "name", "operator", "thread")
+    devices = devices.assign(share_ratio=_shares(devices, "idle_ns", recorded_ns))
+    result = result.with_table(table.in_order("-total_ns", "device", "place"))
+    result = result.with_table(names, "names").with_table(devices, "devices")
+    return result.with_notes(*_notes(result.tables["host_bound_steps"]), *_named(names))
 
 
-def _shares(ns: pd.Series, device: pd.Series, recorded_ns: pd.Series) -> Floats:
+def _shares(table: Table, column: str, recorded_ns: Mapping[int, int]) -> Floats:
     """Return times of devices as shares of how long each was recorded; NaN where it was not."""
-    of = device.map(recorded_ns).to_numpy(np.float64)
-    return ns.to_numpy(np.float64) / np.where(of > 0, of, np.nan)
+    of = np.array([recorded_ns.get(own) or np.nan for own in table["device"].tolist()], np.float64)
+    return np.asarray(table[column] / of, np.float64)
 
 
-def _named(names: pd.DataFrame) -> list[Note]:
+def _named(names: Table) -> list[Note]:
     """Return what the host was in for the longest while devices were idle, all together."""
-    sums = names.groupby("operator", sort=True)["total_ns"].sum()
-    ranked = sums.sort_values(ascending=False, kind="stable").head(_NAMED)
-    if ranked.empty:
+    sums = Counter[str]()
+    for name, ns in zip(names["operator"].tolist(), names["total_ns"].tolist(), strict=True):
+        sums[name] += ns
+    ranked = sorted(sums.items(), key=lambda own: (-own[1], own[0]))[:_NAMED]
+    if not ranked:
         return []
     values: dict[str, object] = {}
-    for i, (name, ns) in enumerate(ranked.items()):
-        values |= {f"name{i}": str(name), f"ns{i}": int(ns)}
+    for i, (name, ns) in enumerate(ranked):
+        values |= {f"name{i}": name, f"ns{i}": ns}
     listed = ", ".join(f"{{name{i}}} {{ns{i}:ns}}" for i in range(len(ranked)))
     return [Note(f"while devices were idle the host was in: {listed}", values)]
 
 
-def _notes(steps: pd.DataFrame) -> list[Note]:
+def _notes(steps: Table) -> list[Note]:
     if steps.empty:
         return []
-    numbers = steps["step"].unique()
+    numbers = list(dict.fromkeys(steps["step"].tolist()))
     note = Note.of(
         "{n:count} step(s) are host-bound (devices wait for the host more than {limit:ratio} of "
         "the time): {steps}{more}",
@@ -308,27 +312,27 @@ def measure_gaps(trace: Trace) -> Result:
     return Result(
         "gaps",
         GAPS_SPEC,
-        tables={"gaps": GAPS_SPEC.tables[0].frame(_described(trace, gaps, longest))},
+        tables={"gaps": GAPS_SPEC.tables[0].of_rows(_described(trace, gaps, longest))},
         scalars={"gaps_count": len(gaps)},
     )
 
 
-def _described(trace: Trace, every: pd.DataFrame, rows: Ints) -> pd.DataFrame:
+def _described(trace: Trace, every: Table, rows: Ints) -> Table:
     gaps = every.take(rows)
-    starts, lengths = gaps["start_ns"].to_numpy(np.int64), lengths_of(gaps)
+    starts, lengths = gaps["start_ns"], lengths_of(gaps)
     causes = causes_of_gaps(trace, rows)
     charged, charged_ns = _most(charged_by_host(trace), rows)
     running = find_charges(trace).running
-    beside, beside_ns = _most(running[running["by"] == "other"], rows)
-    return pd.DataFrame(
+    beside, beside_ns = _most(running.take(running["by"] == "other"), rows)
+    return Table(
         {
-            "device": gaps["device"].to_numpy(),
+            "device": gaps["device"],
             "at_ns": starts - trace.whole.span.start_ns,
             "duration_ns": lengths,
             "cause": np.array(CAUSES, object)[causes.argmax(axis=1)],
             "cause_ratio": causes.max(axis=1, initial=0) / np.maximum(lengths, 1),
-            "before": gaps["before"].to_numpy(object),
-            "after": gaps["after"].to_numpy(object),
+            "before": gaps["before"].plain(),
+            "after": gaps["after"].plain(),
             "host_name": charged,
             "host_ratio": charged_ns / np.maximum(lengths, 1),
             "meanwhile": beside,
@@ -337,13 +341,13 @@ def _described(trace: Trace, every: pd.DataFrame, rows: Ints) -> pd.DataFrame:
     )
 
 
-def _most(times: pd.DataFrame, gaps: Ints) -> tuple[Texts, Ints]:
+def _most(times: Table, gaps: Ints) -> tuple[Texts, Ints]:
     """Return the name that has the most of ``times`` in each of ``gaps``, and how much."""
-    names = times["name"].cat
-    n_names = max(1, len(names.categories))
-    gap = times["gap"].to_numpy(np.int64)
+    names = times["name"]
+    n_names = max(1, len(names.texts))
+    gap = times["gap"].astype(np.int64)
     kept = np.flatnonzero(np.isin(gap, gaps))
-    own, code = gap[kept], names.codes.to_numpy(np.int64)[kept]
+    own, code = gap[kept], names.codes[kept]
     pairs, place = np.unique(own * n_names + code, return_inverse=True)
     starts, ends = ints(times, "start_ns", "end_ns", rows=kept)
     covered = union_lengths(place, starts, ends, len(pairs))
@@ -352,13 +356,13 @@ def _most(times: pd.DataFrame, gaps: Ints) -> tuple[Texts, Ints]:
     text, most_ns = np.full(len(gaps), "", object), np.zeros(len(gaps), np.int64)
     where = np.argsort(gaps)
     row = where[np.searchsorted(gaps[where], pairs[order] // n_names)]
-    text[row] = np.append(names.categories.to_numpy(object), "")[pairs[order] % n_names]
+    text[row] = np.append(names.texts, "")[pairs[order] % n_names]
     most_ns[row] = covered[order]
     return text, most_ns
 
 
 def _finish_gaps(result: Result) -> Result:
-    table = in_order(result.to_frame(), "-duration_ns", "device", "at_ns")
+    table = result.table.in_order("-duration_ns", "device", "at_ns")
     result = result.with_table(table.head(_MOST))
     n = int(result.scalars["gaps_count"])
     note = Note.of("the {most:count} longest of {n:count} gaps", most=_MOST, n=n)

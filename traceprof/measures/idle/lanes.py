@@ -15,13 +15,13 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, Texts, ints
 from traceprof.model import grouping
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
+from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import are_matched, common_categories
 
@@ -84,44 +84,37 @@ def lanes_within(trace: Trace, times: Mapping[int, Intervals]) -> HostLanes:
     asked = {process: time for process, time in times.items() if len(time)}
     found = [_rows_within(trace, table, asked) for table in _TABLES]
     names, codes = _named(trace, found)
-    rows = pd.concat(found, ignore_index=True).assign(name=codes)
-    return HostLanes(tuple(_lanes_of(rows)), tuple(map(str, names)), _doings(names))
+    rows = Table.stacked(found).assign(name=codes)
+    return HostLanes(tuple(_lanes_of(rows)), tuple(names.tolist()), _doings(names))
 
 
-def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> pd.DataFrame:
+def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> Table:
     """Return process, thread, start, end and code of the name of the rows in the times asked.
 
     Their times are not cut by the window: what began first is around the others there, too.
     """
-    table, rows = trace.whole.table(name).to_frame(), trace.rows_in_whole(name)
-    columns = {
-        column: table[column].to_numpy(np.int64)[rows]
-        for column in ("process", "thread", "start_ns", "end_ns")
-    }
-    starts, ends, process = columns["start_ns"], columns["end_ns"], columns["process"]
+    table = trace.whole.table(name)
+    columns = table.select("process", "thread", "start_ns", "end_ns", "name")
+    within = columns.take(trace.rows_in_whole(name))
+    starts, ends, process = ints(within, "start_ns", "end_ns", "process")
     kept = np.zeros(len(starts), np.bool_)
     for owner, time in asked.items():
         place = np.searchsorted(time.ends, starts, side="right")
         opens = np.append(time.starts, np.iinfo(np.int64).max)[place]
         kept |= (opens < ends) & (starts < ends) & (process == owner)
-    chosen = np.flatnonzero(kept)
-    codes = table["name"].cat.codes.to_numpy()[rows][chosen].astype(np.int64)
-    taken = {column: values[chosen] for column, values in columns.items()}
-    categories = table["name"].cat.categories
-    named = are_matched(categories, _OPERATOR) if name == "ranges" else name == "host_ops"
-    operators = named & ~are_matched(categories, _NO_OPERATOR)
-    is_operator = np.append(operators, False)[codes]
-    return pd.DataFrame(taken | {"name": codes, "is_operator": is_operator})
+    taken, texts = within.take(kept), table["name"].texts
+    named = are_matched(texts, _OPERATOR) if name == "ranges" else name == "host_ops"
+    is_operator = taken["name"].by_text(named & ~are_matched(texts, _NO_OPERATOR))
+    codes = taken["name"].codes.astype(np.int64)
+    return taken.assign(name=codes, is_operator=is_operator)
 
 
-def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[Texts, Ints]:
+def _named(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
     """Return the distinct names of the rows ``found``, and the place among them of each row."""
     texts, places, n_before = [], [], 0
     for table, rows in zip(_TABLES, found, strict=True):
-        distinct, place = np.unique(rows["name"].to_numpy(np.int64), return_inverse=True)
-        categories = trace.whole.table(table).to_frame()["name"].cat.categories
-        # Rows without a name have the code -1; "" stands for nothing at all.
-        known = np.append(categories.to_numpy(object), "")[distinct]
+        distinct, place = np.unique(rows["name"], return_inverse=True)
+        known = trace.whole.table(table)["name"].texts[distinct]
         texts.append(np.where(known == "", _UNNAMED, known))
         places.append(place + n_before)
         n_before += len(distinct)
@@ -130,8 +123,7 @@ def _named(trace: Trace, found: list[pd.DataFrame]) -> tuple[Texts, Ints]:
 
 
 def _doings(names: Texts) -> npt.NDArray[np.int8]:
-    column = pd.Series(pd.Categorical(names, categories=pd.unique(names)))
-    waits = is_synchronisation(column) | _are(names, _OS_WAITS)
+    waits = is_synchronisation(Names(np.arange(len(names)), names)) | _are(names, _OS_WAITS)
     sleeps = _are(names, _OS_SLEEPS)
     return np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)).astype(np.int8)
 
@@ -140,11 +132,11 @@ def _are(names: Texts, pattern: re.Pattern[str]) -> Bools:
     return np.array([pattern.fullmatch(str(name)) is not None for name in names], np.bool_)
 
 
-def _lanes_of(rows: pd.DataFrame) -> Iterator[HostLane]:
+def _lanes_of(rows: Table) -> Iterator[HostLane]:
     process, thread, starts, ends, name = ints(
         rows, "process", "thread", "start_ns", "end_ns", "name"
     )
-    is_operator = rows["is_operator"].to_numpy(np.bool_)
+    is_operator = rows["is_operator"]
     for (number, of), own in rows_by_values(process, thread).items():
         mine = own[np.lexsort((-ends[own], starts[own]))]
         first, last, owner = innermost_pieces(starts[mine], ends[mine])

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.device.times import device_times, used_devices
 from traceprof.measures.facts import of_window
@@ -21,6 +20,7 @@ from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 DRAINED: Final = "drained"
@@ -52,7 +52,7 @@ def idle_times(ranks: Ranks) -> Mapping[str, _Times]:
 
 
 def times_of_causes(
-    ranks: Ranks, parts_of: Callable[[Trace], pd.DataFrame], names: Sequence[str]
+    ranks: Ranks, parts_of: Callable[[Trace], Table], names: Sequence[str]
 ) -> dict[str, dict[int, Intervals]]:
     """Return when each device was idle for each of ``names``, the causes of ``parts_of`` a rank.
 
@@ -66,26 +66,26 @@ def times_of_causes(
 
 
 def _times_of_one(
-    part: Trace, parts_of: Callable[[Trace], pd.DataFrame], names: Sequence[str]
+    part: Trace, parts_of: Callable[[Trace], Table], names: Sequence[str]
 ) -> dict[str, dict[int, Intervals]]:
     found: dict[str, dict[int, Intervals]] = {name: {} for name in names}
-    parts, device = parts_of(part), find_gaps(part)["device"].to_numpy()
+    parts, device = parts_of(part), find_gaps(part)["device"]
     starts, ends = bounds(parts)
     for number in rows_by_value(device):
         for times in found.values():
             times[number] = Intervals.empty()
-    owner = device[parts["gap"].to_numpy()]
+    owner = device[parts["gap"]]
     for (number, cause), rows in rows_by_values(owner, parts["cause"]).items():
         found[names[cause]][number] = Intervals.union_of(starts[rows], ends[rows])
     return found
 
 
 @of_window
-def _parts(part: Trace) -> pd.DataFrame:
+def _parts(part: Trace) -> Table:
     """Return `find_gap_parts`, with what is drained by a wait as a cause of its own."""
     parts = find_gap_parts(part)
     busy = np.isin(parts["cause"], [CAUSES.index(name) for name in _AFTER_A_WAIT])
-    gap = parts["gap"].to_numpy()
+    gap = parts["gap"]
     starts, ends = bounds(parts)
     lengths = np.where(busy, ends - starts, 0)
     so_far = np.cumsum(lengths) - lengths
@@ -98,13 +98,13 @@ def _parts(part: Trace) -> pd.DataFrame:
     is_cut = (drained > 0) & (drained < lengths)
     rows = np.repeat(np.arange(len(parts)), 1 + is_cut)
     head = np.flatnonzero(is_cut) + np.arange(int(is_cut.sum()))
-    starts, ends, cause = starts[rows], ends[rows], parts["cause"].to_numpy()[rows]
+    starts, ends, cause = starts[rows], ends[rows], parts["cause"][rows]
     cause[drained[rows] > 0] = len(CAUSES)
-    cause[head + 1] = parts["cause"].to_numpy()[is_cut]
+    cause[head + 1] = parts["cause"][is_cut]
     ends[head] = starts[head] + drained[is_cut]
     starts[head + 1] = ends[head]
     columns = {"gap": gap[rows], "start_ns": starts, "end_ns": ends, "cause": cause}
-    return pd.DataFrame(columns, copy=False)
+    return Table(columns)
 
 
 def _wait_before(part: Trace) -> Ints:
@@ -116,7 +116,7 @@ def _wait_before(part: Trace) -> Ints:
         state = states.get(process)
         if state is None or not len(state.synchronising):
             continue
-        time, at = state.synchronising, gaps["start_ns"].to_numpy(np.int64)[rows]
+        time, at = state.synchronising, gaps["start_ns"][rows]
         place = np.searchsorted(time.starts, at, side="right") - 1
         inside = (place >= 0) & (time.ends[place] >= at)
         waited[rows] = np.where(inside, at - time.starts[place], 0)

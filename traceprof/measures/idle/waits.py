@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import summarise
@@ -21,13 +19,13 @@ from traceprof.measures.rows import (
     Ints,
     are_first,
     bounds,
-    in_order,
     ints,
     overlaps,
     sums_at,
 )
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import plain_name
@@ -42,19 +40,15 @@ _SMALL_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waits:
-    """The calls of the whole recording that wait: their rows, patterns and ranges.
-
-    ``pattern`` is the place in `PATTERNS`, ``label`` that in ``labels`` (names of ranges).
-    """
+    """The calls of the whole recording that wait: their rows, `PATTERNS` and names of ranges."""
 
     rows: Ints
-    pattern: npt.NDArray[np.int8]
-    label: Ints
-    labels: pd.Index
+    pattern: Names
+    label: Names
 
 
 @of_window
-def find_waits(trace: Trace) -> pd.DataFrame:
+def find_waits(trace: Trace) -> Table:
     """Return the API calls of the window that wait for a device.
 
     The columns of ``api_calls``, and pattern (one of `PATTERNS`) and host_range (the innermost
@@ -62,50 +56,40 @@ def find_waits(trace: Trace) -> pd.DataFrame:
     call that the window cuts they are those of the whole call.
     """
     waits = _waits_of_whole(trace)
-    asked = np.arange(len(trace.whole.api_calls.to_frame()))[trace.rows_in_whole("api_calls")]
+    asked = np.arange(len(trace.whole.api_calls))[trace.rows_in_whole("api_calls")]
     own = np.flatnonzero(np.isin(asked, waits.rows))
     place = np.searchsorted(waits.rows, asked[own])
-    found = trace.api_calls.to_frame().take(own).reset_index(drop=True)
-    return found.assign(
-        pattern=pd.Categorical.from_codes(waits.pattern[place], pd.Index(PATTERNS, dtype=object)),
-        host_range=pd.Categorical.from_codes(waits.label[place], waits.labels),
-    )
+    found = trace.api_calls.take(own)
+    return found.assign(pattern=waits.pattern[place], host_range=waits.label[place])
 
 
 @fact
 def _waits_of_whole(trace: Trace) -> _Waits:
-    calls = trace.api_calls.to_frame()
+    calls = trace.api_calls
     copies = is_blocking_copy(calls["name"])
     rows = np.flatnonzero(copies | is_synchronisation(calls["name"]))
     pattern = np.where(copies[rows], PATTERNS.index("blocking copy"), 0)
     reads = _reads_a_value(trace, rows, copies[rows])
-    label, labels = _labels(trace, rows)
-    return _Waits(
-        rows=rows,
-        pattern=np.where(reads, PATTERNS.index(READS_A_VALUE), pattern).astype(np.int8),
-        label=label,
-        labels=labels,
-    )
+    pattern = np.where(reads, PATTERNS.index(READS_A_VALUE), pattern)
+    return _Waits(rows, Names(pattern.astype(np.int8), PATTERNS), _labels(trace, rows))
 
 
-def _labels(trace: Trace, waits: Ints) -> tuple[Ints, pd.Index]:
+def _labels(trace: Trace, waits: Ints) -> Names:
     """Return the plain name of the innermost range around each of the calls ``waits``."""
-    calls, ranges = trace.api_calls.to_frame(), trace.ranges.to_frame()
+    ranges = trace.ranges
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
-    lanes = ranges[["process", "thread", "start_ns", "end_ns"]].take(nested)
-    at = ints(calls, "process", "thread", "start_ns", rows=waits)
-    inner = innermost(lanes.reset_index(drop=True), *at)
-    names = ranges["name"].cat
-    codes = np.append(names.codes.to_numpy(np.int64)[nested], -1)[inner]
+    at = ints(trace.api_calls, "process", "thread", "start_ns", rows=waits)
+    lanes = ranges.select("process", "thread", "start_ns", "end_ns").take(nested)
+    names = ranges["name"]
+    codes = np.append(names.codes[nested].astype(np.int64), -1)[innermost(lanes, *at)]
     distinct, place = np.unique(codes, return_inverse=True)
-    plain = [plain_name(str(names.categories[code])) if code >= 0 else "" for code in distinct]
-    label, labels = pd.factorize(np.array(plain, object))
-    return np.asarray(label, np.int64)[place], pd.Index(labels, dtype=object)
+    plain = [plain_name(names.texts[code]) if code >= 0 else "" for code in distinct]
+    return Names.coded(plain, place)
 
 
 def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:
     """Return which waits come right after, or are, a copy of a few bytes to the host."""
-    calls = trace.api_calls.to_frame()
+    calls = trace.api_calls
     small = _makes_a_small_copy(trace)
     if not small.any() or not len(waits):
         return np.zeros(len(waits), np.bool_)
@@ -125,15 +109,14 @@ def _reads_a_value(trace: Trace, waits: Ints, is_copy: Bools) -> Bools:
 
 def _makes_a_small_copy(trace: Trace) -> Bools:
     """Return which API calls made a copy of a few bytes to the host."""
-    copies, calls = trace.copies.to_frame(), trace.api_calls.to_frame()
-    n_bytes, number = copies["n_bytes"].to_numpy(), copies["correlation"].to_numpy(np.int64)
-    small = (copies["direction"] == "d2h").to_numpy() & (n_bytes >= 1) & (n_bytes <= _SMALL_BYTES)
+    copies, calls = trace.copies, trace.api_calls
+    n_bytes, number = copies["n_bytes"], copies["correlation"]
+    small = (copies["direction"] == "d2h") & (n_bytes >= 1) & (n_bytes <= _SMALL_BYTES)
     small &= number != ABSENT
-    owner, process = copies["process"].to_numpy(np.int64), calls["process"].to_numpy(np.int64)
     found = np.zeros(len(calls), np.bool_)
-    for own in pd.unique(owner[small]).tolist():
-        mine = calls["correlation"].isin(number[small & (owner == own)]).to_numpy()
-        found |= mine & (process == own)
+    for own in np.unique(copies["process"][small]).tolist():
+        mine = np.isin(calls["correlation"], number[small & (copies["process"] == own)])
+        found |= mine & (calls["process"] == own)
     return found
 
 
@@ -147,10 +130,10 @@ def idle_in_waits(trace: Trace) -> Ints:
     waits = find_waits(trace)
     found = np.zeros(len(waits), np.int64)
     parts = find_gap_parts(trace)
-    parts = parts[(parts["cause"] == CAUSES.index("synchronising")).to_numpy()]
-    owner = find_gaps(trace)["process"].to_numpy(np.int64)[parts["gap"].to_numpy()]
+    parts = parts.take(parts["cause"] == CAUSES.index("synchronising"))
+    owner = find_gaps(trace)["process"][parts["gap"]].astype(np.int64)
     starts, ends = bounds(parts)
-    calls = trace.api_calls.to_frame()
+    calls = trace.api_calls
     every = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])
     counting = np.flatnonzero(hold_devices_up(calls)[every])  # of threads that launch work
     begin, end, process = ints(waits, "start_ns", "end_ns", "process", rows=counting)
@@ -184,7 +167,7 @@ SYNC_SPEC: Final = ResultSpec.of("""
 
 def measure_sync(trace: Trace) -> Result:
     """Return the waits of the host by call, pattern and range."""
-    waits = find_waits(trace).rename(columns={"name": "call"})
+    waits = find_waits(trace).renamed(name="call")
     table, samples = summarise(waits, _KEYS)
     table = table.assign(idle_ns=sums_at(samples.rows, idle_in_waits(trace), len(table)))
     if not trace.recorded & set(DEVICE_TABLES):
@@ -192,24 +175,24 @@ def measure_sync(trace: Trace) -> Result:
     return Result(
         "sync",
         SYNC_SPEC,
-        tables={"waits": SYNC_SPEC.tables[0].frame(table)},
+        tables={"waits": SYNC_SPEC.tables[0].of_rows(table)},
         scalars={"steps_count": len(find_steps(trace))},
     )
 
 
 def _finish(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table
     n_steps = int(result.scalars["steps_count"])
     table = table.assign(
         per_step=table["count"] / n_steps if n_steps else np.nan,
         mean_ns=table["total_ns"] / table["count"],
     )
-    table = in_order(table, "-total_ns", *_KEYS)
+    table = table.in_order("-total_ns", *_KEYS)
     return result.with_table(table).with_notes(*_notes(table))
 
 
-def _notes(table: pd.DataFrame) -> list[Note]:
-    values = table[table["pattern"] == READS_A_VALUE]
+def _notes(table: Table) -> list[Note]:
+    values = table.take(table["pattern"] == READS_A_VALUE)
     if values.empty:
         return []
     note = Note.of(
