@@ -257,6 +257,24 @@ class Captured:
         return replace(self, samples=inside)
 
 
+def _record_of(activity: DeviceActivity) -> spool.ProcessRecord:
+    """Return what CUPTI's recorder tells of a process that is no Python, or has no hooks."""
+
+    def number(name: str) -> int | None:
+        text = activity.notes.get(name, "")
+        return int(text) if text.isdecimal() else None
+
+    return spool.ProcessRecord(
+        activity.pid,
+        command=activity.notes.get("command", ""),
+        rank=number("rank"),
+        local_rank=number("local_rank"),
+        world_size=number("world_size"),
+        started_ns=activity.clocks[0].wall_ns if activity.clocks else None,
+        ended="" if activity.is_cut else "finished",
+    )
+
+
 def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
     """Return what the processes of a run left in ``folder``.
 
@@ -272,6 +290,8 @@ def gather(folder: Path, profiled: Iterable[int] = ()) -> Captured:
     n_events = dict.fromkeys([*profiled, *pids], 0)
     n_events |= {part.pid: part.n_events for part in events}
     records = spool.read_process_records(folder)
+    known = {record.pid for record in records}
+    records += [_record_of(one) for one in activities if one.pid not in known]
     ranks = find_ranks(records, spool.read_children(folder), n_events)
     return Captured(
         processes=without_inherited_ranks(records, ranks),

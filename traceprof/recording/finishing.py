@@ -176,7 +176,7 @@ def _written(job: Job) -> Recording:
         recorder=name,
         output=job.request.output,
         has_only_samples=not has_profile and job.captured.is_empty,
-        n_processes=len(job.captured.events),
+        n_processes=len(job.captured.pids()),
         n_ranges=sum(part.n_ranges for part in job.captured.events),
         ranks=tuple(sorted({rank for file in files for rank in file.ranks})),
         notes=tuple(notes),

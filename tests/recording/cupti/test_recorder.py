@@ -2,11 +2,14 @@
 
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from traceprof.recording.cupti.records import activity_tables
+from traceprof.recording.cupti.records import activity_tables, number_devices
 from traceprof.recording.cupti.spool import survey
 
 VERSIONS = (17, 18, 20, 22, 23, 28, 130001, 130101, 130301, 130401, 130500, 140000)
@@ -162,6 +165,37 @@ def test_a_torn_file_is_read_as_far_as_it_goes(program, tmp_path):
         last = torn.record_bytes
     one.path.write_bytes(whole[: len(whole) // 2] + os.urandom(999))
     assert survey(one.pid, one.path).record_bytes <= len(whole) // 2
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=9)), max_size=6))
+def test_a_damaged_file_gives_what_can_be_read(small_file, changes):
+    path, whole = small_file
+    damaged = bytearray(whole)
+    for place, bytes_ in changes:
+        at = place % len(damaged)
+        damaged[at : at + len(bytes_)] = bytes_
+    path.write_bytes(damaged)
+    one = survey(1, path)
+    assert all(isinstance(loss, str) for loss in one.losses())
+    numbers, _ = number_devices([one])
+    for tables in activity_tables(one, numbers, lambda times: times, str):
+        for table in tables.values():
+            assert (table["end_ns"] >= table["start_ns"]).all()
+
+
+@pytest.fixture(scope="module")
+def small_file(libraries, tmp_path_factory):
+    """What a short program left, with every kind of chunk."""
+    folder = tmp_path_factory.mktemp("small")
+    code = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0)\n"
+    code += "cuda.standin_launch(5, 1, 0); cuda.standin_launch(1, 0, 3)\n"
+    code += "cuda.standin_copy(1, 64); cuda.standin_copy(0, 64); cuda.standin_synchronize()"
+    environment = {**os.environ, **libraries.environment, "TRACEPROF_DIR": str(folder)}
+    environment |= {"CUDA_INJECTION64_PATH": str(libraries.recorder), "TRACEPROF_CUPTI": "syncs"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    (path,) = folder.glob("cupti.*.spool")
+    return path, path.read_bytes()
 
 
 def test_a_forked_process_writes_nothing_and_does_not_hang(program):

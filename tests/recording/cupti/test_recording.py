@@ -1,5 +1,6 @@
 """`record --with cupti`, from a program to its trace, with a stand-in in the place of a GPU."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from tests.recording.conftest import Recorded, environment_of_test, finished
 from tests.recording.cupti.libraries import Libraries
 from tests.requirements import require
+from traceprof.formats import open_trace
+from traceprof.recording import recover
 from traceprof.recording.recorders import cupti
 
 _STEPS = """
@@ -32,6 +35,8 @@ import sys
 from pathlib import Path
 from traceprof.cli import app
 from traceprof.recording import trial
+from traceprof.formats import open_trace
+from traceprof.recording import recover
 from traceprof.recording.recorders import cupti
 cupti.has_gpu = trial.has_gpu = lambda: sys.argv[1] == "gpu"
 cupti.LIBRARY = Path(sys.argv[2])
@@ -102,6 +107,35 @@ def test_processes_of_one_run_are_told_apart(recorded):
     code = f"import os\nchild = os.fork(){_STEPS}\nif child: os.waitpid(child, 0)\n"
     trace = recorded(code).trace
     assert np.unique(trace.kernels["process"], return_counts=True)[1].tolist() == [420, 420]
+
+
+def test_a_program_that_is_no_python_is_a_rank(recorded, libraries, tmp_path):
+    source, program = tmp_path / "train.c", tmp_path / "train"
+    source.write_text("""
+int cuInit(unsigned);
+void standin_launch(int, int, int), standin_synchronize(void);
+int main(void) { cuInit(0); standin_launch(300, 1, 0); standin_synchronize(); return 3; }
+""")
+    subprocess.run(["cc", "-o", program, source, libraries.standin], check=True)
+    code = f"import os; os.execv({str(program)!r}, ['train'])"
+    run = recorded(code, RANK="5", WORLD_SIZE="8", OMPI_COMM_WORLD_LOCAL_RANK="1")
+    assert run.done.returncode == 3
+    assert len(run.trace.kernels) == 300
+    processes = run.trace.processes
+    names = ("name", "rank", "local_rank", "world_size")
+    assert [processes[name][0] for name in names] == ["train", 5, 1, 8]
+
+
+def test_what_a_recorder_that_was_killed_has_left_is_recovered(recorded, tmp_path):
+    end = "time.sleep(1.5); os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.2)"
+    work = tmp_path / "work"
+    work.mkdir()
+    recorded(_STEPS + end, TMPDIR=str(work))
+    (folder,) = work.glob("traceprof-*")
+    recording = recover(folder, str(tmp_path / "recovered.sqlite"))
+    assert recording.recorder == "cupti"
+    assert recording.output is not None
+    assert len(open_trace(recording.output).kernels) == 6 * 70
 
 
 def test_lost_work_is_said_and_stays_with_the_trace(recorded):

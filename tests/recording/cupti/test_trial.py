@@ -50,10 +50,12 @@ def test_a_recorder_that_loses_work_is_not_taken(trials):
 
 
 def test_where_chosen_calls_do_not_come_all_of_the_runtime_are_recorded(trials):
-    """Kernels that the driver launches have no call then: the trial's own."""
-    name, arguments, said = trials(STANDIN_NO_CALLS="1")
-    assert name == "torch" or arguments == ("calls=runtime",)
-    assert "cupti" in said or not said
+    assert trials(STANDIN_NO_CALLS="1") == ("cupti", ("calls=runtime",), "")
+    assert doctor.CHECKS["cupti"]().found.startswith("a trial kept all of it with calls=runtime: ")
+
+
+def test_a_cupti_that_cannot_choose_calls_is_taken(trials):
+    assert trials(STANDIN_VERSION="18") == ("cupti", (), "")
 
 
 def test_who_holds_cupti_is_the_reason(trials):

@@ -7,6 +7,7 @@
  * syncs, memory=MB. */
 #include "recorder.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -327,6 +328,22 @@ static int subscribe(void) {
     return code;
 }
 
+/* Who the process is, for those that are no Python: as launchers tell it. */
+static int describe(char *note, size_t size) {
+    static const char *const TOLD[][2] = {
+        {"rank", "RANK"},             {"rank", "OMPI_COMM_WORLD_RANK"},
+        {"rank", "SLURM_PROCID"},     {"rank", "PMI_RANK"},
+        {"local_rank", "LOCAL_RANK"}, {"local_rank", "OMPI_COMM_WORLD_LOCAL_RANK"},
+        {"world_size", "WORLD_SIZE"}, {"world_size", "OMPI_COMM_WORLD_SIZE"},
+    };
+    int length = snprintf(note, size, "command=%.64s\n", program_invocation_short_name);
+    for (size_t i = sizeof TOLD / sizeof *TOLD; i-- > 0;) { /* the first that is set counts */
+        const char *value = getenv(TOLD[i][1]);
+        if (value) length += snprintf(note + length, size - (size_t)length, "%s=%.20s\n", TOLD[i][0], value);
+    }
+    return length;
+}
+
 static int open_spool(const char *library) {
     char path[4096], note[4608];
     uint32_t pairs[2 * KINDS];
@@ -339,6 +356,8 @@ static int open_spool(const char *library) {
     int n_bytes = snprintf(note, sizeof note, "library=%s\n%s%s\n", library, *why ? "why=" : "", why);
     traceprof_spool_write(NOTE, note, (size_t)n_bytes, NULL);
     if (*why) return 0;
+    n_bytes = describe(note, sizeof note);
+    traceprof_spool_write(NOTE, note, (size_t)n_bytes, NULL);
     size_t n_pairs = traceprof_probe_steps(pairs);
     traceprof_spool_write(STEPS, pairs, n_pairs * 8, NULL);
     return 1;
@@ -351,9 +370,9 @@ static void prepare(void) {
     if (CUPTI.SetThreadIdType) CUPTI.SetThreadIdType(SYSTEM_THREAD_ID);
 }
 
-EXPORTED int traceprof_stop(void);
+static int stop(int is_at_exit);
 
-static void stop_at_exit(void) { traceprof_stop(); }
+static void stop_at_exit(void) { stop(1); }
 
 static int mode = BY_TIME;
 
@@ -444,9 +463,9 @@ static void wait_for_buffers(void) {
     }
 }
 
-/* End the recording: what CUPTI has is written, a kernel that still runs without its end. CUPTI is
- * never finalized: that races with the program's other threads. Returns 1 where nothing was recorded. */
-EXPORTED int traceprof_stop(void) {
+/* Write what CUPTI has, a kernel that still runs without its end. At the exit of a program CUDA may be
+ * gone already: there CUPTI is asked for nothing after that. */
+static int stop(int is_at_exit) {
     size_t n_dropped = 0;
     pthread_mutex_lock(&state_lock);
     if (!is_live || getpid() != owner) {
@@ -460,13 +479,12 @@ EXPORTED int traceprof_stop(void) {
     pthread_mutex_unlock(&state_lock); /* the thread may wait for it */
     if (is_flushing) pthread_join(flusher, NULL);
     pthread_mutex_lock(&state_lock);
-    end_capture();
+    if (!is_at_exit) end_capture();
     CUPTI.FlushAll(1);
     wait_for_buffers();
     write_devices();
     write_clocks();
     CUPTI.GetDropped(NULL, 0, &n_dropped);
-    CUPTI.Unsubscribe(subscriber);
     is_live = 0;
     pthread_mutex_lock(&file_lock);
     uint64_t last[4] = {n_out, n_refused, thrown_bytes, traceprof_unwritten_bytes()};
@@ -474,6 +492,7 @@ EXPORTED int traceprof_stop(void) {
     traceprof_spool_write(END, last, sizeof last, &extent);
     traceprof_spool_close();
     pthread_mutex_unlock(&file_lock);
+    if (!is_at_exit) CUPTI.Unsubscribe(subscriber);
     if (last[3]) {
         fprintf(stderr, "traceprof: %llu bytes of what the GPU did in process %d were not kept\n",
                 (unsigned long long)last[3], (int)owner);
@@ -482,6 +501,10 @@ EXPORTED int traceprof_stop(void) {
     pthread_mutex_unlock(&state_lock);
     return 0;
 }
+
+/* End the recording. CUPTI is never finalized: that races with the program's other threads. Returns 1
+ * where nothing was recorded. */
+EXPORTED int traceprof_stop(void) { return stop(0); }
 
 /* Called by the driver in every process that uses CUDA and has CUDA_INJECTION64_PATH. */
 EXPORTED int InitializeInjection(void) {

@@ -71,6 +71,7 @@ _OVERHEADS: Final = {
     7 << 16: "CUPTI buffer request",
     8 << 16: "Start of unified memory activity",
 }
+_NEVER_NS: Final = 1 << 62
 _SAME_CLOCK_NS: Final = 10_000
 _BUFFERS_TOGETHER: Final = 16
 """Of 1 MB each: memory while tables are made is bounded by them."""
@@ -187,7 +188,8 @@ class _Reading:
         found, _ = split_buffer(body, self._activity.steps)
         parts: dict[str, list[pd.DataFrame]] = {}
         for kind, records in found.items():
-            has_times = (records["start"] > 0) & (records["end"] >= records["start"])
+            start, end = records["start"], records["end"]
+            has_times = (start > 0) & (end >= start) & (end < _NEVER_NS)
             rows = records if has_times.all() else records[has_times]
             for name, frame in self._tables_of(kind, rows).items() if len(rows) else ():
                 parts.setdefault(name, []).append(frame)

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55435054, /* "TPCU" */ NAME_AT = 104, PROBE_BYTES = 8192 };
+enum { MAGIC = 0x55435054, /* "TPCU" */ NAME_AT = 104, GRAPH_NODE_AT = 144, PROBE_BYTES = 8192 };
 
 struct header {
     uint32_t magic;
@@ -192,15 +192,19 @@ void traceprof_spool_records(const uint8_t *records, size_t n_bytes, uint64_t n_
         if (!step || at + step > n_bytes) break;
         const uint8_t *record = records + at;
         at += step;
-        int is_work = kind == KERNEL || kind == SERIAL_KERNEL || kind == COPY || kind == MEMSET;
-        if (!is_work && kind != PEER_COPY) continue;
-        uint64_t start = number_at(record + 16), end = number_at(record + 24);
+        int is_call = kind == RUNTIME || kind == DRIVER;
+        if (!is_call && kind != KERNEL && kind != SERIAL_KERNEL && kind != COPY && kind != MEMSET &&
+            kind != PEER_COPY) {
+            continue;
+        }
+        int times_at = is_call ? 8 : 16;
+        uint64_t start = number_at(record + times_at), end = number_at(record + times_at + 8);
         if (kind == KERNEL || kind == SERIAL_KERNEL) {
             note_name((const char *)(uintptr_t)number_at(record + NAME_AT));
-            extent.n_of_graphs += number_at(record + 144) != 0;
+            extent.n_of_graphs += number_at(record + GRAPH_NODE_AT) != 0;
         }
         if (!start || end < start) {
-            extent.n_lost++;
+            extent.n_lost += !is_call;
             continue;
         }
         if (!extent.first_ns || start < extent.first_ns) extent.first_ns = start;

@@ -23,6 +23,7 @@ _NAME: Final = struct.Struct("<QI")
 _MOST_BODY_BYTES: Final = 1 << 32
 _FEW_OF_GRAPHS: Final = 25_000_000
 _A_WHILE_NS: Final = 1_000_000_000
+_NEVER_NS: Final = 1 << 62
 _STEADY_NS: Final = 1_000_000
 _ASK_MORE: Final = "--cupti-arg=memory=1024 gives it more buffers (MB)"
 
@@ -145,11 +146,17 @@ def survey(pid: int, path: Path) -> DeviceActivity:
             if chunk.kind == _RECORDS:
                 _widen(found, chunk)
             elif chunk.kind != _NAMES:
-                _TOLD[chunk.kind](found, _body(file, chunk))
+                _tell(found, chunk.kind, _body(file, chunk))
     if found.clocks and found.first_ns is not None and found.last_ns is not None:
         offset_ns = found.clocks[0].wall_ns - found.clocks[0].cupti_ns
         found.first_ns, found.last_ns = found.first_ns + offset_ns, found.last_ns + offset_ns
     return found
+
+
+def _tell(found: DeviceActivity, kind: int, body: bytes) -> None:
+    """Take what a chunk tells that has no records; what is damaged tells nothing."""
+    with suppress(struct.error):
+        _TOLD[kind](found, body)
 
 
 def buffers(activity: DeviceActivity) -> Iterator[tuple[bytes, Mapping[int, str]]]:
@@ -187,7 +194,7 @@ def _widen(found: DeviceActivity, chunk: _Chunk) -> None:
     found.record_bytes += chunk.n_bytes
     found.n_lost += chunk.n_lost
     found.n_of_graphs += chunk.n_of_graphs
-    if chunk.first_ns:
+    if 0 < chunk.first_ns <= chunk.last_ns < _NEVER_NS:
         found.first_ns = min(chunk.first_ns, found.first_ns or chunk.first_ns)
         found.last_ns = max(chunk.last_ns, found.last_ns or 0)
 
@@ -202,11 +209,14 @@ def _names_in(body: bytes) -> dict[int, str]:
 
 
 def _tell_steps(found: DeviceActivity, body: bytes) -> None:
-    found.steps.update(struct.iter_unpack("<II", body[: len(body) // 8 * 8]))
+    told = struct.iter_unpack("<II", body[: len(body) // 8 * 8])
+    found.steps |= {kind: step for kind, step in told if step and step % 8 == 0}
 
 
 def _tell_clocks(found: DeviceActivity, body: bytes) -> None:
-    found.clocks.append(Clocks(*struct.unpack_from("<3Q", body)))
+    clocks = Clocks(*struct.unpack_from("<3Q", body))
+    if max(clocks) < _NEVER_NS:
+        found.clocks.append(clocks)
     if len(found.clocks) > 2 and _is_as_before(found.clocks):
         del found.clocks[-2]  # one a second: those between two that agree tell nothing
 
@@ -235,9 +245,8 @@ def _tell_devices(found: DeviceActivity, body: bytes) -> None:
 
 def _tell_end(found: DeviceActivity, body: bytes) -> None:
     found.is_cut = False
-    with suppress(struct.error):
-        _, _, thrown, unwritten = struct.unpack_from("<4Q", body)
-        found.unwritten_bytes = thrown + unwritten
+    _, _, thrown, unwritten = struct.unpack_from("<4Q", body)
+    found.unwritten_bytes = thrown + unwritten
 
 
 _TOLD: Final = {

@@ -9,27 +9,28 @@ import sys
 KERNELS, COPIES, MEMSETS = 200, 60, 40
 COPY_BYTES = 65536
 _BLOCKS, _THREADS = 8, 128
+_TARGETS = (b"sm_52", b"sm_75")  # the oldest that drivers take: one day no longer the first
 _PTX = b"""
 .version 7.0
-.target sm_52
+.target %s
 .address_size 64
 .visible .entry traceprof_trial(.param .u64 place)
 {
-    .reg .u32 %r<4>;
-    .reg .u64 %d<4>;
-    ld.param.u64 %d1, [place];
-    cvta.to.global.u64 %d1, %d1;
-    mov.u32 %r1, %tid.x;
-    mul.wide.u32 %d2, %r1, 4;
-    add.u64 %d3, %d1, %d2;
-    st.global.u32 [%d3], %r1;
+    .reg .u32 %%r<4>;
+    .reg .u64 %%d<4>;
+    ld.param.u64 %%d1, [place];
+    cvta.to.global.u64 %%d1, %%d1;
+    mov.u32 %%r1, %%tid.x;
+    mul.wide.u32 %%d2, %%r1, 4;
+    add.u64 %%d3, %%d1, %%d2;
+    st.global.u32 [%%d3], %%r1;
     ret;
 }
 \0"""
 
 
 def _driver():
-    """Return a function that calls the driver, and ends the program where that fails."""
+    """Return a function that calls the driver and ends the program where that fails; the driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -40,12 +41,12 @@ def _driver():
         if code:
             sys.exit("%s failed with %d" % (name, code))
 
-    return call
+    return call, library
 
 
 def main():
     """Launch kernels and copy, some of it in turn, and wait for all of it."""
-    call = _driver()
+    call, driver = _driver()
     context, module, kernel = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     device, place = ctypes.c_int(), ctypes.c_uint64()
     host = ctypes.create_string_buffer(COPY_BYTES)
@@ -54,7 +55,8 @@ def main():
     call("cuDeviceGet", by(device), 0)
     call("cuDevicePrimaryCtxRetain", by(context), device)
     call("cuCtxSetCurrent", context)
-    call("cuModuleLoadData", by(module), _PTX)
+    if driver.cuModuleLoadData(by(module), _PTX % _TARGETS[0]):
+        call("cuModuleLoadData", by(module), _PTX % _TARGETS[1])
     call("cuModuleGetFunction", by(kernel), module, b"traceprof_trial")
     call("cuMemAlloc_v2", by(place), size)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(place))
