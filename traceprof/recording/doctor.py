@@ -109,7 +109,7 @@ def _check_cupti() -> Check:
         return Check("cupti", False, why)
     arguments, why = proven(CUPTI, _python())
     if why:
-        return Check("cupti", False, why, f"{_python()} -m pip install nvidia-cuda-cupti-cu12")
+        return Check("cupti", False, why, "record with --with nsys or --with torch")
     work = ", ".join(f"{count} {what}" for what, count in known_work().items())
     more = f" with {', '.join(arguments)}" if arguments else ""
     return Check("cupti", True, f"a trial kept all of it{more}: {work}")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.recording.conftest import Recorded, environment_of_test, finished
-from tests.recording.cupti.libraries import Libraries
+from tests.recording.cupti.libraries import Libraries, compiler
 from tests.requirements import require
 from traceprof.formats import open_trace
 from traceprof.recording import recover
@@ -116,7 +116,7 @@ int cuInit(unsigned);
 void standin_launch(int, int, int), standin_synchronize(void);
 int main(void) { cuInit(0); standin_launch(300, 1, 0); standin_synchronize(); return 3; }
 """)
-    subprocess.run(["cc", "-o", program, source, libraries.standin], check=True)
+    subprocess.run([compiler(), "-o", program, source, libraries.standin], check=True)
     code = f"import os; os.execv({str(program)!r}, ['train'])"
     run = recorded(code, RANK="5", WORLD_SIZE="8", OMPI_COMM_WORLD_LOCAL_RANK="1")
     assert run.done.returncode == 3
