@@ -167,7 +167,7 @@ def _hosts_of(rows: pd.DataFrame) -> HostSpans:
     return {
         int(str(process)): (
             TimeWindow(int(row["start_ns"]), int(row["end_ns"])),
-            max(0, int(row["next_ns"] - row["end_ns"])),
+            max(0, int(row["next_ns"] - row["end_ns"] - row["recorder_ns"])),
         )
         for process, row in rows.iterrows()
     }

@@ -22,6 +22,7 @@ from traceprof.model.results import Result
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import PROFILER
 from traceprof.session.run import Run
 
 _BACKWARD: Final = "layer.backward:"
@@ -99,16 +100,21 @@ def _measured(
         iterations_count=len(kept),
         warmup_count=len(iterations) - len(kept),
         span=window,
-        iterations_ns=int((kept["end_ns"] - kept["start_ns"]).sum()),
+        iterations_ns=_together_ns(kept),
         phases=_phases(inside, int(kept["process"].iloc[0])),
         are_phases_ours=len(of_recorder(inside.ranges.to_frame(), "forward", "eval")) > 0,
         layers=pd.DataFrame() if layers is None else _layers(layers.to_frame(), inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
-        calls_iterations_ns=int((after_first["end_ns"] - after_first["start_ns"]).sum()),
+        calls_iterations_ns=_together_ns(after_first),
         calls_bytes=_sum(calls, "size_bytes"),
         calls_ns=_sum(calls, "total_ns"),
     )
+
+
+def _together_ns(rounds: pd.DataFrame) -> int:
+    """Return the time of rounds without what the recorder took for itself."""
+    return int((rounds["end_ns"] - rounds["start_ns"] - rounds["recorder_ns"]).sum())
 
 
 def _layers(found: pd.DataFrame, inside: Trace) -> pd.DataFrame:
@@ -158,6 +164,7 @@ def _phases(inside: Trace, process: int) -> dict[str, int]:
             known = inferred.get(process, Intervals.empty())
             known = known.clip(inside.span.start_ns, inside.span.end_ns)
             times["backward"] = times.get("backward", Intervals.empty()) | known
+            times.pop(PROFILER, None)  # is in no round
             found = {name: time.total_ns for name, time in times.items() if time.total_ns}
             if "eval" in found and not found.keys() & _TELLS_MODE:
                 found["forward"] = found.pop("eval")

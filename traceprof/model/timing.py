@@ -80,7 +80,8 @@ class Steps:
     - process, step (its number);
     - start_ns, end_ns: its borders on the host;
     - next_ns: where the next step of the process starts on the host, of the last one its own end:
-      from start to next is its period;
+      from start to next, without recorder_ns, is its period;
+    - recorder_ns: what the embedded recorder took for itself in that time;
     - launched_ns: when it had launched its last work (its end, where that is not known);
     - device_start_ns, device_end_ns: the step itself. From the end of the last work that the step
       before launched to the end of the last work that it launched; of the first step from its
@@ -109,12 +110,14 @@ class Steps:
     @property
     def durations_ns(self) -> npt.NDArray[np.int64]:
         """The length of each step: on the devices where that is known, else its period."""
-        return np.asarray(self.table["device_end_ns"] - self.table["device_start_ns"], np.int64)
+        known = self.table["device_end_ns"] - self.table["device_start_ns"]
+        return np.where(self.table["on_device"], known, known - self.table["recorder_ns"])
 
     @property
     def periods_ns(self) -> npt.NDArray[np.int64]:
-        """From the start of each step to that of the next one, on the host."""
-        return np.asarray(self.table["next_ns"] - self.table["start_ns"], np.int64)
+        """From the start of each step to the next on the host, without the recorder's own time."""
+        whole = self.table["next_ns"] - self.table["start_ns"]
+        return np.asarray(whole - self.table["recorder_ns"], np.int64)
 
     def warmup(self) -> npt.NDArray[np.bool_]:
         """Return which rows are warm-up: the same number of leading steps in every process."""

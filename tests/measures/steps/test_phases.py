@@ -177,8 +177,8 @@ def test_steps_that_were_asked_for_win():
 
 def test_the_time_of_the_profiler_is_of_no_step():
     steps = steps_of(loop("f b o p p p f b o"))
-    assert plain(steps.table.to_frame(), "start_ns", "next_ns") == [(0, 30), (60, 90)]
-    assert steps.durations_ns.tolist() == [30, 30]
+    assert plain(steps.table, "start_ns", "next_ns", "recorder_ns") == [(0, 60, 30), (60, 90, 0)]
+    assert steps.periods_ns.tolist() == steps.durations_ns.tolist() == [30, 30]
 
 
 def test_steps_of_a_part_bear_the_numbers_that_they_had():

@@ -11,7 +11,7 @@ import pandas as pd
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_all_ranges
 from traceprof.measures.rows import Ints, Texts, are_named, in_order, ints, rows_by, unions_by
-from traceprof.measures.steps.find import find_steps
+from traceprof.measures.steps.find import find_steps, recorder_times
 from traceprof.model.intervals import Intervals
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES
@@ -89,6 +89,7 @@ def cause_of_steps(trace: Trace, steps: pd.DataFrame) -> Texts:
 @fact
 def _between_all_steps(trace: Trace) -> pd.DataFrame:
     steps, activity = find_steps(trace).table.to_frame(), activity_of_ranges(trace)
+    recorder = recorder_times(trace)
     empty = {name: np.empty(0, np.int64) for name in ("process", "step", "start_ns", "end_ns")}
     tables = [pd.DataFrame(empty).assign(cause=np.empty(0, object))]
     for process, rows in rows_by(steps, "process").items():
@@ -97,7 +98,7 @@ def _between_all_steps(trace: Trace) -> pd.DataFrame:
         if not gaps.any():
             continue
         starts, ends, number = starts[gaps], ends[gaps], number[gaps]
-        left = Intervals.union_of(starts, ends)
+        left = Intervals.union_of(starts, ends) - recorder.get(process, Intervals.empty())
         times = {name: activity.get((process, name), Intervals.empty()) for name in _NAMES}
         if not len(times["backward"] & left):  # forward passes alone train nothing
             times[EVALUATION] = times[EVALUATION] | times["forward"]

@@ -26,7 +26,7 @@ import numpy as np
 from traceprof.errors import UsageError
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Bools, Ints, bounds, ints, rows_by, span_at
+from traceprof.measures.rows import Bools, Ints, bounds, ints, rows_by, span_at, unions_by
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
 from traceprof.measures.steps.from_ranges import (
@@ -36,6 +36,7 @@ from traceprof.measures.steps.from_ranges import (
 )
 from traceprof.measures.steps.steadiness import count_warmup
 from traceprof.model.grouping import groups_of, places_of, rows_by_value
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, measure_each, measure_of_each
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -48,31 +49,37 @@ _LATEST = np.iinfo(np.int64).min
 _EARLIEST = np.iinfo(np.int64).max
 
 
+def recorder_times(trace: Trace) -> dict[int, Intervals]:
+    """Return when the embedded recorder began and ended its windows in each process."""
+    ranges = trace.ranges
+    is_own = ranges["name"].isin(PROFILER_RANGES) & (ranges["domain"] == OWN_DOMAIN)
+    return unions_by(ranges.take(is_own))
+
+
 def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
-    """Return the steps ``table`` of a whole trace with next_ns, launched_ns and the span of each.
+    """Return the steps ``table`` of a whole trace with what `Steps` adds to it, but is_warmup.
 
     Where they are cut in the sequence of kernels (``is_of_kernels``) they are spans themselves.
     """
     table = table.in_order("process", "start_ns")
     starts, ends = bounds(table)
-    following, ranges = ends.copy(), trace.ranges
-    is_stop = ranges["name"].isin(PROFILER_RANGES) & (ranges["domain"] == OWN_DOMAIN)
-    stopped, starts_of_stops = ints(ranges, "process", "start_ns", rows=is_stop)
+    following, paused = ends.copy(), np.zeros(len(table), np.int64)
+    recorder = {} if is_of_kernels else recorder_times(trace)
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
     first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
         # A step that begins before the one before ended has no time between them.
         following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
-        # Periods end where the profiler stops the loop for itself.
-        stops = np.append(np.sort(starts_of_stops[stopped == process]), _EARLIEST)
-        following[rows] = np.minimum(following[rows], stops[np.searchsorted(stops, ends[rows])])
+        own = recorder.get(process, Intervals.empty())
+        paused[rows] = own.covered_ns(starts[rows], following[rows])
         if first is None or last is None:
             continue
         begins[rows], finishes[rows], known[rows] = _spans(
-            starts[rows], following[rows], first[rows], last[rows]
+            starts[rows], following[rows], first[rows], last[rows], own
         )
     return table.assign(
         next_ns=following,
+        recorder_ns=paused,
         launched_ns=ends if called is None else np.where(known, called, ends),
         device_start_ns=begins,
         device_end_ns=finishes,
@@ -80,15 +87,17 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     )
 
 
-def _spans(starts: Ints, following: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints, Bools]:
+def _spans(
+    starts: Ints, following: Ints, first: Ints, last: Ints, recorder: Intervals
+) -> tuple[Ints, Ints, Bools]:
     """Return start and end of the span of each step of a process, and whether work tells it."""
     worked = last != _LATEST
     if not worked.any():
         return starts, following, worked
     ends = np.maximum.accumulate(np.where(worked, last, following))
     earliest = max(starts[0], first[0]) if worked[0] else starts[0]
-    # Where something came between two periods, the later one begins with its own.
-    begun = np.where(starts[1:] > following[:-1], np.maximum(starts[1:], ends[:-1]), ends[:-1])
+    # Nothing runs between two spans: it does not matter where the recorder's time is left out.
+    begun = ends[:-1] + recorder.covered_ns(ends[:-1], starts[1:])
     begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
     return begins, ends, worked
 
@@ -230,7 +239,7 @@ def _pattern_of_whole(trace: Trace) -> Steps:
 
 
 def _none(*, is_pattern: bool = False) -> Steps:
-    names = ("next_ns", "launched_ns", "device_start_ns", "device_end_ns")
+    names = ("next_ns", "recorder_ns", "launched_ns", "device_start_ns", "device_end_ns")
     columns = dict.fromkeys(names, np.empty(0, np.int64))
     flags = dict.fromkeys(("on_device", "is_warmup"), np.empty(0, np.bool_))
     return Steps(empty_steps().assign(**columns, **flags), "", is_pattern=is_pattern)
@@ -344,12 +353,12 @@ def _with_warmup(
 def _count_warmup(table: Table) -> int:
     """Return the most leading steps of any process that durations or names call warm-up."""
     most = 0
-    every = table["device_end_ns"] - table["device_start_ns"]
+    every = Steps(table, "")
+    lengths, periods = every.durations_ns, every.periods_ns
     for rows in rows_by(table, "process").values():
-        declared, durations = table["declared_warmup"][rows], every[rows]
+        declared, durations = table["declared_warmup"][rows], lengths[rows]
         # The span of the first step begins with its first work: what the host did before counts.
-        period = table["next_ns"][rows[0]] - table["start_ns"][rows[0]]
-        durations[0] = max(durations[0], period)
+        durations[0] = max(durations[0], periods[rows[0]])
         most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
     return most
 

@@ -39,10 +39,10 @@ class PhaseEvent(NamedTuple):
 class PhaseBlock:
     """What leads up to the step of an optimizer, or to a backward pass; it lasts until ``reach``.
 
-    ``until`` is where the next one begins with a batch, ``optimized`` where its last optimizer is
-    done, ``evaluated`` where forward passes
-    without training began directly ahead of it. ``is_apart``: an epoch or an evaluation has
-    ended ahead of it. ``adds``: to the gradients of the block before.
+    ``until`` is where the next one begins with a batch, or the recorder ahead of that, and
+    ``optimized`` where its last optimizer is done, ``evaluated`` where forward passes without
+    training began directly ahead of it. ``is_apart``: an epoch or an evaluation has ended ahead of
+    it. ``adds``: to the gradients of the block before.
     """
 
     is_apart: bool = False
@@ -116,10 +116,10 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
     """Yield the blocks of a process, one after another."""
     # One event after the other: where a block begins depends on where the one before ended.
     block = PhaseBlock()
-    for event in events:
+    for border, event in _with_borders(events):
         if block.is_ended_by(event):
-            if event.phase == _DATA or (event.phase == _PROFILER and block.is_fetched):
-                block.until = event.start
+            if event.phase == _DATA:
+                block.until = border
             yield block
             block = PhaseBlock()
         if not block.is_working and event.phase == _EVAL:
@@ -130,6 +130,16 @@ def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock
             block.add(event, closing)
     if block.is_complete:
         yield block
+
+
+def _with_borders(events: Iterable[PhaseEvent]) -> Iterator[tuple[int, PhaseEvent]]:
+    """Yield the events that are not the recorder's, and when each or the recorder ahead began."""
+    border = NEVER
+    for event in events:
+        border = event.start if border == NEVER else border
+        if event.phase != _PROFILER:
+            yield border, event
+            border = NEVER
 
 
 def are_of_phase(own: Table, phase: int) -> Bools:

@@ -19,8 +19,9 @@ from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_all_ranges
 from traceprof.measures.rows import are_named, bounds, ints, lengths_of
-from traceprof.measures.steps.find import find_steps, pattern_of_ranks
+from traceprof.measures.steps.find import find_steps, pattern_of_ranks, recorder_times
 from traceprof.measures.steps.steadiness import count_warmup
+from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -178,19 +179,20 @@ def _setup_of(trace: Trace) -> list[tuple[int, str]]:
 
 _DATA, _FORWARD, _EVAL = map(PHASES.index, ("data", "forward", "eval"))
 _TRAINS: Final = (PHASES.index("backward"), PHASES.index("optimizer"))
-_COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "is_warmup")
+_COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "recorder_ns", "is_warmup")
 
 
 @fact
 def find_iterations(trace: Trace) -> pd.DataFrame:
-    """Return the rounds of each process: process, round, start_ns, end_ns, is_warmup.
+    """Return the rounds of each process: process, round, start_ns, end_ns, recorder_ns, is_warmup.
 
+    Of recorder_ns, what the embedded recorder took for itself, they are told apart.
     A step goes to the start of the next one. In a process that names forward passes (where there
     are none: evaluations) and trains nothing, a round goes from a batch to the next; of programs
     that name no batches every such pass is a round. Others have none.
     """
     steps = find_steps(trace.whole).table.to_frame()
-    own = steps[["process", "step", "start_ns", "next_ns", "is_warmup"]]
+    own = steps[["process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup"]]
     found = own.astype({"is_warmup": bool}).set_axis(list(_COLUMNS), axis=1)
     others = _forward_iterations(trace.whole, set(steps["process"].tolist()))
     return pd.concat([found, *others], ignore_index=True)
@@ -202,6 +204,7 @@ def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[pd.DataFra
     phase = phases_of_all_ranges(trace)
     is_own = (phase >= 0) & (ranges["kind"] == "push_pop").to_numpy()
     own = ranges[["process", "thread", "start_ns", "end_ns"]][is_own].assign(phase=phase[is_own])
+    recorder = recorder_times(trace)
     for process, events in own.groupby("process"):
         number = int(str(process))
         if number in stepping or events["phase"].isin(_TRAINS).any():
@@ -215,9 +218,10 @@ def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[pd.DataFra
         columns = (main[name].tolist() for name in ("phase", "start_ns", "end_ns"))
         spans = list(_passes(zip(*columns, strict=True), bool((main["phase"] == _DATA).any())))
         starts, ends = (np.array(side, np.int64) for side in zip(*spans, strict=True))
-        n_warm = count_warmup(ends - starts)
+        paused = recorder.get(number, Intervals.empty()).covered_ns(starts, ends)
+        n_warm = count_warmup(ends - starts - paused)
         numbers = np.arange(len(spans))
-        values = (number, numbers, starts, ends, numbers < n_warm)
+        values = (number, numbers, starts, ends, paused, numbers < n_warm)
         yield pd.DataFrame(dict(zip(_COLUMNS, values, strict=True)))
 
 

@@ -15,7 +15,13 @@ from traceprof.measures.facts import of_window
 from traceprof.measures.rows import Bools, Floats, covered_ns, in_order, unions_by
 from traceprof.measures.steps.between import between_steps, cause_of_steps
 from traceprof.measures.steps.costs import explained_by, occasions_in
-from traceprof.measures.steps.find import find_pattern, find_steps, pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.find import (
+    find_pattern,
+    find_steps,
+    pattern_of_ranks,
+    recorder_times,
+    steps_of_ranks,
+)
 from traceprof.measures.steps.parts import (
     BETWEEN_STEPS,
     DEVICE_PARTS,
@@ -72,7 +78,8 @@ class MeasuredSteps:
     nothing is called slow or warm-up among them.
 
     ``scalars`` are those of the analysis of steps, of what is known: statistics are of the steps
-    without the warm-up and those with an excess_cause, the throughput of all without the warm-up.
+    without the warm-up, those with an excess_cause, and a last one on the host that is short
+    because no next one is known; the throughput of all without the warm-up.
     """
 
     table: Table
@@ -100,12 +107,14 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     causes = explained_by(table, took, ~is_warmup & (not is_pattern))
     is_explained = causes != ""
     outliers = outliers_of_processes(durations, processes, is_warmup | is_pattern | is_explained)
-    outliers[is_cut & (outliers < 0)] = 0
+    is_short = is_cut & (outliers < 0)
+    outliers[is_short] = 0
     outliers[is_explained] = 1
+    is_short &= np.isnan(table["device_ns"].to_numpy()) if "device_ns" in table else True
     dropped = table.loc[is_warmup, ["process", "duration_ns"]]
     first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
     excess = excess_of_steps(table.assign(**reasons), outliers)
-    is_typical = ~is_warmup & ~is_explained
+    is_typical = ~is_warmup & ~is_explained & ~is_short
     steadiness = measure_steadiness(durations[is_typical], processes[is_typical])
     for name in ("trend_ns", "drift_ratio") if is_pattern and steadiness else ():
         del steadiness[name]
@@ -140,7 +149,9 @@ def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
         on_device = np.where(known, steps.durations_ns, np.nan)
         columns |= {"device_ns": on_device, **parts_of_devices(trace, rows)}
     lag = (rows["device_end_ns"] - rows["end_ns"]).to_numpy(np.float64)
+    gaps = rows.assign(start_ns=rows["end_ns"], end_ns=rows["next_ns"])
     between = (rows["next_ns"] - rows["end_ns"]).clip(lower=0)
+    between = between - np.nan_to_num(covered_ns(gaps, recorder_times(trace.whole)))
     columns |= {
         "host_at_ns": rows["start_ns"] - zero,
         "period_ns": steps.periods_ns,
@@ -154,7 +165,8 @@ def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
         **sums_in_steps(trace, rows),
     }
     spans = _launching(rows)
-    columns |= {f"{_REASON}{name}": time for name, time in _reasons(trace, spans).items()}
+    reasons = _reasons(trace, spans, _left_out(rows))
+    columns |= {f"{_REASON}{name}": time for name, time in reasons.items()}
     columns |= {f"{_OCCASION}{name}": time for name, time in occasions_in(trace, spans).items()}
     table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
     return table.assign(is_warmup=steps.warmup(), is_cut=_are_cut(trace, rows))
@@ -178,11 +190,19 @@ def _launching(steps: pd.DataFrame) -> pd.DataFrame:
     return steps.assign(start_ns=start.astype(np.int64), end_ns=end)
 
 
-def _reasons(trace: Trace, spans: pd.DataFrame) -> Mapping[str, Floats]:
+def _left_out(steps: pd.DataFrame) -> Floats:
+    """Return the recorder's own time that is in the length of none of ``steps``, by step."""
+    before = steps.groupby("process")["device_end_ns"].shift()
+    ahead = (steps["device_start_ns"] - before).fillna(0)
+    return ahead.where(steps["on_device"], steps["recorder_ns"]).to_numpy(np.float64)
+
+
+def _reasons(trace: Trace, spans: pd.DataFrame, left_out: Floats) -> Mapping[str, Floats]:
     """Return what the host did while it launched each step, for what makes steps slow."""
     lost = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
-    found = {**phases_of_host(trace, spans), **profiler_in_steps(trace, spans)}
-    return {**found, f"{BETWEEN_STEPS}_ns": lost}
+    profiler = profiler_in_steps(trace, spans)
+    found = {name: np.maximum(time - left_out, 0) for name, time in profiler.items()}
+    return {**phases_of_host(trace, spans), **found, f"{BETWEEN_STEPS}_ns": lost}
 
 
 def _are_cut(trace: Trace, rows: pd.DataFrame) -> Bools:

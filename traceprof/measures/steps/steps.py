@@ -67,7 +67,8 @@ SPEC: Final = ResultSpec.of(
     *_ON_HOST,
     *_PHASES,
     """
-    total profiler_ns: when the profiler itself took the time
+    total profiler_ns: when the profiler itself took the time; windows that it begins or ends
+        between steps are in no period_ns
     total h2d_bytes: copies from host to device that start in it
     total d2h_bytes: copies from device to host that start in it
     total p2p_bytes: copies between devices that start in it
@@ -84,7 +85,8 @@ SPEC: Final = ResultSpec.of(
     same lag_ns: how much later devices are done than the host: the median
     same warmup_count: leading steps of each process that are warm-up
     same warmup_ns: how long these are in the first process
-    same steady_count: the steps without these and those with an excess_cause
+    same steady_count: the steps without these, those with an excess_cause, and a last one on
+        the host that is short because no next one is known
     same mean_ns: the mean of their lengths
     same median_ns: the median of their lengths
     same p10_ns: the 10th percentile of their lengths
