@@ -147,9 +147,10 @@ def _backward_on_host(inside: Trace) -> dict[str, int]:
 
 def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
     """Return a column of the collectives added up; None where one of them is not known."""
-    if calls is None or calls.empty or name not in calls or calls[name].isna().any():
+    if calls is None or calls.empty or name not in calls:
         return None
-    return float(calls[name].sum())
+    total = float(np.sum(calls[name]))
+    return None if np.isnan(total) else total
 
 
 def _phases(inside: Trace, process: int) -> dict[str, int]:

@@ -110,8 +110,9 @@ class Steps:
     @property
     def durations_ns(self) -> npt.NDArray[np.int64]:
         """The length of each step: on the devices where that is known, else its period."""
-        known = self.table["device_end_ns"] - self.table["device_start_ns"]
-        return np.where(self.table["on_device"], known, known - self.table["recorder_ns"])
+        left_out = np.where(self.table["on_device"], 0, self.table["recorder_ns"])
+        whole = self.table["device_end_ns"] - self.table["device_start_ns"]
+        return np.asarray(whole - left_out, np.int64)
 
     @property
     def periods_ns(self) -> npt.NDArray[np.int64]:

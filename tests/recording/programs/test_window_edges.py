@@ -1,4 +1,4 @@
-"""Windows of the embedded recorder take nothing from the steps at their edges but their own time."""
+"""Windows of the embedded recorder take only their own time from the steps at their edges."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def rounds(request, tmp_path_factory):
 
 def test_rounds_at_the_edges_of_windows_are_as_long_as_the_program_says(rounds):
     told, trace = rounds
-    table = run("steps", trace).table.set_index("step")
+    table = run("steps", trace).to_frame().set_index("step")
     assert len(table) == ROUNDS
     # Of the last one nobody sees where it ends, in the first one torch builds what it needs.
     true_ns = 1e9 * np.array(told["rounds_s"])[1:-1]
@@ -43,7 +43,7 @@ def test_rounds_at_the_edges_of_windows_are_as_long_as_the_program_says(rounds):
 
 def test_an_evaluation_after_a_window_is_in_its_period(rounds):
     told, trace = rounds
-    table = run("steps", trace).table
+    table = run("steps", trace).to_frame()
     own = table[table["between_cause"] == "evaluation"]
     assert own["step"].tolist() == [17, 29]
     true_ns = 1e9 * np.array(told["evaluated_s"])
