@@ -9,10 +9,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.model.cutting import Cutter
-from traceprof.model.tables import ABSENT, TABLES, empty_table
+from traceprof.model.grouping import are_among, groups_of
+from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT, TABLES, new_empty
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.names.classes import KernelRule
@@ -24,7 +24,7 @@ LAUNCHING_TABLES: Final = ("api_calls", "host_ops")
 """Of these also what lies between the first launch of the window's device work and the window."""
 OUTLINED_TABLES: Final = ("api_calls", "ranges", "host_ops")
 """What an `Outline` counts for each process."""
-_LAUNCH: Final = ["process", "correlation"]
+_LAUNCH: Final = ("process", "correlation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,43 +138,46 @@ def narrowed(trace: Trace, options: ReadOptions) -> Trace:
         frames |= {name: _rows_in(trace, name, window) for name in WINDOWED_TABLES}
         if options.wants(*LAUNCHING_TABLES):
             work = (frames[name] for name in DEVICE_TABLES)
-            reach = from_first_launch(window, work, trace.api_calls.to_frame())
+            reach = from_first_launch(window, work, trace.api_calls)
             frames |= {name: _rows_in(trace, name, reach) for name in LAUNCHING_TABLES}
-    frames |= {name: empty_table(name) for name in TABLES if not options.wants(name)}
+    frames |= {name: new_empty(name) for name in TABLES if not options.wants(name)}
     return replace(trace, **frames) if frames else trace
 
 
 def from_first_launch(
-    window: TimeWindow, work: Iterable[pd.DataFrame], api_calls: pd.DataFrame
+    window: TimeWindow, work: Iterable[Table], api_calls: Table
 ) -> TimeWindow:
     """Return ``window`` with the time before it in which its device ``work`` was launched.
 
     Of ``api_calls`` the columns process, correlation and start_ns are used.
     """
-    launched = pd.concat([frame.loc[frame["correlation"] != ABSENT, _LAUNCH] for frame in work])
-    early = api_calls.loc[api_calls["start_ns"] < window.start_ns, [*_LAUNCH, "start_ns"]]
-    launches = early.merge(launched.drop_duplicates(), on=_LAUNCH)
-    if launches.empty:
-        return window
-    return TimeWindow(int(launches["start_ns"].min()), window.end_ns)
+    parts = [table.select(*_LAUNCH) for table in work]
+    launched = Table.stacked([part.take(part["correlation"] != ABSENT) for part in parts])
+    early = api_calls.take(api_calls["start_ns"] < window.start_ns)
+    is_launch = are_among(*([table[name] for name in _LAUNCH] for table in (early, launched)))
+    starts = early["start_ns"][is_launch]
+    return TimeWindow(int(starts.min(initial=window.start_ns)), window.end_ns)
 
 
-def _rows_in(trace: Trace, name: str, window: TimeWindow) -> pd.DataFrame:
-    frame = trace.table(name).to_frame()
-    starts = frame["start_ns"].to_numpy()
-    ends = frame["end_ns"].to_numpy() if TABLES[name].has_spans else starts
-    inside = window.overlaps(starts, ends)
-    return frame if inside.all() else frame[inside].reset_index(drop=True)
+def _rows_in(trace: Trace, name: str, window: TimeWindow) -> Table:
+    table = trace.table(name)
+    inside = window.overlaps(
+        table["start_ns"], table["end_ns" if TABLES[name].has_spans else "start_ns"]
+    )
+    return table if inside.all() else table.take(inside)
 
 
 def outline_of(trace: Trace) -> Outline:
     """Return the outline of a Trace that was read in full."""
     events = [name for name, table in TABLES.items() if table.has_times]
     return Outline(
-        trace.with_tables({name: empty_table(name) for name in events}),
-        {name: len(trace.table(name).to_frame()) for name in events if not TABLES[name].detail_of},
-        {name: _device_rows(trace.table(name).to_frame()) for name in DEVICE_TABLES},
-        {name: _process_rows(trace.table(name).to_frame()) for name in OUTLINED_TABLES},
+        trace.with_tables({name: new_empty(name) for name in events}),
+        {name: len(trace.table(name)) for name in events if not TABLES[name].detail_of},
+        {name: _n_of(trace.table(name), "process", "device") for name in DEVICE_TABLES},
+        {
+            name: {own: n for (own,), n in _n_of(trace.table(name), "process").items()}
+            for name in OUTLINED_TABLES
+        },
     )
 
 
@@ -186,12 +189,7 @@ def trace_of_outline(outline: Outline) -> Trace:
     return make_trace(own.info, tables, own.recorded, own.span, worked)
 
 
-def _device_rows(frame: pd.DataFrame) -> dict[tuple[int, int], int]:
-    counts = frame.groupby(["process", "device"]).size()
-    places = zip(*(counts.index.get_level_values(level).tolist() for level in (0, 1)), strict=True)
-    return dict(zip(places, counts.tolist(), strict=True))
-
-
-def _process_rows(frame: pd.DataFrame) -> dict[int, int]:
-    counts = frame["process"].value_counts()
-    return dict(zip(counts.index.tolist(), counts.tolist(), strict=True))
+def _n_of(table: Table, *columns: str) -> dict[Any, int]:
+    """Return how many rows have each combination of values."""
+    groups = groups_of(*(table[name] for name in columns))
+    return dict(zip(groups.keys, groups.counts.tolist(), strict=True))

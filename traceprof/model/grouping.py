@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from traceprof.model.table import Column, Names
 
 _Int64Array = npt.NDArray[np.int64]
+_BoolArray = npt.NDArray[np.bool_]
 _FEW: Final = int(np.iinfo(np.int16).max)
 """Numbers up to this are sorted by their digits."""
 _DENSE: Final = 1 << 16
@@ -117,6 +118,19 @@ def rows_by_first(*columns: npt.ArrayLike) -> list[_Int64Array]:
     return sorted(own, key=lambda rows: int(rows[0]))
 
 
+def are_among(rows: Sequence[npt.ArrayLike], others: Sequence[npt.ArrayLike]) -> _BoolArray:
+    """Return which rows have a combination of values that ``others`` have, too.
+
+    Both are as many columns of whole numbers.
+    """
+    n_rows = len(np.asarray(rows[0]))
+    both = [np.concatenate(columns) for columns in zip(rows, others, strict=True)]
+    groups = groups_of(*both)
+    is_there = np.zeros(len(groups.keys), np.bool_)
+    is_there[groups.number[n_rows:]] = True
+    return is_there[groups.number[:n_rows]]
+
+
 def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return whole numbers in the smallest type that holds them and their negatives."""
     largest = max(int(values.max(initial=0)), -int(values.min(initial=0)) - 1)
@@ -178,9 +192,6 @@ def codes_of(column: Column) -> npt.NDArray[Any]:
     place: dict[Any, int] = {}
     rows = (None if value != value else value for value in column.tolist())
     return np.fromiter((place.setdefault(row, len(place)) for row in rows), np.int64, len(column))
-
-
-_BoolArray = npt.NDArray[np.bool_]
 
 
 def parents_of(depths: _Int64Array) -> _Int64Array:

@@ -20,12 +20,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import pandas as pd
-
 from traceprof.errors import UsageError
 from traceprof.files import parse_toml
 from traceprof.model.activity import Activity
-from traceprof.model.tables import categorical
+from traceprof.model.table import Names
 from traceprof.names.parsing import parse_name, pattern, words_of
 
 
@@ -240,10 +238,10 @@ def _parse_rule(table: object) -> KernelRule:
     return KernelRule(activity, pattern)
 
 
-def classify(names: pd.Categorical, rules: Sequence[KernelRule] = ()) -> pd.Categorical:
+def classify(names: Names, rules: Sequence[KernelRule] = ()) -> Names:
     """Return the activity of each kernel, ``rules`` first; one look per distinct name."""
-    found = (class_of(str(name), rules).value for name in names.categories)
-    return categorical(found, names.codes, is_sorted=True)
+    found = (class_of(name, rules).value for name in names.texts.tolist())
+    return Names.coded(found, names.codes, is_sorted=True)
 
 
 def class_of(name: str, rules: Iterable[KernelRule] = ()) -> Activity:

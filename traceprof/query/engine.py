@@ -15,9 +15,10 @@ from time import monotonic
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.errors import UsageError
+from traceprof.model.grouping import places_of
+from traceprof.model.table import Column, Names, Table, objects
 from traceprof.model.tables import ABSENT, TABLES, ColumnKind, TableSchema
 
 _TYPES: Final = {
@@ -69,7 +70,7 @@ VIEWS_OF_TABLES: Final[Mapping[str, View]] = {
 
 
 def plain_columns(
-    frame: pd.DataFrame,
+    table: Table,
     kinds: Mapping[str, ColumnKind],
     wanted: Collection[str],
     zero_ns: int,
@@ -80,38 +81,32 @@ def plain_columns(
     Times become ns after ``zero_ns``; ``ranks`` are those of the processes, where they have one.
     """
     found = {
-        name: plain_values(frame[name], kind, zero_ns)
+        name: plain_values(table[name], kind, zero_ns)
         for name, kind in kinds.items()
         if name in wanted
     }
     if "duration_ns" in wanted:
-        found["duration_ns"] = (frame["end_ns"] - frame["start_ns"]).tolist()
+        found["duration_ns"] = (table["end_ns"] - table["start_ns"]).tolist()
     if "rank" in wanted and "rank" not in kinds:
-        distinct, places = np.unique(frame["process"].to_numpy(np.int64), return_inverse=True)
-        known = np.empty(len(distinct), object)
-        told = [ranks.get(one) for one in distinct.tolist()]
-        known[:] = [None if rank == ABSENT else rank for rank in told]
-        found["rank"] = known[places.ravel()].tolist()
+        places, distinct = places_of(table["process"])
+        told = [ranks.get(process) for process in distinct]
+        known = objects([None if rank == ABSENT else rank for rank in told])
+        found["rank"] = known[places].tolist()
     return found
 
 
-def plain_values(values: pd.Series, kind: ColumnKind, zero_ns: int = 0) -> list[Any]:
+def plain_values(values: Column, kind: ColumnKind, zero_ns: int = 0) -> list[Any]:
     """Return one column; a text that cannot be written as UTF-8 loses what is wrong in it."""
+    if isinstance(values, Names):
+        return list(values.by_text(objects(map(_text, values.texts))).tolist())
     match kind:
         case ColumnKind.TIME:
-            return list((values.to_numpy(np.int64) - zero_ns).tolist())
+            return list((values - zero_ns).tolist())
         case ColumnKind.NUMBER:
-            numbers = values.to_numpy(np.int64)
-            return _with_none(numbers, numbers == ABSENT)
+            return _with_none(values, values == ABSENT)
         case ColumnKind.FLOAT:
-            reals = values.to_numpy(np.float64)
-            return _with_none(reals, np.isnan(reals))
-        case ColumnKind.NAME:
-            names = values.array
-            texts = np.empty(len(names.categories) + 1, object)
-            texts[:] = [*(_text(one) for one in names.categories), None]
-            return list(texts[names.codes].tolist())
-        case ColumnKind.TEXT:
+            return _with_none(values, np.isnan(values))
+        case _:
             return [_text(one) for one in values]
 
 

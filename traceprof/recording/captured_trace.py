@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.contract import ReadOptions
 from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.header import make_devices, make_threads
-from traceprof.model.tables import ABSENT, make_table, stack
+from traceprof.model.grouping import numbered
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT, new_stack, new_table
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.names.messages import collective_op
 from traceprof.recording.captured import Captured
@@ -26,12 +27,12 @@ _ASYNC_PREFIXES: Final = ("gloo:", "mpi:", "ucc:")
 
 Clock = Callable[[np.ndarray], np.ndarray]
 Windows = Sequence[tuple[int, KinetoEvents]]
-EventTables = Mapping[str, pd.DataFrame]
+EventTables = Mapping[str, Table]
 _ALIKE: Final = ("start_ns", "end_ns", "process", "thread", "name")
 _DOMAIN: Final = "traceprof"
 _TEXTS_OF_CALLS: Final = ("dtype", "group", "backend")
 _NUMBERS_OF_CALLS: Final = ("sequence", "group_rank", "peer", "peer_rank", "tag")
-_KINDS: Final = pd.Index(["push_pop", "start_end"], dtype=object)
+_KINDS: Final = ("push_pop", "start_end")
 _N_COLUMNS: Final = 6
 _EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "environment")
 _METRIC: Final = "metric:"
@@ -39,22 +40,24 @@ _METRIC: Final = "metric:"
 
 def window_tables(
     windows: Windows, to_trace_time: Clock
-) -> tuple[dict[str, pd.DataFrame], set[str]]:
+) -> tuple[dict[str, Table], set[str]]:
     """Return the tables of all windows, and the names of those that were recorded.
 
     Device tables count as recorded only where the profiler saw a device.
     """
     rows = [_rows(pid, events, to_trace_time) for pid, events in windows]
-    threads = stack("threads", [make_threads(events, np.array([pid])) for pid, events in windows])
+    named = [make_threads(events, np.array([pid])) for pid, events in windows]
+    threads = new_stack("threads", named[::-1])  # what was told last counts
+    _, told = numbered(threads["process"], threads["thread"])
     tables = {
-        "host_ops": stack("host_ops", [_host_ops(part) for part in rows]),
-        "threads": threads.drop_duplicates(["process", "thread"], keep="last", ignore_index=True),
+        "host_ops": new_stack("host_ops", [_host_ops(part) for part in rows]),
+        "threads": threads.take(told),
     }
-    devices = stack("devices", [make_devices(events.header) for _, events in windows])
-    devices = devices.drop_duplicates("device").sort_values("device", ignore_index=True)
+    devices = new_stack("devices", [make_devices(events.header) for _, events in windows])
+    devices = devices.take(numbered(devices["device"])[1]).in_order("device")
     if len(devices):
         parts = [_device_tables(part) for part in rows]
-        tables |= {name: stack(name, [part[name] for part in parts]) for name in parts[0]}
+        tables |= {name: new_stack(name, [part[name] for part in parts]) for name in parts[0]}
         tables["devices"] = devices
     return tables, set(tables)
 
@@ -65,7 +68,7 @@ def _rows(pid: int, events: KinetoEvents, to_trace_time: Clock) -> kineto.Rows:
     return replace(rows, start_ns=start_ns, end_ns=end_ns, host_process=pid)
 
 
-def _device_tables(rows: kineto.Rows) -> dict[str, pd.DataFrame]:
+def _device_tables(rows: kineto.Rows) -> dict[str, Table]:
     return {
         "kernels": kineto.make_kernels(rows.of(*kineto.KERNELS), ReadOptions()),
         "kernel_shapes": kineto.make_kernel_shapes(rows.of(*kineto.KERNELS)),
@@ -76,16 +79,16 @@ def _device_tables(rows: kineto.Rows) -> dict[str, pd.DataFrame]:
     }
 
 
-def _host_ops(rows: kineto.Rows) -> pd.DataFrame:
+def _host_ops(rows: kineto.Rows) -> Table:
     """Return the operators and torch's annotations: the ranges of a recording are the hooks'."""
     chosen = rows.of(*kineto.OPERATORS, *kineto.ANNOTATIONS)
     is_async = chosen.named(lambda name: name.startswith(_ASYNC_PREFIXES))
     columns = {
         **{name: getattr(chosen, name) for name in _ALIKE},
-        "source": np.where(is_async, "async", np.asarray(chosen.category, object)),
+        "source": np.where(is_async, "async", chosen.category.plain()),
         "correlation": chosen.number("External id"),
     }
-    return make_table("host_ops", columns)
+    return new_table("host_ops", columns)
 
 
 def make_spool_trace(
@@ -104,10 +107,10 @@ def make_spool_trace(
     operators of which none was looked at were not recorded.
     """
     environment = {"name": list(facts), "value": list(facts.values())}
-    tables: dict[str, pd.DataFrame] = {
+    tables: dict[str, Table] = {
         "samples": _samples(captured.samples, to_trace_time),
         "processes": _processes(captured, host),
-        "environment": make_table("environment", environment),
+        "environment": new_table("environment", environment),
     }
     recorded = set(_EXTRA)
     if with_windows and captured.windows:
@@ -133,7 +136,7 @@ def event_tables(
         for block in part.blocks():
             made = {
                 "ranges": _ranges(block, to_trace_time, shown),
-                "marks": make_table("marks", _named(block, block.marks, to_trace_time, shown)),
+                "marks": new_table("marks", _named(block, block.marks, to_trace_time, shown)),
                 "collectives": _collectives(block, to_trace_time),
                 "samples": _samples(_metrics(block, shown), to_trace_time),
             }
@@ -158,10 +161,10 @@ def _payloads(values: Sequence[Any]) -> np.ndarray:
     return np.array([float(one) if isinstance(one, int | float) else np.nan for one in values])
 
 
-def _names(names: Sequence[Any], shown: Callable[[str], str]) -> pd.Categorical:
-    codes, texts = pd.factorize(np.array(names, object))
-    index = pd.Index([shown(storable(str(text))) for text in texts], dtype=object)
-    return pd.Categorical(index[codes])
+def _names(names: Sequence[Any], shown: Callable[[str], str]) -> Names:
+    number: dict[Any, int] = {}
+    codes = np.array([number.setdefault(name, len(number)) for name in names], np.int64)
+    return Names.coded((shown(storable(str(name))) for name in number), codes, is_sorted=True)
 
 
 def _named(
@@ -169,27 +172,26 @@ def _named(
 ) -> dict[str, Any]:
     """Return the columns that ranges and marks have alike."""
     starts, _, names, payloads, threads, _ = _columns(rows)
-    none = np.zeros(len(starts), np.int8)
     return {
         "start_ns": to_trace_time(np.array(starts, np.int64)),
         "process": np.full(len(starts), block.pid),
         "thread": threads,
-        "domain": pd.Categorical.from_codes(none, pd.Index([_DOMAIN], dtype=object)),
+        "domain": Names.repeated(_DOMAIN, len(starts)),
         "name": _names(names, shown),
         "payload": _payloads(payloads),
     }
 
 
-def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> pd.DataFrame:
+def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]) -> Table:
     _, ends, _, _, _, kinds = _columns(block.ranges)
     are_started = (np.array(kinds, object) == "s").astype(np.int8)
     columns = _named(block, block.ranges, to_trace_time, shown)
     columns["end_ns"] = to_trace_time(np.array(ends, np.int64))
-    columns["kind"] = pd.Categorical.from_codes(are_started, _KINDS)
-    return make_table("ranges", columns)
+    columns["kind"] = Names(are_started, _KINDS)
+    return new_table("ranges", columns)
 
 
-def _collectives(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
+def _collectives(block: EventBlock, to_trace_time: Clock) -> Table:
     rows = block.collectives
     facts = [row[6] for row in rows]
     columns = {
@@ -203,7 +205,7 @@ def _collectives(block: EventBlock, to_trace_time: Clock) -> pd.DataFrame:
         **{name: [fact.get(name, "") for fact in facts] for name in _TEXTS_OF_CALLS},
         **{name: [fact.get(name, ABSENT) for fact in facts] for name in _NUMBERS_OF_CALLS},
     }
-    return make_table("collectives", columns)
+    return new_table("collectives", columns)
 
 
 def _metrics(block: EventBlock, shown: Callable[[str], str]) -> list[Sample]:
@@ -217,17 +219,17 @@ def _metrics(block: EventBlock, shown: Callable[[str], str]) -> list[Sample]:
     ]
 
 
-def _samples(samples: Sequence[Sample], to_trace_time: Clock) -> pd.DataFrame:
+def _samples(samples: Sequence[Sample], to_trace_time: Clock) -> Table:
     columns = {
         "start_ns": to_trace_time(_times(samples, 0)),
         "source": [sample.source for sample in samples],
         "metric": [sample.metric for sample in samples],
         "value": [float(sample.value) for sample in samples],
     }
-    return make_table("samples", columns)
+    return new_table("samples", columns)
 
 
-def _processes(captured: Captured, host: str) -> pd.DataFrame:
+def _processes(captured: Captured, host: str) -> Table:
     records = {record.pid: record for record in captured.processes}
     shown = [records.get(pid, ProcessRecord(pid)) for pid in captured.pids()]
     columns: dict[str, Any] = {
@@ -238,4 +240,4 @@ def _processes(captured: Captured, host: str) -> pd.DataFrame:
     for name in ("rank", "local_rank", "world_size"):
         numbers = (getattr(record, name) for record in shown)
         columns[name] = [ABSENT if number is None else number for number in numbers]
-    return make_table("processes", columns)
+    return new_table("processes", columns)

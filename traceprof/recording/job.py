@@ -274,4 +274,4 @@ def file_of_node(job: Job) -> OutputFile:
 
 def ranks_in(trace: Trace) -> tuple[int, ...]:
     """Return the ranks whose processes are in a trace."""
-    return tuple(sorted(int(rank) for rank in trace.processes.to_frame()["rank"] if rank >= 0))
+    return tuple(sorted(int(rank) for rank in trace.processes["rank"] if rank >= 0))

@@ -17,7 +17,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.files import check_target, new_file
@@ -26,8 +25,9 @@ from traceprof.formats.nsys.sidecar import LOSSES
 from traceprof.formats.nsys.split import OwnEvents
 from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
-from traceprof.formats.shared.redaction import renamed_categories
-from traceprof.model.tables import ABSENT, TABLES, stack
+from traceprof.formats.shared.redaction import renamed
+from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT, TABLES, new_stack
 from traceprof.model.trace import Trace, make_trace
 from traceprof.recording import job as jobs
 from traceprof.recording.captured import Captured
@@ -78,14 +78,14 @@ def with_profiles(trace: Trace, profiles: Sequence[ProcessProfile]) -> Trace:
     """
     epoch_ns = trace.info.utc_epoch_ns or 0
     moved = [_moved(profile, epoch_ns) for profile in profiles]
-    tables: dict[str, pd.DataFrame] = {}
+    tables: dict[str, Table] = {}
     for name in TABLES:
-        parts = [part.table(name).to_frame() for part in moved] if name not in _OURS else []
+        parts = [part.table(name) for part in moved] if name not in _OURS else []
         if name == _ONCE:
             parts = parts[:1]
         elif name in ("ranges", "marks"):
-            parts = [part[part["domain"] != "traceprof"] for part in parts]
-        tables[name] = stack(name, [trace.table(name).to_frame(), *parts])
+            parts = [part.take(part["domain"] != "traceprof") for part in parts]
+        tables[name] = new_stack(name, [trace.table(name), *parts])
     recorded = trace.recorded.union(*(part.recorded for part in moved))
     info = replace(trace.info, profiler=moved[0].info.profiler if moved else trace.info.profiler)
     return make_trace(info, tables, recorded)
@@ -95,18 +95,14 @@ def _moved(profile: ProcessProfile, epoch_ns: int) -> Trace:
     """Return a profile's trace on the clock with ``epoch_ns`` at 0, its process filled in."""
     trace = profile.trace
     shift = (trace.info.utc_epoch_ns or 0) - epoch_ns
-    changed: dict[str, pd.DataFrame] = {}
-    for name, table in TABLES.items():
-        frame = trace.table(name).to_frame()
-        columns = {
-            key: frame[key].to_numpy(np.int64) + shift
-            for key in ("start_ns", "end_ns")
-            if key in table.columns
-        }
-        if "process" in table.columns:
-            pids = frame["process"].to_numpy(np.int64)
+    changed: dict[str, Table] = {}
+    for name in TABLES:
+        rows = trace.table(name)
+        columns = {key: rows[key] + shift for key in ("start_ns", "end_ns") if key in rows}
+        if "process" in rows:
+            pids = rows["process"]
             columns["process"] = np.where(pids == ABSENT, profile.pid, pids)
-        changed[name] = frame.assign(**columns)
+        changed[name] = rows.assign(**columns)
     return make_trace(trace.info, changed, trace.recorded)
 
 
@@ -208,15 +204,15 @@ class _Export:
     def _lacking(self, tables: EventTables) -> EventTables:
         """Return what the export lacks: ranges and marks only of processes that it has lost."""
         return {
-            name: table[table["process"].isin(self._lost)] if name in _IN_EXPORT else table
-            for name, table in tables.items()
+            name: rows.take(np.isin(rows["process"], self._lost)) if name in _IN_EXPORT else rows
+            for name, rows in tables.items()
         }
 
     def _append(self, captured: Captured, path: Path) -> tuple[int, ...]:
         """Add what the hooks captured; return the ranks."""
         job, clock = self._job, self._clock
         trace = make_spool_trace(captured, clock, job.facts, clock.epoch_ns, job.notes.host)
-        samples = trace.samples.to_frame()[trace.samples.to_frame()["start_ns"] >= 0]
+        samples = trace.samples.take(trace.samples["start_ns"] >= 0)
         events = map(self._lacking, event_tables(captured, clock, job.shown_name))
         append_to_nsys(replace(trace, samples=samples), path, job.texts(), events)
         return jobs.ranks_in(trace)
@@ -274,9 +270,8 @@ def _write_spool(job: Job, part: OutputFile) -> OutputFile:
     clock = ProfilerClock(first_ns)
     of = (captured, clock, job.facts, first_ns, job.notes.host)
     trace = make_spool_trace(*of, with_windows=not profiles)
-    operators = trace.host_ops.to_frame()
-    names = renamed_categories(operators["name"].array, job.shown_name)
-    trace = trace.with_tables({"host_ops": operators.assign(name=names)})
+    names = renamed(trace.host_ops["name"], job.shown_name)
+    trace = trace.with_tables({"host_ops": trace.host_ops.assign(name=names)})
     if profiles:
         trace = with_profiles(trace, profiles)
     texts = job.texts()

@@ -6,13 +6,12 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.formats.kineto.parse import KinetoEvent
 from traceprof.formats.kineto.rows import ANNOTATIONS, FUNCTIONS, OPERATORS, Rows
 from traceprof.formats.shared import collectives
-from traceprof.formats.sqlite.columns import categorical
-from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT, new_empty, new_stack, new_table
 from traceprof.names.messages import collective_op
 
 _CALL: Final = "record_param_comms"
@@ -28,8 +27,8 @@ _DTYPES: Final = {
 
 
 def make_collectives(
-    rows: Rows, kernels: pd.DataFrame, api_calls: pd.DataFrame, own_rank: int = ABSENT
-) -> pd.DataFrame:
+    rows: Rows, kernels: Table, api_calls: Table, own_rank: int = ABSENT
+) -> Table:
     """Return the collectives as the host issued them, one row each.
 
     Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels that Kineto
@@ -41,13 +40,13 @@ def make_collectives(
     device = rows.of("kernel")
     device = device.where(_has_op(device))
     if not len(calls) and not len(device):
-        return empty_table("collectives")
+        return new_empty("collectives")
     backend, tied = _backend(rows), _by_external_id(calls, device)
     orphans = device.where(~np.isin(device.number("correlation"), tied))
     parts = [_described(calls, tied, backend, own_rank)]
     if len(orphans):
         parts.append(_described(orphans, orphans.number("correlation"), backend, own_rank))
-    table = collectives.tied_by_launch(stack("collectives", parts), kernels, api_calls)
+    table = collectives.tied_by_launch(new_stack("collectives", parts), kernels, api_calls)
     return collectives.tied_to_batches(table, kernels, api_calls)
 
 
@@ -63,17 +62,17 @@ def tells_of_collective(event: KinetoEvent) -> bool:
 
 def _described(
     rows: Rows, correlation: npt.NDArray[np.int64], backend: str, own_rank: int
-) -> pd.DataFrame:
-    names, codes = map(str, rows.text("dtype").categories), rows.text("dtype").codes
-    dtypes = [_DTYPES.get(name.lower(), (name, ABSENT)) for name in names]
-    sizes = np.array([n_bytes for _, n_bytes in dtypes], np.int64)[codes]
+) -> Table:
+    told = rows.text("dtype")
+    dtypes = [_DTYPES.get(name.lower(), (name, ABSENT)) for name in told.texts.tolist()]
+    sizes = told.by_text(np.array([n_bytes for _, n_bytes in dtypes], np.int64))
     sent, received = rows.number("In msg nelems"), rows.number("Out msg nelems")
     op = _ops(rows.text("Collective name"))
     # Only the root of a scatter hands anything in, and who only receives does not.
     elements = np.where((sent > 0) & (op != "scatter"), sent, received)
     known = (sizes > 0) & (elements >= 0)
     on_host = rows.process == rows.host_process
-    return make_table(
+    return new_table(
         "collectives",
         {
             "start_ns": rows.start_ns,
@@ -82,26 +81,24 @@ def _described(
             "thread": np.where(on_host, rows.thread, ABSENT),
             "op": op,
             "n_bytes": np.where(known, elements * sizes, ABSENT),
-            "dtype": categorical(codes, [name for name, _ in dtypes]),
+            "dtype": Names.coded((name for name, _ in dtypes), told.codes, is_sorted=True),
             "group": rows.text("Process Group Name"),
             "group_size": rows.number("Group size"),
-            "backend": categorical(np.zeros(len(rows), np.int64), [backend]),
+            "backend": Names.repeated(backend, len(rows)),
             "sequence": rows.number("Seq"),
             "correlation": correlation,
-            **_ends(rows, np.asarray(op, object), own_rank),
+            **_ends(rows, op, own_rank),
         },
     )
 
 
-def _ends(
-    rows: Rows, ops: npt.NDArray[np.object_], own_rank: int
-) -> dict[str, npt.NDArray[np.int64]]:
+def _ends(rows: Rows, ops: Names, own_rank: int) -> dict[str, npt.NDArray[np.int64]]:
     """Return group_rank, peer and peer_rank of each call.
 
     The ranks of a long group are abridged: then the own place in it is not known.
     """
     listed = rows.text("Process Group Ranks")
-    members = [_listed_ranks(str(text)) for text in listed.categories]
+    members = list(map(_listed_ranks, listed.texts.tolist()))
     places = [own.index(own_rank) if own_rank in own else ABSENT for own in members]
     ends = rows.number("Dst Rank"), rows.number("Src Rank")
     sends = ops == "send"
@@ -114,7 +111,7 @@ def _ends(
         for code, place in zip(listed.codes.tolist(), peer.tolist(), strict=True)
     ]
     return {
-        "group_rank": np.array(places, np.int64)[listed.codes],
+        "group_rank": listed.by_text(np.array(places, np.int64)),
         "peer": peer,
         "peer_rank": np.where(told >= 0, told, np.array(from_list, np.int64)),
     }
@@ -126,17 +123,17 @@ def _listed_ranks(text: str) -> list[int]:
 
 
 def _backend(rows: Rows) -> str:
-    told = (str(name).partition(":")[::2] for name in rows.name.categories)
+    told = (name.partition(":")[::2] for name in rows.name.texts.tolist())
     found = [of for of, op in told if of in collectives.ANNOTATING_BACKENDS and collective_op(op)]
     return max(set(found), key=found.count) if found else ""
 
 
-def _ops(names: pd.Categorical) -> pd.Categorical:
-    return categorical(names.codes, [collective_op(str(name)) for name in names.categories])
+def _ops(names: Names) -> Names:
+    return Names.coded(map(collective_op, names.texts.tolist()), names.codes, is_sorted=True)
 
 
 def _has_op(rows: Rows) -> npt.NDArray[np.bool_]:
-    return np.asarray(_ops(rows.text("Collective name")) != "", np.bool_)
+    return _ops(rows.text("Collective name")) != ""
 
 
 def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.errors import TraceError
 from traceprof.formats.kineto import json_stream
@@ -33,6 +32,7 @@ from traceprof.formats.kineto.parse import (
     whole,
 )
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.model.table import Names
 from traceprof.model.tables import ABSENT
 
 _Array: TypeAlias = "npt.NDArray[Any]"
@@ -114,7 +114,7 @@ class KinetoEvents:
     ``start_ns`` and ``end_ns`` count from ``base_time_ns`` (0 where the file has no base: then
     they count from 1970, or from boot in files of 2023). ``process`` and ``thread`` are `ABSENT`
     where the file has a text there (such as "Spans"). ``arguments`` holds one array for each of
-    `NUMBER_ARGUMENTS` (`ABSENT` where the event has none) and one categorical for each of
+    `NUMBER_ARGUMENTS` (`ABSENT` where the event has none) and one of `Names` for each of
     `TEXT_ARGUMENTS` ("" where it has none). ``header`` holds the other top-level values of the
     document. ``is_complete`` is False when the document was cut off, ``has_array`` when it has
     no events to begin with, and ``is_damaged`` says that what follows can not be read.
@@ -127,8 +127,8 @@ class KinetoEvents:
     end_ns: npt.NDArray[np.int64]
     process: npt.NDArray[np.int64]
     thread: npt.NDArray[np.int64]
-    category: pd.Categorical
-    name: pd.Categorical
+    category: Names
+    name: Names
     arguments: Mapping[str, Any]
     process_names: Mapping[int, str]
     thread_names: Mapping[tuple[int, int], str]
@@ -244,7 +244,7 @@ class _Joined:
         ).reshape(-1, 2)
         numbers = {name: _concatenated(parts) for name, parts in self.numbers.items()}
         texts = {
-            name: _categorical(self.texts, _concatenated(parts, np.int32))
+            name: _names(self.texts, _concatenated(parts, np.int32))
             for name, parts in self.text.items()
         }
         shapes = None
@@ -253,8 +253,8 @@ class _Joined:
         return KinetoEvents(
             base_time_ns=max(0, whole(stream.header.get("baseTimeNanoseconds", 0))),
             **{name: _concatenated(parts) for name, parts in self.place.items()},
-            category=_categorical(categories, of_kinds[:, 0][kind]),
-            name=_categorical(names, of_kinds[:, 1][kind]),
+            category=_names(categories, of_kinds[:, 0][kind]),
+            name=_names(names, of_kinds[:, 1][kind]),
             arguments={**numbers, **texts},
             process_names=self.process_names,
             thread_names=self.thread_names,
@@ -268,12 +268,9 @@ class _Joined:
         )
 
 
-def _categorical(distinct: Iterable[str], codes: _Array) -> pd.Categorical:
+def _names(distinct: Iterable[str], codes: _Array) -> Names:
     """Return the texts whose numbers the ``codes`` are."""
-    mended = Codes[str]()
-    code_of = mended.of([json_stream.mend_text(text) for text in distinct])
-    codes = code_of[codes] if len(mended) < len(code_of) else codes
-    return pd.Categorical.from_codes(codes, pd.Index(list(mended), dtype=object))
+    return Names.coded(map(json_stream.mend_text, distinct), codes)
 
 
 def _concatenated(parts: _Parts, dtype: type[np.generic] = np.int64) -> _Array:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.parse import whole
 from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, noted_numbers
-from traceprof.model.tables import ABSENT, make_table
+from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT, new_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
 from traceprof.version import __version__
@@ -58,12 +58,12 @@ def make_info(path: Path, events: KinetoEvents, zero_ns: int, format_name: str) 
 _NVIDIA_WARP: Final = 32
 
 
-def make_devices(header: Mapping[str, Any]) -> pd.DataFrame:
+def make_devices(header: Mapping[str, Any]) -> Table:
     """Return the accelerators that the process could see."""
     listed = header.get("deviceProperties")
     listed = listed if isinstance(listed, list) else []
     devices = [item for item in listed if isinstance(item, dict)]
-    return make_table(
+    return new_table(
         "devices",
         {
             "device": [whole(item.get("id", number)) for number, item in enumerate(devices)],
@@ -84,11 +84,11 @@ def _capability(device: Mapping[str, Any]) -> int:
     return major * 10 + minor
 
 
-def make_processes(events: KinetoEvents, used: np.ndarray, host_process: int) -> pd.DataFrame:
+def make_processes(events: KinetoEvents, used: np.ndarray, host_process: int) -> Table:
     """Return the processes; the one that was traced bears the rank in the file's header."""
     rank, size = rank_of(events.header), whole(_group(events.header).get("world_size"))
     is_traced = used == host_process
-    return make_table(
+    return new_table(
         "processes",
         {
             "process": used,
@@ -109,14 +109,14 @@ def _group(header: Mapping[str, Any]) -> Mapping[str, Any]:
     return group if isinstance(group, dict) else {}
 
 
-def make_threads(events: KinetoEvents, used: np.ndarray) -> pd.DataFrame:
+def make_threads(events: KinetoEvents, used: np.ndarray) -> Table:
     """Return the names of the threads of these processes."""
     kept = {
         place: name
         for place, name in events.thread_names.items()
         if place[0] in used and place[1] != ABSENT and name
     }
-    return make_table(
+    return new_table(
         "threads",
         {
             "process": [process for process, _ in kept],
@@ -126,7 +126,7 @@ def make_threads(events: KinetoEvents, used: np.ndarray) -> pd.DataFrame:
     )
 
 
-def make_environment(header: Mapping[str, Any]) -> pd.DataFrame:
+def make_environment(header: Mapping[str, Any]) -> Table:
     """Return the versions that the file names."""
     found = {
         name.replace("-", "_"): _version(header[f"{name}_version"])
@@ -137,7 +137,7 @@ def make_environment(header: Mapping[str, Any]) -> pd.DataFrame:
     for name, plain in (("nccl_version", "nccl"), ("backend", "backend")):
         if group.get(name):
             found[plain] = str(group[name])
-    return make_table("environment", {"name": list(found), "value": list(found.values())})
+    return new_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def _version(value: object) -> str:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from traceprof.errors import TraceError
 from traceprof.formats.contract import ReadOptions
@@ -17,6 +16,7 @@ from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
+from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace, make_trace
 
@@ -34,7 +34,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
     zero_ns = min([*begins, *([int(events.start_ns.min())] if len(events) else [])])
     rows = kineto.all_rows(events, zero_ns, kineto.ON_HOST)
     tables = _tables(rows, options, header.rank_of(events.header))
-    every = [frame["process"] for frame in tables.values() if "process" in frame]
+    every = [table["process"] for table in tables.values() if "process" in table]
     used = np.unique(np.concatenate(every))
     used = used[used >= 0]
     tables |= {
@@ -44,7 +44,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "environment": header.make_environment(events.header),
     }
     info = header.make_info(path, events, zero_ns, FORMAT.name)
-    has_rows = {name for name, frame in tables.items() if len(frame)}
+    has_rows = {name for name, table in tables.items() if len(table)}
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
     trace = make_trace(info, tables, recorded).with_worked(note.devices)
@@ -56,7 +56,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
     return replace(trace, span=trace.span | covered)
 
 
-def _tables(rows: kineto.Rows, options: ReadOptions, own_rank: int) -> dict[str, pd.DataFrame]:
+def _tables(rows: kineto.Rows, options: ReadOptions, own_rank: int) -> dict[str, Table]:
     operators = rows.of(*kineto.OPERATORS)
     kernels = kineto.make_kernels(rows.of(*kineto.KERNELS), options)
     api_calls = kineto.make_api_calls(rows.of(*kineto.API_CALLS))

@@ -13,14 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.formats.contract import ReadOptions
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.parse import NO_SHAPE, SHAPE, KinetoEvent
 from traceprof.formats.shared.cupti import plain_api_name, with_depth
-from traceprof.formats.sqlite.columns import categorical
-from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.grouping import numbered
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT, new_empty, new_stack, new_table
 from traceprof.names.classes import classify
 
 _NAMELESS: Final = 0
@@ -35,8 +35,8 @@ class Rows:
     end_ns: npt.NDArray[np.int64]
     process: npt.NDArray[np.int64]
     thread: npt.NDArray[np.int64]
-    category: pd.Categorical
-    name: pd.Categorical
+    category: Names
+    name: Names
     arguments: Mapping[str, Any]
     host_process: int
     shapes: npt.NDArray[np.int64] | None = None
@@ -46,7 +46,7 @@ class Rows:
 
     def of(self, *categories: str) -> Rows:
         """Return the rows of these categories."""
-        return self.where(np.asarray(self.category.isin(categories)))
+        return self.where(self.category.isin(categories))
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Rows:
         """Return the rows that are chosen."""
@@ -55,7 +55,7 @@ class Rows:
             name: getattr(self, name)[places]
             for name in ("start_ns", "end_ns", "process", "thread", "category")
         }
-        taken["name"] = self.name[places].remove_unused_categories()
+        taken["name"] = _used(self.name[places])
         taken["arguments"] = {  # of a single value for all (it is absent) there is no copy
             name: np.broadcast_to(values[:1], len(places))
             if isinstance(values, np.ndarray) and values.strides == (0,)
@@ -69,20 +69,26 @@ class Rows:
         values: npt.NDArray[np.int64] = self.arguments[argument]
         return values
 
-    def text(self, argument: str) -> pd.Categorical:
+    def text(self, argument: str) -> Names:
         """Return an argument that is a text; "" where a row has none."""
-        values: pd.Categorical = self.arguments[argument]
+        values: Names = self.arguments[argument]
         return values
 
     def named(self, matches: Any) -> npt.NDArray[np.bool_]:
         """Return for which rows ``matches(name)`` is true; asked once per distinct name."""
-        told = np.array([bool(matches(str(name))) for name in self.name.categories], np.bool_)
-        return told[self.name.codes] if len(told) else np.zeros(len(self), np.bool_)
+        names = self.name.texts.tolist()
+        return self.name.by_text(np.array([bool(matches(name)) for name in names], np.bool_))
+
+
+def _used(names: Names) -> Names:
+    """Return the same without the texts that do not occur."""
+    is_used = np.bincount(names.codes, minlength=len(names.texts)) > 0
+    return Names((np.cumsum(is_used) - 1)[names.codes], names.texts[is_used])
 
 
 def all_rows(events: KinetoEvents, zero_ns: int, host_categories: tuple[str, ...]) -> Rows:
     """Return every event, in ns since ``zero_ns``."""
-    on_host = events.process[np.asarray(events.category.isin(host_categories))]
+    on_host = events.process[events.category.isin(host_categories)]
     processes, counts = np.unique(on_host[on_host != ABSENT], return_counts=True)
     return Rows(
         *(events.start_ns - zero_ns, events.end_ns - zero_ns, events.process, events.thread),
@@ -113,95 +119,85 @@ _EARLY_ANNOTATION: Final = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(Data
 _CUDA_DEVICE: Final = 1
 
 
-def make_api_calls(rows: Rows) -> pd.DataFrame:
+def make_api_calls(rows: Rows) -> Table:
     """Return the calls of the CUDA or HIP runtime and driver."""
-    names = [plain_api_name(str(name)) for name in rows.name.categories]
-    return make_table(
-        "api_calls",
-        {
-            **_place_on_host(rows),
-            "correlation": rows.number("correlation"),
-            "name": categorical(rows.name.codes, names),
-        },
-    )
+    names = Names.coded(map(plain_api_name, rows.name.texts), rows.name.codes, is_sorted=True)
+    own = {"correlation": rows.number("correlation"), "name": names}
+    return new_table("api_calls", {**_place_on_host(rows), **own})
 
 
-def make_host_ops(operators: Rows) -> pd.DataFrame:
+def make_host_ops(operators: Rows) -> Table:
     """Return the CPU operators of PyTorch."""
     rows = operators.where(~_is_early_annotation(operators))
-    source = categorical(np.zeros(len(rows), np.int64), ["cpu_op"])
-    return make_table("host_ops", {**_place_on_host(rows), "source": source, "name": rows.name})
+    own = {"source": Names.repeated("cpu_op", len(rows)), "name": rows.name}
+    return new_table("host_ops", {**_place_on_host(rows), **own})
 
 
-def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> pd.DataFrame:
+def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
     """Return the annotations of the host and, in the domain ``nn.Module``, the modules.
 
     Each step counts once: Kineto repeats annotations on every stream, which are left out, and
     old versions repeat a step among the operators.
     """
     modules = functions.where(functions.named(lambda name: name.startswith(MODULE_PREFIX)))
-    module_names = [str(name).removeprefix(MODULE_PREFIX) for name in modules.name.categories]
+    plain = [name.removeprefix(MODULE_PREFIX) for name in modules.name.texts.tolist()]
     early = operators.where(_is_early_annotation(operators))
     annotated = [_ranges(rows, rows.name, "") for rows in (annotations, early)]
-    module_ranges = _ranges(modules, categorical(modules.name.codes, module_names), "nn.Module")
-    ranges = stack("ranges", annotated)
-    is_step = ranges["name"].astype(str).str.startswith(_STEP)
-    once = ranges[~(ranges.duplicated(["process", "name"]) & is_step)].reset_index(drop=True)
-    return with_depth(stack("ranges", [once, module_ranges]))
+    module_names = Names.coded(plain, modules.name.codes, is_sorted=True)
+    ranges = new_stack("ranges", annotated)
+    names = ranges["name"]
+    once = names.by_text([not name.startswith(_STEP) for name in names.texts.tolist()])
+    _, first = numbered(ranges["process"], names.codes)
+    once[first] = True
+    return with_depth(
+        new_stack("ranges", [ranges.take(once), _ranges(modules, module_names, "nn.Module")])
+    )
 
 
-def make_overheads(rows: Rows) -> pd.DataFrame:
+def make_overheads(rows: Rows) -> Table:
     """Return what the profiler itself took; it does not say on which thread."""
     process = np.where(rows.process < 0, rows.host_process, rows.process)
-    return make_table("overheads", {**_place_on_host(rows), "process": process, "name": rows.name})
+    return new_table("overheads", {**_place_on_host(rows), "process": process, "name": rows.name})
 
 
-def make_samples(rows: Rows) -> pd.DataFrame:
+def make_samples(rows: Rows) -> Table:
     """Return the bytes that PyTorch's allocator held, after each change."""
     device = rows.number("Device Id")
     on_device = rows.number("Device Type") == _CUDA_DEVICE
     numbers, place = np.unique(np.where(on_device, device, -1), return_inverse=True)
     sources = [f"gpu:{number}" if number >= 0 else "host" for number in numbers]
     parts = [
-        make_table(
+        new_table(
             "samples",
             {
                 "start_ns": rows.start_ns,
-                "source": categorical(place.ravel(), sources or [""]),
-                "metric": categorical(np.zeros(len(rows), np.int64), [metric]),
+                "source": Names.coded(sources, place.ravel(), is_sorted=True),
+                "metric": Names.repeated(metric, len(rows)),
                 "value": rows.number(argument).astype(np.float64),
             },
-        )[rows.number(argument) >= 0]
+        ).take(rows.number(argument) >= 0)
         for argument, metric in (
             ("Total Allocated", "torch_allocated_bytes"),
             ("Total Reserved", "torch_reserved_bytes"),
         )
     ]
-    return stack("samples", parts)
+    return new_stack("samples", parts)
 
 
 def _place_on_host(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
     return {name: getattr(rows, name) for name in ("start_ns", "end_ns", "process", "thread")}
 
 
-def _ranges(rows: Rows, names: pd.Categorical, domain: str) -> pd.DataFrame:
-    once = np.zeros(len(rows), np.int64)
-    return make_table(
-        "ranges",
-        {
-            **_place_on_host(rows),
-            "domain": categorical(once, [domain]),
-            "name": names,
-            "kind": categorical(once, ["push_pop"]),
-        },
-    )
+def _ranges(rows: Rows, names: Names, domain: str) -> Table:
+    own = {"domain": Names.repeated(domain, len(rows)), "name": names}
+    own["kind"] = Names.repeated("push_pop", len(rows))
+    return new_table("ranges", {**_place_on_host(rows), **own})
 
 
 def _is_early_annotation(operators: Rows) -> npt.NDArray[np.bool_]:
     """Return which operators are annotations: before 2022 both had the category Operator."""
-    early = np.asarray(operators.category == "Operator") | operators.named(
-        lambda name: name.startswith(_STEP)
-    )
+    is_step = operators.named(lambda name: name.startswith(_STEP))
+    early = (operators.category == "Operator") | is_step
     return early & operators.named(_EARLY_ANNOTATION.match)
 
 
@@ -233,9 +229,9 @@ _SYNC_KINDS: Final = {
 _NO_STREAM: Final = 1 << 31
 
 
-def make_kernels(rows: Rows, options: ReadOptions) -> pd.DataFrame:
+def make_kernels(rows: Rows, options: ReadOptions) -> Table:
     """Return the kernels. CPU rows of Triton that name a stream are none: they have a category."""
-    return make_table(
+    return new_table(
         "kernels",
         {
             **_place_on_device(rows),
@@ -246,33 +242,36 @@ def make_kernels(rows: Rows, options: ReadOptions) -> pd.DataFrame:
     )
 
 
-def make_kernel_shapes(rows: Rows) -> pd.DataFrame:
+def make_kernel_shapes(rows: Rows) -> Table:
     """Return how the kernels were launched: a row for each; none where no event says it."""
     shapes = rows.shapes
     if shapes is None or not len(shapes) or (shapes == NO_SHAPE).all():
-        return empty_table("kernel_shapes")
+        return new_empty("kernel_shapes")
     columns = dict(zip(SHAPE, shapes.T, strict=True))
-    return make_table("kernel_shapes", {**_place_on_device(rows), **columns})
+    return new_table("kernel_shapes", {**_place_on_device(rows), **columns})
 
 
-def make_copies(rows: Rows) -> pd.DataFrame:
+def make_copies(rows: Rows) -> Table:
     """Return the copies and memsets; their names tell the direction and the kinds of memory."""
-    names = [str(name) for name in rows.name.categories]
+    names = rows.name.texts.tolist()
     directions = [_direction(name) for name in names]
     kinds = [_KINDS.search(name) for name in names]
     sources = [
         "" if direction == "memset" else _kind(found, "source")
         for direction, found in zip(directions, kinds, strict=True)
     ]
+    told = {
+        "direction": directions,
+        "src_kind": sources,
+        "dst_kind": [_kind(found, "target") for found in kinds],
+    }
     codes = rows.name.codes
-    return make_table(
+    return new_table(
         "copies",
         {
             **_place_on_device(rows),
-            "direction": categorical(codes, directions),
+            **{name: Names.coded(texts, codes, is_sorted=True) for name, texts in told.items()},
             "n_bytes": rows.number("bytes"),
-            "src_kind": categorical(codes, sources),
-            "dst_kind": categorical(codes, [_kind(found, "target") for found in kinds]),
             "src_device": rows.number("fromDevice"),
             "dst_device": rows.number("toDevice"),
             "graph_node": rows.number("graph node id"),
@@ -280,12 +279,11 @@ def make_copies(rows: Rows) -> pd.DataFrame:
     )
 
 
-def make_syncs(rows: Rows) -> pd.DataFrame:
+def make_syncs(rows: Rows) -> Table:
     """Return the synchronisations of host and streams."""
-    kinds = [_SYNC_KINDS.get(str(name), "unknown") for name in rows.name.categories]
-    return make_table(
-        "syncs", {**_place_on_device(rows), "kind": categorical(rows.name.codes, kinds)}
-    )
+    kinds = (_SYNC_KINDS.get(name, "unknown") for name in rows.name.texts.tolist())
+    own = {"kind": Names.coded(kinds, rows.name.codes, is_sorted=True)}
+    return new_table("syncs", {**_place_on_device(rows), **own})
 
 
 def _place_on_device(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:

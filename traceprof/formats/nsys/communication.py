@@ -14,16 +14,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.formats.nsys.schema import ARE_RANGES, NVTX, NVTX_RANGES, placed
 from traceprof.formats.shared.collectives import ANNOTATING_BACKENDS, is_annotated, tied_by_launch
-from traceprof.formats.shared.cupti import constant_name
-from traceprof.formats.sqlite.columns import Column, ColumnType, distinct_pairs
+from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.conditions import all_of, among, any_of, starts_with
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.grouping import rows_by_values
-from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.grouping import groups_of, rows_by_values
+from traceprof.model.table import Column, Names, Table, objects
+from traceprof.model.tables import ABSENT, new_empty, new_table
 from traceprof.names.messages import collective_op
 
 _OPERATIONS: Final = (
@@ -82,11 +81,11 @@ def _counted_names(database: Database) -> list[tuple[str, int]]:
         ),
     )
     texts = raw["text"]
-    assert isinstance(texts, pd.Categorical)
-    pairs, place = distinct_pairs(texts.codes, raw["textId"])
+    assert isinstance(texts, Names)
+    groups = groups_of(texts.codes, raw["textId"])
     return [
-        (str(texts.categories[code]) or names.get(key, ""), n)
-        for (code, key), n in zip(pairs, np.bincount(place).tolist(), strict=True)
+        (texts.texts[code] or names.get(key, ""), n)
+        for (code, key), n in zip(groups.keys, groups.counts.tolist(), strict=True)
     ]
 
 
@@ -220,19 +219,18 @@ class NcclCalls:
     ``kinds`` it is.
     """
 
-    rows: pd.DataFrame
+    rows: Table
     kinds: Sequence[NcclCall] = ()
 
-    def only(self, names: Container[str]) -> pd.DataFrame:
+    def only(self, names: Container[str]) -> Table:
         """Return the rows of the calls with these names."""
         wanted = np.array([name in names for name, _ in self.kinds], np.bool_)
-        found: pd.DataFrame = self.rows[wanted[self.rows["kind"].to_numpy()]]
-        return found
+        return self.rows.take(wanted[self.rows["kind"]])
 
 
-_PLACE: Final = ["start_ns", "end_ns", "process", "thread"]
+_PLACE: Final = ("start_ns", "end_ns", "process", "thread")
 _NO_ROWS: Final = np.empty(0, np.int64)
-_NO_CALLS: Final = NcclCalls(pd.DataFrame(dict.fromkeys((*_PLACE, "kind"), _NO_ROWS)))
+_NO_CALLS: Final = NcclCalls(Table(dict.fromkeys((*_PLACE, "kind"), _NO_ROWS)))
 
 
 def communicators(calls: NcclCalls) -> list[Communicator]:
@@ -247,23 +245,23 @@ def communicators(calls: NcclCalls) -> list[Communicator]:
 
 
 def make_nccl_collectives(
-    calls: NcclCalls, kernels: pd.DataFrame, api_calls: pd.DataFrame
-) -> pd.DataFrame:
+    calls: NcclCalls, kernels: Table, api_calls: Table
+) -> Table:
     """Return NCCL's calls as collectives, tied to their kernels; sizes where payloads tell."""
     issued = calls.only(_CALLS)
     if issued.empty:
-        return empty_table("collectives")
+        return new_empty("collectives")
     places = {(item.process, item.name): item for item in communicators(calls)}
     # Few of them differ in more than when they are made.
-    distinct, place = distinct_pairs(issued["process"].to_numpy(), issued["kind"].to_numpy())
-    told = [_described(calls.kinds[kind], process, places) for process, kind in distinct]
+    groups = groups_of(issued["process"], issued["kind"])
+    told = [_described(calls.kinds[kind], process, places) for process, kind in groups.keys]
     columns: dict[str, Column] = {
-        name: np.array(values, object if isinstance(values[0], str) else np.int64)[place]
-        for name, values in zip(_DESCRIBED, zip(*told, strict=True), strict=True)
+        name: (objects(own) if isinstance(own[0], str) else np.array(own, np.int64))[groups.number]
+        for name, own in zip(_DESCRIBED, zip(*told, strict=True), strict=True)
     }
-    columns |= {name: issued[name].to_numpy() for name in _PLACE}
-    columns["backend"] = constant_name("nccl", len(issued))
-    table = make_table("collectives", columns)
+    columns |= issued.select(*_PLACE).columns
+    columns["backend"] = Names.repeated("nccl", len(issued))
+    table = new_table("collectives", columns)
     return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))
 
 
@@ -310,7 +308,7 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     place = placed({name: np.array(values, np.int64) for name, values in raw.items()})
     place["kind"] = np.fromiter(map(kinds.__getitem__, told_of), np.int64, len(rows))
     return NcclCalls(
-        pd.DataFrame(place),
+        Table(place),
         [
             (text or names[key], _decoded(schemas, json_text, payload))
             for text, key, json_text, payload in kinds
@@ -318,10 +316,9 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
     )
 
 
-def _ends_of_groups(table: pd.DataFrame, calls: NcclCalls) -> npt.NDArray[np.int64]:
+def _ends_of_groups(table: Table, calls: NcclCalls) -> npt.NDArray[np.int64]:
     """Return until when each call may launch its kernel: inside a group, only its end does."""
-    latest = table["end_ns"].to_numpy().copy()
-    begins = table["start_ns"].to_numpy()
+    latest, begins = table["end_ns"].copy(), table["start_ns"]
     opening, closing = (_by_lane(calls.only((name,))) for name in _GROUP)
     for lane, rows in rows_by_values(table["process"], table["thread"]).items():
         opened, _ = opening.get(lane, (_NO_ROWS, _NO_ROWS))
@@ -336,10 +333,10 @@ def _ends_of_groups(table: pd.DataFrame, calls: NcclCalls) -> npt.NDArray[np.int
 _Times: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
-def _by_lane(calls: pd.DataFrame) -> Mapping[tuple[int, ...], _Times]:
+def _by_lane(calls: Table) -> Mapping[tuple[int, ...], _Times]:
     """Return starts and ends of the calls of each process and thread."""
-    starts, ends, processes, threads = (calls[name].to_numpy() for name in _PLACE)
-    lanes = rows_by_values(processes, threads) if len(calls) else {}
+    starts, ends, processes, threads = (calls[name] for name in _PLACE)
+    lanes = rows_by_values(processes, threads)
     return {lane: (starts[rows], ends[rows]) for lane, rows in lanes.items()}
 
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.nsys.schema import COPIES, GRAPHS, KERNELS, MEMSETS, SYNCS, named, process_of
 from traceprof.formats.shared import cupti
 from traceprof.formats.shared.collectives import is_exchange
-from traceprof.formats.sqlite.columns import Column, ColumnType, known
+from traceprof.formats.sqlite.columns import ColumnType, known
 from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.activity import Activity
-from traceprof.model.tables import empty_table, make_table, stack
+from traceprof.model.table import Column, Table
+from traceprof.model.tables import new_empty, new_stack, new_table
 from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import KernelRule, classify
 
@@ -31,7 +31,7 @@ def read_kernels(
     where: str = "",
     *,
     with_shapes: bool = False,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> tuple[Table, Table]:
     """Return the kernels, and with ``with_shapes`` how each was launched, where that is told.
 
     CUDA graphs that were traced whole are one row each. With ``where`` (SQL) only the kernels for
@@ -50,8 +50,8 @@ def read_kernels(
         raw, place = _read(database, GRAPHS, ("graphId",), (), window)
         kernels.append(cupti.make_traced_graphs(place, raw["graphId"]))
         if with_shapes:
-            shapes.append(make_table("kernel_shapes", place))
-    return stack("kernels", kernels), stack("kernel_shapes", shapes)
+            shapes.append(new_table("kernel_shapes", place))
+    return new_stack("kernels", kernels), new_stack("kernel_shapes", shapes)
 
 
 def has_kernel_shapes(database: Database) -> bool:
@@ -71,12 +71,12 @@ def communication_kernels(database: Database, rules: Sequence[KernelRule]) -> st
     )
     ids = np.array([key for (key,) in rows if key is not None], np.int64)
     names = named(database, ids)
-    communicates = np.asarray(classify(names, rules) == Activity.COMMUNICATION.value, np.bool_)
-    chosen = ids[communicates | np.array([is_exchange(str(name)) for name in names], np.bool_)]
+    communicates = classify(names, rules) == Activity.COMMUNICATION.value
+    chosen = ids[communicates | np.array(list(map(is_exchange, names)), np.bool_)]
     return f"demangledName IN ({', '.join(map(str, chosen.tolist()))})" if len(chosen) else ""
 
 
-def read_copies(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_copies(database: Database, window: TimeWindow | None = None) -> Table:
     """Return the copies and memsets."""
     parts = []
     if COPIES in database.tables:
@@ -89,13 +89,13 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> pd.Data
     if MEMSETS in database.tables:
         raw, place = _read(database, MEMSETS, ("bytes",), ("memKind", _NODE), window)
         parts.append(cupti.make_copies(place, raw, None, raw["memKind"]))
-    return stack("copies", parts)
+    return new_stack("copies", parts)
 
 
-def read_syncs(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_syncs(database: Database, window: TimeWindow | None = None) -> Table:
     """Return the synchronisations of host and streams."""
     if SYNCS not in database.tables:
-        return empty_table("syncs")
+        return new_empty("syncs")
     raw, place = _read(database, SYNCS, ("syncType",), (), window)
     return cupti.make_syncs(place, raw["syncType"])
 

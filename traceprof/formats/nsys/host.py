@@ -9,22 +9,16 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.sidecar import read_own
 from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite import conditions
-from traceprof.formats.sqlite.columns import (
-    NULL,
-    Column,
-    ColumnType,
-    categorical,
-    distinct_pairs,
-    known,
-)
+from traceprof.formats.sqlite.columns import NULL, ColumnType, known
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.grouping import groups_of
+from traceprof.model.table import Column, Names, Table
+from traceprof.model.tables import ABSENT, new_empty, new_stack, new_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import rows_where
 
@@ -40,27 +34,27 @@ _PAYLOADS: Final = tuple(
 
 def read_api_calls(
     database: Database, window: TimeWindow | None = None, where: str | None = None
-) -> pd.DataFrame:
+) -> Table:
     """Return the calls of the CUDA runtime and driver; with ``where`` those for which it holds."""
     if schema.API_CALLS not in database.tables:
-        return empty_table("api_calls")
+        return new_empty("api_calls")
     wanted = dict.fromkeys((*_SPAN, "nameId", "correlationId"), _INTEGER)
     raw = database.read_columns(schema.API_CALLS, wanted, window, where=where)
     names = schema.named(database, raw["nameId"])
-    plain = [cupti.plain_api_name(str(name)) for name in names.categories]
-    own = {"correlation": known(raw["correlationId"]), "name": categorical(names.codes, plain)}
-    return make_table("api_calls", {**schema.placed(raw), **own})
+    plain = Names.coded(map(cupti.plain_api_name, names.texts), names.codes, is_sorted=True)
+    own = {"correlation": known(raw["correlationId"]), "name": plain}
+    return new_table("api_calls", {**schema.placed(raw), **own})
 
 
-def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def read_launches(database: Database, before_ns: int, work: Sequence[Table]) -> Table:
     """Return start, process and correlation of the API calls that may have launched ``work``.
 
     Of those only that began before ``before_ns``; others may be conditions.among them.
     """
-    numbers = np.concatenate([frame["correlation"].to_numpy() for frame in work])
+    numbers = np.concatenate([table["correlation"] for table in work])
     numbers = numbers[numbers != ABSENT]
     if schema.API_CALLS not in database.tables or not len(numbers):
-        return empty_table("api_calls")
+        return new_empty("api_calls")
     raw = database.read_columns(
         schema.API_CALLS,
         dict.fromkeys(("start", "globalTid", "correlationId"), _INTEGER),
@@ -69,7 +63,7 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
             conditions.between("correlationId", int(numbers.min()), int(numbers.max())),
         ),
     )
-    return pd.DataFrame(
+    return Table(
         {
             "start_ns": np.asarray(raw["start"], np.int64),
             "process": schema.process_of(raw["globalTid"]),
@@ -78,27 +72,28 @@ def read_launches(database: Database, before_ns: int, work: Sequence[pd.DataFram
     )
 
 
-def read_host_ops(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_host_ops(database: Database, window: TimeWindow | None = None) -> Table:
     """Return calls of the operating system, of libraries, MPI and UCX, and CPU operators."""
     parts = []
     if libraries := [table for table in schema.HOST_SOURCES if table in database.tables]:
         spans, place = _named_spans(database, libraries, window)
-        source = categorical(place, [schema.HOST_SOURCES[table] for table in libraries])
-        parts.append(make_table("host_ops", {**spans, "source": source}))
+        sources = [schema.HOST_SOURCES[table] for table in libraries]
+        source = Names.coded(sources, place, is_sorted=True)
+        parts.append(new_table("host_ops", {**spans, "source": source}))
     for table, name in schema.MPI_SOURCES.items():
         if table in database.tables:
             spans, place = _named_spans(database, [table], window, "textId")
-            source = cupti.constant_name(name, len(place))
-            parts.append(make_table("host_ops", {**spans, "source": source}))
-    return stack("host_ops", [*parts, read_own(database, "host_ops", window)])
+            source = Names.repeated(name, len(place))
+            parts.append(new_table("host_ops", {**spans, "source": source}))
+    return new_stack("host_ops", [*parts, read_own(database, "host_ops", window)])
 
 
-def read_overheads(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_overheads(database: Database, window: TimeWindow | None = None) -> Table:
     """Return what the profiler says that it took itself."""
     tables = [table for table in schema.OVERHEADS if table in database.tables]
     if not tables:
-        return empty_table("overheads")
-    return make_table("overheads", _named_spans(database, tables, window)[0])
+        return new_empty("overheads")
+    return new_table("overheads", _named_spans(database, tables, window)[0])
 
 
 def _named_spans(
@@ -138,29 +133,28 @@ def read_annotations(
     payload = np.full(len(names), np.nan)
     for name in payloads:  # the first that is known counts
         np.copyto(payload, np.asarray(raw[name], np.float64), where=np.isnan(payload))
-    events = pd.DataFrame(
+    events = Table(
         {
             **{name: np.asarray(raw[name], np.int64) for name in _NUMBERS},
             "process": schema.process_of(raw["globalTid"]),
             "thread": schema.thread_of(raw["globalTid"]),
             "name": names,
             "payload": payload,
-        },
-        copy=False,
+        }
     )
-    events["domain"] = _domains(events)
+    events = events.assign(domain=_domains(events))
     # Most often one run of rows, which is not copied.
-    spans = events.iloc[rows_where(np.isin(events["eventType"].to_numpy(), schema.NVTX_RANGES))]
-    ends = spans["end"].to_numpy().copy()
+    spans = events.take(rows_where(np.isin(events["eventType"], schema.NVTX_RANGES)))
+    ends = spans["end"].copy()
     unclosed = ends == NULL
     if unclosed.any():
         last = max(int(ends.max(initial=0)), int(spans["start"].max()), capture_end_ns or 0)
         ends[unclosed] = last
     return cupti.make_annotations(
-        {**_described(spans), "category": known(spans["category"].to_numpy())},
+        {**_described(spans), "category": known(spans["category"])},
         ends,
-        (spans["eventType"] == schema.NVTX_PUSH_POP).to_numpy(),
-        _described(events[events["eventType"] == schema.NVTX_MARK]),
+        spans["eventType"] == schema.NVTX_PUSH_POP,
+        _described(events.take(events["eventType"] == schema.NVTX_MARK)),
         int(unclosed.sum()),
     )
 
@@ -180,21 +174,18 @@ def _may_be_steps(database: Database) -> conditions.Condition:
     return conditions.any_of(*found)
 
 
-def _described(events: pd.DataFrame) -> dict[str, Column]:
-    return {
-        "start_ns": events["start"].to_numpy(),
-        **{name: events[name].to_numpy() for name in ("process", "thread", "payload")},
-        **{name: events[name].array for name in ("domain", "name")},
-    }
+def _described(events: Table) -> dict[str, Column]:
+    own = events.select("process", "thread", "payload", "domain", "name")
+    return {"start_ns": events["start"], **own.columns}
 
 
-def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
+def _texts(database: Database, texts: Column, ids: Column) -> Names:
     """Return the name of each event: its own text, else the registered string."""
-    assert isinstance(texts, pd.Categorical)
+    assert isinstance(texts, Names)
     registered = schema.named(database, ids)
     own = np.asarray(ids, np.int64) == NULL
     # The few registered names are put conditions.among the many others, both of which are sorted.
-    many, few = texts.categories.tolist(), registered.categories.tolist()
+    many, few = texts.texts.tolist(), registered.texts.tolist()
     place = np.array([bisect_left(many, name) for name in few], np.int64)
     is_new = np.array(
         [at == len(many) or many[at] != name for at, name in zip(place.tolist(), few, strict=True)],
@@ -204,31 +195,27 @@ def _texts(database: Database, texts: Column, ids: Column) -> pd.Categorical:
     shift = np.searchsorted(place[is_new], np.arange(len(many)), side="right")
     every = sorted([*many, *compress(few, is_new.tolist())])  # two sorted runs: fast
     of_many = (np.arange(len(many)) + shift)[texts.codes]
-    return categorical(np.where(own, of_many, (place + before)[registered.codes]), every)
+    codes = np.where(own, of_many, (place + before)[registered.codes])
+    return Names.coded(every, codes, is_sorted=True)
 
 
-def _domains(events: pd.DataFrame) -> pd.Categorical:
+def _domains(events: Table) -> Names:
     """Return the domain of each event: "" is the default one.
 
     Domain ids count per process. A file that was cut from a longer one may have lost the rows
     that name them; NCCL's is then known by what is in it.
     """
-    created = events[events["eventType"] == schema.NVTX_DOMAIN]
-    titles = {
-        (int(process), int(domain)): str(name)
-        for process, domain, name in zip(
-            created["process"], created["domainId"], created["name"], strict=True
-        )
-    }
-    keys, place = distinct_pairs(events["process"].to_numpy(), events["domainId"].to_numpy())
+    created = events.take(events["eventType"] == schema.NVTX_DOMAIN)
+    titles = {(row["process"], row["domainId"]): row["name"] for row in created.rows()}
+    groups = groups_of(events["process"], events["domainId"])
     names = []
-    for index, (process, domain) in enumerate(keys):
+    for index, (process, domain) in enumerate(groups.keys):
         if domain in (0, NULL):
             names.append("")
         elif (process, domain) in titles:
             names.append(titles[process, domain])
         else:
-            inside = events["name"][place == index].astype(str)
-            is_nccl = bool(inside.str.startswith("nccl").all())
+            inside = events["name"][groups.number == index].distinct()
+            is_nccl = all(name.startswith("nccl") for name in inside)
             names.append("NCCL" if is_nccl else f"domain {domain}")
-    return categorical(place, names or [""])
+    return Names.coded(names, groups.number, is_sorted=True)

@@ -8,20 +8,22 @@ own samplers take them; the rest is kept as it is.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.formats.nsys.schema import process_of
-from traceprof.formats.shared.cupti import constant_name, names_by_number
-from traceprof.formats.sqlite.columns import Column, ColumnType, categorical, distinct_pairs, known
+from traceprof.formats.shared.cupti import names_by_number
+from traceprof.formats.sqlite.columns import ColumnType, known
 from traceprof.formats.sqlite.conditions import Condition, between
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.survey import RowSource
-from traceprof.model.tables import empty_table, make_table, stack
+from traceprof.model.grouping import groups_of, rows_by_values
+from traceprof.model.table import Column, Names, Table
+from traceprof.model.tables import new_empty, new_stack, new_table
 from traceprof.model.timing import TimeWindow
 
 _NET: Final = "NET_NIC_METRIC"
@@ -51,13 +53,13 @@ _ON_DEVICE: Final = (2, 4, 5, 6)  # device, managed, device static, managed stat
 _FREED: Final = 1
 
 
-def read_metrics(database: Database, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_metrics(database: Database, window: TimeWindow | None = None) -> Table:
     """Return all time series that the export has.
 
     With ``window`` rows outside it may be missing; counters that add up are read whole.
     """
-    readers = (network_metrics, _memory_usage, _page_faults)
-    return stack("samples", [_gpu_metrics(database, window), *(read(database) for read in readers)])
+    of_all = (read(database) for read in (network_metrics, _memory_usage, _page_faults))
+    return new_stack("samples", [_gpu_metrics(database, window), *of_all])
 
 
 def metric_sources(database: Database) -> list[RowSource]:
@@ -86,86 +88,89 @@ def _read(
 
 
 def _samples(
-    starts: Column, sources: pd.Categorical, metrics: pd.Categorical, values: Column
-) -> pd.DataFrame:
+    starts: Column, sources: Names, metrics: Names, values: Column
+) -> Table:
     own = {"start_ns": starts, "source": sources, "metric": metrics, "value": values}
-    return make_table("samples", own)
+    return new_table("samples", own)
 
 
-def _gpu_metrics(database: Database, window: TimeWindow | None) -> pd.DataFrame:
+def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
     """Return the GPU counters: per cent, or whatever the name of the metric says."""
     inside = None
     if window is not None:
         inside = between("timestamp", window.start_ns, window.end_ns - 1)
     raw = _read(database, _GPU, where=inside)
     if not raw:
-        return empty_table("samples")
+        return new_empty("samples")
     titles = {}
     if {"typeId", "metricId", "metricName"} <= database.columns("TARGET_INFO_GPU_METRICS"):
         sql = "SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS"
         titles = {(kind, metric): str(name) for kind, metric, name in database.rows(sql)}
-    keys, place = distinct_pairs(raw["typeId"], raw["metricId"])
-    sources = categorical(place, [f"gpu:{kind & _GPU_INDEX}" for kind, _ in keys])
-    metrics = categorical(place, [titles.get(key, f"metric {key[1]}") for key in keys])
-    return _samples(raw["timestamp"], sources, metrics, raw["value"])
+    groups = groups_of(raw["typeId"], raw["metricId"])
+    sources = [f"gpu:{kind & _GPU_INDEX}" for kind, _ in groups.keys]
+    metrics = [titles.get((kind, own), f"metric {own}") for kind, own in groups.keys]
+    named = (Names.coded(texts, groups.number, is_sorted=True) for texts in (sources, metrics))
+    return _samples(raw["timestamp"], *named, raw["value"])
 
 
-def _memory_usage(database: Database) -> pd.DataFrame:
+def _memory_usage(database: Database) -> Table:
     """Return the bytes of device memory that each process holds, after each change."""
-    raw = pd.DataFrame(_read(database, _MEMORY))
+    raw = Table(_read(database, _MEMORY))
     if raw.empty:
-        return empty_table("samples")
-    raw = raw[raw["memKind"].isin(_ON_DEVICE)].sort_values("start", kind="stable")
+        return new_empty("samples")
+    raw = raw.take(np.isin(raw["memKind"], _ON_DEVICE)).in_order("start")
     change = np.where(raw["memoryOperationType"] == _FREED, -raw["bytes"], raw["bytes"])
-    processes = process_of(raw["globalPid"].to_numpy())
-    keys, place = distinct_pairs(processes, raw["deviceId"].to_numpy())
-    sources = categorical(place, [f"process:{pid} gpu:{gpu}" for pid, gpu in keys])
-    held = pd.Series(change).groupby(place).cumsum()
-    metrics = constant_name("cuda_allocated_bytes", len(raw))
-    return _samples(raw["start"].to_numpy(), sources, metrics, held.to_numpy(np.float64))
+    groups = groups_of(process_of(raw["globalPid"]), raw["deviceId"])
+    sources = [f"process:{pid} gpu:{gpu}" for pid, gpu in groups.keys]
+    held = np.empty(len(raw), np.float64)
+    for rows in np.split(groups.order, groups.first[1:]):
+        held[rows] = np.cumsum(change[rows])
+    return _samples(
+        raw["start"],
+        Names.coded(sources, groups.number, is_sorted=True),
+        Names.repeated("cuda_allocated_bytes", len(raw)),
+        held,
+    )
 
 
-def _page_faults(database: Database) -> pd.DataFrame:
+def _page_faults(database: Database) -> Table:
     """Return the page faults of unified memory: how many at a time."""
     parts = []
     if raw := _read(database, _GPU_FAULTS):
         gpus = names_by_number(raw["deviceId"], "gpu:{}".format)
-        faults = constant_name("page_faults", len(gpus))
+        faults = Names.repeated("page_faults", len(gpus))
         parts.append(_samples(raw["start"], gpus, faults, raw["numberOfPageFaults"]))
     if raw := _read(database, _CPU_FAULTS):
         processes = names_by_number(process_of(raw["globalPid"]), "process:{}".format)
-        faults = constant_name("page_faults", len(processes))
+        faults = Names.repeated("page_faults", len(processes))
         parts.append(_samples(raw["start"], processes, faults, np.ones(len(processes))))
-    return stack("samples", parts)
+    return new_stack("samples", parts)
 
 
-def network_metrics(database: Database) -> pd.DataFrame:
+def network_metrics(database: Database) -> Table:
     """Return the counters of interfaces as samples.
 
     Bytes are ``bytes_sent`` and ``bytes_received`` of the source "nic:mlx5_0 IB", counted from
     the first interval; where nothing was recorded between two intervals the counter is NaN once.
     Other metrics bear their unit, and stand at the start of their interval.
     """
-    raw = pd.DataFrame(_read(database, _NET, _PORT))
+    raw = Table(_read(database, _NET, _PORT))
     if raw.empty:
-        return empty_table("samples")
-    raw[_PORT] = known(raw[_PORT].to_numpy())
+        return new_empty("samples")
+    raw = raw.assign(**{_PORT: known(raw[_PORT])})
     names, metrics = _interfaces(database), _metrics(database)
-    several_ports = raw.groupby("globalId")[_PORT].transform("nunique") > 1
+    ports = Counter(owner for owner, _ in groups_of(raw["globalId"], raw[_PORT]).keys)
     parts = []
-    for _, rows in raw.assign(several=several_ports).groupby(list(_SERIES)):
-        owner, port, group, index = (int(rows[name].iloc[0]) for name in _SERIES)
-        source = f"nic:{names.get(owner, owner)}"
-        if rows["several"].iloc[0]:
-            source += f":{port}"
+    for series, rows in rows_by_values(*(raw[name] for name in _SERIES)).items():
+        owner, port, group, index = series
+        source = f"nic:{names.get(owner, owner)}" + (f":{port}" if ports[owner] > 1 else "")
         metric = metrics.get((group, index), (f"metric {index}", ""))
-        parts.append(_series(source, metric, rows.sort_values("start", kind="stable")))
-    return stack("samples", parts)
+        parts.append(_series(source, metric, raw.take(rows).in_order("start")))
+    return new_stack("samples", parts)
 
 
-def _series(source: str, metric: _Metric, rows: pd.DataFrame) -> pd.DataFrame:
-    starts, ends = (rows[name].to_numpy(np.int64) for name in ("start", "end"))
-    values = rows["value"].to_numpy(np.float64)
+def _series(source: str, metric: _Metric, rows: Table) -> Table:
+    starts, ends, values = rows["start"], rows["end"], rows["value"].astype(np.float64)
     title, unit = metric
     counted, per_ns = _BYTES.match(title), _PER.get(unit.lower())
     if counted is None or per_ns is None:
@@ -175,7 +180,7 @@ def _series(source: str, metric: _Metric, rows: pd.DataFrame) -> pd.DataFrame:
         source = f"{source} {counted['protocol']}"
         name = f"bytes_{counted['direction'].lower()}"
     n_rows = len(starts)
-    return _samples(starts, constant_name(source, n_rows), constant_name(name, n_rows), values)
+    return _samples(starts, Names.repeated(source, n_rows), Names.repeated(name, n_rows), values)
 
 
 def _add_up(

@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.nsys import schema
-from traceprof.formats.sqlite.columns import NULL, ColumnType, categorical, known
+from traceprof.formats.sqlite.columns import NULL, ColumnType, known
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.tables import ABSENT, make_table, stack
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT, new_stack, new_table
 from traceprof.names.messages import NON_BLOCKING, collective_op
 
 _CALL: Final = ("start", "end", "globalTid", "textId")
 _FACTS: Final = ("size", "commHandle", "remoteRank", "tag")
 
 
-def read_mpi_collectives(database: Database) -> pd.DataFrame:
+def read_mpi_collectives(database: Database) -> Table:
     """Return the collective and point-to-point calls of MPI with the bytes that a rank sends."""
     joined, ranks = _joined(database), mpi_ranks(database) or {}
     parts = []
@@ -28,29 +28,30 @@ def read_mpi_collectives(database: Database) -> pd.DataFrame:
         wanted = dict.fromkeys((*_CALL, *_FACTS), ColumnType.INTEGER)
         raw = database.read_columns(table, wanted, optional=_FACTS)
         names = schema.named(database, raw["textId"])
-        ops = [collective_op(str(name)) for name in names.categories]
+        ops = list(map(collective_op, names.texts))
+        backends = list(map(_backend, names.texts))
         callers = [
             ranks.get(process, ABSENT) for process in schema.process_of(raw["globalTid"]).tolist()
         ]
         handles = known(raw["commHandle"]).tolist()
         used = [joined(rank, handle) for rank, handle in zip(callers, handles, strict=True)]
-        frame = make_table(
+        calls = new_table(
             "collectives",
             {
                 **schema.placed(raw),
-                "op": categorical(names.codes, ops),
+                "op": Names.coded(ops, names.codes, is_sorted=True),
                 "n_bytes": known(raw["size"]),
                 "group": [name for name, _, _ in used],
                 "group_size": [size for _, size, _ in used],
-                "backend": categorical(names.codes, list(map(_backend, names.categories))),
+                "backend": Names.coded(backends, names.codes, is_sorted=True),
                 "group_rank": [rank for _, _, rank in used],
                 # MPI_ANY_SOURCE, MPI_PROC_NULL and MPI_ANY_TAG are negative.
                 "peer": np.maximum(known(raw["remoteRank"]), ABSENT),
                 "tag": np.maximum(known(raw["tag"]), ABSENT),
             },
         )
-        parts.append(frame[frame["op"] != ""])
-    return stack("collectives", parts)
+        parts.append(calls.take(calls["op"] != ""))
+    return new_stack("collectives", parts)
 
 
 def count_mpi_collectives(database: Database) -> int:
@@ -62,12 +63,12 @@ def count_mpi_collectives(database: Database) -> int:
     counts = [row for rows in answers for row in rows]
     ids = np.array([NULL if key is None else key for key, _ in counts], np.int64)
     names = schema.named(database, ids)
-    return sum(n for name, (_, n) in zip(names, counts, strict=True) if collective_op(str(name)))
+    return sum(n for name, (_, n) in zip(names, counts, strict=True) if collective_op(name))
 
 
-def _backend(name: object) -> str:
+def _backend(name: str) -> str:
     """Return "mpi" or, of a call that does not wait until it is done, `NON_BLOCKING`."""
-    return NON_BLOCKING if str(name).startswith("MPI_I") else "mpi"
+    return NON_BLOCKING if name.startswith("MPI_I") else "mpi"
 
 
 _Place: TypeAlias = tuple[str, int, int]

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.formats.contract import Outline, ReadOptions, from_first_launch
 from traceprof.formats.nsys import communication, device, host, target
@@ -26,7 +26,8 @@ from traceprof.formats.shared import collectives
 from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
-from traceprof.model.tables import empty_table, stack
+from traceprof.model.table import Table
+from traceprof.model.tables import new_empty, new_stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.processes import do_side_by_side
@@ -68,7 +69,7 @@ class _Reading:
             "devices": target.read_devices(self.database),
             "environment": target.read_environment(self.database),
         }
-        has_rows = survey.with_rows() | {name for name, frame in tables.items() if len(frame)}
+        has_rows = survey.with_rows() | {name for name, rows in tables.items() if len(rows)}
         if options.wants("processes", "threads"):
             used = survey.processes
             tables["processes"] = target.read_processes(self.database, used, self._communicators)
@@ -97,7 +98,7 @@ class _Reading:
     def survey(self) -> Survey:
         """What the event tables are like, read or not."""
         whole = {
-            name: frame for name, frame in self.events.items() if self.options.reads_whole(name)
+            name: rows for name, rows in self.events.items() if self.options.reads_whole(name)
         }
         return survey_of(self.database, whole, self.capture_end)
 
@@ -106,13 +107,13 @@ class _Reading:
         return self.places.get((process, ordinal), ordinal)
 
     @cached_property
-    def events(self) -> dict[str, pd.DataFrame]:
+    def events(self) -> dict[str, Table]:
         """The event tables that are needed."""
         database, window = self.database, self.options.window
         if window is not None and self.options.known is None:
             whole = (name for name in EVENT_TABLES if self.options.reads_whole(name))
-            survey_of(database, {name: empty_table(name) for name in whole}, None).look()
-        readers: Mapping[str, Callable[[], pd.DataFrame]] = {
+            survey_of(database, {name: new_empty(name) for name in whole}, None).look()
+        readers: Mapping[str, Callable[[], Table]] = {
             "kernels": lambda: self._kernels_and_shapes[0],
             "kernel_shapes": lambda: self._kernels_and_shapes[1],
             "copies": lambda: self._copies,
@@ -122,7 +123,7 @@ class _Reading:
             "host_ops": lambda: host.read_host_ops(database, self._reach),
             "syncs": lambda: device.read_syncs(database, window),
             "collectives": self._read_collectives,
-            "samples": lambda: stack(
+            "samples": lambda: new_stack(
                 "samples", [read_own(database, "samples", window), read_metrics(database, window)]
             ),
             "overheads": lambda: host.read_overheads(database, window),
@@ -133,7 +134,7 @@ class _Reading:
         for (process, ordinal), number in self.places.items():
             for name in {"kernels", "kernel_shapes", "copies", "syncs"} & found.keys():
                 rows = (found[name]["process"] == process) & (found[name]["device"] == ordinal)
-                moved = tables[name]["device"].where(~rows, number)
+                moved = np.where(rows, number, tables[name]["device"])
                 tables[name] = tables[name].assign(device=moved)
         return tables
 
@@ -153,18 +154,18 @@ class _Reading:
         )
 
     @cached_property
-    def _kernels_and_shapes(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _kernels_and_shapes(self) -> tuple[Table, Table]:
         options, with_shapes = self.options, self.options.needs("kernel_shapes")
         return device.read_kernels(
             self.database, options.rules, options.window, with_shapes=with_shapes
         )
 
     @cached_property
-    def _copies(self) -> pd.DataFrame:
+    def _copies(self) -> Table:
         return device.read_copies(self.database, self.options.window)
 
     @cached_property
-    def _api_calls(self) -> pd.DataFrame:
+    def _api_calls(self) -> Table:
         return host.read_api_calls(self.database, self._reach)
 
     @cached_property
@@ -190,7 +191,7 @@ class _Reading:
     def _has_own_collectives(self) -> bool:
         return COLLECTIVES in self.database.tables
 
-    def _read_collectives(self) -> pd.DataFrame:
+    def _read_collectives(self) -> Table:
         """Return the collectives that our recorder saw, else those that NCCL and MPI tell.
 
         Where there are none of these, PyTorch's annotations are taken.
@@ -203,7 +204,7 @@ class _Reading:
                 parts.insert(
                     0, communication.make_nccl_collectives(self._nccl_calls, *self._communication)
                 )
-            found = stack("collectives", parts)
+            found = new_stack("collectives", parts)
         if found.empty and communication.count_communication(self.database).n_annotations:
             return collectives.annotated_collectives(self._annotations.ranges, *self._communication)
         return found
@@ -219,26 +220,25 @@ class _Reading:
             communication.read_nccl_calls(self.database, only_inits=True)
         )
 
-    def _own_collectives(self) -> pd.DataFrame:
+    def _own_collectives(self) -> Table:
         own = read_own(self.database, "collectives")
         if own.empty:
             return own
         inside = collectives.tied_by_launch(own, *self._communication)
         batched = collectives.tied_to_batches(inside, *self._communication)["correlation"]
         # What launches inside a call is found by its place: calls may enclose one another.
-        return own.assign(
-            correlation=own["correlation"].where(batched == inside["correlation"], batched)
-        )
+        is_batched = batched != inside["correlation"]
+        return own.assign(correlation=np.where(is_batched, batched, own["correlation"]))
 
     @cached_property
-    def _communication(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _communication(self) -> tuple[Table, Table]:
         """The kernels that may carry out collectives of the whole file, and their launches."""
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
         if has_kernels and has_calls:
             return self._kernels_and_shapes[0], self._api_calls
         where = device.communication_kernels(self.database, self.options.rules)
         if not where:
-            return empty_table("kernels"), empty_table("api_calls")
+            return new_empty("kernels"), new_empty("api_calls")
         launched = f"SELECT correlationId FROM {self.database.stored_name(KERNELS)} WHERE {where}"
         linked = f"correlationId IN ({launched})"
         rules = self.options.rules

@@ -16,10 +16,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from traceprof.formats.sqlite.columns import NULL, Column, categorical, distinct
+from traceprof.formats.sqlite.columns import NULL, distinct
 from traceprof.formats.sqlite.database import Database
+from traceprof.model.table import Column, Names
 from traceprof.model.tables import ABSENT
 
 KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -172,9 +172,9 @@ def placed(raw: Mapping[str, Column]) -> dict[str, npt.NDArray[np.int64]]:
     }
 
 
-def named(database: Database, ids: Column) -> pd.Categorical:
+def named(database: Database, ids: Column) -> Names:
     """Return the names with these string ids; an id without a string is shown as itself."""
-    numbers, place = distinct(ids)
-    strings = database.read_strings(numbers)
-    names = ["" if key == NULL else strings.get(key, f"[string {key}]") for key in numbers.tolist()]
-    return categorical(place, names)
+    place, numbers = distinct(ids)
+    strings = database.read_strings(np.array(numbers, np.int64))
+    names = ("" if key == NULL else strings.get(key, f"[string {key}]") for key in numbers)
+    return Names.coded(names, place, is_sorted=True)

@@ -7,14 +7,12 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any, Final
 
-import numpy as np
-import pandas as pd
-
 from traceprof.formats.nsys import schema
-from traceprof.formats.sqlite.columns import ColumnType, categorical, known
+from traceprof.formats.sqlite.columns import ColumnType, known
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
-from traceprof.model.tables import TABLES, ColumnKind, empty_table, make_table
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import TABLES, ColumnKind, new_empty, new_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.messages import collective_op
@@ -53,11 +51,11 @@ _NAME: Final = "nameId"
 _ID: Final = 0xFFFFFF
 
 
-def read_own(database: Database, name: str, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_own(database: Database, name: str, window: TimeWindow | None = None) -> Table:
     """Return the events that traceprof itself recorded: operators, collectives, or samples."""
     table, stored = _STORED[name]
     if table not in database.tables:
-        return empty_table(name)
+        return new_empty(name)
     kinds = TABLES[name].columns
     times = ("start", "end", "globalTid") if "thread" in kinds else ("start",)
     wanted = dict.fromkeys(times, ColumnType.INTEGER)
@@ -74,9 +72,9 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
     if name == "host_ops":
         columns["name"] = schema.named(database, raw[_NAME])
     if name == "collectives":  # one that we have no word for keeps its name
-        plain = [collective_op(str(op)) or str(op) for op in columns["op"].categories]
-        columns["op"] = categorical(columns["op"].codes, plain)
-    return make_table(name, columns)
+        plain = [collective_op(op) or op for op in columns["op"].texts.tolist()]
+        columns["op"] = Names.coded(plain, columns["op"].codes, is_sorted=True)
+    return new_table(name, columns)
 
 
 def read_losses(database: Database) -> list[str]:
@@ -94,8 +92,8 @@ def append_traceprof_tables(
 ) -> None:
     """Create the ``TRACEPROF_`` tables that ``trace`` has something for, and fill them."""
     for name in _STORED:
-        if name in trace.recorded or len(trace.table(name).to_frame()):
-            _append(connection, name, trace.table(name).to_frame(), strings)
+        if name in trace.recorded or len(trace.table(name)):
+            _append(connection, name, trace.table(name), strings)
     create(connection, "TRACEPROF_MANIFEST", schema.TRACEPROF_TABLES)
     rows = {**manifest, "recorded": json.dumps(sorted(trace.recorded))}
     connection.executemany(
@@ -105,7 +103,7 @@ def append_traceprof_tables(
 
 
 def append_traceprof_events(
-    connection: sqlite3.Connection, tables: Mapping[str, pd.DataFrame], strings: StringIds
+    connection: sqlite3.Connection, tables: Mapping[str, Table], strings: StringIds
 ) -> None:
     """Add rows of events to the ``TRACEPROF_`` tables."""
     for name, table in tables.items():
@@ -113,22 +111,20 @@ def append_traceprof_events(
             _append(connection, name, table, strings)
 
 
-def _append(
-    connection: sqlite3.Connection, name: str, frame: pd.DataFrame, strings: StringIds
-) -> None:
+def _append(connection: sqlite3.Connection, name: str, rows: Table, strings: StringIds) -> None:
     table, stored = _STORED[name]
     create(connection, table, schema.TRACEPROF_TABLES)
     kinds = TABLES[name].columns
-    columns: dict[str, Any] = {"start": frame["start_ns"]} if "start_ns" in kinds else {}
+    columns: dict[str, Any] = {"start": rows["start_ns"]} if "start_ns" in kinds else {}
     if "thread" in kinds:
-        columns |= {"end": frame["end_ns"], "globalTid": global_ids(frame)}
+        columns |= {"end": rows["end_ns"], "globalTid": global_ids(rows)}
     for own, column in stored.items():
         if column == _NAME:
-            columns[column] = strings.ids_of(frame[own])
+            columns[column] = strings.ids_of(rows[own])
         elif kinds[own] is ColumnKind.NUMBER and own != "process":
-            columns[column] = without_absent(frame[own])
+            columns[column] = without_absent(rows[own])
         else:
-            columns[column] = frame[own]
+            columns[column] = rows[own]
     insert_columns(connection, table, columns)
 
 
@@ -137,9 +133,8 @@ def create(connection: sqlite3.Connection, table: str, tables: Mapping[str, str]
     connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({tables[table]})")
 
 
-def global_ids(frame: pd.DataFrame) -> list[int]:
+def global_ids(rows: Table) -> list[int]:
     """Return the ``globalTid`` of each row."""
-    processes = frame["process"].to_numpy(np.int64) & _ID
-    threads = frame["thread"].to_numpy(np.int64) & _ID
+    processes, threads = rows["process"] & _ID, rows["thread"] & _ID
     ids: list[int] = (schema.global_id(0) | processes << 24 | threads).tolist()
     return ids

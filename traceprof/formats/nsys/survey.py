@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import pandas as pd
-
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.communication import count_communication, has_communication
 from traceprof.formats.nsys.device import has_kernel_shapes
@@ -22,6 +20,7 @@ from traceprof.formats.sqlite.conditions import Condition, among
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.totals import Counted, TableExtent
 from traceprof.formats.sqlite.survey import RowSource, Survey
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
 _BITS: Final = 24
@@ -33,9 +32,9 @@ _LOOKED_UP_BY: Final = {schema.NVTX: (), schema.API_CALLS: ("start", "end", "cor
 
 
 def survey_of(
-    database: Database, frames: Mapping[str, pd.DataFrame], capture_end_ns: int | None
+    database: Database, tables: Mapping[str, Table], capture_end_ns: int | None
 ) -> Survey:
-    """Return what the event tables are like, of which ``frames`` were read whole."""
+    """Return what the event tables are like, of which ``tables`` were read whole."""
 
     def with_told(own: TableExtent) -> TableExtent:
         if own.n_rows:
@@ -69,8 +68,8 @@ def survey_of(
         for name, every in found.items()
     }
     told = {"collectives": lambda: tells_of_collectives(database)}
-    elsewhere = {} if sources["collectives"] or "collectives" in frames else told
-    return Survey(database, sources, frames, more, elsewhere=elsewhere)
+    elsewhere = {} if sources["collectives"] or "collectives" in tables else told
+    return Survey(database, sources, tables, more, elsewhere=elsewhere)
 
 
 def tells_of_collectives(database: Database) -> bool:

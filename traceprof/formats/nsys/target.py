@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.nsys.communication import Communicator
 from traceprof.formats.nsys.mpi import mpi_ranks
@@ -14,7 +13,8 @@ from traceprof.formats.nsys.schema import are_whole, named, process_of, thread_o
 from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLES
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.database import Database
-from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT, new_empty, new_table
 from traceprof.model.trace import TraceInfo
 
 _NAMES: Final = """
@@ -49,11 +49,11 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
     )
 
 
-def read_devices(database: Database) -> pd.DataFrame:
+def read_devices(database: Database) -> Table:
     """Return the accelerators; display adapters that cannot run CUDA are left out."""
     present = database.columns("TARGET_INFO_GPU")
     if "id" not in present:
-        return empty_table("devices")
+        return new_empty("devices")
     wanted = {own: stored for own, stored in _OF_DEVICES.items() if stored in present}
     if {"computeMajor", "computeMinor"} <= present:
         wanted["compute_capability"] = "computeMajor * 10 + computeMinor"
@@ -65,11 +65,11 @@ def read_devices(database: Database) -> pd.DataFrame:
         else list(map(_number, values))
         for own, values in told.items()
     }
-    devices = make_table("devices", columns)
+    devices = new_table("devices", columns)
     is_one = devices["device"] != ABSENT
     if "memory_bytes" in columns:
         is_one &= devices["memory_bytes"] != 0
-    return devices[is_one].reset_index(drop=True)
+    return devices.take(is_one)
 
 
 def _number(value: Any) -> int:
@@ -98,7 +98,7 @@ def physical_devices(database: Database) -> dict[tuple[int, int], int]:
 
 def read_processes(
     database: Database, used: np.ndarray, groups: Callable[[], Sequence[Communicator]]
-) -> pd.DataFrame:
+) -> Table:
     """Return the processes with these ids, named where the export names them.
 
     ``groups`` gives the communicators they joined: their rank in the largest is theirs where
@@ -113,7 +113,7 @@ def read_processes(
     for row, process in zip(told, used.tolist(), strict=True):
         row["name"] = row["name"] or names.get(process, "")
     columns = {column: [row[column] for row in told] for column in _NO_RANK}
-    return make_table("processes", {"process": used, **columns})
+    return new_table("processes", {"process": used, **columns})
 
 
 def _ranks(
@@ -146,20 +146,20 @@ def named_processes(database: Database) -> set[int]:
     return set(process_of(np.array([key for (key,) in rows], np.int64)).tolist())
 
 
-def read_threads(database: Database, processes: np.ndarray) -> pd.DataFrame:
+def read_threads(database: Database, processes: np.ndarray) -> Table:
     """Return the names of the threads of these processes."""
     if not {"nameId", "globalTid"} <= database.columns("ThreadNames"):
-        return empty_table("threads")
+        return new_empty("threads")
     wanted = dict.fromkeys(("nameId", "globalTid"), ColumnType.INTEGER)
     raw = database.read_columns("ThreadNames", wanted)
     kept = np.isin(process_of(raw["globalTid"]), processes)
     owners, ids = (np.asarray(raw[name])[kept] for name in ("globalTid", "nameId"))
-    names = np.asarray(named(database, ids), object)
+    names = named(database, ids)
     own = {"process": process_of(owners), "thread": thread_of(owners), "name": names}
-    return make_table("threads", own)
+    return new_table("threads", own)
 
 
-def read_environment(database: Database) -> pd.DataFrame:
+def read_environment(database: Database) -> Table:
     """Return the properties of the machine that cannot hold a secret."""
     found = {
         plain: value
@@ -177,7 +177,7 @@ def read_environment(database: Database) -> pd.DataFrame:
         found |= {name: given[name] for name in wanted if given.get(name, "").isdigit()}
         found |= {name: given[name] for name in TOPOLOGY_VARIABLES if name in given}
     found |= database.settings("TRACEPROF_ENVIRONMENT")
-    return make_table("environment", {"name": list(found), "value": list(found.values())})
+    return new_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def first_number(database: Database, table: str, column: str) -> int | None:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.files import new_file
 from traceprof.formats.nsys import schema, sidecar
 from traceprof.formats.shared.cupti import KERNEL_SHAPE, MEMORY_KINDS, SYNC_KINDS
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
-from traceprof.model.table import as_table
-from traceprof.model.tables import empty_table, shapes_of
+from traceprof.model.grouping import numbered
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import new_empty, shapes_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.units import NS_PER_S
@@ -46,7 +46,7 @@ _OF_GPUS: Final = {
 }
 _EVENTS: Final = ("kernels", "copies", "api_calls", "syncs", "overheads")
 
-EventTables: TypeAlias = Mapping[str, pd.DataFrame]
+EventTables: TypeAlias = Mapping[str, Table]
 """Tables of events by name: ranges, marks, collectives, samples, and what devices did."""
 
 
@@ -73,8 +73,7 @@ def write_nsys(
         _write_targets(connection, trace, strings)
         for name in _EVENTS:
             if name in trace.recorded or len(trace.table(name)):
-                frame, shapes = trace.table(name).to_frame(), trace.kernel_shapes.to_frame()
-                _insert_events(connection, strings, name, frame, shapes)
+                _insert_events(connection, strings, name, trace.table(name), trace.kernel_shapes)
         span = _append_recorded(connection, strings, trace, manifest or {}, events)
         _write_session(connection, trace, span)
 
@@ -122,96 +121,92 @@ def _append_recorded(
 ) -> TimeWindow:
     """Add what a program and its hooks told; return the span of the trace and of ``events``."""
     appender = EventAppender(connection, strings)
-    appender.append({"ranges": trace.ranges.to_frame(), "marks": trace.marks.to_frame()})
+    appender.append({"ranges": trace.ranges, "marks": trace.marks})
     sidecar.append_traceprof_tables(connection, trace, strings, manifest)
     return appender.append_all(events, trace.span)
 
 
 def _insert_events(
-    connection: sqlite3.Connection,
-    strings: StringIds,
-    name: str,
-    frame: pd.DataFrame,
-    shapes: pd.DataFrame,
+    connection: sqlite3.Connection, strings: StringIds, name: str, rows: Table, shapes: Table
 ) -> None:
     """Add a table of a Trace to the tables of nsys; of kernels with their ``shapes``."""
-    for table, columns in _stored_events(frame, shapes, name, strings).items():
+    for table, columns in _stored_events(rows, shapes, name, strings).items():
         sidecar.create(connection, table, schema.NSYS_TABLES)
         insert_columns(connection, table, columns)
 
 
 def _stored_events(
-    frame: pd.DataFrame, shapes: pd.DataFrame, name: str, strings: StringIds
+    rows: Table, shapes: Table, name: str, strings: StringIds
 ) -> Mapping[str, Mapping[str, Any]]:
     """Return the tables of nsys that hold a table of a Trace, with their columns."""
     match name:
         case "kernels":
-            names = strings.ids_of(frame["name"])
-            told = shapes_of(as_table(frame), as_table(shapes))
+            names = strings.ids_of(rows["name"])
+            told = shapes_of(rows, shapes)
             own: dict[str, Any] = {"demangledName": names, "shortName": names}
             for column, stored in KERNEL_SHAPE.items():
                 if column != "context":
                     own[stored] = without_absent(told[column])
-            return {schema.KERNELS: {**_on_device(frame), **_graph_nodes(frame), **own}}
+            return {schema.KERNELS: {**_on_device(rows), **_graph_nodes(rows), **own}}
         case "copies":
-            is_memset = (frame["direction"] == "memset").to_numpy()
+            is_memset = rows["direction"] == "memset"
             return {
-                schema.COPIES: _copies(frame[~is_memset], is_memset=False),
-                schema.MEMSETS: _copies(frame[is_memset], is_memset=True),
+                schema.COPIES: _copies(rows.take(~is_memset), is_memset=False),
+                schema.MEMSETS: _copies(rows.take(is_memset), is_memset=True),
             }
         case "syncs":
-            kinds = _codes(frame["kind"], _SYNC_CODES, 0)
-            return {schema.SYNCS: {**_on_device(frame), "syncType": kinds, "eventId": 0}}
+            kinds = _codes(rows["kind"], _SYNC_CODES, 0)
+            return {schema.SYNCS: {**_on_device(rows), "syncType": kinds, "eventId": 0}}
         case "api_calls":
-            own = {"eventClass": 0, "correlationId": without_absent(frame["correlation"])}
-            return {schema.API_CALLS: {**_on_host(frame, strings), **own}}
+            own = {"eventClass": 0, "correlationId": without_absent(rows["correlation"])}
+            return {schema.API_CALLS: {**_on_host(rows, strings), **own}}
         case _:
-            return {schema.OVERHEADS[0]: _on_host(frame, strings)}
+            return {schema.OVERHEADS[0]: _on_host(rows, strings)}
 
 
-def _copies(frame: pd.DataFrame, *, is_memset: bool) -> dict[str, Any]:
-    kinds = _codes(frame["dst_kind"], _MEMORY_CODES, None)
-    own = {**_on_device(frame), **_graph_nodes(frame), "bytes": frame["n_bytes"]}
+def _copies(rows: Table, *, is_memset: bool) -> dict[str, Any]:
+    kinds = _codes(rows["dst_kind"], _MEMORY_CODES, None)
+    own = {**_on_device(rows), **_graph_nodes(rows), "bytes": rows["n_bytes"]}
     if is_memset:
         return {**own, "value": 0, "memKind": kinds}
     return {
         **own,
-        "copyKind": _codes(frame["direction"], _COPY_CODES, 0),
-        "srcKind": _codes(frame["src_kind"], _MEMORY_CODES, None),
+        "copyKind": _codes(rows["direction"], _COPY_CODES, 0),
+        "srcKind": _codes(rows["src_kind"], _MEMORY_CODES, None),
         "dstKind": kinds,
-        "srcDeviceId": without_absent(frame["src_device"]),
-        "dstDeviceId": without_absent(frame["dst_device"]),
+        "srcDeviceId": without_absent(rows["src_device"]),
+        "dstDeviceId": without_absent(rows["dst_device"]),
     }
 
 
-def _on_device(frame: pd.DataFrame) -> dict[str, Any]:
+def _on_device(rows: Table) -> dict[str, Any]:
     return {
-        "start": frame["start_ns"],
-        "end": frame["end_ns"],
-        "deviceId": frame["device"],
+        "start": rows["start_ns"],
+        "end": rows["end_ns"],
+        "deviceId": rows["device"],
         "contextId": 1,
-        "streamId": frame["stream"],
-        "correlationId": without_absent(frame["correlation"]),
-        "globalPid": [schema.global_id(process) for process in frame["process"].tolist()],
+        "streamId": rows["stream"],
+        "correlationId": without_absent(rows["correlation"]),
+        "globalPid": [schema.global_id(process) for process in rows["process"].tolist()],
     }
 
 
-def _graph_nodes(frame: pd.DataFrame) -> dict[str, Any]:
-    return {"graphNodeId": without_absent(frame["graph_node"])}
+def _graph_nodes(rows: Table) -> dict[str, Any]:
+    return {"graphNodeId": without_absent(rows["graph_node"])}
 
 
-def _on_host(frame: pd.DataFrame, strings: StringIds) -> dict[str, Any]:
+def _on_host(rows: Table, strings: StringIds) -> dict[str, Any]:
     return {
-        "start": frame["start_ns"],
-        "end": frame["end_ns"],
-        "globalTid": sidecar.global_ids(frame),
-        "nameId": strings.ids_of(frame["name"]),
+        "start": rows["start_ns"],
+        "end": rows["end_ns"],
+        "globalTid": sidecar.global_ids(rows),
+        "nameId": strings.ids_of(rows["name"]),
         "returnValue": 0,
     }
 
 
-def _codes(names: pd.Series, codes: Mapping[str, int], other: int | None) -> list[int | None]:
-    return [codes.get(str(name), other) for name in names]
+def _codes(names: Names, codes: Mapping[str, int], other: int | None) -> list[int | None]:
+    return [codes.get(name, other) for name in names]
 
 
 def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindow) -> None:
@@ -239,15 +234,11 @@ def _write_session(connection: sqlite3.Connection, trace: Trace, span: TimeWindo
 
 
 def _write_targets(connection: sqlite3.Connection, trace: Trace, strings: StringIds) -> None:
-    processes, threads, devices = (
-        trace.processes.to_frame(),
-        trace.threads.to_frame(),
-        trace.devices.to_frame(),
-    )
+    processes, threads, devices = trace.processes, trace.threads, trace.devices
     owners = [schema.global_id(pid) for pid in processes["process"].tolist()]
     own = {"globalPid": owners, "pid": processes["process"], "name": processes["name"]}
     insert_columns(connection, "PROCESSES", own)
-    names = strings.ids_of(threads["name"])
+    names = strings.ids_of(Names.of(threads["name"]))
     insert_columns(
         connection, "ThreadNames", {"nameId": names, "globalTid": sidecar.global_ids(threads)}
     )
@@ -299,42 +290,39 @@ class EventAppender:
         """Add ranges and marks to ``NVTX_EVENTS``."""
         ranges, marks = tables.get("ranges"), tables.get("marks")
         if ranges is not None and len(ranges):
-            is_pair = (ranges["kind"] == "start_end").to_numpy(np.bool_)
+            is_pair = ranges["kind"] == "start_end"
             self._append(ranges, np.where(is_pair, schema.NVTX_START_END, schema.NVTX_PUSH_POP))
         if marks is not None and len(marks):
             self._append(marks, schema.NVTX_MARK)
 
-    def _append(self, frame: pd.DataFrame, event_type: np.ndarray | int) -> None:
+    def _append(self, rows: Table, event_type: np.ndarray | int) -> None:
         if self._last is None:
             sidecar.create(self._connection, schema.NVTX, schema.NSYS_TABLES)
             process = schema.process_sql("globalTid")
             last = f"SELECT {process}, max(domainId) FROM {schema.NVTX} GROUP BY 1"
             self._last = dict(self._connection.execute(last))  # process → its last domain so far
-        is_span = "end_ns" in frame
+        is_span = "end_ns" in rows
         insert_columns(
             self._connection,
             schema.NVTX,
             {
-                "start": frame["start_ns"],
-                "end": frame["end_ns"] if is_span else None,
+                "start": rows["start_ns"],
+                "end": rows["end_ns"] if is_span else None,
                 "eventType": event_type,
-                "category": without_absent(frame["category"]) if is_span else None,
-                "globalTid": sidecar.global_ids(frame),
-                "textId": self._strings.ids_of(frame["name"]),
-                "domainId": self._domains_of(frame),
-                **_payloads(frame["payload"].to_numpy()),
+                "category": without_absent(rows["category"]) if is_span else None,
+                "globalTid": sidecar.global_ids(rows),
+                "textId": self._strings.ids_of(rows["name"]),
+                "domainId": self._domains_of(rows),
+                **_payloads(rows["payload"]),
             },
         )
 
-    def _domains_of(self, frame: pd.DataFrame) -> list[int]:
+    def _domains_of(self, rows: Table) -> list[int]:
         """Return the id of the domain of each row; ids count per process."""
-        codes, domains = pd.factorize(frame["domain"])
-        keys = frame["process"].to_numpy(np.int64) * len(domains) + codes
-        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-        processes = frame["process"].to_numpy(np.int64)[first].tolist()
-        pairs = zip(processes, (str(domains[code]) for code in codes[first]), strict=True)
+        number, first = numbered(rows["process"], rows["domain"].codes)
+        pairs = zip(rows["process"][first].tolist(), rows["domain"][first], strict=True)
         ids = np.array([self._domain(*pair) for pair in pairs], np.int64)
-        listed: list[int] = ids[place].tolist()
+        listed: list[int] = ids[number].tolist()
         return listed
 
     def _domain(self, process: int, domain: str) -> int:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.nvprof.file import NvprofFile, object_ids, whole
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared import cupti
-from traceprof.formats.sqlite.columns import Column, known
-from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.formats.sqlite.columns import known
+from traceprof.model.grouping import groups_of
+from traceprof.model.table import Column, Names, Table
+from traceprof.model.tables import ABSENT, new_empty, new_stack, new_table
 from traceprof.model.timing import TimeWindow
 
 _PLACE: Final = ("deviceId", "streamId", "correlationId")
@@ -36,7 +37,7 @@ _OVERHEADS: Final = {1: "compiler"} | {
 
 def read_kernels(
     file: NvprofFile, window: TimeWindow | None = None, *, with_shapes: bool = False
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> tuple[Table, Table]:
     """Return the kernels, and with ``with_shapes`` how each was launched, where that is told.
 
     CUDA graphs that were traced whole are one row each.
@@ -55,8 +56,8 @@ def read_kernels(
         place = _place(file, raw)
         kernels.append(cupti.make_traced_graphs(place, raw["graphId"]))
         if with_shapes:
-            shapes.append(make_table("kernel_shapes", place))
-    return stack("kernels", kernels), stack("kernel_shapes", shapes)
+            shapes.append(new_table("kernel_shapes", place))
+    return new_stack("kernels", kernels), new_stack("kernel_shapes", shapes)
 
 
 def has_kernel_shapes(file: NvprofFile) -> bool:
@@ -64,7 +65,7 @@ def has_kernel_shapes(file: NvprofFile) -> bool:
     return any({"gridX", "blockX"} <= file.database.columns(PREFIX + table) for table in _KERNELS)
 
 
-def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> Table:
     """Return the copies (those between devices too), the memsets, and migrations of pages."""
     parts = []
     for table in filter(file.has, ("MEMCPY", "MEMCPY2")):
@@ -78,10 +79,10 @@ def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFr
         parts.append(cupti.make_copies(_place(file, raw), raw, None, raw["memoryKind"], _KINDS))
     if file.has("UNIFIED_MEMORY_COUNTER"):
         parts.append(_migrations(file, window))
-    return stack("copies", parts)
+    return new_stack("copies", parts)
 
 
-def _migrations(file: NvprofFile, window: TimeWindow | None) -> pd.DataFrame:
+def _migrations(file: NvprofFile, window: TimeWindow | None) -> Table:
     """Return the migrations of pages of unified memory as copies, which they are."""
     optional = ("srcId", "dstId", "streamId")
     raw = file.columns("UNIFIED_MEMORY_COUNTER", ("counterKind", "value"), window, optional)
@@ -89,8 +90,8 @@ def _migrations(file: NvprofFile, window: TimeWindow | None) -> pd.DataFrame:
     raw = {name: values[kept] for name, values in raw.items()}
     raw["deviceId"] = np.where(raw["counterKind"] == 2, raw["srcId"], raw["dstId"])
     raw["correlationId"] = np.full(len(raw["value"]), ABSENT)
-    managed = cupti.constant_name("managed", len(raw["value"]))
-    return make_table(
+    managed = Names.repeated("managed", len(raw["value"]))
+    return new_table(
         "copies",
         {
             **_place(file, raw),
@@ -102,10 +103,10 @@ def _migrations(file: NvprofFile, window: TimeWindow | None) -> pd.DataFrame:
     )
 
 
-def read_syncs(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_syncs(file: NvprofFile, window: TimeWindow | None = None) -> Table:
     """Return the synchronisations; their device is that of their context."""
     if not file.has("SYNCHRONIZATION"):
-        return empty_table("syncs")
+        return new_empty("syncs")
     numbers = ("type", "contextId", "streamId", "correlationId")
     raw = file.columns("SYNCHRONIZATION", numbers, window)
     devices = dict(file.rows("CONTEXT", ("contextId", "deviceId")))
@@ -127,7 +128,7 @@ def _place(file: NvprofFile, raw: cupti.Place) -> cupti.Place:
     }
 
 
-def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.DataFrame:
+def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> Table:
     """Return the calls of the CUDA runtime and driver; one without a name shows its number."""
     parts = []
     for domain in ("runtime", "driver"):
@@ -141,7 +142,7 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.Dat
             for code in set(raw["cbid"].tolist())
         }
         parts.append(
-            make_table(
+            new_table(
                 "api_calls",
                 {
                     "start_ns": raw["start_ns"],
@@ -154,19 +155,19 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> pd.Dat
                 },
             )
         )
-    return stack("api_calls", parts)
+    return new_stack("api_calls", parts)
 
 
-def read_overheads(file: NvprofFile) -> pd.DataFrame:
+def read_overheads(file: NvprofFile) -> Table:
     """Return what the profiler itself took."""
     rows = file.rows("OVERHEAD", ("overheadKind", "start", "end"), ["objectId"])
     told = [row for row in rows if row[1] > 0 and row[2] > 0]
     if not told:
-        return empty_table("overheads")
+        return new_empty("overheads")
     kinds, starts, ends, owners = zip(*told, strict=True)
     process, thread = object_ids(owners)
     start, end = (np.array(times, np.int64) - file.zero_ns for times in (starts, ends))
-    return make_table(
+    return new_table(
         "overheads",
         {
             "start_ns": start,
@@ -187,23 +188,31 @@ def read_markers(file: NvprofFile, last_ns: Callable[[], int]) -> cupti.Annotati
     if not file.has("MARKER"):
         return cupti.NO_ANNOTATIONS
     events = _events(file)
-    starts = events[(events["flags"] & START) != 0]
-    ends = events[(events["flags"] & END) != 0]
-    spans = starts.merge(
-        ends[["id", "turn", "time"]], how="left", on=["id", "turn"], suffixes=("", "_end")
+    spans, ends, marks = (
+        events.take((events["flags"] & flag) != 0) for flag in (START, END, MARK)
     )
-    unclosed = spans["time_end"].isna().to_numpy()
-    latest = max(last_ns(), 0) if unclosed.any() else 0
+    ended = dict(zip(_nth_of_id(ends), ends["time"].tolist(), strict=True))
+    found = [ended.get(one) for one in _nth_of_id(spans)]
+    n_unclosed = found.count(None)
+    latest = max(last_ns(), 0) if n_unclosed else 0
     return cupti.make_annotations(
-        {**_described(file, spans), "category": spans["category"].to_numpy(np.int64)},
-        spans["time_end"].fillna(latest).to_numpy(np.int64),
-        (spans["kind"] == _THREAD).to_numpy(),
-        _described(file, events[(events["flags"] & MARK) != 0]),
-        int(unclosed.sum()),
+        {**_described(file, spans), "category": spans["category"]},
+        np.array([latest if end is None else end for end in found], np.int64),
+        spans["kind"] == _THREAD,
+        _described(file, marks),
+        n_unclosed,
     )
 
 
-def _events(file: NvprofFile) -> pd.DataFrame:
+def _nth_of_id(events: Table) -> list[tuple[int, int]]:
+    """Return the id of each of these, and how many before have it."""
+    groups = groups_of(events["id"])
+    turn = np.empty(len(events), np.int64)
+    turn[groups.order] = np.arange(len(events)) - np.repeat(groups.first, groups.counts)
+    return list(zip(events["id"].tolist(), turn.tolist(), strict=True))
+
+
+def _events(file: NvprofFile) -> Table:
     has_domain = "domain" in file.database.columns(f"{PREFIX}MARKER")
     numbers = ", ".join(map(whole, ("flags", "timestamp", "id", "objectKind")))
     domain = whole("domain") if has_domain else "0"
@@ -211,27 +220,34 @@ def _events(file: NvprofFile) -> pd.DataFrame:
         f"SELECT {numbers}, hex(objectId), {whole('name')}, {domain} FROM {PREFIX}MARKER "
         "ORDER BY 2, _id_"
     )
-    columns = ["flags", "time", "id", "kind", "object", "name", "domain"]
-    events = pd.DataFrame(rows, columns=columns)
-    events["time"] = events["time"].astype("int64") - file.zero_ns
-    events["turn"] = events.groupby(["id", events["flags"] & (START | END)]).cumcount()
-    process, thread = object_ids(events["object"].tolist())
-    events["process"], events["thread"] = process, np.where(thread == 0, ABSENT, thread)
-    return events.merge(_marker_data(file), how="left", on="id").fillna({"category": ABSENT})
+    columns = ("flags", "time", "id", "kind", "object", "name", "domain")
+    told = dict(zip(columns, zip(*rows, strict=True) if rows else [()] * len(columns), strict=True))
+    process, thread = object_ids(told.pop("object"))
+    numbers_of = {name: np.array(values, np.int64) for name, values in told.items()}
+    data = _marker_data(file)
+    more = [data.get(number, (np.nan, ABSENT)) for number in told["id"]]
+    return Table(
+        {
+            **numbers_of,
+            "time": numbers_of["time"] - file.zero_ns,
+            "process": process,
+            "thread": np.where(thread == 0, ABSENT, thread),
+            "payload": np.array([payload for payload, _ in more], np.float64),
+            "category": np.array([category for _, category in more], np.int64),
+        }
+    )
 
 
-def _marker_data(file: NvprofFile) -> pd.DataFrame:
+def _marker_data(file: NvprofFile) -> dict[int, tuple[float, int]]:
+    """Return payload and category of the markers that have any: the first by each id."""
     table, rows = f"{PREFIX}MARKER_DATA", []
     if {"id", "payloadKind", "payload", "category"} <= file.database.columns(table):
         told = f"{whole('id')}, payloadKind, payload, {whole('category')}"
         rows = file.database.rows(f"SELECT {told} FROM {table}")
-    return pd.DataFrame(
-        {
-            "id": np.array([row[0] for row in rows], np.int64),
-            "payload": np.array([_payload(row[1], row[2]) for row in rows], np.float64),
-            "category": np.array([row[3] or ABSENT for row in rows], np.int64),
-        }
-    ).drop_duplicates("id")
+    return {
+        number: (_payload(kind, payload), category or ABSENT)
+        for number, kind, payload, category in reversed(rows)
+    }
 
 
 def _payload(kind: int, data: object) -> float:
@@ -242,12 +258,10 @@ def _payload(kind: int, data: object) -> float:
     return float(struct.unpack(code, data[:8])[0])
 
 
-def _described(file: NvprofFile, events: pd.DataFrame) -> dict[str, Column]:
+def _described(file: NvprofFile, events: Table) -> dict[str, Column]:
     return {
-        "start_ns": events["time"].to_numpy(np.int64),
-        "process": events["process"].to_numpy(np.int64),
-        "thread": events["thread"].to_numpy(np.int64),
-        "payload": events["payload"].to_numpy(np.float64),
-        "domain": file.names(events["domain"].to_numpy(np.int64)),
-        "name": file.names(events["name"].to_numpy(np.int64)),
+        "start_ns": events["time"],
+        **events.select("process", "thread", "payload").columns,
+        "domain": file.names(events["domain"]),
+        "name": file.names(events["name"]),
     }

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pydemumble
 
 from traceprof.formats.nvprof.format import PREFIX
 from traceprof.formats.shared.cupti import names_by_number
-from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, categorical
+from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.database import Database, cut_note
 from traceprof.formats.sqlite.schema import UnsoundRowsError
-from traceprof.model.tables import ABSENT, empty_table, make_table
+from traceprof.model.table import Column, Names, Table
+from traceprof.model.tables import ABSENT, new_empty, new_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
 from traceprof.names.classes import KernelRule
@@ -87,7 +87,7 @@ class NvprofFile:
         columns = ", ".join([*map(whole, numbers), *(f"hex({name})" for name in ids)])
         return self.database.rows(f"SELECT {columns} FROM {PREFIX}{table}")
 
-    def names(self, ids: Column) -> pd.Categorical:
+    def names(self, ids: Column) -> Names:
         """Return the strings with these ids; 0 is no string."""
 
         def string(key: int) -> str:
@@ -95,11 +95,11 @@ class NvprofFile:
 
         return names_by_number(ids, string)
 
-    def kernel_names(self, ids: Column) -> pd.Categorical:
+    def kernel_names(self, ids: Column) -> Names:
         """Return the names of kernels as C++ writes them."""
         mangled = self.names(ids)
-        plain = [pydemumble.demangle(str(name)) or str(name) for name in mangled.categories]
-        return categorical(mangled.codes, plain)
+        plain = (pydemumble.demangle(name) or name for name in mangled.texts.tolist())
+        return Names.coded(plain, mangled.codes, is_sorted=True)
 
 
 def open_nvprof(database: Database, rules: Sequence[KernelRule]) -> NvprofFile:
@@ -186,7 +186,7 @@ def read_info(file: NvprofFile, format_name: str) -> TraceInfo:
     )
 
 
-def read_devices(file: NvprofFile) -> pd.DataFrame:
+def read_devices(file: NvprofFile) -> Table:
     """Return the accelerators."""
     numbers = ("id", "name", "globalMemorySize", "globalMemoryBandwidth", "numMultiprocessors")
     capability = ("computeCapabilityMajor", "computeCapabilityMinor")
@@ -194,10 +194,10 @@ def read_devices(file: NvprofFile) -> pd.DataFrame:
         (*row, 0, ABSENT, uuid) for *row, uuid in file.rows("DEVICE", numbers, ["uuid"])
     ]
     if not told:
-        return empty_table("devices")
+        return new_empty("devices")
     *columns, uuids = zip(*sorted(told), strict=True)
     number, name, n_bytes, n_kilobytes_per_s, sm_count, major, minor = np.array(columns, np.int64)
-    return make_table(
+    return new_table(
         "devices",
         {
             "device": number,
@@ -211,7 +211,7 @@ def read_devices(file: NvprofFile) -> pd.DataFrame:
     )
 
 
-def read_processes(file: NvprofFile, used: np.ndarray) -> pd.DataFrame:
+def read_processes(file: NvprofFile, used: np.ndarray) -> Table:
     """Return the processes with these ids, named by their programs.
 
     nvprof keeps the whole command line, whose arguments may hold secrets.
@@ -220,16 +220,16 @@ def read_processes(file: NvprofFile, used: np.ndarray) -> pd.DataFrame:
     owners = [(owner, file.strings.get(name, "")) for kind, name, owner in rows if kind == _PROCESS]
     processes, _ = object_ids([owner for owner, _ in owners])
     names = {one: _program(text) for one, (_, text) in zip(processes.tolist(), owners, strict=True)}
-    return make_table(
+    return new_table(
         "processes",
         {"process": used, "name": [names.get(int(process), "") for process in used]},
     )
 
 
-def read_environment(file: NvprofFile) -> pd.DataFrame:
+def read_environment(file: NvprofFile) -> Table:
     """Return how the devices are connected."""
     found = {**_pcie(file), **_nvlink(file)}
-    return make_table("environment", {"name": list(found), "value": list(found.values())})
+    return new_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def _pcie(file: NvprofFile) -> dict[str, str]:

@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
-
 from traceprof.formats.contract import Outline, ReadOptions, from_first_launch
 from traceprof.formats.nvprof import events
 from traceprof.formats.nvprof.events import END, MARK, MIGRATIONS, START
@@ -32,7 +30,8 @@ from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.pages.totals import TableExtent
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, RowSource, Survey, outline_from
-from traceprof.model.tables import ABSENT, empty_table
+from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT, new_empty
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
@@ -42,12 +41,12 @@ _IS_KEPT: Final = f"{whole('start')} > 0 AND {whole('end')} > 0"
 _DEVICE: Final = f"coalesce(deviceId, {ABSENT})"
 
 
-def survey_of(file: NvprofFile, frames: Mapping[str, pd.DataFrame]) -> Survey:
-    """Return what the event tables are like, of which ``frames`` were read whole."""
+def survey_of(file: NvprofFile, tables: Mapping[str, Table]) -> Survey:
+    """Return what the event tables are like, of which ``tables`` were read whole."""
     corrections: dict[str, Callable[[TableExtent], TableExtent]] = {
         "collectives": lambda _: TableExtent(count_annotations(file)),
     }
-    survey = Survey(file.database, _sources(file), frames, corrections, file.zero_ns)
+    survey = Survey(file.database, _sources(file), tables, corrections, file.zero_ns)
     corrections["ranges"] = lambda _: _ranges(file, survey)
     return survey
 
@@ -155,7 +154,7 @@ class _Reading:
             "devices": read_devices(self.file),
             "environment": read_environment(self.file),
         }
-        has_rows = survey.with_rows() | {name for name, frame in tables.items() if len(frame)}
+        has_rows = survey.with_rows() | {name for name, rows in tables.items() if len(rows)}
         if events.has_kernel_shapes(self.file):
             has_rows.add("kernel_shapes")
         if options.wants("processes"):
@@ -182,13 +181,13 @@ class _Reading:
         """What the event tables are like, read or not."""
         return survey_of(self.file, self._whole(self._events))
 
-    def _whole(self, tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    def _whole(self, tables: Mapping[str, Table]) -> dict[str, Table]:
         return {name: one for name, one in tables.items() if self.options.reads_whole(name)}
 
     @cached_property
-    def _events(self) -> dict[str, pd.DataFrame]:
+    def _events(self) -> dict[str, Table]:
         """The event tables that are needed."""
-        markers: Mapping[str, Callable[[], pd.DataFrame]] = {
+        markers: Mapping[str, Callable[[], Table]] = {
             "ranges": lambda: self._markers.ranges,
             "marks": lambda: self._markers.marks,
             "collectives": self._read_collectives,
@@ -197,10 +196,10 @@ class _Reading:
         return self._records | needed
 
     @cached_property
-    def _records(self) -> dict[str, pd.DataFrame]:
+    def _records(self) -> dict[str, Table]:
         """The tables with ends of their own that are needed."""
         file, window = self.file, self.options.window
-        readers: Mapping[str, Callable[[], pd.DataFrame]] = {
+        readers: Mapping[str, Callable[[], Table]] = {
             "kernels": lambda: self._kernels_and_shapes[0],
             "kernel_shapes": lambda: self._kernels_and_shapes[1],
             "copies": lambda: self._copies,
@@ -211,16 +210,16 @@ class _Reading:
         return {name: read() for name, read in readers.items() if self.options.needs(name)}
 
     @cached_property
-    def _kernels_and_shapes(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _kernels_and_shapes(self) -> tuple[Table, Table]:
         with_shapes = self.options.needs("kernel_shapes")
         return events.read_kernels(self.file, self.options.window, with_shapes=with_shapes)
 
     @cached_property
-    def _copies(self) -> pd.DataFrame:
+    def _copies(self) -> Table:
         return events.read_copies(self.file, self.options.window)
 
     @cached_property
-    def _api_calls(self) -> pd.DataFrame:
+    def _api_calls(self) -> Table:
         window = self.options.window
         if window is None:
             return events.read_api_calls(self.file)
@@ -234,9 +233,9 @@ class _Reading:
             self.file, lambda: last_ns(survey_of(self.file, self._whole(self._records)))
         )
 
-    def _read_collectives(self) -> pd.DataFrame:
+    def _read_collectives(self) -> Table:
         if not count_annotations(self.file):
-            return empty_table("collectives")
+            return new_empty("collectives")
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
         kernels = self._kernels_and_shapes[0] if has_kernels else events.read_kernels(self.file)[0]
         api_calls = self._api_calls if has_calls else events.read_api_calls(self.file)

@@ -43,11 +43,7 @@ def claims_of(
     ``told`` is what a manifest says of it (rank, local_rank, host, rack); ``work`` tells where the
     device work of the whole file is, if several processes share it.
     """
-    environment = dict(
-        zip(
-            trace.environment.to_frame()["name"], trace.environment.to_frame()["value"], strict=True
-        )
-    )
+    environment = {row["name"]: row["value"] for row in trace.environment.rows()}
     by_torch = _TORCH_NAME.fullmatch(path.name)  # its TensorBoard handler puts the host in front
     host = str(told.get("host") or trace.info.host or (by_torch[1] if by_torch else ""))
     rack = str(told.get("rack") or rack_of(environment))
@@ -76,10 +72,10 @@ def _in_trace(
     trace: Trace, environment: Mapping[str, str], work: Callable[[], Work]
 ) -> list[tuple[RankTrace, int]]:
     """Return the ranks that a trace tells, each with the number of all; one where none is told."""
-    ranked = trace.processes.to_frame()[trace.processes.to_frame()["rank"].between(0, LARGEST_RANK)]
+    ranked = [row for row in trace.processes.rows() if 0 <= row["rank"] <= LARGEST_RANK]
     source = "distributedInfo" if trace.info.format == "kineto" else "trace"
     found = []
-    for row in ranked.to_dict("records"):
+    for row in ranked:
         own = trace if len(ranked) == 1 else _of_process(trace, row["process"], work())
         member = RankTrace(own, row["rank"], row["local_rank"], row["host"], source)
         found.append((member, row["world_size"]))
@@ -102,7 +98,7 @@ def _unranked(
     trace: Trace, environment: Mapping[str, str], work: Callable[[], Work]
 ) -> list[tuple[RankTrace, int]]:
     """Return the processes that work on devices; their ranks may be in the environment."""
-    workers = _in_order_of_devices(work()) if len(trace.processes.to_frame()) > 1 else []
+    workers = _in_order_of_devices(work()) if len(trace.processes) > 1 else []
     if len(workers) > 1:
         return [
             (RankTrace(_of_process(trace, process, work()), local_rank=place), ABSENT)

@@ -11,13 +11,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from traceprof.formats.sqlite.columns import Column, categorical, distinct, known
+from traceprof.formats.sqlite.columns import distinct, known
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
+from traceprof.model.table import Column, Names, Table
+from traceprof.model.tables import TABLES, new_empty, new_table, sort_order
 from traceprof.names.classes import KernelRule, classify
 
 Place: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
@@ -60,39 +60,34 @@ def api_names(domain: str) -> Mapping[int, str]:
     return dict(enumerate(file.read_text(encoding="utf-8").split(), 1))
 
 
-def constant_name(name: str, length: int) -> pd.Categorical:
-    """Return a column of names that are all the same."""
-    return categorical(np.zeros(length, np.int64), [name])
-
-
-def names_by_number(numbers: Column, name: Callable[[int], str]) -> pd.Categorical:
+def names_by_number(numbers: Column, name: Callable[[int], str]) -> Names:
     """Return what ``name`` calls each of ``numbers``; each of them is asked for once."""
-    found, place = distinct(numbers)
-    return categorical(place, [name(number) for number in found.tolist()])
+    place, found = distinct(numbers)
+    return Names.coded(map(name, found), place, is_sorted=True)
 
 
-def decode(codes: Column, meanings: Mapping[int, str]) -> pd.Categorical:
+def decode(codes: Column, meanings: Mapping[int, str]) -> Names:
     """Return the names of ``codes``; a code without a name is "unknown"."""
     return names_by_number(codes, lambda code: meanings.get(code, "unknown"))
 
 
 def make_kernels(
-    place: Place, names: pd.Categorical, rules: Sequence[KernelRule], graph_nodes: Column
-) -> pd.DataFrame:
+    place: Place, names: Names, rules: Sequence[KernelRule], graph_nodes: Column
+) -> Table:
     """Return kernels with these names as the table of kernels."""
     activity = classify(names, rules)
     own = {"name": names, "activity": activity, "graph_node": known(graph_nodes)}
-    return make_table("kernels", {**place, **own})
+    return new_table("kernels", {**place, **own})
 
 
-def make_traced_graphs(place: Place, graphs: Column) -> pd.DataFrame:
+def make_traced_graphs(place: Place, graphs: Column) -> Table:
     """Return the CUDA graphs with these ids, which were traced whole, as rows of kernels."""
     names = names_by_number(graphs, "CUDA graph {}".format)
-    activity = constant_name(Activity.CUDA_GRAPH.value, len(names))
-    return make_table("kernels", {**place, "name": names, "activity": activity})
+    activity = Names.repeated(Activity.CUDA_GRAPH.value, len(names))
+    return new_table("kernels", {**place, "name": names, "activity": activity})
 
 
-def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> pd.DataFrame:
+def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> Table:
     """Return how kernels were launched, with static and dynamic shared memory together.
 
     Where that is told alone, it stays where the two are not known.
@@ -101,7 +96,7 @@ def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> pd.DataFrame:
     static, dynamic = shape["static_shared_bytes"], shape["dynamic_shared_bytes"]
     are_known = (static >= 0) & (dynamic >= 0)
     shape["shared_bytes"] = np.where(are_known, static + dynamic, shape["shared_bytes"])
-    return make_table("kernel_shapes", {**place, **shape})
+    return new_table("kernel_shapes", {**place, **shape})
 
 
 def make_copies(
@@ -110,7 +105,7 @@ def make_copies(
     src_kinds: Column | None,
     dst_kinds: Column,
     kinds: Mapping[int, str] = MEMORY_KINDS,
-) -> pd.DataFrame:
+) -> Table:
     """Return copies as the table of copies; ``kinds`` tells what the codes of memory mean.
 
     Without ``src_kinds`` they are memsets.
@@ -121,29 +116,29 @@ def make_copies(
         "graph_node": known(raw["graphNodeId"]),
     }
     if src_kinds is None:
-        own["direction"] = constant_name("memset", len(raw["bytes"]))
+        own["direction"] = Names.repeated("memset", len(raw["bytes"]))
     else:
         own["direction"] = decode(raw["copyKind"], _COPY_DIRECTIONS)
         own["src_kind"] = decode(src_kinds, kinds)
         own |= {"src_device": known(raw["srcDeviceId"]), "dst_device": known(raw["dstDeviceId"])}
-    return make_table("copies", {**place, **own})
+    return new_table("copies", {**place, **own})
 
 
-def make_syncs(place: Place, codes: Column) -> pd.DataFrame:
+def make_syncs(place: Place, codes: Column) -> Table:
     """Return synchronisations with these codes as the table of them."""
-    return make_table("syncs", {**place, "kind": decode(codes, SYNC_KINDS)})
+    return new_table("syncs", {**place, "kind": decode(codes, SYNC_KINDS)})
 
 
 @dataclass(frozen=True, slots=True)
 class Annotations:
     """NVTX: ranges, marks, and how many ranges were never closed."""
 
-    ranges: pd.DataFrame
-    marks: pd.DataFrame
+    ranges: Table
+    marks: Table
     n_unclosed: int = 0
 
 
-NO_ANNOTATIONS: Final = Annotations(empty_table("ranges"), empty_table("marks"))
+NO_ANNOTATIONS: Final = Annotations(new_empty("ranges"), new_empty("marks"))
 
 
 def make_annotations(
@@ -156,19 +151,19 @@ def make_annotations(
     """Return ranges that end at ``ends``, with their depth, and the marks at ``points``."""
     own = {
         "end_ns": np.maximum(spans["start_ns"], ends),
-        "kind": categorical(is_nested.astype(np.int64), ["start_end", "push_pop"]),
+        "kind": Names.coded(["start_end", "push_pop"], is_nested.view(np.int8), is_sorted=True),
     }
-    ranges = make_table("ranges", {**spans, **own})
-    return Annotations(with_depth(ranges), make_table("marks", points), n_unclosed)
+    ranges = new_table("ranges", {**spans, **own})
+    return Annotations(with_depth(ranges), new_table("marks", points), n_unclosed)
 
 
-def with_depth(ranges: pd.DataFrame) -> pd.DataFrame:
+def with_depth(ranges: Table) -> Table:
     """Return ``ranges`` with their depth: the number of ranges open around each on its thread."""
     order = sort_order(ranges, TABLES["ranges"])
-    ranges = ranges if order is None else ranges.iloc[order].reset_index(drop=True)
+    ranges = ranges if order is None else ranges.take(order)
     depth = np.zeros(len(ranges), np.int64)
-    groups = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"].cat.codes)
-    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    groups = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"].codes)
+    starts, ends = ranges["start_ns"], ranges["end_ns"]
     for rows in groups.values():
         depth[rows] = nesting_depth(starts[rows], ends[rows])
     return ranges.assign(depth=depth)

@@ -9,9 +9,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-import pandas as pd
-
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.model.trace import Trace
 from traceprof.secrets import MASK, masked_text, secrets_of
@@ -40,7 +38,7 @@ def masked_trace(trace: Trace, secrets: Sequence[str]) -> Trace:
     info = replace(trace.info, host=shown(trace.info.host), warnings=warnings)
     masked = _with_texts(trace, plain if secrets else None, shown, _TEXTS_OF_MACHINE)
     # A variable's name may tell that its value is a secret.
-    names, texts = trace.environment.to_frame()["name"], list(masked.environment["value"])
+    names, texts = trace.environment["name"], list(masked.environment["value"])
     values = [
         masked_text(f"{name}={text}").removeprefix(f"{name}=")
         for name, text in zip(names, texts, strict=True)
@@ -69,33 +67,28 @@ def _with_texts(
     trace: Trace, of_names: _Change | None, of_texts: _Change, told_by: Collection[str]
 ) -> Trace:
     """Return ``trace`` with its names changed, and the texts of the tables ``told_by``."""
-    changes: dict[str, pd.DataFrame] = {}
+    changes: dict[str, Table] = {}
     for name, table in TABLES.items():
-        frame, columns = trace.table(name).to_frame(), dict[str, Any]()
+        rows, columns = trace.table(name), dict[str, Any]()
         for column, kind in table.columns.items():
             if kind is ColumnKind.NAME and of_names is not None:
-                before = frame[column].array
-                after = renamed_categories(before, of_names)
+                before = rows[column]
+                after = renamed(before, of_names)
                 columns |= {} if after is before else {column: after}
             elif kind is ColumnKind.TEXT and name in told_by:
-                texts = list(map(str, frame[column]))
+                texts = rows[column].tolist()
                 shown = list(map(of_texts, texts))
                 columns |= {} if shown == texts else {column: shown}
         if columns:
-            changes[name] = frame.assign(**columns)
+            changes[name] = rows.assign(**columns)
     return trace.with_tables(changes) if changes else trace
 
 
-def renamed_categories(names: pd.Categorical, shown: _Change) -> pd.Categorical:
+def renamed(names: Names, shown: _Change) -> Names:
     """Return ``names`` as ``shown`` has each; the same object where none changes."""
-    before = list(map(str, names.categories))
+    before = names.texts.tolist()
     after = list(map(shown, before))
-    if after == before:
-        return names
-    numbers: dict[str, int] = {}
-    places = np.array([*(numbers.setdefault(n, len(numbers)) for n in after), -1], np.int64)
-    index = pd.Index(list(numbers), dtype=object)
-    return pd.Categorical.from_codes(places[names.codes], index)
+    return names if after == before else Names.coded(after, names.codes)
 
 
 def without_secrets(text: str, secrets: Sequence[str]) -> str:

@@ -11,12 +11,12 @@ from typing import Final
 import adbc_driver_manager
 import adbc_driver_sqlite.dbapi as adbc
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite import columns as cells
+from traceprof.model.table import Names
 
 _BATCH_ROWS: Final = 65_536
 
@@ -59,7 +59,7 @@ def _to_column(
     if whole is None or len(whole) == 0:
         return cells.all_null(kind, 0)
     if kind is cells.ColumnType.TEXT:
-        return _to_categorical(whole)
+        return _names_of(whole)
     if kind is cells.ColumnType.INTEGER:
         if not pa.types.is_integer(whole.type):
             raise TraceError(f"{path}: column {name} is not of whole numbers")
@@ -69,10 +69,10 @@ def _to_column(
     return values
 
 
-def _to_categorical(whole: pa.ChunkedArray) -> pd.Categorical:
+def _names_of(whole: pa.ChunkedArray) -> cells.Column:
     if not pa.types.is_binary(whole.type):  # what ADBC makes of a result without rows
-        return cells.all_null(cells.ColumnType.TEXT, len(whole))  # type: ignore[return-value]
+        return cells.all_null(cells.ColumnType.TEXT, len(whole))
     encoded = pc.dictionary_encode(whole).unify_dictionaries()
     names = cells.all_decoded(encoded.chunk(0).dictionary.to_pylist())
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
-    return cells.categorical(codes, names)
+    return Names.coded(names, codes, is_sorted=True)

@@ -8,8 +8,9 @@ from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
+from traceprof.model.grouping import numbered
+from traceprof.model.table import Names
 from traceprof.model.tables import ABSENT
 from traceprof.secrets import storable
 
@@ -35,11 +36,11 @@ class StringIds:
             self._connection.execute("INSERT INTO StringIds VALUES (?, ?)", (self._last, text))
         return self._ids[text]
 
-    def ids_of(self, names: pd.Series) -> list[int]:
-        """Return the ids of a column of names."""
-        codes, texts = pd.factorize(names)
-        ids = np.array([self.id_of(str(text)) for text in texts] or [0])
-        listed: list[int] = ids[codes].tolist() if len(codes) else []
+    def ids_of(self, names: Names) -> list[int]:
+        """Return the ids of a column of names; new ones in the order in which these come first."""
+        number, first = numbered(names.codes)
+        ids = np.array([self.id_of(text) for text in names[first]], np.int64)
+        listed: list[int] = ids[number].tolist() if len(ids) else []
         return listed
 
 

@@ -15,13 +15,14 @@ from operator import or_
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.contract import OUTLINED_TABLES, Outline
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.pages.totals import Counted, Scan, TableExtent, scans_of
 from traceprof.formats.sqlite.pages.tree import NotPlainError
 from traceprof.formats.sqlite.schema import UnsoundRowsError
+from traceprof.model.grouping import places_of
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -141,7 +142,7 @@ SELF_DESCRIPTION: Final = frozenset(name for name, table in TABLES.items() if no
 class Survey:
     """What the event tables of a file are like as a whole, whichever of them were read.
 
-    ``sources`` say where the rows of each table of the Trace come from; of ``frames``, which were
+    ``sources`` say where the rows of each table of the Trace come from; of ``tables``, which were
     read whole, nothing is asked in SQL. ``corrections`` tell what no `RowSource` describes: table →
     its extent of that of its sources. ``zero_ns`` is the time in the file that is time 0 of the
     Trace. ``elsewhere`` are tables that were not read, and would be made of others: whether they
@@ -150,7 +151,7 @@ class Survey:
 
     database: Database
     sources: Mapping[str, Sequence[RowSource]]
-    frames: Mapping[str, pd.DataFrame]
+    tables: Mapping[str, Table]
     corrections: Mapping[str, Callable[[TableExtent], TableExtent]]
     zero_ns: int = 0
     elsewhere: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
@@ -163,8 +164,8 @@ class Survey:
     def extent(self, name: str) -> TableExtent:
         """Return the extent of a table of the Trace."""
         if name not in self._extents:
-            if name in self.frames:
-                self._extents[name] = TableExtent.of(self.frames[name])
+            if name in self.tables:
+                self._extents[name] = TableExtent.of(self.tables[name])
             else:
                 correct = self.corrections.get(name)
                 scans = (self._scans[name, source] for source in self.sources.get(name, ()))
@@ -188,9 +189,9 @@ class Survey:
     @cached_property
     def processes(self) -> np.ndarray:
         """The processes that have rows, in order."""
-        frames = (self.frames[name] for name in EVENT_TABLES if name in self.frames)
-        owned = (frame["process"] for frame in frames if "process" in frame)
-        found = {int(one) for owners in owned for one in pd.unique(owners)}
+        tables = (self.tables[name] for name in EVENT_TABLES if name in self.tables)
+        owned = (table["process"] for table in tables if "process" in table)
+        found = {one for owners in owned for one in places_of(owners)[1]}
         found |= {process for process, _ in self._places(EVENT_TABLES)}
         return np.array(sorted(one for one in found if one >= 0), np.int64)
 
@@ -215,11 +216,11 @@ class Survey:
     def worked(self, device_of: Callable[[int, int], int]) -> set[int]:
         """Return the devices that have kernels or copies.
 
-        ``device_of`` tells the device of the Trace, which frames have, of a process and the number
+        ``device_of`` tells the device of the Trace, which tables have, of a process and the number
         that the file gives it.
         """
-        frames = (self.frames[name] for name in DEVICE_TABLES if name in self.frames)
-        found = {int(one) for frame in frames for one in pd.unique(frame["device"])}
+        tables = (self.tables[name] for name in DEVICE_TABLES if name in self.tables)
+        found = {one for table in tables for one in places_of(table["device"])[1]}
         return found | {device_of(*place) for place in self._places(DEVICE_TABLES)}
 
     def count(self, name: str, condition: Callable[[RowSource], str]) -> int:
@@ -243,7 +244,7 @@ class Survey:
             (source, self._scans[name, source])
             for name in names
             for source in self.sources.get(name, ())
-            if source.process and name not in self.frames
+            if source.process and name not in self.tables
         ]
 
     def _places(self, names: Iterable[str]) -> set[tuple[int, int]]:
@@ -264,7 +265,7 @@ class Survey:
     @cached_property
     def _scans(self) -> dict[tuple[str, RowSource], Scan]:
         """What the sources of the tables that were not read hold."""
-        unread = (name for name in EVENT_TABLES if name not in self.frames)
+        unread = (name for name in EVENT_TABLES if name not in self.tables)
         places = [(name, one) for name in unread for one in self.sources.get(name, ())]
         found = scan_each(self.database, [source for _, source in places], self.zero_ns)
         return dict(zip(places, found, strict=True))

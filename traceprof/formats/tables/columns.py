@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceprof.model.tables import ABSENT, TABLES, ColumnKind, make_table, unit_of
+from traceprof.model.table import Column, Names, Table, objects
+from traceprof.model.tables import ABSENT, TABLES, ColumnKind, unit_of
 
 _STORED: Final[Mapping[ColumnKind, pa.DataType]] = {
     ColumnKind.TIME: pa.int64(),
@@ -45,62 +45,61 @@ class ColumnNames:
     def __iter__(self) -> Any:
         return iter(self._numbers)
 
-    def encoded(self, values: pd.Categorical) -> pa.DictionaryArray:
-        """Return ``values`` by their numbers; those that are missing are null."""
-        numbers = self._numbers
-        places = [numbers.setdefault(storable(one), len(numbers)) for one in values.categories]
-        codes = np.asarray([*places, -1], np.int32)[values.codes]
-        indices = pa.array(codes, mask=codes < 0)
+    def encoded(self, values: Names) -> pa.DictionaryArray:
+        """Return ``values`` by their numbers."""
+        numbers, texts = self._numbers, values.texts.tolist()
+        places = [numbers.setdefault(storable(one), len(numbers)) for one in texts]
+        indices = pa.array(values.by_text(np.asarray(places, np.int32)))
         return pa.DictionaryArray.from_arrays(indices, pa.array(list(numbers), pa.string()))
 
 
-def storable(text: object) -> str:
+def storable(text: str) -> str:
     """Return ``text`` as UTF-8 can hold it."""
-    return str(text).encode("utf-8", "replace").decode("utf-8")
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def batch_of(name: str, frame: pd.DataFrame, names: Mapping[str, ColumnNames]) -> pa.RecordBatch:
+def batch_of(name: str, rows: Table, names: Mapping[str, ColumnNames]) -> pa.RecordBatch:
     """Return rows of table ``name``; ``names`` has those of each column of names so far."""
     columns = TABLES[name].columns.items()
-    arrays = [_array(frame[column], kind, names.get(column)) for column, kind in columns]
+    arrays = [_array(rows[column], kind, names.get(column)) for column, kind in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(name))
 
 
-def _array(values: pd.Series, kind: ColumnKind, names: ColumnNames | None) -> pa.Array:
-    if names is not None:
-        return names.encoded(values.array)
+def _array(values: Column, kind: ColumnKind, names: ColumnNames | None) -> pa.Array:
+    if isinstance(values, Names):
+        assert names is not None
+        return names.encoded(values)
     if kind is ColumnKind.TEXT:
         return pa.array(list(map(storable, values)), pa.string())
-    plain = values.to_numpy()
     if kind is ColumnKind.TIME:
-        return pa.array(plain)
-    return pa.array(plain, mask=np.isnan(plain) if kind is ColumnKind.FLOAT else plain == ABSENT)
+        return pa.array(values)
+    return pa.array(values, mask=np.isnan(values) if kind is ColumnKind.FLOAT else values == ABSENT)
 
 
-def frame_of(name: str, stored: pa.Table, names: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+def table_of(name: str, stored: pa.Table, names: Mapping[str, Sequence[str]]) -> Table:
     """Return the rows in ``stored`` as those of table ``name``, its names in the order given.
 
     Raises:
         pa.ArrowException: a column is none of its kind.
     """
-    table = TABLES[name]
+    kinds = TABLES[name].columns
     columns = {
         column: _values(stored[column], kind, names.get(column, ()))
-        for column, kind in table.columns.items()
+        for column, kind in kinds.items()
         if column in stored.column_names
     }
-    missing = {c for c, kind in table.columns.items() if kind is ColumnKind.TIME} - columns.keys()
+    missing = {c for c, kind in kinds.items() if kind is ColumnKind.TIME} - columns.keys()
     if missing and stored.num_rows:
         raise pa.ArrowInvalid(f"table {name} without {', '.join(sorted(missing))}")
-    return make_table(name, columns)
+    return new_table(name, columns)
 
 
 def _values(stored: pa.ChunkedArray, kind: ColumnKind, order: Sequence[str]) -> Any:
     if kind is ColumnKind.NAME:
-        return _categorical(stored, order)
+        return _names(stored, order)
     if kind is ColumnKind.TEXT:
         filled = pc.fill_null(stored.cast(pa.string()), "")
-        return np.asarray(filled.to_pylist(), object)
+        return objects(filled.to_pylist())
     if kind is ColumnKind.FLOAT:
         return stored.cast(pa.float64()).to_numpy()
     if kind is ColumnKind.TIME and stored.null_count:
@@ -108,15 +107,16 @@ def _values(stored: pa.ChunkedArray, kind: ColumnKind, order: Sequence[str]) -> 
     return pc.fill_null(stored.cast(pa.int64()), ABSENT).to_numpy()
 
 
-def _categorical(stored: pa.ChunkedArray, order: Sequence[str]) -> pd.Categorical:
+def _names(stored: pa.ChunkedArray, order: Sequence[str]) -> Names:
     if not pa.types.is_dictionary(stored.type):
         stored = stored.cast(pa.string()).dictionary_encode()
     numbers: dict[str, int] = {name: number for number, name in enumerate(order)}
     codes = [np.empty(0, np.int64)]
     for chunk in stored.chunks:
         words = chunk.dictionary.cast(pa.string()).to_pylist()
-        places = [-1 if w is None else numbers.setdefault(w, len(numbers)) for w in words]
-        indices = pc.fill_null(chunk.indices.cast(pa.int64()), len(places)).to_numpy()
-        codes.append(np.asarray([*places, -1], np.int64)[indices])
-    index = pd.Index(list(numbers), dtype=object)
-    return pd.Categorical.from_codes(np.concatenate(codes), index)
+        if chunk.null_count:
+            words = [*words, None]
+        places = [numbers.setdefault(word or "", len(numbers)) for word in words]
+        indices = pc.fill_null(chunk.indices.cast(pa.int64()), len(places) - 1).to_numpy()
+        codes.append(np.asarray(places, np.int64)[indices])
+    return Names.coded(numbers, np.concatenate(codes))

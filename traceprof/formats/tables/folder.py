@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceprof.errors import TraceError
 from traceprof.formats.contract import ReadOptions
-from traceprof.formats.tables.columns import ColumnNames, batch_of, frame_of, schema_of
+from traceprof.formats.tables.columns import ColumnNames, batch_of, schema_of, table_of
 from traceprof.formats.tables.format import FORMAT, MANIFEST
+from traceprof.model.table import Table
 from traceprof.model.tables import TABLES, ColumnKind, unit_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, TraceInfo, make_trace
@@ -115,29 +115,29 @@ def read(path: Path, options: ReadOptions) -> Trace:
         wanted |= {*DEVICE_TABLES, "api_calls"}  # they tell from when on launches are wanted
     tables = {name: _read_table(path, name, told) for name in wanted}
     if options.rules and "kernels" in tables:
-        names = tables["kernels"]["name"].array
-        tables["kernels"] = tables["kernels"].assign(activity=classify(names, options.rules))
+        activity = classify(tables["kernels"]["name"], options.rules)
+        tables["kernels"] = tables["kernels"].assign(activity=activity)
     devices = tables["devices"]
-    worked = devices.loc[devices["used"] == 1, "device"]
+    worked = devices["device"][devices["used"] == 1]
     trace = make_trace(told.info, tables, told.recorded, TimeWindow(*told.span_ns), worked)
     return replace(trace, info=replace(trace.info, format=trace.info.format or FORMAT.name))
 
 
-def _read_table(folder: Path, name: str, told: FolderManifest) -> pd.DataFrame:
+def _read_table(folder: Path, name: str, told: FolderManifest) -> Table:
     stored = told.tables.get(name)
     if stored is None:
         raise TraceError(f"{folder}: {MANIFEST} lists no table {name}: export the trace again")
     path = folder / stored.file
     try:
-        frame = frame_of(name, _stored(path, told.storage), stored.names)
+        rows = table_of(name, _stored(path, told.storage), stored.names)
     except (OSError, pa.ArrowException, ValueError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(f"{path}: cannot be read: {why}: export the trace again") from error
-    if len(frame) != stored.n_rows:
+    if len(rows) != stored.n_rows:
         raise TraceError(
-            f"{path}: {len(frame)} rows, {stored.n_rows} were written: export the trace again"
+            f"{path}: {len(rows)} rows, {stored.n_rows} were written: export the trace again"
         )
-    return frame
+    return rows
 
 
 def _stored(path: Path, storage: Storage) -> pa.Table:
@@ -178,14 +178,14 @@ class FolderWriter:
         for table in self._open.values():
             table.writer.close()
 
-    def add(self, name: str, frame: pd.DataFrame) -> None:
+    def add(self, name: str, rows: Table) -> None:
         """Append rows to table ``name``: parts come in the order of their times."""
         table = self._open.get(name) or self._begin(name)
         # Without rows there is one part, too: it has the names.
-        for first in range(0, max(1, len(frame)), _BATCH_ROWS):
-            rows = frame.iloc[first : first + _BATCH_ROWS]
-            table.writer.write_batch(batch_of(name, rows, table.names))
-            table.n_rows += len(rows)
+        for first in range(0, max(1, len(rows)), _BATCH_ROWS):
+            some = rows.take(slice(first, first + _BATCH_ROWS))
+            table.writer.write_batch(batch_of(name, some, table.names))
+            table.n_rows += len(some)
 
     def finish(self, info: TraceInfo, recorded: frozenset[str], span: TimeWindow) -> None:
         """Close the tables, those without rows too, and describe them."""
@@ -227,5 +227,5 @@ def write_tables(trace: Trace, folder: Path, storage: Storage = Storage.PARQUET)
     """Write a whole Trace into the empty folder ``folder``."""
     with FolderWriter(folder, storage) as writer:
         for name in TABLES:
-            writer.add(name, trace.table(name).to_frame())
+            writer.add(name, trace.table(name))
         writer.finish(trace.info, trace.recorded, trace.span)

@@ -8,11 +8,11 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.formats.compiled import address, addresses, loaded
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.pages import tree
+from traceprof.model.grouping import leaders_of, numbered
 
 _KINDS: Final = {ColumnType.INTEGER: 0, ColumnType.REAL: 1, ColumnType.TEXT: 2}
 _FAULTS: Final = {
@@ -211,10 +211,8 @@ def owners_of(
     )
     if n >= 0:
         return firsts[:n], counts[:n]
-    frame = pd.DataFrame({"number": numbers >> bits, "device": 0 if devices is None else devices})
-    codes = frame.groupby(["number", "device"], sort=False).ngroup().to_numpy(np.int64)
-    _, firsts = np.unique(codes, return_index=True)
-    return firsts, np.bincount(codes)
+    number, firsts = numbered(numbers >> bits, *(() if devices is None else (devices,)))
+    return firsts, np.bincount(number)
 
 
 def joined_texts(parts: Sequence[Texts]) -> Texts:
@@ -224,10 +222,7 @@ def joined_texts(parts: Sequence[Texts]) -> Texts:
     """
     every = [text for part in parts for text in part.distinct]
     hashes = np.fromiter(map(hash, every), np.int64, len(every))
-    order = np.argsort(hashes, kind="stable")
-    opens = np.append(True, hashes[order[1:]] != hashes[order[:-1]])[: len(every)]
-    leader = np.empty(len(every), np.int64)
-    leader[order] = order[opens][np.cumsum(opens) - 1]
+    leader = leaders_of(hashes)
     for one in np.flatnonzero(leader != np.arange(len(every))).tolist():
         if every[one] != every[leader[one]]:
             leader[one] = one  # it may stand there twice: that does no harm
@@ -255,15 +250,12 @@ def _grouped(
         mixed ^= (word ^ (word >> np.uint64(29))) * _FACTORS[number]
         words.append(word)
     mixed ^= mixed >> np.uint64(32)
-    codes, _ = pd.factorize(mixed)
-    first = np.full(int(codes.max()) + 1, len(codes))
-    np.minimum.at(first, codes, np.arange(len(codes)))
-    leader = first[codes]
+    rows, leader = np.arange(len(mixed)), leaders_of(mixed)
     differs = lengths != lengths[leader]
     for word in words:
         differs |= word != word[leader]
-    others = np.flatnonzero(differs)
-    if len(others):  # the same hash, another text
-        codes[others] = np.arange(len(first), len(first) + len(others))
-        first = np.append(first, others)
-    return codes, first
+    leader = np.where(differs, rows, leader)  # the same hash, another text
+    first = np.flatnonzero(leader == rows)
+    codes = np.empty(len(rows), np.int64)
+    codes[first] = np.arange(len(first))
+    return codes[leader], first

@@ -18,6 +18,7 @@ from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.pages import tree
 from traceprof.formats.sqlite.pages.blocks import RowBlock, Texts, decoder_of, joined_texts
 from traceprof.formats.sqlite.schema import Query, quoted
+from traceprof.model.table import Names
 
 _BLOCK_BYTES: Final = 2 << 20
 _N_THREADS: Final = 2
@@ -233,7 +234,7 @@ def _patched(
             return cells.all_null(kind, 0)
         is_used = np.bincount(codes, minlength=len(every.distinct)) > 0
         distinct = cells.all_decoded(list(compress(every.distinct, is_used.tolist())))
-        return cells.categorical((np.cumsum(is_used) - 1)[codes], distinct)
+        return Names.coded(distinct, (np.cumsum(is_used) - 1)[codes], is_sorted=True)
     whole: npt.NDArray[Any] = parts[0] if len(parts) == 1 else np.concatenate(parts)
     if kind is cells.ColumnType.INTEGER:
         if not all(isinstance(value, int) for value in values):

@@ -16,7 +16,6 @@ from threading import Lock
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Bounds, Condition
@@ -24,6 +23,7 @@ from traceprof.formats.sqlite.pages.blocks import RowBlock, owners_of
 from traceprof.formats.sqlite.pages.columns import PageTable, kinds_to_decode, read_pages
 from traceprof.formats.sqlite.pages.tree import Leaves, NotPlainError, Numbers
 from traceprof.formats.sqlite.schema import Query, Soundness, UnsoundRowsError
+from traceprof.model.table import Table
 
 _MOST_BYTES: Final = 64 << 20
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -154,12 +154,12 @@ class TableExtent:
         return replace(self, start_ns=self.start_ns - zero_ns, end_ns=self.end_ns - zero_ns)
 
     @staticmethod
-    def of(frame: pd.DataFrame) -> TableExtent:
+    def of(table: Table) -> TableExtent:
         """Return the extent of a table that was read."""
-        if frame.empty:
+        if table.empty:
             return TableExtent()
-        ends = frame["end_ns" if "end_ns" in frame else "start_ns"]
-        return TableExtent(len(frame), 0, int(frame["start_ns"].iloc[0]), int(ends.max()))
+        ends = table["end_ns" if "end_ns" in table else "start_ns"]
+        return TableExtent(len(table), 0, int(table["start_ns"][0]), int(ends.max()))
 
 
 @dataclass(frozen=True, slots=True)
