@@ -18,12 +18,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.table import as_table
-from traceprof.model.tables import ABSENT, TABLES, make_table
+from traceprof.model.table import Names, Table, as_table
+from traceprof.model.tables import ABSENT, TABLES, new_table
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.names.classes import KernelRule, classify
@@ -320,7 +320,7 @@ class TraceBuilder:
             self.api_call(api, *launched_ns, process=process, thread=thread, correlation=own)
         return own
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def _table(self, name: str) -> Table:
         rows = self._rows[name]
         given = {key for row in rows for key in row}
         blank = {"memory_bytes": ABSENT, "memory_bytes_per_s": ABSENT, "sm_count": ABSENT}
@@ -335,11 +335,11 @@ class TraceBuilder:
         }
         if name == "kernels":
             columns["activity"] = self._activities(rows)
-        frame = make_table(name, columns)
-        return _with_depth(frame) if name == "ranges" else frame
+        table = new_table(name, columns)
+        return _with_depth(table) if name == "ranges" else table
 
     def _activities(self, rows: list[dict[str, Any]]) -> list[str]:
-        found = classify(pd.Categorical([row["name"] for row in rows]), self._rules)
+        found = classify(Names.of(row["name"] for row in rows), self._rules)
         return [row["activity"] or str(own) for row, own in zip(rows, found, strict=True)]
 
     def _recorded(self) -> set[str]:
@@ -355,10 +355,10 @@ def plain(rows: Any, *columns: str) -> list[tuple[Any, ...]]:
     return list(zip(*(as_table(rows)[name].tolist() for name in columns), strict=True))
 
 
-def _with_depth(ranges: pd.DataFrame) -> pd.DataFrame:
+def _with_depth(ranges: Table) -> Table:
     depth = np.zeros(len(ranges), np.int64)
-    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
-    lanes = ranges.groupby(["process", "thread", "kind"], observed=True, sort=False)
-    for rows in lanes.indices.values():
+    starts, ends = ranges["start_ns"], ranges["end_ns"]
+    lanes = rows_by_values(ranges["process"], ranges["thread"], ranges["kind"].codes)
+    for rows in lanes.values():
         depth[rows] = nesting_depth(starts[rows], ends[rows])
     return ranges.assign(depth=depth)

@@ -114,7 +114,7 @@ def test_spans_of_time_hold_every_row_once(trace: Path) -> None:
     parts = list(Material(open_run([trace]), rows_of_part=2).parts())
     assert len(parts) > 5
     for name in ("kernels", "api_calls", "ranges"):
-        frames = [part.frames[name] for part in parts if name in part.frames]
+        frames = [part.tables[name] for part in parts if name in part.tables]
         joined = pd.concat(frames, ignore_index=True)
         pd.testing.assert_frame_equal(joined, whole.table(name).to_frame(), check_categorical=False)
 
@@ -131,7 +131,7 @@ def test_spans_of_real_traces_hold_every_row_once(
     whole = open_trace(path, EVERYTHING)
     parts = list(Material(open_run([path]), rows_of_part=1000).parts())
     for table in (name for name in TABLES if TABLES[name].has_times):
-        frames = [part.frames[table] for part in parts if table in part.frames]
+        frames = [part.tables[table] for part in parts if table in part.tables]
         joined = pd.concat(frames, ignore_index=True)
         pd.testing.assert_frame_equal(
             joined.astype(str), whole.table(table).to_frame().astype(str), check_dtype=False

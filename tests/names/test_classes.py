@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from tests.names.examples import EXAMPLES
 from traceprof.model.activity import Activity, Part
+from traceprof.model.table import Names
 from traceprof.names.classes import class_of, classify, parse_rules
 
 _NOT_BY_NAME = {"cuda_graph", "transfer"}
@@ -114,6 +114,5 @@ def test_rules_of_the_user_come_first() -> None:
     ]
 
 
-def _names(*names: str) -> pd.Categorical:
-    values: list[object] = [*names]
-    return pd.Categorical(values)
+def _names(*names: str) -> Names:
+    return Names.of(names)

@@ -339,12 +339,12 @@ def _export(run: Run, request: Request) -> Exported:
         drawing = ChromeDrawing(ChromeLanes.of(ranks), ranks.span.start_ns, ranks.parts[0])
         for part in material.parts(names):
             drawing.trace = part.trace
-            for name, frame in part.frames.items():
-                for first in range(0, len(frame), _ROWS):
-                    rows = frame.iloc[first : first + _ROWS]
+            for name, table in part.tables.items():
+                for first in range(0, len(table), _ROWS):
+                    rows = table.take(slice(first, first + _ROWS)).to_frame()
                     for texts in events_of(name, rows, drawing):
                         out.write(bytes_of(texts))
-                done.n_rows += len(frame)
+                done.n_rows += len(table)
             request.progress(done.n_rows, 0, "rows")
         # The list of events ends with what is not empty: the last of them has no comma.
         described = [*drawing.lanes.described(), _LAST]

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
@@ -24,9 +22,11 @@ from traceprof.errors import UsageError
 from traceprof.export.request import Export, Exported, Request, answered, check_tables
 from traceprof.files import new_file, new_folder
 from traceprof.formats.runs.files import is_run
+from traceprof.formats.shared.redaction import renamed
 from traceprof.formats.tables.columns import ColumnNames, batch_of, schema_of
 from traceprof.formats.tables.folder import FolderWriter, Storage
 from traceprof.model.results import Column, Note, Unit
+from traceprof.model.table import Table
 from traceprof.model.tables import TABLES, ColumnKind
 from traceprof.model.timing import TimeWindow
 from traceprof.render.escape import visible_text
@@ -139,33 +139,33 @@ def _write(
 def _pass_on(
     material: Material,
     tables: Collection[str],
-    add: Callable[[str, pd.DataFrame], None],
+    add: Callable[[str, Table], None],
     done: Exported,
     request: Request,
 ) -> TimeWindow:
     """Pass all rows of ``tables`` to ``add``, some at a time; return the time that they cover."""
     span = material.span
     for part in material.parts(tables):
-        for name, frame in part.frames.items():
-            add(name, frame)
-            done.n_rows += len(frame)
+        for name, rows in part.tables.items():
+            add(name, rows)
+            done.n_rows += len(rows)
         span |= _extent(part, span)
         request.progress(done.n_rows, 0, "rows")
     for name in tables:
         if not TABLES[name].has_times:
-            frame = material.ranks.table(name).to_frame()
-            add(name, frame)
-            done.n_rows += len(frame)
+            rows = material.ranks.table(name)
+            add(name, rows)
+            done.n_rows += len(rows)
     return span
 
 
 def _extent(part: Portion, span: TimeWindow) -> TimeWindow:
     """Return when the first row begins and the last one ends; ``span`` without rows."""
-    starts = [int(f["start_ns"].iloc[0]) for f in part.frames.values() if len(f)]
+    filled = {name: rows for name, rows in part.tables.items() if len(rows)}
+    starts = [int(rows["start_ns"][0]) for rows in filled.values()]
     ends = [
-        int(f["end_ns" if TABLES[n].has_spans else "start_ns"].max())
-        for n, f in part.frames.items()
-        if len(f)
+        int(rows["end_ns" if TABLES[name].has_spans else "start_ns"].max())
+        for name, rows in filled.items()
     ]
     return TimeWindow(min(starts, default=span.start_ns), max(ends, default=span.end_ns))
 
@@ -224,10 +224,10 @@ class _CsvTable:
         )
         self.schema = schema
 
-    def add(self, frame: pd.DataFrame) -> None:
+    def add(self, table: Table) -> None:
         """Append rows."""
-        for first in range(0, len(frame), 1 << 17):
-            rows = _safe(self.name, frame.iloc[first : first + (1 << 17)])
+        for first in range(0, len(table), 1 << 17):
+            rows = _safe(self.name, table.take(slice(first, first + (1 << 17))))
             kinds = TABLES[self.name].columns
             names = {
                 column: ColumnNames() for column, kind in kinds.items() if kind is ColumnKind.NAME
@@ -235,26 +235,19 @@ class _CsvTable:
             self.writer.write(pa.table(batch_of(self.name, rows, names)).cast(self.schema))
 
 
-def _safe(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+def _safe(name: str, rows: Table) -> Table:
     """Return rows whose texts are safe, on one line and without what a terminal obeys."""
     changes: dict[str, Any] = {}
     for column, kind in TABLES[name].columns.items():
         if kind is ColumnKind.NAME:
-            changes[column] = _safe_names(frame[column].array)
+            changes[column] = renamed(rows[column], _shown)
         elif kind is ColumnKind.TEXT:
-            changes[column] = [_shown(str(text)) for text in frame[column]]
-    return frame.assign(**changes)
+            changes[column] = list(map(_shown, rows[column].tolist()))
+    return rows.assign(**changes)
 
 
 def _shown(text: str) -> str:
     return str(safe_cell(visible_text(text)))
-
-
-def _safe_names(names: pd.Categorical) -> pd.Categorical:
-    numbers: dict[str, int] = {}
-    shown = [_shown(str(one)) for one in names.categories]
-    places = np.array([*(numbers.setdefault(one, len(numbers)) for one in shown), -1], np.int64)
-    return pd.Categorical.from_codes(places[names.codes], pd.Index(list(numbers), dtype=object))
 
 
 EXPORTS: Final[Mapping[str, Export]] = {

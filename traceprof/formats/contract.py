@@ -135,18 +135,16 @@ def narrowed(trace: Trace, options: ReadOptions) -> Trace:
     frames: dict[str, Any] = {}
     if options.window is not None:
         window = options.window
-        frames |= {name: _rows_in(trace, name, window) for name in WINDOWED_TABLES}
+        frames |= {name: rows_in(trace, name, window) for name in WINDOWED_TABLES}
         if options.wants(*LAUNCHING_TABLES):
             work = (frames[name] for name in DEVICE_TABLES)
             reach = from_first_launch(window, work, trace.api_calls)
-            frames |= {name: _rows_in(trace, name, reach) for name in LAUNCHING_TABLES}
+            frames |= {name: rows_in(trace, name, reach) for name in LAUNCHING_TABLES}
     frames |= {name: new_empty(name) for name in TABLES if not options.wants(name)}
     return replace(trace, **frames) if frames else trace
 
 
-def from_first_launch(
-    window: TimeWindow, work: Iterable[Table], api_calls: Table
-) -> TimeWindow:
+def from_first_launch(window: TimeWindow, work: Iterable[Table], api_calls: Table) -> TimeWindow:
     """Return ``window`` with the time before it in which its device ``work`` was launched.
 
     Of ``api_calls`` the columns process, correlation and start_ns are used.
@@ -159,7 +157,8 @@ def from_first_launch(
     return TimeWindow(int(starts.min(initial=window.start_ns)), window.end_ns)
 
 
-def _rows_in(trace: Trace, name: str, window: TimeWindow) -> Table:
+def rows_in(trace: Trace, name: str, window: TimeWindow) -> Table:
+    """Return the rows of a table that overlap ``window``, whole."""
     table = trace.table(name)
     inside = window.overlaps(
         table["start_ns"], table["end_ns" if TABLES[name].has_spans else "start_ns"]

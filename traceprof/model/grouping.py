@@ -128,7 +128,8 @@ def are_among(rows: Sequence[npt.ArrayLike], others: Sequence[npt.ArrayLike]) ->
     groups = groups_of(*both)
     is_there = np.zeros(len(groups.keys), np.bool_)
     is_there[groups.number[n_rows:]] = True
-    return is_there[groups.number[:n_rows]]
+    found: _BoolArray = is_there[groups.number[:n_rows]]
+    return found
 
 
 def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

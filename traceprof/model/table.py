@@ -191,7 +191,7 @@ class Table:
     @classmethod
     def of_frame(cls, frame: pd.DataFrame) -> Table:
         """Return the columns of a frame; its index is not kept."""
-        columns = {}
+        columns: dict[str, Any] = {}
         for name in frame:
             values = frame[name]
             kind = values.dtype

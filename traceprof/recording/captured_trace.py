@@ -38,9 +38,7 @@ _EXTRA: Final = ("ranges", "marks", "collectives", "samples", "processes", "envi
 _METRIC: Final = "metric:"
 
 
-def window_tables(
-    windows: Windows, to_trace_time: Clock
-) -> tuple[dict[str, Table], set[str]]:
+def window_tables(windows: Windows, to_trace_time: Clock) -> tuple[dict[str, Table], set[str]]:
     """Return the tables of all windows, and the names of those that were recorded.
 
     Device tables count as recorded only where the profiler saw a device.
@@ -119,7 +117,7 @@ def make_spool_trace(
         recorded |= detail_recorded
     if captured.activities:
         _, devices = cupti.number_devices(captured.activities)
-        tables["devices"] = make_table("devices", cupti.device_columns(devices))
+        tables["devices"] = new_table("devices", cupti.device_columns(devices))
         recorded |= cupti.recorded_of(captured.activities)
     info = TraceInfo(format="traceprof", profiler="traceprof", host=host, utc_epoch_ns=epoch_ns)
     return make_trace(info, tables, recorded)

@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.errors import TraceprofError
 from traceprof.formats import open_trace
-from traceprof.model.tables import ABSENT
+from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT, new_stack
 from traceprof.recording import recorders
 from traceprof.recording.cupti.records import activity_tables
 from traceprof.recording.cupti.spool import read_activities
@@ -126,15 +127,15 @@ def _missing_in(folder: Path, run: RunRecorded) -> str:
     if run.recorder or not parts:
         return f"a trial recording failed: {'; '.join(run.notes) or 'nothing was kept'}"
     tables = {
-        name: pd.concat([part[name] for part in parts if name in part] or [pd.DataFrame()])
+        name: new_stack(name, [part[name] for part in parts if name in part])
         for name in ("kernels", "copies", "api_calls")
     }
-    is_set = tables["copies"].get("direction", pd.Series(dtype=object)).astype(str) == "memset"
+    is_set = tables["copies"]["direction"] == "memset"
     kept = {
         "kernels": len(tables["kernels"]),
         "copies": int((~is_set).sum()),
         "memsets": int(is_set.sum()),
-        "bytes copied": int(tables["copies"]["n_bytes"][~is_set].sum()) if len(is_set) else 0,
+        "bytes copied": int(tables["copies"]["n_bytes"][~is_set].sum()),
     }
     lost = [
         f"{kept[what]} of {count} {what}"
@@ -145,17 +146,17 @@ def _missing_in(folder: Path, run: RunRecorded) -> str:
         return f"of known work it kept {', '.join(lost)}"
     if any(one.calls == "runtime" for one in read_activities(folder)):
         return ""  # the trial's kernels are launched by calls of the driver
-    launched = tables["kernels"]["correlation"].isin(tables["api_calls"].get("correlation", ()))
-    is_tied = (tables["kernels"]["correlation"] != ABSENT) & launched
+    launched = tables["kernels"]["correlation"]
+    is_tied = (launched != ABSENT) & np.isin(launched, tables["api_calls"]["correlation"])
     return "" if is_tied.any() else _NO_CALLS
 
 
-def _tables_of(folder: Path, run: RunRecorded) -> Iterator[Mapping[str, pd.DataFrame]]:
+def _tables_of(folder: Path, run: RunRecorded) -> Iterator[Mapping[str, Table]]:
     """Yield what a run left of device work, whichever recorder it was."""
     traces = [profile.trace for profile in run.profiles]
     if run.database is not None:
         traces.append(open_trace(run.database))
     for trace in traces:
-        yield {name: trace.table(name).to_frame() for name in ("kernels", "copies", "api_calls")}
+        yield {name: trace.table(name) for name in ("kernels", "copies", "api_calls")}
     for activity in read_activities(folder):
         yield from activity_tables(activity, {}, lambda times: times, str)

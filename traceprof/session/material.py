@@ -14,11 +14,17 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats import open_trace, outline
-from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES, ReadOptions, narrowed
+from traceprof.formats.contract import (
+    LAUNCHING_TABLES,
+    WINDOWED_TABLES,
+    ReadOptions,
+    narrowed,
+    rows_in,
+)
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -32,12 +38,12 @@ _ROWS_OF_PART: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Rows of one file: ``frames`` those that belong to this part, by table.
+    """Rows of one file: ``tables`` those that belong to this part, by table.
 
     ``trace`` has these, and around them what launched them.
     """
 
-    frames: Mapping[str, pd.DataFrame]
+    tables: Mapping[str, Table]
     trace: Trace
 
 
@@ -63,8 +69,8 @@ class Material:
         return ranks if self.only_ranks is None else ranks.map(self._without_other_ranks)
 
     def _without_other_ranks(self, trace: Trace) -> Trace:
-        frames = {n: self._of_ranks(trace.table(n).to_frame()) for n in ("processes", "threads")}
-        return trace.with_tables(frames)
+        kept = {name: self._of_ranks(trace.table(name)) for name in ("processes", "threads")}
+        return trace.with_tables(kept)
 
     @cached_property
     def _processes(self) -> frozenset[int] | None:
@@ -75,17 +81,15 @@ class Material:
         """
         if self.only_ranks is None:
             return None
-        whole = (
-            self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes").to_frame()
-        )
-        check_ranks(self.only_ranks, whole["rank"])
-        chosen = whole.loc[whole["rank"].isin(list(self.only_ranks)), "process"]
-        return frozenset(map(int, chosen))
+        every = self.run.within("all").of_ranks(SELF_DESCRIPTION).whole.table("processes")
+        check_ranks(self.only_ranks, every["rank"])
+        chosen = every["process"][np.isin(every["rank"], list(self.only_ranks))]
+        return frozenset(chosen.tolist())
 
-    def _of_ranks(self, frame: pd.DataFrame) -> pd.DataFrame:
-        if self._processes is None or "process" not in frame:
-            return frame
-        return frame[frame["process"].isin(self._processes)].reset_index(drop=True)
+    def _of_ranks(self, table: Table) -> Table:
+        if self._processes is None or "process" not in table:
+            return table
+        return table.take(np.isin(table["process"], list(self._processes)))
 
     @cached_property
     def selection(self) -> Selection | None:
@@ -136,12 +140,12 @@ class Material:
         if self.window is not None:
             trace = narrowed(trace, ReadOptions(window=self.window))
             rest = tables - {*_IN_PARTS}
-            trace = trace.with_tables({n: _overlapping(trace, n, self.window) for n in rest})
-        frames = {name: trace.table(name).to_frame() for name in TABLES if name in tables}
-        return self._part(frames, trace)
+            trace = trace.with_tables({n: rows_in(trace, n, self.window) for n in rest})
+        found = {name: trace.table(name) for name in TABLES if name in tables}
+        return self._part(found, trace)
 
-    def _part(self, frames: Mapping[str, pd.DataFrame], trace: Trace) -> Portion:
-        return Portion({name: self._of_ranks(frame) for name, frame in frames.items()}, trace)
+    def _part(self, tables: Mapping[str, Table], trace: Trace) -> Portion:
+        return Portion({name: self._of_ranks(rows) for name, rows in tables.items()}, trace)
 
     def _spans(self, tables: frozenset[str]) -> Iterator[Portion]:
         n_rows = outline(self.run.paths[0]).n_rows
@@ -156,20 +160,12 @@ class Material:
             trace = self._read(tables, TimeWindow(first, end))
             is_first = first == edges[0]
             begins = None if is_first else first
-            frames = {n: _begun(trace, n, begins, end) for n in TABLES if n in tables}
-            yield self._part(frames, trace)
+            found = {n: _begun(trace.table(n), begins, end) for n in TABLES if n in tables}
+            yield self._part(found, trace)
 
 
-def _overlapping(trace: Trace, name: str, window: TimeWindow) -> pd.DataFrame:
-    frame = trace.table(name).to_frame()
-    starts = frame["start_ns"].to_numpy()
-    ends = frame["end_ns"].to_numpy() if TABLES[name].has_spans else starts
-    return frame[window.overlaps(starts, ends)].reset_index(drop=True)
-
-
-def _begun(trace: Trace, name: str, first_ns: int | None, end_ns: int) -> pd.DataFrame:
+def _begun(table: Table, first_ns: int | None, end_ns: int) -> Table:
     """Return the rows that begin in a part; of the first also those that begin before it."""
-    frame = trace.table(name).to_frame()
-    starts = frame["start_ns"].to_numpy()
+    starts = table["start_ns"]
     first = 0 if first_ns is None else int(np.searchsorted(starts, first_ns))
-    return frame.iloc[first : int(np.searchsorted(starts, end_ns))]
+    return table.take(slice(first, int(np.searchsorted(starts, end_ns))))

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.model.results import Unit
+from traceprof.model.table import Column, Table, is_known
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.query.engine import (
     VIEWS_OF_TABLES,
@@ -88,7 +87,7 @@ class _Source:
     @cached_property
     def ranks(self) -> dict[int, int]:
         """The ranks of processes, ABSENT where they have none."""
-        known = self.material.ranks.table("processes").to_frame()
+        known = self.material.ranks.table("processes")
         return dict(zip(known["process"].tolist(), known["rank"].tolist(), strict=True))
 
     def remarks(self) -> Iterator[str]:
@@ -104,38 +103,38 @@ class _Source:
 
     def rows(self) -> Iterator[tuple[str, dict[str, list[Any]], int]]:
         """Yield the views that are read, some rows at a time."""
-        for name, frame in self._frames():
+        for name, table in self._tables():
             kinds, wanted = TABLES[name].columns, self.reads[name]
             zero_ns = self.material.ranks.whole.span.start_ns
-            yield name, plain_columns(frame, kinds, wanted, zero_ns, self.ranks), len(frame)
+            yield name, plain_columns(table, kinds, wanted, zero_ns, self.ranks), len(table)
         if STEPS in self.reads:
             yield STEPS, self._columns_of_steps(), len(self.steps)
 
-    def _frames(self) -> Iterator[tuple[str, pd.DataFrame]]:
+    def _tables(self) -> Iterator[tuple[str, Table]]:
         asked = [name for name in self.reads if name in TABLES]
         events = frozenset(name for name in asked if TABLES[name].has_times)
         for name in asked:
             if name not in events:
-                yield name, self.material.ranks.table(name).to_frame()
+                yield name, self.material.ranks.table(name)
         if not events:
             return
         if self.material.window is None:
             for part in self.material.parts(events):
-                yield from part.frames.items()
+                yield from part.tables.items()
             return
         for trace in self.run.of_ranks(events):
             for name in sorted(events):
-                yield name, trace.table(name).to_frame()
+                yield name, trace.table(name)
 
     @cached_property
-    def steps(self) -> pd.DataFrame:
+    def steps(self) -> Table:
         """The steps in the window; none where they were not recorded."""
         try:
             result = self.run.within(self.run.window or "all").result(STEPS)
         except NotRecordedError:
-            return pd.DataFrame()
+            return Table({})
         # Turns of a pattern are no steps.
-        return result.to_frame().iloc[:0] if result.scalars["is_pattern"] else result.to_frame()
+        return result.table.head(0) if result.scalars["is_pattern"] else result.table
 
     def _columns_of_steps(self) -> dict[str, list[Any]]:
         steps, wanted = self.steps, self.reads[STEPS]
@@ -150,8 +149,7 @@ class _Source:
         return found
 
 
-def _plain(values: pd.Series) -> list[Any]:
+def _plain(values: Column) -> list[Any]:
     """Return values of a result as SQLite takes them."""
-    known = values.notna()
-    pairs = zip(values.tolist(), known.tolist(), strict=True)
+    pairs = zip(values.tolist(), is_known(values).tolist(), strict=True)
     return [value if is_known else None for value, is_known in pairs]

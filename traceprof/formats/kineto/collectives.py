@@ -26,9 +26,7 @@ _DTYPES: Final = {
 """Kineto's name of a data type → torch's, and the bytes of an element."""
 
 
-def make_collectives(
-    rows: Rows, kernels: Table, api_calls: Table, own_rank: int = ABSENT
-) -> Table:
+def make_collectives(rows: Rows, kernels: Table, api_calls: Table, own_rank: int = ABSENT) -> Table:
     """Return the collectives as the host issued them, one row each.
 
     Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels that Kineto

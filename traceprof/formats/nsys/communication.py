@@ -244,9 +244,7 @@ def communicators(calls: NcclCalls) -> list[Communicator]:
     ]
 
 
-def make_nccl_collectives(
-    calls: NcclCalls, kernels: Table, api_calls: Table
-) -> Table:
+def make_nccl_collectives(calls: NcclCalls, kernels: Table, api_calls: Table) -> Table:
     """Return NCCL's calls as collectives, tied to their kernels; sizes where payloads tell."""
     issued = calls.only(_CALLS)
     if issued.empty:
@@ -318,7 +316,8 @@ def read_nccl_calls(database: Database, *, only_inits: bool = False) -> NcclCall
 
 def _ends_of_groups(table: Table, calls: NcclCalls) -> npt.NDArray[np.int64]:
     """Return until when each call may launch its kernel: inside a group, only its end does."""
-    latest, begins = table["end_ns"].copy(), table["start_ns"]
+    latest: npt.NDArray[np.int64] = table["end_ns"].copy()
+    begins = table["start_ns"]
     opening, closing = (_by_lane(calls.only((name,))) for name in _GROUP)
     for lane, rows in rows_by_values(table["process"], table["thread"]).items():
         opened, _ = opening.get(lane, (_NO_ROWS, _NO_ROWS))

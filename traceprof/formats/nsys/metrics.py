@@ -87,9 +87,7 @@ def _read(
     return database.read_columns(table, wanted, optional=more, where=where)
 
 
-def _samples(
-    starts: Column, sources: Names, metrics: Names, values: Column
-) -> Table:
+def _samples(starts: Column, sources: Names, metrics: Names, values: Column) -> Table:
     own = {"start_ns": starts, "source": sources, "metric": metrics, "value": values}
     return new_table("samples", own)
 
@@ -109,8 +107,10 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
     groups = groups_of(raw["typeId"], raw["metricId"])
     sources = [f"gpu:{kind & _GPU_INDEX}" for kind, _ in groups.keys]
     metrics = [titles.get((kind, own), f"metric {own}") for kind, own in groups.keys]
-    named = (Names.coded(texts, groups.number, is_sorted=True) for texts in (sources, metrics))
-    return _samples(raw["timestamp"], *named, raw["value"])
+    source, metric = (
+        Names.coded(texts, groups.number, is_sorted=True) for texts in (sources, metrics)
+    )
+    return _samples(raw["timestamp"], source, metric, raw["value"])
 
 
 def _memory_usage(database: Database) -> Table:

@@ -97,9 +97,7 @@ class _Reading:
     @cached_property
     def survey(self) -> Survey:
         """What the event tables are like, read or not."""
-        whole = {
-            name: rows for name, rows in self.events.items() if self.options.reads_whole(name)
-        }
+        whole = {name: rows for name, rows in self.events.items() if self.options.reads_whole(name)}
         return survey_of(self.database, whole, self.capture_end)
 
     def device_of(self, process: int, ordinal: int) -> int:

@@ -278,7 +278,7 @@ class EventAppender:
             self.append(tables)
             for name in _EVENTS:
                 if name in tables:
-                    shapes = tables.get("kernel_shapes", empty_table("kernel_shapes"))
+                    shapes = tables.get("kernel_shapes", new_empty("kernel_shapes"))
                     _insert_events(self._connection, self._strings, name, tables[name], shapes)
             sidecar.append_traceprof_events(self._connection, tables, self._strings)
             for table in filter(len, tables.values()):

@@ -188,9 +188,7 @@ def read_markers(file: NvprofFile, last_ns: Callable[[], int]) -> cupti.Annotati
     if not file.has("MARKER"):
         return cupti.NO_ANNOTATIONS
     events = _events(file)
-    spans, ends, marks = (
-        events.take((events["flags"] & flag) != 0) for flag in (START, END, MARK)
-    )
+    spans, ends, marks = (events.take((events["flags"] & flag) != 0) for flag in (START, END, MARK))
     ended = dict(zip(_nth_of_id(ends), ends["time"].tolist(), strict=True))
     found = [ended.get(one) for one in _nth_of_id(spans)]
     n_unclosed = found.count(None)

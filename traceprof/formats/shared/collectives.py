@@ -34,9 +34,7 @@ def is_exchange(name: str) -> bool:
     return "sendrecv" in name.lower()
 
 
-def annotated_collectives(
-    annotations: Table, kernels: Table, api_calls: Table
-) -> Table:
+def annotated_collectives(annotations: Table, kernels: Table, api_calls: Table) -> Table:
     """Return the ranges or operators called ``nccl:all_reduce`` and the like.
 
     They are tied to the kernels that they launch. `torch.autograd.profiler.emit_nvtx` writes
@@ -84,9 +82,7 @@ def _launches_of(kernels: Table, api_calls: Table) -> Table:
     return some.take(are_among(*([table[name] for name in _LAUNCH] for table in (some, kernels))))
 
 
-def tied_to_batches(
-    collectives: Table, kernels: Table, api_calls: Table
-) -> Table:
+def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Table:
     """Return ``collectives`` with the correlation of the batch that sends and receives are part of.
 
     PyTorch's ``batch_isend_irecv`` launches one kernel for all of them when the group ends, after

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite import columns as cells
-from traceprof.model.table import Names
+from traceprof.model.table import Column, Names
 
 _BATCH_ROWS: Final = 65_536
 
 
 def stream_columns(
     path: Path, uri: str, queries: Sequence[str], kinds: Mapping[str, cells.ColumnType], table: str
-) -> dict[str, cells.Column]:
+) -> dict[str, Column]:
     """Return the columns of the rows of all ``queries``, which run side by side.
 
     They give columns of these ``kinds``, in their order, without NULL. ``path`` and ``table`` are
@@ -52,9 +52,7 @@ def _stream(path: Path, uri: str, sql: str) -> Iterator[pa.RecordBatch]:
         raise TraceError(f"{path}: cannot be read ({reason})") from error
 
 
-def _to_column(
-    path: Path, name: str, kind: cells.ColumnType, parts: Sequence[pa.Array]
-) -> cells.Column:
+def _to_column(path: Path, name: str, kind: cells.ColumnType, parts: Sequence[pa.Array]) -> Column:
     whole = pa.chunked_array(parts) if parts else None
     if whole is None or len(whole) == 0:
         return cells.all_null(kind, 0)
@@ -69,7 +67,7 @@ def _to_column(
     return values
 
 
-def _names_of(whole: pa.ChunkedArray) -> cells.Column:
+def _names_of(whole: pa.ChunkedArray) -> Column:
     if not pa.types.is_binary(whole.type):  # what ADBC makes of a result without rows
         return cells.all_null(cells.ColumnType.TEXT, len(whole))
     encoded = pc.dictionary_encode(whole).unify_dictionaries()

@@ -22,13 +22,14 @@ import numpy.typing as npt
 
 from traceprof.errors import TraceError
 from traceprof.formats import compiled
-from traceprof.formats.sqlite.columns import NULL, Column, ColumnType, all_null, decoded, expression
+from traceprof.formats.sqlite.columns import NULL, ColumnType, all_null, decoded, expression
 from traceprof.formats.sqlite.conditions import Condition, all_of, any_of, between
 from traceprof.formats.sqlite.pages.columns import PageTable, read_pages
 from traceprof.formats.sqlite.pages.totals import bounds_of, known_bounds
 from traceprof.formats.sqlite.pages.tree import Identity, NotPlainError, identity_of, layout_of
 from traceprof.formats.sqlite.schema import Catalogue, UnsoundRowsError, quoted
 from traceprof.model.cutting import WHOLE, CutNote, noted_names, noted_numbers
+from traceprof.model.table import Column
 from traceprof.model.timing import TimeWindow
 
 _OTHER_ENCODINGS: Final = {2: "UTF-16LE", 3: "UTF-16BE"}

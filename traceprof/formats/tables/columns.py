@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceprof.model.table import Column, Names, Table, objects
-from traceprof.model.tables import ABSENT, TABLES, ColumnKind, unit_of
+from traceprof.model.tables import ABSENT, TABLES, ColumnKind, new_table, unit_of
 
 _STORED: Final[Mapping[ColumnKind, pa.DataType]] = {
     ColumnKind.TIME: pa.int64(),

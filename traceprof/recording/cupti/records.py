@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pydemumble
 
 from traceprof.formats.shared.cupti import (
@@ -24,7 +23,8 @@ from traceprof.formats.shared.cupti import (
     make_syncs,
     names_by_number,
 )
-from traceprof.model.tables import ABSENT, make_table, stack
+from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT, new_stack, new_table
 from traceprof.recording.cupti.spool import DeviceActivity, DeviceFacts, buffers
 
 Words = npt.NDArray[np.uint64]
@@ -142,7 +142,7 @@ def number_devices(activities: Iterable[DeviceActivity]) -> tuple[Numbers, list[
 
 def activity_tables(
     activity: DeviceActivity, numbers: Numbers, to_trace_time: Clock, shown: Callable[[str], str]
-) -> Iterator[dict[str, pd.DataFrame]]:
+) -> Iterator[dict[str, Table]]:
     """Yield what CUPTI recorded of a process as tables, so many at a time that memory is bounded.
 
     Args:
@@ -182,20 +182,20 @@ class _Reading:
         for device, at in here.items():
             self._numbers[device] = at
 
-    def tables(self, body: bytes, names: Mapping[int, str]) -> dict[str, pd.DataFrame]:
+    def tables(self, body: bytes, names: Mapping[int, str]) -> dict[str, Table]:
         """Return the tables of buffers that lie one behind the other."""
         self._names = names
         found, _ = split_buffer(body, self._activity.steps)
-        parts: dict[str, list[pd.DataFrame]] = {}
+        parts: dict[str, list[Table]] = {}
         for kind, records in found.items():
             start, end = records["start"], records["end"]
             has_times = (start > 0) & (end >= start) & (end < _NEVER_NS)
             rows = records if has_times.all() else records[has_times]
-            for name, frame in self._tables_of(kind, rows).items() if len(rows) else ():
-                parts.setdefault(name, []).append(frame)
-        return {name: stack(name, frames) for name, frames in parts.items()}
+            for name, table in self._tables_of(kind, rows).items() if len(rows) else ():
+                parts.setdefault(name, []).append(table)
+        return {name: new_stack(name, tables) for name, tables in parts.items()}
 
-    def _tables_of(self, kind: int, rows: Records) -> dict[str, pd.DataFrame]:
+    def _tables_of(self, kind: int, rows: Records) -> dict[str, Table]:
         alike = _ALIKE.get(kind, kind)
         if alike == RUNTIME:
             return {"api_calls": self._calls(kind, rows)}
@@ -239,14 +239,14 @@ class _Reading:
             "correlation": rows["correlation"].astype(np.int64),
         }
 
-    def _kernels(self, rows: Records, place: Mapping[str, Any]) -> pd.DataFrame:
+    def _kernels(self, rows: Records, place: Mapping[str, Any]) -> Table:
         called = names_by_number(rows["name"].astype(np.int64), self._name_at)
-        return make_table("kernels", {**place, "name": called, "graph_node": _nodes(rows)})
+        return new_table("kernels", {**place, "name": called, "graph_node": _nodes(rows)})
 
     def _name_at(self, pointer: int) -> str:
         return self._shown(self._names.get(pointer, f"[kernel {pointer:#x}]"))
 
-    def _calls(self, kind: int, rows: Records) -> pd.DataFrame:
+    def _calls(self, kind: int, rows: Records) -> Table:
         domain = "driver" if kind == DRIVER else "runtime"
         names = api_names(domain)
         own = {
@@ -258,9 +258,9 @@ class _Reading:
                 lambda number: names.get(number, f"{domain} cbid {number}"),
             ),
         }
-        return make_table("api_calls", {**self._times(rows), **own})
+        return new_table("api_calls", {**self._times(rows), **own})
 
-    def _overheads(self, rows: Records) -> pd.DataFrame:
+    def _overheads(self, rows: Records) -> Table:
         threads = rows["thread"].astype(np.int64)
         own = {
             "process": np.full(len(rows), self._activity.pid),
@@ -269,7 +269,7 @@ class _Reading:
                 rows["what"].astype(np.int64), lambda code: _OVERHEADS.get(code, "CUPTI")
             ),
         }
-        return make_table("overheads", {**self._times(rows), **own})
+        return new_table("overheads", {**self._times(rows), **own})
 
 
 def _nodes(rows: Records) -> npt.NDArray[np.int64]:
@@ -277,7 +277,7 @@ def _nodes(rows: Records) -> npt.NDArray[np.int64]:
     return np.where(nodes > 0, nodes, ABSENT)
 
 
-def _shapes(rows: Records, place: Mapping[str, Any]) -> pd.DataFrame:
+def _shapes(rows: Records, place: Mapping[str, Any]) -> Table:
     fields = rows.dtype.names or ()
     raw = {name: rows[name].astype(np.int64) for name in KERNEL_SHAPE.values() if name in fields}
     raw["contextId"] = rows["context"].astype(np.int64)
@@ -285,7 +285,7 @@ def _shapes(rows: Records, place: Mapping[str, Any]) -> pd.DataFrame:
     return make_kernel_shapes(place, raw)
 
 
-def _copies(kind: int, rows: Records, place: Mapping[str, Any]) -> pd.DataFrame:
+def _copies(kind: int, rows: Records, place: Mapping[str, Any]) -> Table:
     raw = {"bytes": rows["bytes"].astype(np.int64), "graphNodeId": _nodes(rows)}
     if kind == MEMSET:
         return make_copies(place, raw, None, rows["memKind"].astype(np.int64))

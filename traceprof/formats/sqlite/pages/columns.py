@@ -18,7 +18,7 @@ from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.pages import tree
 from traceprof.formats.sqlite.pages.blocks import RowBlock, Texts, decoder_of, joined_texts
 from traceprof.formats.sqlite.schema import Query, quoted
-from traceprof.model.table import Names
+from traceprof.model.table import Column, Names
 
 _BLOCK_BYTES: Final = 2 << 20
 _N_THREADS: Final = 2
@@ -124,7 +124,7 @@ def read_pages(
     columns: Mapping[str, cells.ColumnType],
     leaves: tree.Leaves,
     where: Condition | None = None,
-) -> dict[str, cells.Column]:
+) -> dict[str, Column]:
     """Return columns of a table as `Database.read_columns` does; ``query`` reads single rows.
 
     Raises:
@@ -148,7 +148,7 @@ def read_pages(
         known, rows = _read_by_sqlite(table.layout, query, columns, where, ids)
         places = np.concatenate(odd)
         places, dropped = places[known], places[~known]
-    result: dict[str, cells.Column] = {}
+    result: dict[str, Column] = {}
     for place, (name, kind) in enumerate(columns.items()):
         if room is not None and name in room.columns:
             found = [room.columns.pop(name)[: room.n_rows]]
@@ -219,7 +219,7 @@ def _patched(
     places: tree.Numbers,
     dropped: tree.Numbers,
     values: list[Any],
-) -> cells.Column:
+) -> Column:
     """Return a column of all rows, whose parts were decoded, with ``values`` at some ``places``.
 
     Rows at the places ``dropped`` are not wanted after all.
