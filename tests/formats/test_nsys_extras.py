@@ -447,3 +447,29 @@ def test_calls_of_nccl_in_a_real_file() -> None:
     kernels = trace.kernels.to_frame()[trace.kernels.to_frame()["activity"] == "communication"]
     assert set(tied["correlation"]) <= set(kernels["correlation"])
     assert len(tied) == 256
+
+
+@pytest.mark.parametrize(
+    ("launched", "n_recorded", "said"),
+    [
+        (3, 3, None),
+        (3, 2, "1 of 3 CUDA graphs were launched but their device work is not"),
+        (2, 0, "2 CUDA graphs were launched but their device work is not"),
+    ],
+)
+def test_graphs_are_without_work_only_where_no_work_has_their_correlation(
+    tmp_path: Path, launched: int, n_recorded: int, said: str | None
+) -> None:
+    builder = TraceBuilder()
+    for i in range(launched):
+        call = (100 * i, 100 * i + 10)
+        if i < n_recorded:
+            api = "cudaGraphLaunch_v10000"
+            builder.kernel("gemm", 100 * i + 20, 100 * i + 60, launched_ns=call, api=api)
+        else:
+            builder.api_call("cudaGraphLaunch_v10000", *call, correlation=1000 + i)
+    path = tmp_path / "graphs.sqlite"
+    write_nsys(builder.build(), path)
+    warnings = [text for text in open_trace(path).info.warnings if "CUDA graphs" in text]
+    assert len(warnings) == (said is not None)
+    assert all(text.startswith(str(said)) for text in warnings)

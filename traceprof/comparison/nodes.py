@@ -113,7 +113,7 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
         results=results,
         verdict=tuple(_verdict(rows)),
         notes=tuple(_notes(known, left_out)),
-        missing={} if of_runs else {NODE_LAYERS: "no layers are named: record with --layers"},
+        missing={} if of_runs else {NODE_LAYERS: "no layers are named: record with --layers 2"},
         about=_ABOUT,
     )
 
@@ -208,7 +208,7 @@ def _layers(frame: pd.DataFrame, known: Sequence[NodeIterations], on_device: boo
 
 
 _TOGETHER: Final = Note(
-    "backward passes are not told apart by layer: record with --layers, or with emit_nvtx; the "
+    "backward passes are not told apart by layer: record with --layers 2, or with emit_nvtx; the "
     "phases above hold the whole backward pass"
 )
 

@@ -18,6 +18,7 @@ from tests.recording.conftest import (
     TORCHRUN,
     command_of,
     environment_of_test,
+    finished,
     in_own_mounts,
     nsys_of,
     on_small_disk,
@@ -27,7 +28,6 @@ from tests.recording.conftest import (
 from tests.requirements import require
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.reports import find_importer
-from traceprof.recording.recorders.nsys.report import convert_qdstrm
 
 
 def n_work(recorded):
@@ -216,25 +216,42 @@ def test_nsys_that_fails_once_is_started_again(tmp_path):
     assert n_work(recorded) == 3
 
 
+HIDDEN = "mount -t tmpfs tmpfs {0}"
+LACKING = HIDDEN + " && printf '#!/bin/sh\\necho libpfm.so.4: cannot open >&2; exit 127' > {1}"
+
+
 @pytest.mark.nsys
-def test_nsys_without_its_importer_leaves_the_stream_for_another_machine(tmp_path):
-    """The real one, with the folder of its host programs hidden."""
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (HIDDEN, "has no QdstrmImporter to convert it"),
+        (LACKING + " && chmod +x {1}", "does not start: install what it lacks (libpfm.so.4"),
+    ],
+    ids=["none", "lacking"],
+)
+def test_nsys_whose_importer_does_not_start_leaves_the_stream(tmp_path, how, said):
+    """The real one, with the folder of its host programs hidden, or filled with one that fails."""
     importer = find_importer(require("nsys"))
     assert importer is not None
-    hidden = [*in_own_mounts(), f'mount -t tmpfs tmpfs {importer.parent} && exec "$@"', "sh"]
+    shell = f'{how.format(importer.parent, importer)} && exec "$@"'
     recorded = record(
         tmp_path / "run.sqlite",
         [*NAMED_STEPS, "3"],
-        *("--with", "nsys", "--keep-report"),
-        prefix=hidden,
+        *("--with", "nsys"),
+        prefix=[*in_own_mounts(), shell, "sh"],
     )
     assert recorded.done.returncode == 3, recorded.done.stderr
-    assert "has no QdstrmImporter to convert it" in recorded.done.stderr
+    assert said in recorded.done.stderr
     assert n_work(recorded) == 3
     stream = tmp_path / "run.qdstrm"
-    assert f"it is kept: {stream}" in recorded.done.stderr
-    report = convert_qdstrm(require("nsys"), stream)  # elsewhere, where it is not hidden
-    assert (open_trace(report).ranges.to_frame()["name"] == "work").sum() == 3
+    assert stat.S_IMODE(stream.stat().st_mode) == 0o600
+    # What is advised, where the importer starts: it imports the stream, and shows it.
+    (advised,) = re.findall(r"`(traceprof [^`]+)` once nsys reads it", recorded.done.stderr)
+    done = finished(
+        [sys.executable, "-m", *advised.split()], tmp_path, environment_of_test(TRACEPROF_CACHE="0")
+    )
+    assert done.returncode == 0, done.stderr
+    assert (open_trace(stream).ranges["name"] == "work").sum() == 3
 
 
 @pytest.mark.nsys

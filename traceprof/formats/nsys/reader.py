@@ -249,10 +249,11 @@ class _Reading:
 
     def _warnings(self) -> list[str]:
         warnings = self.database.catalogue.warnings()
-        n_launches = unrecorded_graphs(self.database)
-        if n_launches:
+        n_lost, n_launches = unrecorded_graphs(self.database)
+        if n_lost:
+            which = "" if n_lost == n_launches else f" of {n_launches}"
             warnings.append(
-                f"{n_launches} CUDA graphs were launched but their device work is not in the "
+                f"{n_lost}{which} CUDA graphs were launched but their device work is not in the "
                 "file: the devices look idle; record with nsys --cuda-graph-trace=node"
             )
         is_whole = self.options.reads_whole("ranges")

@@ -53,17 +53,21 @@ def _importers_beside(nsys: Path) -> Iterator[Path]:
             yield from above.glob("nsight-systems/host-linux*/QdstrmImporter")
 
 
-def convert_stream(importer: Path, stream: Path, report: Path) -> None:
+def convert_stream(nsys: str | Path, stream: Path, report: Path) -> None:
     """Convert a ``.qdstrm``, which the importer may change, to the ``.nsys-rep`` file ``report``.
 
     Raises:
-        TraceError: the importer does not start, or the stream is damaged.
+        TraceError: there is no importer, it does not start, or the stream is damaged.
     """
+    importer = find_importer(nsys)
+    if importer is None:
+        raise TraceError(
+            f"{stream.name}: an unfinished report of Nsight Systems, and this nsys has no "
+            "QdstrmImporter to convert it: install the complete Nsight Systems package"
+        )
     code, said = _run([importer, "-f", "-i", stream, "-o", report])
     if code in _CANNOT_START:
-        raise TraceError(
-            f"{importer} does not start, {stream.name} stays as it is ({_last_line(said)})"
-        )
+        raise TraceError(f"{importer} does not start: install what it lacks ({_last_line(said)})")
     if code or not report.is_file():
         raise TraceError(
             f"{stream.name}: cannot be converted, it is damaged or was cut off ({_last_line(said)})"
@@ -128,7 +132,10 @@ def exported_report(path: Path) -> Iterator[Path]:
             return
         report = folder / "report.nsys-rep"
         if is_stream:
-            _convert(path, report, program)
+            copy = folder / f"{path.stem}.qdstrm"
+            shutil.copyfile(path, copy)  # the importer writes to the file that it reads
+            convert_stream(program, copy, report)
+            copy.unlink()
         else:
             _stand_in(path, report)
         export_report(program, report, database)
@@ -155,19 +162,6 @@ def _stand_in(path: Path, report: Path) -> None:
         report.symlink_to(path.resolve())
     except OSError:  # some systems allow no links
         shutil.copyfile(path, report)
-
-
-def _convert(path: Path, report: Path, program: str) -> None:
-    importer = find_importer(program)
-    if importer is None:
-        raise TraceError(
-            f"{path}: an unfinished report of Nsight Systems, and this nsys has no "
-            "QdstrmImporter: run `QdstrmImporter -i FILE.qdstrm` where the complete package is"
-        )
-    copy = report.with_name(f"{path.stem}.qdstrm")
-    shutil.copyfile(path, copy)  # the importer writes to the file that it reads
-    convert_stream(importer, copy, report)
-    copy.unlink()
 
 
 def _advice(path: Path, *, is_stream: bool) -> str:

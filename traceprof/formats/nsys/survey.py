@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.communication import count_communication, has_communication
 from traceprof.formats.nsys.device import has_kernel_shapes
@@ -128,24 +131,37 @@ def recorded_tables(database: Database, has_rows: set[str]) -> set[str]:
     return recorded
 
 
-def unrecorded_graphs(database: Database) -> int:
-    """Return how often CUDA graphs were launched of whose work nothing is in the file.
+def unrecorded_graphs(database: Database) -> tuple[int, int]:
+    """Return how often CUDA graphs were launched of whose work nothing is in the file, and of all.
 
-    A scan only where strings say that one was.
+    Work belongs to the launch whose correlation it has. A scan only where strings say that a graph
+    was launched.
     """
     if "nameId" not in database.columns(schema.API_CALLS):
-        return 0
+        return 0, 0
     named = "value GLOB 'cudaGraphLaunch*' OR value GLOB 'cuGraphLaunch*'"
     ids = tuple(key for (key,) in database.rows(f"SELECT id FROM StringIds WHERE {named}"))
     if not ids:
-        return 0
-    wanted, names = among("nameId", ids), {"nameId": ColumnType.INTEGER}
-    n_launches = len(database.read_columns(schema.API_CALLS, names, where=wanted)["nameId"])
-    if n_launches and database.has_rows(schema.GRAPHS):
-        return 0
-    has_nodes = "graphNodeId" in database.columns(schema.KERNELS)
-    nodes = f"SELECT 1 FROM {schema.KERNELS} WHERE graphNodeId > 0 LIMIT 1"
-    return 0 if n_launches and has_nodes and database.rows(nodes) else n_launches
+        return 0, 0
+    launched = _correlated(database, schema.API_CALLS, "globalTid", among("nameId", ids))
+    worked = [_correlated(database, table, _ON_DEVICE) for table in _OF_GRAPHS]
+    is_lost = np.isin(launched, np.concatenate(worked), invert=True)
+    return int(is_lost.sum()), len(launched)
+
+
+_OF_GRAPHS: Final = (schema.KERNELS, schema.COPIES, schema.MEMSETS, schema.GRAPHS)
+
+
+def _correlated(
+    database: Database, table: str, owner: str, where: Condition | None = None
+) -> npt.NDArray[np.int64]:
+    """Return process and correlation of each row of ``table`` as one number."""
+    names = {"correlationId", owner}
+    if not names <= database.columns(table):
+        return np.empty(0, np.int64)
+    found = database.read_columns(table, dict.fromkeys(names, ColumnType.INTEGER), where=where)
+    correlation = np.asarray(found["correlationId"], np.int64)
+    return schema.process_of(found[owner]) << 32 | correlation & 0xFFFFFFFF
 
 
 _WARNING: Final = 2

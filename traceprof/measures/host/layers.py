@@ -157,7 +157,7 @@ LAYERS_SPEC: Final = ResultSpec.of("""
     scalars:
     same source: what the layers are read from; "" where there are none
     """)
-_NONE: Final = "no layers are named: record with `traceprof record --layers`, or with emit_nvtx"
+_NONE: Final = "no layers are named: record with `traceprof record --layers 2`, or with emit_nvtx"
 
 
 def measure_layers(ranks: Ranks) -> Result:

@@ -5,10 +5,10 @@ from contextlib import closing
 import pytest
 
 from tests.requirements import require
-from traceprof.errors import RecordingError
-from traceprof.formats.nsys.reports import find_importer
-from traceprof.recording.recorders.nsys import report
-from traceprof.recording.recorders.nsys.report import convert_qdstrm, find_report, remove_secrets
+from traceprof.errors import RecordingError, TraceError
+from traceprof.formats.nsys import reports
+from traceprof.formats.nsys.reports import convert_stream, find_importer
+from traceprof.recording.recorders.nsys.report import find_report, remove_secrets
 
 
 def test_a_report_left_in_the_temporary_folder_is_found(tmp_path):
@@ -31,9 +31,9 @@ def test_a_report_left_in_the_temporary_folder_is_found(tmp_path):
 def test_without_an_importer_the_message_says_what_to_install(tmp_path, monkeypatch):
     stream = tmp_path / "x.qdstrm"
     stream.write_bytes(b"x")
-    monkeypatch.setattr(report, "find_importer", lambda _: None)
-    with pytest.raises(RecordingError, match="complete Nsight Systems package"):
-        convert_qdstrm(str(tmp_path / "bin" / "nsys"), stream)
+    monkeypatch.setattr(reports, "find_importer", lambda _: None)
+    with pytest.raises(TraceError, match="complete Nsight Systems package"):
+        convert_stream(tmp_path / "bin" / "nsys", stream, tmp_path / "x.nsys-rep")
 
 
 def test_the_importer_of_the_same_package_comes_first(tmp_path, monkeypatch):
@@ -57,19 +57,19 @@ def test_an_importer_that_lacks_a_library_is_not_taken_for_a_damaged_file(tmp_pa
     importer = tmp_path / "QdstrmImporter"
     importer.write_text("#!/bin/sh\necho libssh.so: cannot open shared object file >&2; exit 127\n")
     importer.chmod(0o755)
-    monkeypatch.setattr(report, "find_importer", lambda _: importer)
+    monkeypatch.setattr(reports, "find_importer", lambda _: importer)
     stream = tmp_path / "x.qdstrm"
     stream.write_bytes(b"x")
-    with pytest.raises(RecordingError, match=r"does not start, x\.qdstrm stays .*libssh"):
-        convert_qdstrm("nsys", stream)
+    with pytest.raises(TraceError, match=r"does not start: install what it lacks .*libssh"):
+        convert_stream("nsys", stream, tmp_path / "x.nsys-rep")
 
 
 @pytest.mark.nsys
 def test_a_damaged_stream_is_said(tmp_path):
     stream = tmp_path / "x.qdstrm"
     stream.write_bytes(b"x" * 1000)
-    with pytest.raises(RecordingError, match="damaged or was cut off"):
-        convert_qdstrm(require("nsys"), stream)
+    with pytest.raises(TraceError, match="damaged or was cut off"):
+        convert_stream(require("nsys"), stream, tmp_path / "x.nsys-rep")
 
 
 TABLES = """

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from traceprof.errors import RecordingError
+from traceprof.errors import UsageError
 from traceprof.recording import orphans
 from traceprof.recording import program as programs
 from traceprof.recording.machine import has_gpu, has_rdma
 from traceprof.recording.recorders.embedded import RECORDER as EMBEDDED
+from traceprof.recording.recorders.nsys import arguments
 from traceprof.recording.recorders.nsys import report as reports
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 from traceprof.secrets import masked_command
@@ -27,75 +26,9 @@ _LAUNCH: Final = programs.INJECT_FOLDER / "_traceprof_runtime" / "launch.py"
 _TMPDIR: Final = "TRACEPROF_TMPDIR"
 """Tells `_LAUNCH` the program's own folder for temporary files."""
 
-_OPTION: Final = re.compile(r"--[a-z][\w-]+")
-_HEADING: Final = re.compile(r"^[ \t]*(?:-\w, )?(--[a-z][\w-]+)", re.MULTILINE)
-_HELP_TIMEOUT_S: Final = 60
-# The hooks open this range when the capture is due; the program goes on after its end.
-_CAPTURE: Final = (
-    "--capture-range=nvtx",
-    "--nvtx-capture=traceprof.capture@traceprof",
-    "--capture-range-end=stop",
-)
 _ATTEMPTS: Final = 3  # now and then it does not find its own agent, on a busy machine above all
 _STDOUT, _STDERR = 1, 2
 _WRITING_S: Final = 20.0  # what nsys gets for its report where the program does not end
-
-
-def nsys_options(nsys: str, command: str) -> dict[str, str]:
-    """Return the long options that ``nsys command`` of this version knows, with its words on each.
-
-    Raises:
-        RecordingError: nsys cannot be asked.
-    """
-    try:
-        done = subprocess.run(
-            [nsys, command, "--help"], capture_output=True, check=False, timeout=_HELP_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RecordingError(f"{nsys}: cannot be asked for its options ({error})") from error
-    text = done.stdout.decode("utf-8", "replace")
-    options = dict.fromkeys(_OPTION.findall(text), "")
-    headings = list(_HEADING.finditer(text))
-    ends = [heading.start() for heading in headings[1:]] + [len(text)]
-    for heading, end in zip(headings, ends, strict=True):
-        options[heading.group(1)] += text[heading.end() : end]
-    return options
-
-
-def profile_options(
-    known: Mapping[str, str],
-    report: Path,
-    session: str,
-    *,
-    with_gpu: bool,
-    with_counters: bool = False,
-    with_rdma: bool = False,
-) -> list[str]:
-    """Return the options of ``nsys profile``; ``known`` are those that this version has.
-
-    An unknown option is fatal. Sampling is off: it makes some versions hang at the end.
-    """
-    wanted = {
-        "--force-overwrite": "true",
-        "--output": str(report),
-        "--session-new": session,
-        "--trace": "cuda,nvtx" if with_gpu else "nvtx",
-        "--sample": "none",
-        "--cpuctxsw": "none",
-        "--cuda-graph-trace": "node",
-        "--trace-fork-before-exec": "true",
-        "--wait": "primary",
-    }
-    if with_counters:
-        # Renamed in 2024; the old name is still known then.
-        name = "--gpu-metrics-devices"
-        wanted[name if name in known else name.removesuffix("s")] = "all"
-    if with_rdma:
-        # What turns the sampling of adapters on: "true", from 2026 on a rate (low).
-        said = known.get("--nic-metrics", "")
-        is_rate = re.search(r"\blf\b", said) and "true" not in said
-        wanted["--nic-metrics"] = "lf" if is_rate else "true"
-    return [f"{name}={value}" for name, value in wanted.items() if name in known]
 
 
 def _missing() -> str | None:
@@ -135,18 +68,22 @@ class _NsysRun:
             is_over=lambda: orphans.started_in(folder)[0] > 0 and not self._running(),
         )
         self._is_too_late = False
+        self._given = request.profiler_arguments.get(_NAME, ())
 
     def start(self) -> int | None:
         """Run the program to its end and return its exit code, None where nsys did not start it.
 
         A signal that comes before nsys has started the program ends all attempts.
+
+        Raises:
+            UsageError: nsys does not take the arguments that were given for it.
         """
         orphans.become_subreaper()
         environment = programs.child_environment(self._folder, self._request)
         # What nsys leaves there when it is killed holds environments; the program gets its own.
         environment[_TMPDIR] = environment.pop("TMPDIR", "")
         environment["TMPDIR"] = str(self._temporary)
-        known = nsys_options(self._nsys, "profile")
+        known = arguments.nsys_options(self._nsys, "profile")
         if self._request.gpu_metrics and not any("gpu-metrics" in option for option in known):
             self._request.say("this version of nsys cannot sample GPU metrics")
         # Also between the attempts: else a signal would end us, and leave an agent behind.
@@ -158,6 +95,8 @@ class _NsysRun:
                 if code is not None:
                     return code
                 why = self.why_not_started()
+                if self._given and arguments.refusal_in(programs.said_in(self._log)):
+                    raise UsageError(f"--nsys-arg: nsys refuses it ({why}); nothing was run")
                 self._request.detail(f"attempt {attempt + 1} of nsys failed: {why}")
                 for path in reports.remove_leftovers():
                     self._request.say(f"removed {path}, a leftover that keeps nsys from starting")
@@ -187,8 +126,9 @@ class _NsysRun:
     def _options(self, known: Mapping[str, str], session: str) -> list[str]:
         wanted = {"with_gpu": has_gpu(), "with_rdma": has_rdma()}
         wanted["with_counters"] = self._request.gpu_metrics
-        options = profile_options(known, self._folder / "report", session, **wanted)
-        return [*options, *_CAPTURE] if self._request.bounds.is_bounded else options
+        options = arguments.profile_options(known, self._folder / "report", session, **wanted)
+        options += arguments.CAPTURE if self._request.bounds.is_bounded else ()
+        return arguments.with_given(options, self._given, known)
 
     def _running(self) -> int:
         """Return the process of the program, 0 while there is none."""
@@ -220,13 +160,13 @@ class _NsysRun:
     def why_not_started(self) -> str:
         """Return what is known of why nsys has not started the program, and what to do."""
         why = f"not within {orphans.STARTING_S:g} s" if self._is_too_late else ""
-        why = why or programs.last_line(programs.said_in(self._log))
+        said = programs.said_in(self._log)
+        why = why or arguments.refusal_in(said) or programs.last_line(said)
         return "; ".join(filter(None, (why, reports.advice_on())))
 
     def _run_once(self, options: list[str], environment: Mapping[str, str]) -> int:
         stdout, stderr = os.dup(_STDOUT), os.dup(_STDERR)
         launcher = [sys.executable, "-I", "-S", str(_LAUNCH), str(stdout), str(stderr)]
-        options = [*options, *self._request.profiler_arguments.get(_NAME, ())]
         launcher += [str(self._marker), *self._request.command]
         command = [self._nsys, "profile", *options, *launcher]
         self._request.detail(shlex.join(masked_command(command)))

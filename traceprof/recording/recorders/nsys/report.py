@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from traceprof.errors import RecordingError
 from traceprof.formats.nsys import secrets as nsys_secrets
-from traceprof.formats.nsys.reports import convert_stream, export_report, find_importer
+from traceprof.formats.nsys.reports import convert_stream, export_report
 from traceprof.formats.shared.redaction import without_secrets, worth_seeking
 from traceprof.recording.orphans import PATIENCE_S, STARTED, end_processes, processes_of
 from traceprof.recording.program import last_line, said_in
@@ -69,24 +69,6 @@ def _is_new(path: Path, started: float) -> bool:
     return status.st_size > 0 and status.st_mtime >= started - 1
 
 
-def convert_qdstrm(nsys: str, stream: Path) -> Path:
-    """Convert a ``.qdstrm`` to a ``.nsys-rep`` beside it, and return that.
-
-    Raises:
-        RecordingError: there is no importer, it does not start, or the file is damaged.
-    """
-    importer = find_importer(nsys)
-    if importer is None:
-        raise RecordingError(
-            f"nsys left {stream.name} and has no QdstrmImporter to convert it: "
-            "install the complete Nsight Systems package, or take --keep-report elsewhere"
-        )
-    report = stream.with_suffix(".nsys-rep")
-    with handling_recorded():
-        convert_stream(importer, stream, report)
-    return report
-
-
 def remove_secrets(database: Path, command: Sequence[str]) -> None:
     """Remove environments and the secrets of ``command`` from an export, in place.
 
@@ -130,8 +112,11 @@ def collected(request: RecordRequest, folder: Path, run: RunRecorded) -> RunReco
             try:
                 return replace(run, database=_export(request, folder, report))
             except RecordingError as error:
-                kept = f"; it is kept: {_keep(request, report)}" if request.keep_report else ""
-                why = f"{error}{kept}"
+                # Nobody else has what it holds, converted or not.
+                path = _keep(request, find_report(folder, said) or report)
+                why = (
+                    f"{error}; kept, with environments in it: `traceprof {path}` once nsys reads it"
+                )
     return replace(run, notes=(*run.notes, f"{why}; {_ONLY_OURS}"))
 
 
@@ -156,9 +141,10 @@ def _wait_for_nsys(folder: Path) -> None:
 def _export(request: RecordRequest, folder: Path, report: Path) -> Path:
     """Return the report as SQLite, without environments unless they were asked for."""
     database, nsys = folder / "export.sqlite", shutil.which("nsys") or "nsys"
-    if report.suffix == ".qdstrm":
-        report = convert_qdstrm(nsys, report)
     with handling_recorded():
+        if report.suffix == ".qdstrm":
+            stream, report = report, report.with_suffix(".nsys-rep")
+            convert_stream(nsys, stream, report)
         export_report(nsys, report, database)
     if not request.keep_environment:
         remove_secrets(database, request.command)
@@ -168,11 +154,14 @@ def _export(request: RecordRequest, folder: Path, report: Path) -> Path:
 
 
 def _keep(request: RecordRequest, report: Path) -> Path:
+    """Copy a report, in which environments are, beside the trace for its owner alone."""
     target = request.output.with_suffix(report.suffix)
     if request.is_folder:
         target = request.output / f"report-{socket.gethostname()}{report.suffix}"
     with writing(target, kind=RecordingError):
-        shutil.copy2(report, target)
+        target.touch()
+        target.chmod(0o600)
+        shutil.copyfile(report, target)
     return target
 
 

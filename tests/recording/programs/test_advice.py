@@ -1,0 +1,101 @@
+"""What pages and messages advise about recording is done here, with the tools at hand."""
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from tests.recording.conftest import DDP, record
+from tests.requirements import ROOT, require
+
+PACKAGE = ROOT / "traceprof"
+OPTION = r"--[a-z][\w-]*(?:=[\w-]+(?:,[\w-]+)*)?"
+# Behind "nsys ", "nsys profile ", "nsys: " and "--nsys-arg=", one or more of them.
+FOR_NSYS = re.compile(rf"(?:\bnsys(?: profile)?:? |--nsys-arg=)({OPTION}(?:,? {OPTION})*)")
+VARIABLE = re.compile(r"\b([A-Z]{3,}_[A-Z_]+=[\w:]*\w)")
+COMMAND = re.compile(r"`traceprof record( [^`]*)?`")
+
+
+@cache
+def texts():
+    """Every text in the package that a user may read, and the pages of docs."""
+    found = [path.read_text("utf-8") for path in (*ROOT.glob("docs/*.md"), ROOT / "README.md")]
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "recorders/nsys" not in str(path):  # what it passes on by itself is tested there
+            tree = ast.parse(path.read_text("utf-8"))
+            nodes = list(ast.walk(tree))
+            unseen = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+            constants = [one for one in nodes if isinstance(one, ast.Constant)]
+            found += [
+                one.value
+                for one in constants
+                if isinstance(one.value, str) and id(one) not in unseen
+            ]
+    return found
+
+
+def advised(pattern):
+    return sorted({match for text in texts() for match in pattern.findall(text)})
+
+
+def options_for_nsys():
+    return sorted({one for text in advised(FOR_NSYS) for one in re.findall(OPTION, text)})
+
+
+def rounds():
+    """Yield the options for nsys with a value, in as few recordings as there are of one name."""
+    by_name = {}
+    for option in options_for_nsys():
+        if "=" in option:
+            by_name.setdefault(option.partition("=")[0], []).append(option)
+    for place in range(max(map(len, by_name.values()))):
+        yield [own[place] for own in by_name.values() if place < len(own)]
+
+
+def test_advice_is_found():
+    assert {"--cuda-graph-trace=node", "--sample=process-tree"} <= set(options_for_nsys())
+    assert "TRACEPROF_DISABLE=collectives" in advised(VARIABLE)
+
+
+@pytest.mark.nsys
+def test_what_is_advised_for_nsys_reaches_the_one_at_hand(tmp_path):
+    require("nsys")
+    program = [sys.executable, "-c", "pass"]
+    for place, options in enumerate(rounds()):
+        given = [f"--nsys-arg={option}" for option in options]
+        recorded = record(tmp_path / f"{place}.sqlite", program, "--with", "nsys", *given)
+        assert recorded.done.returncode == 0, recorded.done.stderr
+        # On a busy machine one that samples may hang as it writes its report.
+        assert "did not start" not in recorded.done.stderr, options
+
+
+@pytest.mark.nsys
+def test_options_for_nsys_without_a_value_are_known_to_it_or_were_under_another_name():
+    nsys = require("nsys")
+    said = subprocess.run([nsys, "profile", "--help"], capture_output=True, text=True, check=False)
+    for option in options_for_nsys():
+        if "=" not in option:
+            assert option.removesuffix("s") in said.stdout, option
+
+
+@pytest.mark.torch
+def test_variables_that_are_advised_harm_no_recording_and_do_what_is_said(tmp_path):
+    require("torch")
+    given = dict(one.split("=", 1) for one in advised(VARIABLE) if "CACHE" not in one)
+    given["TRACEPROF_DISABLE"] = "collectives"
+    recorded = record(tmp_path / "run.sqlite", DDP, "--with", "torch", **given)
+    assert recorded.done.returncode == 0, recorded.done.stderr
+    assert recorded.trace.collectives.empty
+    assert (recorded.trace.ranges["name"] == "backward").any()
+
+
+def test_commands_that_are_advised_are_commands(tmp_path):
+    for arguments in advised(COMMAND):
+        options = shlex.split(arguments.partition(" -- ")[0])
+        if not any(word.isupper() for word in options):  # "-o FOLDER/"
+            done = record(tmp_path / "run.sqlite", ["true"], *options).done
+            assert done.returncode == 0, (arguments, done.stderr)
