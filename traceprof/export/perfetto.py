@@ -34,6 +34,7 @@ from traceprof.export.request import Export, Exported, Request, check_tables
 from traceprof.files import new_file
 from traceprof.measures.host.launches import find_launches
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import as_table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.session.material import Material
@@ -282,7 +283,7 @@ def _samples(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
 
 def _flows(frame: pd.DataFrame, places: Places, to: ChromeDrawing) -> _Made:
     """Yield the arrows from the launches to their work."""
-    launches = find_launches(to.trace, frame)
+    launches = find_launches(to.trace, as_table(frame[["process", "correlation"]]))
     known = launches.is_known
     n_known = int(known.sum())
     if not n_known:

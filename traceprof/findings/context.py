@@ -304,7 +304,7 @@ class Context:
         if not launches:
             return ""
         longest = max(launches, key=lambda one: one.duration_ns)
-        program = recorded_program(self.ranks.table("environment").to_frame())
+        program = recorded_program(self.ranks.table("environment"))
         return ncu_command(longest.function, longest.skip, program)
 
     def longest_row(self, rows: pd.DataFrame) -> str:

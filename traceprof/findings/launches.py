@@ -82,8 +82,8 @@ def launch_bound(context: Context) -> Iterator[Finding]:
 def _calls_of_one(part: Trace) -> pd.DataFrame:
     """Return how many launches took how long, and how many found the device empty."""
     table = launch_table(part)
-    call_ns = table["launched_ns"].to_numpy() - table["launch_ns"].to_numpy()
-    rows = pd.DataFrame({"call_ns": call_ns, "count": 1, "empty": table["is_empty"].to_numpy()})
+    call_ns = table["launched_ns"] - table["launch_ns"]
+    rows = pd.DataFrame({"call_ns": call_ns, "count": 1, "empty": table["is_empty"]})
     return rows.groupby("call_ns", as_index=False).sum()
 
 

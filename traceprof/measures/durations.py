@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
-from traceprof.measures.rows import grouped, in_order, lengths_of
+from traceprof.measures.rows import grouped, lengths_of
 from traceprof.model.combining import medians_of
 from traceprof.model.results import Column, Result, Samples, columns
+from traceprof.model.table import Table
 
 DURATIONS: Final[tuple[Column, ...]] = columns("""
     total count: how many
@@ -24,24 +24,24 @@ DURATIONS: Final[tuple[Column, ...]] = columns("""
 """The columns of a table of durations by group, after its keys."""
 
 
-def summarise(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, Samples]:
-    """Return count and durations of the rows of ``frame`` by ``keys``, and the single durations.
+def summarise(rows: Table, keys: Sequence[str]) -> tuple[Table, Samples]:
+    """Return count and durations of ``rows`` by ``keys``, and the single durations.
 
     The groups are sorted by their keys; sums are exact integers. `finish_durations` adds the
     derived columns of `DURATIONS` and the medians once all ranks are together.
     """
-    durations = lengths_of(frame)
-    groups, columns = grouped({key: frame[key] for key in keys})
+    durations = lengths_of(rows)
+    groups, columns = grouped({key: rows[key] for key in keys})
     reduced = {"total_ns": np.add, "min_ns": np.minimum, "max_ns": np.maximum}
     columns |= {"count": groups.counts}
     columns |= {name: groups.reduced(how, durations) for name, how in reduced.items()}
-    return pd.DataFrame(columns), Samples(groups.number.astype(np.int64), durations)
+    return Table(columns), Samples(groups.number.astype(np.int64), durations)
 
 
 def finish_durations(result: Result) -> Result:
     """Return ``result`` with share, mean and median of its first table, the longest total first."""
     name = result.spec.tables[0].name
-    table = result.to_frame()
+    table = result.table
     whole = int(table["total_ns"].sum())
     table = table.assign(
         share_ratio=table["total_ns"] / (whole or float("nan")),
@@ -49,4 +49,4 @@ def finish_durations(result: Result) -> Result:
         median_ns=medians_of(table, result.samples[name]),
     )
     keys = [key for key in result.spec.tables[0].keys if key in table]
-    return result.with_table(in_order(table, "-total_ns", *keys))
+    return result.with_table(table.in_order("-total_ns", *keys))

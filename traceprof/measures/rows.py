@@ -125,6 +125,17 @@ def busiest_lanes(lanes: Mapping[tuple[int, ...], Ints]) -> dict[int, tuple[int,
     return found
 
 
+def where_known(values: Array, known: Bools) -> Array:
+    """Return values, NaN where one is not ``known``; where all are they stay what they are."""
+    return values if known.all() else np.where(known, values, np.nan)
+
+
+def ratio_of(part: npt.ArrayLike, whole: npt.ArrayLike) -> Floats:
+    """Return parts of wholes, row by row; NaN where one is not known or the whole not above 0."""
+    wholes = np.asarray(whole, np.float64)
+    return np.asarray(part, np.float64) / np.where(wholes > 0, wholes, np.nan)
+
+
 def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:
     """Return the sum of the whole numbers at each of ``n`` places; at -1 they count for none."""
     found = np.zeros(n, np.int64)

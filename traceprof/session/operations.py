@@ -151,7 +151,7 @@ class _Source:
         if self.table == "kernels":
             return frame.assign(**self._shape_columns(rows), name=events["name"].astype(object))
         streams = contexts_of_streams(self.trace)
-        places = events[["process", "device", "stream"]].merge(streams, how="left")
+        places = events[["process", "device", "stream"]].merge(streams.to_frame(), how="left")
         return frame.assign(
             context=places["context"].fillna(ABSENT).astype(np.int64).to_numpy(),
             n_bytes=events["n_bytes"],
@@ -169,9 +169,9 @@ class _Source:
                 "at_ns": kernels["start_ns"] - self.zero_ns,
                 "duration_ns": kernels["end_ns"] - kernels["start_ns"],
                 "rank": _ranks_of(self.trace, kernels["process"].to_numpy()),
-                "function": function_names(kernels).astype(object),
+                "function": function_names(as_table(kernels)).plain(),
                 "skip": launch_numbers(self.trace)[rows],
-                "command": recorded_program(self.trace.environment.to_frame()),
+                "command": recorded_program(self.trace.environment),
             }
         )
 
@@ -180,9 +180,9 @@ class _Source:
         if trace.kernel_shapes.to_frame().empty:
             return {}
         launched = launch_shapes(trace)
-        told = launched.table.iloc[launched.of_kernel[rows]]
+        told = launched.table.take(launched.of_kernel[rows])
         shown = [c.name for c in OPERATIONS if c.name in told and c.name != "device"]
-        columns: dict[str, Any] = {name: told[name].to_numpy() for name in shown}
+        columns: dict[str, Any] = {name: told[name] for name in shown}
         return {**columns, "context": launched.contexts[rows]}
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import phases_of_work
-from traceprof.measures.rows import grouped, in_order, lengths_of
+from traceprof.measures.rows import grouped, lengths_of, ratio_of, where_known
 from traceprof.model.combining import medians_of
+from traceprof.model.grouping import codes_of, groups_of
 from traceprof.model.results import Note, Result, ResultSpec, Samples
+from traceprof.model.table import Names, Table, is_known
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import MATRIX_WORK, SHORT_NS, MatrixUnits, copy_titles, matrix_units
 from traceprof.names.ranges import PHASES, UNCLAIMED
@@ -30,7 +31,7 @@ KERNELS_SPEC: Final = ResultSpec.of(
 
 def measure_kernels(trace: Trace) -> Result:
     """Return the kernels by name; one that the window cuts counts with its part inside."""
-    table, samples = summarise(trace.kernels.to_frame(), ["name", "activity"])
+    table, samples = summarise(trace.kernels, ["name", "activity"])
     return Result("kernels", KERNELS_SPEC, {"kernels": table}, samples={"kernels": samples})
 
 
@@ -64,32 +65,28 @@ def measure_summary(trace: Trace) -> Result:
     tables, rows, values = [], [], []
     n_rows = 0
     for name in _TABLES:
-        frame = trace.table(name).to_frame()
-        named = (
-            trace.copies.assign(name=copy_titles(trace.copies)).to_frame()
-            if name == "copies"
-            else frame
-        )
+        own = trace.table(name)
+        named = own.assign(name=copy_titles(own)) if name == "copies" else own
         table, samples = summarise(named, ["name"])
         tables.append(table.assign(kind=_CALLS if name == "api_calls" else _GPU))
         rows.append(samples.rows + n_rows)
         values.append(samples.values)
         n_rows += len(table)
     every = Samples(np.concatenate(rows), np.concatenate(values))
-    table = pd.concat(tables, ignore_index=True)
+    table = Table.stacked(tables)
     return Result("summary", SUMMARY_SPEC, {"summary": table}, samples={"summary": every})
 
 
 def _finish_summary(result: Result) -> Result:
-    deviation = _deviations(result.to_frame(), result.samples["summary"])
-    finished = finish_durations(result.with_table(result.to_frame().assign(deviation_ns=deviation)))
-    table = finished.to_frame()
-    of_kind = table.groupby("kind")["total_ns"].transform("sum")
-    table = table.assign(share_ratio=table["total_ns"] / of_kind.where(of_kind > 0))
-    return finished.with_table(in_order(table, "-kind", "-total_ns", "name"))
+    deviation = _deviations(result.table, result.samples["summary"])
+    finished = finish_durations(result.with_table(result.table.assign(deviation_ns=deviation)))
+    kinds, total_ns = groups_of(codes_of(finished.table["kind"])), finished.table["total_ns"]
+    of_kind = kinds.reduced(np.add, total_ns)[kinds.number]
+    table = finished.table.assign(share_ratio=ratio_of(total_ns, of_kind))
+    return finished.with_table(table.in_order("-kind", "-total_ns", "name"))
 
 
-def _deviations(table: pd.DataFrame, samples: Samples) -> np.ndarray:
+def _deviations(table: Table, samples: Samples) -> np.ndarray:
     """Return the standard deviation of each row's durations; 0 of a single one, as others print."""
     values = samples.values.astype(np.float64)
     weights = np.ones(len(values)) if samples.counts is None else samples.counts
@@ -128,11 +125,10 @@ _OF_MATRIX_UNITS: Final = ("tensor_core_ns", "tensor_core_unknown_ns")
 
 def measure_classes(trace: Trace) -> Result:
     """Return the kernels by activity and phase."""
-    kernels = trace.kernels.to_frame()
     launches = launches_of(trace, "kernels")
-    units, durations = matrix_units(trace.kernels), lengths_of(kernels)
+    units, durations = matrix_units(trace.kernels), lengths_of(trace.kernels)
     phases = phases_of_work(trace, "kernels")
-    groups, keys = grouped({"activity": kernels["activity"], "phase": phases})
+    groups, keys = grouped({"activity": trace.kernels["activity"], "phase": phases})
     sums = {
         "total_ns": durations,
         "short_count": (durations < SHORT_NS).astype(np.int64),
@@ -141,32 +137,31 @@ def measure_classes(trace: Trace) -> Result:
         "launch_ns": np.where(launches.is_known, launches.end_ns - launches.start_ns, 0),
     }
     added = {name: groups.reduced(np.add, values) for name, values in sums.items()}
-    table = pd.DataFrame(keys | {"count": groups.counts} | added)
-    table["phase"] = np.array([*PHASES, UNCLAIMED], object)[keys["phase"]]
-    can_use = table["activity"].isin([activity.value for activity in MATRIX_WORK])
-    for name in _OF_MATRIX_UNITS:
-        table[name] = table[name].where(can_use)
+    can_use = Names.of(keys["activity"]).isin([activity.value for activity in MATRIX_WORK])
+    added |= {name: where_known(added[name], can_use) for name in _OF_MATRIX_UNITS}
+    keys["phase"] = np.array([*PHASES, UNCLAIMED], object)[keys["phase"]]
+    table = Table(keys | {"count": groups.counts} | added)
     samples = Samples(groups.number.astype(np.int64), durations)
     return Result("classes", CLASSES_SPEC, {"classes": table}, samples={"classes": samples})
 
 
 def _finish_classes(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table
     told_ns = table["total_ns"] - table["tensor_core_unknown_ns"]
     whole_ns = int(table["total_ns"].sum()) or 1
     table = table.assign(
         share_ratio=table["total_ns"] / whole_ns,
         median_ns=medians_of(table, result.samples["classes"]),
         short_ratio=table["short_count"] / table["count"],
-        tensor_core_ratio=table["tensor_core_ns"] / told_ns.where(told_ns > 0),
+        tensor_core_ratio=ratio_of(table["tensor_core_ns"], told_ns),
     )
     if set(table["phase"]) == {UNCLAIMED}:
-        table["phase"] = ""
-    table = in_order(table, "-total_ns", "activity", "phase")
+        table = table.assign(phase="")
+    table = table.in_order("-total_ns", "activity", "phase")
     return result.with_table(table).with_notes(*_notes(table))
 
 
-def _notes(table: pd.DataFrame) -> list[Note]:
+def _notes(table: Table) -> list[Note]:
     if table.empty:
         return []
     notes = [
@@ -178,7 +173,7 @@ def _notes(table: pd.DataFrame) -> list[Note]:
             launch=int(table["launch_ns"].sum()),
         )
     ]
-    matrix = table[table["tensor_core_ns"].notna()]
+    matrix = table.take(is_known(table["tensor_core_ns"]))
     told_ns = int((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
     if told_ns:
         notes.append(

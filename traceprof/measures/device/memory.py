@@ -6,14 +6,14 @@ import re
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.states import HostPhases, find_host_phases
-from traceprof.measures.rows import Floats, Ints, Texts, in_order
+from traceprof.measures.rows import Floats, Texts, grouped, ratio_of, sums_at
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.tables import stack
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import new_stack
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import UNCLAIMED
 
@@ -48,26 +48,14 @@ SPEC: Final = ResultSpec.of("""
     """)
 
 
-def _memory_samples(samples: pd.DataFrame) -> pd.DataFrame:
-    """Return those that are of memory, with their value in bytes as ``size_bytes``.
-
-    Metrics are known by their names, which must say the unit.
-    """
-    factor = _factors(samples)
-    chosen = samples.assign(size_bytes=samples["value"] * factor)
-    return chosen.iloc[np.flatnonzero(np.isfinite(factor))].reset_index(drop=True)
+def _of_memory(trace: Trace) -> Table:
+    """Return those samples that are of memory: of metrics whose names say it, and the unit."""
+    return trace.samples.take(np.isfinite(_factors(trace.samples)))
 
 
-def _of_memory(trace: Trace) -> pd.DataFrame:
-    return trace.samples.to_frame().iloc[
-        np.flatnonzero(np.isfinite(_factors(trace.samples.to_frame())))
-    ]
-
-
-def _factors(samples: pd.DataFrame) -> Floats:
-    factors = [_factor(str(metric)) for metric in samples["metric"].cat.categories]
-    found: Floats = np.array([*factors, np.nan])[samples["metric"].cat.codes]
-    return found
+def _factors(samples: Table) -> Floats:
+    metrics: Names = samples["metric"]
+    return metrics.by_text(np.array([_factor(metric) for metric in metrics.texts], np.float64))
 
 
 def _factor(metric: str) -> float:
@@ -78,22 +66,30 @@ def _factor(metric: str) -> float:
 
 def measure_memory(ranks: Ranks) -> Result:
     """Return the peaks of every series of memory samples."""
-    samples = _memory_samples(stack("samples", ranks.each(_of_memory)))
+    samples = new_stack("samples", ranks.each(_of_memory))
     hosts = [host for part in ranks for host in find_host_phases(part)]
-    phases = _phases_at(hosts[0], samples) if len(hosts) == 1 else ""
-    table = in_order(
-        samples.assign(phase=phases)
-        .groupby(["source", "metric", "phase"], observed=True)["size_bytes"]
-        .agg(count="size", peak_bytes="max", mean_bytes="mean", last_bytes="last")
-        .reset_index()
-        .astype({"source": object, "metric": object, "phase": object}),
-        "-peak_bytes",
-    )
-    return Result("memory", SPEC, {"memory": table})
+    phases = _phases_at(hosts[0], samples) if len(hosts) == 1 else np.full(len(samples), "", object)
+    keys = {"source": samples["source"], "metric": samples["metric"], "phase": Names.of(phases)}
+    groups, labels = grouped(keys)
+    sizes = samples["value"] * _factors(samples)
+    known = np.flatnonzero(~np.isnan(sizes))
+    last = np.full(len(groups.keys), np.nan)
+    last[groups.number[known]] = sizes[known]
+    columns = {
+        "count": groups.counts,
+        "peak_bytes": groups.reduced(np.fmax, sizes),
+        "mean_bytes": ratio_of(
+            groups.reduced(np.add, np.nan_to_num(sizes)),
+            sums_at(groups.number[known], 1, len(last)),
+        ),
+        "last_bytes": last,
+    }
+    table = Table(labels | columns)
+    return Result("memory", SPEC, {"memory": table.in_order("-peak_bytes")})
 
 
-def _phases_at(host: HostPhases, samples: pd.DataFrame) -> Texts:
-    at: Ints = samples["start_ns"].to_numpy(np.int64)
+def _phases_at(host: HostPhases, samples: Table) -> Texts:
+    at = samples["start_ns"]
     phases = np.full(len(at), UNCLAIMED, object)
     for phase, time in host.times.items():
         phases[time.covered_ns(at, at + 1) > 0] = phase
@@ -101,7 +97,7 @@ def _phases_at(host: HostPhases, samples: pd.DataFrame) -> Texts:
 
 
 def _finish(result: Result) -> Result:
-    return result.with_notes(Note(_NONE)) if result.to_frame().empty else result
+    return result.with_notes(Note(_NONE)) if result.table.empty else result
 
 
 MEMORY = Analysis(

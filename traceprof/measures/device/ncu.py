@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.facts import fact
-from traceprof.measures.rows import Ints, bounds
+from traceprof.measures.rows import Ints, are_first, bounds, ints
 from traceprof.model.intervals import Intervals
-from traceprof.model.tables import ABSENT, categorical
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.parsing import parse_name
 from traceprof.secrets import masked_text
@@ -41,17 +41,17 @@ def ncu_command(function: str, skip: int, program: str = "") -> str:
     )
 
 
-def recorded_program(environment: pd.DataFrame) -> str:
+def recorded_program(environment: Table) -> str:
     """Return the command line of the program, "" where the recording did not note it."""
-    known = environment.loc[environment["name"] == "command", "value"]
-    return str(known.iloc[0]) if len(known) else ""
+    known = environment["value"][environment["name"] == "command"]
+    return str(known[0]) if len(known) else ""
 
 
-def function_names(kernels: pd.DataFrame) -> pd.Categorical:
+def function_names(kernels: Table) -> Names:
     """Return the function of each kernel: its name without types, scopes and arguments."""
-    names = kernels["name"].cat
-    functions = (parse_name(str(name)).identifier or str(name) for name in names.categories)
-    return categorical(functions, names.codes.to_numpy())
+    names = kernels["name"]
+    functions = (parse_name(name).identifier or name for name in names.texts.tolist())
+    return Names.coded(functions, names.codes)
 
 
 @fact
@@ -62,12 +62,10 @@ def launch_numbers(trace: Trace) -> Ints:
     which they run; kernels of one launch (of a graph), and kernels without a number, are taken as
     they ran. An element for each kernel of the whole trace.
     """
-    kernels = trace.kernels.to_frame()
-    functions = function_names(kernels).codes.astype(np.int64)
-    processes, starts = kernels["process"].to_numpy(), kernels["start_ns"].to_numpy()
-    order = np.lexsort((starts, _launches(kernels), functions, processes))
-    is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = np.diff(processes[order]).astype(bool) | np.diff(functions[order]).astype(bool)
+    functions = function_names(trace.kernels).codes
+    processes, starts = ints(trace.kernels, "process", "start_ns")
+    order = np.lexsort((starts, _launches(trace.kernels), functions, processes))
+    is_first = are_first(processes[order], functions[order])
     begins = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.arange(len(order)) - begins
@@ -76,31 +74,27 @@ def launch_numbers(trace: Trace) -> Ints:
 
 def longest_launch(part: Trace, name: str, inside: Intervals) -> KernelLaunch | None:
     """Return the longest of the kernels called ``name`` that start ``inside``, None without any."""
-    kernels = part.kernels.to_frame()
-    starts, ends = bounds(kernels)
-    wanted = np.append(kernels["name"].cat.categories == name, False)
-    fits = wanted[kernels["name"].cat.codes.to_numpy()]
-    rows = np.flatnonzero(fits)
+    starts, ends = bounds(part.kernels)
+    rows = np.flatnonzero(part.kernels["name"] == name)
     rows = rows[inside.covered_ns(starts[rows], starts[rows] + 1) > 0]
     if not len(rows):
         return None
     row = int(rows[(ends - starts)[rows].argmax()])
-    own = int(np.arange(len(part.whole.kernels.to_frame()))[part.rows_in_whole("kernels")][row])
+    own = int(np.arange(len(part.whole.kernels))[part.rows_in_whole("kernels")][row])
     function = parse_name(name).identifier or name
     return KernelLaunch(function, _launched_before(part.whole, own), int(ends[row] - starts[row]))
 
 
 def _launched_before(trace: Trace, row: int) -> int:
     """Return what `launch_numbers` says of one kernel, without ordering all of them."""
-    kernels = trace.kernels.to_frame()
-    functions, processes = function_names(kernels).codes, kernels["process"].to_numpy()
+    functions, processes = function_names(trace.kernels).codes, trace.kernels["process"]
     alike = np.flatnonzero((functions == functions[row]) & (processes == processes[row]))
-    starts, launches = kernels["start_ns"].to_numpy(), _launches(kernels)
+    starts, launches = trace.kernels["start_ns"], _launches(trace.kernels)
     order = alike[np.lexsort((starts[alike], launches[alike]))]
     return int(np.flatnonzero(order == row)[0])
 
 
-def _launches(kernels: pd.DataFrame) -> Ints:
+def _launches(kernels: Table) -> Ints:
     """Return what orders launches: their numbers, nothing where one is not known."""
-    launches = kernels["correlation"].to_numpy()
+    launches: Ints = kernels["correlation"]
     return np.zeros(len(kernels), np.int64) if (launches == ABSENT).any() else launches

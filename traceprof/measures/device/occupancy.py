@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.hardware.catalogue import Hardware, built_in_hardware
 from traceprof.hardware.occupancy import LIMITS, occupancy_of
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact
-from traceprof.measures.rows import Ints, in_order
+from traceprof.measures.rows import Floats, Ints, grouped, ints, lengths_of
 from traceprof.model.combining import combine
-from traceprof.model.grouping import numbered
+from traceprof.model.grouping import codes_of, groups_of, numbered
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT, SHAPE_COLUMNS, shapes_of
 from traceprof.model.trace import Trace
 
@@ -44,44 +43,41 @@ class LaunchShapes:
 
     of_kernel: npt.NDArray[np.int32]
     contexts: npt.NDArray[np.int32]
-    table: pd.DataFrame
+    table: Table
 
 
 @fact
 def launch_shapes(trace: Trace) -> LaunchShapes:
     """Return how the kernels of the whole recording were launched."""
-    shapes = (
-        shapes_of(trace.kernels, trace.kernel_shapes)
-        .assign(device=trace.kernels["device"])
-        .to_frame()
-    )
+    shapes = shapes_of(trace.kernels, trace.kernel_shapes).assign(device=trace.kernels["device"])
     of_kernel, first = numbered(*(shapes[name] for name in _KEYS))
-    table = shapes.loc[first, list(_KEYS)].reset_index(drop=True)
-    contexts = shapes["context"].to_numpy().astype(np.int32)
+    table = shapes.select(*_KEYS).take(first)
+    contexts = shapes["context"].astype(np.int32)
     return LaunchShapes(of_kernel.astype(np.int32), contexts, _with_occupancy(table, trace))
 
 
 @fact
-def contexts_of_streams(trace: Trace) -> pd.DataFrame:
+def contexts_of_streams(trace: Trace) -> Table:
     """Return the CUDA context of each stream, by the kernels that ran on it in the recording.
 
     Columns: process, device, stream, context. Without streams of which no kernel tells one.
     """
-    place = ["process", "device", "stream"]
-    known = trace.whole.kernel_shapes.to_frame()[[*place, "context"]]
-    known = known[(known[["context", "stream"]] != ABSENT).all(axis=1)].drop_duplicates()
-    return known[~known.duplicated(place, keep=False)].reset_index(drop=True)
+    place = ("process", "device", "stream")
+    shapes = trace.whole.kernel_shapes.select(*place, "context")
+    shapes = shapes.take((shapes["context"] != ABSENT) & (shapes["stream"] != ABSENT))
+    known = shapes.take(numbered(*shapes.columns.values())[1])
+    streams = groups_of(*ints(known, *place))
+    return known.take((streams.counts == 1)[streams.number])
 
 
-def _with_occupancy(table: pd.DataFrame, trace: Trace) -> pd.DataFrame:
+def _with_occupancy(table: Table, trace: Trace) -> Table:
     n_rows = len(table)
     grid, block = (_product(table, f"{of}_x", f"{of}_y", f"{of}_z") for of in ("grid", "block"))
     sm_blocks = np.full(n_rows, ABSENT, np.int64)
     ratio = np.full(n_rows, np.nan)
     limiter = np.full(n_rows, "", object)
     sm_count = np.full(n_rows, ABSENT, np.int64)
-    devices = table["device"].to_numpy()
-    registers, shared = (table[name].to_numpy() for name in ("registers", "shared_bytes"))
+    devices, registers, shared = ints(table, "device", "registers", "shared_bytes")
     is_told = (block > 0) & (registers >= 0) & (shared >= 0)
     for device in np.unique(devices).tolist():
         capability, multiprocessors = _model_of(trace, device)
@@ -115,8 +111,8 @@ def _with_occupancy(table: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     )
 
 
-def _product(table: pd.DataFrame, *names: str) -> Ints:
-    sizes = [table[name].to_numpy() for name in names]
+def _product(table: Table, *names: str) -> Ints:
+    sizes = ints(table, *names)
     is_known = np.logical_and.reduce([size > 0 for size in sizes])
     return np.where(is_known, np.multiply.reduce([np.maximum(one, 0) for one in sizes]), ABSENT)
 
@@ -127,10 +123,10 @@ def _model_of(trace: Trace, device: int) -> tuple[int, int]:
     A model that the user named wins, of AMD nothing is known.
     """
     hardware = (trace.hardware or Hardware()).over(built_in_hardware())
-    row = trace.devices.to_frame()[trace.devices.to_frame()["device"] == device]
-    name = str(row["name"].iloc[0]) if len(row) else ""
-    told = [int(row[column].iloc[0]) if len(row) else ABSENT for column in _OF_DEVICES]
-    model = hardware.model_of(name)
+    rows = trace.devices.take(trace.devices["device"] == device).rows()
+    row = rows[0] if rows else {}
+    told = [row.get(column, ABSENT) for column in _OF_DEVICES]
+    model = hardware.model_of(row.get("name", ""))
     said = [
         getattr(model, own, None) or ABSENT for own in ("compute_capability", "multiprocessors")
     ]
@@ -162,76 +158,63 @@ SPEC: Final = ResultSpec.of("""
     derived mean_ns: the mean duration
     """)
 _SIZES: Final = ("grid", "block")
-_ADDED: Final = ("count", "total_ns")
 
 
 def measure_occupancy(trace: Trace) -> Result:
     """Return the ways of launching kernels; of one that the window cuts its part inside."""
     shapes = launch_shapes(trace)
-    kernels = trace.kernels.to_frame()
-    frame = pd.DataFrame(
-        {
-            "name": kernels["name"].cat.codes,
-            "shape": shapes.of_kernel[trace.rows_in_whole("kernels")],
-            "ns": kernels["end_ns"] - kernels["start_ns"],
-        }
-    )
-    groups = frame.groupby(["name", "shape"], sort=True)["ns"]
-    found = groups.agg(count="size", total_ns="sum").reset_index()
-    shape = shapes.table.iloc[found["shape"]].reset_index(drop=True)
-    names = kernels["name"].cat.categories
-    table = found[["count", "total_ns"]].assign(
-        name=_texts([str(names[code]) for code in found["name"]]),
-        **{of: _texts(_triples(shape, of)) for of in _SIZES},
-        registers=_or_none(shape["registers"]),
-        shared_bytes=_or_none(shape["shared_bytes"]),
-        occupancy_ratio=shape["occupancy_ratio"],
-        limiter=_texts(shape["limiter"]),
-        sm_blocks=_or_none(shape["sm_blocks"]),
-        waves=shape["waves"],
-        tail_ratio=shape["tail_ratio"],
+    of_kernel = shapes.of_kernel[trace.rows_in_whole("kernels")]
+    groups, found = grouped({"name": trace.kernels["name"], "shape": of_kernel})
+    shape = shapes.table.take(found["shape"])
+    kept = shape.select("occupancy_ratio", "limiter", "waves", "tail_ratio")
+    table = kept.assign(
+        name=found["name"],
+        **{of: objects(_triples(shape, of)) for of in _SIZES},
+        **{of: _or_none(shape[of]) for of in ("registers", "shared_bytes", "sm_blocks")},
     )
     # Devices of several models give the same launch different occupancies, those of one the same.
-    same = [name for name in table if name not in _ADDED]
-    table = table.groupby(same, sort=False, dropna=False, as_index=False)[[*_ADDED]].sum()
-    place = table.groupby(list(SPEC.tables[0].keys), sort=False, dropna=False).cumcount()
-    alike = [table[place == number] for number in range(int(place.max()) + 1 if len(place) else 1)]
+    number, first = numbered(*map(codes_of, table.columns.values()))
+    same = groups_of(number)
+    added = {"count": groups.counts, "total_ns": groups.reduced(np.add, lengths_of(trace.kernels))}
+    table = table.take(first).assign(
+        **{name: same.reduced(np.add, values) for name, values in added.items()}
+    )
+    launches = groups_of(*(codes_of(table[name]) for name in SPEC.tables[0].keys))
+    place = np.empty(len(table), np.int64)
+    place[launches.order] = np.arange(len(table)) - np.repeat(launches.first, launches.counts)
+    alike = [table.take(place == n) for n in range(int(place.max(initial=0)) + 1)]
     return combine(
-        [Result("occupancy", SPEC, {"occupancy": SPEC.tables[0].frame(part)}) for part in alike]
+        [Result("occupancy", SPEC, {"occupancy": SPEC.tables[0].of_rows(part)}) for part in alike]
     )
 
 
-def _triples(shape: pd.DataFrame, of: str) -> list[str]:
+def _triples(shape: Table, of: str) -> list[str]:
     sizes = zip(*(shape[f"{of}_{axis}"].tolist() for axis in "xyz"), strict=True)
     return ["" if min(each) < 0 else "×".join(map(str, each)) for each in sizes]
 
 
-def _texts(values: Iterable[str]) -> pd.Series:
-    return pd.Series(list(values), dtype=object)
-
-
-def _or_none(values: pd.Series) -> np.ndarray:
-    return np.where(values == ABSENT, np.nan, values.to_numpy(np.float64))
+def _or_none(values: Ints) -> Floats:
+    return np.where(values == ABSENT, np.nan, values)
 
 
 def _finish(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table
     whole = int(table["total_ns"].sum())
     table = table.assign(
         share_ratio=table["total_ns"] / (whole or float("nan")),
         mean_ns=table["total_ns"] / table["count"],
     )
-    table = in_order(table, "-total_ns", *SPEC.tables[0].keys)
-    return result.with_table(SPEC.tables[0].frame(table)).with_notes(*_notes(table))
+    table = table.in_order("-total_ns", *SPEC.tables[0].keys)
+    return result.with_table(table).with_notes(*_notes(table))
 
 
-def _notes(table: pd.DataFrame) -> list[Note]:
-    times = table["total_ns"].to_numpy(np.float64)
-    is_unknown = np.isnan(table["occupancy_ratio"].to_numpy(np.float64))
+def _notes(table: Table) -> list[Note]:
+    times = table["total_ns"].astype(np.float64)
+    is_unknown = ~is_known(table["occupancy_ratio"])
     if not times[is_unknown].sum():
         return []
     text = "the occupancy of {share:ratio} of the kernel time is not known: "
-    is_told = table["registers"].notna() & table["shared_bytes"].notna()
+    is_told = is_known(table["registers"]) & is_known(table["shared_bytes"])
     if is_told[is_unknown].any():
         text += "the trace does not say what GPU it was (--gpu MODEL says it)"
     else:

@@ -16,7 +16,6 @@ from traceprof.hardware.catalogue import (
     speedups_of,
 )
 from traceprof.measures.facts import fact
-from traceprof.measures.rows import ints
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
@@ -122,10 +121,9 @@ def _device(of: Described, device: int) -> tuple[str, int]:
 
 @fact
 def _devices(of: Described) -> dict[int, tuple[str, int]]:
-    table = of.table("devices").to_frame().drop_duplicates("device")
-    numbers, rates = ints(table, "device", "memory_bytes_per_s")
-    pairs = zip(table["name"].astype(str), rates.tolist(), strict=True)
-    return dict(zip(numbers.tolist(), pairs, strict=True))
+    # Of a device that several list the first counts.
+    rows = reversed(of.table("devices").rows())
+    return {row["device"]: (row["name"], row["memory_bytes_per_s"]) for row in rows}
 
 
 def _hardware(of: Described) -> Hardware:
@@ -187,6 +185,5 @@ _RECORDED: Final[Mapping[Link, Callable[[Described, int], Peak | None]]] = {
 @fact
 def _facts(of: Described) -> dict[str, str]:
     """Return the environment by name. It grows with the hosts of a run, and is asked per device."""
-    environment = of.table("environment").to_frame()
-    names, values = environment["name"].astype(str), environment["value"].astype(str)
-    return dict(zip(names, values, strict=True))
+    environment = of.table("environment")
+    return dict(zip(environment["name"], environment["value"], strict=True))

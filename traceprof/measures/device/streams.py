@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Ints, in_order, ints, sums_at
+from traceprof.measures.rows import Ints, ints, sums_at
+from traceprof.model.grouping import numbered
 from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Result, ResultSpec
+from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _KERNEL_WAIT_NS: Final = 30_000
@@ -36,8 +37,8 @@ SPEC: Final = ResultSpec.of("""
 def measure_streams(trace: Trace) -> Result:
     """Return the streams of every device with HTA's split of their idle time."""
     work = _work(trace)
-    lanes = work[["device", "stream"]].drop_duplicates(ignore_index=True)
-    lane = np.asarray(work.groupby(["device", "stream"], sort=False).ngroup(), np.int64)
+    lane, first = numbered(work["device"], work["stream"])
+    lanes = work.select("device", "stream").take(first)
     starts, ends, launch = ints(work, "start_ns", "end_ns", "launch_ns")
     gap = np.maximum(starts[1:] - ends[:-1], 0)
     gap[lane[1:] != lane[:-1]] = 0
@@ -58,22 +59,19 @@ def measure_streams(trace: Trace) -> Result:
     return Result("streams", SPEC, {"streams": table})
 
 
-def _work(trace: Trace) -> pd.DataFrame:
+def _work(trace: Trace) -> Table:
     """Return all kernels and copies, stream by stream in the order of time."""
     parts = []
     for name in DEVICE_TABLES:
         launches = launches_of(trace, name)
         launch_ns = np.where(launches.is_known, launches.start_ns, -1)
-        columns = trace.table(name).to_frame()[["start_ns", "end_ns", "device", "stream"]]
+        columns = trace.table(name).select("start_ns", "end_ns", "device", "stream")
         parts.append(columns.assign(launch_ns=launch_ns))
-    work = pd.concat(parts, ignore_index=True)
-    order = np.lexsort((work["start_ns"], work["stream"], work["device"]))
-    return work.iloc[order].reset_index(drop=True)
+    return Table.stacked(parts).in_order("device", "stream", "start_ns")
 
 
 def _finish(result: Result) -> Result:
-    table = in_order(result.to_frame(), "-busy_ns", "device", "stream")
-    return result.with_table(table)
+    return result.with_table(result.table.in_order("-busy_ns", "device", "stream"))
 
 
 STREAMS = Analysis(

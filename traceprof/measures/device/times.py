@@ -9,29 +9,27 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_window
-from traceprof.measures.rows import Ints, bounds, by_category
+from traceprof.measures.rows import Ints, bounds, ratio_of
 from traceprof.model.activity import Activity, DeviceTime, Part
-from traceprof.model.grouping import rows_by_values
+from traceprof.model.grouping import groups_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
+from traceprof.model.table import Names, Table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _PLACES: Final = {part: place for place, part in enumerate(Part)} | {None: -1}
 _PART_OF_COPY: Final = {"d2d": Part.DEVICE_MEMORY, "memset": Part.DEVICE_MEMORY, "h2h": None}
 """Of other directions it is `Part.TRANSFER`."""
-_DEVICE_BITS: Final = 20
 
 
 def used_devices(trace: Trace) -> dict[int, str]:
     """Return the name of each device that worked anywhere in the recording, by its number."""
-    used = trace.devices.to_frame()[trace.devices.to_frame()["used"] == 1]
-    return {int(n): str(name) for n, name in zip(used["device"], used["name"], strict=True)}
+    return {row["device"]: row["name"] for row in trace.devices.rows() if row["used"] == 1}
 
 
 def device_time(trace: Trace, device: int) -> DeviceTime:
@@ -72,11 +70,7 @@ def part_of_device(ranks: Ranks, device: int) -> Trace:
 @fact
 def _parts_of_devices(ranks: Ranks) -> Mapping[int, int]:
     # Of a device that several list the first counts.
-    pairs = [
-        (own, i)
-        for i, part in enumerate(ranks)
-        for own in part.devices.to_frame()["device"].tolist()
-    ]
+    pairs = [(own, i) for i, part in enumerate(ranks) for own in part.devices["device"].tolist()]
     return dict(reversed(pairs))
 
 
@@ -98,15 +92,11 @@ def devices_of_processes(trace: Trace) -> Mapping[int, tuple[int, ...]]:
 @of_window
 def devices_at_work(trace: Trace) -> Mapping[int, tuple[int, ...]]:
     """Return the devices that each process works on in the window."""
-    # Both in one number, of which there are few: quick for many rows and for many small files.
-    packed = [
-        (frame["process"] << _DEVICE_BITS) + frame["device"]
-        for frame in map(trace.table, DEVICE_TABLES)
-    ]
+    tables = [trace.table(name) for name in DEVICE_TABLES]
+    columns = (np.concatenate([own[name] for own in tables]) for name in ("process", "device"))
     found: dict[int, tuple[int, ...]] = {}
-    for pair in np.sort(pd.unique(np.concatenate(packed))).tolist():
-        process = pair >> _DEVICE_BITS
-        found[process] = (*found.get(process, ()), pair - (process << _DEVICE_BITS))
+    for process, device in groups_of(*columns).keys:
+        found[process] = (*found.get(process, ()), device)
     return found
 
 
@@ -116,9 +106,9 @@ def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
     found: dict[tuple[int, ...], Intervals] = {}
     nothing = Intervals.empty()
     for name in DEVICE_TABLES:
-        frame = trace.table(name).to_frame()
-        starts, ends = bounds(frame)
-        for key, rows in rows_by_values(frame["device"], places_in_part(trace, name)).items():
+        table = trace.table(name)
+        starts, ends = bounds(table)
+        for key, rows in rows_by_values(table["device"], places_in_part(trace, name)).items():
             time = Intervals.union_of(starts[rows], ends[rows])
             found[key] = found[key] | time if key in found else time
     return {
@@ -129,22 +119,17 @@ def _times_of_devices(trace: Trace) -> Mapping[int, DeviceTime]:
 
 def places_in_part(trace: Trace, name: str) -> Ints:
     """Return the place in `Part` of each row of "kernels" or "copies"; -1: none of a device."""
-    column = (
-        trace.kernels.to_frame()["activity"]
-        if name == "kernels"
-        else trace.copies.to_frame()["direction"]
-    )
-    labels = map(str, column.cat.categories)
+    names: Names = trace.kernels["activity"] if name == "kernels" else trace.copies["direction"]
     parts = (
-        [Activity(own).part for own in labels]
+        [Activity(own).part for own in names.texts]
         if name == "kernels"
-        else [_PART_OF_COPY.get(own, Part.TRANSFER) for own in labels]
+        else [_PART_OF_COPY.get(own, Part.TRANSFER) for own in names.texts]
     )
-    return by_category(column, [_PLACES[part] for part in parts], -1)
+    return names.by_text(np.array([_PLACES[part] for part in parts], np.int64))
 
 
 @of_window
-def device_parts(trace: Trace) -> pd.DataFrame:
+def device_parts(trace: Trace) -> Table:
     """Return one row per device that worked anywhere in the recording.
 
     Columns: device, name, duration_ns (of the window, as far as it was recorded), the five parts
@@ -167,7 +152,7 @@ def device_parts(trace: Trace) -> pd.DataFrame:
         rows.append(
             {"device": device, "name": name, "duration_ns": span.duration_ns, **ns, **measures}
         )
-    return pd.DataFrame(rows)
+    return Table.of_rows(rows)
 
 
 _MEASURES: Final = columns("""
@@ -212,25 +197,25 @@ BREAKDOWN_SPEC: Final = ResultSpec.of(
 
 def measure_breakdown(trace: Trace) -> Result:
     """Return the five parts of every device that worked anywhere in the recording."""
-    graphs = (trace.kernels.to_frame()["activity"] == Activity.CUDA_GRAPH.value).sum()
+    graphs = (trace.kernels["activity"] == Activity.CUDA_GRAPH.value).sum()
     return Result(
         "breakdown",
         BREAKDOWN_SPEC,
-        tables={"devices": BREAKDOWN_SPEC.table("devices").frame(device_parts(trace))},
+        tables={"devices": BREAKDOWN_SPEC.table("devices").of_rows(device_parts(trace))},
         scalars={"graphs_count": int(graphs)},
     )
 
 
 def _finish(result: Result) -> Result:
-    devices = result.to_frame()
+    devices = result.table
     if devices.empty:
-        empty = result.with_table(BREAKDOWN_SPEC.table("total").frame(), "total")
+        empty = result.with_table(BREAKDOWN_SPEC.table("total").of_rows(), "total")
         return empty.with_notes(Note("device work was recorded, but there was none"))
     measures = [c.name for c in BREAKDOWN_SPEC.table("total") if c.name in devices]
-    whole = devices[measures].sum().to_frame().T.astype("int64")
-    for table, frame in (("devices", devices), ("total", whole)):
-        ratios = {name: frame[part] / frame[of].where(frame[of] > 0) for name, part, of in _RATIOS}
-        result = result.with_table(frame.assign(**ratios), table)
+    whole = Table({name: devices[name].sum(keepdims=True) for name in measures})
+    for name, table in (("devices", devices), ("total", whole)):
+        ratios = {own: ratio_of(table[part], table[of]) for own, part, of in _RATIOS}
+        result = result.with_table(table.assign(**ratios), name)
     graphs = int(result.scalars["graphs_count"])
     return result.with_notes(Note.of(_ON_GRAPHS, graphs=graphs)) if graphs else result
 

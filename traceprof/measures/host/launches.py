@@ -8,10 +8,9 @@ launch of the graph.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows, of_window
@@ -21,7 +20,6 @@ from traceprof.measures.rows import (
     Ints,
     bounds,
     grouped,
-    in_order,
     ints,
     lengths_of,
     rows_by,
@@ -30,7 +28,7 @@ from traceprof.model.combining import medians_of
 from traceprof.model.grouping import compact, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import Note, Result, ResultSpec, Samples
-from traceprof.model.table import RowsOf
+from traceprof.model.table import Names, RowsOf, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -47,7 +45,7 @@ class Launches:
 
     call: Ints
     process: Ints
-    calls: Any
+    calls: Table
 
     @property
     def start_ns(self) -> Ints:
@@ -76,54 +74,49 @@ class Launches:
 
 def launches_of(trace: Trace, table: str) -> Launches:
     """Return what launched each row of ``table`` (kernels, copies or syncs) of ``trace``."""
-    return Launches(
-        _calls_of(trace, table),
-        trace.table(table).to_frame()["process"].to_numpy(np.int64),
-        trace.whole.api_calls.to_frame(),
-    )
+    process = trace.table(table)["process"]
+    return Launches(_calls_of(trace, table), process, trace.whole.api_calls)
 
 
 @of_rows
 def _calls_of(trace: Trace, table: str) -> Ints:
-    return _calls_of_work(trace, trace.table(table).to_frame())
+    return _calls_of_work(trace, trace.table(table))
 
 
-def find_launches(trace: Trace, work: pd.DataFrame) -> Launches:
+def find_launches(trace: Trace, work: Table) -> Launches:
     """Return what launched each row of ``work``, any rows with a process and a correlation.
 
     Of whole tables `launches_of` knows it already. A launch may lie outside the window that the
     trace was cut to: it is sought in the whole.
     """
-    calls = _calls_of_work(trace, work)
-    return Launches(calls, work["process"].to_numpy(np.int64), trace.whole.api_calls.to_frame())
+    return Launches(_calls_of_work(trace, work), work["process"], trace.whole.api_calls)
 
 
-def _calls_of_work(trace: Trace, work: pd.DataFrame) -> Ints:
+def _calls_of_work(trace: Trace, work: Table) -> Ints:
     """Return the first call with the process and correlation of each row of ``work``."""
     processes, known, rows = _index_of_calls(trace)
     if work.empty or not len(known):
         return np.full(len(work), _NOTHING, np.int64)
     keys = np.searchsorted(processes, work["process"]) << 40
-    keys += work["correlation"].to_numpy(np.int64)
+    keys += work["correlation"]
     place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
     is_known = (known[place] == keys) & np.isin(work["process"], processes)
-    is_known &= work["correlation"].to_numpy() != ABSENT
+    is_known &= work["correlation"] != ABSENT
     return np.where(is_known, rows[place], _NOTHING)
 
 
 @fact
 def _index_of_calls(trace: Trace) -> tuple[Ints, Ints, Array]:
     """Return the processes of the API calls, sorted keys of process and correlation, and rows."""
-    calls = trace.api_calls.to_frame()
-    processes = np.unique(calls["process"].to_numpy(np.int64))
+    calls = trace.api_calls
+    processes = np.unique(calls["process"])
     keys = np.searchsorted(processes, calls["process"]) << 40
-    keys += calls["correlation"].to_numpy(np.int64)
+    keys += calls["correlation"]
     rows = np.argsort(keys, kind="stable")
     return processes, keys[rows], compact(rows)
 
 
-def _taken(column: Any, place: Ints) -> Ints:
-    values = np.asarray(column, np.int64)
+def _taken(values: Ints, place: Ints) -> Ints:
     if not len(values):
         return np.full(len(place), ABSENT, np.int64)
     if not len(place) or int(place.min()) >= 0:
@@ -131,7 +124,7 @@ def _taken(column: Any, place: Ints) -> Ints:
     return np.where(place >= 0, values[np.maximum(place, 0)], ABSENT)
 
 
-def innermost(ranges: pd.DataFrame, process: Ints, thread: Ints, instants: Ints) -> Ints:
+def innermost(ranges: Table, process: Ints, thread: Ints, instants: Ints) -> Ints:
     """Return the row of the innermost of ``ranges`` open at each instant on each thread.
 
     -1 where none is. The ranges must nest on each thread, as push/pop ranges do.
@@ -161,22 +154,22 @@ def _innermost_of_lane(starts: Ints, ends: Ints, instants: Ints) -> Ints:
 
 def range_of_launches(trace: Trace, launches: Launches) -> Ints:
     """Return the row, in the ranges of the whole trace, that each launch belongs to; -1: none."""
-    ranges = trace.whole.ranges.to_frame()
+    ranges = trace.whole.ranges
     nested = np.flatnonzero(ranges["kind"] == "push_pop")
-    inner = innermost(ranges.iloc[nested], launches.process, launches.thread, launches.start_ns)
+    inner = innermost(ranges.take(nested), launches.process, launches.thread, launches.start_ns)
     return np.where(launches.is_known, np.append(nested, _NOTHING)[inner], _NOTHING)
 
 
 @of_window
-def launch_table(trace: Trace) -> pd.DataFrame:
+def launch_table(trace: Trace) -> Table:
     """Return every kernel and copy whose launch was recorded, in the order of the launches.
 
-    Columns: device, stream, start_ns, end_ns, launch_ns, launched_ns, api (categorical), table
-    (kernels or copies), queue_depth (pieces of work of the device in the window that were launched
+    Columns: device, stream, start_ns, end_ns, launch_ns, launched_ns, api, table (both Names:
+    kernels or copies), queue_depth (pieces of work of the device in the window that were launched
     before but had not started), is_empty (no such work was queued or running at the launch).
     """
-    table = pd.concat([_launched(trace, name) for name in DEVICE_TABLES], ignore_index=True)
-    table = in_order(table, "launch_ns")
+    parts = [_launched(trace, name) for name in DEVICE_TABLES]
+    table = Table.stacked(parts).in_order("launch_ns")
     depth = np.full(len(table), ABSENT, np.int64)
     empty = np.zeros(len(table), np.bool_)
     launches, starts, ends = ints(table, "launch_ns", "start_ns", "end_ns")
@@ -191,20 +184,17 @@ def launch_table(trace: Trace) -> pd.DataFrame:
     return table.assign(queue_depth=depth, is_empty=empty)
 
 
-def _launched(trace: Trace, name: str) -> pd.DataFrame:
+def _launched(trace: Trace, name: str) -> Table:
     """Return the rows of a device table whose launch is known, with that launch."""
     launches = launches_of(trace, name)
     known = np.flatnonzero(launches.is_known)
-    frame = trace.table(name).to_frame()[["device", "stream", "start_ns", "end_ns"]].take(known)
-    calls = trace.whole.api_calls.to_frame()["name"]
-    codes = calls.cat.codes.to_numpy()[launches.call[known]]
-    return frame.assign(
-        launch_ns=launches.start_ns[known],
-        launched_ns=launches.end_ns[known],
-        api=pd.Categorical.from_codes(codes, calls.cat.categories),
-        table=pd.Categorical.from_codes(
-            np.full(len(known), DEVICE_TABLES.index(name)), pd.Index(DEVICE_TABLES)
-        ),
+    launches = launches.of_rows(known)
+    columns = trace.table(name).select("device", "stream", "start_ns", "end_ns")
+    return columns.take(known).assign(
+        launch_ns=launches.start_ns,
+        launched_ns=launches.end_ns,
+        api=launches.calls["name"][launches.call],
+        table=Names(np.full(len(known), DEVICE_TABLES.index(name), np.int8), DEVICE_TABLES),
     )
 
 
@@ -234,27 +224,27 @@ def measure_launches(trace: Trace) -> Result:
     rows = launch_table(trace)
     launch, launched, starts = ints(rows, "launch_ns", "launched_ns", "start_ns")
     call, delay = launched - launch, np.maximum(starts - launched, 0)
-    all_work = sum(len(trace.table(name).to_frame()) for name in DEVICE_TABLES)
+    all_work = sum(len(trace.table(name)) for name in DEVICE_TABLES)
     table, place = _by_call(rows, call)
     return Result(
         "launches",
         LAUNCHES_SPEC,
-        tables={"launches": LAUNCHES_SPEC.tables[0].frame(table)},
+        tables={"launches": LAUNCHES_SPEC.tables[0].of_rows(table)},
         scalars={"unlinked_count": all_work - len(rows)},
         samples={"launches": Samples(place, np.stack([call, delay], axis=1))},
     )
 
 
-def _by_call(rows: pd.DataFrame, call: Ints) -> tuple[pd.DataFrame, Ints]:
+def _by_call(rows: Table, call: Ints) -> tuple[Table, Ints]:
     """Return the sums by device and call, and the row of them that each launch is part of."""
-    depth = rows["queue_depth"].to_numpy(np.int64)
+    depth = rows["queue_depth"]
     groups, keys = grouped({name: rows[name] for name in ("device", "api")})
     means = {
         "short_ratio": (lengths_of(rows) < call).astype(np.int64),
         "queue_mean": depth,
-        "empty_ratio": rows["is_empty"].to_numpy(np.int64),
+        "empty_ratio": rows["is_empty"].astype(np.int64),
     }
-    table = pd.DataFrame(
+    table = Table(
         {
             **keys,
             "count": groups.counts,
@@ -269,10 +259,10 @@ def _by_call(rows: pd.DataFrame, call: Ints) -> tuple[pd.DataFrame, Ints]:
 def _finish(result: Result) -> Result:
     samples = result.samples["launches"]
     medians = {
-        name: medians_of(result.to_frame(), Samples(samples.rows, samples.values[:, i]))
+        name: medians_of(result.table, Samples(samples.rows, samples.values[:, i]))
         for i, name in enumerate(_MEDIANS)
     }
-    table = in_order(result.to_frame().assign(**medians), "-count", "device", "api")
+    table = result.table.assign(**medians).in_order("-count", "device", "api")
     lost = int(result.scalars["unlinked_count"])
     text = "{lost:count} kernels and copies have no recorded launch and do not count"
     return result.with_table(table).with_notes(*([Note.of(text, lost=lost)] if lost else []))

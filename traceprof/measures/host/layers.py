@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows
@@ -22,11 +21,12 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import adopting_range_of_launches
 from traceprof.measures.host.range_work import add_to_parents, is_outermost_of, sum_work
 from traceprof.measures.host.ranges import find_parents, self_times
-from traceprof.measures.rows import Bools, Ints, in_order, sums_at
+from traceprof.measures.rows import Bools, Ints, sums_at
 from traceprof.model.combining import combine
+from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Names
+from traceprof.model.table import Table
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import are_matched, codes_containing, numbers_in, plain_names
@@ -69,23 +69,22 @@ def source_of_layers(ranks: Ranks) -> str:
 @fact
 def _rows_by_source(trace: Trace) -> Mapping[str, Ints]:
     """Return the rows of ranges, or of host operators, that each source has."""
-    ranges, operators = trace.ranges.to_frame(), trace.host_ops.to_frame()
-    is_nested = (ranges["kind"] == "push_pop").to_numpy()
-    is_own = (ranges["domain"] == OWN_DOMAIN).to_numpy()
-    texts = ranges["name"].cat.categories
-    named = [i for i in codes_containing(texts, [LAYER]) if str(texts[i]).startswith(LAYER)]
-    is_layer = np.isin(ranges["name"].cat.codes, named)
+    is_nested = trace.ranges["kind"] == "push_pop"
+    is_own = trace.ranges["domain"] == OWN_DOMAIN
+    names = trace.ranges["name"]
+    likely = names.texts[codes_containing(names.texts, [LAYER])].tolist()
+    is_layer = names.isin([text for text in likely if text.startswith(LAYER)])
     return {
         _RECORDED: np.flatnonzero(is_nested & is_own & is_layer),
         _RANGES: np.flatnonzero(is_nested & ~is_own),
-        _OPERATORS: np.flatnonzero(operators["source"] == "cpu_op"),
+        _OPERATORS: np.flatnonzero(trace.host_ops["source"] == "cpu_op"),
     }
 
 
-def _spans(trace: Trace, source: str) -> pd.DataFrame:
-    frame = trace.host_ops.to_frame() if source == _OPERATORS else trace.ranges.to_frame()
-    columns = frame[["start_ns", "end_ns", "process", "thread", "name"]]
-    return columns.iloc[_rows_by_source(trace)[source]].reset_index(drop=True)
+def _spans(trace: Trace, source: str) -> Table:
+    table = trace.host_ops if source == _OPERATORS else trace.ranges
+    columns = table.select("start_ns", "end_ns", "process", "thread", "name")
+    return columns.take(_rows_by_source(trace)[source])
 
 
 @fact
@@ -93,12 +92,12 @@ def layer_spans(trace: Trace, source: str) -> LayerSpans:
     """Return the spans that stand for layers where these are from ``source``."""
     spans = _spans(trace, source)
     parent, depth = find_parents(spans)
-    names = plain_names(Names.of(spans["name"].array))
+    names = plain_names(spans["name"])
     layer = np.asarray(names.codes, np.int64)
     backward, forward = _operators(spans, parent)
     return LayerSpans(
-        start_ns=spans["start_ns"].to_numpy(np.int64),
-        end_ns=spans["end_ns"].to_numpy(np.int64),
+        start_ns=spans["start_ns"],
+        end_ns=spans["end_ns"],
         parent=parent,
         depth=depth,
         layer=layer,
@@ -123,24 +122,22 @@ def _layers_of(trace: Trace, source: str, table: str) -> Ints:
     return adopting_range_of_launches(trace, _spans(trace, source), launches_of(trace, table))
 
 
-def _operators(spans: pd.DataFrame, parent: Ints) -> tuple[Ints, Ints] | tuple[None, None]:
+def _operators(spans: Table, parent: Ints) -> tuple[Ints, Ints] | tuple[None, None]:
     """Return the outermost backward operators and the forward ones of the same number."""
-    names = spans["name"].cat
-    numbers = numbers_in(names.categories, _SEQUENCE)
-    of_backward = are_matched(names.categories, _BACKWARD)
-    sequence, is_backward = numbers[names.codes], of_backward[names.codes]
+    names = spans["name"]
+    sequence = names.by_text(numbers_in(names.texts, _SEQUENCE))
+    is_backward = names.by_text(are_matched(names.texts, _BACKWARD))
     if not (is_backward & (sequence >= 0)).any():
         return None, None
-    numbered = pd.DataFrame({"process": spans["process"], "sequence": sequence})
-    numbered["row"] = np.arange(len(spans))
+    groups = groups_of(spans["process"], sequence)
+    forward = np.flatnonzero(~is_backward & (sequence >= 0))
     # Of nested operators with the same number the innermost is the one that has a gradient.
-    forward = numbered[~is_backward & (sequence >= 0)].drop_duplicates(
-        ["process", "sequence"], keep="last"
-    )
+    last_forward = np.full(len(groups.keys), -1, np.int64)
+    np.maximum.at(last_forward, groups.number[forward], forward)
     above = np.where(parent >= 0, sequence[np.maximum(parent, 0)], -1)
-    outermost = numbered[is_backward & (sequence >= 0) & (above != sequence)]
-    pairs = outermost.merge(forward, on=["process", "sequence"], suffixes=("", "_of"))
-    return pairs["row"].to_numpy(np.int64), pairs["row_of"].to_numpy(np.int64)
+    outermost = np.flatnonzero(is_backward & (sequence >= 0) & (above != sequence))
+    of = last_forward[groups.number[outermost]]
+    return outermost[of >= 0], of[of >= 0]
 
 
 LAYERS_SPEC: Final = ResultSpec.of("""
@@ -164,9 +161,8 @@ def measure_layers(ranks: Ranks) -> Result:
     """Return the time of every layer, in all ranks from the same source."""
     source = source_of_layers(ranks)
     if not source:
-        return Result(
-            "layers", LAYERS_SPEC, {"layers": LAYERS_SPEC.tables[0].frame()}, {"source": ""}
-        )
+        empty = LAYERS_SPEC.tables[0].of_rows()
+        return Result("layers", LAYERS_SPEC, {"layers": empty}, {"source": ""})
     return combine(ranks.each(_measure, source))
 
 
@@ -188,7 +184,7 @@ def _measure(trace: Trace, source: str) -> Result:
         name: sums_at(spans.layer, values, len(spans.names)) for name, values in measures.items()
     }
     layers, types = _paths(spans.names)
-    table = pd.DataFrame({"layer": layers, "type": types, **columns})
+    table = Table({"layer": layers, "type": types, **columns})
     return Result("layers", LAYERS_SPEC, {"layers": table}, {"source": source})
 
 
@@ -212,13 +208,13 @@ def _paths(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
 
 
 def _finish(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table
     if not result.scalars["source"]:
         return result.with_notes(Note(_NONE))
-    shown = table[(table["count"] > 0) | (table.get("work_count", 0) > 0)]
+    shown = table.take((table["count"] > 0) | (table.get("work_count", 0) > 0))
     largest = "device_ns" if "device_ns" in shown and shown["device_ns"].any() else "host_ns"
     note = Note.of("layers are from: {source}", source=result.scalars["source"])
-    table = in_order(shown, f"-{largest}", "layer", "type")
+    table = shown.in_order(f"-{largest}", "layer", "type")
     finished = result.with_table(table).with_notes(note)
     if "device_ns" not in table or "backward_ns" in table:
         return finished

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import _NOTHING, Launches, innermost, launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, span_at, unions_by
 from traceprof.model.grouping import groups_of, places_of, rows_by_value
 from traceprof.model.intervals import Intervals, nesting_depth
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
@@ -62,13 +62,13 @@ class InferredBackward:
         return found
 
 
-def autograd_rows(names: pd.Series) -> Bools:
-    """Return which of a categorical column are operators of PyTorch's autograd engine."""
+def autograd_rows(names: Names) -> Bools:
+    """Return which of a column are operators of PyTorch's autograd engine."""
     return are_named(names, _AUTOGRAD)
 
 
 def infer_backward(
-    ranges: pd.DataFrame, phases: Ints, autograd: pd.DataFrame, threads: Ints, instants: Ints
+    ranges: Table, phases: Ints, autograd: Table, threads: Ints, instants: Ints
 ) -> InferredBackward | None:
     """Return the backward pass of one process; None where it is named, or nothing tells it.
 
@@ -81,9 +81,10 @@ def infer_backward(
     """
     if not len(ranges) or (phases == BACKWARD).any():
         return None
-    thread = int(ranges["thread"].mode().iloc[0])
-    of_loop = (ranges["thread"] == thread).to_numpy()
-    free, after_forward, after_last = _before_optimizers(ranges[of_loop], phases[of_loop])
+    by_thread = rows_by_value(ranges["thread"])
+    thread = max(by_thread, key=lambda own: len(by_thread[own]))
+    of_loop = by_thread[thread]
+    free, after_forward, after_last = _before_optimizers(ranges.take(of_loop), phases[of_loop])
     # The threads of autograd's operators, when these are what launches.
     of_operators = unions_by(autograd, "thread")
     when = {own: time & free if own == thread else free for own, time in of_operators.items()}
@@ -104,7 +105,7 @@ def are_inside(intervals: Intervals, instants: Ints) -> Bools:
     return span_at(intervals.starts, intervals.ends, instants) >= 0
 
 
-def _before_optimizers(ranges: pd.DataFrame, phases: Ints) -> tuple[Intervals, ...]:
+def _before_optimizers(ranges: Table, phases: Ints) -> tuple[Intervals, ...]:
     """Return when the thread of a loop is in no phase, and what of that lies before optimizers.
 
     That is after forward passes, the first and the last of several, until the optimizer.
@@ -143,7 +144,7 @@ def phases_of_work(trace: Trace, table: str) -> Ints:
 def are_inferred_backward(trace: Trace, table: str) -> Bools:
     """Return which rows of ``table`` are the backward pass's although no range says so."""
     if not inferred_backward(trace):
-        return np.zeros(len(trace.table(table).to_frame()), np.bool_)
+        return np.zeros(len(trace.table(table)), np.bool_)
     launches = launches_of(trace, table)
     return _inferred_among(trace, launches, phase_of_launches(trace, launches))
 
@@ -162,11 +163,7 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
 
     It takes ``ranges``, ``host_ops`` (operators of autograd), and the launches of ``kernels``.
     """
-    phases = phases_of_all_ranges(trace)
-    kept = np.flatnonzero(
-        (phases >= 0) & (trace.ranges.to_frame()["kind"] == "push_pop").to_numpy()
-    )
-    ranges, phases = trace.ranges.to_frame().iloc[kept], phases[kept]
+    ranges, phases = _phased(trace)
     unnamed = {
         process: rows
         for process, rows in rows_by_value(ranges["process"]).items()
@@ -175,16 +172,18 @@ def inferred_backward(trace: Trace) -> dict[int, InferredBackward]:
     if not unnamed:
         return {}
     launches = launches_of(trace, "kernels")
-    columns = ["process", "thread", "start_ns", "end_ns"]
-    tables = (trace.host_ops.to_frame(), trace.ranges.to_frame())
-    autograd = pd.concat([own.loc[autograd_rows(own["name"]), columns] for own in tables])
+    columns = ("process", "thread", "start_ns", "end_ns")
+    tables = (trace.host_ops, trace.ranges)
+    autograd = Table.stacked(
+        [own.select(*columns).take(autograd_rows(own["name"])) for own in tables]
+    )
     found = {}
     for process, rows in unnamed.items():
         own = (launches.process == process) & launches.is_known
         backward = infer_backward(
-            ranges.iloc[rows],
+            ranges.take(rows),
             phases[rows],
-            autograd[autograd["process"] == process],
+            autograd.take(autograd["process"] == process),
             launches.thread[own],
             launches.start_ns[own],
         )
@@ -199,32 +198,31 @@ def phases_of_all_ranges(trace: Trace) -> Ints:
     return phases_of_ranges(trace.ranges)
 
 
+def _phased(trace: Trace) -> tuple[Table, Ints]:
+    """Return the ranges of the whole trace that nest and are a phase, and which each is."""
+    phases = phases_of_all_ranges(trace)
+    kept = np.flatnonzero((phases >= 0) & (trace.whole.ranges["kind"] == "push_pop"))
+    return trace.whole.ranges.take(kept), phases[kept]
+
+
 def phase_of_launches(trace: Trace, launches: Launches) -> Ints:
     """Return the place in `PHASES` that each launch belongs to, -1 where it belongs to none."""
-    ranges = trace.whole.ranges.to_frame()
-    phases = phases_of_all_ranges(trace)
-    kept = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
-    phased, phases = ranges.iloc[kept], phases[kept]
+    phased, phases = _phased(trace)
     inner = _innermost_or_adopting(phased, launches, phased, phases)
     return np.where(launches.is_known, np.append(phases, _NOTHING)[inner], _NOTHING)
 
 
-def adopting_range_of_launches(trace: Trace, spans: pd.DataFrame, launches: Launches) -> Ints:
+def adopting_range_of_launches(trace: Trace, spans: Table, launches: Launches) -> Ints:
     """Return the row of ``spans`` that each launch belongs to, -1 where it belongs to none.
 
     A launch on a thread without an open span belongs to the one that is open on the thread of
     the same process that calls backward.
     """
-    ranges = trace.whole.ranges.to_frame()
-    phases = phases_of_all_ranges(trace)
-    kept = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
-    found = _innermost_or_adopting(spans, launches, ranges[kept], phases[kept])
+    found = _innermost_or_adopting(spans, launches, *_phased(trace))
     return np.where(launches.is_known, found, _NOTHING)
 
 
-def _innermost_or_adopting(
-    spans: pd.DataFrame, launches: Launches, phased: pd.DataFrame, phases: Ints
-) -> Ints:
+def _innermost_or_adopting(spans: Table, launches: Launches, phased: Table, phases: Ints) -> Ints:
     """Return the innermost span on the thread of each launch, else on that which calls backward."""
     found = innermost(spans, launches.process, launches.thread, launches.start_ns)
     rest = np.flatnonzero(found < 0)
@@ -234,7 +232,7 @@ def _innermost_or_adopting(
     return found
 
 
-def _calling_thread(phased: pd.DataFrame, phases: Ints, process: Ints) -> Ints:
+def _calling_thread(phased: Table, phases: Ints, process: Ints) -> Ints:
     """Return the thread of each process that calls backward the most, else that names phases."""
     threads = groups_of(phased["process"], phased["thread"])
     backward = threads.reduced(np.add, (phases == PHASES.index("backward")).astype(np.int64))

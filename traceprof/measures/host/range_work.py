@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.ranges import find_parents, self_time_ns
-from traceprof.measures.rows import Bools, Ints, bounds, in_order, ints, lengths_of, sums_at
+from traceprof.measures.rows import Bools, Ints, bounds, grouped, ints, lengths_of, sums_at
 from traceprof.model.grouping import (
+    groups_of,
     has_alike_around,
     levels_of,
     nearest_around,
@@ -29,7 +29,7 @@ from traceprof.model.grouping import (
 )
 from traceprof.model.intervals import check_pairs, union_lengths
 from traceprof.model.results import Note, Result, ResultSpec, key
-from traceprof.model.table import Names
+from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import unnumbered_names
 
@@ -93,7 +93,7 @@ def sum_work(trace: Trace, owners: Mapping[str, Ints], parent: Ints, depth: Ints
     first = np.full(len(parent), np.iinfo(np.int64).max)
     last = np.full(len(parent), np.iinfo(np.int64).min)
     for name, owner in owners.items():
-        work = trace.table(name).to_frame()
+        work = trace.table(name)
         owned, (starts, ends) = owner >= 0, bounds(work)
         own_ns += sums_at(owner, ends - starts, n_spans)
         count += sums_at(owner, 1, n_spans)
@@ -130,9 +130,9 @@ class NestedRanges:
 @fact
 def nested_ranges(trace: Trace) -> NestedRanges:
     """Return how the ranges of the whole trace nest."""
-    rows = np.flatnonzero((trace.ranges.to_frame()["kind"] == "push_pop").to_numpy())
-    spans = trace.ranges.to_frame()[["process", "thread", "start_ns", "end_ns"]].iloc[rows]
-    return NestedRanges(rows, *find_parents(spans.reset_index(drop=True)))
+    rows = np.flatnonzero(trace.ranges["kind"] == "push_pop")
+    spans = trace.ranges.select("process", "thread", "start_ns", "end_ns").take(rows)
+    return NestedRanges(rows, *find_parents(spans))
 
 
 @of_rows
@@ -141,7 +141,7 @@ def ranges_of_work(trace: Trace, table: str) -> Ints:
 
     That is on the launching thread: what autograd's threads launch belongs to their own ranges.
     """
-    place = np.full(len(trace.ranges.to_frame()) + 1, -1, np.int64)
+    place = np.full(len(trace.ranges) + 1, -1, np.int64)
     rows = nested_ranges(trace).rows
     place[rows] = np.arange(len(rows))
     return place[range_of_launches(trace, launches_of(trace, table))]
@@ -192,7 +192,6 @@ class SpanKinds:
 _Owners: TypeAlias = Mapping[str, Ints]
 _AT_ONCE: Final = 200_000
 """Of about so many kernels and copies that overlap unions are made at a time."""
-_NO_KERNELS: Final = pd.DataFrame({"size": [], "sum": []}, dtype="int64")
 
 _NAME: Final = key("name", "the name, without ids of operators and numbers that stand alone")
 _DOMAIN: Final = key("domain", 'the NVTX domain; "" for the default one')
@@ -241,9 +240,9 @@ def measure_range_work(trace: Trace) -> Result:
     spans = SpanKinds.of(codes, len(kinds), nested.parent)
     owners = {name: ranges_of_work(trace, name) for name in DEVICE_TABLES}
     work = sum_work(trace, owners, nested.parent, nested.depth)
-    table = _host(trace, kinds, codes, nested).join(_device(trace, spans, work, owners))
-    table = kinds.join(table)
-    table = table[(table["count"] > 0) | (table["work_count"] > 0)].reset_index(drop=True)
+    of_device = _device(trace, spans, work, owners)
+    table = kinds.assign(**_host(trace, len(kinds), codes, nested), **of_device)
+    table = table.take((table["count"] > 0) | (table["work_count"] > 0))
     kernels = _kernels(trace, spans, owners["kernels"], kinds)
     return Result(
         "range-work",
@@ -253,44 +252,36 @@ def measure_range_work(trace: Trace) -> Result:
     )
 
 
-def _kinds(trace: Trace, nested: NestedRanges) -> tuple[pd.DataFrame, Ints]:
+def _kinds(trace: Trace, nested: NestedRanges) -> tuple[Table, Ints]:
     """Return the distinct names and domains of ranges, and which of them each range is."""
-    ranges = trace.whole.ranges.to_frame().iloc[nested.rows]
-    named = pd.DataFrame(
-        {
-            "name": unnumbered_names(Names.of(ranges["name"].array)).plain(),
-            "domain": ranges["domain"].to_numpy(),
-        }
-    )
-    groups = named.groupby(_KEYS, observed=True, sort=True)
-    kinds = groups.size().reset_index()[_KEYS].astype(object)
-    return kinds, np.asarray(groups.ngroup(), np.int64)
+    ranges = trace.whole.ranges.take(nested.rows)
+    domains = ranges["domain"]
+    groups, kinds = grouped({"name": unnumbered_names(ranges["name"]), "domain": domains})
+    return Table(kinds), groups.number.astype(np.int64)
 
 
-def _host(trace: Trace, kinds: pd.DataFrame, codes: Ints, nested: NestedRanges) -> pd.DataFrame:
-    kind_of = np.full(len(trace.whole.ranges.to_frame()), -1, np.int64)
+def _host(trace: Trace, n_kinds: int, codes: Ints, nested: NestedRanges) -> dict[str, Ints]:
+    kind_of = np.full(len(trace.whole.ranges), -1, np.int64)
     kind_of[nested.rows] = codes
     kind = kind_of[trace.rows_in_whole("ranges")]
     here = np.flatnonzero(kind >= 0)
-    ranges, kind = trace.ranges.to_frame().iloc[here], kind[here]
+    ranges, kind = trace.ranges.take(here), kind[here]
     own: dict[str, Ints | int] = {
         "count": 1,
         "host_ns": lengths_of(ranges),
         "self_ns": self_time_ns(ranges),
     }
-    return pd.DataFrame({name: sums_at(kind, values, len(kinds)) for name, values in own.items()})
+    return {name: sums_at(kind, values, n_kinds) for name, values in own.items()}
 
 
-def _device(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "own_ns": sums_at(spans.codes, work.self_ns, spans.n_kinds),
-            "projected_ns": sums_at(spans.codes, work.last_ns - work.first_ns, spans.n_kinds),
-            "union_ns": _union_ns(trace, spans, work, owners),
-            "work_count": spans.summed(work.work_count),
-            "device_ns": spans.summed(work.total_ns),
-        }
-    )
+def _device(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> dict[str, Ints]:
+    return {
+        "own_ns": sums_at(spans.codes, work.self_ns, spans.n_kinds),
+        "projected_ns": sums_at(spans.codes, work.last_ns - work.first_ns, spans.n_kinds),
+        "union_ns": _union_ns(trace, spans, work, owners),
+        "work_count": spans.summed(work.work_count),
+        "device_ns": spans.summed(work.total_ns),
+    }
 
 
 def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) -> Ints:
@@ -298,7 +289,7 @@ def _union_ns(trace: Trace, spans: SpanKinds, work: RangeWork, owners: _Owners) 
 
     Work that has its device to itself counts as it is: unions are made of what overlaps alone.
     """
-    parts = [ints(trace.table(of).to_frame(), "device", "start_ns", "end_ns") for of in owners]
+    parts = [ints(trace.table(of), "device", "start_ns", "end_ns") for of in owners]
     device, starts, ends = (np.concatenate(column) for column in zip(*parts, strict=True))
     owner = np.concatenate(list(owners.values()))
     order = np.argsort(starts, kind="stable")
@@ -327,27 +318,28 @@ def _overlapping(rows: Ints, starts: Ints, ends: Ints) -> Iterator[Ints]:
         yield from np.split(shared, np.unique(first[cuts[cuts < len(first)]]))
 
 
-def _kernels(trace: Trace, spans: SpanKinds, owner: Ints, kinds: pd.DataFrame) -> pd.DataFrame:
-    kernels = trace.kernels.to_frame()
-    lengths = lengths_of(kernels)
-    names = kernels["name"].cat.codes.to_numpy(np.int64)
-    n_names = max(1, len(kernels["name"].cat.categories))
-    sums = [
-        pd.Series(lengths[row]).groupby(kind * n_names + names[row]).agg(["size", "sum"])
-        for kind, row in spans.inside(owner)
-    ]
-    found = pd.concat([_NO_KERNELS, *sums]).groupby(level=0).sum()
-    pairs = found.index.to_numpy(np.int64)
-    named = kernels["name"].cat.categories.to_numpy(object)[pairs % n_names]
-    sizes = {"count": found["size"].array, "total_ns": found["sum"].array}
-    table = pd.DataFrame({"kernel": pd.Series(named, dtype=object), **sizes})
-    return kinds.iloc[pairs // n_names].reset_index(drop=True).join(table)
+def _kernels(trace: Trace, spans: SpanKinds, owner: Ints, kinds: Table) -> Table:
+    lengths, names = lengths_of(trace.kernels), trace.kernels["name"]
+    nothing = np.empty(0, np.int64)
+    parts = [_sums_of_pairs(nothing, nothing, nothing, nothing)]
+    for kind, row in spans.inside(owner):
+        ones = np.ones(len(row), np.int64)
+        parts.append(_sums_of_pairs(kind, names.codes[row], ones, lengths[row]))
+    kind, name, count, total_ns = _sums_of_pairs(*map(np.concatenate, zip(*parts, strict=True)))
+    return kinds.take(kind).assign(kernel=names.texts[name], count=count, total_ns=total_ns)
+
+
+def _sums_of_pairs(kind: Ints, name: Ints, count: Ints, ns: Ints) -> tuple[Ints, ...]:
+    """Return the distinct pairs of a kind and a name, and the sums of each."""
+    groups = groups_of(kind, name)
+    pairs = np.array(groups.keys, np.int64).reshape(-1, 2).T
+    return *pairs, groups.reduced(np.add, count), groups.reduced(np.add, ns)
 
 
 def _outside(trace: Trace, owners: dict[str, Ints]) -> dict[str, int]:
     totals = dict.fromkeys(("work_ns", "outside_ns", "outside_count", "unlinked_count"), 0)
     for name, owner in owners.items():
-        work = trace.table(name).to_frame()
+        work = trace.table(name)
         lengths = lengths_of(work)
         totals["work_ns"] += int(lengths.sum())
         totals["outside_ns"] += int(lengths[owner < 0].sum())
@@ -358,10 +350,9 @@ def _outside(trace: Trace, owners: dict[str, Ints]) -> dict[str, int]:
 
 def _finish(result: Result) -> Result:
     work_ns = result.scalars["work_ns"]
-    table = result.to_frame()
-    table = table.assign(device_ratio=table["device_ns"] / (work_ns or float("nan")))
-    table = in_order(table, "-device_ns", "-host_ns", *_KEYS)
-    kernels = in_order(result.to_frame("range_kernels"), "-total_ns", *_KEYS, "kernel")
+    ratio = result.table["device_ns"] / (work_ns or float("nan"))
+    table = result.table.assign(device_ratio=ratio).in_order("-device_ns", "-host_ns", *_KEYS)
+    kernels = result.tables["range_kernels"].in_order("-total_ns", *_KEYS, "kernel")
     result = result.with_table(table).with_table(kernels, "range_kernels")
     outside, unlinked = result.scalars["outside_count"], result.scalars["unlinked_count"]
     if not outside:

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
-from traceprof.measures.rows import Ints, bounds, column_of, in_order, sums_at
+from traceprof.measures.rows import Ints, bounds, column_of, sums_at
 from traceprof.model.grouping import codes_of, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import Result, ResultSpec
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import plain_names
 
 _BY_THREAD: Final = ("process", "thread")
 
 
-def find_parents(spans: pd.DataFrame, lane: Sequence[str] = _BY_THREAD) -> tuple[Ints, Ints]:
+def find_parents(spans: Table, lane: Sequence[str] = _BY_THREAD) -> tuple[Ints, Ints]:
     """Return, for each of the nested ``spans``, the row around it (-1: none) and its depth.
 
     ``lane`` names the columns within whose values rows nest; they are sorted as tables are.
@@ -47,16 +47,16 @@ def self_times(starts: Ints, ends: Ints, parent: Ints) -> Ints:
     return np.asarray(np.maximum(own, 0), np.int64)
 
 
-def self_time_ns(frame: pd.DataFrame, lane: Sequence[str] = _BY_THREAD) -> Ints:
-    """Return the self time of each row of ``frame``; arguments are those of `find_parents`."""
-    return self_times(*bounds(frame), find_parents(frame, lane)[0])
+def self_time_ns(spans: Table, lane: Sequence[str] = _BY_THREAD) -> Ints:
+    """Return the self time of each of ``spans``; arguments are those of `find_parents`."""
+    return self_times(*bounds(spans), find_parents(spans, lane)[0])
 
 
-def _measured(spec: ResultSpec, frame: pd.DataFrame, lane: str) -> Result:
-    """Return the durations and self times of the rows of ``frame``, which nest by ``lane``, too."""
+def _measured(spec: ResultSpec, spans: Table, lane: str) -> Result:
+    """Return the durations and self times of ``spans``, which nest by ``lane``, too."""
     name = spec.tables[0].name
-    table, samples = summarise(frame, spec.tables[0].keys)
-    self_ns = sums_at(samples.rows, self_time_ns(frame, (*_BY_THREAD, lane)), len(table))
+    table, samples = summarise(spans, spec.tables[0].keys)
+    self_ns = sums_at(samples.rows, self_time_ns(spans, (*_BY_THREAD, lane)), len(table))
     return Result(name, spec, {name: table.assign(self_ns=self_ns)}, samples={name: samples})
 
 
@@ -76,7 +76,7 @@ RANGES_SPEC: Final = ResultSpec.of(
 
 def measure_ranges(trace: Trace) -> Result:
     """Return the ranges by name; one that the window cuts counts with its part inside."""
-    ranges = trace.ranges.assign(name=plain_names(trace.ranges["name"])).to_frame()
+    ranges = trace.ranges.assign(name=plain_names(trace.ranges["name"]))
     return _measured(RANGES_SPEC, ranges, "kind")
 
 
@@ -100,14 +100,14 @@ OPERATORS_SPEC: Final = ResultSpec.of(
 
 def measure_operators(trace: Trace) -> Result:
     """Return the host operators by name."""
-    return _measured(OPERATORS_SPEC, trace.host_ops.to_frame(), "source")
+    return _measured(OPERATORS_SPEC, trace.host_ops, "source")
 
 
 def _finish_operators(result: Result) -> Result:
     finished = finish_durations(result)
-    table = finished.to_frame()
-    table["self_ratio"] = table["self_ns"] / (int(table["self_ns"].sum()) or float("nan"))
-    return finished.with_table(in_order(table, "-self_ns", *OPERATORS_SPEC.tables[0].keys))
+    self_ns = finished.table["self_ns"]
+    table = finished.table.assign(self_ratio=self_ns / (int(self_ns.sum()) or float("nan")))
+    return finished.with_table(table.in_order("-self_ns", *OPERATORS_SPEC.tables[0].keys))
 
 
 OPERATORS = Analysis(

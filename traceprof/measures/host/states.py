@@ -10,7 +10,6 @@ from operator import or_
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
@@ -32,6 +31,7 @@ from traceprof.measures.rows import (
 )
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
+from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES
 
@@ -55,13 +55,10 @@ class HostPhases:
 @of_window
 def find_host_phases(trace: Trace) -> list[HostPhases]:
     """Return the phases of each process that names any, on the thread that names the most."""
-    ranges = trace.ranges.to_frame()
     phases = phases_of_all_ranges(trace)[trace.rows_in_whole("ranges")]
-    is_phase = (phases >= 0) & (ranges["kind"] == "push_pop").to_numpy()
-    phased = ranges[["process", "thread", "start_ns", "end_ns", "depth"]].loc[is_phase]
-    phased = phased.assign(phase=phases[is_phase])
-    lanes = rows_by_values(phased["process"], phased["thread"])
-    columns = ints(phased, "start_ns", "end_ns", "depth", "phase")
+    rows = np.flatnonzero((phases >= 0) & (trace.ranges["kind"] == "push_pop"))
+    lanes = rows_by_values(*ints(trace.ranges, "process", "thread", rows=rows))
+    columns = (*ints(trace.ranges, "start_ns", "end_ns", "depth", rows=rows), phases[rows])
     return [
         _of_thread(lane, *(column[lanes[lane]] for column in columns))
         for lane in sorted(busiest_lanes(lanes).values())
@@ -106,8 +103,8 @@ def before_forward(trace: Trace) -> dict[int, Intervals]:
     What batches are fetched or made by without a loader lies there, often ahead of the resetting of
     gradients. Not what lies between two forward passes: those of one step.
     """
-    ranges, found = trace.ranges.to_frame(), {}
-    resets = unions_by(ranges[are_named(ranges["name"], _RESETS)])
+    found = {}
+    resets = unions_by(trace.ranges.take(are_named(trace.ranges["name"], _RESETS)))
     for process, times in phase_times(trace).items():
         forward = times.get("forward", Intervals.empty())
         reset = resets.get(process, Intervals.empty())
@@ -128,26 +125,29 @@ def inferred_backward_on_host(trace: Trace) -> dict[int, Intervals]:
     found = inferred_backward(trace)
     if not found:
         return {}
-    launches = pd.concat([_launches(trace, table) for table in DEVICE_TABLES])
+    launches = Table.stacked([_launches(trace, table) for table in DEVICE_TABLES])
     return {
-        process: _hulls(launches[launches["process"] == process], backward.thread, backward.free)
+        process: _hulls(
+            launches.take(launches["process"] == process), backward.thread, backward.free
+        )
         for process, backward in found.items()
     }
 
 
-def _launches(trace: Trace, table: str) -> pd.DataFrame:
+def _launches(trace: Trace, table: str) -> Table:
     launches = launches_of(trace, table)
     columns = {
         name: getattr(launches, name) for name in ("process", "thread", "start_ns", "end_ns")
     }
-    frame = pd.DataFrame({**columns, "inferred": are_inferred_backward(trace, table)})
-    return frame[launches.is_known]
+    inferred = are_inferred_backward(trace, table)
+    return Table({**columns, "inferred": inferred}).take(launches.is_known)
 
 
-def _hulls(launches: pd.DataFrame, main: int, free: Intervals) -> Intervals:
-    mine = launches[launches["inferred"] | (launches["thread"] == main)].sort_values("start_ns")
+def _hulls(launches: Table, main: int, free: Intervals) -> Intervals:
+    is_mine = launches["inferred"] | (launches["thread"] == main)
+    mine = launches.take(is_mine).in_order("start_ns")
     starts, ends = bounds(mine)
-    inferred = mine["inferred"].to_numpy(np.bool_)
+    inferred = mine["inferred"]
     part = np.searchsorted(free.starts, starts, side="right")
     firsts = np.flatnonzero(are_first(inferred, part))
     if not len(firsts):
@@ -184,25 +184,25 @@ class HostState:
         }
 
 
-def is_synchronisation(names: pd.Series) -> Bools:
+def is_synchronisation(names: Names) -> Bools:
     """Return which API calls wait for the device."""
     return _matches(names, _SYNCHRONISES)
 
 
-def is_blocking_copy(names: pd.Series) -> Bools:
+def is_blocking_copy(names: Names) -> Bools:
     """Return which API calls are copies or memsets that return only when they are done."""
     return _matches(names, _BLOCKING_COPY)
 
 
-def is_launch(names: pd.Series) -> Bools:
+def is_launch(names: Names) -> Bools:
     """Return which API calls launch a kernel, a graph or a host function."""
     return _matches(names, _LAUNCHES)
 
 
-def _matches(names: pd.Series, pattern: re.Pattern[str]) -> Bools:
-    known = column_of(names)
-    matches = (pattern.fullmatch(name) is not None for name in known.texts.tolist())
-    return np.asarray(known.by_text(np.fromiter(matches, np.bool_, len(known.texts))), np.bool_)
+def _matches(names: Names, pattern: re.Pattern[str]) -> Bools:
+    names = column_of(names)
+    matches = [pattern.fullmatch(name) is not None for name in names.texts.tolist()]
+    return names.by_text(np.array(matches, np.bool_))
 
 
 @of_window
@@ -212,8 +212,8 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
         phases.process: phases.times.get("data", Intervals.empty())
         for phases in find_host_phases(trace)
     }
-    waits = unions_by(trace.api_calls.to_frame()[hold_devices_up(trace.api_calls.to_frame())])
-    profiler = unions_by(trace.overheads.to_frame())
+    waits = unions_by(trace.api_calls.take(hold_devices_up(trace.api_calls)))
+    profiler = unions_by(trace.overheads)
     nothing = Intervals.empty()
     return {
         process: HostState(
@@ -221,11 +221,11 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
             synchronising=waits.get(process, nothing),
             profiler=profiler.get(process, nothing),
         )
-        for process in {*np.unique(trace.api_calls.to_frame()["process"]).tolist(), *data}
+        for process in {*np.unique(trace.api_calls["process"]).tolist(), *data}
     }
 
 
-def hold_devices_up(calls: pd.DataFrame) -> Bools:
+def hold_devices_up(calls: Table) -> Bools:
     """Return which calls wait, of the threads that launch work; of all where none does."""
     launches = is_launch(calls["name"])
     waits = is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])

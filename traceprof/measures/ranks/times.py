@@ -60,7 +60,7 @@ def _rows(trace: Trace) -> Iterator[dict[str, Any]]:
     own = trace
     if len(pair_of) < len(pairs):
         own, pair_of = _apart(trace).within(trace.span), dict(enumerate(pairs))
-    for row in device_parts(own).to_dict("records"):
+    for row in device_parts(own).rows():
         if row["device"] in pair_of:
             process, device = pair_of[row["device"]]
             parts = {name: row[name] for name in _PARTS_NS}

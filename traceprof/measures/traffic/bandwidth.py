@@ -6,15 +6,16 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.rows import bounds
 from traceprof.measures.traffic.copies import peak_of_route, route_of
+from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _SLICES: Final = 100
@@ -40,36 +41,34 @@ _TABLE: Final = SPEC.tables[0]
 
 def measure_bandwidth(trace: Trace) -> Result:
     """Return the bytes that moved in each hundredth of the window, by device and route."""
-    copies = trace.copies.to_frame()
-    moved = copies[(copies["n_bytes"] > 0) & ~copies["direction"].isin(_ELSEWHERE)]
-    moved = moved.assign(route=route_of(moved))
+    copies = trace.copies
+    moved = copies.take((copies["n_bytes"] > 0) & ~copies["direction"].isin(_ELSEWHERE))
+    routes = route_of(moved)
     n_slices, span_ns = min(_SLICES, trace.span.duration_ns), trace.span.duration_ns
     edges = trace.span.start_ns + np.arange(n_slices + 1) * span_ns // max(n_slices, 1)
-    lanes = moved.groupby(["device", "route"]) if n_slices else ()
+    lanes = rows_by_values(moved["device"], routes.codes) if n_slices else {}
     parts = [
-        _in_slices(trace, int(str(device)), str(route), rows, edges)
-        for (device, route), rows in lanes
+        _in_slices(trace, device, routes.texts[route], moved.take(rows), edges)
+        for (device, route), rows in lanes.items()
     ]
-    table = pd.concat(parts, ignore_index=True) if parts else _TABLE.frame()
+    table = Table.stacked(parts) if parts else _TABLE.of_rows()
     return Result("bandwidth", SPEC, {"slices": table})
 
 
 def _finish(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table
     if table.empty:
         return result.with_notes(Note("nothing was copied"))
     rate = table["size_bytes"] / table["duration_ns"] * 1e9
     table = table.assign(rate_bytes_per_s=rate, peak_ratio=rate / table["peak_bytes_per_s"])
-    return result.with_table(table.sort_values(["at_ns", "device", "route"], ignore_index=True))
+    return result.with_table(table.in_order("at_ns", "device", "route"))
 
 
-def _in_slices(
-    trace: Trace, device: int, route: str, rows: pd.DataFrame, edges: Int64Array
-) -> pd.DataFrame:
+def _in_slices(trace: Trace, device: int, route: str, rows: Table, edges: Int64Array) -> Table:
     starts, ends = bounds(rows)
-    n_bytes = _shared_out(starts, ends, rows["n_bytes"].to_numpy(), edges)
+    n_bytes = _shared_out(starts, ends, rows["n_bytes"], edges)
     busy = Intervals.union_of(starts, ends).covered_ns(edges[:-1], edges[1:])
-    table = pd.DataFrame(
+    table = Table(
         {
             "device": device,
             "route": route,
@@ -80,7 +79,7 @@ def _in_slices(
             "peak_bytes_per_s": _peak(trace, device, route),
         }
     )
-    return table[(n_bytes > 0) | (busy > 0)]
+    return table.take((n_bytes > 0) | (busy > 0))
 
 
 def _peak(trace: Trace, device: int, route: str) -> float:

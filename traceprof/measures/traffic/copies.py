@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.peaks import Described, peak_between, peak_of
+from traceprof.measures.device.times import used_devices
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.facts import fact
-from traceprof.measures.rows import sums_at
+from traceprof.measures.rows import lengths_of, ratio_of, sums_at, where_known
+from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import union_lengths
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec
+from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 
 _PEER: Final = "p2p"
@@ -28,12 +30,6 @@ _BEST_SHARE: Final = 0.9
 _LARGE_BYTES: Final = 1_000_000
 _DIRECTIONS: Final = ("d2h", "h2d", "p2p")
 _OVER_PCIE: Final = ("h2d", "d2h")
-
-
-def known_sizes(size_bytes: Any, is_unsized: Any) -> Any:
-    """Return sums of sizes, NaN where the size of a copy in them is not known."""
-    unsized = np.asarray(is_unsized, np.bool_)
-    return pd.Series(size_bytes).where(~unsized) if unsized.any() else size_bytes
 
 
 SPEC: Final = ResultSpec.of(
@@ -58,38 +54,35 @@ _KEYS: Final = _COPIES.keys
 
 def measure_copies(trace: Trace) -> Result:
     """Return the copies by direction; one that the window cuts counts with its part inside."""
-    copies = trace.copies.to_frame()
+    copies, sizes = trace.copies, trace.copies["n_bytes"]
     table, samples = summarise(copies, _KEYS)
-    sizes = copies["n_bytes"].to_numpy(np.int64)
     size_bytes = sums_at(samples.rows, np.maximum(sizes, 0), len(table))
-    is_unsized = sums_at(samples.rows, sizes < 0, len(table)) > 0
+    are_sized = sums_at(samples.rows, sizes < 0, len(table)) == 0
     busy_ns = union_lengths(samples.rows, copies["start_ns"], copies["end_ns"], len(table))
-    table = table.assign(busy_ns=busy_ns, size_bytes=known_sizes(size_bytes, is_unsized))
+    table = table.assign(busy_ns=busy_ns, size_bytes=where_known(size_bytes, are_sized))
     return Result("copies", SPEC, {"copies": table}, samples={"copies": samples})
 
 
 def _finish(result: Result) -> Result:
     finished = finish_durations(result)
-    table = finished.to_frame()
-    seconds = table["total_ns"].where(table["total_ns"] > 0) / 1e9
-    return finished.with_table(table.assign(rate_bytes_per_s=table["size_bytes"] / seconds))
+    table = finished.table
+    rate = ratio_of(table["size_bytes"], table["total_ns"] / 1e9)
+    return finished.with_table(table.assign(rate_bytes_per_s=rate))
 
 
 COPIES: Final = Analysis("copies", SPEC, needs=("copies",), of_rank=measure_copies, finish=_finish)
 
 
-def route_of(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
+def route_of(copies: Table) -> Names:
     """Return the direction of each copy; a peer copy names its two devices ("p2p 0→3")."""
-    directions = copies["direction"].astype("category").cat
-    names = np.array([*map(str, directions.categories), ""], object)
-    routes = names[directions.codes.to_numpy()]
-    peer = np.flatnonzero(routes == _PEER)
-    if len(peer):
-        ends = copies[["src_device", "dst_device"]].to_numpy(np.int64)[peer]
-        pairs, place = np.unique(ends, axis=0, return_inverse=True)
-        named = [f"p2p {a}→{b}" if min(a, b) >= 0 else _PEER for a, b in pairs.tolist()]
-        routes[peer] = np.array(named, object)[place.ravel()]
-    return np.asarray(routes, object)
+    directions = copies["direction"]
+    is_peer = directions == _PEER
+    ends = (np.where(is_peer, copies[name], -1) for name in ("src_device", "dst_device"))
+    groups = groups_of(directions.codes, *ends)
+    routes = (
+        f"p2p {a}→{b}" if min(a, b) >= 0 else directions.texts[code] for code, a, b in groups.keys
+    )
+    return Names.coded(routes, groups.number, is_sorted=True)
 
 
 def peak_of_route(of: Described, device: int, route: str) -> Peak | None:
@@ -113,11 +106,7 @@ def copy_speeds(ranks: Ranks) -> Mapping[str, float]:
         rates = np.concatenate([_rates_of_large(part).get(direction, ()) for part in ranks])
         if len(rates):
             reached[direction] = float(np.quantile(rates, _BEST_SHARE))
-    peaks = [
-        peak_of(part, int(device), Link.PCIE)
-        for part in ranks
-        for device in part.devices.to_frame().loc[part.devices.to_frame()["used"] == 1, "device"]
-    ]
+    peaks = [peak_of(part, own, Link.PCIE) for part in ranks for own in used_devices(part)]
     known = [peak.bytes_per_s for peak in peaks if peak is not None]
     if not known or len(known) < len(peaks):
         return reached
@@ -127,9 +116,7 @@ def copy_speeds(ranks: Ranks) -> Mapping[str, float]:
 @fact
 def _rates_of_large(trace: Trace) -> Mapping[str, npt.NDArray[np.float64]]:
     """Return the bytes per s of each large copy, by direction."""
-    copies = trace.copies.to_frame()
-    n_bytes = copies["n_bytes"].to_numpy(np.float64)
-    lengths = (copies["end_ns"] - copies["start_ns"]).to_numpy(np.float64)
+    n_bytes = trace.copies["n_bytes"]
     large = n_bytes >= _LARGE_BYTES
-    rates = n_bytes / np.maximum(lengths, 1) * 1e9
-    return {name: rates[large & (copies["direction"] == name)] for name in _DIRECTIONS}
+    rates = n_bytes / np.maximum(lengths_of(trace.copies), 1) * 1e9
+    return {name: rates[large & (trace.copies["direction"] == name)] for name in _DIRECTIONS}

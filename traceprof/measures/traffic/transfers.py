@@ -6,29 +6,39 @@ size reaches, and how much of their time neither compute nor communication hides
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.rates import columns_of_peak
 from traceprof.measures.device.times import device_time
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import are_named, lengths_of
-from traceprof.measures.traffic.copies import known_sizes, peak_of_route, route_of
-from traceprof.model.grouping import rows_by_value
+from traceprof.measures.rows import (
+    Array,
+    Floats,
+    Ints,
+    are_named,
+    bounds,
+    lengths_of,
+    ratio_of,
+    sums_at,
+    where_known,
+)
+from traceprof.measures.traffic.copies import peak_of_route, route_of
+from traceprof.model.grouping import codes_of, groups_of, numbered, rows_by_value
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names, Table, is_known
 from traceprof.model.trace import Trace
 from traceprof.names.messages import ALL_SIZES, classify_sizes, order_of_size
 
 _DIRECTIONS: Final = ("h2d", "d2h", "p2p")
-_GROUP: Final = ["device", "route", "memory"]
-_KEYS: Final = [*_GROUP, "sizes"]
+_GROUP: Final = ("device", "route", "memory")
+_KEYS: Final = (*_GROUP, "sizes")
 _LARGE_BYTES: Final = 1 << 20
 
 _COPIES: Final = re.compile("^cudaMemcpy")
@@ -81,62 +91,69 @@ _TRANSFERS, _MEMORY, _LINKS = SPEC.tables
 
 def measure_transfers(trace: Trace) -> Result:
     """Return the copies that leave or enter a device, by route, memory and size."""
-    is_kept = trace.copies.to_frame()["direction"].isin(_DIRECTIONS).to_numpy()
+    is_kept = trace.copies["direction"].isin(_DIRECTIONS)
     if not is_kept.any():
-        empty = {table.name: table.frame() for table in SPEC.tables}
+        empty = {table.name: table.of_rows() for table in SPEC.tables}
         return Result("transfers", SPEC, empty, {"synchronous_count": 0, "synchronous_ns": 0})
-    copies = _described(trace.copies.to_frame()[is_kept])
-    lanes = copies[["device", "route"]].drop_duplicates().itertuples(index=False, name=None)
-    peaks = {lane: columns_of_peak(peak_of_route(trace, *lane)) for lane in lanes}
-    links = _LINKS.frame([{"device": d, "route": r, **own} for (d, r), own in peaks.items()])
+    copies = _described(trace.copies.take(is_kept))
+    lanes = _distinct(copies, "device", "route")[0].rows()
+    links = _LINKS.of_rows(
+        [own | columns_of_peak(peak_of_route(trace, own["device"], own["route"])) for own in lanes]
+    )
     tables = {
-        "transfers": _TRANSFERS.frame(_by_size(trace, copies, links)),
-        "memory": _MEMORY.frame(_by_memory(copies)),
+        "transfers": _TRANSFERS.of_rows(_by_size(trace, copies, links)),
+        "memory": _MEMORY.of_rows(_by_memory(copies)),
         "links": links,
     }
     return Result("transfers", SPEC, tables, _synchronous(trace))
 
 
-def _described(copies: pd.DataFrame) -> pd.DataFrame:
-    duration = copies["end_ns"] - copies["start_ns"]
-    is_large = copies["n_bytes"] >= _LARGE_BYTES
-    return pd.DataFrame(
-        {
-            **{name: copies[name] for name in ("start_ns", "end_ns", "device")},
-            "direction": copies["direction"].astype(object),
-            "route": route_of(copies),
-            "memory": _memory_of(copies),
-            "sizes": classify_sizes(copies["n_bytes"].to_numpy()),
-            "size_bytes": copies["n_bytes"].clip(lower=0),
-            "is_unsized": copies["n_bytes"] < 0,
-            "total_ns": duration,
-            "large_bytes": copies["n_bytes"].where(is_large, 0),
-            "large_ns": duration.where(is_large, 0),
-        }
+def _described(copies: Table) -> Table:
+    n_bytes, duration = copies["n_bytes"], lengths_of(copies)
+    is_large = n_bytes >= _LARGE_BYTES
+    return copies.select("start_ns", "end_ns", "device", "direction").assign(
+        route=route_of(copies),
+        memory=_memory_of(copies),
+        sizes=Names.of(classify_sizes(n_bytes)),
+        size_bytes=np.maximum(n_bytes, 0),
+        is_unsized=n_bytes < 0,
+        total_ns=duration,
+        large_bytes=np.where(is_large, n_bytes, 0),
+        large_ns=np.where(is_large, duration, 0),
     )
 
 
-def _memory_of(copies: pd.DataFrame) -> npt.NDArray[np.object_]:
+def _memory_of(copies: Table) -> Names:
     """Return the kind of memory at the host's end, or of the source of a peer copy."""
-    source, target = copies["src_kind"].astype(object), copies["dst_kind"].astype(object)
-    kinds = np.where((copies["direction"] == "d2h").to_numpy(), target, source)
-    return np.asarray(np.where(kinds == "", "not known", kinds), object)
+    source, target = copies["src_kind"], copies["dst_kind"]
+    groups = groups_of(codes_of(copies["direction"] == "d2h"), source.codes, target.codes)
+    kinds = (target.texts[b] if is_back else source.texts[a] for is_back, a, b in groups.keys)
+    return Names.coded((kind or "not known" for kind in kinds), groups.number)
 
 
-def _by_size(trace: Trace, copies: pd.DataFrame, links: pd.DataFrame) -> pd.DataFrame:
+def _distinct(copies: Table, *keys: str) -> tuple[Table, Ints]:
+    """Return the distinct values of columns as they come first, and which of them each row has."""
+    number, first = numbered(*(codes_of(copies[key]) for key in keys))
+    rows = copies.select(*keys).take(first)
+    return Table({key: rows.plain(key) for key in keys}), number.astype(np.int64)
+
+
+def _sums(copies: Table, number: Ints, n: int, *columns: str) -> dict[str, Array]:
+    """Return counts and sums of the rows of each number; a size is known where all of them are."""
+    sums = {name: sums_at(number, copies[name], n) for name in ("size_bytes", "total_ns", *columns)}
+    are_sized = sums_at(number, copies["is_unsized"], n) == 0
+    sums["size_bytes"] = where_known(sums["size_bytes"], are_sized)
+    return sums | {"count": sums_at(number, 1, n)}
+
+
+def _by_size(trace: Trace, copies: Table, links: Table) -> Table:
     """Return the classes, and all sizes of each route and memory as one class more."""
-    both = pd.concat([copies.assign(sizes=ALL_SIZES), copies], ignore_index=True)
-    groups = both.groupby(_KEYS, sort=False)
-    table = groups.agg(
-        count=("size_bytes", "size"),
-        size_bytes=("size_bytes", "sum"),
-        is_unsized=("is_unsized", "any"),
-        total_ns=("total_ns", "sum"),
-    ).reset_index()
-    table["size_bytes"] = known_sizes(table["size_bytes"], table["is_unsized"])
-    starts, ends = both["start_ns"].to_numpy(), both["end_ns"].to_numpy()
-    rows_of = rows_by_value(groups.ngroup())
-    busy = [Intervals.union_of(starts[rows], ends[rows]) for rows in rows_of.values()]
+    every = copies.assign(sizes=Names.repeated(ALL_SIZES, len(copies)))
+    both = Table.stacked([every, copies])
+    table, number = _distinct(both, *_KEYS)
+    table = table.assign(**_sums(both, number, len(table)))
+    starts, ends = bounds(both)
+    busy = [Intervals.union_of(starts[rows], ends[rows]) for rows in rows_by_value(number).values()]
     devices = table["device"].tolist()
     hiding = {device: device_time(trace, device).kernel for device in set(devices)}
     hidden = [
@@ -144,46 +161,46 @@ def _by_size(trace: Trace, copies: pd.DataFrame, links: pd.DataFrame) -> pd.Data
         for device, own in zip(devices, busy, strict=True)
     ]
     busy_ns = np.array([own.total_ns for own in busy], np.int64)
-    table = table.assign(busy_ns=busy_ns, exposed_ns=busy_ns - np.array(hidden, np.int64))
-    return table.merge(links[["device", "route", "peak_bytes_per_s"]], on=["device", "route"])
+    link_of = {lane: n for n, lane in enumerate(zip(links["device"], links["route"], strict=True))}
+    places = [link_of[lane] for lane in zip(devices, table["route"], strict=True)]
+    return table.assign(
+        busy_ns=busy_ns,
+        exposed_ns=busy_ns - np.array(hidden, np.int64),
+        peak_bytes_per_s=links["peak_bytes_per_s"][places],
+    )
 
 
-def _by_memory(copies: pd.DataFrame) -> pd.DataFrame:
-    groups = copies.groupby(["direction", "memory"], sort=False)
-    sums = groups[["size_bytes", "total_ns", "large_bytes", "large_ns"]].sum()
-    sums["size_bytes"] = known_sizes(sums["size_bytes"], groups["is_unsized"].any())
-    return sums.assign(count=groups.size()).reset_index()
+def _by_memory(copies: Table) -> Table:
+    table, number = _distinct(copies, "direction", "memory")
+    return table.assign(**_sums(copies, number, len(table), "large_bytes", "large_ns"))
 
 
 def _synchronous(trace: Trace) -> dict[str, int]:
     """Return how often the host waited for a copy to the device, for lack of an ``Async``."""
-    feeding = np.flatnonzero(trace.copies.to_frame()["direction"] == "h2d")
-    launches = launches_of(trace, "copies").of_rows(feeding)
-    calls = trace.whole.api_calls.to_frame()
-    rows = sorted_distinct(launches.call[launches.is_known])
-    waiting = calls.take(rows)
+    launches = launches_of(trace, "copies").of_rows(trace.copies["direction"] == "h2d")
+    waiting = launches.calls.take(sorted_distinct(launches.call[launches.is_known]))
     names = waiting["name"]
-    waiting = waiting[are_named(names, _COPIES) & ~are_named(names, _ASYNCHRONOUS)]
+    waiting = waiting.take(are_named(names, _COPIES) & ~are_named(names, _ASYNCHRONOUS))
     total_ns = int(lengths_of(waiting).sum())
     return {"synchronous_count": len(waiting), "synchronous_ns": total_ns}
 
 
 def _finish(result: Result) -> Result:
-    table, memory = result.to_frame(), result.to_frame("memory")
+    table, memory = result.table, result.tables["memory"]
     if table.empty:
         nothing = Note("nothing was copied between host and devices or between devices")
         return result.with_notes(nothing)
-    rate = _rate(table)
-    by_group = [table[name] for name in _GROUP]
-    best = rate.where(table["sizes"] != ALL_SIZES).groupby(by_group).transform("max")
-    beyond = table["total_ns"] - (table["size_bytes"] / best * 1e9).round()
+    rate, groups = _rate(table), groups_of(*(codes_of(table[name]) for name in _GROUP))
+    of_classes = np.where(table["sizes"] != ALL_SIZES, rate, np.nan)
+    best = groups.reduced(np.fmax, of_classes)[groups.number]
+    beyond = table["total_ns"] - np.round(table["size_bytes"] / best * 1e9)
     table = table.assign(
         rate_bytes_per_s=rate,
-        overhead_ns=beyond.clip(lower=0),
+        overhead_ns=np.maximum(beyond, 0),
         peak_ratio=rate / table["peak_bytes_per_s"],
-        longest=-table.groupby(_GROUP, sort=False)["total_ns"].transform("max"),
-        place=table["sizes"].map(order_of_size),
-    ).sort_values(["longest", *_GROUP, "place"], ignore_index=True)
+        longest=groups.reduced(np.maximum, table["total_ns"])[groups.number],
+        place=[order_of_size(sizes) for sizes in table["sizes"].tolist()],
+    ).in_order("-longest", *_GROUP, "place")
     large_rate = _rate(memory, "large_bytes", "large_ns")
     memory = memory.assign(rate_bytes_per_s=_rate(memory), large_rate_bytes_per_s=large_rate)
     return (
@@ -192,21 +209,23 @@ def _finish(result: Result) -> Result:
         .with_notes(
             *_on_pageable(memory),
             *_on_waiting(result.scalars, memory),
-            *_on_peaks(result.to_frame("links")),
+            *_on_peaks(result.tables["links"].rows()),
         )
     )
 
 
-def _rate(table: pd.DataFrame, size: str = "size_bytes", time: str = "total_ns") -> pd.Series:
-    return table[size] / table[time].where(table[time] > 0) * 1e9
+def _rate(table: Table, size: str = "size_bytes", time: str = "total_ns") -> Floats:
+    return ratio_of(table[size], table[time]) * 1e9
 
 
-def _on_pageable(memory: pd.DataFrame) -> Iterator[Note]:
+def _on_pageable(memory: Table) -> Iterator[Note]:
     for direction in _TO_HOST_OR_BACK:
-        own = memory[memory["direction"] == direction].set_index("memory")
-        if "pageable" not in own.index or own["size_bytes"].isna().any():
+        own = memory.take(memory["direction"] == direction)
+        kinds = {row["memory"]: row for row in own.rows()}
+        if "pageable" not in kinds or not is_known(own["size_bytes"]).all():
             continue
-        whole, n_bytes = int(own["size_bytes"].sum()), int(own["size_bytes"]["pageable"])
+        pageable, pinned = kinds["pageable"], kinds.get("pinned", {"large_bytes": 0})
+        whole, n_bytes = int(own["size_bytes"].sum()), int(pageable["size_bytes"])
         if n_bytes < max(_NOTABLE_BYTES, _NOTABLE_RATIO * whole):
             continue
         text = (
@@ -217,33 +236,33 @@ def _on_pageable(memory: pd.DataFrame) -> Iterator[Note]:
             "share": n_bytes / whole,
             "direction": direction,
             "size": n_bytes,
-            "rate": own["rate_bytes_per_s"]["pageable"],
+            "rate": pageable["rate_bytes_per_s"],
         }
-        if "pinned" in own.index and own["large_bytes"]["pinned"]:
+        if pinned["large_bytes"]:
             text += "; large copies from pinned memory reach {large:bytes/s}"
-            values["large"] = own["large_rate_bytes_per_s"]["pinned"]
+            values["large"] = pinned["large_rate_bytes_per_s"]
         text += "): such copies go through a staging buffer and block the host"
         yield Note(text, values)
 
 
-def _on_waiting(scalars: Mapping[str, Any], memory: pd.DataFrame) -> Iterator[Note]:
+def _on_waiting(scalars: Mapping[str, Any], memory: Table) -> Iterator[Note]:
     if scalars["synchronous_count"]:
         yield Note.of(
             "{n:count} of {count:count} h2d copies were synchronous (cudaMemcpy): the host spent "
             "{waited:ns} in them",
             n=scalars["synchronous_count"],
-            count=int(memory.loc[memory["direction"] == "h2d", "count"].sum()),
+            count=int(memory["count"][memory["direction"] == "h2d"].sum()),
             waited=scalars["synchronous_ns"],
         )
 
 
-def _on_peaks(links: pd.DataFrame) -> Iterator[Note]:
+def _on_peaks(links: Sequence[Mapping[str, Any]]) -> Iterator[Note]:
     """Yield which peaks the rates are judged by, and for what there is none."""
     by_peak: dict[tuple[float, str, str], list[_Lane]] = {}
     unknown: list[_Lane] = []
-    for link in links.to_dict("records"):
+    for link in links:
         lane = (link["device"], link["route"])
-        if pd.isna(link["peak_bytes_per_s"]):
+        if math.isnan(link["peak_bytes_per_s"]):
             unknown.append(lane)
         else:
             peak = (link["peak_bytes_per_s"], link["link"], link["source"])
@@ -254,8 +273,7 @@ def _on_peaks(links: pd.DataFrame) -> Iterator[Note]:
     if unknown:
         text = "no peak is known for {lanes}: give it by --link pcie=gen4x16 or --gpu"
         yield Note.of(text, lanes=_named(unknown))
-    between = links["route"].str.startswith("p2p") & links["link"].str.contains("links of")
-    if between.any():
+    if any(link["route"].startswith("p2p") and "links of" in link["link"] for link in links):
         yield Note(
             "the peak between GPUs is that of all links of a GPU; without a switch two GPUs are "
             "joined by only some of them (--link nvlink=RATE)"
