@@ -31,7 +31,7 @@ def test_launches_are_counted_by_function_and_process_in_the_order_of_launching(
         .kernel("void ns::add<float>(int)", 8, 9, correlation=9)
         .build()
     )
-    assert function_names(trace.kernels.to_frame()).tolist() == ["add", "add", "mul", "add", "add"]
+    assert function_names(trace.kernels).tolist() == ["add", "add", "mul", "add", "add"]
     assert launch_numbers(trace).tolist() == [1, 0, 0, 0, 2]
 
 
