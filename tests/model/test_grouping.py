@@ -5,7 +5,10 @@ from hypothesis import strategies as st
 
 from traceprof.model.grouping import (
     are_among,
+    at_rows,
     compact,
+    first_alike,
+    grouped_by,
     groups_of,
     numbered,
     places_of,
@@ -13,6 +16,7 @@ from traceprof.model.grouping import (
     rows_by_value,
     rows_by_values,
 )
+from traceprof.model.table import Names, Table
 
 NUMBERS = st.sampled_from((-1, 0, 3, 2**62, -(2**62)))
 
@@ -81,8 +85,48 @@ def test_groups_are_reduced() -> None:
     assert groups_of([]).reduced(np.add, values[:0]).tolist() == []
 
 
+def test_means_and_quantiles_are_those_of_each_group() -> None:
+    groups = groups_of(np.array([7, 3, 7, 7, 3, 7]))
+    values = np.array([1, 10, 4, 2, 30, 100])
+    assert groups.means(values).tolist() == [20, 26.75]
+    assert groups.quantiles(values).tolist() == [20, 3]
+    assert groups.quantiles(values, 0.25).tolist() == [15, 1.75]
+    assert groups_of(np.empty(0, np.int64)).quantiles(values[:0]).tolist() == []
+
+
 def test_the_smallest_type_holds_the_numbers_and_their_negatives() -> None:
     assert compact(np.array([-1, 127])).dtype == np.int8
     assert compact(np.array([128])).dtype == np.int16
     assert compact(np.array([-(2**31) - 1])).dtype == np.int64
     assert compact(np.array([], np.int64)).dtype == np.int8
+
+
+def test_rows_are_grouped_by_columns_of_any_kind_in_their_order() -> None:
+    table = Table(
+        {
+            "name": Names.of(["b", "a", "b", "a"]),
+            "unit": ["s", None, "s", None],
+            "ratio": [0.5, 0.25, 0.5, np.nan],
+            "ns": [1, 2, 3, 4],
+            "value": [np.nan, 5.0, 7.0, np.nan],
+        }
+    )
+    keys, groups = grouped_by(table, "name", "unit", "ratio")
+    assert keys["name"].tolist() == ["a", "a", "b"]
+    assert keys["unit"].tolist() == [None, None, "s"]
+    assert keys["ratio"].tolist()[::2] == [0.25, 0.5]
+    assert groups.sums(table["ns"]).tolist() == [2, 4, 4]
+    np.testing.assert_array_equal(groups.sums(table["value"]), [5.0, np.nan, 7.0])
+    np.testing.assert_array_equal(groups.first_known(table["value"]), [5.0, np.nan, 7.0])
+    assert len(grouped_by(table.head(0), "name")[0]) == 0
+
+
+def test_rows_are_found_in_another_table_by_their_values() -> None:
+    table = Table({"name": ["a", "b", "c"], "rank": [0, 1, 2]})
+    other = Table({"name": Names.of(["c", "b", "b"]), "rank": [2, 1, 1], "ns": [7, 8, 9]})
+    rows = first_alike(table, other, "name", "rank")
+    assert rows.tolist() == [-1, 1, 0]
+    np.testing.assert_array_equal(at_rows(other["ns"], rows), [np.nan, 8.0, 7.0])
+    assert at_rows(other["ns"], rows[1:]).dtype == np.int64
+    assert at_rows(other["name"], rows).tolist() == [None, "b", "c"]
+    assert first_alike(table, other.head(0), "name").tolist() == [-1, -1, -1]

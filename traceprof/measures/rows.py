@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from traceprof.model.grouping import Groups, codes_of, groups_of, rows_by_value
+from traceprof.model.grouping import Groups, codes_of, groups_of, places_of, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
 from traceprof.model.table import Names, Table
 from traceprof.names.ranges import are_matched
@@ -141,6 +141,13 @@ def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:
     found = np.zeros(n, np.int64)
     kept = places >= 0
     np.add.at(found, places[kept], np.broadcast_to(values, places.shape)[kept])
+    return found
+
+
+def looked_up(column: Array, values: Mapping[int, Any], missing: Any) -> Array:
+    """Return what ``values`` says of each row's whole number; ``missing`` where nothing."""
+    place, distinct = places_of(column)
+    found: Array = np.array([*(values.get(own, missing) for own in distinct), missing])[place]
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.table import Column, Names
+from traceprof.model.table import Column, Names, Table, is_known, sortable
 
 _Int64Array = npt.NDArray[np.int64]
 _BoolArray = npt.NDArray[np.bool_]
@@ -71,6 +71,36 @@ class Groups:
         found: npt.NDArray[Any] = reduce.reduceat(values[self.order], self.first)
         return found
 
+    def means(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """Return the mean of the rows of each; NaN counts."""
+        return np.asarray(self.reduced(np.add, values) / self.counts, np.float64)
+
+    def quantiles(self, values: npt.NDArray[Any], share: float = 0.5) -> npt.NDArray[np.float64]:
+        """Return a quantile of the rows of each, between two of them; the median unless told."""
+        ordered = values[np.lexsort((values, self.number))].astype(np.float64)
+        rank = share * (self.counts - 1)
+        below = rank.astype(np.int64)
+        low, high = (ordered[self.first + at] for at in (below, np.ceil(rank).astype(np.int64)))
+        return np.asarray(low + (high - low) * (rank - below), np.float64)
+
+    def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the sum of what is known of each; NaN where nothing is."""
+        if values.dtype.kind in "iub":
+            return self.reduced(np.add, values.astype(np.int64, copy=False))
+        numbers = values.astype(np.float64)  # of None NaN
+        known = ~np.isnan(numbers)
+        sums = self.reduced(np.add, np.where(known, numbers, 0.0))
+        return np.where(self.reduced(np.add, known.astype(np.int64)) > 0, sums, np.nan)
+
+    def first_known(self, values: Any) -> Any:
+        """Return the first value that is known of each; what is not where none is."""
+        if not len(self.first):
+            return values[:0]
+        known = is_known(values)[self.order]
+        place = np.arange(len(known))
+        earliest = np.minimum.reduceat(np.where(known, place, len(known)), self.first)
+        return values[self.order[np.where(earliest < len(known), earliest, self.first)]]
+
 
 def groups_of(*columns: npt.ArrayLike) -> Groups:
     """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
@@ -95,6 +125,43 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
     order = np.argsort(codes, kind="stable")
     counts = np.bincount(codes, minlength=len(keys))
     return Groups(keys, codes, order, np.cumsum(counts) - counts)
+
+
+def grouped_by(table: Table, *names: str) -> tuple[Table, Groups]:
+    """Return the combinations of values in columns of any kind, in their order, and their rows.
+
+    Values that are not known come last, as one.
+    """
+    groups = groups_of(*(_ordered(table[name]) for name in names))
+    return table.select(*names).take(groups.order[groups.first]), groups
+
+
+def _ordered(column: Column) -> npt.NDArray[Any]:
+    """Return whole numbers in whose order the values are."""
+    values = sortable(column)
+    return np.unique(values, return_inverse=True)[1] if values.dtype.kind == "f" else values
+
+
+def first_alike(table: Table, other: Table, *names: str) -> _Int64Array:
+    """Return the first row of ``other`` with the same values as each of ``table``; -1: none."""
+    if not len(table) or not len(other):
+        return np.full(len(table), -1)
+    both = Table.stacked([table.select(*names), other.select(*names)])
+    groups = groups_of(*(codes_of(both[name]) for name in names))
+    number = groups.number[len(table) :]
+    first = np.full(len(groups.keys), -1)
+    first[number[::-1]] = np.arange(len(other))[::-1]
+    found: _Int64Array = first[groups.number[: len(table)]]
+    return found
+
+
+def at_rows(column: Column, rows: _Int64Array) -> Any:
+    """Return the values of ``rows``; at -1 it is not known: whole numbers become others then."""
+    if not len(column) or (rows < 0).any():
+        values = column.plain() if isinstance(column, Names) else column
+        kind = np.float64 if values.dtype.kind in "iuf" else object
+        return np.append(values.astype(kind), np.array([None], kind))[rows]
+    return column[rows]
 
 
 def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:

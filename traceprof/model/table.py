@@ -334,9 +334,7 @@ class Table:
 def objects(values: Iterable[Any]) -> npt.NDArray[np.object_]:
     """Return values as an array of one dimension, whatever they are."""
     given = list(values)
-    found = np.empty(len(given), object)
-    found[:] = given
-    return found
+    return np.fromiter(given, object, len(given))
 
 
 def array_of(values: Sequence[Any]) -> Array:

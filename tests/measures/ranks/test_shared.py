@@ -39,5 +39,5 @@ def test_a_collective_keeps_its_number_in_every_window() -> None:
     whole = run("shared", ranks).table.to_frame()
     third = whole.iloc[2]
     start = ranks.span.start_ns + int(third["at_ns"])
-    (row,) = run("shared", ranks.within(TimeWindow(start, start + 1))).table.to_dict("records")
+    (row,) = run("shared", ranks.within(TimeWindow(start, start + 1))).table.rows()
     assert (row["number"], row["at_ns"]) == (2, third["at_ns"])

@@ -162,7 +162,7 @@ def steps_of_run(ranks: Ranks) -> pd.DataFrame:
         at_ns=steps["host_at_ns"],
     )
     found = find_rank_steps(ranks)
-    waits = found.table
+    waits = found.table.to_frame()
     if len(waits) and (waits["collectives_count"] > 0).any():
         own = waits[["process", "step", "waited_ns"]].assign(
             step=waits["step"] - waits["process"].map(found.shifts).fillna(0).astype(np.int64)

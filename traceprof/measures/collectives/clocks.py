@@ -22,6 +22,7 @@ from traceprof.model.intervals import Int64Array
 from traceprof.model.placement import UNTIED_CLOCKS, retime
 from traceprof.model.ranks import Ranks, change_each
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names, Table, as_table
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
 
@@ -84,13 +85,14 @@ def fit_line(x: _FloatArray, y: _FloatArray) -> Trend:
     return Trend(level, slope)
 
 
-def spread_of_ends_ns(table: pd.DataFrame) -> int:
+def spread_of_ends_ns(table: Table) -> int:
     """Return how far the ends of collectives are apart, the earliest to the latest, added up.
 
     ``table`` is that of `Matches`, or part of it. On one clock that is a few microseconds each;
     beyond that the clocks differ.
     """
-    return int(table.loc[table["op"].isin(ENDS_TOGETHER), "spread_ns"].sum())
+    own = as_table(table)
+    return int(own["spread_ns"][Names.of(own["op"]).isin(ENDS_TOGETHER)].sum())
 
 
 def is_beyond_clocks(late_ns: float, ends_ns: float) -> bool:

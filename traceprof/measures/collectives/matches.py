@@ -89,6 +89,11 @@ class Matches:
         return not self.table.empty
 
     @property
+    def numbers(self) -> Int64Array:
+        """The numbers of the matches, row by row of ``table``; they ascend."""
+        return self.table.index.to_numpy(np.int64)
+
+    @property
     def shared(self) -> CompactTable:
         """The rows that have a match."""
         return self.rows.where(self.rows.array("match") >= 0)

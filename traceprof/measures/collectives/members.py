@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.facts import fact
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -76,9 +76,9 @@ def _members_of(trace: Trace) -> list[Member]:
     return found
 
 
-def member_of_rows(members: tuple[Member, ...], rows: pd.DataFrame | CompactTable) -> Int64Array:
+def member_of_rows(members: tuple[Member, ...], rows: Table | CompactTable) -> Int64Array:
     """Return the place in ``members`` of each row with a process and a device, -1 for none."""
     place = {(member.process, member.device): i for i, member in enumerate(members)}
-    lanes = groups_of(*(rows[name].to_numpy() for name in ("process", "device")))
+    lanes = groups_of(*(np.asarray(rows[name]) for name in ("process", "device")))
     found = [place.get((p, ABSENT), place.get((p, device), -1)) for p, device in lanes.keys]
     return np.asarray(np.array(found, np.int64)[lanes.number])

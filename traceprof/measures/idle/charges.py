@@ -33,6 +33,7 @@ from traceprof.measures.rows import (
     busiest_lanes,
     ints,
     lengths_of,
+    looked_up,
     overlaps,
     sums_at,
     unions_by,
@@ -253,9 +254,7 @@ def _asked_parts(trace: Trace) -> Table:
     parts = parts.take(asked)
     process, thread = ints(gaps, "holder", "thread", rows=parts["gap"])
     lengths = lengths_of(parts)
-    place, processes = places_of(process)
-    main_of = _main_threads(trace)
-    main = np.array([main_of.get(own, ABSENT) for own in processes], np.int64)[place]
+    main = looked_up(process, _main_threads(trace), ABSENT)
     return parts.assign(
         process=process,
         thread=np.where(thread == ABSENT, main, thread),

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.collectives.blame import beyond_others, pieces_of
 from traceprof.measures.collectives.matches import Matches, find_matches
@@ -20,12 +19,13 @@ from traceprof.measures.collectives.waits import matches_in_step
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.host.states import find_host_phases
-from traceprof.measures.rows import are_first
+from traceprof.measures.rows import are_first, ints, rows_by
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import compact, rows_by_values
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
@@ -84,7 +84,7 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
 def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> npt.NDArray[np.int32]:
     """Return the places of the rows whose ranks were in step, by the start of the last rank."""
     in_step = Matches(matches.members, rows, matches_in_step(ranks).table)
-    known = np.flatnonzero(in_step.among(in_step.table.index.to_numpy(np.int64)))
+    known = np.flatnonzero(in_step.among(in_step.numbers))
     own = rows.where(known)
     order = np.lexsort((own.array("member"), in_step.per_row(own, "last_start_ns")))
     return known[order].astype(np.int32)
@@ -96,7 +96,7 @@ def phases_of_arrivals(arrivals: CompactTable) -> list[str]:
 
 
 @of_window
-def excess_of_members(ranks: Ranks) -> pd.DataFrame:
+def excess_of_members(ranks: Ranks) -> Table:
     """Return each phase's time before arrivals beyond the median of the other ranks, added up.
 
     In ns, one row per rank (its place in `find_members`), one column per phase.
@@ -105,7 +105,7 @@ def excess_of_members(ranks: Ranks) -> pd.DataFrame:
     return excess_by(arrivals, arrivals.array("member"), len(find_matches(ranks).members))
 
 
-def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> pd.DataFrame:
+def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> Table:
     """Return the same by the ``place`` of each row of ``arrivals``: from 0 to ``n`` - 1.
 
     Rows at a negative place do not count.
@@ -117,7 +117,7 @@ def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> pd.DataFrame
         for name in sums:
             beyond = np.nan_to_num(beyond_others(some[name], match))
             sums[name] += np.bincount(own[kept], beyond[kept], minlength=n)
-    return pd.DataFrame(sums, index=pd.RangeIndex(n))
+    return Table(sums, n)
 
 
 def _time_in_phases(
@@ -197,10 +197,9 @@ def _union(phases: Mapping[str, Intervals]) -> Intervals:
 
 def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
     """Return, by process, when its devices computed for which phase."""
-    kernels = trace.kernels.to_frame()
+    kernels = trace.kernels
     computing = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
-    columns = ("start_ns", "end_ns", "process")
-    starts, ends, process = (kernels[name].to_numpy(np.int64)[computing] for name in columns)
+    starts, ends, process = ints(kernels, "start_ns", "end_ns", "process", rows=computing)
     phases = phases_of_work(trace, "kernels")[computing]
     found: dict[int, dict[str, Intervals]] = {}
     for (owner, phase), rows in rows_by_values(process, phases).items():
@@ -211,8 +210,9 @@ def _on_devices(trace: Trace) -> dict[int, dict[str, Intervals]]:
 
 def _first_events(trace: Trace) -> dict[int, int]:
     """Return the time of the first event of each process."""
-    # Tables are sorted by start: the first row of a process is its first event.
-    tables = [trace.table(name).to_frame()[["process", "start_ns"]] for name in _OF_PROCESSES]
-    firsts = pd.concat([table.drop_duplicates("process") for table in tables])
-    first = firsts.groupby("process")["start_ns"].min()
-    return {int(str(process)): int(ns) for process, ns in first.items()}
+    found: dict[int, int] = {}
+    for table in map(trace.table, _OF_PROCESSES):
+        for process, rows in rows_by(table, "process").items():
+            first_ns = int(table["start_ns"][rows[0]])  # tables are sorted by start
+            found[process] = min(first_ns, found.get(process, first_ns))
+    return found

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.collectives.blame import Blame, find_blame
 from traceprof.measures.collectives.matches import find_matches
@@ -17,16 +16,18 @@ from traceprof.measures.collectives.waits import (
     computing_of_devices,
     find_waits,
     waiting_of_members,
+    where_in,
 )
 from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import ON_HOST, excess_of_members
 from traceprof.measures.ranks.times import parts_of_members
-from traceprof.measures.rows import grouped, lengths_of
+from traceprof.measures.rows import ints, lengths_of
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import grouped_by, groups_of, numbered, places_of, rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -65,10 +66,8 @@ class _Order:
     """The waits in the order of their release; what each rank goes on from, and how much later."""
 
     def __init__(self, ranks: Ranks, waits: CompactTable) -> None:
-        self.match = waits["match"].to_numpy(np.int64)
-        self.member = waits["member"].to_numpy(np.int64)
-        self.start_ns = waits["start_ns"].to_numpy(np.int64)
-        release_ns = waits["last_start_ns"].to_numpy(np.int64)
+        names = ("match", "member", "start_ns", "last_start_ns")
+        self.match, self.member, self.start_ns, release_ns = ints(waits, *names)
         self.blocks = _blocks(ranks, waits)
         self.kind = _kinds(ranks, waits)
         self.after = np.full(len(waits), ABSENT, np.int64)
@@ -89,8 +88,8 @@ class _Order:
         """
         rows = np.flatnonzero(self.member == member)
         gaps = self.gap_ns[rows]
-        usual = pd.Series(gaps).groupby(_sequences(self.kind[rows])).transform("quantile", _USUAL)
-        longer = np.clip(gaps - usual.to_numpy(np.float64), 0, None)
+        alike = groups_of(_sequences(self.kind[rows]))
+        longer = np.clip(gaps - alike.quantiles(gaps, _USUAL)[alike.number], 0, None)
         due = share * gaps.sum()
         less = longer * min(1.0, due / max(longer.sum(), 1))
         rest = gaps - less
@@ -132,25 +131,23 @@ def _sequences(kinds: Int64Array) -> Int64Array:
     found, n = kinds, int(kinds.max(initial=0)) + 1
     for _ in range(_REMEMBERED):
         before = np.concatenate(([ABSENT], found[:-1]))
-        found = np.asarray(pd.factorize((before + 1) * n + kinds)[0], np.int64)
+        found = places_of((before + 1) * n + kinds)[0].astype(np.int64)
     return found
 
 
 def _kinds(ranks: Ranks, waits: CompactTable) -> Int64Array:
     """Return a number for each row that says with whom its rank meets, and which end it is."""
-    keys = ["match", "member"]
-    rows = find_matches(ranks).rows[[*keys, "op"]]
-    own_op = rows.drop_duplicates(keys).set_index(keys)["op"]
-    met = waits[keys].groupby("match", sort=False)["member"].agg(frozenset)
-    met = met.reindex(waits["match"])
-    op = own_op.reindex(pd.MultiIndex.from_frame(waits[keys])).astype(object)
-    pairs = pd.Series(list(zip(met, op, strict=True)), dtype=object)
-    return np.asarray(pd.factorize(pairs)[0], np.int64)
+    by_match, rows = groups_of(waits.array("match")), find_matches(ranks).rows
+    there = np.split(waits.array("member")[by_match.order], by_match.first[1:])
+    number: dict[frozenset[int], int] = {}
+    met = [number.setdefault(frozenset(own.tolist()), len(number)) for own in there]
+    op = np.append(Names.of(rows["op"]).codes, ABSENT)[where_in(rows, waits)]
+    return numbered(np.array(met)[by_match.number], op)[0].astype(np.int64)
 
 
 def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
     """Return whether the rank of each row goes on only when that is over: no compute runs then."""
-    at_ns = waits["last_start_ns"].to_numpy(np.int64)
+    (at_ns,) = ints(waits, "last_start_ns")
     computing = computing_of_devices(ranks.whole)
     blocks = np.ones(len(waits), np.bool_)
     for device, rows in rows_by_value(waits.array("device")).items():
@@ -194,9 +191,8 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     From the start of the last rank, one at ``places``, to the end; by place in `find_members`.
     """
     matches = find_matches(ranks).collectives
-    last = matches.table["last_member"]
-    chosen = last.index[last.isin(places)]
-    is_chosen = matches.among(chosen.to_numpy(np.int64)) & (matches.rows.array("member") >= 0)
+    chosen = matches.numbers[np.isin(matches.table["last_member"], places)]
+    is_chosen = matches.among(chosen) & (matches.rows.array("member") >= 0)
     rows = matches.rows.where(is_chosen)
     begin, end = matches.per_row(rows, "last_start_ns"), rows.array("end_ns")
     device = rows.array("device")
@@ -258,45 +254,44 @@ def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
     Each name is held against the median of the ranks that have it.
     """
     table = _kernels_of_members(ranks)
-    mine = table[table["member"] == place].set_index("name")
-    others = table[table["member"] != place]
-    usual = others.assign(mean_ns=others["ns"] / others["n"]).groupby("name")
-    mean_ns = usual["mean_ns"].median().reindex(mine.index)
-    ranks_count = others["member"].nunique()
-    has_most = usual.size().reindex(mine.index).fillna(0) * 2 > ranks_count
-    count = usual["n"].median().where(has_most, 0).reindex(mine.index).fillna(0)
-    is_known = mean_ns.notna()
-    expected = (mine["n"] * mean_ns)[is_known]
-    slower = float((mine["ns"][is_known] - expected).sum())
-    more = float(((mine["n"] - count) * mean_ns)[is_known].sum() + mine["ns"][~is_known].sum())
-    factor = float(mine["ns"][is_known].sum() / expected.sum()) if expected.sum() > 0 else 1.0
+    is_mine = table["member"] == place
+    mine, others = table.take(is_mine), table.take(~is_mine)
+    n, ns, name = mine["n"], mine["ns"], mine["name"].codes
+    usual, n_ranks = groups_of(others["name"].codes), len(np.unique(others["member"]))
+    mean_ns, count = (np.full(len(mine["name"].texts), nothing) for nothing in (np.nan, 0.0))
+    known = np.array(usual.keys, np.int64).ravel()
+    mean_ns[known] = usual.quantiles(others["ns"] / others["n"])
+    count[known] = np.where(usual.counts * 2 > n_ranks, usual.quantiles(others["n"]), 0)
+    mean_ns, count = mean_ns[name], count[name]
+    is_known = ~np.isnan(mean_ns)
+    expected = (n * mean_ns)[is_known]
+    slower = float((ns[is_known] - expected).sum())
+    more = float(((n - count) * mean_ns)[is_known].sum() + ns[~is_known].sum())
+    factor = float(ns[is_known].sum() / expected.sum()) if expected.sum() > 0 else 1.0
     return round(slower), round(more), factor
 
 
 @of_window
-def _kernels_of_members(ranks: Ranks) -> pd.DataFrame:
+def _kernels_of_members(ranks: Ranks) -> Table:
     """Return the kernels of each rank by name: member, name, n, ns; communication left out."""
-    members = find_members(ranks)
-    found = ranks.each(_kernels_of_one)
-    lanes = pd.concat([own[["process", "device"]] for own in found], ignore_index=True)
-    place = member_of_rows(members, lanes) if len(lanes) else np.empty(0, np.int64)
-    both = pd.concat(found, ignore_index=True).assign(member=place)
-    return both.groupby(["member", "name"], sort=False)[["n", "ns"]].sum().reset_index()
+    every = Table.stacked(ranks.each(_kernels_of_one))
+    every = every.assign(member=member_of_rows(find_members(ranks), every))
+    found, groups = grouped_by(every, "member", "name")
+    return found.assign(**{own: groups.reduced(np.add, every[own]) for own in ("n", "ns")})
 
 
-def _kernels_of_one(part: Trace) -> pd.DataFrame:
-    kernels = part.kernels.to_frame()
-    kernels = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
-    groups, keys = grouped({name: kernels[name] for name in ("process", "device", "name")})
-    total_ns = groups.reduced(np.add, lengths_of(kernels))
-    return pd.DataFrame({**keys, "n": groups.counts, "ns": total_ns})
+def _kernels_of_one(part: Trace) -> Table:
+    kernels = part.kernels.take(part.kernels["activity"] != Activity.COMMUNICATION.value)
+    found, groups = grouped_by(kernels, "process", "device", "name")
+    return found.assign(n=groups.counts, ns=groups.reduced(np.add, lengths_of(kernels)))
 
 
 def _awaited(ranks: Ranks, place: int) -> str:
     """Return whether it is data that a rank's idle device waits for, by the phase of its host."""
     excess = excess_of_members(ranks)
-    own = excess.loc[place, [name for name in excess.columns if str(name).endswith(ON_HOST)]]
-    is_data = not own.empty and own.max() > 0 and str(own.idxmax()).startswith("data")
+    on_host = [name for name in excess if name.endswith(ON_HOST)]
+    most = max(on_host, key=lambda name: float(excess[name][place]), default="")
+    is_data = most.startswith("data") and excess[most][place] > 0
     return "data" if is_data else "the host"
 
 
@@ -306,11 +301,10 @@ def since_of(ranks: Ranks, blame: Blame, places: tuple[int, ...]) -> int | None:
     Usual is what half of all that they cost comes from: many small delays make it no smaller.
     None where they cost nothing.
     """
-    own = blame.origins[blame.origins["member"].isin(places)]
-    if own.empty:
+    own = np.flatnonzero(np.isin(blame.origins["member"], places))
+    if not len(own):
         return None
-    charged = own["charged_ns"].to_numpy(np.int64)
+    charged, at_ns = ints(blame.origins, "charged_ns", "at_ns", rows=own)
     largest = np.sort(charged)[::-1]
     usual = int(largest[np.searchsorted(np.cumsum(largest), largest.sum() / 2)])
-    at_ns = own["at_ns"].to_numpy(np.int64)[charged >= usual / 2]
-    return int(at_ns.min()) - ranks.whole.span.start_ns
+    return int(at_ns[charged >= usual / 2].min()) - ranks.whole.span.start_ns

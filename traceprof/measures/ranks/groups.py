@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.collectives.blame import Blame, find_blame
 from traceprof.measures.collectives.clocks import is_beyond_clocks, spread_of_ends_ns
@@ -24,10 +23,11 @@ from traceprof.measures.collectives.waits import matches_in_step
 from traceprof.measures.facts import of_window
 from traceprof.measures.ranks.arrivals import find_arrivals, phases_of_arrivals
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, TableSpec
+from traceprof.model.table import Table, as_table
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -193,10 +193,10 @@ class _Meetings:
         here = [known[:, group_of == group].any(axis=1) for group in range(n_groups)]
         spans = np.sum(here, axis=0) > 1
         self.group_of = group_of
-        self.table = matches.table[spans]
+        self.table, self.numbers = as_table(matches.table).take(spans), matches.numbers[spans]
         self.come = come[spans]
         self.takes_part = np.stack(here)[:, spans]
-        self.last_group = group_of[self.table["last_member"].to_numpy(np.int64)]
+        self.last_group = group_of[self.table["last_member"]]
 
 
 def _measure(
@@ -233,8 +233,8 @@ def _measure(
         last_count=len(rows),
         last_ratio=len(rows) / n_part if n_part else 0.0,
         since_ns=_since(ranks, meetings, rows, as_a_whole),
-        ends_ns=spread_of_ends_ns(meetings.table.iloc[rows[as_a_whole > 0]]),
-        waited_ns=int(meetings.table["waited_ns"].to_numpy(np.int64)[rows].sum()),
+        ends_ns=spread_of_ends_ns(meetings.table.take(rows[as_a_whole > 0])),
+        waited_ns=int(meetings.table["waited_ns"][rows].sum()),
     )
 
 
@@ -243,7 +243,7 @@ def _since(ranks: Ranks, meetings: _Meetings, rows: Int64Array, late: _Float64Ar
     if not (late > 0).any():
         return None
     is_late = late >= np.median(late[late > 0]) / 2
-    at = meetings.table["last_start_ns"].to_numpy(np.int64)[rows[is_late]]
+    at = meetings.table["last_start_ns"][rows[is_late]]
     return int(at.min()) - ranks.whole.span.start_ns
 
 
@@ -259,9 +259,10 @@ def _phases(
     arrivals: CompactTable, meetings: _Meetings, wanted: list[int]
 ) -> dict[int, tuple[str, int]]:
     """Return where the ranks of each group take longer than the others where it came last."""
-    last = pd.Series(meetings.last_group, meetings.table.index)
-    came_last = arrivals["match"].map(last).fillna(-1).to_numpy(np.int64)
-    rows_of = rows_by_value(came_last)
+    match = arrivals.array("match")
+    place = np.searchsorted(meetings.numbers, match)
+    place[np.append(meetings.numbers, -1)[place] != match] = -1
+    rows_of = rows_by_value(np.append(meetings.last_group, -1)[place])
     of_rows = meetings.group_of[arrivals.array("member")]
     return {
         group: _phase(arrivals.where(rows_of[group]), of_rows[rows_of[group]] == group)
@@ -273,15 +274,16 @@ def _phases(
 def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, int]:
     """Return where some ranks take longer than the median of the others, by how much each."""
     match = arrivals.array("match")
+    own, others = groups_of(match[is_own]), groups_of(match[~is_own])
+    # Where both take part.
+    _, mine, theirs = np.intersect1d(own.keys, others.keys, return_indices=True)
     sums = {}
     for name in phases_of_arrivals(arrivals):
-        spent = arrivals[name]
-        mine = spent[is_own].groupby(match[is_own]).mean()
-        sums[name] = (mine - spent[~is_own].groupby(match[~is_own]).median()).sum()
-    excess = pd.Series(sums, dtype=np.float64)
-    if excess.empty or excess.max() <= 0:
-        return "", 0
-    return str(excess.idxmax()), int(np.rint(excess.max()))
+        spent = arrivals.array(name)
+        usual = others.quantiles(spent[~is_own])[theirs]
+        sums[name] = float((own.means(spent[is_own])[mine] - usual).sum())
+    most = max(sums, key=lambda name: sums[name], default="")
+    return (most, int(np.rint(sums[most]))) if most and sums[most] > 0 else ("", 0)
 
 
 def describe_lateness(group: GroupLateness) -> Note:
@@ -307,10 +309,10 @@ def describe_lateness(group: GroupLateness) -> Note:
     )
 
 
-def frame_of_late(groups: Iterable[GroupLateness]) -> pd.DataFrame:
+def table_of_late(groups: Iterable[GroupLateness]) -> Table:
     """Return the table `LATE_GROUPS` of some groups."""
     verdicts = {True: "straggler", False: "clocks"}
     rows = [
         {**asdict(own), "group": own.name, "verdict": verdicts[own.is_straggler]} for own in groups
     ]
-    return LATE_GROUPS.frame(rows)
+    return LATE_GROUPS.of_rows(rows)

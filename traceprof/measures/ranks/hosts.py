@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.errors import NotRecordedError
 from traceprof.measures.analyses import Analysis
@@ -24,11 +23,13 @@ from traceprof.measures.ranks.groups import (
     describe_lateness,
     find_late_group,
     find_unclear_group,
-    frame_of_late,
     measure_lateness,
+    table_of_late,
 )
 from traceprof.measures.ranks.steps import find_rank_steps
 from traceprof.measures.ranks.times import times_of_ranks
+from traceprof.measures.rows import Array, are_first
+from traceprof.model.grouping import grouped_by, groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import (
     Column,
@@ -41,6 +42,7 @@ from traceprof.model.results import (
     key,
     total,
 )
+from traceprof.model.table import Names, Table, as_table, is_known
 from traceprof.model.tables import ABSENT
 
 _INSIDE, _ACROSS, _NOT_KNOWN = "inside", "across", "not known"
@@ -63,6 +65,7 @@ _MEANS: Final = (
     "idle_ns",
     "waited_ns",
 )
+_STEP_MEANS: Final = {"step_ns": "duration_ns", "own_ns": "own_ns"}
 _COLUMNS: Final[tuple[Column, ...]] = columns("""
     total ranks [count]: its ranks
     same is_straggler: whether it is late as a whole, and the others wait for it
@@ -122,9 +125,9 @@ def _measure(spec: ResultSpec, grouping: Grouping, above: Grouping | None, ranks
     names = [grouping.of_member(member) for member in matches.members]
     if len(names) < 2:
         tables = {
-            f"{kind}s": pd.DataFrame(),
-            "late_groups": frame_of_late(()),
-            "scopes": _SCOPES.frame(),
+            f"{kind}s": spec.tables[0].of_rows(),
+            "late_groups": table_of_late(()),
+            "scopes": _SCOPES.of_rows(),
         }
         alone = Note("there is only one rank: nothing to put together")
         return Result(f"{kind}s", spec, tables, {"unknown_count": 0}, (alone,))
@@ -143,10 +146,9 @@ def _measure(spec: ResultSpec, grouping: Grouping, above: Grouping | None, ranks
     if unclear is not None:
         notes.append(describe_clocks(f"{kind} {unclear.name}", unclear.cost_ns, unclear.ends_ns))
     notes += [*_notes(kind, names, matches, lateness), *_on_scopes(kind, scopes)]
-    groups = pd.DataFrame(_groups(ranks, kind, shown, lateness, shared))
     tables = {
-        f"{kind}s": spec.tables[0].frame(groups),
-        "late_groups": frame_of_late(own for own in (larger, straggler, unclear) if own),
+        f"{kind}s": spec.tables[0].of_rows(_groups(ranks, kind, shown, lateness, shared)),
+        "late_groups": table_of_late(own for own in (larger, straggler, unclear) if own),
         "scopes": scopes,
     }
     return Result(f"{kind}s", spec, tables, {"unknown_count": names.count("")}, tuple(notes))
@@ -169,12 +171,10 @@ def _groups(
     kind: str,
     names: npt.NDArray[np.object_],
     lateness: tuple[GroupLateness, ...],
-    shared: pd.DataFrame,
+    shared: Table,
 ) -> list[dict[str, Any]]:
     """Return the rows of the groups, those that hold the others up notably first."""
-    numbers = times_of_ranks(ranks)[list(_MEANS)].apply(pd.to_numeric, errors="coerce")
-    means = numbers.groupby(names, sort=False).mean()
-    late = {group.name: group for group in lateness}
+    times, late = times_of_ranks(ranks), {group.name: group for group in lateness}
     steps, counts = _steps(ranks, names), _counts_by_group(shared, names)
     rows: list[dict[str, Any]] = [
         {
@@ -183,7 +183,7 @@ def _groups(
             "is_straggler": name in late and late[name].is_straggler,
             "phase": late[name].phase if name in late else "",
             **{column: getattr(late.get(name), column, None) for column in _LATENESS},
-            **{part: None if np.isnan(ns) else float(ns) for part, ns in means.loc[name].items()},
+            **{part: _mean(times[part][names == name]) for part in _MEANS},
             **steps.get(name, {}),
             **counts[name],
         }
@@ -197,17 +197,27 @@ def _groups(
     return sorted(rows, key=order)
 
 
+def _mean(values: Array) -> float | None:
+    """Return the mean of those that are known."""
+    known = values[is_known(values)]
+    return float(known.mean()) if len(known) else None
+
+
 def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, float]]:
     """Return, by group, the mean step of its ranks, and how far these are apart in it."""
     members = find_matches(ranks).members
     group_of = {member.process: name for member, name in zip(members, names, strict=True)}
     table = find_rank_steps(ranks).table
-    table = table.assign(group=table["process"].map(group_of), step_ns=table["duration_ns"])
-    found = table.groupby("group")[["step_ns", "own_ns"]].mean()
-    per_step = table.groupby(["group", "step"])["step_ns"]
-    found["skew_ns"] = (per_step.max() - per_step.min()).groupby(level="group").mean()
-    columns = found.astype(float).to_dict("index")
-    return {str(group): {str(n): v for n, v in own.items()} for group, own in columns.items()}
+    table = table.take(np.isin(table["process"], list(group_of)))
+    group = Names.of(group_of[process] for process in table["process"].tolist())
+    found, of_group = grouped_by(table.assign(group=group), "group")
+    means = {name: of_group.means(table[own]).tolist() for name, own in _STEP_MEANS.items()}
+    per_step = groups_of(of_group.number, table["step"])
+    most, least = (per_step.reduced(how, table["duration_ns"]) for how in (np.maximum, np.minimum))
+    owner = groups_of(of_group.number[per_step.order[per_step.first]])
+    means["skew_ns"] = owner.means(most - least).tolist()
+    rows = Table(means, len(found)).rows()
+    return dict(zip(found["group"].tolist(), rows, strict=True))
 
 
 def _notes(
@@ -248,45 +258,51 @@ def _some(members: list[Member]) -> str:
     return ", ".join(member.label for member in members[:_MOST_NAMED]) + more
 
 
-def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> pd.DataFrame:
+def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
     """Return each shared collective once for each group that has a part in it; ``names`` of ranks.
 
     Columns: match, group, duration_ns, bus_bytes, scope: inside (all its ranks are of one group),
     across, or not known where it has ranks without a trace and the others are of one group.
     """
-    rows, table = matches.shared, matches.table
-    codes, kinds = pd.factorize(names)
-    match, code = rows.array("match"), codes[rows.array("member")]
-    is_new = ~pd.Series(match * len(kinds) + code).duplicated().to_numpy()
-    own = pd.DataFrame({"match": match[is_new], "group": kinds[code[is_new]]})
-    several = own.groupby("match").size().reindex(table.index, fill_value=0).to_numpy() > 1
-    size = table["group_size"].to_numpy(np.int64)
-    is_whole = (size == ABSENT) | (table["members"].to_numpy(np.int64) >= size)
-    scope = np.where(several, _ACROSS, np.where(is_whole, _INSIDE, _NOT_KNOWN))
-    scoped = table[["duration_ns", "bus_bytes"]].assign(scope=scope)
-    return own.merge(scoped, left_on="match", right_index=True)
+    rows, table, groups = matches.shared, as_table(matches.table), Names.of(names)
+    pairs = groups_of(rows.array("match"), groups.codes[rows.array("member")])
+    own = rows.where(pairs.order[pairs.first])
+    place = matches.places(own)
+    several = np.bincount(place, minlength=len(table)) > 1
+    size = table["group_size"]
+    is_whole = (size == ABSENT) | (table["members"] >= size)
+    scope = np.where(several, 0, np.where(is_whole, 1, 2))
+    return (
+        table.select("duration_ns", "bus_bytes")
+        .take(place)
+        .assign(
+            match=own.array("match"),
+            group=groups[own.array("member")],
+            scope=Names(scope[place], (_ACROSS, _INSIDE, _NOT_KNOWN)),
+        )
+    )
 
 
-def _counts_by_group(
-    shared: pd.DataFrame, names: npt.NDArray[np.object_]
-) -> dict[str, dict[str, int]]:
+def _counts_by_group(shared: Table, names: npt.NDArray[np.object_]) -> dict[str, dict[str, int]]:
     """Return, by group, how many collectives are inside it and across, and their time."""
     nothing = {"inside_count": 0, "inside_ns": 0, "across_count": 0, "across_ns": 0}
     found = {str(name): dict(nothing) for name in names}
-    sums = shared.groupby(["group", "scope"])["duration_ns"].agg(["size", "sum"])
-    for (group, scope), count, time in sums.itertuples():
-        if scope != _NOT_KNOWN:
-            found[group] |= {f"{scope}_count": int(count), f"{scope}_ns": int(time)}
+    table, groups = grouped_by(shared, "group", "scope")
+    sums = table.assign(n=groups.counts, ns=groups.reduced(np.add, shared["duration_ns"]))
+    for row in sums.rows():
+        if (scope := row["scope"]) != _NOT_KNOWN:
+            found[row["group"]] |= {f"{scope}_count": row["n"], f"{scope}_ns": int(row["ns"])}
     return found
 
 
-def _scopes(shared: pd.DataFrame) -> pd.DataFrame:
+def _scopes(shared: Table) -> Table:
     """Return the table `_SCOPES` of collectives as `_with_scopes` returns them."""
-    each = shared.drop_duplicates("match")
-    is_sized = each["bus_bytes"].notna() & (each["duration_ns"] > 0)
+    each = shared.take(are_first(shared["match"]))
+    is_sized = is_known(each["bus_bytes"]) & (each["duration_ns"] > 0)
     rows: list[dict[str, Any]] = []
     for scope in (_INSIDE, _ACROSS, _NOT_KNOWN):
-        own, sized = each[each["scope"] == scope], each[is_sized & (each["scope"] == scope)]
+        is_own = each["scope"] == scope
+        own, sized = each.take(is_own), each.take(is_own & is_sized)
         if own.empty:
             continue
         seconds = int(sized["duration_ns"].sum()) / 1e9
@@ -299,13 +315,13 @@ def _scopes(shared: pd.DataFrame) -> pd.DataFrame:
                 "busbw_bytes_per_s": sized["bus_bytes"].sum() / seconds if seconds else None,
             }
         )
-    return _SCOPES.frame(rows)
+    return _SCOPES.of_rows(rows)
 
 
-def _on_scopes(kind: str, scopes: pd.DataFrame) -> Iterator[Note]:
+def _on_scopes(kind: str, scopes: Table) -> Iterator[Note]:
     """Yield how many collectives there are in each scope, and their bandwidth where known."""
     words = {_INSIDE: f"inside a {kind}", _ACROSS: f"across {kind}s"}
-    for row in scopes.to_dict("records"):
+    for row in scopes.rows():
         if row["scope"] not in words:
             text = "{n:count} have ranks without a trace: where these ran is not known"
             yield Note.of(text, n=row["count"])

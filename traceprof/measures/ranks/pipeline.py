@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
@@ -16,12 +16,14 @@ from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.collectives.operations import find_collectives
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import bounds, rows_by, unions_by
+from traceprof.measures.rows import bounds, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_calls
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import first_alike, grouped_by, groups_of
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names, Table, as_table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import codes_containing
@@ -75,10 +77,10 @@ def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
 
 def _talking(trace: Trace) -> dict[int, int]:
     """Return the processes that send or receive, and when each first used a device."""
-    work, kernels = find_collectives(trace), trace.kernels.to_frame()[["process", "start_ns"]]
-    talking = work.loc[work["op"].isin(("send", "recv")), "process"].unique()
-    begins = kernels.drop_duplicates("process").set_index("process")["start_ns"].to_dict()
-    return {process: int(begins[process]) for process in talking.tolist() if process in begins}
+    work, starts = as_table(find_collectives(trace)), trace.kernels["start_ns"]
+    talking = work["process"][Names.of(work["op"]).isin(("send", "recv"))]
+    rows_of = rows_by(trace.kernels, "process")
+    return {own: int(starts[rows_of[own][0]]) for own in {*talking.tolist()} & rows_of.keys()}
 
 
 def find_chains(links: Mapping[tuple[int, int], int]) -> list[list[int]]:
@@ -143,13 +145,13 @@ def _in_order(
 
 
 def _first_messages(ranks: Ranks) -> dict[tuple[int, int], int]:
-    messages = find_messages(ranks)
-    known = (messages["source"] >= 0) & (messages["target"] >= 0)
-    known &= messages["carrier"].isin(POINT_TO_POINT)
-    messages = messages[known & (messages["source"] != messages["target"])]
-    first = messages.groupby(["source", "target"], as_index=False)["start_ns"].min()
-    columns = (first[name].tolist() for name in ("source", "target", "start_ns"))
-    return {(source, target): ns for source, target, ns in zip(*columns, strict=True)}
+    messages = as_table(find_messages(ranks))
+    source, target = messages["source"], messages["target"]
+    known = (source >= 0) & (target >= 0) & (source != target)
+    known &= Names.of(messages["carrier"]).isin(POINT_TO_POINT)
+    pairs = groups_of(source[known], target[known])
+    first_ns = pairs.reduced(np.minimum, messages["start_ns"][known]).tolist()
+    return {(one, other): ns for (one, other), ns in zip(pairs.keys, first_ns, strict=True)}
 
 
 def _numbered(members: list[Member], known_from: str, pipeline: int) -> tuple[Stage, ...]:
@@ -160,16 +162,13 @@ def _numbered(members: list[Member], known_from: str, pipeline: int) -> tuple[St
 
 def _named_stages(trace: Trace) -> dict[int, int]:
     """Return the number of the one stage that the ranges of each process name."""
-    ranges = trace.ranges.to_frame()
-    names = ranges["name"].cat.categories
-    likely = codes_containing(names, ["stage"]).tolist()
-    found = {i: match for i in likely if (match := _STAGE.search(str(names[i])))}
-    codes = ranges["name"].cat.codes.to_numpy()
-    rows = np.flatnonzero(np.isin(codes, list(found)))
-    hits = pd.DataFrame({"process": ranges["process"].to_numpy()[rows], "code": codes[rows]})
+    names = trace.ranges["name"]
+    likely = codes_containing(names.texts, ["stage"]).tolist()
+    found = {i: match for i in likely if (match := _STAGE.search(names.texts[i]))}
+    rows = np.flatnonzero(np.isin(names.codes, list(found)))
     by_process: dict[int, set[int]] = {}
-    for process, code in hits.drop_duplicates().itertuples(index=False):
-        by_process.setdefault(int(process), set()).add(int(found[code]["number"]))
+    for process, code in groups_of(trace.ranges["process"][rows], names.codes[rows]).keys:
+        by_process.setdefault(process, set()).add(int(found[code]["number"]))
     return {process: min(own) for process, own in by_process.items() if len(own) == 1}
 
 
@@ -203,13 +202,12 @@ def measure_pipeline(ranks: Ranks) -> Result:
     stages = find_stages(ranks)
     if not stages:
         note = Note("no stages can be told: neither by ranges nor by sends and receives")
-        return Result("pipeline", SPEC, {"stages": _STAGES.frame()}, notes=(note,))
+        return Result("pipeline", SPEC, {"stages": _STAGES.of_rows()}, notes=(note,))
     members = tuple(stage.member for stage in stages)
     by_step = any(len(find_steps(part)) for part in ranks)
     numbers = [stage.pipeline for stage in stages]
-    every = pd.concat(ranks.each(_spans, members, np.array(numbers), by_step=by_step))
-    every = every.groupby(["pipeline", "step"], as_index=False).agg(**_SPAN)
-    spans = [every[every["pipeline"] == number] for number in range(max(numbers) + 1)]
+    every = _hulls(Table.stacked(ranks.each(_spans, members, np.array(numbers), by_step=by_step)))
+    spans = [every.take(every["pipeline"] == number) for number in range(max(numbers) + 1)]
     of_stages = [spans[number] for number in numbers]
     told = ranks.each(_busy, members, of_stages, by_step=by_step)
     busy_ns = {place: own for one in told for place, own in one.items()}
@@ -233,10 +231,10 @@ def measure_pipeline(ranks: Ranks) -> Result:
         known_from=scalars["known_from"],
         bubble=scalars["bubble_ratio"],
     )
-    return Result("pipeline", SPEC, {"stages": _STAGES.frame(rows)}, scalars, (note,))
+    return Result("pipeline", SPEC, {"stages": _STAGES.of_rows(rows)}, scalars, (note,))
 
 
-def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> pd.DataFrame:
+def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:
     """Return what keeps the stages of one file busy in the window.
 
     Columns: start_ns, end_ns, computes, stage (place in ``members``), step (its number; without
@@ -247,31 +245,29 @@ def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> p
         steps, rows = find_steps(trace.whole).table, rows_of_steps(trace)
         numbers = np.full(len(steps) + 1, _OUTSIDE, np.int64)
         numbers[rows] = steps["step"][rows]
-        step = numbers[work["step"].to_numpy(np.int64)]
+        step = numbers[work["step"]]
     else:
-        overlaps = trace.span.overlaps(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
-        step = np.where(overlaps, _WHOLE_WINDOW, _OUTSIDE)
+        step = np.where(trace.span.overlaps(*bounds(work)), _WHOLE_WINDOW, _OUTSIDE)
     rows = np.flatnonzero((stage >= 0) & (step != _OUTSIDE))
-    kept = work[["start_ns", "end_ns", "computes"]].take(rows)
+    kept = work.select("start_ns", "end_ns", "computes").take(rows)
     return kept.assign(stage=stage[rows], step=step[rows])
 
 
 @fact
-def _work(trace: Trace) -> pd.DataFrame:
+def _work(trace: Trace) -> Table:
     """Return compute kernels and collectives: start_ns, end_ns, process, device, computes, step.
 
     ``step`` is the row of the steps of the whole recording that it was called in, -1 for none.
     """
-    kernels = trace.kernels.to_frame()
+    kernels, columns = trace.kernels, ("start_ns", "end_ns", "process", "device")
     rows = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
-    columns = ["start_ns", "end_ns", "process", "device"]
     called = launches_of(trace, "kernels").start_ns[rows]
-    computing = kernels[columns].take(rows).assign(call_ns=called, computes=True)
-    work = find_collectives(trace)
-    collective = work[~work["op"].isin(POINT_TO_POINT) & (work["device"] != ABSENT)]
-    collective = collective[[*columns, "call_ns"]].assign(computes=False)
-    both = pd.concat([computing, collective], ignore_index=True)
-    return both.assign(step=steps_of_calls(find_steps(trace), both)).drop(columns="call_ns")
+    computing = kernels.select(*columns).take(rows).assign(call_ns=called, computes=True)
+    work = as_table(find_collectives(trace))
+    is_collective = ~Names.of(work["op"]).isin(POINT_TO_POINT) & (work["device"] != ABSENT)
+    collective = work.select(*columns, "call_ns").take(is_collective).assign(computes=False)
+    both = Table.stacked([computing, collective])
+    return both.assign(step=steps_of_calls(find_steps(trace), both)).without("call_ns")
 
 
 @fact
@@ -282,20 +278,24 @@ def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> Int64Array:
 
 def _spans(
     trace: Trace, members: tuple[Member, ...], pipelines: Int64Array, *, by_step: bool
-) -> pd.DataFrame:
+) -> Table:
     """Return, of each pipeline by step, the first start and last end of compute in one file."""
     work = _of_stages(trace, members, by_step=by_step)
-    computing = work[work["computes"]]
-    placed = computing.assign(pipeline=pipelines[computing["stage"].to_numpy(np.int64)])
-    found: pd.DataFrame = placed.groupby(["pipeline", "step"], as_index=False).agg(**_SPAN)
-    return found
+    computing = work.take(work["computes"])
+    return _hulls(computing.assign(pipeline=pipelines[computing["stage"]]))
 
 
-_SPAN: Final[dict[str, Any]] = {"start_ns": ("start_ns", "min"), "end_ns": ("end_ns", "max")}
+def _hulls(work: Table) -> Table:
+    """Return, of each pipeline by step, the first start and last end of ``work``."""
+    found, groups = grouped_by(work, "pipeline", "step")
+    starts, ends = bounds(work)
+    return found.assign(
+        start_ns=groups.reduced(np.minimum, starts), end_ns=groups.reduced(np.maximum, ends)
+    )
 
 
 def _busy(
-    trace: Trace, members: tuple[Member, ...], spans: Sequence[pd.DataFrame], *, by_step: bool
+    trace: Trace, members: tuple[Member, ...], spans: Sequence[Table], *, by_step: bool
 ) -> dict[int, int]:
     """Return how long each stage of one file is busy in its ``spans``."""
     work = _of_stages(trace, members, by_step=by_step)
@@ -306,9 +306,9 @@ def _busy(
 
 
 def _measure(
-    stage: Stage, busy_ns: int, spans: pd.DataFrame, sends: Mapping[int, tuple[float, int]]
+    stage: Stage, busy_ns: int, spans: Table, sends: Mapping[int, tuple[float, int]]
 ) -> dict[str, Any]:
-    span_ns = int((spans["end_ns"] - spans["start_ns"]).sum())
+    span_ns = int(lengths_of(spans).sum())
     micro_batches, others = None, stage.n_stages - 1
     if stage.member.process in sends:
         per_step, known = sends[stage.member.process]
@@ -331,30 +331,26 @@ def _measure(
 def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
     """Return, by process, how many tensors a step sends on, and to how many known neighbours."""
     steps, sends = find_steps(trace), _sends(trace)
-    inside = sends[steps_of_calls(steps, sends) >= 0]
-    if inside.empty:
-        return {}
-    known = inside[inside["peer"] >= 0].drop_duplicates(["process", "group", "peer"])
-    neighbours = known["process"].value_counts().to_dict()
+    inside = sends.take(steps_of_calls(steps, sends) >= 0)
+    known = inside.take(inside["peer"] >= 0)
+    distinct = groups_of(known["process"], known["group"].codes, known["peer"])
+    neighbours = Counter(process for process, *_ in distinct.keys)
     n_steps = {process: len(rows) for process, rows in rows_by(steps.table, "process").items()}
     return {
-        int(str(process)): (count / n_steps[int(str(process))], neighbours.get(process, 0))
-        for process, count in inside["process"].value_counts().items()
+        process: (len(rows) / n_steps[process], neighbours[process])
+        for process, rows in rows_by(inside, "process").items()
     }
 
 
 @fact
-def _sends(trace: Trace) -> pd.DataFrame:
+def _sends(trace: Trace) -> Table:
     """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
-    calls, work = trace.collectives.to_frame(), find_collectives(trace)
-    columns = ["process", "correlation"]
-    other = work.loc[~work["op"].isin(POINT_TO_POINT) & (work["correlation"] != ABSENT), columns]
-    others = pd.MultiIndex.from_frame(other.astype(np.int64))
-    rows = np.flatnonzero(calls["op"] == "send")
-    sends = calls[[*columns, "group", "peer", "start_ns"]].take(rows)
-    kept = ~pd.MultiIndex.from_frame(sends[columns].astype(np.int64)).isin(others)
-    sends = sends[kept].reset_index(drop=True)
-    return sends.assign(call_ns=sends["start_ns"], group=sends["group"].astype(object))
+    calls, work = trace.collectives, as_table(find_collectives(trace))
+    other = ~Names.of(work["op"]).isin(POINT_TO_POINT) & (work["correlation"] != ABSENT)
+    sends = calls.select("process", "correlation", "group", "peer", "start_ns")
+    sends = sends.take(calls["op"] == "send")
+    sends = sends.take(first_alike(sends, work.take(other), "process", "correlation") < 0)
+    return sends.assign(call_ns=sends["start_ns"])
 
 
 PIPELINE: Final = Analysis(

@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.errors import NotRecordedError
 from traceprof.measures.analyses import Analysis
@@ -18,19 +17,19 @@ from traceprof.measures.collectives.members import Member, find_members
 from traceprof.measures.collectives.waits import find_waits, value_in, waiting_of_members, where_in
 from traceprof.measures.facts import fact, of_window, without_keeping
 from traceprof.measures.ranks.arrivals import USED_TABLES, excess_by, find_arrivals
-from traceprof.measures.rows import sums_at
+from traceprof.measures.rows import ints, looked_up, rows_by, sums_at
 from traceprof.measures.steps.find import steps_of_calls, steps_of_ranks
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import rows_by_value
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import Steps
 
 _NOTABLE_RATIO: Final = 0.01
 _CONSISTENT_RATIO: Final = 0.9
-_OF_CALLS: Final = ["process", "call_ns", "start_ns"]
 _MOST_NAMED: Final = 4
 _NO_ROWS: Final = np.empty(0, np.int64)
 
@@ -51,7 +50,7 @@ class RankSteps:
     ``shifts`` is what was added to the numbers of a process.
     """
 
-    table: pd.DataFrame
+    table: Table
     shifts: Mapping[int, int]
 
 
@@ -62,12 +61,13 @@ def find_rank_steps(ranks: Ranks) -> RankSteps:
     table, span = whole.table, ranks.span
     if ranks.uncut is not None:
         inside = (table["start_ns"] >= span.start_ns) & (table["end_ns"] <= span.end_ns)
-        table = table[inside].reset_index(drop=True)
-    by_step = table.groupby("step")
-    usual = by_step["own_ns"].transform("median")
+        table = table.take(inside)
+    by_step = groups_of(table["step"])
+    usual = by_step.quantiles(table["own_ns"])[by_step.number]
+    shortest = by_step.reduced(np.minimum, table["duration_ns"])[by_step.number]
     compared = table.assign(
-        slower_ratio=table["own_ns"] / usual.where(usual > 0) - 1,
-        skew_ns=table["duration_ns"] - by_step["duration_ns"].transform("min"),
+        slower_ratio=table["own_ns"] / np.where(usual > 0, usual, np.nan) - 1,
+        skew_ns=table["duration_ns"] - shortest,
     )
     return RankSteps(compared, whole.shifts)
 
@@ -76,13 +76,13 @@ def find_rank_steps(ranks: Ranks) -> RankSteps:
 def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
     matches = find_matches(ranks)
     steps, shifts = _lined_up(steps_of_ranks(ranks), matches)
-    table = steps.table.to_frame()
+    table = steps.table
     rows = matches.shared
-    place = steps_of_calls(steps, rows[_OF_CALLS])
+    place = steps_of_calls(steps, rows)
     members = {member.process: member for member in matches.members}
     known = [members.get(process) for process in table["process"].tolist()]
     starts, ends = table["device_start_ns"], table["device_end_ns"]
-    result = pd.DataFrame(
+    result = Table(
         {
             "rank": [m and m.known_rank for m in known],
             "step": table["step"],
@@ -97,7 +97,7 @@ def _rank_steps_of_whole(ranks: Ranks) -> RankSteps:
             "end_ns": ends,
         }
     )
-    return RankSteps(result.sort_values(["step", "rank", "process"], ignore_index=True), shifts)
+    return RankSteps(result.in_order("step", "rank", "process"), shifts)
 
 
 def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
@@ -106,17 +106,18 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     Where nobody numbers the steps they are counted from the first that a rank recorded: the
     collectives that ranks share tell how many steps later one of them began.
     """
-    table = steps.table.to_frame()
+    table = steps.table
     if table.empty:
         return steps, {}
     rows = matches.shared
-    place = steps_of_calls(steps, rows[_OF_CALLS])
+    place = steps_of_calls(steps, rows)
     known = np.flatnonzero(place >= 0)
-    step = table["step"].to_numpy(np.int64)[place[known]]
+    step = table["step"][place[known]]
     match = rows.array("match")[known]
     called = rows_by_value(rows.array("process")[known])
     del rows, place, known
-    reference = table["process"].value_counts(sort=True).index[0]
+    processes = groups_of(table["process"])
+    (reference,) = processes.keys[int(processes.counts.argmax())]
     numbered, first = np.unique(match[called.get(reference, _NO_ROWS)], return_index=True)
     there = step[called.get(reference, _NO_ROWS)][first]
     shifts = {}
@@ -129,10 +130,10 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
         most = int(ahead[counts.argmax()])
         if most and counts.max() >= _CONSISTENT_RATIO * counts.sum():
             shifts[process] = most
-    numbers = table["step"] + table["process"].map(shifts).fillna(0).astype(np.int64)
+    numbers = table["step"] + looked_up(table["process"], shifts, 0)
     if shifts:
         numbers -= min(0, int(numbers.min()))
-    return replace(steps, table=steps.table.assign(step=np.asarray(numbers))), shifts
+    return replace(steps, table=table.assign(step=numbers)), shifts
 
 
 def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
@@ -140,12 +141,11 @@ def _waited_in(ranks: Ranks, matches: Matches, steps: Steps) -> Int64Array:
     waiting: dict[int, Intervals] = {}
     for member, time in zip(matches.members, waiting_of_members(ranks), strict=True):
         waiting[member.process] = waiting.get(member.process, Intervals.empty()) | time
-    table = steps.table.to_frame()
-    borders = ("device_start_ns", "device_end_ns")
-    starts, ends = (table[name].to_numpy(np.int64) for name in borders)
+    table = steps.table
+    starts, ends = ints(table, "device_start_ns", "device_end_ns")
     waited = np.zeros(len(table), np.int64)
-    for process, rows in table.groupby("process").indices.items():
-        time = waiting.get(int(str(process)), Intervals.empty())
+    for process, rows in rows_by(table, "process").items():
+        time = waiting.get(process, Intervals.empty())
         waited[rows] = time.covered_ns(starts[rows], ends[rows])
     return waited
 
@@ -178,10 +178,11 @@ def _phases(
     known = np.unique(placed[placed >= 0])
     if not len(known):
         return found
-    sums = excess_by(arrivals, placed, len(steps)).loc[known]
-    least = _NOTABLE_RATIO * steps.durations_ns[sums.index.to_numpy()]
-    names = sums.columns.to_numpy(object)[sums.to_numpy().argmax(axis=1)]
-    found[sums.index.to_numpy()] = np.where(sums.max(axis=1) >= least, names, "")
+    sums = excess_by(arrivals, placed, len(steps)).take(known)
+    each = np.stack([sums[name] for name in sums], axis=1)
+    least = _NOTABLE_RATIO * steps.durations_ns[known]
+    names = np.array(sums.names, object)[each.argmax(axis=1)]
+    found[known] = np.where(each.max(axis=1) >= least, names, "")
     return found
 
 
@@ -225,7 +226,7 @@ def measure_rank_steps(ranks: Ranks) -> Result:
             "call traceprof.step(), or choose a larger window"
         )
     members = {member.process: member for member in find_members(ranks)}
-    n_ranks, sizes = table["process"].nunique(), table.groupby("step").size()
+    n_ranks, sizes = len(np.unique(table["process"])), groups_of(table["step"]).counts
     scalars = {"steps_count": len(sizes), "partial_count": int((sizes < n_ranks).sum())}
     shifts = [
         {"process": process, "rank": members[process].rank, "added": added}
@@ -239,7 +240,7 @@ def measure_rank_steps(ranks: Ranks) -> Result:
         text = "{fewer:count} of {n:count} steps are not known of every one of {ranks:count} ranks"
         fewer = scalars["partial_count"]
         notes.append(Note.of(text, fewer=fewer, n=len(sizes), ranks=n_ranks))
-    tables = {"rank_steps": _RANK_STEPS.frame(table), "shifts": _SHIFTS.frame(shifts)}
+    tables = {"rank_steps": _RANK_STEPS.of_rows(table), "shifts": _SHIFTS.of_rows(shifts)}
     return Result("rank-steps", SPEC, tables, scalars, tuple(notes))
 
 

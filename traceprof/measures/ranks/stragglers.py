@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import Blame, find_blame
@@ -26,12 +25,13 @@ from traceprof.measures.ranks.groups import (
     GroupLateness,
     describe_lateness,
     find_late_whole,
-    frame_of_late,
+    table_of_late,
 )
 from traceprof.measures.ranks.pipeline import find_stages
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
+from traceprof.model.table import Names, Table, as_table
 
 
 @of_window
@@ -142,21 +142,21 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     groups = (find_late_whole(ranks), find_late_stage(ranks))
     excused = {place for group in groups if group for place in group.late_members}
     matches = matches_in_step(ranks)
-    table = matches.table
-    together = table["spread_ns"].where(table["op"].isin(ENDS_TOGETHER), 0)
+    table = as_table(matches.table)
+    together = np.where(Names.of(table["op"]).isin(ENDS_TOGETHER), table["spread_ns"], 0)
     excess = excess_of_members(ranks)
-    phases, sums = excess.columns.to_numpy(object), excess.to_numpy(np.float64)
     arrivals = find_arrivals(ranks)
     rows_of = rows_by_value(arrivals.array("member"))
     nothing = np.empty(0, np.intp)
     found = []
     for place in range(len(matches.members)):
-        most = int(sums[place].argmax()) if len(phases) else 0
-        phase = (str(phases[most]), int(np.rint(sums[place, most]))) if len(phases) else ("", 0)
-        own = arrivals.where(rows_of.get(place, nothing))[["match", "late_ns"]]
-        own = own.assign(
-            is_last=own["match"].map(table["last_member"]) == place,
-            spread_ns=own["match"].map(together),
+        most = max(excess, key=lambda name: float(excess[name][place]), default="")
+        phase = (most, int(np.rint(excess[most][place]))) if most else ("", 0)
+        rows = arrivals.where(rows_of.get(place, nothing))
+        at = matches.places(rows)
+        is_last = table["last_member"][at] == place
+        own = Table(
+            {"late_ns": rows.array("late_ns"), "is_last": is_last, "spread_ns": together[at]}
         )
         rank = _of_rank(ranks, blame, place, own, phase)
         found.append(rank if place in excused else _judged(ranks, rank, blame))
@@ -164,11 +164,11 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
 
 
 def _of_rank(
-    ranks: Ranks, blame: Blame, place: int, own: pd.DataFrame, most: tuple[str, int]
+    ranks: Ranks, blame: Blame, place: int, own: Table, most: tuple[str, int]
 ) -> RankLateness:
     """Return the lateness of the rank with the arrivals ``own``, not judged yet."""
     member = find_members(ranks)[place]
-    last = own[own["is_last"]]
+    last = own.take(own["is_last"])
     phase, excess_ns = most
     is_most = blame.charged_ns[place] >= LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
     cost_ns = cost_of(ranks, (place,)) if is_most else int(blame.cost_ns[place])
@@ -186,7 +186,7 @@ def _of_rank(
         cost_ns=cost_ns,
         cost_ratio=cost_ns / (ranks.span.duration_ns or 1),
         charged_ns=int(blame.charged_ns[place]),
-        median_late_ns=float(own["late_ns"].median()) if len(own) else 0.0,
+        median_late_ns=float(np.nanmedian(own["late_ns"])) if len(own) else 0.0,
         phase=phase if excess_ns > 0 else "",
         excess_ns=max(excess_ns, 0),
         since_ns=since_of(ranks, blame, (place,)) if cost_ns else None,
@@ -261,7 +261,7 @@ def measure_stragglers(ranks: Ranks) -> Result:
         why = f"who waits for whom is withheld: {blame.why_not}"
     skew = _on_skew(blame)
     if why or not lateness:
-        nothing = {"ranks": _RANKS.frame(), "late_groups": LATE_GROUPS.frame()}
+        nothing = {"ranks": _RANKS.of_rows(), "late_groups": LATE_GROUPS.of_rows()}
         why = why or "the ranks share nothing after they first were in step"
         return Result("stragglers", SPEC, nothing, scalars, (Note(why), *skew))
     mean_ns = blame.whole_ns / len(matches.members)
@@ -283,8 +283,8 @@ def measure_stragglers(ranks: Ranks) -> Result:
         if rank.is_unclear
     ]
     tables = {
-        "ranks": _RANKS.frame([asdict(rank) for rank in lateness]),
-        "late_groups": frame_of_late(own for own in (late_whole, late_stage) if own),
+        "ranks": _RANKS.of_rows([asdict(rank) for rank in lateness]),
+        "late_groups": table_of_late(own for own in (late_whole, late_stage) if own),
     }
     notes = (*on_groups, *_notes(lateness, scalars, is_explained=bool(on_groups)), *skew)
     return Result("stragglers", SPEC, tables, scalars, notes)

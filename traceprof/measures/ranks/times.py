@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
@@ -20,13 +19,16 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import sums_at
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.activity import PARTS
+from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
 _NOTABLE_RATIO: Final = 0.5
 _NOTABLE_BYTES: Final = 1 << 20
+_SHOWN: Final = 3
 _PARTS_NS: Final = tuple(f"{part}_ns" for part in PARTS)
 
 
@@ -79,18 +81,19 @@ def _apart(trace: Trace) -> Trace:
 
     Their numbers are places among the pairs of process and device.
     """
-    places = pd.MultiIndex.from_tuples(_pairs(trace))
+    place: dict[tuple[int, ...], int] = {pair: i for i, pair in enumerate(_pairs(trace))}
     tables = {}
     for name in DEVICE_TABLES:
-        frame = trace.table(name).to_frame()
-        users = pd.MultiIndex.from_frame(frame[["process", "device"]])
-        tables[name] = frame.assign(device=places.get_indexer(users).astype(np.int64))
+        table = trace.table(name)
+        users = groups_of(table["process"], table["device"])
+        own = np.array([place.get(pair, ABSENT) for pair in users.keys], np.int64)
+        tables[name] = table.assign(device=own[users.number])
     apart = make_trace(trace.info, tables, trace.recorded, trace.span)
     return replace(apart, recordings=trace.recordings)
 
 
 @of_window
-def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
+def times_of_ranks(ranks: Ranks) -> Table:
     """Return one row per rank, in the order of `find_members`.
 
     Columns: rank, device, step_ns (the mean), compute_ns, exposed_communication_ns,
@@ -101,8 +104,9 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
     `why_withheld`).
     """
     steps = steps_of_ranks(ranks)
-    lengths = pd.Series(steps.durations_ns).groupby(steps.table["process"])
-    step_ns = lengths.mean().to_dict()
+    by_process = groups_of(steps.table["process"])
+    means = by_process.means(steps.durations_ns).tolist()
+    step_ns = {process: ns for (process,), ns in zip(by_process.keys, means, strict=True)}
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
     whose, in_step = waits.array("member"), waits.array("is_in_step")
     # Who came last is known only of those before which the ranks were in step.
@@ -128,7 +132,7 @@ def times_of_ranks(ranks: Ranks) -> pd.DataFrame:
                 "process": member.process,
             }
         )
-    return pd.DataFrame(rows)
+    return Table.of_rows(rows)
 
 
 def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
@@ -140,13 +144,14 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     """
     work = collectives_of_ranks(ranks)
     if len(work):
-        rows = work[["process", "device"]].drop_duplicates()
-        n_ranks = len(set(member_of_rows(find_members(ranks), rows).tolist()) - {-1})
-        ops = ", ".join(work["op"].value_counts().index[:3])
-        backends = ", ".join(sorted({str(name) for name in work["backend"].unique()} - {""}))
+        n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
+        ops, by_op = Names.of(work["op"]), groups_of(Names.of(work["op"]).codes)
+        most = np.lexsort((by_op.order[by_op.first], -by_op.counts))[:_SHOWN]
+        named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most)
+        backends = ", ".join(sorted({*Names.of(work["backend"]).distinct()} - {""}))
         text = "exchange by collectives ({backends}): {ops} of {n:count} ranks"
-        return (Note.of(text, backends=backends or "kernels", ops=ops, n=n_ranks),)
-    if sum(part.copies.to_frame()["device"].nunique() for part in ranks) < 2:
+        return (Note.of(text, backends=backends or "kernels", ops=named, n=n_ranks),)
+    if sum(len(np.unique(part.copies["device"])) for part in ranks) < 2:
         return ()
     peer, down, up = (_bytes(ranks, direction) for direction in ("p2p", "h2d", "d2h"))
     if peer >= max(_NOTABLE_BYTES, _NOTABLE_RATIO * min(down, up)):
@@ -162,11 +167,9 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
 
 
 def _bytes(ranks: Ranks, direction: str) -> int:
-    sizes = (
-        p.copies.to_frame().loc[p.copies.to_frame()["direction"] == direction, "n_bytes"]
-        for p in ranks
-    )
-    return sum(int(own.clip(lower=0).sum()) for own in sizes)
+    every = (part.copies for part in ranks)
+    sizes = (own["n_bytes"][own["direction"] == direction] for own in every)
+    return sum(int(own.clip(0).sum()) for own in sizes)
 
 
 SPEC: Final = ResultSpec.of("""
@@ -196,7 +199,7 @@ _RANKS: Final = SPEC.tables[0]
 def measure_ranks(ranks: Ranks) -> Result:
     """Return where the time of each rank went in the window."""
     matches = find_matches(ranks)
-    table = _RANKS.frame(times_of_ranks(ranks))
+    table = _RANKS.of_rows(times_of_ranks(ranks))
     scalars = {
         "shared_count": len(matches.table),
         "partial_count": int((matches.table["members"] < len(matches.members)).sum()),
