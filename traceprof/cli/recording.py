@@ -73,7 +73,7 @@ def record(
     ] = None,
     cupti_arg: Annotated[
         list[str] | None,
-        option("--cupti-arg", "calls=runtime|all|none, syncs or memory=MB (of buffers).", "ARG"),
+        option("--cupti-arg", "calls=runtime|all|none, syncs, graphs=whole or memory=MB.", "ARG"),
     ] = None,
     keep_report: Annotated[
         bool, option("--keep-report", "Keep nsys's own report (it holds environments).")

@@ -238,6 +238,10 @@ def _parse_rule(table: object) -> KernelRule:
     return KernelRule(activity, pattern)
 
 
+TRACED_GRAPH: Final = re.compile(r"CUDA graph \d+")
+"""What readers call a CUDA graph that was traced whole."""
+
+
 def classify(names: Names, rules: Sequence[KernelRule] = ()) -> Names:
     """Return the activity of each kernel, ``rules`` first; one look per distinct name."""
     found = (class_of(name, rules).value for name in names.texts.tolist())
@@ -248,6 +252,8 @@ def class_of(name: str, rules: Iterable[KernelRule] = ()) -> Activity:
     """Return what a kernel of this name does."""
     if (found := _first(rules, name)) is not None:
         return found
+    if TRACED_GRAPH.fullmatch(name):
+        return Activity.CUDA_GRAPH
     parsed = parse_name(name)
     whole = f"{parsed.scope}::{parsed.identifier}" if parsed.scope else parsed.identifier
     for wrapper in WRAPPERS:

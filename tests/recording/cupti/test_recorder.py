@@ -83,6 +83,16 @@ def test_kernels_of_a_graph_share_the_call_that_launched_it(program):
     assert set(tables["api_calls"]["name"]) == {"cudaGraphLaunch"}
 
 
+def test_a_graph_may_be_one_piece_of_work(program):
+    code = "start(); launch(50, 0, 30); launch(10); finish(); recorder.traceprof_stop()"
+    tables = program(code, TRACEPROF_CUPTI="graphs=whole").tables
+    kernels = tables["kernels"]
+    is_graph = kernels["activity"] == "cuda_graph"
+    assert (is_graph.sum(), len(kernels)) == (50, 60)
+    assert set(kernels["name"][is_graph]) == {"CUDA graph 5"}
+    assert np.isin(kernels["correlation"], tables["api_calls"]["correlation"]).all()
+
+
 def test_a_name_is_what_its_pointer_meant_then(program):
     tables = program("""
 start()

@@ -52,11 +52,13 @@ def recorded(libraries: Libraries, tmp_path: Path) -> Record:
     The library is that of these sources, and the driver the stand-in.
     """
 
-    def run(code: str, *options: str, gpu: str = "gpu", **environment: str) -> Recorded:
-        program, path = tmp_path / "program.py", tmp_path / "run.sqlite"
+    def run(
+        code: str, *options: str, gpu: str = "gpu", folder: bool = False, **environment: str
+    ) -> Recorded:
+        program, path = tmp_path / "program.py", tmp_path / ("run" if folder else "run.sqlite")
         program.write_text(code)
         command = [sys.executable, "-c", _RUNNER, gpu, str(libraries.recorder), "record"]
-        command += ["--with", "cupti", "--force", "-o", str(path), *options]
+        command += ["--with", "cupti", "--force", "-o", f"{path}{'/' * folder}", *options]
         command += ["--", sys.executable, str(program)]
         given = environment_of_test(LD_LIBRARY_PATH=str(libraries.standin.parent), **environment)
         return Recorded(finished(command, tmp_path, given), path)
@@ -93,6 +95,32 @@ def test_devices_and_ranges_are_on_one_clock(recorded):
 def test_only_the_steps_asked_for(recorded):
     trace = recorded(_STEPS, "--steps", "2..3").trace
     assert len(trace.kernels) == 2 * 70
+
+
+def test_graphs_that_are_recorded_whole_are_known_as_such(recorded):
+    run = recorded(_STEPS, "--cupti-arg=graphs=whole", "--cupti-arg=syncs")
+    kernels = run.trace.kernels
+    assert kernels["activity"].tolist().count("cuda_graph") == 6 * 2
+    assert len(kernels) == 6 * 52
+    assert len(run.trace.syncs) == 6
+
+
+def test_ranks_have_files_and_devices_of_their_own(recorded):
+    code = f"""
+import os, subprocess, sys
+if "RANK" not in os.environ:
+    each = [dict(os.environ, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+    ranks = [subprocess.Popen([sys.executable, __file__], env=one) for one in each]
+    sys.exit(sum(one.wait() for one in ranks))
+{_STEPS}
+"""
+    run = recorded(code, folder=True)
+    assert run.done.returncode == 0, run.done.stderr
+    for rank in range(2):
+        trace = open_trace(run.path / f"rank{rank}.sqlite")
+        assert len(trace.kernels) == 6 * 70
+        assert trace.devices["name"].tolist() == ["Stand-in 80GB"]
+        assert trace.processes["rank"].tolist() == [rank]
 
 
 def test_what_was_done_before_a_kill_is_kept(recorded):

@@ -4,7 +4,7 @@
  * Started by the driver itself when a program first uses CUDA (InitializeInjection, by
  * CUDA_INJECTION64_PATH), or by the hooks of a Python program (traceprof_start). TRACEPROF_DIR is where
  * the file goes, TRACEPROF_CUPTI says what is wanted, words with commas: calls=chosen|runtime|all|none,
- * syncs, memory=MB. */
+ * syncs, graphs=whole, memory=MB. */
 #include "recorder.h"
 
 #include <errno.h>
@@ -190,6 +190,7 @@ static void begin_capture(void) {
     want(PEER_COPY);
     want(OVERHEAD);
     if (wish("syncs")) want(SYNCHRONIZATION);
+    if (wishes("graphs", "whole")) want(GRAPH); /* their kernels do not come then */
     if (wishes("calls", "all") || wishes("calls", "runtime")) {
         snprintf(said, sizeof said, "%s", wish("calls"));
         want(RUNTIME);

@@ -9,7 +9,7 @@
 enum { KINDS = 256 }; /* more than any libcupti has */
 enum { /* those that are recorded, as CUPTI numbers them */
     COPY = 1, MEMSET = 2, SERIAL_KERNEL = 3, DRIVER = 4, RUNTIME = 5, KERNEL = 10, OVERHEAD = 17,
-    PEER_COPY = 22, SYNCHRONIZATION = 38
+    PEER_COPY = 22, SYNCHRONIZATION = 38, GRAPH = 51
 };
 
 /* The functions of libcupti, as its headers declare them; the last ones are not in all versions. */

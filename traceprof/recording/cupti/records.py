@@ -21,6 +21,7 @@ from traceprof.formats.shared.cupti import (
     make_copies,
     make_kernel_shapes,
     make_syncs,
+    make_traced_graphs,
     names_by_number,
 )
 from traceprof.model.table import Table
@@ -34,7 +35,7 @@ Numbers = Mapping[tuple[int, int], int]
 """(process, number of a device there) → its number in the trace."""
 
 COPY, MEMSET, SERIAL_KERNEL, DRIVER, RUNTIME, KERNEL = 1, 2, 3, 4, 5, 10
-OVERHEAD, PEER_COPY, SYNC = 17, 22, 38
+OVERHEAD, PEER_COPY, SYNC, GRAPH = 17, 22, 38, 51
 _U1, _U2, _U4, _I4, _U8 = "u1", "<u2", "<u4", "<i4", "<u8"
 _PLACE: Final = "start:16:<u8 end:24:<u8 device:{}:<u4 context:{}:<u4 stream:{}:<u4"
 _COPIED: Final = "copyKind:4:u1 srcKind:5:u1 dstKind:6:u1 bytes:8:<u8 " + _PLACE
@@ -53,6 +54,8 @@ _FIELDS: Final = {
     OVERHEAD: "what:4:<u4 object:8:<u4 thread:16:<u4 start:24:<u8 end:32:<u8",
     PEER_COPY: _COPIED.format(32, 36, 40) + " srcDeviceId:44:<u4 dstDeviceId:52:<u4 "
     "correlation:60:<u4 graphNodeId:72:<u8",
+    GRAPH: "correlation:4:<u4 start:8:<u8 end:16:<u8 device:24:<u4 graph:28:<u4 context:32:<u4 "
+    "stream:36:<u4",
     SYNC: "type:4:<u4 start:8:<u8 end:16:<u8 correlation:24:<u4 context:28:<u4 stream:32:<u4",
 }
 """What is read of records: name, where it begins, type."""
@@ -170,7 +173,7 @@ class _Reading:
         self._activity = activity
         self._names: Mapping[int, str] = {}
         self._to_trace_time = to_trace_time
-        self._shown = cache(lambda name: shown(pydemumble.demangle(name) or name))
+        self._shown = cache(lambda name: shown(_demangled(name)))
         clocks = np.array([one[:2] for one in activity.clocks] or [(0, 0)], np.int64)
         self._since_ns, offset_ns = clocks[:, 0], clocks[:, 1] - clocks[:, 0]
         # CUPTI mostly uses the wall clock itself: then they differ by what it takes to ask both.
@@ -204,6 +207,9 @@ class _Reading:
         place = self._on_device(rows)
         if alike == KERNEL:
             return {"kernels": self._kernels(rows, place), "kernel_shapes": _shapes(rows, place)}
+        if alike == GRAPH:
+            graphs = make_traced_graphs(place, rows["graph"].astype(np.int64))
+            return {"kernels": graphs, "kernel_shapes": make_table("kernel_shapes", place)}
         if alike == SYNC:
             return {"syncs": make_syncs(place, rows["type"].astype(np.int64))}
         return {"copies": _copies(kind, rows, place)}
@@ -270,6 +276,10 @@ class _Reading:
             ),
         }
         return new_table("overheads", {**self._times(rows), **own})
+
+
+def _demangled(name: str) -> str:
+    return (pydemumble.demangle(name) or name) if name.startswith("_Z") else name
 
 
 def _nodes(rows: Records) -> npt.NDArray[np.int64]:

@@ -194,10 +194,10 @@ void traceprof_spool_records(const uint8_t *records, size_t n_bytes, uint64_t n_
         at += step;
         int is_call = kind == RUNTIME || kind == DRIVER;
         if (!is_call && kind != KERNEL && kind != SERIAL_KERNEL && kind != COPY && kind != MEMSET &&
-            kind != PEER_COPY) {
+            kind != PEER_COPY && kind != GRAPH) {
             continue;
         }
-        int times_at = is_call ? 8 : 16;
+        int times_at = is_call || kind == GRAPH ? 8 : 16;
         uint64_t start = number_at(record + times_at), end = number_at(record + times_at + 8);
         if (kind == KERNEL || kind == SERIAL_KERNEL) {
             note_name((const char *)(uintptr_t)number_at(record + NAME_AT));

@@ -106,7 +106,7 @@ class DeviceActivity:
         if self.n_of_graphs > _FEW_OF_GRAPHS:
             found.append(
                 f"{self.n_of_graphs} kernels of CUDA graphs {of} were recorded: from some 25 "
-                "million on CUPTI was seen to lose times; record less (--steps, --duration)"
+                "million on CUPTI was seen to lose times; record less (--cupti-arg=graphs=whole)"
             )
         if self.unwritten_bytes:
             what = f"{self.unwritten_bytes} bytes of records {of} were not kept"

@@ -17,8 +17,10 @@ from traceprof.recording.program import Program, child_environment, run_recorded
 from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 
 _NAME: Final = "cupti"
-_ARGUMENT: Final = re.compile(r"calls=(chosen|runtime|all|none)|syncs|memory=[1-9]\d{0,3}")
-_ARGUMENTS: Final = "calls=runtime, calls=all, calls=none, syncs, memory=MB"
+_ARGUMENT: Final = re.compile(
+    r"calls=(chosen|runtime|all|none)|syncs|graphs=whole|memory=[1-9]\d{0,3}"
+)
+_ARGUMENTS: Final = "calls=runtime, calls=all, calls=none, syncs, graphs=whole, memory=MB"
 _USUAL: Final = "calls=chosen"
 _INJECTION: Final = "CUDA_INJECTION64_PATH"
 _NO_LIBRARY: Final = (
