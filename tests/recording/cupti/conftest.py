@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.recording.cupti.libraries import Libraries, compiled_in, compiler
 from tests.requirements import require
-from traceprof.model.tables import stack
+from traceprof.model.table import Table
+from traceprof.model.tables import new_stack
 from traceprof.recording.cupti.records import activity_tables
 from traceprof.recording.cupti.spool import DeviceActivity, read_activities
 
@@ -56,10 +56,12 @@ class Left:
         return activity
 
     @property
-    def tables(self) -> Mapping[str, pd.DataFrame]:
+    def tables(self) -> Mapping[str, Table]:
         parts = list(activity_tables(self.one, {}, lambda times: times, str))
         names = ("kernels", "kernel_shapes", "copies", "api_calls", "syncs", "overheads")
-        return {name: stack(name, [part[name] for part in parts if name in part]) for name in names}
+        return {
+            name: new_stack(name, [part[name] for part in parts if name in part]) for name in names
+        }
 
 
 Program = Callable[..., Left]

@@ -55,12 +55,12 @@ def test_it_becomes_tables(monkeypatch):
         "api_calls": 3273,
     }
     kernels = tables["kernels"]
-    assert (kernels["start_ns"].diff().dropna() > 0).all()
+    assert (np.diff(kernels["start_ns"]) > 0).all()
     assert (kernels["process"] == 7).all()
     assert (kernels["device"] == 0).all()
     assert (tables["syncs"]["device"] == 0).all()  # of the context that the kernels told
-    assert set(tables["copies"]["direction"]) == {"h2d"}
-    assert tables["kernel_shapes"]["block_x"].between(1, 1024).all()
+    assert set(tables["copies"]["direction"].tolist()) == {"h2d"}
+    assert 1 <= tables["kernel_shapes"]["block_x"].max() <= 1024
 
 
 @pytest.mark.parametrize("cut", [1, 7, 8, 100, 172_839])
@@ -101,10 +101,10 @@ def test_times_are_those_of_the_wall_clock(monkeypatch):
         "traceprof.recording.cupti.records.buffers", lambda _one: iter([(body, {})])
     )
     (plain,) = activity_tables(activity, {}, lambda times: times, str)
-    first, last = (int(plain["kernels"]["start_ns"].iloc[at]) for at in (0, -1))
+    first, last = (int(plain["kernels"]["start_ns"][at]) for at in (0, -1))
     activity.clocks = [Clocks(first, first + 10**9, 1), Clocks(last, last + 10**9 + 5000, 2)]
     (moved,) = activity_tables(activity, {}, lambda times: times, str)
-    shift = (moved["kernels"]["start_ns"] - plain["kernels"]["start_ns"]).to_numpy()
+    shift = moved["kernels"]["start_ns"] - plain["kernels"]["start_ns"]
     assert (shift[0], shift[-1]) == (10**9, 10**9 + 5000)
     assert (np.diff(shift) >= 0).all()
 

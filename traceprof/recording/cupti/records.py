@@ -209,7 +209,7 @@ class _Reading:
             return {"kernels": self._kernels(rows, place), "kernel_shapes": _shapes(rows, place)}
         if alike == GRAPH:
             graphs = make_traced_graphs(place, rows["graph"].astype(np.int64))
-            return {"kernels": graphs, "kernel_shapes": make_table("kernel_shapes", place)}
+            return {"kernels": graphs, "kernel_shapes": new_table("kernel_shapes", place)}
         if alike == SYNC:
             return {"syncs": make_syncs(place, rows["type"].astype(np.int64))}
         return {"copies": _copies(kind, rows, place)}
