@@ -96,7 +96,7 @@ def test_a_teacher_that_is_asked_in_every_step_is_no_evaluation() -> None:
     }
     assert shares["forward without gradients"] == pytest.approx(0.2, abs=0.02)
     assert verdict.sentences[0].values["left_out"] == "evaluation"
-    evaluated = paid[paid["kind"] == "evaluation"]
+    evaluated = paid.take(paid["kind"] == "evaluation")
     assert evaluated["total_ns"].tolist() == [2 * 4_950]
 
 

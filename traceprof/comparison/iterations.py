@@ -43,7 +43,7 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
         TraceError: it cannot be read.
     """
     every = run.within("all").of_ranks().whole
-    n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
+    n_warm = max((_warmup_of(find_iterations(part).to_frame()) for part in every), default=0)
     found = [one for part in every for one in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
     waited = _waited(every, found)
@@ -61,7 +61,7 @@ def _warmup_of(iterations: pd.DataFrame) -> int:
 
 def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
     """Yield the ranks of a file; of each as many iterations are warm-up as of any."""
-    iterations = find_iterations(part)
+    iterations = find_iterations(part).to_frame()
     processes = part.processes.to_frame()
     for process, own in iterations.groupby("process"):
         number = int(str(process))

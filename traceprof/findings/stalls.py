@@ -129,7 +129,7 @@ def _calls_of_one(
 
 
 def _compiling(part: Trace, typical: Intervals) -> pd.DataFrame:
-    return _typical(typical, compiling_ranges(part))
+    return _typical(typical, compiling_ranges(part).to_frame())
 
 
 def _typical(typical: Intervals, rows: pd.DataFrame) -> pd.DataFrame:

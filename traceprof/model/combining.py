@@ -71,6 +71,14 @@ def medians_of(table: Sized, samples: Samples) -> npt.NDArray[np.float64]:
     return found
 
 
+def medians_of_groups(
+    group: npt.NDArray[Any], values: npt.NDArray[Any], n_groups: int
+) -> npt.NDArray[np.float64]:
+    """Return the exact median of what is known of each group; NaN where nothing is."""
+    known = is_known(values)
+    return medians_of(range(n_groups), Samples(group[known], values[known]))
+
+
 def _medians_of_few(n_rows: int, samples: Samples) -> npt.NDArray[np.float64]:
     """Return the medians of few rows: to find the middle of each costs less than to sort all."""
     found = np.full(n_rows, np.nan)

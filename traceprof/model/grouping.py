@@ -155,6 +155,22 @@ def first_alike(table: Table, other: Table, *names: str) -> _Int64Array:
     return found
 
 
+def joined(first: Table, second: Table, *names: str) -> Table:
+    """Return the rows of both in the order of their values in ``names``, each once.
+
+    What is called the same in both must be a name. What one of the two lacks is not known.
+    """
+    keys, _ = grouped_by(Table.stacked([first.select(*names), second.select(*names)]), *names)
+    columns = {
+        name: at_rows(own[name], rows)
+        for own in (first, second)
+        for rows in (first_alike(keys, own, *names),)
+        for name in own
+        if name not in names
+    }
+    return keys.assign(**columns)
+
+
 def at_rows(column: Column, rows: _Int64Array) -> Any:
     """Return the values of ``rows``; at -1 it is not known: whole numbers become others then."""
     if not len(column) or (rows < 0).any():

@@ -147,7 +147,7 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         verdict = judge(found.results, found.recorded, window_ns, costs)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
         after = {name: own - found.span.start_ns for name, own in instants.items()}
-        judged = verdict, workload(ranks), ONE_OFF.frame(costs.assign(**after))
+        judged = verdict, workload(ranks), ONE_OFF.frame(costs.assign(**after).to_frame())
         kept.keep({("page", *names): judged})
     return replace(found, verdict=judged[0], workload=judged[1], one_off=judged[2])
 

@@ -17,6 +17,7 @@ from traceprof.measures.steps.costs import notes_on_occasions
 from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
+from traceprof.model.table import Table
 from traceprof.model.trace import DEVICE_TABLES
 from traceprof.names.ranges import UNCLAIMED
 
@@ -86,7 +87,7 @@ class Verdict:
 
 
 def judge(
-    results: Mapping[str, Result], recorded: frozenset[str], window_ns: int, one_off: pd.DataFrame
+    results: Mapping[str, Result], recorded: frozenset[str], window_ns: int, one_off: Table
 ) -> Verdict:
     """Return the verdict on ``results``.
 
@@ -95,7 +96,7 @@ def judge(
     """
     steps = results.get("steps")
     has_any = steps is not None and not steps.to_frame().empty
-    occasions = (*notes_on_occasions(steps.to_frame()),) if steps is not None and has_any else ()
+    occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
     parts = _parts(_table(results, "breakdown", "total"), steps if occasions else None)
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
@@ -309,17 +310,20 @@ def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
     )
 
 
-def _once(one_off: pd.DataFrame, told: Iterable[Note]) -> Iterable[Note]:
+def _once(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
     """Return what was paid once, not all in the window, by the process that paid the most.
 
     What lies in the window is ``told`` already; of what is done again and again, all is.
     """
     again = {note.values["kind"]: note.values["n"] > 1 for note in told}
-    outside = one_off[(one_off["outside_ns"] > 0) & ~one_off["kind"].map(again).eq(True)]
-    for kind, own in outside.groupby("kind", sort=False):
-        row = own.iloc[int(own["outside_ns"].to_numpy().argmax())]
-        ns = row["outside_ns" if kind in again else "total_ns"]
-        yield Note.of("{kind} {ns:ns}", kind=str(kind), ns=int(ns))
+    outside = one_off.take(one_off["outside_ns"] > 0)
+    for kind in dict.fromkeys(outside["kind"].tolist()):
+        if not again.get(kind):
+            own = outside.take(outside["kind"] == kind)
+            row = own.row(int(own["outside_ns"].argmax()))
+            yield Note.of(
+                "{kind} {ns:ns}", kind=kind, ns=row["outside_ns" if kind in again else "total_ns"]
+            )
 
 
 def _fine(

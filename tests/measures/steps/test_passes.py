@@ -56,7 +56,7 @@ TRAINS_ONLY = f"d1 {STEP} d1 {STEP} x1"
 def test_which_passes_train(text, training, epochs):
     trace = trace_of(text)
     passes = passes_of_loaders(trace)
-    assert sorted(passes.loc[passes["is_training"].astype(bool), "number"]) == training
+    assert sorted(passes["number"][passes["is_training"]]) == training
     assert len(epochs_of_loaders(trace)) == epochs
 
 

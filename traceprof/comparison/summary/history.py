@@ -52,7 +52,7 @@ def _epochs(ranks: Ranks) -> pd.DataFrame:
     """Return the epochs, each from where its first rank begins to where its last one ends."""
     table = pd.concat(ranks.each(named_epochs), ignore_index=True)
     if table.empty:
-        table = pd.concat([epochs_of_loaders(part) for part in ranks], ignore_index=True)
+        table = pd.concat([epochs_of_loaders(part).to_frame() for part in ranks], ignore_index=True)
         table = table[["process", "start_ns", "end_ns"]].assign(epoch=np.nan)
     if table.empty:
         return pd.DataFrame()
@@ -205,7 +205,7 @@ def _events(ranks: Ranks) -> pd.DataFrame:
 def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
     """Yield evaluations and checkpoints between steps, then what else is paid once."""
     zero, numbers = ranks.span.start_ns, ranks_of_processes(ranks)
-    tables = [between_steps(part) for part in ranks]
+    tables = [between_steps(part).to_frame() for part in ranks]
     rows = [
         (row, row["cause"], row["end_ns"] - row["start_ns"])
         for table in tables
@@ -213,7 +213,7 @@ def _between(ranks: Ranks) -> Iterator[dict[str, Any]]:
     ]
     rows += [
         (row, row["kind"], row["total_ns"])
-        for row in one_off_costs(ranks).to_dict("records")
+        for row in one_off_costs(ranks).rows()
         if row["kind"] not in (EVALUATION, CHECKPOINT)
     ]
     for row, kind, length in rows:
@@ -288,7 +288,9 @@ def read_start(life: Attempt) -> Started | None:
     epochs, are_numbered = _epochs_of_start(trace, work, zero, end_ns)
     # Where nothing was trained, of all that was loaded.
     batches = (
-        batches_of_steps(trace) if len(steps) else of_recorder(trace.marks.to_frame(), "batch")
+        batches_of_steps(trace).to_frame()
+        if len(steps)
+        else of_recorder(trace.marks.to_frame(), "batch")
     )
     return Started(
         life=life,
@@ -355,7 +357,7 @@ def _epochs_of_start(trace: Trace, work: Ints, zero: int, end_ns: int) -> tuple[
     if len(told):
         starts = told["start_ns"].to_numpy(np.int64) + zero
         return _until_next(starts, told["payload"].to_numpy(np.float64), work, end_ns), True
-    passes = epochs_of_loaders(trace)[["start_ns", "end_ns"]] + zero
+    passes = epochs_of_loaders(trace).to_frame()[["start_ns", "end_ns"]] + zero
     epoch = np.arange(len(passes), dtype=float)
     passes["end_ns"] = passes["end_ns"].clip(upper=end_ns)
     return passes.assign(epoch=epoch)[["epoch", "start_ns", "end_ns"]], False

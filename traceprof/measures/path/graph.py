@@ -15,14 +15,13 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.device.times import places_in_part
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.states import is_blocking_copy, is_synchronisation
 from traceprof.measures.idle.gaps import LATENCY_NS
-from traceprof.measures.rows import Array, Ints, in_order
+from traceprof.measures.rows import Array, Ints, Texts
 from traceprof.model.activity import Part
 from traceprof.model.grouping import groups_of, places_of
 from traceprof.model.timing import TimeWindow
@@ -57,7 +56,7 @@ class Graph:
     kinds: npt.NDArray[np.int8]
     n_bytes: Ints
     directions: npt.NDArray[np.int8]
-    direction_names: pd.Index
+    direction_names: Texts
     launched: Ints
     work_before: Ints
     wait_before: Ints
@@ -77,13 +76,12 @@ class Graph:
 def dependencies(trace: Trace) -> Mapping[int, Graph]:
     """Return the work and waits of each process with device work."""
     work = _work(trace)
-    calls = trace.api_calls.to_frame()
-    waits = calls[is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"])]
-    waits = in_order(waits, "process", "end_ns")
-    columns = {name: waits[name].to_numpy(np.int64) for name in ("process", "start_ns", "end_ns")}
-    work_of, waits_of = _by_process(work), _by_process(columns)
+    calls = trace.api_calls
+    waits = calls.take(is_synchronisation(calls["name"]) | is_blocking_copy(calls["name"]))
+    waits = waits.select("process", "start_ns", "end_ns").in_order("process", "end_ns")
+    work_of, waits_of = _by_process(work), _by_process(waits.columns)
     nothing = {name: np.empty(0, np.int64) for name in ("start_ns", "end_ns")}
-    directions = trace.copies.to_frame()["direction"].cat.categories
+    directions = trace.copies["direction"].texts
     return {
         process: _graph(own, waits_of.get(process, nothing), directions)
         for process, own in work_of.items()
@@ -116,18 +114,18 @@ def _work(trace: Trace) -> dict[str, Ints]:
 
 def _work_of(trace: Trace, name: str) -> dict[str, Array]:
     """Return the rows of a device table with kind and launch (`_NEVER` where it is not known)."""
-    frame, launches = trace.table(name).to_frame(), launches_of(trace, name)
+    table, launches = trace.table(name), launches_of(trace, name)
     known = launches.is_known
     is_copy = name == "copies"
     columns = ("start_ns", "end_ns", "device", "stream", "process")
-    nothing = np.zeros(len(frame), np.int8)
+    nothing = np.zeros(len(table), np.int8)
     return {
-        **{column: frame[column].to_numpy(np.int64) for column in columns},
+        **{column: table[column] for column in columns},
         "kind": _kinds_of(trace, name),
         "launch_ns": np.where(known, launches.start_ns, _NEVER),
         "launched_ns": np.where(known, launches.end_ns, _NEVER),
-        "n_bytes": frame["n_bytes"].to_numpy(np.int64) if is_copy else nothing,
-        "direction": frame["direction"].cat.codes.to_numpy() if is_copy else nothing + _NONE,
+        "n_bytes": table["n_bytes"] if is_copy else nothing,
+        "direction": table["direction"].codes if is_copy else nothing + _NONE,
     }
 
 
@@ -138,7 +136,7 @@ def _kinds_of(trace: Trace, name: str) -> npt.NDArray[np.int8]:
     return np.where(places < 0, otherwise, places).astype(np.int8)
 
 
-def _graph(work: _Columns, waits: _Columns, directions: pd.Index) -> Graph:
+def _graph(work: _Columns, waits: _Columns, directions: Texts) -> Graph:
     starts, ends = work["start_ns"], work["end_ns"]
     wait_starts, wait_ends = waits["start_ns"], waits["end_ns"]
     launch = work["launch_ns"]

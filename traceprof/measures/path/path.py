@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.times import (
@@ -39,7 +38,7 @@ from traceprof.measures.path.graph import (
     dependencies,
     walk_back,
 )
-from traceprof.measures.rows import in_order, lengths_of, rows_by, unions_by
+from traceprof.measures.rows import ints, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.measured import (
     are_typical,
@@ -48,9 +47,11 @@ from traceprof.measures.steps.measured import (
     typical_time,
 )
 from traceprof.measures.traffic.copies import copy_speeds
+from traceprof.model.grouping import at_rows, first_alike
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, Unit, total
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 PATH_PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronising")
@@ -92,8 +93,8 @@ def _of_kind(segments: Segments, kind: int) -> Intervals:
 @of_window
 def _launching(trace: Trace) -> Mapping[int, Intervals]:
     """Return when each process made one call after the other, with pauses of at most 200 µs."""
-    calls = trace.api_calls.to_frame()[["process", "start_ns", "end_ns"]]
-    quick = calls[lengths_of(calls) <= LONGEST_CALL_NS]
+    calls = trace.api_calls.select("process", "start_ns", "end_ns")
+    quick = calls.take(lengths_of(calls) <= LONGEST_CALL_NS)
     closed = unions_by(quick.assign(end_ns=quick["end_ns"] + LAUNCH_BOUND_NS))
     # What was added behind the last call of each run of calls is taken off again.
     return {
@@ -128,36 +129,36 @@ _PARTS: Final = [f"{name}_ns" for name in PATH_PARTS]
 
 def measure_path(trace: Trace) -> Result:
     """Return the critical path of every step of every process with device work."""
-    steps = find_steps(trace).table.to_frame()
+    steps = find_steps(trace).table
     steps_of = rows_by(steps, "process")
     span = {"device_start_ns": [trace.span.start_ns], "device_end_ns": [trace.span.end_ns]}
-    window = pd.DataFrame({"step": [-1], **span})
+    window = Table({"step": [-1], **span})
     tables = [
         _of_process(
-            trace, process, steps.iloc[steps_of[process]] if process in steps_of else window
+            trace, process, steps.take(steps_of[process]) if process in steps_of else window
         )
         for process in devices_at_work(trace)
     ]
-    table = pd.concat(tables, ignore_index=True) if tables else PATH_SPEC.tables[0].frame()
+    table = Table.stacked(tables) if tables else PATH_SPEC.tables[0].of_rows()
     return Result("path", PATH_SPEC, tables={"path": table})
 
 
-def _of_process(trace: Trace, process: int, steps: pd.DataFrame) -> pd.DataFrame:
+def _of_process(trace: Trace, process: int, steps: Table) -> Table:
     parts, _ = find_path(trace, process)
-    borders = ("device_start_ns", "device_end_ns")
-    starts, ends = (steps[name].to_numpy(np.int64) for name in borders)
+    starts, ends = ints(steps, "device_start_ns", "device_end_ns")
     columns = {f"{name}_ns": parts[name].covered_ns(starts, ends) for name in PATH_PARTS}
-    of_steps = {"step": steps["step"].to_numpy(), "duration_ns": ends - starts}
-    return pd.DataFrame({"process": process, **of_steps, **columns})
+    return Table(
+        {"process": process, "step": steps["step"], "duration_ns": ends - starts, **columns}
+    )
 
 
 def _finish(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table
     if table.empty:
         return result.with_notes(Note("no device worked in this window"))
-    largest = table[_PARTS].to_numpy(np.int64).argmax(axis=1)
+    largest = np.stack(ints(table, *_PARTS), axis=1).argmax(axis=1)
     table = table.assign(bound_by=np.array(PATH_PARTS, object)[largest])
-    return result.with_table(in_order(table, "process"))
+    return result.with_table(table.in_order("process"))
 
 
 PATH = Analysis(
@@ -213,28 +214,30 @@ def measure_whatif(ranks: Ranks) -> Result:
     """Return upper bounds of what could be gained."""
     speeds = copy_speeds(ranks)
     judged = typical_time(ranks)
-    found = pd.DataFrame(
-        [gains for own in ranks.each(_gains_of_one, speeds, judged) for gains in own]
+    found = Table.of_rows(
+        gains for own in ranks.each(_gains_of_one, speeds, judged) for gains in own
     )
     step_ns = typical_step_ns(ranks)
-    ratio = found.mean() / max(1, judged.total_ns)
-    cases = pd.DataFrame(
+    ratio = np.array([found[case].mean() for case in found]) / max(1, judged.total_ns)
+    cases = Table(
         {
-            "case": ratio.index.to_numpy(object),
-            "gain_ns": ratio.to_numpy() * step_ns,
-            "gain_ratio": ratio.to_numpy(),
-            "speedup": 1 / (1 - ratio.to_numpy()),
+            "case": found.names,
+            "gain_ns": ratio * step_ns,
+            "gain_ratio": ratio,
+            "speedup": 1 / (1 - ratio),
             "process_count": len(found),
         }
     )
-    cases = cases.merge(_lost_by_devices(ranks), on="case", how="left")
-    cases = in_order(cases, "-gain_ratio")
-    links = pd.DataFrame({"direction": list(speeds), "bytes_per_s": list(speeds.values())})
-    tables = {"cases": cases, "links": links}
+    lost = _lost_by_devices(ranks)
+    place = first_alike(cases, lost, "case")
+    of_devices = {name: at_rows(lost[name], place) for name in lost if name != "case"}
+    cases = cases.assign(**of_devices).in_order("-gain_ratio")
+    links = {"direction": list(speeds), "bytes_per_s": list(speeds.values())}
+    tables = {"cases": cases, "links": Table(links)}
     return Result(
         "whatif",
         WHATIF_SPEC,
-        tables={name: WHATIF_SPEC.table(name).frame(table) for name, table in tables.items()},
+        tables={name: WHATIF_SPEC.table(name).of_rows(table) for name, table in tables.items()},
         scalars={
             "step_ns": step_ns,
             "window_ns": ranks.span.duration_ns,
@@ -273,7 +276,7 @@ def _gains(
     return gains | {_COPIES: _faster_copies(segments, speeds, judged)}
 
 
-def _lost_by_devices(ranks: Ranks) -> pd.DataFrame:
+def _lost_by_devices(ranks: Ranks) -> Table:
     """Return what all devices lose to each case, in the analysed time and in the window."""
     losses, judged = find_losses(ranks), judged_times(ranks)
     judged_ns = sum(time.total_ns for time in judged.values())
@@ -284,9 +287,16 @@ def _lost_by_devices(ranks: Ranks) -> pd.DataFrame:
     for case, _, _, name in _CASES:
         inside = sum(time.total_ns for time in within(losses[name], judged).values())
         whole = sum(time.total_ns for time in losses[name].values())
-        rows.append((case, inside / max(1, judged_ns), whole / max(1, recorded_ns), inside, whole))
-    columns = ["case", "device_ratio", "window_ratio", "device_ns", "window_ns"]
-    return pd.DataFrame(rows, columns=columns)
+        rows.append(
+            {
+                "case": case,
+                "device_ratio": inside / max(1, judged_ns),
+                "window_ratio": whole / max(1, recorded_ns),
+                "device_ns": inside,
+                "window_ns": whole,
+            }
+        )
+    return Table.of_rows(rows)
 
 
 def _faster_copies(segments: Segments, speeds: Mapping[str, float], judged: Intervals) -> float:

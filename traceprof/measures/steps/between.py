@@ -6,13 +6,14 @@ import re
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.phases import phases_of_all_ranges
-from traceprof.measures.rows import Ints, Texts, are_named, in_order, ints, rows_by, unions_by
+from traceprof.measures.rows import Ints, Texts, are_named, ints, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, recorder_times
+from traceprof.model.grouping import first_alike, grouped_by
 from traceprof.model.intervals import Intervals
+from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES
 
@@ -56,44 +57,36 @@ _OF_AUTOGRAD: Final = re.compile("autograd::")
 
 
 @of_window
-def between_steps(trace: Trace) -> pd.DataFrame:
+def between_steps(trace: Trace) -> Table:
     """Return the time between two steps, of the steps in the window, cut where its cause changes.
 
     Columns: process, step (the one before: its period holds it), start_ns, end_ns and cause, one
     of `BETWEEN_CAUSES`. The rows of a step are its time between steps exactly; sorted by process
     and start.
     """
-    whole, table = _between_all_steps(trace), find_steps(trace).table.to_frame()
+    whole = _between_all_steps(trace)
     if trace.uncut is None:
         return whole
-    kept = pd.MultiIndex.from_frame(table[["process", "step"]])
-    inside = pd.MultiIndex.from_frame(whole[["process", "step"]]).isin(kept)
-    return whole[inside].reset_index(drop=True)
+    return whole.take(first_alike(whole, find_steps(trace).table, "process", "step") >= 0)
 
 
-def cause_of_steps(trace: Trace, steps: pd.DataFrame) -> Texts:
+def cause_of_steps(trace: Trace, steps: Table) -> Texts:
     """Return why the process was longest between each of ``steps`` and the next; "" if not."""
     between = between_steps(trace)
-    length = between["end_ns"] - between["start_ns"]
-    sums = length.groupby([between["process"], between["step"], between["cause"]]).sum()
-    largest = (
-        sums.sort_values(kind="stable")
-        .reset_index()
-        .drop_duplicates(["process", "step"], keep="last")
-    )
-    of_step = largest.set_index(["process", "step"])["cause"]
-    keys = pd.MultiIndex.from_frame(steps[["process", "step"]])
-    return of_step.reindex(keys).fillna("").to_numpy(object)
+    keys, groups = grouped_by(between, "process", "step", "cause")
+    order = np.argsort(groups.reduced(np.add, lengths_of(between)), kind="stable")
+    longest_first = keys.take(order[::-1])
+    place = first_alike(steps, longest_first, "process", "step")
+    return np.append(longest_first.plain("cause"), "")[place]
 
 
 @fact
-def _between_all_steps(trace: Trace) -> pd.DataFrame:
-    steps, activity = find_steps(trace).table.to_frame(), activity_of_ranges(trace)
-    recorder = recorder_times(trace)
-    empty = {name: np.empty(0, np.int64) for name in ("process", "step", "start_ns", "end_ns")}
-    tables = [pd.DataFrame(empty).assign(cause=np.empty(0, object))]
+def _between_all_steps(trace: Trace) -> Table:
+    steps, activity = find_steps(trace).table, activity_of_ranges(trace)
+    recorder, nothing = recorder_times(trace), np.empty(0, np.int64)
+    tables = [_cut(0, Intervals.empty(), nothing, nothing, UNKNOWN)]
     for process, rows in rows_by(steps, "process").items():
-        starts, ends, number = (own[rows] for own in ints(steps, "end_ns", "next_ns", "step"))
+        starts, ends, number = ints(steps, "end_ns", "next_ns", "step", rows=rows)
         gaps = ends > starts
         if not gaps.any():
             continue
@@ -108,9 +101,8 @@ def _between_all_steps(trace: Trace) -> pd.DataFrame:
         for cause in BETWEEN_CAUSES:
             time = left if cause == UNKNOWN else left & times[cause]
             left = left - time
-            tables.append(_cut(process, time, starts, number).assign(cause=cause))
-    table = pd.concat(tables[1:] or tables, ignore_index=True)
-    return in_order(table, "process", "start_ns")
+            tables.append(_cut(process, time, starts, number, cause))
+    return Table.stacked(tables).in_order("process", "start_ns")
 
 
 def _evaluation_loops(
@@ -134,7 +126,7 @@ def _reach(starts: Ints, ends: Ints, times: Intervals) -> tuple[Ints, Ints]:
     return np.minimum(first, ends), np.maximum(last, starts)
 
 
-def _cut(process: int, found: Intervals, starts: Ints, number: Ints) -> pd.DataFrame:
+def _cut(process: int, found: Intervals, starts: Ints, number: Ints, cause: str) -> Table:
     """Return ``found`` with the steps; one that touches the next gap is cut there."""
     inner = starts[np.isin(starts, found.starts, invert=True)]
     inner = inner[found.covered_ns(inner, inner + 1) > 0]
@@ -143,9 +135,8 @@ def _cut(process: int, found: Intervals, starts: Ints, number: Ints) -> pd.DataF
     following = np.append(begins[1:], np.iinfo(np.int64).max)
     ends = np.minimum(found.ends[place], following)
     owner = np.searchsorted(starts, begins, side="right") - 1
-    return pd.DataFrame(
-        {"process": process, "step": number[owner], "start_ns": begins, "end_ns": ends}
-    )
+    columns = {"process": process, "step": number[owner], "start_ns": begins, "end_ns": ends}
+    return Table({**columns, "cause": Names.repeated(cause, len(begins))})
 
 
 @fact
@@ -154,12 +145,13 @@ def activity_of_ranges(trace: Trace) -> dict[tuple[int, str], Intervals]:
 
     Beside `BETWEEN_CAUSES` also "forward" and "backward", the phases.
     """
-    ranges, phases = trace.ranges.to_frame(), phases_of_all_ranges(trace)
-    of_autograd = are_named(ranges["name"], _OF_AUTOGRAD)
+    names, phases = trace.ranges["name"], phases_of_all_ranges(trace)
+    ranges = trace.ranges.select("process", "start_ns", "end_ns")
+    of_autograd = are_named(names, _OF_AUTOGRAD)
     found: dict[tuple[int, str], Intervals] = {}
     for cause, pattern in _NAMES.items():
-        named = are_named(ranges["name"], re.compile(pattern)) & ~of_autograd
+        named = are_named(names, re.compile(pattern)) & ~of_autograd
         chosen = named | (phases == _PHASES_OF.get(cause, len(PHASES)))
-        times = unions_by(ranges[chosen])
+        times = unions_by(ranges.take(chosen))
         found |= {(process, cause): time for process, time in times.items()}
     return found

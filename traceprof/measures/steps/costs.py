@@ -7,22 +7,19 @@ no slow steps: its cost is told apart, and the loop is judged without them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import (
     Bools,
     Floats,
-    Ints,
     Texts,
     are_named,
     bounds,
     covered_ns,
-    in_order,
     rows_by,
     unions_by,
 )
@@ -33,9 +30,11 @@ from traceprof.measures.steps.between import (
     between_steps,
 )
 from traceprof.measures.steps.find import find_steps
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
+from traceprof.model.table import Names, Table
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 
@@ -75,13 +74,13 @@ _LOADS: Final = re.compile(
 @fact
 def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Intervals]]:
     """Return how often and when each process paid for each kind."""
-    spans = pd.concat([_named(trace), _warmup(trace), _copies(trace)], ignore_index=True)
+    spans = Table.stacked([*_named(trace), _warmup(trace), _copies(trace)])
     found: dict[tuple[int, str], tuple[int, Intervals]] = {}
-    starts, ends, kinds = (spans[name].to_numpy() for name in ("start_ns", "end_ns", "kind"))
+    starts, ends = bounds(spans)
     for process, rows in rows_by(spans, "process").items():
         taken = Intervals.empty()
         for kind in ONE_OFF_KINDS:
-            chosen = rows[kinds[rows] == kind]
+            chosen = rows[spans["kind"][rows] == kind]
             if not len(chosen):
                 continue
             time = Intervals.union_of(starts[chosen], ends[chosen])
@@ -93,25 +92,28 @@ def costs_of_processes(trace: Trace) -> dict[tuple[int, str], tuple[int, Interva
     return found
 
 
-def _named(trace: Trace) -> pd.DataFrame:
-    """Return the ranges and calls that are some kind of cost by their names."""
-    columns = ["process", "start_ns", "end_ns"]
-    tables = [compiling_ranges(trace)[columns].assign(kind=COMPILING)]
-    ranges = trace.ranges.to_frame()
-    collections = ranges[(ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "gc")]
-    tables.append(collections[columns].assign(kind=GARBAGE))
+def _paid(kind: str, rows: Table) -> Table:
+    """Return when ``rows`` were, as costs of a kind."""
+    spans = rows.select("process", "start_ns", "end_ns")
+    return spans.assign(kind=Names.repeated(kind, len(rows)))
+
+
+def _named(trace: Trace) -> Iterator[Table]:
+    """Yield the ranges and calls that are some kind of cost by their names."""
+    yield _paid(COMPILING, compiling_ranges(trace))
+    ranges = trace.ranges
+    yield _paid(GARBAGE, ranges.take((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == "gc")))
     for name, pattern, kind in (
         ("ranges", _LOADS, LOADING),
         ("api_calls", _COMPILING_CALLS, COMPILING),
         ("api_calls", _LOADS_CODE, LOADING_KERNELS),
     ):
-        tables.append(_matching(trace.table(name).to_frame(), pattern)[columns].assign(kind=kind))
+        yield _paid(kind, _matching(trace.table(name), pattern))
     for (process, cause), time in activity_of_ranges(trace).items():
         if cause in (EVALUATION, CHECKPOINT):
             own = _beside_steps(trace, process, time) if cause == EVALUATION else time
             spans = {"process": process, "start_ns": own.starts, "end_ns": own.ends}
-            tables.append(pd.DataFrame(spans).assign(kind=cause))
-    return pd.concat(tables, ignore_index=True)
+            yield _paid(cause, Table(spans))
 
 
 def _beside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
@@ -119,8 +121,8 @@ def _beside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
 
     Most steps hold one where a teacher or a frozen encoder is asked in each: that is no evaluation.
     """
-    steps = find_steps(trace).table.to_frame()
-    own = steps[steps["process"].to_numpy() == process]
+    steps = find_steps(trace).table
+    own = steps.take(steps["process"] == process)
     if own.empty:
         return time
     starts, ends = bounds(own)
@@ -128,32 +130,35 @@ def _beside_steps(trace: Trace, process: int, time: Intervals) -> Intervals:
     return time - Intervals.union_of(starts, ends) if held.mean() > _MOST else time
 
 
-def compiling_ranges(trace: Trace) -> pd.DataFrame:
+def compiling_ranges(trace: Trace) -> Table:
     """Return the ranges of the window that compile code for devices, by their names."""
-    return _matching(trace.ranges.to_frame(), _COMPILES)
+    return _matching(trace.ranges, _COMPILES)
 
 
-def _matching(frame: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    return frame[are_named(frame["name"], pattern)]
+def _matching(table: Table, pattern: re.Pattern[str]) -> Table:
+    return table.take(are_named(table["name"], pattern))
 
 
-def _warmup(trace: Trace) -> pd.DataFrame:
+def _warmup(trace: Trace) -> Table:
     steps = find_steps(trace)
-    own = steps.table.to_frame().loc[
-        steps.warmup(), ["process", "device_start_ns", "device_end_ns"]
-    ]
-    return own.set_axis(["process", "start_ns", "end_ns"], axis=1).assign(kind=WARMUP)
+    own = steps.table.take(steps.warmup())
+    return _paid(WARMUP, own.assign(start_ns=own["device_start_ns"], end_ns=own["device_end_ns"]))
 
 
-def _copies(trace: Trace) -> pd.DataFrame:
+def _copies(trace: Trace) -> Table:
     """Return the copies to devices before the first step, or before most of the kernels."""
-    copies, table = trace.copies.to_frame(), find_steps(trace).table.to_frame()
-    own = copies.loc[copies["direction"] == "h2d", ["process", "start_ns", "end_ns"]]
-    limits = table.groupby("process")["device_start_ns"].min()
-    if limits.empty:
-        limits = trace.kernels.to_frame().groupby("process")["start_ns"].quantile(_FEW_KERNELS)
-    before = own["start_ns"] < own["process"].map(limits)
-    return own[before].assign(kind=LOADING)
+    steps, kernels = find_steps(trace).table, trace.kernels
+    limits = {
+        p: steps["device_start_ns"][own].min() for p, own in rows_by(steps, "process").items()
+    }
+    if not limits:
+        for process, own in rows_by(kernels, "process").items():
+            limits[process] = np.quantile(kernels["start_ns"][own], _FEW_KERNELS)
+    copies = trace.copies.take(trace.copies["direction"] == "h2d")
+    before = np.zeros(len(copies), np.bool_)
+    for process, rows in rows_by(copies, "process").items():
+        before[rows] = copies["start_ns"][rows] < limits.get(process, -np.inf)
+    return _paid(LOADING, copies.take(before))
 
 
 _LEAST: Final = 0.001
@@ -162,7 +167,7 @@ _COLUMNS: Final = ("kind", "count", "total_ns", "outside_ns", "start_ns", "end_n
 
 
 @of_window
-def one_off_costs(ranks: Ranks) -> pd.DataFrame:
+def one_off_costs(ranks: Ranks) -> Table:
     """Return what each process paid once, in the whole recording.
 
     Columns: kind (of `traceprof.measures.steps.costs.ONE_OFF_KINDS`), count (how often), total_ns
@@ -177,9 +182,9 @@ def one_off_costs(ranks: Ranks) -> pd.DataFrame:
             inside_ns = time.clip(ranks.span.start_ns, ranks.span.end_ns).total_ns
             if time.total_ns >= _LEAST * ranks.whole.span.duration_ns:
                 sums = (kind, count, time.total_ns, time.total_ns - inside_ns)
-                rows.append((*sums, int(time.starts[0]), int(time.ends[-1]), process))
-    table = pd.DataFrame(rows, columns=list(_COLUMNS))
-    return in_order(table, "-total_ns", "process", "kind")
+                row = (*sums, int(time.starts[0]), int(time.ends[-1]), process)
+                rows.append(dict(zip(_COLUMNS, row, strict=True)))
+    return Table.of_rows(rows, _COLUMNS).in_order("-total_ns", "process", "kind")
 
 
 OCCASIONS: Final = (EVALUATION, CHECKPOINT, COMPILING, LOADING_KERNELS, GARBAGE)
@@ -191,13 +196,13 @@ _MOST_OF_STEPS: Final = 0.5
 """What is done in more of the steps than this belongs to the loop."""
 
 
-def occasions_in(trace: Trace, spans: pd.DataFrame) -> Mapping[str, Floats]:
+def occasions_in(trace: Trace, spans: Table) -> Mapping[str, Floats]:
     """Return how long each of `OCCASIONS` took in each of ``spans`` (process, start_ns, end_ns)."""
     between = between_steps(trace)
     times: dict[str, dict[int, Intervals]] = {kind: {} for kind in OCCASIONS}
     for kind in OCCASIONS:
         # A forward pass between two steps is evaluation whatever it is called.
-        times[kind].update(unions_by(between[between["cause"] == kind]))
+        times[kind].update(unions_by(between.take(between["cause"] == kind)))
     for (process, kind), (_, time) in costs_of_processes(trace).items():
         if kind in times:
             known = times[kind].get(process, Intervals.empty())
@@ -205,7 +210,7 @@ def occasions_in(trace: Trace, spans: pd.DataFrame) -> Mapping[str, Floats]:
     return {kind: np.nan_to_num(covered_ns(spans, own)) for kind, own in times.items()}
 
 
-def explained_by(steps: pd.DataFrame, took: Mapping[str, Floats], is_judged: Bools) -> Texts:
+def explained_by(steps: Table, took: Mapping[str, Floats], is_judged: Bools) -> Texts:
     """Return what of `OCCASIONS` made each step longer; "" for the others.
 
     ``took`` is what `occasions_in` says of ``steps`` (process, step, duration_ns). A step is
@@ -213,14 +218,13 @@ def explained_by(steps: pd.DataFrame, took: Mapping[str, Floats], is_judged: Boo
     of that is known. Ranks wait for one another: what one did in a step explains the others', too.
     """
     names = np.array(list(took), object)
-    own_ns = pd.DataFrame(dict(took), steps.index)
-    each = own_ns.groupby(steps["step"]).transform("max").to_numpy(np.float64)
+    groups = groups_of(steps["step"])
+    each = groups.reduced(np.fmax, np.stack(list(took.values()), axis=1))[groups.number]
     whole = each.sum(axis=1)
-    durations = steps["duration_ns"].to_numpy(np.float64)
+    durations = steps["duration_ns"]
     found = np.full(len(steps), "", object)
     judged = np.flatnonzero(is_judged)
-    by_process: Mapping[int, Ints] = rows_by(steps.iloc[judged], "process")
-    for own in by_process.values():
+    for own in rows_by_value(steps["process"][judged]).values():
         rows = judged[own]
         has = whole[rows] > _FLOOR * float(np.median(durations[rows]))
         if not has.any() or has.mean() > _MOST_OF_STEPS:
@@ -232,29 +236,30 @@ def explained_by(steps: pd.DataFrame, took: Mapping[str, Floats], is_judged: Boo
     return found
 
 
-def notes_on_occasions(steps: pd.DataFrame) -> Iterable[Note]:
+def notes_on_occasions(steps: Table) -> Iterable[Note]:
     """Say what each of `OCCASIONS` costs, of the process that pays the most.
 
     ``steps`` is the table of the measured steps.
     """
-    steady = steps[~steps["is_warmup"].to_numpy(np.bool_)]
-    chosen = steady[(steady["excess_cause"] != "").to_numpy(np.bool_)]
-    for kind, rows in chosen.groupby("excess_cause", sort=True):
-        sums = rows.groupby("process")["excess_ns"].sum()
-        own = rows[rows["process"] == sums.idxmax()]
-        of_process = steady.loc[steady["process"] == sums.idxmax(), "duration_ns"]
+    steady = steps.take(~steps["is_warmup"])
+    for kind in sorted({*steady["excess_cause"].tolist()} - {""}):
+        rows = steady.take(steady["excess_cause"] == kind)
+        groups = groups_of(rows["process"])
+        most = int(groups.reduced(np.add, rows["excess_ns"]).argmax())
+        own = rows.take(groups.number == most)
+        of_process = steady["duration_ns"][steady["process"] == groups.keys[most][0]]
         yield Note.of(
             f"{{kind}} {_how_often(own)}, {{share:ratio}} of the loop",
-            kind=str(kind),
+            kind=kind,
             n=len(own),
-            step=int(own["step"].iloc[0]),
+            step=int(own["step"][0]),
             every=_distance(own),
             each=float(own["excess_ns"].mean()),
             share=float(own["excess_ns"].sum() / of_process.sum()),
         )
 
 
-def _how_often(rows: pd.DataFrame) -> str:
+def _how_often(rows: Table) -> str:
     if len(rows) == 1:
         return "in step {step}: {each:ns}"
     if _distance(rows):
@@ -262,7 +267,7 @@ def _how_often(rows: pd.DataFrame) -> str:
     return "in {n:count} steps: {each:ns} each"
 
 
-def _distance(rows: pd.DataFrame) -> int:
+def _distance(rows: Table) -> int:
     """Return how many steps lie between each and the next; 0 where that differs."""
-    apart = np.unique(np.diff(np.sort(rows["step"].to_numpy(np.int64))))
+    apart = np.unique(np.diff(np.sort(rows["step"])))
     return int(apart[0]) if len(apart) == 1 else 0

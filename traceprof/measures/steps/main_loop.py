@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import launches_of
@@ -21,8 +20,10 @@ from traceprof.measures.host.phases import phases_of_all_ranges
 from traceprof.measures.rows import are_named, bounds, ints, lengths_of
 from traceprof.measures.steps.find import find_steps, pattern_of_ranks, recorder_times
 from traceprof.measures.steps.steadiness import count_warmup
+from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES
@@ -57,7 +58,7 @@ class MainLoop:
 
 def active_window(ranks: Ranks) -> TimeWindow | None:
     """Return the time from the first to the last operation of any device; None without any."""
-    spans = [_span_of(part.table(name).to_frame()) for part in ranks for name in DEVICE_TABLES]
+    spans = [_span_of(part.table(name)) for part in ranks for name in DEVICE_TABLES]
     return _hull(spans)
 
 
@@ -71,7 +72,7 @@ def host_window(ranks: Ranks) -> TimeWindow | None:
 
 
 def _passes_on_host(trace: Trace) -> TimeWindow | None:
-    return _span_of(trace.ranges.to_frame()[np.isin(phases_of_all_ranges(trace), _PASSES)])
+    return _span_of(trace.ranges.take(np.isin(phases_of_all_ranges(trace), _PASSES)))
 
 
 @fact
@@ -90,7 +91,7 @@ def main_loop(ranks: Ranks) -> MainLoop | None:
     return MainLoop(found, turns, before, after, setup)
 
 
-def _span_of(rows: pd.DataFrame) -> TimeWindow | None:
+def _span_of(rows: Table) -> TimeWindow | None:
     if rows.empty:
         return None
     return TimeWindow(int(rows["start_ns"].min()), int(rows["end_ns"].max()))
@@ -105,7 +106,7 @@ def _hull(windows: Sequence[TimeWindow | None]) -> TimeWindow | None:
 
 def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
     """Return the stretch of all turns, where at least half of the kernels' time lies in it."""
-    turns = pattern.table.to_frame()
+    turns = pattern.table
     window = TimeWindow(int(turns["device_start_ns"].min()), int(turns["device_end_ns"].max()))
     times = ranks.each(_time_inside, window)
     inside, whole = (sum(own) for own in zip(*times, strict=True))
@@ -114,16 +115,13 @@ def _where_kernels_repeat(ranks: Ranks, pattern: Steps) -> TimeWindow | None:
 
 def _time_inside(trace: Trace, window: TimeWindow) -> tuple[int, int]:
     """Return the time of the kernels that begin in ``window``, and of all."""
-    starts, length = (
-        ints(trace.kernels.to_frame(), "start_ns")[0],
-        lengths_of(trace.kernels.to_frame()),
-    )
-    return int(length[window.holds(starts)].sum()), int(length.sum())
+    length = lengths_of(trace.kernels)
+    return int(length[window.holds(trace.kernels["start_ns"])].sum()), int(length.sum())
 
 
 def _where_kernels_are(trace: Trace, active: TimeWindow) -> TimeWindow:
     """Return ``active`` without a long beginning and end with next to no kernels."""
-    starts, ends = bounds(trace.kernels.to_frame())
+    starts, ends = bounds(trace.kernels)
     if len(starts) < _FEWEST_KERNELS:
         return active
     length, ends = ends - starts, np.maximum.accumulate(ends)
@@ -159,13 +157,12 @@ def _after_named_setup(ranks: Ranks, window: TimeWindow) -> tuple[TimeWindow, st
 
 def _setup_of(trace: Trace) -> list[tuple[int, str]]:
     """Return when the devices are done with each outermost range that is set-up, and its name."""
-    ranges = trace.ranges.to_frame()
-    is_setup = are_named(ranges["name"], _SETUP)
-    counts = ranges["name"].map(ranges["name"].value_counts()).to_numpy(np.int64)
-    own = ranges[is_setup & (counts == 1) & (ranges["depth"] <= 1).to_numpy()]
-    if own.empty or trace.kernels.to_frame().empty:
+    ranges, names = trace.ranges, trace.ranges["name"]
+    once = names.isin([name for name, count in names.counts().items() if count == 1])
+    own = ranges.take(are_named(names, _SETUP) & once & (ranges["depth"] <= 1))
+    if own.empty or trace.kernels.empty:
         return []
-    starts, ends = bounds(trace.kernels.to_frame())
+    starts, ends = bounds(trace.kernels)
     length, launched = ends - starts, launches_of(trace, "kernels")
     called = np.where(launched.is_known, launched.start_ns, starts)
     found = []
@@ -173,7 +170,7 @@ def _setup_of(trace: Trace) -> list[tuple[int, str]]:
         before = called < end
         if length[before].sum() < _LEAST_PATTERN * length.sum():
             last = int(ends[before].max()) if before.any() else end
-            found.append((max(end, last), str(name)))
+            found.append((max(end, last), name))
     return found
 
 
@@ -183,7 +180,7 @@ _COLUMNS: Final = ("process", "round", "start_ns", "end_ns", "recorder_ns", "is_
 
 
 @fact
-def find_iterations(trace: Trace) -> pd.DataFrame:
+def find_iterations(trace: Trace) -> Table:
     """Return the rounds of each process: process, round, start_ns, end_ns, recorder_ns, is_warmup.
 
     Of recorder_ns, what the embedded recorder took for itself, they are told apart.
@@ -191,38 +188,35 @@ def find_iterations(trace: Trace) -> pd.DataFrame:
     are none: evaluations) and trains nothing, a round goes from a batch to the next; of programs
     that name no batches every such pass is a round. Others have none.
     """
-    steps = find_steps(trace.whole).table.to_frame()
-    own = steps[["process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup"]]
-    found = own.astype({"is_warmup": bool}).set_axis(list(_COLUMNS), axis=1)
+    steps = find_steps(trace.whole).table
+    own = steps.select("process", "step", "start_ns", "next_ns", "recorder_ns", "is_warmup")
     others = _forward_iterations(trace.whole, set(steps["process"].tolist()))
-    return pd.concat([found, *others], ignore_index=True)
+    return Table.stacked([own.renamed(step="round", next_ns="end_ns"), *others])
 
 
-def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[pd.DataFrame]:
+def _forward_iterations(trace: Trace, stepping: set[int]) -> Iterator[Table]:
     """Yield the rounds of each process that only runs forward."""
-    ranges = trace.ranges.to_frame()
-    phase = phases_of_all_ranges(trace)
-    is_own = (phase >= 0) & (ranges["kind"] == "push_pop").to_numpy()
-    own = ranges[["process", "thread", "start_ns", "end_ns"]][is_own].assign(phase=phase[is_own])
-    recorder = recorder_times(trace)
-    for process, events in own.groupby("process"):
-        number = int(str(process))
-        if number in stepping or events["phase"].isin(_TRAINS).any():
+    ranges, phases, recorder = trace.ranges, phases_of_all_ranges(trace), recorder_times(trace)
+    rows = np.flatnonzero((phases >= 0) & (ranges["kind"] == "push_pop"))
+    for process, own in rows_by_value(ranges["process"][rows]).items():
+        phase, thread = phases[rows[own]], ranges["thread"][rows[own]]
+        if process in stepping or np.isin(phase, _TRAINS).any():
             continue
-        passes = _FORWARD if (events["phase"] == _FORWARD).any() else _EVAL
-        speaker = events.loc[events["phase"] == passes, "thread"].mode()
-        if speaker.empty:
+        is_pass = phase == (_FORWARD if (phase == _FORWARD).any() else _EVAL)
+        speakers, counts = np.unique(thread[is_pass], return_counts=True)
+        if not len(speakers):
             continue
-        main = events[events["thread"] == speaker.iloc[0]].sort_values("start_ns", kind="stable")
-        main = main.assign(phase=main["phase"].replace(passes, _FORWARD))
-        columns = (main[name].tolist() for name in ("phase", "start_ns", "end_ns"))
-        spans = list(_passes(zip(*columns, strict=True), bool((main["phase"] == _DATA).any())))
+        is_main = thread == speakers[counts.argmax()]
+        starts, ends = ints(ranges, "start_ns", "end_ns", rows=rows[own[is_main]])
+        kinds = np.where(is_pass, _FORWARD, phase)[is_main]
+        columns = (column.tolist() for column in (kinds, starts, ends))
+        spans = list(_passes(zip(*columns, strict=True), bool((kinds == _DATA).any())))
         starts, ends = (np.array(side, np.int64) for side in zip(*spans, strict=True))
-        paused = recorder.get(number, Intervals.empty()).covered_ns(starts, ends)
-        n_warm = count_warmup(ends - starts - paused)
+        paused = recorder.get(process, Intervals.empty()).covered_ns(starts, ends)
         numbers = np.arange(len(spans))
-        values = (number, numbers, starts, ends, paused, numbers < n_warm)
-        yield pd.DataFrame(dict(zip(_COLUMNS, values, strict=True)))
+        is_warmup = numbers < count_warmup(ends - starts - paused)
+        values = (process, numbers, starts, ends, paused, is_warmup)
+        yield Table(dict(zip(_COLUMNS, values, strict=True)))
 
 
 def _passes(events: Iterable[tuple[int, int, int]], has_batches: bool) -> Iterator[tuple[int, int]]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.device.times import recorded_window, used_devices
 from traceprof.measures.facts import of_window
-from traceprof.measures.rows import Bools, Floats, covered_ns, in_order, unions_by
+from traceprof.measures.rows import Array, Bools, Floats, covered_ns, rows_by, unions_by
 from traceprof.measures.steps.between import between_steps, cause_of_steps
 from traceprof.measures.steps.costs import explained_by, occasions_in
 from traceprof.measures.steps.find import (
@@ -35,7 +33,7 @@ from traceprof.measures.steps.parts import (
 from traceprof.measures.steps.steadiness import measure_steadiness, outliers_of_processes
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.table import Table
+from traceprof.model.table import Table, is_known
 from traceprof.model.timing import Steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, PROFILER
@@ -99,47 +97,46 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     if is_pattern:
         steps = pattern_of_ranks(ranks)
     table = _joined([_measure(part, is_pattern=is_pattern) for part in ranks])
-    is_warmup = table["is_warmup"].to_numpy(np.bool_)
-    durations = table["duration_ns"].to_numpy(np.float64)
-    processes = table["process"].to_numpy(np.int64)
-    is_cut = table.pop("is_cut").to_numpy(np.bool_)
-    took, reasons = _taken(table, _OCCASION), _taken(table, _REASON)
+    took, table = _taken(table, _OCCASION)
+    reasons, table = _taken(table, _REASON)
+    is_warmup, is_cut, processes = (table[name] for name in ("is_warmup", "is_cut", "process"))
+    durations, table = table["duration_ns"].astype(np.float64), table.without("is_cut")
     causes = explained_by(table, took, ~is_warmup & (not is_pattern))
     is_explained = causes != ""
     outliers = outliers_of_processes(durations, processes, is_warmup | is_pattern | is_explained)
     is_short = is_cut & (outliers < 0)
     outliers[is_short] = 0
     outliers[is_explained] = 1
-    is_short &= np.isnan(table["device_ns"].to_numpy()) if "device_ns" in table else True
-    dropped = table.loc[is_warmup, ["process", "duration_ns"]]
-    first = dropped.loc[dropped["process"] == dropped["process"].min(), "duration_ns"]
+    is_short &= np.isnan(table["device_ns"]) if "device_ns" in table else True
+    dropped = table.take(is_warmup)
+    first = dropped["duration_ns"][dropped["process"] == dropped["process"][:1]]
     excess = excess_of_steps(table.assign(**reasons), outliers)
     is_typical = ~is_warmup & ~is_explained & ~is_short
     steadiness = measure_steadiness(durations[is_typical], processes[is_typical])
     for name in ("trend_ns", "drift_ratio") if is_pattern and steadiness else ():
         del steadiness[name]
-    lag_ns = float(table.loc[~is_warmup, "lag_ns"].median())
+    lags_ns = table["lag_ns"][~is_warmup & is_known(table["lag_ns"])]
     scalars = {
         "source": steps.source if len(steps) else "",
         "confidence_ratio": steps.confidence_ratio if len(steps) else 1.0,
         "is_pattern": is_pattern,
         "warmup_count": len(first),
         "warmup_ns": int(first.sum()),
-        **({} if math.isnan(lag_ns) else {"lag_ns": lag_ns}),
+        **({"lag_ns": float(np.median(lags_ns))} if len(lags_ns) else {}),
         **steadiness,
-        **_throughput(table[~is_warmup]),
+        **_throughput(table.take(~is_warmup)),
     }
     known = table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes)
-    return MeasuredSteps(Table.of_frame(known), scalars)
+    return MeasuredSteps(known, scalars)
 
 
 @of_window
-def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
+def _measure(trace: Trace, *, is_pattern: bool) -> Table:
     """Return what is known of the steps of one rank by itself."""
     steps = find_pattern(trace) if is_pattern else find_steps(trace)
-    rows, known = steps.table.to_frame(), steps.table.to_frame()["on_device"].to_numpy(np.bool_)
+    rows, known = steps.table, steps.table["on_device"]
     zero = trace.whole.span.start_ns
-    columns: dict[str, object] = {
+    columns: dict[str, Any] = {
         "process": rows["process"],
         "step": rows["step"],
         "at_ns": rows["device_start_ns"] - zero,
@@ -148,14 +145,13 @@ def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
     if trace.recorded & set(DEVICE_TABLES):
         on_device = np.where(known, steps.durations_ns, np.nan)
         columns |= {"device_ns": on_device, **parts_of_devices(trace, rows)}
-    lag = (rows["device_end_ns"] - rows["end_ns"]).to_numpy(np.float64)
+    lag = (rows["device_end_ns"] - rows["end_ns"]).astype(np.float64)
     gaps = rows.assign(start_ns=rows["end_ns"], end_ns=rows["next_ns"])
-    between = (rows["next_ns"] - rows["end_ns"]).clip(lower=0)
-    between = between - np.nan_to_num(covered_ns(gaps, recorder_times(trace.whole)))
+    recorder_ns = np.nan_to_num(covered_ns(gaps, recorder_times(trace.whole)))
     columns |= {
         "host_at_ns": rows["start_ns"] - zero,
         "period_ns": steps.periods_ns,
-        "between_ns": between,
+        "between_ns": np.maximum(rows["next_ns"] - rows["end_ns"], 0) - recorder_ns,
         "between_cause": cause_of_steps(trace, rows),
         "lag_ns": np.where(known & (not steps.is_inferred), lag, np.nan),
     }
@@ -168,36 +164,41 @@ def _measure(trace: Trace, *, is_pattern: bool) -> pd.DataFrame:
     reasons = _reasons(trace, spans, _left_out(rows))
     columns |= {f"{_REASON}{name}": time for name, time in reasons.items()}
     columns |= {f"{_OCCASION}{name}": time for name, time in occasions_in(trace, spans).items()}
-    table = pd.DataFrame({name: np.asarray(values) for name, values in columns.items()})
-    return table.assign(is_warmup=steps.warmup(), is_cut=_are_cut(trace, rows))
+    return Table({**columns, "is_warmup": steps.warmup(), "is_cut": _are_cut(trace, rows)})
 
 
-def _taken(table: pd.DataFrame, prefix: str) -> dict[str, Floats]:
-    """Take the columns with a prefix out of ``table``, and return them without it."""
-    names = [str(name) for name in table if str(name).startswith(prefix)]
-    return {name.removeprefix(prefix): table.pop(name).to_numpy(np.float64) for name in names}
+def _taken(table: Table, prefix: str) -> tuple[dict[str, Floats], Table]:
+    """Return the columns with a prefix, without it, and ``table`` without these."""
+    names = [name for name in table if name.startswith(prefix)]
+    taken = {name.removeprefix(prefix): table[name].astype(np.float64) for name in names}
+    return taken, table.without(*names)
 
 
-def _launching(steps: pd.DataFrame) -> pd.DataFrame:
+def _launching(steps: Table) -> Table:
     """Return ``steps`` from and to when the host launched them.
 
     A span on the devices grows with what happens from the last launch of the step before to the
     last launch of its own; a period with what happens in it.
     """
-    before = steps.groupby("process")["launched_ns"].shift()
-    start = before.where(steps["on_device"], steps["start_ns"]).fillna(steps["start_ns"])
-    end = steps["launched_ns"].where(steps["on_device"], steps["next_ns"])
-    return steps.assign(start_ns=start.astype(np.int64), end_ns=end)
+    known, launched = steps["on_device"], steps["launched_ns"]
+    start, end = steps["start_ns"].copy(), np.where(known, launched, steps["next_ns"])
+    for rows in rows_by(steps, "process").values():
+        later = rows[1:]
+        start[later] = np.where(known[later], launched[rows[:-1]], start[later])
+    return steps.assign(start_ns=start, end_ns=end)
 
 
-def _left_out(steps: pd.DataFrame) -> Floats:
+def _left_out(steps: Table) -> Floats:
     """Return the recorder's own time that is in the length of none of ``steps``, by step."""
-    before = steps.groupby("process")["device_end_ns"].shift()
-    ahead = (steps["device_start_ns"] - before).fillna(0)
-    return ahead.where(steps["on_device"], steps["recorder_ns"]).to_numpy(np.float64)
+    known = steps["on_device"]
+    found: Floats = np.where(known, 0.0, steps["recorder_ns"])
+    for rows in rows_by(steps, "process").values():
+        ahead = steps["device_start_ns"][rows[1:]] - steps["device_end_ns"][rows[:-1]]
+        found[rows[1:]] = np.where(known[rows[1:]], ahead, found[rows[1:]])
+    return found
 
 
-def _reasons(trace: Trace, spans: pd.DataFrame, left_out: Floats) -> Mapping[str, Floats]:
+def _reasons(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Floats]:
     """Return what the host did while it launched each step, for what makes steps slow."""
     lost = np.nan_to_num(covered_ns(spans, unions_by(between_steps(trace))))
     profiler = profiler_in_steps(trace, spans)
@@ -205,53 +206,63 @@ def _reasons(trace: Trace, spans: pd.DataFrame, left_out: Floats) -> Mapping[str
     return {**phases_of_host(trace, spans), **found, f"{BETWEEN_STEPS}_ns": lost}
 
 
-def _are_cut(trace: Trace, rows: pd.DataFrame) -> Bools:
+def _are_cut(trace: Trace, steps: Table) -> Bools:
     """Return which steps may seem short because the recording holds no more of them.
 
     The first span of a process on the devices begins with its first work, and the last period on
     the host ends with the step itself.
     """
-    whole = find_steps(trace.whole).table.to_frame().groupby("process")
-    first = rows["process"].map(whole["start_ns"].min()) == rows["start_ns"]
-    last = rows["process"].map(whole["start_ns"].max()) == rows["start_ns"]
-    known = rows["on_device"].to_numpy(np.bool_)
-    return np.asarray((first & known) | (last & ~known), np.bool_)
+    whole, found = find_steps(trace.whole).table, np.zeros(len(steps), np.bool_)
+    of_whole, starts = rows_by(whole, "process"), steps["start_ns"]
+    for process, rows in rows_by(steps, "process").items():
+        if process in of_whole:
+            every = whole["start_ns"][of_whole[process]]
+            edge = np.where(steps["on_device"][rows], every.min(), every.max())
+            found[rows] = starts[rows] == edge
+    return found
 
 
-def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _joined(tables: Sequence[Table]) -> Table:
     """Return the steps of all ranks, with their samples per second."""
-    filled = [table for table in tables if len(table)] or [tables[0]]
-    table = filled[0] if len(filled) == 1 else pd.concat(filled, ignore_index=True)
+    table = Table.stacked([table for table in tables if len(table)] or tables[:1])
     known = [name for name in _ORDER if name in table]
-    known += [str(name) for name in table if str(name).startswith(_REASON)]
-    sums = {name: table[name].fillna(0) for name in known if name in _SUMS}
-    joined = table[[*known, "is_warmup", "is_cut"]].assign(**sums)
+    known += [name for name in table if name.startswith(_REASON)]
+    sums = {name: np.nan_to_num(table[name]) for name in known if name in _SUMS}
+    joined = table.select(*known, "is_warmup", "is_cut").assign(**sums)
     if "samples_count" in joined:
-        rate = joined["samples_count"] / (joined["period_ns"] / 1e9)
-        joined.insert(len(known), "samples_per_s", rate)
-    return in_order(joined, "process", "at_ns", "step")
+        rate = _rates(joined["samples_count"], joined["period_ns"])
+        joined = joined.assign(samples_per_s=rate)
+    return joined.in_order("process", "at_ns", "step")
 
 
-def _throughput(steady: pd.DataFrame) -> dict[str, float]:
+def _rates(counts: Array, times_ns: Array) -> Floats:
+    """Return how many a second; of no time infinitely many."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(counts / (times_ns / 1e9), np.float64)
+
+
+def _throughput(steady: Table) -> dict[str, float]:
     """Return samples per second over the steady steps, of all processes together.
 
     The mean is all samples over all time, the median of the rates of single steps, or of those
     from one that fetches to the next one that does. The time of a step is its period; the last one
     of a process, which has no next, is left out.
     """
-    if "samples_count" not in steady or steady.empty or not steady["samples_count"].any():
+    samples = np.nan_to_num(steady.get("samples_count", np.empty(0)))
+    if not samples.any():
         return {}
-    order = steady.groupby("process")
-    is_last = order.cumcount(ascending=False) == 0
-    whole = steady[~is_last | (order["step"].transform("size") == 1)]
-    per_process = whole.groupby("process")
-    mean = per_process["samples_count"].sum() / (per_process["period_ns"].sum() / 1e9)
-    # With several steps for each batch, the rate is that from one batch to the next.
-    turn = (whole["samples_count"] > 0).groupby(whole["process"]).cumsum()
-    turns = whole[turn > 0].groupby(["process", turn])[["samples_count", "period_ns"]].sum()
-    median = (turns["samples_count"] / (turns["period_ns"] / 1e9)).groupby("process").median()
-    rates = {"mean_samples_per_s": mean, "median_samples_per_s": median}
-    return {name: float(own.sum()) for name, own in rates.items()}
+    means, medians = [], []
+    for rows in rows_by(steady, "process").values():
+        whole = rows[:-1] if len(rows) > 1 else rows
+        counts, times_ns = samples[whole], steady["period_ns"][whole]
+        means.append(_rates(counts.sum(), times_ns.sum()))
+        # With several steps for each batch, the rate is that from one batch to the next.
+        turns = np.flatnonzero(counts > 0)
+        if len(turns):
+            sums = (np.add.reduceat(own, turns) for own in (counts, times_ns))
+            medians.append(np.median(_rates(*sums)))
+    rates = {"mean_samples_per_s": means, "median_samples_per_s": medians}
+    return {name: float(np.nansum(np.array(own))) for name, own in rates.items()}
 
 
 def named_steps(steps: Steps) -> Steps:

@@ -9,19 +9,21 @@ inferred, and said to be (see `traceprof.measures.host.phases`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import BACKWARD, are_inferred_backward, phases_of_work
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host, phase_times
-from traceprof.measures.rows import Ints, bounds, grouped, in_order, lengths_of, rows_by
+from traceprof.measures.rows import bounds, lengths_of, ratio_of, rows_by
 from traceprof.measures.steps.find import find_steps, owner_of
+from traceprof.model.grouping import grouped_by, groups_of, joined, rows_by_values
 from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED
@@ -59,6 +61,7 @@ _REASONS: Final = {
     "unlinked": "{unlinked:count} have no recorded launch",
 }
 _NAMES: Final = (*PHASES, UNCLAIMED)
+_OF_DEVICE: Final = ("device_ns", "kernel_count", "inferred_count")
 _NO_PHASE: Final = len(PHASES)
 
 
@@ -68,31 +71,38 @@ def measure_phases(trace: Trace) -> Result:
     if not (trace.recorded & set(DEVICE_TABLES)):
         return Result("phases", LOOP_PHASES_SPEC, {"phases": _named(host)})
     work = _device_work(trace)
-    per_device = _device_times(work, ["process", "phase", "device"]).drop(columns="device")
-    device = per_device.groupby(["process", "phase"], as_index=False).sum()
-    table = host.merge(device.drop(columns="work_count"), on=["process", "phase"], how="outer")
+    per_device = _device_times(work, "process", "phase", "device")
+    device, groups = grouped_by(per_device, "process", "phase")
+    sums = {name: groups.reduced(np.add, per_device[name]) for name in _OF_DEVICE}
+    table = _whole(joined(host, device.assign(**sums), "process", "phase"))
     # Device work counts for the processes that name phases; of the others there are none.
-    table = table[table["process"].isin(host["process"])].fillna(0).astype("int64")
-    lost, inferred = work[work["phase"] == _NO_PHASE], work[work["is_inferred"] == 1]
+    table = table.take(np.isin(table["process"], host["process"]))
+    length, lost, is_linked = lengths_of(work), work["phase"] == _NO_PHASE, work["is_linked"]
+    inferred = work["is_inferred"] == 1
     scalars = {
-        "work_ns": lengths_of(work).sum(),
-        "unclaimed_ns": lengths_of(lost).sum(),
-        "outside_count": lost["is_linked"].sum(),
-        "unlinked_count": (~lost["is_linked"]).sum(),
-        "earlier_count": lost["is_earlier"].sum(),
-        "inferred_ns": lengths_of(inferred).sum(),
-        "inferred_count": len(inferred),
+        "work_ns": length.sum(),
+        "unclaimed_ns": length[lost].sum(),
+        "outside_count": (lost & is_linked).sum(),
+        "unlinked_count": (lost & ~is_linked).sum(),
+        "earlier_count": (lost & work["is_earlier"]).sum(),
+        "inferred_ns": length[inferred].sum(),
+        "inferred_count": inferred.sum(),
     }
     scalars = {name: int(value) for name, value in scalars.items()}
     return Result("phases", LOOP_PHASES_SPEC, {"phases": _named(table)}, scalars)
 
 
-def _named(table: pd.DataFrame) -> pd.DataFrame:
-    table = in_order(table, "process", "phase")
-    return table.assign(phase=np.array(_NAMES, object)[table["phase"].to_numpy(np.int64)])
+def _whole(table: Table) -> Table:
+    """Return whole numbers, 0 for what there is none of."""
+    return Table({name: np.nan_to_num(table[name]).astype(np.int64) for name in table}, len(table))
 
 
-def _host_times(trace: Trace) -> pd.DataFrame:
+def _named(table: Table) -> Table:
+    table = table.in_order("process", "phase")
+    return table.assign(phase=np.array(_NAMES, object)[table["phase"]])
+
+
+def _host_times(trace: Trace) -> Table:
     """Return one row per process and place of a phase in `_NAMES`."""
     rows = []
     inferred = inferred_backward_on_host(trace)
@@ -105,63 +115,56 @@ def _host_times(trace: Trace) -> pd.DataFrame:
         claimed_ns = sum(ns for _, ns, _ in times)
         times.append((_NO_PHASE, trace.span.duration_ns - claimed_ns, 0))
         rows += [(host.process, *own) for own in times]
-    return pd.DataFrame(rows, columns=["process", "phase", "host_ns", "count"]).astype("int64")
+    columns = np.array(rows, np.int64).reshape(-1, 4).T
+    return Table(dict(zip(("process", "phase", "host_ns", "count"), columns, strict=True)))
 
 
-def _device_work(trace: Trace) -> pd.DataFrame:
+def _device_work(trace: Trace) -> Table:
     """Return all kernels and copies with the place of their phase in `_NAMES`."""
-    parts = []
-    firsts = trace.whole.api_calls.to_frame().groupby("process")["correlation"].min()
+    parts, calls = [], trace.whole.api_calls
+    firsts = {p: calls["correlation"][own].min() for p, own in rows_by(calls, "process").items()}
     for name in DEVICE_TABLES:
-        frame, is_linked = trace.table(name).to_frame(), launches_of(trace, name).is_known
-        number = frame["correlation"].to_numpy(np.int64)
+        is_linked, number = launches_of(trace, name).is_known, trace.table(name)["correlation"]
         is_earlier = ~is_linked & (number >= 0)
-        rows = np.flatnonzero(is_earlier)
-        is_earlier[rows] = number[rows] < frame["process"].iloc[rows].map(firsts).to_numpy()
+        for process, rows in rows_by(trace.table(name), "process").items():
+            is_earlier[rows] &= number[rows] < firsts.get(process, 0)
         parts.append(_work_of(trace, name).assign(is_linked=is_linked, is_earlier=is_earlier))
-    return pd.concat(parts, ignore_index=True)
+    return Table.stacked(parts)
 
 
-def _work_of(trace: Trace, name: str) -> pd.DataFrame:
-    phases = phases_of_work(trace, name)
-    return (
-        trace.table(name)
-        .to_frame()[["start_ns", "end_ns", "device", "process"]]
-        .assign(
-            phase=np.where(phases >= 0, phases, _NO_PHASE),
-            is_kernel=int(name == "kernels"),
-            is_inferred=are_inferred_backward(trace, name).astype(np.int64),
-        )
+def _work_of(trace: Trace, name: str) -> Table:
+    phases, work = phases_of_work(trace, name), trace.table(name)
+    return work.select("start_ns", "end_ns", "device", "process").assign(
+        phase=np.where(phases >= 0, phases, _NO_PHASE),
+        is_kernel=int(name == "kernels"),
+        is_inferred=are_inferred_backward(trace, name).astype(np.int64),
     )
 
 
-def _device_times(work: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _device_times(work: Table, *keys: str) -> Table:
     """Return the device time of ``work`` by ``keys``, and how many pieces and kernels it is."""
-    groups, values = grouped({name: work[name] for name in keys})
-    return pd.DataFrame(
-        {
-            **values,
-            "device_ns": union_lengths(groups.number, *bounds(work), len(groups.keys)),
-            "work_count": groups.counts,
-            "kernel_count": groups.reduced(np.add, work["is_kernel"].to_numpy()),
-            "inferred_count": groups.reduced(np.add, work["is_inferred"].to_numpy()),
-        }
+    table, groups = grouped_by(work, *keys)
+    return table.assign(
+        device_ns=union_lengths(groups.number, *bounds(work), len(groups.keys)),
+        work_count=groups.counts,
+        kernel_count=groups.reduced(np.add, work["is_kernel"]),
+        inferred_count=groups.reduced(np.add, work["is_inferred"]),
     )
 
 
 def _finish(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table.in_order("process")
     if table.empty:
         return result.with_notes(
             Note("no range names a phase (data, forward, backward, optimizer …)")
         )
-    table = in_order(table, "process")
     # Of each process the host times add up to the window.
-    window = table.groupby("process")["host_ns"].transform("sum")
-    table = table.assign(host_ratio=table["host_ns"] / window.where(window > 0, 1))
+    groups = groups_of(table["process"])
+    window = groups.reduced(np.add, table["host_ns"])[groups.number]
+    table = table.assign(host_ratio=table["host_ns"] / np.maximum(window, 1))
     if "device_ns" in table:
-        whole = table.groupby("process")["device_ns"].transform("sum")
-        table = table.assign(device_ratio=table["device_ns"] / whole.where(whole > 0))
+        whole = groups.reduced(np.add, table["device_ns"])[groups.number]
+        table = table.assign(device_ratio=ratio_of(table["device_ns"], whole))
     return result.with_table(table).with_notes(*_notes(result))
 
 
@@ -214,70 +217,67 @@ STEP_PHASES_SPEC: Final = ResultSpec.of(f"""
     total work_count: how many kernels and copies these are
     total inferred_count: how many of them are its own although no range says so
     """)
-_KEYS: Final = ["owner", "device", "phase"]
-_MEASURES: Final = ["host_ns", "device_ns", "work_count", "inferred_count"]
+_KEYS: Final = ("owner", "device", "phase")
 
 
 def measure_step_phases(trace: Trace) -> Result:
     """Return the phases of the steps that lie wholly inside the window."""
-    steps = find_steps(trace).table.to_frame()
-    host, work = _host_times_of_steps(trace, steps), _device_times_of_steps(trace, steps)
-    used = work[["process", "device"]].drop_duplicates()
-    host = host.merge(used, on="process", how="left").fillna({"device": ABSENT})
-    table = host.drop(columns="process").merge(work.drop(columns="process"), on=_KEYS, how="outer")
-    table = table.fillna(dict.fromkeys(_MEASURES, 0)).astype("int64")
+    steps = find_steps(trace).table
+    work = _device_times_of_steps(trace, steps)
+    used = rows_by_values(work["process"], work["device"])
+    host = _host_times_of_steps(trace, steps, used)
     # Steps are sorted by process and start, so that their rows are in the order of time.
-    table = in_order(table, *_KEYS)
-    owner = steps.iloc[table["owner"].to_numpy()]
+    table = _whole(joined(host, work.without("process", "kernel_count"), *_KEYS))
     table = table.assign(
-        process=owner["process"].to_numpy(),
-        step=owner["step"].to_numpy(),
-        phase=np.array(_NAMES, object)[table["phase"].to_numpy()],
+        process=steps["process"][table["owner"]],
+        step=steps["step"][table["owner"]],
+        phase=np.array(_NAMES, object)[table["phase"]],
     )
     if not (trace.recorded & set(DEVICE_TABLES)):
-        table = table.drop(columns=["device", *_MEASURES[1:]])
+        table = table.without("device", "device_ns", "work_count", "inferred_count")
     spec = STEP_PHASES_SPEC
-    return Result("step-phases", spec, {"step_phases": spec.tables[0].frame(table)})
+    return Result("step-phases", spec, {"step_phases": spec.tables[0].of_rows(table)})
 
 
-def _host_times_of_steps(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
+def _host_times_of_steps(trace: Trace, steps: Table, used: Iterable[tuple[int, ...]]) -> Table:
     """Return the host time of each phase in each step, and what no phase claims.
 
-    ``owner`` is the row of the step, ``phase`` the place of the phase in `_NAMES`.
+    The same for each device that its process uses (``used`` are the pairs of both). ``owner`` is
+    the row of the step, ``phase`` the place of the phase in `_NAMES`.
     """
     rows_of, (starts, ends) = rows_by(steps, "process"), bounds(steps)
-    columns = ("process", "owner", "phase", "host_ns")
-    tables = [pd.DataFrame({name: np.empty(0, np.int64) for name in columns})]
+    devices: dict[int, list[int]] = {}
+    for process, device in used:
+        devices.setdefault(process, []).append(device)
+    tables = [Table(dict.fromkeys((*_KEYS, "host_ns"), np.empty(0, np.int64)))]
     for process, times in phase_times(trace).items():
         rows = rows_of.get(process, np.empty(0, np.int64))
-        left = ends[rows] - starts[rows]
+        left, found = ends[rows] - starts[rows], {}
         for phase, time in times.items():
-            ns = time.covered_ns(starts[rows], ends[rows])
-            left = left - ns
-            tables.append(_of_steps(process, rows, PHASES.index(phase), ns))
-        tables.append(_of_steps(process, rows, _NO_PHASE, left))
-    return pd.concat(tables, ignore_index=True)
+            found[PHASES.index(phase)] = time.covered_ns(starts[rows], ends[rows])
+            left = left - found[PHASES.index(phase)]
+        found[_NO_PHASE] = left
+        tables += [
+            Table({"owner": rows, "device": device, "phase": phase, "host_ns": ns})
+            for device in devices.get(process, (ABSENT,))
+            for phase, ns in found.items()
+        ]
+    return Table.stacked(tables)
 
 
-def _of_steps(process: int, rows: Ints, phase: int, ns: Ints) -> pd.DataFrame:
-    return pd.DataFrame({"process": process, "owner": rows, "phase": phase, "host_ns": ns})
-
-
-def _device_times_of_steps(trace: Trace, steps: pd.DataFrame) -> pd.DataFrame:
+def _device_times_of_steps(trace: Trace, steps: Table) -> Table:
     """Return the device time of what each phase launched in each step."""
     parts = []
     for name in DEVICE_TABLES:
         work = _work_of(trace, name)
         owner = owner_of(steps, work["process"], launches_of(trace, name).start_ns)
-        parts.append(work.assign(owner=owner)[owner >= 0])
-    times = _device_times(pd.concat(parts, ignore_index=True), ["process", *_KEYS])
-    return times.drop(columns="kernel_count")
+        parts.append(work.assign(owner=owner).take(owner >= 0))
+    return _device_times(Table.stacked(parts), "process", *_KEYS)
 
 
 def _finish_steps(result: Result) -> Result:
-    table = result.to_frame()
-    if not table.empty:
-        return result.with_table(in_order(table, "process"))
+    if not result.table.empty:
+        return result.with_table(result.table.in_order("process"))
     return result.with_notes(Note("no steps, or no phases in them, are known"))
 
 

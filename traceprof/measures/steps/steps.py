@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
+
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.steps.costs import notes_on_occasions
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
@@ -12,6 +14,7 @@ from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Column, Note, Result, ResultSpec, Unit, columns, total
+from traceprof.model.table import Names
 from traceprof.names.ranges import PHASES, PROFILER
 
 _PHASES: Final[tuple[Column, ...]] = tuple(
@@ -125,7 +128,7 @@ def _why_none(ranks: Ranks) -> Note:
 
 def _finish(result: Result) -> Result:
     """Say where the steps come from, how long and steady they are, and what was dropped."""
-    if result.to_frame().empty:
+    if result.table.empty:
         return result
     scalars = result.scalars
     if scalars["is_pattern"]:
@@ -143,7 +146,7 @@ def _finish(result: Result) -> Result:
         )
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("only warm-up steps are in this window"))
-    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.to_frame())]
+    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
     if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
@@ -186,8 +189,8 @@ def _origin(scalars: Any) -> Note:
 
 def _on_clocks(result: Result) -> Iterator[Note]:
     """Say where steps are told by the host alone, and where the devices lag behind it."""
-    scalars, table = result.scalars, result.to_frame()
-    if "device_ns" in table and table["device_ns"].isna().all():
+    scalars, table = result.scalars, result.table
+    if "device_ns" in table and np.isnan(table["device_ns"]).all():
         yield Note(
             "which work a step launched was not recorded: steps are periods of the host, and the "
             "devices may lag behind"
@@ -199,16 +202,17 @@ def _on_clocks(result: Result) -> Iterator[Note]:
 
 def _on_between(result: Result) -> Iterator[Note]:
     """Say how much of the periods lies between the steps, and why."""
-    steady = result.to_frame()[~result.to_frame()["is_warmup"]]
+    steady = result.table.take(~result.table["is_warmup"])
     between_ns, period_ns = int(steady["between_ns"].sum()), int(steady["period_ns"].sum())
     if between_ns < _LEAST_BETWEEN * period_ns or not between_ns:
         return
-    sums = steady.groupby("between_cause")["between_ns"].sum()
+    causes = Names.of(steady.plain("between_cause"))
+    sums = np.bincount(causes.codes, steady["between_ns"])
     yield Note.of(
         "{share:ratio} of the host's time lies between steps, {between:ns} in all, mostly {cause}",
         share=between_ns / period_ns,
         between=between_ns,
-        cause=str(sums.idxmax()) if sums.max() else "unknown",
+        cause=causes.texts[sums.argmax()],
     )
 
 
