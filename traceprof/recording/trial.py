@@ -28,7 +28,7 @@ from traceprof.recording.request import Recorder, RecordRequest, RunRecorded
 
 PROGRAM: Final = INJECT_FOLDER / "_traceprof_runtime" / "trial.py"
 _CALLS: Final = ("calls=chosen", "calls=runtime")
-_NO_CALLS: Final = "none of the kernels has the call that launched it"
+_NO_CALLS: Final = "kernels lack the calls that launched them"
 
 
 def chosen_recorder(request: RecordRequest) -> tuple[Recorder, RecordRequest]:
@@ -148,7 +148,7 @@ def _missing_in(folder: Path, run: RunRecorded) -> str:
         return ""  # the trial's kernels are launched by calls of the driver
     launched = tables["kernels"]["correlation"]
     is_tied = (launched != ABSENT) & np.isin(launched, tables["api_calls"]["correlation"])
-    return "" if is_tied.any() else _NO_CALLS
+    return "" if is_tied.all() else _NO_CALLS
 
 
 def _tables_of(folder: Path, run: RunRecorded) -> Iterator[Mapping[str, Table]]:
