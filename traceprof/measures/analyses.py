@@ -47,21 +47,20 @@ def check_sums(ranks: Ranks) -> None:
 @fact
 def _totals(trace: Trace) -> dict[str, int]:
     """Return what the tables add up to, at most, in ns and bytes."""
-    n_devices = max(int(trace.devices.to_frame()["used"].sum()), 1)
+    n_devices = max(int(trace.devices["used"].sum()), 1)
     totals = {"times of its devices": trace.span.duration_ns * n_devices}
     for name, table in TABLES.items():
-        frame = trace.table(name).to_frame()
-        if frame.empty:
+        rows = trace.table(name)
+        if rows.empty:
             continue
         if table.has_spans:
-            starts, ends = bounds(frame)
-            most = len(frame) * (int(ends.max()) - int(starts[0]))
+            starts, ends = bounds(rows)
+            most = len(rows) * (int(ends.max()) - int(starts[0]))
             if most >= _MOST >> 10:
                 most = int((ends - starts).sum(dtype=np.float64))
             totals[f"durations of its {name}"] = most
-        if "n_bytes" in frame:
-            sizes = frame["n_bytes"].to_numpy()
-            totals[f"sizes of its {name}"] = int(sizes.clip(0).sum(dtype=np.float64))
+        if "n_bytes" in rows:
+            totals[f"sizes of its {name}"] = int(rows["n_bytes"].clip(0).sum(dtype=np.float64))
     return totals
 
 
@@ -158,7 +157,7 @@ def run_analyses(analyses: Sequence[Analysis], ranks: Ranks) -> list[Result | No
         tasks += [partial(run, analysis), *(partial(_ask, one, ranks) for one in analysis.beside)]
     # Whoever holds rows elsewhere has processes.
     are_here = not any(part.is_remote for part in ranks.parts)
-    if are_here and sum(len(p.table(n).to_frame()) for p in ranks for n in _MANY) >= _WORTH_THREADS:
+    if are_here and sum(len(p.table(n)) for p in ranks for n in _MANY) >= _WORTH_THREADS:
         do_side_by_side(tasks)
     else:
         for analysis in analyses:

@@ -5,28 +5,31 @@ An empty result is a good one.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Ints, bounds, lengths_of, union_of
+from traceprof.measures.rows import Ints, are_named, bounds, lengths_of, union_of
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _SHOWN_ROWS: Final = 5
 _SKEW_LIMIT_NS: Final = 1_000_000
 _FEWEST_COLLECTIVES: Final = 3
+_FLUSHES: Final = re.compile("flush|buffer", re.IGNORECASE)
 
 
 SPEC: Final = ResultSpec.of("""
@@ -56,10 +59,14 @@ def measure_quality(ranks: Ranks) -> Result:
     """Return what is suspicious in the files of a run, and in their clocks."""
     reading = [_row("reading", Note.of("{warning}", warning=text)) for text in ranks.info.warnings]
     found = [row for check in _CHECKS for row in _of_all(ranks, check)]
-    table = pd.DataFrame([*reading, *found, *_clock_skew(ranks)])
-    if len(table):
-        table = table.assign(number=table.groupby(["check", "table"]).cumcount() + 1)
-    return Result("quality", SPEC, tables={"suspicions": SPEC.tables[0].frame(table)})
+    rows = [*reading, *found, *_clock_skew(ranks)]
+    numbers = Counter[tuple[object, object]]()
+    for row in rows:
+        place = row["check"], row["table"]
+        numbers[place] += 1
+        row["number"] = numbers[place]
+    table = SPEC.tables[0].of_rows(Table.of_rows(rows))
+    return Result("quality", SPEC, tables={"suspicions": table})
 
 
 def _row(check: str, message: Note, duration_ns: int | None = None) -> dict[str, object]:
@@ -100,7 +107,7 @@ def _checked(trace: Trace, check: Callable[[Trace], Iterator[_Suspicion]]) -> li
 
 def _label(part: Trace) -> str:
     """Return what a file of a run is called: its ranks, else its name."""
-    ranks = part.processes.to_frame()["rank"]
+    ranks = part.processes["rank"]
     known = sorted(set(ranks[ranks != ABSENT].tolist()))
     if not known:
         return PurePath(part.info.path).name
@@ -109,13 +116,14 @@ def _label(part: Trace) -> str:
 
 def _overlapping(trace: Trace) -> Iterator[_Suspicion]:
     """Kernels of one stream run one after another, unless a graph runs its branches there."""
-    kernels = trace.kernels.to_frame()[(trace.kernels.to_frame()["graph_node"] <= 0)]
+    rows = np.flatnonzero(trace.kernels["graph_node"] <= 0)
+    kernels = trace.kernels.take(rows)
     late = [np.empty(0, np.int64)]
     starts, ends = bounds(kernels)
     lanes = rows_by_values(kernels["process"], kernels["device"], kernels["stream"])
     for places in lanes.values():
         reach = np.maximum.accumulate(ends[places])
-        late.append(kernels.index.to_numpy()[places[1:][starts[places][1:] < reach[:-1]]])
+        late.append(rows[places[1:][starts[places][1:] < reach[:-1]]])
     text = (
         "{n:count} kernels begin before the one before on their stream ends "
         "(programmatic dependent launch does so on purpose)"
@@ -134,37 +142,38 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
 def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
     for name, table in TABLES.items():
         if table.has_times:
-            rows = np.flatnonzero(trace.table(name).to_frame()["start_ns"] < 0)
+            rows = np.flatnonzero(trace.table(name)["start_ns"] < 0)
             text = f"{{n:count}} {name} begin before time 0"
             yield _Suspicion("negative times", text, name, rows)
     for name in DEVICE_TABLES:
-        rows = np.flatnonzero(lengths_of(trace.table(name).to_frame()) <= 0)
+        rows = np.flatnonzero(lengths_of(trace.table(name)) <= 0)
         yield _Suspicion("no duration", f"{{n:count}} {name} take no time", name, rows)
 
 
 def _profiler_work(trace: Trace) -> Iterator[_Suspicion]:
     """Flushes between the first and the last device work; one after them disturbs nothing."""
-    work = pd.concat(
-        [trace.table(name).to_frame()[["start_ns", "end_ns"]] for name in DEVICE_TABLES]
-    )
-    overheads = trace.overheads.to_frame()
-    is_flush = overheads["name"].astype(str).str.contains("flush|buffer", case=False)
-    begins, ends = work["start_ns"].min(), work["end_ns"].max()
+    work = [bounds(trace.table(name)) for name in DEVICE_TABLES if len(trace.table(name))]
+    if not work:
+        return
+    begins = min(int(starts.min()) for starts, _ in work)
+    over = max(int(ends.max()) for _, ends in work)
+    overheads = trace.overheads
+    is_flush = are_named(overheads["name"], _FLUSHES)
     rows = np.flatnonzero(
-        is_flush & (overheads["start_ns"] < ends) & (overheads["end_ns"] > begins)
+        is_flush & (overheads["start_ns"] < over) & (overheads["end_ns"] > begins)
     )
     text = "the profiler was busy with its buffers {n:count} times"
-    took_ns = union_of(overheads.iloc[rows]).total_ns
+    took_ns = union_of(overheads.take(rows)).total_ns
     yield _Suspicion("profiler flush", text, "overheads", rows, took_ns)
 
 
 def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
     """A step launches work: a kernel begins in it, or a call in it launches one."""
-    if trace.kernels.to_frame().empty:
+    if trace.kernels.empty:
         return
     launches = launches_of(trace, "kernels")
     launched = launches.start_ns[launches.is_known]
-    work = np.sort(np.concatenate([trace.kernels.to_frame()["start_ns"], launched]), kind="stable")
+    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched]), kind="stable")
     steps = find_steps(trace).table
     first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
     numbers = steps["step"][first == last]
@@ -173,7 +182,7 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
 
 
 def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
-    rows = np.flatnonzero(trace.kernels.to_frame()["activity"] == Activity.CUDA_GRAPH.value)
+    rows = np.flatnonzero(trace.kernels["activity"] == Activity.CUDA_GRAPH.value)
     text = (
         "{n:count} CUDA graphs were recorded whole: their kernels cannot be told apart; record "
         "with nsys --cuda-graph-trace=node"
@@ -183,7 +192,7 @@ def _whole_graphs(trace: Trace) -> Iterator[_Suspicion]:
 
 def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
     for name in ("copies", "collectives"):
-        rows = np.flatnonzero(trace.table(name).to_frame()["n_bytes"] == ABSENT)
+        rows = np.flatnonzero(trace.table(name)["n_bytes"] == ABSENT)
         text = f"{{n:count}} {name} have no size: no bandwidth is known of them"
         yield _Suspicion("no size", text, name, rows)
 
@@ -217,10 +226,8 @@ def _collective_ends(trace: Trace) -> Ints:
     """Return when the communication kernels ended; none where no wall clock ties the rank."""
     if trace.info.utc_epoch_ns is None:
         return np.empty(0, np.int64)
-    kernels = trace.kernels.to_frame()[
-        trace.kernels.to_frame()["activity"] == Activity.COMMUNICATION.value
-    ]
-    return np.sort(kernels["end_ns"].to_numpy(np.int64), kind="stable")
+    communicates = trace.kernels["activity"] == Activity.COMMUNICATION.value
+    return np.sort(trace.kernels["end_ns"][communicates], kind="stable")
 
 
 QUALITY = Analysis(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.facts import fact
 from traceprof.measures.host.phases import autograd_rows, phases_of_all_ranges, phases_of_work
-from traceprof.measures.rows import lengths_of
+from traceprof.measures.rows import are_named, grouped, lengths_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.table import Names
+from traceprof.model.table import Names, Table, objects
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.names.parsing import parse_name
@@ -65,106 +64,108 @@ class Workload:
 @fact
 def workload(ranks: Ranks) -> Workload:
     """Return what the run does, by the names of its ranges and kernels and what they add up to."""
-    both = pd.concat(ranks.each(_times_of_names), ignore_index=True)
-    kernels = both.groupby(["name", "activity"])[["total_ns", "count"]].sum().reset_index()
+    kernels = _added_up(ranks.each(_times_of_names), "name", "activity")
     whole = float(kernels["total_ns"].sum())
     training = [*_backward_of(ranks, kernels), *_optimizer_of(ranks, kernels)]
     if training:
         return Workload(TRAINING, tuple(training))
     if not whole:
         return _without_kernels(ranks)
-    by_activity = kernels.groupby("activity")["total_ns"].sum() / whole
-    communication = float(by_activity.get(Activity.COMMUNICATION.value, 0.0))
+    by_activity = _added_up([kernels], "activity")
+    shares = dict(
+        zip(by_activity["activity"], (by_activity["total_ns"] / whole).tolist(), strict=True)
+    )
+    communication = shares.get(Activity.COMMUNICATION.value, 0.0)
     if communication >= 1 - _MOST_OTHER:
         note = Note.of("{share:ratio} of the kernels' time is communication", share=communication)
         return Workload(COMMUNICATION, (note,))
     inference = list(_inference_of(ranks, kernels))
     trains = [] if inference else _signs_of_training(ranks)
     inference += [] if trains else _only_forward(ranks)
-    heavy = float(by_activity.reindex(_HEAVY).fillna(0).sum())
+    heavy = sum(shares.get(activity, 0.0) for activity in _HEAVY)
     if inference or trains or heavy >= _LEAST_HEAVY:
-        shares = Note.of(
+        note = Note.of(
             "matrices, convolutions and attention take {share:ratio} of the kernels' time; no "
             "backward pass or optimizer is seen",
             share=heavy,
         )
-        return Workload(INFERENCE if inference else UNKNOWN, (*inference, *trains, shares))
+        return Workload(INFERENCE if inference else UNKNOWN, (*inference, *trains, note))
     return Workload(UNKNOWN, (Note("no names of a neural network's training or inference"),))
 
 
-def _times_of_names(part: Trace) -> pd.DataFrame:
+def _times_of_names(part: Trace) -> Table:
     """Return the time of the kernels by name: name, activity, total_ns, count."""
-    own = part.kernels.to_frame()
-    codes = own["name"].cat.codes.to_numpy()
-    length = lengths_of(own)
-    groups = groups_of(codes)
-    first = groups.order[groups.first]
-    named = own[["name", "activity"]].take(first).astype(object).reset_index(drop=True)
-    sums = np.bincount(groups.number, length, len(first))
-    return named.assign(total_ns=sums, count=groups.counts)
+    groups = groups_of(part.kernels["name"].codes)
+    named = part.kernels.select("name", "activity").take(groups.order[groups.first])
+    return Table(
+        {
+            "name": named.plain("name"),
+            "activity": named.plain("activity"),
+            "total_ns": groups.reduced(np.add, lengths_of(part.kernels)),
+            "count": groups.counts,
+        }
+    )
+
+
+def _added_up(tables: Sequence[Table], *keys: str) -> Table:
+    """Return the sums of all other columns by the texts of ``keys``, in alphabetical order."""
+    every = Table.stacked(tables)
+    groups, labels = grouped({key: Names.of(every.plain(key)) for key in keys})
+    summed = [name for name in every if every.plain(name).dtype.kind == "i"]
+    return Table(labels | {name: groups.reduced(np.add, every[name]) for name in summed})
 
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _kernel_name(name: object) -> str:
+def _kernel_name(name: str) -> str:
     """Return the own name of a kernel, without what it returns and its arguments."""
-    return _short(parse_name(plain_name(str(name))).identifier or str(name))
+    return _short(parse_name(plain_name(name)).identifier or name)
 
 
-def _longest_of(kernels: pd.DataFrame) -> str:
-    top = kernels.sort_values("total_ns", ascending=False, kind="stable").iloc[0]
-    return _kernel_name(top["name"])
+def _longest_of(kernels: Table) -> str:
+    return _kernel_name(kernels["name"][kernels["total_ns"].argmax()])
 
 
-def _range_name(name: object) -> str:
-    return _short(plain_name(str(name)).strip())
+def _range_name(name: str) -> str:
+    return _short(plain_name(name).strip())
 
 
-def _named(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
-    rows = np.flatnonzero(are_matched(kernels["name"].to_numpy(object), pattern))
-    return kernels.take(rows)
+def _named(kernels: Table, pattern: re.Pattern[str]) -> Table:
+    return kernels.take(are_matched(kernels["name"], pattern))
 
 
-def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> pd.DataFrame:
+def _ranges_of(part: Trace, phase: str, pattern: re.Pattern[str]) -> Table:
     """Return the ranges that are of a phase, or whose name has the pattern."""
-    ranges = part.ranges.to_frame()
-    names = ranges["name"].cat
-    named = np.append(are_matched(names.categories, pattern), False)[names.codes.to_numpy()]
     is_phase = phases_of_all_ranges(part) == PHASES.index(phase)
-    return ranges.take(np.flatnonzero(named | is_phase))
+    return part.ranges.take(are_named(part.ranges["name"], pattern) | is_phase)
 
 
-def _names_of(
-    part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool = False
-) -> pd.DataFrame:
+def _names_of(part: Trace, phase: str, pattern: re.Pattern[str], is_named: bool = False) -> Table:
     """Return the names of `_ranges_of`, their time and number: name, ns, n.
 
     ``is_named``: only of those whose name has the pattern.
     """
     own = _ranges_of(part, phase, pattern)
     if is_named:
-        own = own[own["name"].astype(str).str.contains(pattern)]
-    plain = plain_names(Names.of(own["name"].array))
-    short = np.array([_short(str(name).strip()) for name in plain.texts], object)
-    ns = lengths_of(own)
-    by_name = pd.DataFrame({"name": short[plain.codes], "ns": ns, "n": 1}).groupby("name")
-    return by_name.sum().reset_index()
+        own = own.take(are_named(own["name"], pattern))
+    plain = plain_names(own["name"])
+    names = Names.coded((_short(name.strip()) for name in plain.texts), plain.codes)
+    counts = np.ones(len(own), np.int64)
+    return _added_up([Table({"name": names, "ns": lengths_of(own), "n": counts})], "name")
 
 
-def _longest_name(found: list[pd.DataFrame]) -> list[Note]:
+def _longest_name(found: list[Table]) -> list[Note]:
     """Return how often the name occurs that takes the most time in ``found``; nothing if empty."""
-    every = pd.concat(found)
-    if every.empty:
+    sums = _added_up(found, "name")
+    if sums.empty:
         return []
-    sums = every.groupby("name")[["ns", "n"]].sum()
-    top = str(sums["ns"].idxmax())
-    n_ranges = int(sums["n"].loc[top])
-    return [Note.of("{n:count} range(s) {name}", n=n_ranges, name=top)]
+    top = sums.row(int(sums["ns"].argmax()))
+    return [Note.of("{n:count} range(s) {name}", n=top["n"], name=top["name"])]
 
 
-def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+def _backward_of(ranks: Ranks, kernels: Table) -> list[Note]:
     notes = _longest_name(ranks.each(_names_of, "backward", _BACKWARD))
     count = sum(ranks.each(_n_autograd))
     if count:
@@ -177,27 +178,27 @@ def _backward_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
     return notes
 
 
-def _optimizer_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
     # "zero_grad" tells less, however long it takes.
     steps, every = (
         ranks.each(_names_of, "optimizer", _OPTIMIZER, is_named=is_named)
         for is_named in (True, False)
     )
     notes = _longest_name(steps) or _longest_name(every)
-    own = kernels[kernels["activity"] == Activity.OPTIMIZER.value]
+    own = kernels.take(kernels["activity"] == Activity.OPTIMIZER.value)
     if len(own):
         notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))
     return notes
 
 
-def _inference_of(ranks: Ranks, kernels: pd.DataFrame) -> list[Note]:
+def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:
     own = _named(kernels, _DECODES)
     notes = []
     if len(own):
         notes.append(Note.of("kernels of a decoder, such as {name}", name=_longest_of(own)))
     ranges = ranks.each(_ranges_of, "eval", _DECODES)
     if any(map(len, ranges)):
-        name = next(_range_name(found["name"].iloc[0]) for found in ranges if len(found))
+        name = next(_range_name(found["name"][0]) for found in ranges if len(found))
         notes.append(Note.of("ranges of inference, such as {name}", name=name))
     return notes
 
@@ -218,11 +219,10 @@ def _signs_of_training(ranks: Ranks) -> list[Note]:
 def _names_of_training(part: Trace) -> tuple[str, ...]:
     """Return a name that goes with training of ranges, operators and kernels; "" of none."""
     found = []
-    for table in (part.ranges.to_frame(), part.host_ops.to_frame(), part.kernels.to_frame()):
-        column = table["name"]
-        names = pd.Index(column.cat.remove_unused_categories().cat.categories, dtype=object)
+    for table in (part.ranges, part.host_ops, part.kernels):
+        names = objects(table["name"].distinct())
         own = names[are_matched(names, _TRAINS) & ~are_matched(names, _BACKWARD)]
-        found.append(str(own[0]) if len(own) else "")
+        found.append(own[0] if len(own) else "")
     return tuple(found)
 
 
@@ -240,13 +240,13 @@ def _only_forward(ranks: Ranks) -> list[Note]:
 
 def _time_in_forward(part: Trace) -> tuple[int, int]:
     """Return the time of the kernels that were launched in forward passes, and that of all."""
-    length = lengths_of(part.kernels.to_frame())
+    length = lengths_of(part.kernels)
     is_forward = np.isin(phases_of_work(part, "kernels"), _FORWARD)
     return int(length[is_forward].sum()), int(length.sum())
 
 
 def _n_autograd(part: Trace) -> int:
-    return int(autograd_rows(part.host_ops.to_frame()["name"]).sum())
+    return int(autograd_rows(part.host_ops["name"]).sum())
 
 
 def _n_forward(part: Trace) -> int:
@@ -254,11 +254,11 @@ def _n_forward(part: Trace) -> int:
 
 
 def _n_loaded(part: Trace) -> int:
-    return int((part.copies.to_frame()["direction"] == "h2d").sum())
+    return int((part.copies["direction"] == "h2d").sum())
 
 
 def _n_host_ops(part: Trace) -> int:
-    return len(part.host_ops.to_frame())
+    return len(part.host_ops)
 
 
 def _without_kernels(ranks: Ranks) -> Workload:
@@ -311,33 +311,31 @@ def software_of(ranks: Ranks) -> Software:
     parts = list(ranks)
     recorder = ranks.info.format or parts[0].info.format
     has_pytorch = recorder == "kineto" or any(ranks.each(_has_pytorch))
-    names = [str(name) for part in parts for name in part.processes.to_frame()["name"].unique()]
+    names = (name for part in parts for name in part.processes["name"])
     has_python = has_pytorch or any(map(_PYTHON.search, names))
     return Software(has_python, has_pytorch, _vendor_of(parts), recorder)
 
 
 def _has_pytorch(part: Trace) -> bool:
     return (
-        _any_named(part.kernels.to_frame()["name"], _PYTORCH_KERNEL)
-        or _any_named(part.ranges.to_frame()["name"], _PYTORCH_RANGE)
-        or _any_named(part.host_ops.to_frame()["name"], _PYTORCH_RANGE)
-        or bool((part.ranges.to_frame()["domain"] == OWN_DOMAIN).any())
+        _any_named(part.kernels["name"], _PYTORCH_KERNEL)
+        or _any_named(part.ranges["name"], _PYTORCH_RANGE)
+        or _any_named(part.host_ops["name"], _PYTORCH_RANGE)
+        or bool((part.ranges["domain"] == OWN_DOMAIN).any())
     )
 
 
-def _any_named(names: pd.Series, pattern: re.Pattern[str]) -> bool:
-    return any(pattern.search(str(name)) for name in names.cat.categories)
+def _any_named(names: Names, pattern: re.Pattern[str]) -> bool:
+    return any(map(pattern.search, names.texts))
 
 
 def _vendor_of(parts: Iterable[Trace]) -> Vendor:
-    devices = [d for part in parts for d in part.devices.to_frame().itertuples() if d.used == 1]
-    if any(_AMD.search(str(device.name)) for device in devices):
+    devices = [row["name"] for part in parts for row in part.devices.rows() if row["used"] == 1]
+    if any(map(_AMD.search, devices)):
         return Vendor.AMD
-    if any(_NVIDIA.search(str(device.name)) for device in devices):
+    if any(map(_NVIDIA.search, devices)):
         return Vendor.NVIDIA
-    calls = [
-        str(name) for part in parts for name in part.api_calls.to_frame()["name"].cat.categories
-    ]
+    calls = [name for part in parts for name in part.api_calls["name"].texts]
     if any(name.startswith("hip") for name in calls):
         return Vendor.AMD
     recorders = {part.info.format for part in parts}
