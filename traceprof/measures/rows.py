@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.model.grouping import Groups, codes_of, groups_of, places_of, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
@@ -52,7 +51,7 @@ def rows_by(table: Rows, column: str) -> dict[int, Ints]:
 
 def column_of(column: Any) -> Any:
     """Return a column as a Table has it, also where it still is one of pandas."""
-    if isinstance(getattr(column, "dtype", None), pd.CategoricalDtype):
+    if hasattr(getattr(column, "dtype", None), "categories"):
         return Names.of(getattr(column, "array", column))
     return column if isinstance(column, Names) else np.asarray(column)
 

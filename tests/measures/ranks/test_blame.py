@@ -257,7 +257,7 @@ def test_unequal_counts_give_no_figures_of_waiting_but_the_reason(
     assert run("collectives", ranks).table.to_frame()["waited_ns"].isna().all()
     assert run("ranks", ranks).table.to_frame()["waited_ns"].isna().all()
     findings = run("findings", ranks)
-    assert not findings.table["rule"].isin(["straggler", "slow_host"]).any()
+    assert not {"straggler", "slow_host"} & set(findings.table["rule"].tolist())
 
 
 def test_equal_counts_are_matched_and_nobody_waits_for_more_than_the_window() -> None:
