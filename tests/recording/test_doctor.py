@@ -81,6 +81,21 @@ def test_an_nsys_that_starts_nothing_is_not_taken_for_one_that_loses_ranges(
     assert "nsys did not start the program (Agent launcher failed." in checks["nvtx"]["found"]
 
 
+def test_an_nsys_that_loses_work_is_not_ok(monkeypatch, tmp_path):
+    """One that is older than the driver does so without a word."""
+    (tmp_path / "nsys").write_text("#!/bin/sh\necho 'NVIDIA Nsight Systems version 2023.4.4.54'\n")
+    (tmp_path / "nsys").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(doctor, "find_importer", lambda _nsys: "there")
+    monkeypatch.setattr(doctor, "has_gpu", lambda: True)
+    lost = "of known work it kept 2 of 200 kernels"
+    monkeypatch.setattr(doctor, "failure_of", lambda _recorder, _python: lost)
+    check = CHECKS["nsys"]()
+    assert not check.is_ok
+    assert check.found == f"nsys 2023.4.4.54 ({tmp_path}/nsys): {lost}"
+    assert "as new as the driver" in check.advice
+
+
 def test_what_is_missing_comes_with_the_command_that_installs_it(run_traceprof, tmp_path):
     python_in(tmp_path, "")
     done, checks = run(run_traceprof, "--json", PATH=str(tmp_path))
