@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from traceprof.formats.kineto.events import KinetoEvents
+from traceprof.model.table import Names
 
 HOST = 4242
 THREAD = 4243
@@ -81,8 +81,8 @@ def columns_of(events: KinetoEvents) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, pd.Categorical):
-        return list(value.categories), value.codes.tolist()
+    if isinstance(value, Names):
+        return value.texts.tolist(), value.codes.tolist()
     return (value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value
 
 

@@ -20,7 +20,8 @@ from traceprof.formats import open_trace
 from traceprof.formats.contract import ReadOptions
 from traceprof.formats.tables.folder import FolderWriter, Storage, write_tables
 from traceprof.formats.tables.format import MANIFEST
-from traceprof.model.tables import TABLES, make_table
+from traceprof.model.table import Names
+from traceprof.model.tables import TABLES, new_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.classes import parse_rules
@@ -61,7 +62,7 @@ def test_what_is_written_is_read(storage: Storage, tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_null_for_others_and_absent_for_us(tmp_path: Path) -> None:
-    samples = make_table(
+    samples = new_table(
         "samples", {"start_ns": [1, 2], "source": ["gpu:0"] * 2, "metric": ["x"] * 2}
     )
     trace = made().with_tables({"samples": samples})
@@ -90,11 +91,10 @@ def test_parts_are_one_table(storage: Storage, tmp_path: Path) -> None:
     trace = made()  # its names are in another order than the rows
     with FolderWriter(tmp_path, storage) as writer:
         for row in range(2):  # the second brings a name that the first does not have
-            part = trace.kernels.to_frame().iloc[row : row + 1]
-            names = part["name"].cat.remove_unused_categories()
-            writer.add("kernels", part.assign(name=names))
+            part = trace.kernels.take([row])
+            writer.add("kernels", part.assign(name=Names.of(list(part["name"]))))
         for name in TABLES.keys() - {"kernels"}:
-            writer.add(name, trace.table(name).to_frame())
+            writer.add(name, trace.table(name))
         writer.finish(trace.info, trace.recorded, trace.span)
     kernels = open_trace(tmp_path).kernels.to_frame()
     assert kernels["name"].tolist() == ["gemm", "gelu µ"]
@@ -152,7 +152,7 @@ def rename(folder: Path, name: str) -> None:
 
 
 def test_a_folder_of_other_tables_is_no_trace(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": [1]}).to_frame(), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
     with pytest.raises(TraceError, match="tables that are no trace"):
         open_trace(tmp_path)
 
