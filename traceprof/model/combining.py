@@ -244,9 +244,9 @@ def _column(column: Column, stacked: Table, groups: Groups) -> Any:
     if column.combine is Combine.MEAN:
         values, weights = (_floats(stacked[name]) for name in (column.name, column.weight))
         weights = np.where(np.isnan(values), np.nan, weights)
-        sums = _sums(groups, values * weights)
+        sums = groups.sums(values * weights)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return sums / _sums(groups, weights)
+            return sums / groups.sums(weights)
     reduce = _REDUCED.get(column.combine)
     if reduce is None:
         return _first_known(groups, values)
@@ -255,19 +255,12 @@ def _column(column: Column, stacked: Table, groups: Groups) -> Any:
     if values.dtype.kind != "f":
         return groups.reduced(reduce, values)
     if reduce is np.add:
-        return _sums(groups, values)
+        return groups.sums(values)
     return groups.reduced(np.fmin if reduce is np.minimum else np.fmax, values)
 
 
 def _floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return values.astype(np.float64)  # of None NaN
-
-
-def _sums(groups: Groups, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the sum of what is known of each group; NaN where nothing is."""
-    known = ~np.isnan(values)
-    sums = groups.reduced(np.add, np.where(known, values, 0.0))
-    return np.where(groups.reduced(np.add, known.astype(np.int64)) > 0, sums, np.nan)
 
 
 def _first_known(groups: Groups, values: Any) -> Any:

@@ -215,6 +215,13 @@ def are_among(rows: Sequence[npt.ArrayLike], others: Sequence[npt.ArrayLike]) ->
     return found
 
 
+def split_by(table: Table, column: str) -> list[tuple[Any, Table]]:
+    """Return the rows of each value of a column, in the order in which these come first."""
+    own = table[column]
+    found = rows_by_first(codes_of(own)) if len(table) else []
+    return [(own[int(rows[0])], table.take(rows)) for rows in found]
+
+
 def compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return whole numbers in the smallest type that holds them and their negatives."""
     largest = max(int(values.max(initial=0)), -int(values.min(initial=0)) - 1)

@@ -15,7 +15,7 @@ from traceprof.model.results import Result
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import Row, ShownTable, further_tables, rows_of, table_for_people
+from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.units import format_duration
 
@@ -105,7 +105,7 @@ def briefing_of(document: Document) -> Briefing:
 
 def findings_for_people(findings: Result) -> list[Row]:
     """Return the findings that are worth a place on a page, the most important first."""
-    return [row for row in rows_of(findings.to_frame()) if not row.get("is_minor")]
+    return [row for row in findings.table.rows() if not row.get("is_minor")]
 
 
 def _what_runs(document: Document) -> tuple[str, str]:
@@ -130,9 +130,9 @@ def _of_findings(document: Document) -> tuple[str, str]:
     nothing = ""
     if findings is not None and not findings_for_people(findings):
         breakdown = document.results.get("breakdown")
-        is_known = breakdown is not None and not breakdown.to_frame().empty
+        is_known = breakdown is not None and not breakdown.table.empty
         nothing = _NOTHING_FOUND if is_known else _NOTHING_KNOWN
-    is_named = steps is not None and len(steps.to_frame()) and not steps.scalars.get("is_pattern")
+    is_named = steps is not None and len(steps.table) and not steps.scalars.get("is_pattern")
     return nothing, "a step" if is_named else "the window"
 
 
@@ -186,7 +186,7 @@ def sections_of(document: Answered, options: Options) -> Iterator[Section]:
     """Yield the results; of several, those that are empty are left out."""
     titles = dict(document.about) if isinstance(document, Comparison) else _TITLES
     for name, result in document.results.items():
-        if len(document.results) > 1 and result.to_frame().empty and name != _SAYS_WHY:
+        if len(document.results) > 1 and result.table.empty and name != _SAYS_WHY:
             continue
         title = titles.get(name, name)
         more = further_tables(result, options.tables)

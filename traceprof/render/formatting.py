@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.model.results import Column, Note, Unit, columns
+from traceprof.model.table import Table, objects
 from traceprof.render.escape import plain_text, visible_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import (
@@ -109,7 +109,7 @@ def column_texts(unit: Unit, values: Sequence[Any]) -> list[str]:
 
 def is_known(value: object) -> bool:
     """Return whether a cell holds anything: not None, NaN or their like."""
-    if value is None or value is pd.NA or value is pd.NaT:
+    if value is None:
         return False
     return not (isinstance(value, float | np.floating) and math.isnan(value))
 
@@ -193,30 +193,27 @@ _OF_REMARK: Final = (
 """The columns that a remark stands for."""
 
 
-def in_words(
-    columns: tuple[Column, ...], frame: pd.DataFrame
-) -> tuple[tuple[Column, ...], pd.DataFrame]:
-    """Return columns and frame with sentences, at the end, for what is read together.
+def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, ...], Table]:
+    """Return columns and table with sentences, at the end, for what is read together.
 
     Where each row says its unit in a column of that name, numbers are written in these units and
     the column is left out.
     """
     own = [column.name for column in columns if column.name in _OF_REMARK]
-    if len(own) > 1 and _OF_REMARK[0] in frame:
-        rows = zip(*(frame[name].tolist() for name in own), strict=True)
+    if len(own) > 1 and _OF_REMARK[0] in table:
+        rows = zip(*(table[name].tolist() for name in own), strict=True)
         words = [_word_step(dict(zip(own, row, strict=True))) for row in rows]
-        frame = frame.drop(columns=own)
-        frame[_REMARK.name] = pd.Series(words, frame.index, object)
+        table = table.without(*own).assign(**{_REMARK.name: objects(words)})
         columns = (*(column for column in columns if column.name not in own), _REMARK)
     numbers = [c.name for c in columns if c.unit is Unit.NUMBER and not c.is_key]
     if not numbers or all(column.name != "unit" for column in columns):
-        return columns, frame
-    units = [Unit(name) if name in _UNITS else Unit.NUMBER for name in frame["unit"]]
-    frame = frame.drop(columns="unit")
+        return columns, table
+    units = [Unit(name) if name in _UNITS else Unit.NUMBER for name in table["unit"]]
+    table = table.without("unit")
     for name in numbers:
-        words = [value_text(u, v) for u, v in zip(units, frame[name].tolist(), strict=True)]
-        frame[name] = pd.Series(words, frame.index, object)
-    return tuple(column for column in columns if column.name != "unit"), frame
+        words = [value_text(u, v) for u, v in zip(units, table[name].tolist(), strict=True)]
+        table = table.assign(**{name: objects(words)})
+    return tuple(column for column in columns if column.name != "unit"), table
 
 
 _SAVES: Final = {
@@ -261,7 +258,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, np.generic):
         value = value.item()
-    if value is pd.NaT or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Note):
         return note_of(value)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from traceprof.model.grouping import rows_by_value, split_by
 from traceprof.model.results import Result
+from traceprof.model.table import Table
 from traceprof.render.charts.svg import drawing, text, theme_style
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.palette import HEAT
@@ -29,7 +31,7 @@ _SUMS: Final = ("own_ns", "usual_ns", "duration_ns", "waited_ns", "late_ns")
 class HeatLines:
     """Which ranks share a line: ``line_of`` by process, and the label and host of each line."""
 
-    ranks: pd.DataFrame
+    ranks: Table
     line_of: _Places
     labels: Sequence[str]
     hosts: Sequence[str]
@@ -78,7 +80,7 @@ class HeatMap:
         return max(self.rows, key=lambda row: row.slower_ratio)
 
 
-def find_lines(table: pd.DataFrame, most: int) -> HeatLines | None:
+def find_lines(table: Table, most: int) -> HeatLines | None:
     """Return the lines of the map of ``table`` (that of `RankSteps`); None for a single rank.
 
     More ranks than ``most`` share lines by host, or else with their neighbours.
@@ -89,13 +91,14 @@ def find_lines(table: pd.DataFrame, most: int) -> HeatLines | None:
     return HeatLines(ranks, *_lines(ranks, most))
 
 
-def make_heat_map(table: pd.DataFrame, lines: HeatLines, most_columns: int) -> HeatMap:
+def make_heat_map(table: Table, lines: HeatLines, most_columns: int) -> HeatMap:
     """Return the map of ``table``; more steps than ``most_columns`` share columns.
 
     ``notes`` say what is shared.
     """
     columns, steps, per_column = _columns(table, most_columns)
-    rank = lines.ranks["place"].reindex(table["process"]).to_numpy(np.int64)
+    place = {process: place for place, process in enumerate(lines.ranks["process"].tolist())}
+    rank = np.array([place[process] for process in table["process"].tolist()], np.int64)
     cells = _Cells(table, rank, columns, (len(lines.ranks), len(steps)))
     chosen = _slowest_of_lines(cells.ratios, lines.line_of)
     whole = cells.over_all()
@@ -128,40 +131,46 @@ def format_more(ratio: float) -> str:
     return f"{'+' if ratio > 0 else ''}{format_ratio(ratio)}"
 
 
-def _ranks(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the ranks (index: process) with label, host and place, those of a host together."""
-    ranks = table.drop_duplicates("process").set_index("process")[["rank", "host"]]
-    ranks = ranks.rename_axis(None)
-    number = ranks["rank"].astype("float64")
-    label = [
-        f"process {process}" if np.isnan(rank) else f"rank {rank:.0f}"
-        for process, rank in zip(ranks.index, number, strict=True)
+def _ranks(table: Table) -> Table:
+    """Return process, label and host of the ranks in their places, those of a host together."""
+    rows = [
+        {"process": process, "host": str(own["host"][0]), "number": own["rank"].astype(float)[0]}
+        for process, own in split_by(table, "process")
     ]
-    ranks = ranks.assign(label=label, number=number, process=ranks.index)
-    first = ranks.groupby("host")["number"].transform("min")
-    ranks = ranks.assign(first=first).sort_values(["first", "host", "number", "process"])
-    return ranks.assign(place=np.arange(len(ranks)))
+    first: dict[str, float] = {}
+    for row in rows:
+        row["label"] = _label_of(row)
+        known = [n for n in (first.get(row["host"]), row["number"]) if n is not None and n == n]
+        first[row["host"]] = min(known, default=math.nan)
+    ranks = Table.of_rows(rows, ("process", "host", "number", "label"))
+    firsts = np.array([first[host] for host in ranks["host"]])
+    return ranks.assign(first=firsts).in_order("first", "host", "number", "process")
 
 
-def _lines(ranks: pd.DataFrame, most: int) -> tuple[_Places, list[str], list[str]]:
+def _label_of(row: Mapping[str, Any]) -> str:
+    known = row["number"] == row["number"]
+    return f"rank {row['number']:.0f}" if known else f"process {row['process']}"
+
+
+def _lines(ranks: Table, most: int) -> tuple[_Places, list[str], list[str]]:
     """Return the line of each rank, and label and host of each line."""
-    labels, hosts = ranks["label"].tolist(), ranks["host"].astype(str).tolist()
+    labels, hosts = ranks["label"].tolist(), ranks["host"].tolist()
     if len(ranks) <= most:
         return np.arange(len(ranks)), labels, hosts
     n_hosts = len(set(hosts))
     if 1 < n_hosts <= most and "" not in hosts:
-        lines, names = pd.factorize(np.array(hosts, object))
-        counts = np.bincount(lines)
-        return lines, [f"{count} ranks" for count in counts], list(map(str, names))
+        names = list(dict.fromkeys(hosts))
+        lines = np.array([names.index(host) for host in hosts])
+        return lines, [f"{count} ranks" for count in np.bincount(lines)], names
     lines = np.arange(len(ranks)) // int(np.ceil(len(ranks) / most))
     ends = [np.flatnonzero(lines == line)[[0, -1]] for line in range(lines[-1] + 1)]
     shared = [labels[a] if a == b else f"{labels[a]}..{labels[b].split()[-1]}" for a, b in ends]
     return lines, shared, [hosts[a] if hosts[a] == hosts[b] else "" for a, b in ends]
 
 
-def _columns(table: pd.DataFrame, most: int) -> tuple[_Places, tuple[tuple[int, int], ...], int]:
+def _columns(table: Table, most: int) -> tuple[_Places, tuple[tuple[int, int], ...], int]:
     """Return the column of each row, first and last step of each column, and steps per column."""
-    numbers, place = np.unique(table["step"].to_numpy(np.int64), return_inverse=True)
+    numbers, place = np.unique(table["step"], return_inverse=True)
     per_column = int(np.ceil(len(numbers) / max(1, most)))
     firsts = range(0, len(numbers), per_column)
     steps = tuple(
@@ -186,19 +195,19 @@ class _Cells:
     """What the steps of each rank in each column add up to; ``ratios`` by rank and column."""
 
     def __init__(
-        self, table: pd.DataFrame, rank: _Places, column: _Places, shape: tuple[int, int]
+        self, table: Table, rank: _Places, column: _Places, shape: tuple[int, int]
     ) -> None:
-        own = table["own_ns"].to_numpy(np.float64)
-        usual = table.groupby("step")["own_ns"].transform("median").to_numpy(np.float64)
+        own = table["own_ns"].astype(np.float64)
+        usual = np.empty(len(table))
+        for rows in rows_by_value(table["step"]).values():
+            usual[rows] = np.median(own[rows])
         place = rank * shape[1] + column
         values = table.assign(usual_ns=usual)
         size = shape[0] * shape[1]
         self._shape = shape
         self._counts = np.bincount(place, minlength=size).reshape(shape)
         self._sums = {
-            name: np.bincount(place, values[name].to_numpy(np.float64), size)
-            .reshape(shape)
-            .astype(np.float64)
+            name: np.bincount(place, values[name], size).reshape(shape).astype(np.float64)
             for name in _SUMS
         }
         # Of equal places the last one stays: the slowest step of each cell.
@@ -207,8 +216,8 @@ class _Cells:
         worst[place[order]] = order
         self._worst = worst.reshape(shape)
         self.ratios = _share(self._sums["own_ns"], self._sums["usual_ns"], self._counts)
-        self._steps = table["step"].to_numpy(np.int64)
-        self._phases = table["phase"].to_numpy(object)
+        self._steps = table["step"]
+        self._phases = table.plain("phase")
 
     def over_all(self) -> _Ratios:
         """By rank, over all its steps."""
@@ -275,11 +284,11 @@ def heat_style() -> str:
 
 def heat_chart(result: Result) -> str:
     """Return the own time of each rank in each step as colours; "" for a single rank."""
-    lines = find_lines(result.to_frame(), _MOST_ROWS)
+    lines = find_lines(result.table, _MOST_ROWS)
     if lines is None:
         return ""
     most_columns = min(_MOST_COLUMNS, _MOST_CELLS // len(lines))
-    heat = make_heat_map(result.to_frame(), lines, most_columns)
+    heat = make_heat_map(result.table, lines, most_columns)
     layout = _Layout(heat)
     slowest = heat.slowest
     words = f"{slowest.host} {slowest.label}".strip()

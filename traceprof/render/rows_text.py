@@ -7,10 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-import pandas as pd
-
 from traceprof.measures.device.ncu import ncu_command
 from traceprof.model.results import Column, TableSpec, Unit
+from traceprof.model.table import Table, is_known
 from traceprof.model.tables import ABSENT
 from traceprof.query.engine import QueryRows, View
 from traceprof.render.escape import plain_text
@@ -18,7 +17,7 @@ from traceprof.render.tables_text import csv_lines, markdown_text, safe_cell
 from traceprof.units import format_bytes, format_duration, format_rate, format_ratio
 
 
-def operations_csv(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+def operations_csv(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
     """Yield the operations as CSV: a header, then a line each; what is not known is empty."""
     yield csv_lines([[column.name for column in spec]])
     for chunk in chunks:
@@ -26,7 +25,7 @@ def operations_csv(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[
         yield csv_lines([[safe_cell(value) for value in row] for row in zip(*columns, strict=True)])
 
 
-def json_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+def json_lines(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
     """Yield the operations as JSON, an object a line; what is not known is left out."""
     names = [column.name for column in spec]
     for chunk in chunks:
@@ -38,7 +37,7 @@ def json_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]
         yield "".join(f"{line}\n" for line in lines)
 
 
-def text_lines(spec: TableSpec, chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+def text_lines(spec: TableSpec, chunks: Iterable[Table]) -> Iterator[str]:
     """Yield the operations as aligned text, in the columns of ``nvprof --print-gpu-trace``.
 
     Columns that the first operations leave empty are left out; a later one that has such a value
@@ -65,7 +64,7 @@ def _rows(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
     return (dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True))
 
 
-def _plain_column(chunk: pd.DataFrame, column: Column) -> list[Any]:
+def _plain_column(chunk: Table, column: Column) -> list[Any]:
     """Return the values of a column, None in the place of what is not known."""
     if column.name not in chunk:
         return [None] * len(chunk)
@@ -73,7 +72,7 @@ def _plain_column(chunk: pd.DataFrame, column: Column) -> list[Any]:
     if column.unit is Unit.TEXT:
         return [None if value is None or value != value else str(value) for value in values]
     is_float = column.unit in (Unit.BYTES_PER_S, Unit.RATIO)
-    known = values.notna() & (values != ABSENT)
+    known = is_known(values) & (values != ABSENT)
     return [
         (value if is_float else int(value)) if is_known else None
         for value, is_known in zip(values.tolist(), known.tolist(), strict=True)
@@ -125,7 +124,7 @@ _COLUMNS: Final = (
     _TextColumn("id", 7, _value("correlation")),
     _TextColumn("name", 0, _value("name", plain_text)),
 )
-_Write = Callable[[TableSpec, Iterable[pd.DataFrame]], Iterator[str]]
+_Write = Callable[[TableSpec, Iterable[Table]], Iterator[str]]
 OPERATION_FORMS: Final[Mapping[str, _Write]] = {
     "text": text_lines,
     "csv": operations_csv,
@@ -230,7 +229,7 @@ def schema_text(views: Iterable[View]) -> str:
     return "\n".join(texts)
 
 
-def ncu_lines(chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
+def ncu_lines(chunks: Iterable[Table]) -> Iterator[str]:
     """Yield, for each kernel, a comment that says which it is, and its command line.
 
     Columns: at_ns, duration_ns, rank, function, skip, command.
@@ -239,7 +238,7 @@ def ncu_lines(chunks: Iterable[pd.DataFrame]) -> Iterator[str]:
         "# --launch-skip counts from the first launch in the recording: it holds where the "
         "recording began with the program\n"
     )
-    for row in (row for chunk in chunks for row in chunk.to_dict("records")):
+    for row in (row for chunk in chunks for row in chunk.rows()):
         rank = f", rank {row['rank']}" if row["rank"] >= 0 else ""
         took = format_duration(row["duration_ns"])
         yield f"{head}# at {format_duration(row['at_ns'])}{rank}, {took}\n"

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.model.results import Column, Result, TableSpec, columns
+from traceprof.model.table import Table, is_known, objects
 from traceprof.render.formatting import in_words
+from traceprof.render.formatting import is_known as is_told
 
 (_RANK,) = columns("same rank: the rank of the process")
 _FEW_ROWS: Final = 5
@@ -22,33 +23,27 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShownTable:
-    """One table: the declarations of the columns that ``frame`` has, in their order."""
+    """One table: the declarations of the columns that ``values`` has, in their order."""
 
     name: str
     about: str
     columns: tuple[Column, ...]
-    frame: pd.DataFrame
+    values: Table
 
     def __len__(self) -> int:
-        return len(self.frame)
+        return len(self.values)
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
 
     def rows(self, most: int | None = None) -> list[Row]:
         """Return the first ``most`` rows as plain values by column."""
-        return rows_of(self.frame[[column.name for column in self.columns]], most)
+        shown = self.values.select(*(column.name for column in self.columns))
+        return shown.head(len(self) if most is None else most).rows()
 
     def has(self, *names: str) -> bool:
         """Return whether it has all the columns ``names``."""
         return {*names} <= {column.name for column in self.columns}
-
-
-def rows_of(frame: pd.DataFrame, most: int | None = None) -> list[Row]:
-    """Return the first ``most`` rows of a frame as plain values by column."""
-    columns = {str(name): frame[name].head(len(frame) if most is None else most) for name in frame}
-    values = [column.tolist() for column in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def tables_of(result: Result, ranks: Mapping[int, int]) -> Iterator[ShownTable]:
@@ -72,29 +67,26 @@ def table_of(
         KeyError: there is no such table.
     """
     spec = result.spec.tables[0] if name is None else result.spec.table(name)
-    return declared_table(spec, result.to_frame(spec.name), ranks)
+    return declared_table(spec, result.tables[spec.name], ranks)
 
 
 def declared_table(
-    spec: TableSpec, frame: pd.DataFrame, ranks: Mapping[int, int] | None = None
+    spec: TableSpec, values: Table, ranks: Mapping[int, int] | None = None
 ) -> ShownTable:
-    """Return a frame with the columns that ``spec`` declares, processes with their ranks."""
-    columns = tuple(column for column in spec if column.name in frame)
-    table = ShownTable(spec.name, spec.about, columns, frame)
+    """Return a table with the columns that ``spec`` declares, processes with their ranks."""
+    columns = tuple(column for column in spec if column.name in values)
+    table = ShownTable(spec.name, spec.about, columns, values)
     if table.has("process") and not table.has("rank") and len({*(ranks or {}).values()}) > 1:
         return _with_ranks(table, ranks or {})
     return table
 
 
 def _with_ranks(table: ShownTable, ranks: Mapping[int, int]) -> ShownTable:
-    found = [ranks.get(process) for process in table.frame["process"]]
-    kind = object if None in found else np.int64
-    names = [column.name for column in table.columns]
-    place = names.index("process")
-    frame = table.frame[names]
-    frame.insert(place, _RANK.name, pd.Series(found, frame.index, kind))
+    found = [ranks.get(process) for process in table.values["process"].tolist()]
+    place = [column.name for column in table.columns].index("process")
     columns = (*table.columns[:place], _RANK, *table.columns[place:])
-    return replace(table, columns=columns, frame=frame)
+    values = table.values.assign(rank=objects(found) if None in found else np.array(found))
+    return replace(table, columns=columns, values=values)
 
 
 def table_for_people(
@@ -105,32 +97,33 @@ def table_for_people(
     Ranks stand instead of the processes that they name.
     """
     table = table_of(result, ranks, name)
-    columns, frame = table.columns, table.frame
+    columns, values = table.columns, table.values
     if table.has("rank", "process"):
-        of_processes = frame[["rank", "process"]].drop_duplicates()["rank"]
-        if not of_processes.isna().any() and not of_processes.duplicated().any():
+        pairs = {*zip(values["rank"].tolist(), values["process"].tolist(), strict=True)}
+        of_processes = [rank for rank, _ in pairs]
+        if all(map(is_told, of_processes)) and len({*of_processes}) == len(of_processes):
             columns = tuple(column for column in columns if column.name != "process")
-    columns, frame = in_words(columns, frame)
-    return _telling(replace(table, columns=columns, frame=frame))
+    columns, values = in_words(columns, values)
+    return _telling(replace(table, columns=columns, values=values))
 
 
-def shown_frame(spec: TableSpec, frame: pd.DataFrame) -> ShownTable:
+def shown_table(spec: TableSpec, values: Table) -> ShownTable:
     """Return a table that no analysis made, without columns that say nothing."""
-    return _telling(declared_table(spec, frame))
+    return _telling(declared_table(spec, values))
 
 
 def _telling(table: ShownTable) -> ShownTable:
     told = []
     for column in table.columns:
-        values = table.frame[column.name]
-        for own in (values.iloc[:_FIRST], values):
-            says = own if own.dtype == bool else own.notna()
-            if not pd.api.types.is_numeric_dtype(own.dtype):
-                says &= own.astype(object) != ""
-            if values.empty or says.any():
+        values = table.values.plain(column.name)
+        for own in (values[:_FIRST], values):
+            says = own if own.dtype == np.bool_ else is_known(own)
+            if own.dtype.kind == "O":
+                says &= own != ""
+            if not len(values) or says.any():
                 told.append(column)
                 break
-    return replace(table, columns=tuple(told), frame=table.frame[[column.name for column in told]])
+    return replace(table, columns=tuple(told))
 
 
 def further_tables(result: Result, asked: Sequence[str]) -> list[str]:
@@ -139,5 +132,5 @@ def further_tables(result: Result, asked: Sequence[str]) -> list[str]:
         spec.name
         for spec in result.spec.tables[1:]
         if spec.name in result.tables
-        and (spec.name in asked or 0 < len(result.to_frame(spec.name)) <= _FEW_ROWS)
+        and (spec.name in asked or 0 < len(result.tables[spec.name]) <= _FEW_ROWS)
     ]

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.errors import NotRecordedError
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
@@ -76,7 +75,7 @@ class Document:
     hardware: Mapping[str, int] = field(default_factory=dict)
     verdict: Verdict | None = None
     workload: Workload | None = None
-    one_off: pd.DataFrame | None = None
+    one_off: Table | None = None
 
     def ns_after_start(self, instant_ns: int) -> int:
         """Return an instant of the trace's clock in ns after the start of the run."""
@@ -147,7 +146,7 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         verdict = judge(found.results, found.recorded, window_ns, costs)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
         after = {name: own - found.span.start_ns for name, own in instants.items()}
-        judged = verdict, workload(ranks), ONE_OFF.frame(costs.assign(**after).to_frame())
+        judged = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
         kept.keep({("page", *names): judged})
     return replace(found, verdict=judged[0], workload=judged[1], one_off=judged[2])
 
@@ -157,9 +156,7 @@ def hardware_of(ranks: Ranks) -> Mapping[str, int]:
     names = Counter(
         _OF_RANK.sub("", str(name))
         for part in ranks.whole
-        for name, is_used in zip(
-            part.devices.to_frame()["name"], part.devices.to_frame()["used"], strict=True
-        )
+        for name, is_used in zip(part.devices["name"], part.devices["used"], strict=True)
         if is_used and name
     )
     return {name: n for name, n in names.items() if name}
@@ -168,10 +165,10 @@ def hardware_of(ranks: Ranks) -> Mapping[str, int]:
 def ranks_of_processes(ranks: Ranks) -> dict[int, int]:
     """Return the rank of each process that has one."""
     return {
-        int(process): int(rank)
+        process: rank
         for part in ranks
         for process, rank in zip(
-            part.processes.to_frame()["process"], part.processes.to_frame()["rank"], strict=True
+            *(part.processes[n].tolist() for n in ("process", "rank")), strict=True
         )
         if rank != ABSENT
     }

@@ -9,12 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.formats import Outline
 from traceprof.formats.contract import OUTLINED_TABLES
 from traceprof.model.placement import device_ids, process_ids
 from traceprof.model.ranks import Ranks, RunFiles
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, TraceInfo, how_to_record
@@ -117,17 +116,17 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
     files, outlines = outline_files(paths, opening)
     ranks = place_files(files, opening)
     outlines = {member.trace.info.path: outlines[member.trace.info.path] for member in files}
-    devices = ranks.table("devices").to_frame()
-    used = devices[devices["used"] == 1]
+    devices = ranks.table("devices")
+    used = devices.take(devices["used"] == 1)
     of_devices, of_processes = _rows_by_owner(files, outlines)
-    environment, epoch_ns = ranks.table("environment").to_frame(), ranks.info.utc_epoch_ns
+    environment, epoch_ns = ranks.table("environment"), ranks.info.utc_epoch_ns
     return Contents(
         info=replace(ranks.info, path=" ".join(map(str, paths))),
         span=ranks.span,
         started_utc=None if epoch_ns is None else _utc(epoch_ns + ranks.span.start_ns),
         devices=tuple(_devices(used, of_devices)),
         n_unused_devices=len(devices) - len(used),
-        processes=_processes(ranks.table("processes").to_frame(), of_processes),
+        processes=_processes(ranks.table("processes"), of_processes),
         rows=_rows(ranks, outlines),
         environment=dict(zip(environment["name"], environment["value"], strict=True)),
         ranks=tuple(_ranks(files, ranks)) if len(files) > 1 else (),
@@ -176,16 +175,14 @@ def _rows_by_owner(
     return of_devices, of_processes
 
 
-def _devices(used: pd.DataFrame, rows: Mapping[str, Counter[int]]) -> Iterator[DeviceContents]:
+def _devices(used: Table, rows: Mapping[str, Counter[int]]) -> Iterator[DeviceContents]:
     columns = (used["device"].tolist(), used["name"].tolist(), used["memory_bytes"].tolist())
     for device, name, memory_bytes in zip(*columns, strict=True):
         counts = (rows[table][device] for table in DEVICE_TABLES)
         yield DeviceContents(device, name, _known(memory_bytes), *counts)
 
 
-def _processes(
-    processes: pd.DataFrame, rows: Mapping[str, Counter[int]]
-) -> tuple[ProcessContents, ...]:
+def _processes(processes: Table, rows: Mapping[str, Counter[int]]) -> tuple[ProcessContents, ...]:
     """Return the processes, those with the most rows first."""
     columns = (processes[name].tolist() for name in ("process", "name", "rank", "host"))
     found = [
@@ -200,9 +197,8 @@ def _processes(
 def _ranks(files: RunFiles, ranks: Ranks) -> Iterator[RankContents]:
     """Yield the members of a run where the user, or else the files, say that they ran."""
     for member, part in zip(files, ranks, strict=True):
-        processes = part.processes.to_frame()
-        own = processes[processes["rank"] == member.rank]
-        host, rack = (own.iloc[0][name] if len(own) else "" for name in ("host", "rack"))
+        own = part.processes.take(part.processes["rank"] == member.rank)
+        host, rack = (own[name][0] if len(own) else "" for name in ("host", "rack"))
         yield RankContents(
             _known(member.rank),
             _known(member.local_rank),

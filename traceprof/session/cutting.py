@@ -121,7 +121,10 @@ class FileOfRun:
     def ranks(self) -> list[int]:
         """The ranks in it."""
         found = {
-            int(r) for part in self.parts for r in part.processes.to_frame()["rank"] if r != ABSENT
+            rank
+            for part in self.parts
+            for rank in part.processes["rank"].tolist()
+            if rank != ABSENT
         }
         return sorted(found)
 
@@ -129,20 +132,17 @@ class FileOfRun:
     def devices(self) -> Mapping[int, int]:
         """The devices that worked in it, by their number in the run: their own."""
         return {
-            int(device): part.own_devices.get(int(device), int(device))
+            device: part.own_devices.get(device, device)
             for part in self.parts
-            for device in part.devices.to_frame().loc[
-                part.devices.to_frame()["used"] == 1, "device"
-            ]
+            for device in part.devices["device"][part.devices["used"] == 1].tolist()
         }
 
     def processes_of(self, ranks: Collection[int]) -> frozenset[int]:
         """Return its processes, by their own ids, that are these ranks."""
-        rows = [part.processes.to_frame() for part in self.parts]
         return frozenset(
-            int(process) % _APART
-            for frame in rows
-            for process in frame.loc[frame["rank"].isin(list(ranks)), "process"]
+            process % _APART
+            for table in (part.processes for part in self.parts)
+            for process in table["process"][np.isin(table["rank"], list(ranks))].tolist()
         )
 
 
@@ -177,7 +177,7 @@ def _offsets(ranks: Ranks, align: Align, *, several: bool) -> list[int]:
 
 
 def _correction(ranks: Ranks, index: int) -> ClockCorrection:
-    processes = map(int, ranks.parts[index].processes.to_frame()["process"])
+    processes = ranks.parts[index].processes["process"].tolist()
     known = (ranks.clocks[process] for process in processes if process in ranks.clocks)
     return next(known, ClockCorrection())
 
@@ -406,17 +406,17 @@ def write_manifest(
     for file in files:
         row: dict[str, Any] = {"file": names[file.path]}
         if len(file.ranks) == 1 and len(file.parts) == 1:
-            processes = file.parts[0].processes.to_frame()
-            first = processes[processes["rank"] != ABSENT].iloc[0]
-            row |= {"rank": int(first["rank"])}
-            row |= {"local_rank": int(first["local_rank"])} if first["local_rank"] != ABSENT else {}
-            row |= {name: str(first[name]) for name in ("host", "rack") if first.get(name)}
+            processes = file.parts[0].processes
+            first = processes.take(processes["rank"] != ABSENT).row(0)
+            row |= {"rank": first["rank"]}
+            row |= {"local_rank": first["local_rank"]} if first["local_rank"] != ABSENT else {}
+            row |= {name: first[name] for name in ("host", "rack") if first.get(name)}
         rows.append(row)
     sizes = {
-        int(s)
+        size
         for file in files
         for part in file.parts
-        for s in part.processes.to_frame()["world_size"]
+        for size in part.processes["world_size"].tolist()
     }
     n_ranks = sum(max(1, len(file.ranks)) for file in files)
     manifest = {

@@ -1,7 +1,7 @@
 """Answers about one window of a run, each kept by itself: what one command found, others show.
 
 Values become bytes and come back exactly, and nothing else: reading runs no code. Only the classes
-named here are made, of numbers, texts, arrays of plain numbers, frames and containers of them. What
+named here are made, of numbers, texts, arrays of plain numbers, tables and containers of them. What
 is anything else is refused: then it is computed again next time.
 """
 
@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import pandas as pd
 
 from traceprof.errors import TraceprofError
 from traceprof.measures import load_analysis
 from traceprof.model.results import Result
+from traceprof.model.table import Names, Table
 from traceprof.session.run_cache import RunCache
 
 _CLASSES: Final[Mapping[str, str]] = {
@@ -35,7 +35,6 @@ _CLASSES: Final[Mapping[str, str]] = {
 }
 _PLAIN: Final = (type(None), bool, float, str, bytes)
 _NUMBERS: Final = "biuf"
-_MASKED: Final = ("Int64", "Int32", "Float64", "boolean")
 
 
 _UNREADABLE: Final = (
@@ -100,47 +99,16 @@ def _plain_result(result: Result) -> Any:
 
 
 def _array(values: Any) -> list[Any]:
-    """Return a column: a numpy array, or one of pandas' own."""
     dtype = values.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        codes, categories = _array(np.asarray(values.codes)), _index(dtype.categories)
-        return ["category", codes, categories, bool(dtype.ordered)]
-    if isinstance(dtype, pd.StringDtype):
-        texts = [
-            None if missing else str(text)
-            for text, missing in zip(values, pd.isna(values), strict=True)
-        ]
-        return ["string", str(dtype.storage), dtype.na_value is pd.NA, texts]
-    if str(dtype) in _MASKED:
-        filled = values.to_numpy(dtype=dtype.numpy_dtype, na_value=dtype.type(0))
-        return ["masked", str(dtype), _array(filled), _array(np.asarray(pd.isna(values)))]
-    if isinstance(dtype, np.dtype) and dtype.kind in _NUMBERS and values.ndim == 1:
+    if dtype.kind in _NUMBERS and values.ndim == 1:
         return ["numbers", dtype.str, np.ascontiguousarray(values).tobytes()]
-    if isinstance(dtype, np.dtype) and dtype.kind == "O" and values.ndim == 1:
+    if dtype.kind == "O" and values.ndim == 1:
         return ["objects", [_plain(value) for value in values.tolist()]]
     raise CodecError(f"a column of {dtype}")
 
 
-def _frame(frame: pd.DataFrame) -> list[Any]:
-    names = list(frame.columns)
-    if frame.columns.nlevels > 1 or frame.attrs or len(set(names)) < len(names):
-        raise CodecError("a frame of many levels")
-    columns = [_array(_values(frame[name])) for name in names]
-    heads = [str(frame.columns.dtype), _plain(frame.columns.name), [_plain(n) for n in names]]
-    return ["frame", heads, columns, _index(frame.index)]
-
-
-def _values(of: pd.Series[Any] | pd.Index[Any]) -> Any:
-    """Return the values as they are: an array of numpy's, or one of pandas' own."""
-    return of.to_numpy() if isinstance(of.dtype, np.dtype) else of.array
-
-
-def _index(index: pd.Index[Any]) -> list[Any]:
-    if isinstance(index, pd.RangeIndex):
-        return ["range", _plain(index.name), index.start, index.stop, index.step]
-    if index.nlevels > 1:
-        raise CodecError("an index of many levels")
-    return ["index", _plain(index.name), _array(_values(index))]
+def _table(table: Table) -> list[Any]:
+    return ["table", len(table), [[name, _plain(own)] for name, own in table.columns.items()]]
 
 
 _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
@@ -149,7 +117,8 @@ _WRITERS: Final[Mapping[type, Callable[[Any], Any]]] = {
     frozenset: lambda value: ["frozenset", sorted(value)],
     dict: lambda value: ["dict", [[_plain(key), _plain(one)] for key, one in value.items()]],
     np.ndarray: _array,
-    pd.DataFrame: _frame,
+    Names: lambda names: ["names", _array(names.codes), names.texts.tolist()],
+    Table: _table,
 }
 
 
@@ -173,45 +142,23 @@ def _objects(values: list[Any]) -> Any:
     return found
 
 
-def _category(codes: Any, categories: Any, ordered: bool) -> Any:
-    return pd.Categorical.from_codes(_value(codes), _read_index(*categories), ordered=ordered)
+def _read_table(n_rows: int, columns: list[Any]) -> Table:
+    return Table({str(name): _column(_value(own)) for name, own in columns}, n_rows)
 
 
-def _string(storage: Any, is_na: bool, texts: list[str | None]) -> Any:
-    dtype = pd.StringDtype(storage) if is_na else pd.StringDtype(storage, na_value=np.nan)
-    return pd.array(texts, dtype=dtype)
-
-
-def _masked(dtype: str, values: Any, mask: Any) -> Any:
-    if dtype not in _MASKED:
-        raise CodecError(f"a column of {dtype}")
-    found = _value(values).astype(object)
-    found[_value(mask)] = None
-    return pd.Series(found, dtype=dtype).array
-
-
-def _read_frame(heads: list[Any], columns: list[Any], index: list[Any]) -> pd.DataFrame:
-    dtype, name, names = heads
-    labels = _read_index(*index)
-    values = (_typed(_value(one)) for one in columns)
-    own = {place: pd.Series(one, labels, one.dtype) for place, one in enumerate(values)}
-    frame = pd.DataFrame(own, index=labels)
-    frame.columns = pd.Index([_value(one) for one in names], dtype=dtype, name=_value(name))
-    return frame
-
-
-def _read_index(kind: str, name: Any, *rest: Any) -> pd.Index[Any]:
-    if kind == "range":
-        start, stop, step = rest
-        return pd.RangeIndex(start, stop, step, name=_value(name))
-    values = _typed(_value(rest[0]))
-    return pd.Index(values, values.dtype, name=_value(name))
-
-
-def _typed(values: Any) -> Any:
-    if not hasattr(values, "dtype"):
+def _column(values: Any) -> Any:
+    if not isinstance(values, np.ndarray | Names):
         raise CodecError("no column")
     return values
+
+
+def _read_names(codes: Any, texts: list[Any]) -> Names:
+    found = _value(codes)
+    if not all(type(text) is str for text in texts) or (
+        len(found) and not 0 <= found.min() <= found.max() < len(texts)
+    ):
+        raise CodecError("no names")
+    return Names(found, texts)
 
 
 def _object(name: str, values: dict[str, Any]) -> Any:
@@ -228,14 +175,12 @@ _READERS: Final[Mapping[str, Callable[..., Any]]] = {
     "number": lambda dtype, data: _numbers(dtype, data)[0],
     "numbers": _numbers,
     "objects": _objects,
-    "category": _category,
-    "string": _string,
-    "masked": _masked,
+    "names": _read_names,
     "list": lambda values: [_value(one) for one in values],
     "tuple": lambda values: tuple(_value(one) for one in values),
     "frozenset": frozenset,
     "dict": lambda pairs: {_value(key): _value(one) for key, one in pairs},
-    "frame": _read_frame,
+    "table": _read_table,
     "object": _object,
     "result": _result,
 }

@@ -87,8 +87,8 @@ def _labels(path: Path) -> set[str]:
 
 
 def _told_in(run: RunFiles) -> set[str]:
-    frames = [member.trace.environment.to_frame() for member in run]
-    environments = [dict(zip(own["name"], own["value"], strict=True)) for own in frames]
+    tables = [member.trace.environment for member in run]
+    environments = [dict(zip(own["name"], own["value"], strict=True)) for own in tables]
     for name in _RUN_VARIABLES:
         told = {one.get(name) or one.get(f"env.{name}", "") for one in environments}
         if "" not in told:

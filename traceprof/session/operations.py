@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from traceprof.errors import UsageError
 from traceprof.measures.device.ncu import function_names, launch_numbers, recorded_program
 from traceprof.measures.device.occupancy import contexts_of_streams, launch_shapes
 from traceprof.measures.rows import Bools, Ints
 from traceprof.model.results import TableSpec
-from traceprof.model.table import as_table
+from traceprof.model.table import Names, Table, as_table, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import copy_titles
@@ -106,28 +106,25 @@ class Operations:
         """How many there are."""
         return len(self.order)
 
-    def chunks(self) -> Iterator[pd.DataFrame]:
-        """Yield frames with the columns of `OPERATIONS`, in order."""
-        return self._frames(lambda source, rows: source.frame(rows), OPERATIONS)
+    def chunks(self) -> Iterator[Table]:
+        """Yield tables with the columns of `OPERATIONS`, in order."""
+        return self._tables(_Source.operations, OPERATIONS)
 
-    def launches(self) -> Iterator[pd.DataFrame]:
-        """Yield frames with the columns of `LAUNCHES` about the kernels, in order."""
-        return self._frames(lambda source, rows: source.launches(rows), LAUNCHES)
+    def launches(self) -> Iterator[Table]:
+        """Yield tables with the columns of `LAUNCHES` about the kernels, in order."""
+        return self._tables(_Source.launches, LAUNCHES)
 
-    def _frames(
-        self, make: Callable[[_Source, Ints], pd.DataFrame], spec: TableSpec
-    ) -> Iterator[pd.DataFrame]:
+    def _tables(self, make: Callable[[_Source, Ints], Table], spec: TableSpec) -> Iterator[Table]:
         firsts = np.cumsum([0, *(len(source.rows) for source in self.sources)])
         for begin in range(0, len(self.order), _CHUNK):
             wanted = self.order[begin : begin + _CHUNK]
             owner = np.searchsorted(firsts, wanted, side="right") - 1
-            parts = []
+            parts, places = [], []
             for number in np.unique(owner).tolist():
-                here = np.flatnonzero(owner == number)
+                places.append(np.flatnonzero(owner == number))
                 source = self.sources[number]
-                frame = make(source, source.rows[wanted[here] - firsts[number]])
-                parts.append(frame.set_axis(here, axis="index"))
-            yield spec.frame(pd.concat(parts).sort_index())
+                parts.append(make(source, source.rows[wanted[places[-1]] - firsts[number]]))
+            yield spec.of_rows(Table.stacked(parts).take(np.argsort(np.concatenate(places))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,63 +136,72 @@ class _Source:
     rows: Ints
     zero_ns: int
 
-    def frame(self, rows: Ints) -> pd.DataFrame:
+    def operations(self, rows: Ints) -> Table:
         """Return rows of the table as `OPERATIONS` has them."""
-        events = self.trace.table(self.table).to_frame().iloc[rows].reset_index(drop=True)
+        events = self.trace.table(self.table).take(rows)
         duration = events["end_ns"] - events["start_ns"]
-        frame = events[["device", "stream", "correlation"]].assign(
+        found = events.select("device", "stream", "correlation").assign(
             at_ns=events["start_ns"] - self.zero_ns,
             duration_ns=duration,
-            rank=_ranks_of(self.trace, events["process"].to_numpy()),
+            rank=_ranks_of(self.trace, events["process"]),
         )
         if self.table == "kernels":
-            return frame.assign(**self._shape_columns(rows), name=events["name"].astype(object))
-        streams = contexts_of_streams(self.trace)
-        places = events[["process", "device", "stream"]].merge(streams.to_frame(), how="left")
-        return frame.assign(
-            context=places["context"].fillna(ABSENT).astype(np.int64).to_numpy(),
+            return found.assign(**self._shape_columns(rows), name=events["name"].plain())
+        streams = as_table(contexts_of_streams(self.trace))
+        place = ("process", "device", "stream")
+        context = dict(zip(_keys(streams, place), streams["context"].tolist(), strict=True))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rate = events["n_bytes"] * 1e9 / np.where(duration > 0, duration, np.nan)
+        return found.assign(
+            context=np.array([context.get(one, ABSENT) for one in _keys(events, place)], np.int64),
             n_bytes=events["n_bytes"],
-            bytes_per_s=events["n_bytes"] * 1e9 / duration.where(duration > 0),
+            bytes_per_s=rate,
             src_kind=_kinds(events["src_kind"]),
             dst_kind=_kinds(events["dst_kind"]),
-            name=copy_titles(as_table(events)).plain(),
+            name=copy_titles(events).plain(),
         )
 
-    def launches(self, rows: Ints) -> pd.DataFrame:
+    def launches(self, rows: Ints) -> Table:
         """Return rows of the kernels as `LAUNCHES` has them."""
-        kernels = self.trace.kernels.to_frame().iloc[rows].reset_index(drop=True)
-        return pd.DataFrame(
+        kernels = self.trace.kernels.take(rows)
+        return Table(
             {
                 "at_ns": kernels["start_ns"] - self.zero_ns,
                 "duration_ns": kernels["end_ns"] - kernels["start_ns"],
-                "rank": _ranks_of(self.trace, kernels["process"].to_numpy()),
-                "function": function_names(as_table(kernels)).plain(),
+                "rank": _ranks_of(self.trace, kernels["process"]),
+                "function": Names.of(function_names(kernels.to_frame())).plain(),
                 "skip": launch_numbers(self.trace)[rows],
-                "command": recorded_program(self.trace.environment),
-            }
+                "command": recorded_program(self.trace.environment.to_frame()),
+            },
+            len(kernels),
         )
 
     def _shape_columns(self, rows: Ints) -> dict[str, Any]:
         trace = self.trace
-        if trace.kernel_shapes.to_frame().empty:
+        if trace.kernel_shapes.empty:
             return {}
         launched = launch_shapes(trace)
-        told = launched.table.take(launched.of_kernel[rows])
+        told = as_table(launched.table).take(launched.of_kernel[rows])
         shown = [c.name for c in OPERATIONS if c.name in told and c.name != "device"]
         columns: dict[str, Any] = {name: told[name] for name in shown}
         return {**columns, "context": launched.contexts[rows]}
 
 
 def _ranks_of(trace: Trace, processes: Ints) -> Ints:
-    known = dict(
-        zip(trace.processes.to_frame()["process"], trace.processes.to_frame()["rank"], strict=True)
-    )
+    known = dict(zip(*(trace.processes[n].tolist() for n in ("process", "rank")), strict=True))
     distinct, place = np.unique(processes, return_inverse=True)
     return np.array([known.get(one, ABSENT) for one in distinct.tolist()], np.int64)[place.ravel()]
 
 
-def _kinds(values: pd.Series) -> pd.Series:
-    return values.astype(object).where(values.astype(object) != "unknown", "")
+def _keys(table: Table, names: Sequence[str]) -> list[tuple[int, ...]]:
+    return list(zip(*(table[name].tolist() for name in names), strict=True))
+
+
+def _kinds(kinds: Names) -> npt.NDArray[np.object_]:
+    texts: npt.NDArray[np.object_] = kinds.by_text(
+        objects("" if text == "unknown" else text for text in kinds.texts)
+    )
+    return texts
 
 
 def operations(
@@ -228,11 +234,9 @@ def operations(
 def _order(sources: Sequence[_Source], chosen: OperationFilter) -> Ints:
     if not sources:
         return np.empty(0, np.int64)
-    tables = [source.trace.table(source.table).to_frame() for source in sources]
+    tables = [source.trace.table(source.table) for source in sources]
     starts, ends = (
-        np.concatenate(
-            [table[time].to_numpy()[s.rows] for table, s in zip(tables, sources, strict=True)]
-        )
+        np.concatenate([table[time][s.rows] for table, s in zip(tables, sources, strict=True)])
         for time in ("start_ns", "end_ns")
     )
     first = (starts, starts - ends) if chosen.longest_first else (starts,)
@@ -243,16 +247,16 @@ def _chosen_rows(
     part: Trace, table: str, chosen: OperationFilter, pattern: re.Pattern[str] | None
 ) -> Ints:
     """Return the numbers of the rows in the table of the whole trace."""
-    whole = part.whole.table(table).to_frame()
+    whole = part.whole.table(table)
     rows = np.arange(len(whole))[part.rows_in_whole(table)]
-    events = whole.iloc[rows]
+    events = whole.take(rows)
     keep = np.ones(len(rows), np.bool_)
     for column, wanted in (("device", chosen.devices), ("stream", chosen.streams)):
         if wanted is not None:
-            keep &= np.isin(events[column].to_numpy(), list(wanted))
+            keep &= np.isin(events[column], list(wanted))
     if chosen.ranks is not None:
-        keep &= np.isin(_ranks_of(part, events["process"].to_numpy()), list(chosen.ranks))
-    duration = (events["end_ns"] - events["start_ns"]).to_numpy()
+        keep &= np.isin(_ranks_of(part, events["process"]), list(chosen.ranks))
+    duration = events["end_ns"] - events["start_ns"]
     if chosen.min_ns is not None:
         keep &= duration >= chosen.min_ns
     if chosen.max_ns is not None:
@@ -260,13 +264,12 @@ def _chosen_rows(
     if chosen.kind is not None:
         keep &= _is_of_kind(events, table, chosen.kind)
     if pattern is not None:
-        own = as_table(events)
-        names = own["name"] if table == "kernels" else copy_titles(own)
-        keep &= names.by_text([bool(pattern.search(text)) for text in names.texts])
+        names = events["name"] if table == "kernels" else copy_titles(events)
+        keep &= names.by_text([bool(pattern.search(text)) for text in names.texts.tolist()])
     return rows[keep]
 
 
-def _is_of_kind(events: pd.DataFrame, table: str, kind: str) -> Bools:
+def _is_of_kind(events: Table, table: str, kind: str) -> Bools:
     if table == "kernels" or kind == "kernel":
         return np.full(len(events), (table == "kernels") == (kind == "kernel"), np.bool_)
     return np.asarray((events["direction"] == "memset") == (kind == "memset"), np.bool_)

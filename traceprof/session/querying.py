@@ -133,7 +133,7 @@ class _Source:
             result = self.run.within(self.run.window or "all").result(STEPS)
         except NotRecordedError:
             return Table({})
-        # Turns of a pattern are no steps.
+        # Iterations of a pattern are no steps.
         return result.table.head(0) if result.scalars["is_pattern"] else result.table
 
     def _columns_of_steps(self) -> dict[str, list[Any]]:

@@ -294,7 +294,7 @@ class Run:
         if source.ranks is not None:
             yield "files", str(len(source.ranks))
         if source.ranks is not None and "devices" in source.tables:
-            used = (int(part.devices.to_frame()["used"].sum()) for part in source.ranks)
+            used = (int(part.devices["used"].sum()) for part in source.ranks)
             yield "devices", str(sum(used))
         yield "window", (self.window or "default") if part is None else part.selection.label
 

@@ -22,13 +22,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.errors import UsageError
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
@@ -36,7 +36,7 @@ from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.table import Table
+from traceprof.model.table import Bools, Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
 from traceprof.model.trace import Trace
@@ -66,55 +66,53 @@ def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tu
         found = _all(ranks, _matching, match.groupdict())
         first = int(match["nth"] or 1)
     if found.empty:
-        known = pd.concat(ranks.each(_names_of)).groupby(level=0, sort=False).sum()
-        usual = known.sort_values(ascending=False, kind="stable")
-        names = ", ".join(map(str, usual.head(5).index))
+        known = sum(ranks.each(_names_of), Counter[str]())
+        names = ", ".join(name for name, _ in known.most_common(5))
         raise UsageError(f"no range {whole!r} in the trace; it has {names or 'none'}")
     last = int(match["last"] or first)
     if not 1 <= first <= last <= len(found):
         raise UsageError(f"{text!r} occurs {len(found)} times: #{last} is not one of them")
-    rows = found.iloc[first - 1 : last]
+    rows = found.take(slice(first - 1, last))
     window = TimeWindow(int(rows["start_ns"].min()), int(rows["end_ns"].max()))
     notes = [
         Note.of(
             "{first} of {n:count} ranges of this name; #N for others", first=first, n=len(found)
         )
     ]
-    label = str(rows["name"].iloc[0])
+    label = str(rows["name"][0])
     label = f"range:{label}#{first}" + (f"..{last}" if last > first else "")
     return window, label, tuple(notes if len(found) > 1 else ())
 
 
-def _names_of(trace: Trace) -> pd.Series:
-    """Return how often each name occurs, the most frequent first."""
-    return trace.ranges.to_frame()["name"].astype(str).value_counts()
+def _names_of(trace: Trace) -> Counter[str]:
+    """Return how often each name occurs."""
+    return Counter(trace.ranges["name"].counts())
 
 
-def _all(ranks: Ranks, choose: Callable[..., pd.DataFrame], *args: Any) -> pd.DataFrame:
+def _all(ranks: Ranks, choose: Callable[..., Table], *args: Any) -> Table:
     """Return the chosen ranges of all ranks in the order of their start, the longer first."""
-    found = pd.concat(ranks.each(choose, *args))
-    return found.sort_values(["start_ns", "end_ns"], ascending=[True, False], kind="stable")
+    return Table.stacked(ranks.each(choose, *args)).in_order("start_ns", "-end_ns")
 
 
-def _told(ranges: pd.DataFrame) -> pd.DataFrame:
-    return ranges[["start_ns", "end_ns", "name"]].astype({"name": str})
+def _chosen(ranges: Table, rows: Bools) -> Table:
+    found = ranges.select("start_ns", "end_ns", "name").take(rows)
+    return found.assign(name=found["name"].plain())
 
 
-def _called(trace: Trace, name: str) -> pd.DataFrame:
-    return _told(trace.ranges.to_frame()[trace.ranges.to_frame()["name"] == name])
+def _called(trace: Trace, name: str) -> Table:
+    return _chosen(trace.ranges, trace.ranges["name"] == name)
 
 
-def _matching(trace: Trace, match: Mapping[str, str | None]) -> pd.DataFrame:
-    ranges = trace.ranges.to_frame()
-    if match["domain"] is not None:
-        ranges = ranges[ranges["domain"] == match["domain"]]
+def _matching(trace: Trace, match: Mapping[str, str | None]) -> Table:
+    names: Names = trace.ranges["name"]
     if match["regex"] is None:
-        name = match["plain"] if match["quoted"] is None else match["quoted"]
-        return _told(ranges[ranges["name"] == name])
-    pattern = _compiled(match["regex"])
-    names = ranges["name"].cat
-    codes = [code for code, name in enumerate(names.categories) if pattern.search(str(name))]
-    return _told(ranges[names.codes.isin(codes)])
+        rows = names == (match["plain"] if match["quoted"] is None else match["quoted"] or "")
+    else:
+        pattern = _compiled(match["regex"])
+        rows = names.by_text([bool(pattern.search(text)) for text in names.texts.tolist()])
+    if match["domain"] is not None:
+        rows = rows & (trace.ranges["domain"] == match["domain"])
+    return _chosen(trace.ranges, rows)
 
 
 def _compiled(regex: str) -> re.Pattern[str]:
@@ -187,15 +185,15 @@ def select_default(ranks: Ranks) -> Selection:
     if not len(steps):
         return _main_loop(ranks)
     found = _where_devices_were_recorded(ranks, _steady(ranks))
-    if not is_found or not steps.table["declared_warmup"].all():
+    table = steps.table
+    if not is_found or not table["declared_warmup"].all():
         return found
     loop = _main_loop(ranks)
-    table = steps.table
     covered_ns = int(table["device_end_ns"].max() - table["device_start_ns"].min())
     if covered_ns < _MOST_OF_IT * loop.window.duration_ns:
         note = Note.of(
             "only warm-up steps are named ({n:count}): the window is not made of steps",
-            n=len(np.unique(steps.table["step"])),
+            n=len(np.unique(table["step"])),
         )
         return replace(loop, notes=(*loop.notes, note))
     note = Note("all steps are named warm-up: those are judged that take as long as the rest")
@@ -225,7 +223,7 @@ def _parts_of(ranks: Ranks, text: str) -> list[str]:
 
 
 def _has_range(trace: Trace, name: str) -> bool:
-    return name in trace.ranges.to_frame()["name"].cat.categories
+    return name in set(trace.ranges["name"].texts.tolist())
 
 
 def _parse(ranks: Ranks, text: str) -> Selection:
@@ -311,7 +309,7 @@ def _main_loop(ranks: Ranks) -> Selection:
         return Selection(loop.window, "active", (Note(_NO_STEPS),))
     left_out = [f"{{{side}:ns}} {side}" for side in ("before", "after") if sides[side]]
     text += f"; left out {' and '.join(left_out)}" if left_out else ""
-    turns = len(np.unique(pattern_of_ranks(ranks).table["step"]))
+    turns = pattern_of_ranks(ranks).table["step"].nunique()
     values: dict[str, Any] = {"turns": turns, "setup": loop.setup}
     return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
 
@@ -339,11 +337,12 @@ def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:
     steps = _known_steps(ranks) if what == "step" else pattern_of_ranks(ranks)
     if not len(steps):
         raise UsageError("no pattern of kernels is known in this trace: choose times (12ms..30ms)")
-    numbers = steps.table["step"]
+    table = steps.table
+    numbers = table["step"]
     first = int(match["first"] or numbers.min())
     alone = first if not match["dots"] else int(numbers.max())
     last = int(match["last"] or alone)
-    chosen = steps.table.take((first <= numbers) & (numbers <= last))
+    chosen = table.take((first <= numbers) & (numbers <= last))
     if chosen.empty:
         here = f"{numbers.min()}..{numbers.max()}"
         raise UsageError(f"no {what} {first}..{last}: the trace has {here}")
@@ -367,14 +366,15 @@ def _steady(ranks: Ranks) -> Selection:
     if is_warmup.all():
         count = int(is_warmup.sum())
         raise UsageError(f"all {count} steps here are warm-up: give a smaller --warmup")
-    kept = steps.table.take(~is_warmup)
+    table = steps.table
+    kept = table.take(~is_warmup)
     window = _window_of(kept)
     numbers = kept["step"]
     values: dict[str, Any] = {"first": int(numbers.min()), "last": int(numbers.max())}
     which = "step {first}" if values["first"] == values["last"] else "steps {first}..{last}"
     text = f"{which} ({{origin}})BORDERS"
     if is_warmup.any():
-        dropped = steps.table.take(is_warmup)
+        dropped = table.take(is_warmup)
         first = dropped.take(dropped["process"] == dropped["process"][0])
         lost_ns = _window_of(first).duration_ns
         why = "warm-up" if ranks.parts[0].warmup_steps is None else "as asked"
@@ -390,11 +390,10 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
     The embedded recorder sees devices in windows of a few steps: outside them a device that was
     busy would look idle. The last whole window counts.
     """
-    windows = pd.concat(ranks.each(_device_windows)).sort_values("start_ns")
+    windows = Table.stacked(ranks.each(_device_windows)).in_order("start_ns")
     if "kernels" not in ranks.recorded or windows.empty:
         return selection
-    start, end = windows.iloc[-1][["start_ns", "end_ns"]]
-    part = selection.window & TimeWindow(int(start), int(end))
+    part = selection.window & TimeWindow(int(windows["start_ns"][-1]), int(windows["end_ns"][-1]))
     if not part.duration_ns:
         return selection
     note = Note.of(
@@ -403,10 +402,9 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
     return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
 
 
-def _device_windows(trace: Trace) -> pd.DataFrame:
-    ranges = trace.ranges.to_frame()
-    windows = ranges[(ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == _DEVICE_WINDOW)]
-    return windows[["start_ns", "end_ns"]]
+def _device_windows(trace: Trace) -> Table:
+    ranges = trace.ranges.select("start_ns", "end_ns", "domain", "name")
+    return ranges.take((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == _DEVICE_WINDOW))
 
 
 def _with_origin(text: str, steps: Steps, chosen: Table, ranks: Ranks, **values: Any) -> Note:

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.steps.between import EVALUATION
 from traceprof.measures.steps.costs import notes_on_occasions
 from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
-from traceprof.model.table import Table
+from traceprof.model.table import Bools, Table, is_known
 from traceprof.model.trace import DEVICE_TABLES
 from traceprof.names.ranges import UNCLAIMED
 
@@ -95,7 +94,7 @@ def judge(
     results are about, and ``one_off`` what the run paid once (`traceprof.measures.steps.costs`).
     """
     steps = results.get("steps")
-    has_any = steps is not None and not steps.to_frame().empty
+    has_any = steps is not None and not steps.table.empty
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
     parts = _parts(_table(results, "breakdown", "total"), steps if occasions else None)
     kinds = {str(note.values["kind"]) for note in occasions}
@@ -108,7 +107,7 @@ def judge(
         next_command=_next_command(_table(results, "findings"), recorded),
         periodic=tuple(note for note in occasions if note.values["n"] > 1),
         parts=parts,
-        has_steps=steps is not None and _fill(steps.to_frame(), window_ns),
+        has_steps=steps is not None and _fill(steps.table, window_ns),
     )
 
 
@@ -121,9 +120,9 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     causes = _table(results, "idle", "causes")
     if len(causes):
         total_ns = causes["total_ns"].sum()
-        for cause, ns in causes.groupby("cause")["total_ns"].sum().items():
+        for cause, ns in zip(causes["cause"].tolist(), causes["total_ns"].tolist(), strict=True):
             share = idle_ratio * ns / total_ns if total_ns else 0.0
-            shares[str(cause)] = shares.get(str(cause), 0.0) + share
+            shares[cause] = shares.get(cause, 0.0) + share
     working = shares.pop("compute") + shares.pop("device_memory")
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
     if working >= _MOSTLY:
@@ -131,7 +130,7 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         beside = _BOUND_BY[largest] if is_in_part and _stands_beside(largest) else ""
         return _GPU_BOUND + (f", partly {beside}" if beside else "")
     found = _table(results, "findings")
-    if len(found) and found.loc[found["once_ns"].notna(), "claimed_ratio"].sum() >= _MOSTLY:
+    if len(found) and found["claimed_ratio"][is_known(found["once_ns"])].sum() >= _MOSTLY:
         return _PAID_ONCE
     words = _waiting_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
     # What takes nearly as much is no less the bottleneck.
@@ -140,20 +139,22 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     return words
 
 
-def _table(results: Mapping[str, Result], name: str, table: str | None = None) -> pd.DataFrame:
+def _table(results: Mapping[str, Result], name: str, table: str | None = None) -> Table:
     """Return a table of an analysis, without rows and columns where there is no such result."""
-    return results[name].to_frame(table) if name in results else pd.DataFrame()
+    if name not in results:
+        return Table({})
+    return results[name].table if table is None else results[name].tables[table]
 
 
 def _stands_beside(name: str) -> bool:
     return name in _BOUND_BY and name not in _ONLY_ALONE
 
 
-def _waiting_for(found: pd.DataFrame, largest: str) -> str:
+def _waiting_for(found: Table, largest: str) -> str:
     """Return whom the others wait for, where that is most of the communication."""
     if found.empty or largest != "exposed_communication":
         return ""
-    first = found.iloc[0]
+    first = found.row(0)
     names = first["title"].values if isinstance(first["title"], Note) else {}
     name = next((names[key] for key in ("slow", "name") if key in names), "")
     return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
@@ -179,7 +180,7 @@ def _where(
         shares = {
             _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
         }
-        values["devices"] = len(results["breakdown"].to_frame())
+        values["devices"] = len(results["breakdown"].table)
         of = " (mean of {devices:count} devices)" if values["devices"] > 1 else ""
         yield from _with_shares(start, shares, of, values)
         return
@@ -197,8 +198,8 @@ def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
     Most steps have one where a teacher or a frozen encoder is asked, and a server does nothing
     else: nothing is evaluated there.
     """
-    if steps is not None and "eval_ns" in steps.to_frame():
-        is_work = (steps.to_frame()["eval_ns"] > 0).mean() > _MOSTLY
+    if steps is not None and "eval_ns" in steps.table:
+        is_work = (steps.table["eval_ns"] > 0).mean() > _MOSTLY
     else:
         is_work = "backward" not in phases
     return "forward without gradients" if is_work else EVALUATION
@@ -208,7 +209,7 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
     """Return what the shares are of: of a step where the window is made of them, else of it."""
     if steps is None or "median_ns" not in steps.scalars:
         return "The window", {}
-    if not _fill(steps.to_frame()[~steps.to_frame()["is_warmup"]], window_ns):
+    if not _fill(steps.table.take(~steps.table["is_warmup"]), window_ns):
         return "The window", {}
     values = {"step": steps.scalars["median_ns"]}
     if steps.scalars["is_pattern"]:
@@ -217,52 +218,49 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
     return f"A {kind} of {{step:ns}}", values
 
 
-def _fill(steps: pd.DataFrame, window_ns: int) -> bool:
+def _fill(steps: Table, window_ns: int) -> bool:
     """Return whether ``steps``, of all ranks together, fill the window."""
-    starts = steps["at_ns"].to_numpy(np.int64)
-    covered = Intervals.union_of(starts, starts + steps["duration_ns"].to_numpy(np.int64))
+    starts = steps["at_ns"]
+    covered = Intervals.union_of(starts, starts + steps["duration_ns"])
     return bool(covered.total_ns) and covered.total_ns >= _FILLED * window_ns
 
 
-def _parts(total: pd.DataFrame, steps: Result | None) -> dict[str, float]:
+def _parts(total: Table, steps: Result | None) -> dict[str, float]:
     """Return the share of each of the five parts, of all devices together.
 
     Of ``steps``, where given: the steady ones that nothing done now and then made longer.
     """
-    if total.empty or not total["duration_ns"].iloc[0]:
+    if total.empty or not total["duration_ns"][0]:
         return {}
-    if steps is not None and "compute_ns" in steps.to_frame():
-        table = steps.to_frame()
-        own = table[_are_typical(table)]
+    if steps is not None and "compute_ns" in steps.table:
+        own = steps.table.take(_are_typical(steps.table))
         sums = {part: float(own[f"{part}_ns"].sum()) for part in PARTS}
         if whole := sum(sums.values()):
             return {part: ns / whole for part, ns in sums.items()}
-    row = total.iloc[0]
+    row = total.row(0)
     return {part: float(row[f"{part}_ns"] / row["duration_ns"]) for part in PARTS}
 
 
-def _are_typical(steps: pd.DataFrame) -> pd.Series:
+def _are_typical(steps: Table) -> Bools:
     """Return which steps are no warm-up, and not longer by what is done now and then."""
-    return ~steps["is_warmup"].astype(bool) & (steps["excess_cause"] == "")
+    return ~steps["is_warmup"] & (steps["excess_cause"] == "")
 
 
-def _host_shares(phases: pd.DataFrame, steps: Result | None) -> dict[str, float]:
+def _host_shares(phases: Table, steps: Result | None) -> dict[str, float]:
     """Return the share of each phase in the first process.
 
     Of ``steps``, where given: the steady ones that nothing done now and then made longer.
     """
-    process = phases["process"].iloc[0]
-    first = phases[phases["process"] == process]
+    process = phases["process"][0]
+    first = phases.take(phases["process"] == process)
     if steps is not None:
-        own = steps.to_frame()[
-            (steps.to_frame()["process"] == process) & _are_typical(steps.to_frame())
-        ]
+        own = steps.table.take((steps.table["process"] == process) & _are_typical(steps.table))
         if whole_ns := float(own["period_ns"].sum()):
             known = [str(name) for name in first["phase"] if f"{name}_ns" in own]
             sums = {name: float(own[f"{name}_ns"].sum()) for name in known}
             sums[UNCLAIMED] = max(whole_ns - sum(sums.values()), 0.0)
             return {name: ns / whole_ns for name, ns in sums.items()}
-    return dict(zip(first["phase"], first["host_ratio"], strict=True))
+    return dict(zip(first["phase"], first["host_ratio"].tolist(), strict=True))
 
 
 def _with_shares(
@@ -282,9 +280,8 @@ def _with_shares(
 def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
         return
-    scalars, whole = steps.scalars, steps.to_frame()
-    table = whole[_are_typical(whole)]
-    processes, n_steps = int(table["process"].nunique()), int(table["step"].nunique())
+    scalars, table = steps.scalars, steps.table.take(_are_typical(steps.table))
+    processes, n_steps = len(np.unique(table["process"])), len(np.unique(table["step"]))
     what = "iteration" if scalars["is_pattern"] else "step"
     on = " on {processes:count} ranks" if processes > 1 else ""
     if n_steps == 1:
@@ -316,14 +313,14 @@ def _once(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
     What lies in the window is ``told`` already; of what is done again and again, all is.
     """
     again = {note.values["kind"]: note.values["n"] > 1 for note in told}
-    outside = one_off.take(one_off["outside_ns"] > 0)
-    for kind in dict.fromkeys(outside["kind"].tolist()):
-        if not again.get(kind):
-            own = outside.take(outside["kind"] == kind)
-            row = own.row(int(own["outside_ns"].argmax()))
-            yield Note.of(
-                "{kind} {ns:ns}", kind=kind, ns=row["outside_ns" if kind in again else "total_ns"]
-            )
+    most: dict[str, dict[str, Any]] = {}
+    for row in one_off.rows():
+        kind, ns = row["kind"], row["outside_ns"]
+        if ns > most.get(kind, {"outside_ns": 0})["outside_ns"] and not again.get(kind):
+            most[kind] = row
+    for kind, row in most.items():
+        ns = row["outside_ns" if kind in again else "total_ns"]
+        yield Note.of("{kind} {ns:ns}", kind=kind, ns=int(ns))
 
 
 def _fine(
@@ -340,7 +337,7 @@ def _fine(
     visible = {own for part, own in _SUBJECTS.items() if parts.get(part, 0.0) >= _CONSIDERABLE}
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= _STEADY:
         visible.add("even steps")
-    fine = checked.loc[checked["is_fine"].astype(bool), "subject"]
+    fine = checked["subject"][checked["is_fine"].astype(bool)]
     return tuple(subject for subject in fine if subject not in visible)
 
 
@@ -349,10 +346,11 @@ def _unknown(results: Mapping[str, Result]) -> tuple[Note, ...]:
     checked, abstained = (_table(results, "findings", name) for name in ("checked", "abstained"))
     if abstained.empty:
         return ()
-    judged = {*checked.loc[checked["is_judged"].astype(bool), "subject"], *_UNTOLD}
+    judged = {*checked["subject"][checked["is_judged"].astype(bool)], *_UNTOLD}
     subjects: dict[str, dict[str, None]] = {}
-    for row in abstained[~abstained["subject"].isin(judged)].itertuples(index=False):
-        subjects.setdefault(str(row.reason), {})[str(row.subject)] = None
+    for row in abstained.rows():
+        if row["subject"] not in judged:
+            subjects.setdefault(row["reason"], {})[row["subject"]] = None
     return tuple(
         Note.of("{subjects}: {reason}", subjects=", ".join(own), reason=reason)
         for reason, own in subjects.items()
@@ -360,9 +358,9 @@ def _unknown(results: Mapping[str, Result]) -> tuple[Note, ...]:
     )
 
 
-def _next_command(table: pd.DataFrame, recorded: frozenset[str]) -> str:
-    if len(table) and not table["is_minor"].iloc[0]:
-        first = table.iloc[0]
+def _next_command(table: Table, recorded: frozenset[str]) -> str:
+    if len(table) and not table["is_minor"][0]:
+        first = table.row(0)
         if first["rule"] == _SLOW_STEPS:
             return f"traceprof explain TRACE {first['window']}"
         # A window that holds one gap shows nothing in a table of steps.

@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import floor, isfinite, log2, log10
 from typing import Final
 
-import pandas as pd
-
+from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
-from traceprof.model.table import as_table
 from traceprof.render.charts.svg import (
     KEY_STYLE,
     Axis,
@@ -24,8 +22,8 @@ from traceprof.render.charts.svg import (
     theme_style,
 )
 from traceprof.render.escape import html_text
-from traceprof.render.formatting import value_text
-from traceprof.render.shown import Row, rows_of
+from traceprof.render.formatting import is_known, value_text
+from traceprof.render.shown import Row
 
 _COLOURS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
 _MOST: Final = len(_COLOURS)
@@ -71,9 +69,9 @@ def curves_style() -> str:
 def accuracy_chart(result: Result) -> str:
     """Return the curves of a result of ``traceprof accuracy``; "" where no times are known."""
     runs = [
-        (str(name), points)
-        for name, own in result.to_frame().groupby("run", sort=False)
-        if len(points := _points(rows_of(own))) > 1
+        (name, points)
+        for name, own in split_by(result.table, "run")
+        if len(points := _points(own.rows())) > 1
     ]
     if not runs:
         return ""
@@ -133,21 +131,16 @@ def _key(names: Iterator[str]) -> str:
 
 def scaling_charts(result: Result) -> str:
     """Return the charts of a result of ``traceprof scaling``; "" where there is but one size."""
-    table = result.to_frame("scaling")
-    table = table[table["speedup"].notna() & (table["speedup"] > 0)]
-    groups = [
-        (str(name), rows_of(own))
-        for name, own in table.groupby("group", sort=False)
-        if len(own) > 1
-    ]
+    table = result.tables["scaling"]
+    known = table.take(table["speedup"] > 0)
+    groups = [(name, own.rows()) for name, own in split_by(known, "group") if len(own) > 1]
     if not groups:
         return ""
     left_out = len(groups) - _MOST
     shown = groups[:_MOST]
     words = f"; {left_out} more groups are in the table" if left_out > 0 else ""
-    losses = as_table(result.tables.get("losses", pd.DataFrame({"group": []}))).to_frame()
-    lost = ((name, rows, losses[losses["group"] == name]) for name, rows in shown)
-    bars = (_loss_bars(name, rows, own) for name, rows, own in lost if len(own))
+    losses = dict(split_by(result.tables["losses"], "group")) if "losses" in result.tables else {}
+    bars = (_loss_bars(n, rows, losses[n].rows()) for n, rows in shown if n in losses)
     return (
         _against_ideal(shown, str(result.scalars["devices"]), by=str(result.scalars["by"]))
         + f'<p class="note">Throughput over that of one device of the base, both axes by '
@@ -222,17 +215,21 @@ def _grid_of_sizes(x: Axis, y: Axis, ends: tuple[int, float]) -> Iterator[str]:
         yield text(x(mark), _HEIGHT - _BOTTOM + 16, f"{mark:g}", "middle")
 
 
-def _loss_bars(name: str, rows: Sequence[Row], losses: pd.DataFrame) -> str:
-    others = [str(loss) for loss in losses["loss"].unique() if loss not in _LOSS_COLOURS]
+def _loss_bars(name: str, rows: Sequence[Row], losses: Sequence[Row]) -> str:
+    known = dict.fromkeys(str(one["loss"]) for one in losses)
+    others = [loss for loss in known if loss not in _LOSS_COLOURS]
     colours = {**_LOSS_COLOURS, **{one: _COLOURS[i % _MOST] for i, one in enumerate(others)}}
     bars, used = [], dict.fromkeys([_NO_LOSS])
     for row in rows:
-        same = losses[losses["devices_count"].eq(row["devices_count"])]
-        if "global_batch_count" in losses and row.get("global_batch_count") is not None:
-            batch = row["global_batch_count"]
-            same = same[same["global_batch_count"].eq(batch) | pd.isna(batch)]
+        batch = row.get("global_batch_count")
+        same = [
+            one
+            for one in losses
+            if one["devices_count"] == row["devices_count"]
+            and (not is_known(batch) or one.get("global_batch_count", batch) == batch)
+        ]
         parts = [(_NO_LOSS, float(row["efficiency_ratio"]))]
-        parts += [(str(one["loss"]), float(one["lost_ratio"])) for one in rows_of(same)]
+        parts += [(str(one["loss"]), float(one["lost_ratio"])) for one in same]
         used |= dict.fromkeys(loss for loss, ratio in parts if ratio >= _NAMED)
         bars.append(_bar(f"{row['devices_count']:g}", parts, colours))
     key = legend(((f"var(--s-{colours[loss]})", loss) for loss in used if loss != _NO_LOSS), "key")

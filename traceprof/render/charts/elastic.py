@@ -19,7 +19,7 @@ from traceprof.render.charts.svg import (
 )
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.formatting import value_text
-from traceprof.render.shown import Row, rows_of
+from traceprof.render.shown import Row
 
 _WIDTH, _LEFT, _RIGHT = 960, 118, 12
 _LANE, _BAR, _AXIS = 24, 17, 22
@@ -61,7 +61,7 @@ def elastic_chart(result: Result) -> str:
     Jobs stand one below the other on one scale: lanes for lost time and of what it was made, for
     epochs, and for each rank.
     """
-    rows = [row for row in rows_of(result.to_frame()) if _is_long(row)]
+    rows = [row for row in result.table.rows() if _is_long(row)]
     if not rows:
         return ""
     last_ns = max(float(row["at_ns"]) + float(row["duration_ns"]) for row in rows)

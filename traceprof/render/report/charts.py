@@ -7,14 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
+from traceprof.model.grouping import groups_of
 from traceprof.model.results import Result
+from traceprof.model.table import Table
 from traceprof.render.charts.svg import drawing, element, legend, round_step, text, theme_style
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import is_known
 from traceprof.render.palette import CATEGORIES, PART_STYLES, category_of, ink_on
-from traceprof.render.shown import Row, rows_of
+from traceprof.render.shown import Row
 from traceprof.units import format_bytes, format_duration, format_rate, format_ratio
 
 _PARTS: Final = {part.column: part.key for part in PART_STYLES}
@@ -52,9 +53,9 @@ def card(key: str, title: str, html: str) -> str:
 
 def breakdown_bars(breakdown: Result) -> str:
     """Return one bar per device: the parts of the window, which add up to it."""
-    rows = rows_of(breakdown.to_frame("devices"))
+    rows = breakdown.tables["devices"].rows()
     if len(rows) > 1:
-        (total,) = rows_of(breakdown.to_frame("total"))
+        (total,) = breakdown.tables["total"].rows()
         rows.append({"name": f"all {len(rows)} devices", **total})
     bars = "".join(map(_bar, rows))
     return f"{parts_legend()}<div class='of-devices'>{bars}</div>"
@@ -117,11 +118,11 @@ class _Scale:
 
 def step_chart(steps: Result) -> str:
     """Return the duration of each step, stacked by part (or by phase of the host)."""
-    table = steps.to_frame()
+    table = steps.table
     columns = _columns(table)
     bars, per_bar = _bars(table, columns)
     scale = _Scale(len(bars), max(1.0, 1.08 * float(bars["duration_ns"].max())))
-    drawn = "".join(_step_bar(scale, i, row, columns) for i, (_, row) in enumerate(bars.iterrows()))
+    drawn = "".join(_step_bar(scale, i, row, columns) for i, row in enumerate(bars.rows()))
     words = f"{len(table)} steps" + (f", each bar the mean of {per_bar}" if per_bar > 1 else "")
     names = _step_names(scale, bars)
     return (
@@ -132,30 +133,35 @@ def step_chart(steps: Result) -> str:
     )
 
 
-def _columns(table: pd.DataFrame) -> Mapping[str, str]:
+def _columns(table: Table) -> Mapping[str, str]:
     for known in (_PARTS, _PHASES):
-        found = {c: key for c, key in known.items() if c in table and table[c].notna().any()}
+        found = {
+            c: key
+            for c, key in known.items()
+            if c in table and ~np.isnan(table[c].astype(np.float64)).any()
+        }
         if found:
             return found
     return {}
 
 
-def _bars(table: pd.DataFrame, columns: Mapping[str, str]) -> tuple[pd.DataFrame, int]:
+def _bars(table: Table, columns: Mapping[str, str]) -> tuple[Table, int]:
     """Return at most `_MAX_BARS` rows: the mean over processes, and over neighbours if many."""
-    wanted = ["duration_ns", *columns, "is_warmup"]
-    per_step = table.groupby("step")[wanted].mean().reset_index()
-    per_bar = int(np.ceil(len(per_step) / _MAX_BARS))
-    grouped = per_step.groupby(np.arange(len(per_step)) // max(1, per_bar))
-    bars = grouped.mean()
-    return bars.assign(step=grouped["step"].min()), max(1, per_bar)
+    wanted = ("duration_ns", *columns, "is_warmup")
+    of_step = groups_of(table["step"])
+    numbers = np.array(of_step.keys, np.int64).ravel()
+    per_bar = max(1, int(np.ceil(len(numbers) / _MAX_BARS)))
+    of_bar = groups_of(np.arange(len(numbers)) // per_bar)
+    means = {n: of_bar.means(of_step.means(table[n].astype(np.float64))) for n in wanted}
+    return Table({**means, "step": of_bar.reduced(np.minimum, numbers)}), per_bar
 
 
-def _step_bar(scale: _Scale, place: int, row: pd.Series, columns: Mapping[str, str]) -> str:
+def _step_bar(scale: _Scale, place: int, row: Row, columns: Mapping[str, str]) -> str:
     x, width = scale.x(place), scale.width
     below = 0.0
     rects = []
     for column, key in columns.items():
-        value = 0.0 if pd.isna(row[column]) else float(row[column])
+        value = row[column] if is_known(row[column]) else 0.0
         height = scale.y(below) - scale.y(below + value)
         rects.append(_rect((x, scale.y(below + value), width, height), f"var(--{key})"))
         below += value
@@ -188,7 +194,7 @@ def _axis(scale: _Scale) -> str:
     return "".join(marks)
 
 
-def _step_names(scale: _Scale, bars: pd.DataFrame) -> str:
+def _step_names(scale: _Scale, bars: Table) -> str:
     every = max(1, len(bars) // 16)
     return "".join(
         text(scale.x(i) + scale.width / 2, _HEIGHT - 6, f"{step:.0f}", "middle")
@@ -206,7 +212,7 @@ def peer_matrix(peers: Result) -> str:
 
     Nothing for a single pair, and for more than 32 ranks, where the table of pairs is better.
     """
-    edges = rows_of(peers.table)
+    edges = peers.table.rows()
     names = sorted({str(edge[end]) for edge in edges for end in ("source", "target")}, key=_order)
     sized = [edge for edge in edges if _bytes_of(edge)]
     if not 2 < len(names) <= _MOST_RANKS or not sized:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.comparison import Comparison
+from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
+from traceprof.model.table import Table
 from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.charts.svg import Axis, drawing, element, legend, text
 from traceprof.render.escape import html_list, html_text, plain_text
@@ -18,7 +20,7 @@ from traceprof.render.page.document import html_table, write_document
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
-from traceprof.render.shown import Row, rows_of
+from traceprof.render.shown import Row
 from traceprof.units import format_duration, format_ratio
 
 _WIDTH: Final = 960
@@ -78,7 +80,7 @@ def waterfall_chart(difference: Result) -> str:
 
 def _steps_of(difference: Result) -> list[Row]:
     """Return the causes that are worth a bar, the rest of each part, in the order of the parts."""
-    causes = rows_of(difference.to_frame("causes"))
+    causes = difference.tables["causes"].rows()
     largest = max((abs(row["difference_ns"]) for row in causes), default=0)
     worth = [row for row in causes if abs(row["difference_ns"]) >= _LEAST_SHARE * largest > 0]
     told = worth[:_MOST_CAUSES]
@@ -115,11 +117,11 @@ def _bar(number: int, name: str, ends: tuple[float, float], kind: str, value: st
     )
 
 
-def steps_chart(steps: pd.DataFrame) -> str:
+def steps_chart(steps: Table) -> str:
     """Return how long each steady step took, on both sides."""
     if steps.empty:
         return ""
-    top = 1.05 * float(steps["period_ns"].quantile(0.99))
+    top = 1.05 * float(np.quantile(steps["period_ns"], 0.99))
     low = 0.95 * float(steps["period_ns"].min())
     most = max(1.0, float(steps["place"].max()))
     x, y = Axis(0, most, 70, _WIDTH - 10), Axis(low, top, _HEIGHT - 8, 8)
@@ -133,13 +135,12 @@ def steps_chart(steps: pd.DataFrame) -> str:
             class_=row["side"],
             fill_opacity="0.75",
         )
-        for row in rows_of(steps)
+        for row in steps.rows()
     )
+    sorted_by_name = sorted(split_by(steps, "side"), key=lambda pair: pair[0])
     medians = (
-        _median(y(min(ns, top)), str(side), dash)
-        for (side, ns), dash in zip(
-            steps.groupby("side")["period_ns"].median().items(), ("2 4", "8 3"), strict=False
-        )
+        _median(y(min(float(np.median(own["period_ns"])), top)), side, dash)
+        for (side, own), dash in zip(sorted_by_name, ("2 4", "8 3"), strict=False)
     )
     return (
         drawing((_WIDTH, _HEIGHT), "chart", "The steps of both", *medians, *dots)
@@ -161,7 +162,7 @@ def _median(y: float, side: str, dash: str) -> str:
 
 def parts_chart(difference: Result) -> str:
     """Return the five parts of the mean step of both, as bars of one scale."""
-    parts = rows_of(difference.to_frame("parts"))
+    parts = difference.tables["parts"].rows()
     scalars = difference.scalars
     longest = max(scalars["base_ns"], scalars["new_ns"], 1)
     return (
@@ -237,12 +238,12 @@ def render_compared(found: Comparison, options: Options) -> str:
 
 def _charts(found: Comparison) -> Iterator[str]:
     difference = found.results.get("difference")
-    if difference is not None and len(difference.to_frame("parts")):
+    if difference is not None and len(difference.tables["parts"]):
         yield card("sum", "From the base to the new one", waterfall_chart(difference))
         yield card("parts", "The parts of the mean step", parts_chart(difference))
     steps = found.results.get("steps")
-    if steps is not None and len(steps.to_frame()):
-        yield card("steps", "The steps of both", steps_chart(steps.to_frame()))
+    if steps is not None and len(steps.table):
+        yield card("steps", "The steps of both", steps_chart(steps.table))
 
 
 def _tables(section: Section, rows: int) -> Iterator[str]:
@@ -257,7 +258,7 @@ def _figures(found: Comparison) -> str:
     """Return the main numbers of both, beside one another."""
     shown = []
     for result, figures in ("judged", _FIGURES), ("measures", _MORE_FIGURES):
-        known = rows_of(found.results[result].to_frame()) if result in found.results else []
+        known = found.results[result].table.rows() if result in found.results else []
         rows = {row["measure"]: row for row in known}
         shown += [_figure(rows[name], label) for name, label in figures.items() if name in rows]
     return f'<div class="figures">{"".join(shown)}</div>' if shown else ""

@@ -18,7 +18,7 @@ from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import is_known, saving_words, sentences, value_text
 from traceprof.render.report.charts import parts_bar
 from traceprof.render.report.places import StillPictures, link_to, ranks_named
-from traceprof.render.shown import Row, rows_of
+from traceprof.render.shown import Row
 from traceprof.session.answer import Document
 from traceprof.session.selection import select
 from traceprof.units import format_duration
@@ -50,11 +50,11 @@ def summary_html(document: Document, words: Briefing) -> str:
 
 def explaining_html(document: Document) -> str:
     """Return the command that tells why the slowest of the slow steps is slow; "" without any."""
-    table = document.results["steps"].to_frame()
-    slow = table[(table["excess_ns"] > 0) & (table["excess_cause"] == "")]
+    table = document.results["steps"].table
+    slow = table.take((table["excess_ns"] > 0) & (table["excess_cause"] == ""))
     if slow.empty:
         return ""
-    step = int(slow["step"].iloc[int(slow["excess_ns"].to_numpy().argmax())])
+    step = int(slow["step"][slow["excess_ns"].argmax()])
     command = f"traceprof explain {shlex.quote(document.info.path)} step:{step}"
     return f'<p class="note">Why step {step} is slow: {html_text(command)}</p>'
 
@@ -62,9 +62,9 @@ def explaining_html(document: Document) -> str:
 def late_html(document: Document) -> str:
     """Return whom the others wait for, as the finding names him; "" where nobody is."""
     found = document.results.get("stragglers")
-    if found is None or found.to_frame().empty:
+    if found is None or found.table.empty:
         return ""
-    late = [row for row in rows_of(found.to_frame()) if row["is_straggler"]]
+    late = [row for row in found.table.rows() if row["is_straggler"]]
     if not late:
         return '<p class="note">The others wait long for none of them.</p>'
     names = ", ".join(

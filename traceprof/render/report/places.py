@@ -126,7 +126,7 @@ class StillPictures:
     @cached_property
     def _ranks(self) -> Mapping[int, int]:
         """The rank of the process of each device, where it has one."""
-        table = self.ranks.table("processes").to_frame()
+        table = self.ranks.table("processes")
         ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
         return {
             device: ranks.get(process, ABSENT)

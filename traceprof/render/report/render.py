@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
-import pandas as pd
+import numpy as np
 
+from traceprof.model.grouping import split_by
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -36,7 +38,7 @@ from traceprof.render.report.opening import (
     summary_html,
 )
 from traceprof.render.report.places import StillPictures, links_of_rows
-from traceprof.render.shown import ShownTable, shown_frame
+from traceprof.render.shown import ShownTable, shown_table
 from traceprof.render.timeline.events import count_inside
 from traceprof.render.timeline.render import encode_timeline, timeline_fragment
 from traceprof.session.answer import Document
@@ -103,7 +105,7 @@ def choose_extent(
     of it on either side. Without steps it is the whole window.
     """
     window = selection.window
-    if steps is None or steps.to_frame().empty:
+    if steps is None or steps.table.empty:
         return TimelineExtent(window, window, f"the window {selection.label}")
     step, label = _typical_step(ranks, steps)
     is_much = sum(ranks.each(_count_events, window)) > max_events
@@ -111,22 +113,19 @@ def choose_extent(
 
 
 def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
-    whole = steps.to_frame()
-    steady = whole[~whole["is_warmup"]]
-    table = steady if len(steady) else whole
-    distance = (table["duration_ns"] - table["duration_ns"].median()).abs()
-    row = table.iloc[int(distance.to_numpy().argmin())]
-    start = ranks.span.start_ns + int(row["at_ns"])
-    margin = int(row["duration_ns"]) // _MARGIN
-    window = TimeWindow(start - margin, start + int(row["duration_ns"]) + margin)
-    return window & ranks.span, f"step {int(row['step'])}, a typical one"
+    steady = steps.table.take(~steps.table["is_warmup"])
+    table = steady if len(steady) else steps.table
+    distance = np.abs(table["duration_ns"] - np.median(table["duration_ns"]))
+    row = table.row(int(distance.argmin()))
+    start = ranks.span.start_ns + row["at_ns"]
+    margin = row["duration_ns"] // _MARGIN
+    window = TimeWindow(start - margin, start + row["duration_ns"] + margin)
+    return window & ranks.span, f"step {row['step']}, a typical one"
 
 
 def _count_events(trace: Trace, window: TimeWindow) -> int:
     return sum(
-        count_inside(trace.table(name).to_frame(), window)
-        for name, table in TABLES.items()
-        if table.has_spans
+        count_inside(trace.table(name), window) for name, table in TABLES.items() if table.has_spans
     )
 
 
@@ -221,12 +220,11 @@ def _printed(document: Document, stills: StillPictures) -> str:
     """Return the whole window as a picture, which paper has instead of the timeline."""
     steps = document.results.get("steps")
     starts: list[tuple[str, int]] = []
-    if steps is not None and len(steps.to_frame()):
-        table = steps.to_frame().drop_duplicates("step")
+    if steps is not None and len(steps.table):
         begin = stills.ranks.span.start_ns
         starts = [
-            (f"{step:.0f}", begin + int(at))
-            for step, at in zip(table["step"], table["at_ns"], strict=True)
+            (f"{step:.0f}", begin + int(own["at_ns"][0]))
+            for step, own in split_by(steps.table, "step")
         ]
     picture = stills.of_whole(document.selection.window, starts)
     note = '<p class="note">On paper: the whole window, what each device did, by step.</p>'
@@ -254,14 +252,12 @@ def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) 
 
 
 def _environment(ranks: Ranks) -> _Part:
-    devices = (
-        ranks.table("devices")
-        .to_frame()[[column.name for column in _DEVICES]]
-        .replace(ABSENT, pd.NA)
-    )
+    told = ranks.table("devices").select(*(column.name for column in _DEVICES))
+    rows = [{n: None if v == ABSENT else v for n, v in row.items()} for row in told.rows()]
+    devices = Table.of_rows(rows, told.names)
     tables: list[tuple[ShownTable, str, int]] = [
-        (shown_frame(_DEVICES, devices), "Devices", 64),
-        (shown_frame(_SETTINGS, ranks.table("environment").to_frame()), "Environment", 200),
+        (shown_table(_DEVICES, devices), "Devices", 64),
+        (shown_table(_SETTINGS, ranks.table("environment")), "Environment", 200),
     ]
     html = "".join(html_table(table, title, most) for table, title, most in tables if len(table))
     return _Part("environment", "Environment", html)

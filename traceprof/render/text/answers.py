@@ -14,7 +14,6 @@ from traceprof.comparison import EXPLAIN, SCALING, Comparison
 from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import rows_of
 from traceprof.render.text.page import findings_view, page_view, where_view
 from traceprof.render.text.tables import notes_view, printed, table_view
 
@@ -76,7 +75,7 @@ def _sections(document: Answered, options: Options, but: Sequence[str]) -> Itera
             view = getattr(import_module(f".{module}", __package__), function)
             yield view(section.result, rows, width)
         if section.name == "findings":
-            yield findings_view(rows_of(section.result.to_frame()))
+            yield findings_view(section.result.table.rows())
             more = tuple(table for table in more if table.name in options.tables)
         elif section.name in _WHOLE:
             more = ()

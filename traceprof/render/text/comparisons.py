@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from traceprof.comparison.scaling.laws import CUT_OFF, NOT_FROM_RATES, ROUNDED
 from traceprof.model.activity import IDLE
+from traceprof.model.grouping import split_by
 from traceprof.model.results import Column, Result, Unit
-from traceprof.model.table import as_table
+from traceprof.model.table import Table
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, signed_duration, value_text
 from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_more, make_heat_map
 from traceprof.render.palette import HEAT, PART_STYLES
-from traceprof.render.shown import Row, rows_of
+from traceprof.render.shown import Row
 from traceprof.units import format_duration, format_number
 
 _BAR_WIDTH: Final = 10
@@ -56,9 +57,9 @@ def waterfall_view(result: Result, rows: int, width: int) -> RenderableType:
 
 
 def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator[Text]:
-    parts = sorted(rows_of(result.to_frame("parts")), key=lambda row: -abs(row["difference_ns"]))
-    causes = rows_of(result.to_frame("causes"))
-    phases = rows_of(result.to_frame("phases")) if "phases" in result.tables else []
+    parts = sorted(result.tables["parts"].rows(), key=lambda row: -abs(row["difference_ns"]))
+    causes = result.tables["causes"].rows()
+    phases = result.tables["phases"].rows() if "phases" in result.tables else []
     told = (*parts, *causes) or phases
     scale = max((abs(row["difference_ns"]) for row in told), default=0)
     lines = _Lines(width, scale, sides)
@@ -180,20 +181,20 @@ _LAW: Final = "serial share by Amdahl's law "
 
 def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
     """Return the sizes of each group (the first ``rows`` of all), what they lost, and the law."""
-    table = result.to_frame("scaling")
+    table = result.tables["scaling"]
     losses, laws = (
-        as_table(result.tables.get(name, result.spec.table(name).of_rows())).to_frame()
+        dict(split_by(result.tables[name], "group")) if name in result.tables else {}
         for name in ("losses", "laws")
     )
     lines = _SizeLines(table, result, width)
     shown: list[RenderableType] = [lines.head()]
-    for name, own in table.head(rows).groupby("group", sort=False):
-        title = str(name) or ("all runs" if table["group"].nunique() > 1 else "")
+    for name, own in split_by(table.head(rows), "group"):
+        title = name or ("all runs" if len({*table["group"].tolist()}) > 1 else "")
         if title:
             shown.append(Text(plain_text(title, 400), style="bold"))
-        shown += [lines.line(row) for row in rows_of(own)]
-        shown += _losses(losses[losses["group"] == name], own, width)
-        shown += [_law(row) for row in rows_of(laws[laws["group"] == name])]
+        shown += [lines.line(row) for row in own.rows()]
+        shown += _losses(losses[name], own, width) if name in losses else ()
+        shown += [_law(row) for row in laws[name].rows()] if name in laws else ()
     if len(table) > rows:
         shown.append(Text(f"… {len(table) - rows} more rows (--rows)", style="dim"))
     return Group(*shown)
@@ -202,11 +203,11 @@ def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
 class _SizeLines:
     """Lines of one layout: the numbers that are known of any size, a bar, what must be said."""
 
-    def __init__(self, table: pd.DataFrame, result: Result, width: int) -> None:
+    def __init__(self, table: Table, result: Result, width: int) -> None:
         spec = result.spec.table("scaling")
         self.width = width
         # Where all are of one kind the sentences above say it, and a line has room for more.
-        self.tells_kind = table.loc[table["scaling"] != _BASE, "scaling"].nunique() > 1
+        self.tells_kind = len({*table["scaling"].tolist()} - {_BASE}) > 1
         self.columns = [spec.column(name) for name in _TITLES if _is_told(table, name)]
         self.bar = _LONG_BAR if width >= _WIDE else _SHORT_BAR
         titles = {**_TITLES, "devices_count": str(result.scalars["devices"])}
@@ -236,11 +237,10 @@ class _SizeLines:
         return text
 
 
-def _is_told(table: pd.DataFrame, name: str) -> bool:
+def _is_told(table: Table, name: str) -> bool:
     """Return whether a column has a place in the lines: known, and of nodes and batches not one."""
-    if name not in table or not table[name].notna().any():
-        return False
-    return name not in ("nodes_count", "global_batch_count") or table[name].nunique() > 1
+    known = {value for value in table[name].tolist() if is_known(value)} if name in table else ()
+    return len(known) > (name in ("nodes_count", "global_batch_count"))
 
 
 def _number(column: Column, value: Any) -> str:
@@ -271,29 +271,38 @@ def _remarks(row: Row, *, tells_kind: bool) -> Iterator[str]:
         yield f"printed {printed} %{_PRINTED[row['printed_is']]}"
 
 
-def _losses(losses: pd.DataFrame, sizes: pd.DataFrame, width: int) -> Iterator[Text]:
+def _losses(losses: Table, sizes: Table, width: int) -> Iterator[Text]:
     """Yield what was lost on each size, in % of ideal, a line for each cause and one for all."""
-    if losses.empty:
+    keys = [k for k in ("devices_count", "nodes_count", "global_batch_count") if k in sizes]
+    places = {_size_of(row, keys): place for place, row in enumerate(sizes.rows())}
+    lost: dict[str, dict[int, float]] = {}
+    for row in losses.rows():
+        place = places.get(_size_of(row, keys))
+        if place is not None:
+            own = lost.setdefault(row["loss"], {})
+            own[place] = own.get(place, 0.0) + row["lost_ratio"]
+    columns = sorted({place for own in lost.values() for place in own})
+    if not columns:
         return
-    keys = ["devices_count", "nodes_count", "global_batch_count"]
-    known = [key for key in keys if key in sizes]
-    places = sizes[known].reset_index(drop=True).reset_index(names="place")
-    placed = losses.merge(places, on=known, how="left")
-    table = placed.pivot_table(index="loss", columns="place", values="lost_ratio", aggfunc="sum")
-    order = table.iloc[:, -1].sort_values(ascending=False).index
-    columns = table.columns.tolist()
-    left = max(len("lost, of ideal"), *(len(str(name)) for name in table.index)) + 2
-    most = max(1, (width - left - 2) // 10)
-    columns = columns[-most:]
-    size = "devices_count" if sizes["devices_count"].notna().all() else "nodes_count"
-    heads = [value_text(Unit.COUNT, sizes[size].iloc[int(place)]) for place in columns]
+    order = sorted(sorted(lost), key=lambda name: -lost[name].get(columns[-1], -math.inf))
+    left = max(len("lost, of ideal"), *map(len, lost)) + 2
+    columns = columns[-max(1, (width - left - 2) // 10) :]
+    size = "devices_count" if all(map(is_known, sizes["devices_count"].tolist())) else "nodes_count"
+    heads = [value_text(Unit.COUNT, sizes[size][place]) for place in columns]
     yield Text(_cells("lost, of ideal", heads, left), style="dim")
     for name in order:
-        values = [float(table.loc[name, place]) for place in columns]
+        values = [lost[name].get(place, math.nan) for place in columns]
         if any(abs(value) >= _WEAKEST for value in values):
-            yield Text(_cells(str(name), [value_text(Unit.RATIO, v) for v in values], left))
-    sums = [value_text(Unit.RATIO, float(table[place].sum())) for place in columns]
+            yield Text(_cells(name, [value_text(Unit.RATIO, v) for v in values], left))
+    sums = [
+        value_text(Unit.RATIO, sum(own.get(place, 0.0) for own in lost.values()))
+        for place in columns
+    ]
     yield Text(_cells("all lost", sums, left), style="bold")
+
+
+def _size_of(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(row[key] if is_known(row[key]) else None for key in keys)
 
 
 def _cells(name: str, cells: Sequence[str], left: int) -> str:
@@ -330,10 +339,10 @@ _MOST_RANKS: Final = 32
 
 def heat_view(result: Result, _rows: int, width: int) -> RenderableType:
     """Return the map of a result of ``rank-steps``."""
-    return Group(*heat_lines(result.to_frame(), _MOST_RANKS, width))
+    return Group(*heat_lines(result.table, _MOST_RANKS, width))
 
 
-def heat_lines(table: pd.DataFrame, most_rows: int, width: int) -> list[Text]:
+def heat_lines(table: Table, most_rows: int, width: int) -> list[Text]:
     """Return the map of ``table`` (that of `RankSteps`) in at most ``width`` columns.
 
     Nothing where there is but one rank.

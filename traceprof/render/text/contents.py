@@ -7,17 +7,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
 from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from traceprof.model.results import ResultSpec
+from traceprof.model.table import Table as ModelTable
 from traceprof.model.trace import how_to_record
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Options
-from traceprof.render.shown import shown_frame
+from traceprof.render.shown import shown_table
 from traceprof.render.text.tables import printed, table_view
 from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
@@ -58,9 +58,8 @@ def render_contents(contents: Contents, options: Options) -> str:
     parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
     for title, spec, rows in ("Ranks", _RANKS, contents.ranks), ("Lives", _LIVES, contents.lives):
         if rows:
-            frame = pd.DataFrame([asdict(row) for row in rows])
-            frame["path"] = [Path(path).name for path in frame["path"]]
-            table = table_view(shown_frame(spec, frame), len(frame), options.width)
+            own = [{**asdict(row), "path": Path(row.path).name} for row in rows]
+            table = table_view(shown_table(spec, ModelTable.of_rows(own)), len(own), options.width)
             parts += [Rule(title, align="left", style="dim"), table]
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
     parts.append(Text.assemble((_MORE, "dim")))

@@ -20,7 +20,7 @@ from traceprof.render.briefing import Briefing, briefing_of, findings_for_people
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, saving_words, value_text
 from traceprof.render.palette import PART_STYLES
-from traceprof.render.shown import Row, rows_of
+from traceprof.render.shown import Row
 from traceprof.session.answer import Document
 from traceprof.session.verdict import LEAST_SHARE, Verdict
 from traceprof.units import format_duration, format_ratio
@@ -32,7 +32,7 @@ _DEVICES_IN_FULL: Final = 2
 
 def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
     """Return the five parts of each device as a bar, and in numbers (of all, where many)."""
-    devices = rows_of(result.to_frame("devices"))
+    devices = result.tables["devices"].rows()
     shown: list[RenderableType] = []
     for row in devices:
         ns, shares = row["duration_ns"], _shares(row)
@@ -46,7 +46,7 @@ def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
         first, last = (f"{format_ratio(shares[i]):>7} {PART_STYLES[i].label}" for i in (0, -1))
         shown.append(line.append(f"  {first} {last}", "dim"))
     if len(devices) > 1:
-        (total,) = rows_of(result.to_frame("total"))
+        (total,) = result.tables["total"].rows()
         shown.append(Text(f"mean of {len(devices)} devices", style="bold"))
         shown += _in_numbers(total, _shares(total), len(devices))
     return Group(*shown)
@@ -232,10 +232,10 @@ def _answer(
 def _step_line(document: Document, width: int) -> Iterator[Text]:
     """Return the durations of the steps of the first process as blocks."""
     steps = document.results.get("steps")
-    if steps is None or steps.to_frame().empty:
+    if steps is None or steps.table.empty:
         return
-    table = steps.to_frame()
-    first = table[table["process"] == table["process"].iloc[0]]
+    table = steps.table
+    first = table.take(table["process"] == table["process"][0])
     durations = first["duration_ns"].tolist()
     if len(durations) >= _FEWEST_STEPS:
         what = "iterations" if steps.scalars.get("is_pattern") else "steps"

@@ -133,8 +133,8 @@ class _Part:
 
 def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
     """Return what has a part in ``span``, in at most ``max_items`` items or what bins leave."""
-    processes = ranks.table("processes").to_frame()
-    has_hosts = bool(processes["host"].nunique() > 1)
+    processes = ranks.table("processes")
+    has_hosts = len({*processes["host"].tolist()}) > 1
     share = max(1, max_items // len(ranks))
     parts = ranks.each(_drawn, span, share, has_hosts=has_hosts)
     n_items = [sum(of_all) for of_all in zip(*(part.n_items for part in parts), strict=True)]

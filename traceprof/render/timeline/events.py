@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.model.intervals import Int64Array, Intervals, nesting_depth
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -93,18 +93,14 @@ class NameTable:
         """The names so far; an id is a place in it."""
         return tuple(self._places)
 
-    def ids(self, names: pd.Categorical) -> _IntArray:
+    def ids(self, names: Names) -> _IntArray:
         """Return the id of each name; frequent ones get small ids, which take fewer bytes."""
-        codes = np.asarray(names.codes, np.int64)
-        counts = np.bincount(codes + 1, minlength=len(names.categories) + 1)[1:]
-        place = np.zeros(len(names.categories) + 1, np.int64)
+        counts = np.bincount(names.codes, minlength=len(names.texts))
+        place = np.zeros(len(names.texts), np.int64)
         used = np.flatnonzero(counts)
         used = used[np.argsort(-counts[used], kind="stable")]
-        texts = names.categories.to_numpy(object)[used].tolist()
-        place[used] = [self.id_of(str(text)) for text in texts]
-        if (codes == ABSENT).any():
-            place[-1] = self.id_of("")
-        return place[codes]
+        place[used] = [self.id_of(text) for text in names.texts[used].tolist()]
+        return names.by_text(place)
 
     def id_of(self, name: str) -> int:
         """Return the id of one name."""
@@ -204,35 +200,33 @@ def rows_inside(trace: Trace, window: TimeWindow) -> Trace:
     if window == trace.span:
         return trace
     kept: dict[str, Any] = {
-        name: _inside(trace.table(name).to_frame(), window)
+        name: _inside(trace.table(name), window)
         for name, table in TABLES.items()
         if table.has_times
     }
     return replace(trace, **kept)
 
 
-def count_inside(frame: pd.DataFrame, window: TimeWindow) -> int:
-    """Return how many rows of ``frame`` have a part inside ``window``."""
-    before, first, last = _places_inside(frame, window)
+def count_inside(table: Table, window: TimeWindow) -> int:
+    """Return how many rows of ``table`` have a part inside ``window``."""
+    before, first, last = _places_inside(table, window)
     return len(before) + last - first
 
 
-def _inside(frame: pd.DataFrame, window: TimeWindow) -> pd.DataFrame:
-    before, first, last = _places_inside(frame, window)
+def _inside(table: Table, window: TimeWindow) -> Table:
+    before, first, last = _places_inside(table, window)
     if not len(before) or before[0] == first - len(before):
-        return frame.iloc[first - len(before) : last]
-    return frame.iloc[np.append(before, np.arange(first, last))]
+        return table.take(slice(first - len(before), last))
+    return table.take(np.append(before, np.arange(first, last)))
 
 
-def _places_inside(
-    frame: pd.DataFrame, window: TimeWindow
-) -> tuple[npt.NDArray[np.int64], int, int]:
+def _places_inside(table: Table, window: TimeWindow) -> tuple[npt.NDArray[np.int64], int, int]:
     """Return the rows that begin before the window and reach into it, and those that begin in it.
 
     The latter stand together: rows come by start.
     """
-    starts = frame["start_ns"].to_numpy()
+    starts = table["start_ns"]
     first, last = np.searchsorted(starts, [window.start_ns, window.end_ns]).tolist()
-    if "end_ns" not in frame or not window.duration_ns:
+    if "end_ns" not in table or not window.duration_ns:
         return np.empty(0, np.int64), first, last
-    return np.flatnonzero(frame["end_ns"].to_numpy()[:first] > window.start_ns), first, last
+    return np.flatnonzero(table["end_ns"][:first] > window.start_ns), first, last

@@ -12,10 +12,9 @@ from pathlib import PurePath, PureWindowsPath
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.model.activity import Activity, Part
-from traceprof.model.table import as_table
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -53,17 +52,17 @@ def device_groups(
     trace: Trace, origin_ns: int, names: NameTable
 ) -> Iterator[tuple[int, int, tuple[LaneRow, ...]]]:
     """Yield (process, device, rows) for every process that used a device."""
-    kernels, copies = trace.kernels.to_frame(), trace.copies.to_frame()
-    of_kernels = _by_kind(kernels["activity"], _category_of_kernel, "compute")
-    of_copies = _by_kind(copies["direction"], lambda d: d if d in _DIRECTIONS else "copy", "copy")
+    kernels, copies = trace.kernels, trace.copies
+    of_kernels = _by_kind(kernels["activity"], _category_of_kernel)
+    of_copies = _by_kind(copies["direction"], lambda d: d if d in _DIRECTIONS else "copy")
     events, order = join_events(
         [
-            _events_of(kernels, origin_ns, of_kernels, names.ids(kernels["name"].array)),
+            _events_of(kernels, origin_ns, of_kernels, names.ids(kernels["name"])),
             _events_of(copies, origin_ns, of_copies, _copy_names(copies, names)),
         ]
     )
     key = {
-        column: np.concatenate([kernels[column].to_numpy(), copies[column].to_numpy()])[order]
+        column: np.concatenate([kernels[column], copies[column]])[order]
         for column in ("process", "device", "stream")
     }
     for (process, device), places in split_by(key["process"], key["device"]):
@@ -77,8 +76,8 @@ def device_groups(
 
 def describe_device(trace: Trace, device: int) -> str:
     """Return "GPU 0" with the name of the device where it is known."""
-    known = trace.devices.to_frame()[trace.devices.to_frame()["device"] == device]
-    name = str(known["name"].iloc[0]) if len(known) else ""
+    known = trace.devices["name"][trace.devices["device"] == device]
+    name = str(known[0]) if len(known) else ""
     number = "GPU" if device == ABSENT else f"GPU {device}"
     return f"{number} · {name}" if name else number
 
@@ -87,33 +86,29 @@ def _category_of_kernel(activity: str) -> str:
     return _KERNEL_CATEGORY[Activity(activity).part] if activity else "compute"
 
 
-def _by_kind(kinds: pd.Series, category: Callable[[str], str], unknown: str) -> np.ndarray:
+def _by_kind(kinds: Names, category: Callable[[str], str]) -> np.ndarray:
     """Return the place in the palette of the category of each row's kind."""
-    by_code = [CATEGORY_INDEX[category(kind)] for kind in kinds.cat.categories]
-    return np.array([*by_code, CATEGORY_INDEX[unknown]], np.int64)[kinds.cat.codes.to_numpy()]
+    return kinds.by_text(
+        np.array([CATEGORY_INDEX[category(kind)] for kind in kinds.texts.tolist()], np.int64)
+    )
 
 
 def _events_of(
-    frame: pd.DataFrame, origin_ns: int, categories: np.ndarray, names: np.ndarray
+    table: Table, origin_ns: int, categories: np.ndarray, names: np.ndarray
 ) -> LaneEvents:
     """Return the rows of a table as events; those without an end are instants."""
-    starts = frame["start_ns"].to_numpy() - origin_ns
-    ends = frame["end_ns"].to_numpy() - origin_ns if "end_ns" in frame else starts
-    n_bytes, correlations = (_column(frame, name) for name in ("n_bytes", "correlation"))
+    starts = table["start_ns"] - origin_ns
+    ends = table["end_ns"] - origin_ns if "end_ns" in table else starts
+    n_bytes, correlations = (_column(table, name) for name in ("n_bytes", "correlation"))
     return LaneEvents(starts, ends, categories, names, n_bytes, correlations)
 
 
-def _copy_names(copies: pd.DataFrame, names: NameTable) -> np.ndarray:
+def _copy_names(copies: Table, names: NameTable) -> np.ndarray:
     """Return names such as "Memcpy host → device (pageable → device)"."""
     ids = np.zeros(len(copies), np.int64)
-    columns = [copies[c].cat for c in ("direction", "src_kind", "dst_kind")]
-    codes = [np.asarray(column.codes, np.int64) for column in columns]
-    for key, places in split_by(*codes):
-        words = [
-            str(column.categories[code]) if code >= 0 else ""
-            for column, code in zip(columns, key, strict=True)
-        ]
-        direction, source, target = words
+    columns: list[Names] = [copies[c] for c in ("direction", "src_kind", "dst_kind")]
+    for _, places in split_by(*(column.codes.astype(np.int64) for column in columns)):
+        direction, source, target = (column[int(places[0])] for column in columns)
         label = _DIRECTIONS.get(direction, "Memcpy")
         if source and target and direction != "memset":
             label += f" ({source} → {target})"
@@ -157,9 +152,8 @@ def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadR
     """Return the lanes of every thread that left rows, the most telling threads first."""
     rows: dict[tuple[int, int], list[LaneRow]] = defaultdict(list)
     for lane in _LANES:
-        frame = trace.table(lane.table).to_frame()
-        for key, label, part in _parts(lane, frame):
-            ids = names.ids(part[lane.name].array)
+        for key, label, part in _parts(lane, trace.table(lane.table)):
+            ids = names.ids(part[lane.name])
             events = _events_of(part, origin_ns, _categories(lane, part), ids)
             rows[key].extend(make_rows(label, lane.kind, events))
     threads = [
@@ -169,41 +163,39 @@ def thread_lanes(trace: Trace, origin_ns: int, names: NameTable) -> list[ThreadR
     return sorted(threads, key=lambda t: (t.process, *(-w for w in t.weight), t.thread))
 
 
-def _parts(lane: _Lane, frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, pd.DataFrame]]:
+def _parts(lane: _Lane, table: Table) -> Iterator[tuple[tuple[int, int], str, Table]]:
     """Yield what is drawn as one lane: (process, thread), its label and its rows."""
-    threads = _column(frame, "thread")
-    extra, labels = _split_within(lane, frame)
-    for (process, thread, code), places in split_by(_column(frame, "process"), threads, extra):
-        yield (process, thread), labels[code], frame.iloc[places]
+    threads = _column(table, "thread")
+    extra, labels = _split_within(lane, table)
+    for (process, thread, code), places in split_by(_column(table, "process"), threads, extra):
+        yield (process, thread), labels[code], table.take(places)
 
 
-def _split_within(lane: _Lane, frame: pd.DataFrame) -> tuple[np.ndarray, Mapping[int, str]]:
+def _split_within(lane: _Lane, table: Table) -> tuple[np.ndarray, Mapping[int, str]]:
     """Return what further divides a thread's rows of one table: the kind or the source."""
     if lane.table == "ranges":
         # A start/end range need not nest in the others: it would shift their depth.
-        loose = (frame["kind"] == "start_end").to_numpy().astype(np.int64)
+        loose = (table["kind"] == "start_end").astype(np.int64)
         return loose, {0: lane.label, 1: "Start/end ranges"}
     if lane.table == "host_ops":
-        sources = frame["source"].cat
+        sources: Names = table["source"]
         words = {"cpu_op": "Operators", "osrt": "System calls", "": "Operators"}
-        labels = {i: words.get(name, str(name)) for i, name in enumerate(sources.categories)}
-        return sources.codes.to_numpy().astype(np.int64), {**labels, ABSENT: lane.label}
-    return np.zeros(len(frame), np.int64), {0: lane.label}
+        labels = {i: words.get(name, name) for i, name in enumerate(sources.texts.tolist())}
+        return sources.codes.astype(np.int64), labels
+    return np.zeros(len(table), np.int64), {0: lane.label}
 
 
-def _column(frame: pd.DataFrame, name: str) -> np.ndarray:
-    if name in frame:
-        return np.asarray(frame[name].to_numpy(), np.int64)
-    return np.full(len(frame), ABSENT)
+def _column(table: Table, name: str) -> np.ndarray:
+    return table.get(name, np.full(len(table), ABSENT))
 
 
-def _categories(lane: _Lane, frame: pd.DataFrame) -> np.ndarray:
+def _categories(lane: _Lane, table: Table) -> np.ndarray:
     """Return the category of each row: ranges named after a phase of training have their own."""
     plain = CATEGORY_INDEX[lane.category]
     if lane.table != "ranges":
-        return np.full(len(frame), plain)
+        return np.full(len(table), plain)
     by_phase = [*(CATEGORY_INDEX[f"range_{phase}"] for phase in PHASES), plain]
-    return np.array(by_phase, np.int64)[phases_of_ranges(as_table(frame))]
+    return np.array(by_phase, np.int64)[phases_of_ranges(table)]
 
 
 def _weight(rows: list[LaneRow]) -> tuple[int, int, int]:
@@ -231,8 +223,8 @@ def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
 
     Rows are whole even where the window cuts them, so that a hover shows an event's real times.
     """
-    own = lanes_of_rank(trace, window, has_hosts=_has_hosts(trace.processes.to_frame()))
-    return arranged([own], trace.processes.to_frame())
+    own = lanes_of_rank(trace, window, has_hosts=_has_hosts(trace.processes))
+    return arranged([own], trace.processes)
 
 
 def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankLanes:
@@ -268,7 +260,7 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
     return RankLanes(Lanes((*groups, *quiet), names.names), len(quiet))
 
 
-def arranged(every: Sequence[RankLanes], processes: pd.DataFrame) -> Lanes:
+def arranged(every: Sequence[RankLanes], processes: Table) -> Lanes:
     """Return the lanes of all ranks in the order of the screen; ``processes`` are those of all."""
     places: dict[str, int] = {}
     main: list[LaneGroup] = []
@@ -291,13 +283,13 @@ def describe_process(trace: Trace, process: int, *, has_hosts: bool | None = Non
     The host only where there are several (``has_hosts``, by default: in ``trace``), before what
     the width of the names may cut off.
     """
-    known = trace.processes.to_frame()[trace.processes.to_frame()["process"] == process]
+    known = trace.processes.take(trace.processes["process"] == process)
     words = []
     if len(known):
-        row = known.iloc[0]
-        rank = int(row["rank"])
+        row = known.row(0)
+        rank = row["rank"]
         words += [f"rank {rank}"] if rank != ABSENT else []
-        several = _has_hosts(trace.processes.to_frame()) if has_hosts is None else has_hosts
+        several = _has_hosts(trace.processes) if has_hosts is None else has_hosts
         words += [f"host {row['host']}"] if several and row["host"] else []
         words += [_file_name(str(row["name"]))] if row["name"] else []
     words += [f"process {process}"] if process != ABSENT else []
@@ -308,15 +300,15 @@ def _file_name(path: str) -> str:
     return PureWindowsPath(path).name if "\\" in path else PurePath(path).name
 
 
-def _has_hosts(processes: pd.DataFrame) -> bool:
-    return bool(processes["host"].nunique() > 1)
+def _has_hosts(processes: Table) -> bool:
+    return len({*processes["host"].tolist()}) > 1
 
 
-def _in_order(known: pd.DataFrame, processes: Iterable[int]) -> list[int]:
-    ranks = dict(zip(known["process"], known["rank"], strict=True))
+def _in_order(known: Table, processes: Iterable[int]) -> list[int]:
+    ranks = dict(zip(known["process"].tolist(), known["rank"].tolist(), strict=True))
 
     def place(process: int) -> tuple[bool, int, int]:
-        rank = int(ranks.get(process, ABSENT))
+        rank = ranks.get(process, ABSENT)
         return (rank == ABSENT, rank, process)
 
     return sorted(processes, key=place)
@@ -369,11 +361,9 @@ def _is_telling(thread: ThreadRows) -> bool:
 def _thread_label(trace: Trace, thread: ThreadRows) -> str:
     if thread.thread == ABSENT:
         return "Synchronisation"
-    known = trace.threads.to_frame()[
-        (trace.threads.to_frame()["process"] == thread.process)
-        & (trace.threads.to_frame()["thread"] == thread.thread)
-    ]
-    name = str(known["name"].iloc[0]) if len(known) else ""
+    threads = trace.threads
+    is_it = (threads["process"] == thread.process) & (threads["thread"] == thread.thread)
+    name = str(threads["name"][is_it][0]) if is_it.any() else ""
     # Kineto repeats the number: "thread 4711 (python3)".
     name = name.removeprefix(f"thread {thread.thread} (").removesuffix(")")
     main = "Main thread" if thread.thread == thread.process else f"Thread {thread.thread}"

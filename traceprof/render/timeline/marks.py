@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import stack
+from traceprof.model.table import Table
+from traceprof.model.tables import new_stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
@@ -24,22 +25,25 @@ from traceprof.units import format_count
 
 def describe_steps(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
     """Return the steps of the process that has most of them, in ns after the window's start."""
-    return _described(steps_of_ranks(Ranks.of(trace)).table.to_frame(), window, "step")
+    return _described(steps_of_ranks(Ranks.of(trace)).table, window, "step")
 
 
 def describe_periods(trace: Trace | Ranks, window: TimeWindow) -> dict[str, Any]:
     """Return the same of the iterations of a pattern of kernels, where no steps are."""
-    return _described(pattern_of_ranks(Ranks.of(trace)).table.to_frame(), window, "iteration")
+    return _described(pattern_of_ranks(Ranks.of(trace)).table, window, "iteration")
 
 
-def _described(table: pd.DataFrame, window: TimeWindow, word: str) -> dict[str, Any]:
+def _described(table: Table, window: TimeWindow, word: str) -> dict[str, Any]:
     if len(table):
-        table = table[table["process"] == table["process"].mode().iloc[0]]
-        table = table[(table["start_ns"] < window.end_ns) & (table["end_ns"] > window.start_ns)]
+        processes, counts = np.unique(table["process"], return_counts=True)
+        table = table.take(table["process"] == processes[counts.argmax()])
+        table = table.take(
+            (table["start_ns"] < window.end_ns) & (table["end_ns"] > window.start_ns)
+        )
     return {
         "starts": (table["start_ns"] - window.start_ns).tolist(),
         "ends": (table["end_ns"] - window.start_ns).tolist(),
-        "labels": [f"{word} {number}" for number in table["step"]],
+        "labels": [f"{word} {number}" for number in table["step"].tolist()],
     }
 
 
@@ -93,19 +97,20 @@ def sample_series(
     trace: Trace | Ranks, window: TimeWindow
 ) -> tuple[Sequence[SampleSeries], list[str]]:
     """Return the series to draw, and sentences about what is left out."""
-    samples = stack("samples", Ranks.of(trace).each(_samples_inside, window))
-    metrics = samples["metric"].value_counts()
-    drawn = metrics[metrics > 0].index[:MAX_METRICS]
+    samples = new_stack("samples", Ranks.of(trace).each(_samples_inside, window))
+    metrics = [metric for metric, _ in Counter(samples["metric"].counts()).most_common()]
     notes = []
-    if (metrics > 0).sum() > len(drawn):
-        notes.append(f"{(metrics > 0).sum() - len(drawn)} more metrics were sampled: not drawn")
-    found: list[tuple[str, str, pd.DataFrame]] = []
+    if (n_more := len(metrics) - MAX_METRICS) > 0:
+        notes.append(f"{n_more} more metrics were sampled: not drawn")
+    found: list[tuple[str, str, Table]] = []
     n_left_out = 0
-    for metric in drawn:
-        own = samples[samples["metric"] == metric]
-        grouped = list(own.groupby("source", observed=True))
-        n_left_out += max(0, len(grouped) - MAX_SERIES)
-        found += [(str(metric), str(source), rows) for source, rows in grouped[:MAX_SERIES]]
+    for metric in metrics[:MAX_METRICS]:
+        own = samples.take(samples["metric"] == metric)
+        sources = [
+            (source, own.take(own["source"] == source)) for source in own["source"].distinct()
+        ]
+        n_left_out += max(0, len(sources) - MAX_SERIES)
+        found += [(metric, source, rows) for source, rows in sources[:MAX_SERIES]]
     if n_left_out:
         notes.append(f"{n_left_out} more sources of these metrics: not drawn")
     most = min(MAX_POINTS, MAX_POINTS_TOGETHER // max(1, len(found)))
@@ -118,18 +123,13 @@ def sample_series(
     return [_series(*one, window.start_ns, most) for one in found], notes
 
 
-def _samples_inside(trace: Trace, window: TimeWindow) -> pd.DataFrame:
-    return trace.samples.to_frame()[window.holds(trace.samples.to_frame()["start_ns"].to_numpy())]
+def _samples_inside(trace: Trace, window: TimeWindow) -> Table:
+    return trace.samples.take(window.holds(trace.samples["start_ns"]))
 
 
-def _series(
-    metric: str, source: str, rows: pd.DataFrame, origin_ns: int, max_points: int
-) -> SampleSeries:
-    times, values = (
-        rows["start_ns"].to_numpy() - origin_ns,
-        rows["value"].to_numpy(np.float64, copy=True),
-    )
-    values[~np.isfinite(values)] = np.nan
+def _series(metric: str, source: str, rows: Table, origin_ns: int, max_points: int) -> SampleSeries:
+    times, values = rows["start_ns"] - origin_ns, rows["value"]
+    values = np.where(np.isfinite(values), values, np.nan)
     rate_name = _rate_name(metric)
     if rate_name:
         metric, values = rate_name, _rates(times, values)

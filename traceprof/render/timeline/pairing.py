@@ -58,9 +58,8 @@ def pair_groups(
 
 def _keys(trace: Trace, lanes: Lanes, by_rank: bool) -> list[_Key]:
     """Return for each group what its counterpart must have in common with it."""
-    ranks = dict(
-        zip(trace.processes.to_frame()["process"], trace.processes.to_frame()["rank"], strict=True)
-    )
+    told = trace.processes
+    ranks = dict(zip(told["process"].tolist(), told["rank"].tolist(), strict=True))
     processes = dict.fromkeys(group.process for group in lanes.groups)
     order = {process: i for i, process in enumerate(processes)}
     seen: Counter[tuple[str, str, str]] = Counter()
