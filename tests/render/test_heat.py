@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from rich.console import Console
 from rich.text import Text
@@ -15,6 +15,7 @@ from rich.text import Text
 from tests.measures.generated_run import MS, Plan, make_trace_of
 from tests.running import run
 from traceprof.model.results import Result, ResultSpec, TableSpec
+from traceprof.model.table import Table, as_table
 from traceprof.render.heat import HeatMap, find_lines, format_more, heat_chart, make_heat_map
 from traceprof.render.palette import HEAT
 from traceprof.render.text.comparisons import heat_lines
@@ -25,11 +26,11 @@ def ranks_by_steps(
     n_ranks: int,
     n_steps: int,
     hosts: Mapping[int, str] | None = None,
-) -> pd.DataFrame:
+) -> Table:
     """Return a table as that of `RankSteps`, with own times in ms."""
     rank, step = np.divmod(np.arange(n_ranks * n_steps), n_steps)
     own = [round(own_ms(int(r), int(s)) * MS) for r, s in zip(rank, step, strict=True)]
-    return pd.DataFrame(
+    return Table(
         {
             "rank": rank,
             "step": step,
@@ -44,7 +45,7 @@ def ranks_by_steps(
     )
 
 
-def result_of(table: pd.DataFrame) -> Result:
+def result_of(table: Table) -> Result:
     return Result("rank-steps", ResultSpec((TableSpec("steps", "", ()),)), {"steps": table})
 
 
@@ -52,7 +53,8 @@ def even(_rank: int, _step: int) -> float:
     return 100
 
 
-def heat_of(table: pd.DataFrame, rows: int = 64, columns: int = 120) -> HeatMap:
+def heat_of(given: Any, rows: int = 64, columns: int = 120) -> HeatMap:
+    table = as_table(given)
     lines = find_lines(table, rows)
     assert lines is not None
     return make_heat_map(table, lines, columns)
@@ -82,7 +84,7 @@ def test_a_cell_says_who_when_how_long_and_in_which_phase() -> None:
 
 def test_a_step_that_a_rank_does_not_have_is_no_zero() -> None:
     table = ranks_by_steps(even, 3, 4)
-    heat = heat_of(table[(table["rank"] != 1) | (table["step"] >= 2)])
+    heat = heat_of(table.take((table["rank"] != 1) | (table["step"] >= 2)))
     assert heat.levels.tolist() == [[2, 2, 2, 2], [-1, -1, 2, 2], [2, 2, 2, 2]]
     assert heat.words[1][:2] == ("", "")
     assert heat.rows[1].slower_ratio == 0

@@ -203,7 +203,7 @@ def test_every_declaration_says_what_it_is(name: str) -> None:
 
 
 def test_values_become_plain() -> None:
-    assert plain({"a": np.float64("inf"), 1: (pd.NA, np.int64(3), True)}) == {
+    assert plain({"a": np.float64("inf"), 1: (np.nan, np.int64(3), True)}) == {
         "a": None,
         "1": [None, 3, True],
     }

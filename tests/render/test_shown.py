@@ -45,14 +45,14 @@ def names(table: object) -> list[str]:
 def test_processes_of_a_run_are_named_by_their_ranks() -> None:
     result = times(80, 70, 70)
     table = table_of(result, TWO_RANKS)
-    assert names(table) == list(table.frame) == ["name", "rank", "process", "total_ns"]
-    assert table.frame["rank"].tolist() == [0, 1, 1]
+    assert names(table) == list(table.values) == ["name", "rank", "process", "total_ns"]
+    assert table.values["rank"].tolist() == [0, 1, 1]
     assert names(table_for_people(result, TWO_RANKS)) == ["name", "rank", "total_ns"]
 
 
 def test_a_process_of_no_rank_keeps_its_number() -> None:
     result = times(90, 91, 70)
-    assert table_of(result, TWO_RANKS).frame["rank"].tolist() == [None, None, 1]
+    assert table_of(result, TWO_RANKS).values["rank"].tolist() == [None, None, 1]
     shown = table_for_people(result, TWO_RANKS)
     assert names(shown) == ["name", "rank", "process", "total_ns"]
 
@@ -110,10 +110,10 @@ def test_why_a_step_is_slow_is_one_sentence() -> None:
         (3, False, -2e6, "exposed_communication", -2e6, "", nan, nan),
         (4, False, 9e6, "", nan, None, nan, nan),
     ]
-    frame = pd.DataFrame(rows, columns=[column.name for column in STEPS.tables[0].to_frame()])
+    frame = pd.DataFrame(rows, columns=[column.name for column in STEPS.tables[0]])
     table = table_for_people(Result("steps", STEPS, {"steps": frame}), {})
     assert names(table) == ["step", "remark"]
-    assert table.frame["remark"].tolist() == [
+    assert table.values["remark"].tolist() == [
         "",
         "slow by 3.000 ms: idle +2.500 ms, data +2.000 ms",
         "slow by 3.000 ms: the profiler itself +2.000 ms",

@@ -98,7 +98,7 @@ def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         assert repr((own.scalars, own.notes)) == repr((result.scalars, result.notes))
         assert list(own.tables) == list(result.tables)
         for table, frame in result.tables.items():
-            assert_frame_equal(own.tables[table].to_frame(), frame, check_exact=True)
+            assert_frame_equal(own.to_frame(table), frame.to_frame(), check_exact=True)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_what_runs_are_compared_by_is_kept(path: Path, reads: list[str]) -> None
     assert reads == []
     assert_same(found.results, expected.results)
     for name, frame in expected.tables.items():
-        assert_frame_equal(found.tables[name].to_frame(), frame, check_exact=True)
+        assert_frame_equal(found.to_frame(name), frame.to_frame(), check_exact=True)
     plain = {"tables": {}, "results": {}}
     assert repr(replace(found, **plain)) == repr(replace(expected, **plain))  # type: ignore[arg-type]
     assert summary_of(open_run([path]), "a", {}).labels == {}

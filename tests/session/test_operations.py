@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from tests.builders import TraceBuilder
+from tests.builders import TraceBuilder, plain
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.session import operations as module
 from traceprof.session.operations import OperationFilter, operations
 from traceprof.session.run import run_of
@@ -29,7 +30,7 @@ def trace() -> TraceBuilder:
 
 def listed(chosen: OperationFilter | None = None, window: str = "all") -> pd.DataFrame:
     run = run_of(Ranks.of(trace().build(span=(50, 400)))).within(window)
-    return pd.concat(operations(run, chosen).chunks(), ignore_index=True)
+    return Table.stacked([*operations(run, chosen).chunks()]).to_frame()
 
 
 def names(chosen: OperationFilter) -> list[str]:
@@ -89,7 +90,7 @@ def test_pieces_put_together_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> N
 def test_launches_say_how_they_are_found_again() -> None:
     run = run_of(Ranks.of(trace().kernel("add", 1, 2, correlation=9).build())).within("all")
     (table,) = operations(run, OperationFilter(kind="kernel", name="add")).launches()
-    assert table[["function", "skip"]].values.tolist() == [["add", 1], ["add", 0]]
+    assert plain(table, "function", "skip") == [("add", 1), ("add", 0)]
 
 
 def test_a_name_that_is_no_expression_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
@@ -11,6 +10,7 @@ from traceprof.measures.idle.idle import IDLE
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
+from traceprof.model.table import Table, as_table
 from traceprof.session.verdict import bound_by, judge
 
 PARTS = ("compute", "exposed_communication", "exposed_transfer", "device_memory", "idle")
@@ -18,7 +18,7 @@ PARTS = ("compute", "exposed_communication", "exposed_transfer", "device_memory"
 
 def idle(**causes: int) -> dict[str, Result]:
     """Return the result of `idle` with so many ns of each cause."""
-    table = pd.DataFrame({"cause": list(causes), "total_ns": list(causes.values())})
+    table = Table({"cause": list(causes), "total_ns": list(causes.values())})
     return {"idle": Result("idle", IDLE.spec, {"causes": table})}
 
 
@@ -64,7 +64,7 @@ def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
         now += 1_000
     trace = builder.build()
     results = {name: run(name, trace) for name in ("steps", "phases")}
-    paid = one_off_costs(Ranks.of(trace))
+    paid = as_table(one_off_costs(Ranks.of(trace)))
     note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[0]
     shares = {note.values[f"part{i}"]: note.values[f"share{i}"] for i in range(4)}
     assert note.values["left_out"] == "evaluation"
@@ -87,7 +87,7 @@ def test_a_teacher_that_is_asked_in_every_step_is_no_evaluation() -> None:
             now += 5_010
     trace = builder.build()
     results = {name: run(name, trace) for name in ("steps", "phases")}
-    paid = one_off_costs(Ranks.of(trace))
+    paid = as_table(one_off_costs(Ranks.of(trace)))
     verdict = judge(results, trace.recorded, trace.span.duration_ns, paid)
     shares = {
         value: verdict.sentences[0].values[f"share{name.removeprefix('part')}"]
@@ -106,6 +106,6 @@ def test_a_program_that_only_infers_evaluates_nothing() -> None:
         builder.phase("eval", start, start + 80)
     trace = builder.build()
     results = {"phases": run("phases", trace)}
-    paid = one_off_costs(Ranks.of(trace))
+    paid = as_table(one_off_costs(Ranks.of(trace)))
     note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[0]
     assert note.values["part0"] == "forward without gradients"

@@ -36,7 +36,7 @@ class ShownTable:
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
 
-    def rows(self, most: int | None = None) -> list[Row]:
+    def rows(self, most: int | None = None) -> Sequence[Row]:
         """Return the first ``most`` rows as plain values by column."""
         shown = self.values.select(*(column.name for column in self.columns))
         return shown.head(len(self) if most is None else most).rows()
@@ -86,7 +86,7 @@ def _with_ranks(table: ShownTable, ranks: Mapping[int, int]) -> ShownTable:
     place = [column.name for column in table.columns].index("process")
     columns = (*table.columns[:place], _RANK, *table.columns[place:])
     values = table.values.assign(rank=objects(found) if None in found else np.array(found))
-    return replace(table, columns=columns, values=values)
+    return replace(table, columns=columns, values=values.select(*(own.name for own in columns)))
 
 
 def table_for_people(

@@ -243,7 +243,8 @@ def _parts(total: Table, steps: Result | None) -> dict[str, float]:
 
 def _are_typical(steps: Table) -> Bools:
     """Return which steps are no warm-up, and not longer by what is done now and then."""
-    return ~steps["is_warmup"] & (steps["excess_cause"] == "")
+    typical: Bools = ~steps["is_warmup"] & (steps["excess_cause"] == "")
+    return typical
 
 
 def _host_shares(phases: Table, steps: Result | None) -> dict[str, float]:

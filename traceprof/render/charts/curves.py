@@ -157,7 +157,7 @@ def _per_one(row: Row) -> float:
     return float(row["speedup"]) * float(row["base_count"])
 
 
-def _against_ideal(groups: Sequence[tuple[str, list[Row]]], devices: str, by: str) -> str:
+def _against_ideal(groups: Sequence[tuple[str, Sequence[Row]]], devices: str, by: str) -> str:
     every = [row for _, rows in groups for row in rows]
     reached = [v for row in every for v in (_size(row, by), _per_one(row))]
     low, high = floor(log2(min(reached))), log2(max(reached)) + 0.2

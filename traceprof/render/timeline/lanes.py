@@ -186,7 +186,8 @@ def _split_within(lane: _Lane, table: Table) -> tuple[np.ndarray, Mapping[int, s
 
 
 def _column(table: Table, name: str) -> np.ndarray:
-    return table.get(name, np.full(len(table), ABSENT))
+    column: np.ndarray = table.get(name, np.full(len(table), ABSENT))
+    return column
 
 
 def _categories(lane: _Lane, table: Table) -> np.ndarray:
