@@ -15,7 +15,7 @@ from traceprof.measures.device.ncu import function_names, launch_numbers, record
 from traceprof.measures.device.occupancy import contexts_of_streams, launch_shapes
 from traceprof.measures.rows import Bools, Ints
 from traceprof.model.results import TableSpec
-from traceprof.model.table import Names, Table, as_table, objects
+from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import copy_titles
@@ -147,7 +147,7 @@ class _Source:
         )
         if self.table == "kernels":
             return found.assign(**self._shape_columns(rows), name=events["name"].plain())
-        streams = as_table(contexts_of_streams(self.trace))
+        streams = contexts_of_streams(self.trace)
         place = ("process", "device", "stream")
         context = dict(zip(_keys(streams, place), streams["context"].tolist(), strict=True))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -169,9 +169,9 @@ class _Source:
                 "at_ns": kernels["start_ns"] - self.zero_ns,
                 "duration_ns": kernels["end_ns"] - kernels["start_ns"],
                 "rank": _ranks_of(self.trace, kernels["process"]),
-                "function": Names.of(function_names(kernels.to_frame())).plain(),
+                "function": function_names(kernels).plain(),
                 "skip": launch_numbers(self.trace)[rows],
-                "command": recorded_program(self.trace.environment.to_frame()),
+                "command": recorded_program(self.trace.environment),
             },
             len(kernels),
         )
@@ -181,7 +181,7 @@ class _Source:
         if trace.kernel_shapes.empty:
             return {}
         launched = launch_shapes(trace)
-        told = as_table(launched.table).take(launched.of_kernel[rows])
+        told = launched.table.take(launched.of_kernel[rows])
         shown = [c.name for c in OPERATIONS if c.name in told and c.name != "device"]
         columns: dict[str, Any] = {name: told[name] for name in shown}
         return {**columns, "context": launched.contexts[rows]}

@@ -309,7 +309,7 @@ def _main_loop(ranks: Ranks) -> Selection:
         return Selection(loop.window, "active", (Note(_NO_STEPS),))
     left_out = [f"{{{side}:ns}} {side}" for side in ("before", "after") if sides[side]]
     text += f"; left out {' and '.join(left_out)}" if left_out else ""
-    turns = pattern_of_ranks(ranks).table["step"].nunique()
+    turns = len(np.unique(pattern_of_ranks(ranks).table["step"]))
     values: dict[str, Any] = {"turns": turns, "setup": loop.setup}
     return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
 
