@@ -13,15 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.errors import UsageError
 from traceprof.export.request import Export, Exported, Request
 from traceprof.files import new_folder
 from traceprof.model.activity import PARTS
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
-from traceprof.render.formatting import note_text
-from traceprof.render.shown import rows_of
+from traceprof.render.formatting import is_known, note_text
 from traceprof.session.answer import Document, answer
 from traceprof.session.run import Run
 from traceprof.units import NS_PER_MS, NS_PER_S
@@ -132,36 +130,36 @@ def _export(run: Run, request: Request) -> Exported:
         done.remark("no steps are known: these are iterations of a pattern of kernels that repeats")
     with new_folder(request.output) as folder:
         for process, name in names.items():
-            own = steps[steps["process"] == process]
+            own = steps.take(steps["process"] == process)
             # Sums that other processes have, and this one nowhere, are no zeros.
             sums = [f"{route}_bytes" for route in _ROUTES if f"{route}_bytes" in own]
-            rows = rows_of(own.drop(columns=[name for name in sums if not own[name].any()]))
+            rows = own.without(*(name for name in sums if not own[name].any())).rows()
             done.n_rows += _write(folder / name, rows, rates, zero_ns)
     return done
 
 
-def _steps(document: Document) -> pd.DataFrame:
+def _steps(document: Document) -> Table:
     """Return the table of steps.
 
     Raises:
         UsageError: there are none.
     """
     result = document.results.get(_STEPS)
-    if result is None or result.to_frame().empty:
+    if result is None or result.table.empty:
         why = document.missing.get(_STEPS) if result is None else note_text(result.notes[0])
         raise UsageError(f"nothing to write: {why}")
-    return result.to_frame()
+    return result.table
 
 
-def _names(run: Run, steps: pd.DataFrame, request: Request) -> dict[int, str]:
+def _names(run: Run, steps: Table, request: Request) -> dict[int, str]:
     """Return what the run of each process is called: by its rank where that is known.
 
     Raises:
         UsageError: a rank that is wanted has no steps.
     """
-    table = run.within("all").of_ranks(frozenset({"processes"})).whole.table("processes").to_frame()
+    table = run.within("all").of_ranks(frozenset({"processes"})).whole.table("processes")
     ranks = dict(zip(table["process"].tolist(), table["rank"].tolist(), strict=True))
-    processes = [int(process) for process in steps["process"].unique()]
+    processes = list(dict.fromkeys(steps["process"].tolist()))
     own = {process: int(ranks.get(process, ABSENT)) for process in processes}
     if request.ranks is not None:
         if missing := sorted({*request.ranks} - {*own.values()}):
@@ -182,16 +180,15 @@ def _name(process: int, rank: int, several: list[int]) -> str:
 def _bus_rates(document: Document) -> Mapping[tuple[int, int], float]:
     """Return the bus bandwidth of the collectives of a process and step, weighted by their time."""
     result = document.results.get(_COLLECTIVES)
-    wanted = ["process", "step", "duration_ns", "busbw_bytes_per_s"]
-    if result is None or not {*wanted} <= {*result.to_frame()}:
+    wanted = ("process", "step", "duration_ns", "busbw_bytes_per_s")
+    if result is None or not {*wanted} <= {*result.table}:
         return {}
-    events = result.to_frame()[wanted].astype("float64").dropna()
-    events = events[events["duration_ns"] > 0]
-    events = events.assign(weighted=events["busbw_bytes_per_s"] * events["duration_ns"])
-    sums = events.groupby(["process", "step"])[["weighted", "duration_ns"]].sum()
-    rates = sums["weighted"] / sums["duration_ns"]
-    keys = [(int(process), int(step)) for process, step in rates.index]
-    return dict(zip(keys, rates.tolist(), strict=True))
+    sums: dict[tuple[int, int], tuple[float, float]] = {}
+    for process, step, ns, rate in zip(*(result.table[n].tolist() for n in wanted), strict=True):
+        if is_known(step) and is_known(rate) and ns > 0:
+            weighted, whole = sums.get((process, int(step)), (0.0, 0.0))
+            sums[process, int(step)] = weighted + rate * ns, whole + ns
+    return {key: weighted / whole for key, (weighted, whole) in sums.items()}
 
 
 def _write(
