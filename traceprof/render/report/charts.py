@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from traceprof.model.grouping import groups_of
+from traceprof.model.grouping import Groups, groups_of
 from traceprof.model.results import Result
 from traceprof.model.table import Table
 from traceprof.render.charts.svg import drawing, element, legend, round_step, text, theme_style
@@ -152,8 +153,13 @@ def _bars(table: Table, columns: Mapping[str, str]) -> tuple[Table, int]:
     numbers = np.array(of_step.keys, np.int64).ravel()
     per_bar = max(1, int(np.ceil(len(numbers) / _MAX_BARS)))
     of_bar = groups_of(np.arange(len(numbers)) // per_bar)
-    means = {n: of_bar.means(of_step.means(table[n].astype(np.float64))) for n in wanted}
+    means = {n: _means(of_bar, _means(of_step, table[n].astype(np.float64))) for n in wanted}
     return Table({**means, "step": of_bar.reduced(np.minimum, numbers)}), per_bar
+
+
+def _means(groups: Groups, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    known = groups.reduced(np.add, (~np.isnan(values)).astype(np.int64))
+    return np.asarray(groups.sums(values) / np.maximum(known, 1), np.float64)
 
 
 def _step_bar(scale: _Scale, place: int, row: Row, columns: Mapping[str, str]) -> str:
