@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Ground, Kind
 from traceprof.findings.context import Context
@@ -62,8 +64,10 @@ def slow_host(context: Context) -> Iterator[Finding]:
         return
     kind = group.kind
     table = matches_in_step(context.ranks).table
-    own = table[[Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]]
-    worst = own.iloc[int(own["waited_ns"].to_numpy().argmax())]
+    own = table.take(
+        [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
+    )
+    worst = own.row(int(own["waited_ns"].argmax()))
     phase = (Note.of("they take longer in {phase}", phase=group.phase),) if group.phase else ()
     yield Finding(
         title=Note.of(
@@ -105,10 +109,10 @@ def straggler(context: Context) -> Iterator[Finding]:
     if ratio < _LEAST:
         return
     origins = find_blame(context.ranks).origins
-    own = origins[origins["member"].isin(slow.places)]
-    at_ns = int(own["at_ns"].iloc[int(own["charged_ns"].to_numpy().argmax())])
+    own = origins.take(np.isin(origins["member"], slow.places))
+    at_ns = int(own["at_ns"][own["charged_ns"].argmax()])
     waits = find_waits(context.ranks)
-    begin_ns = int(waits.array("start_ns")[waits.array("last_start_ns") == at_ns].min())
+    begin_ns = int(waits["start_ns"][waits["last_start_ns"] == at_ns].min())
     yield Finding(
         title=Note.of(
             "straggler: the others wait for {slow}, {share:ratio} of the window",
@@ -196,9 +200,10 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
 
 def _devices(context: Context) -> dict[int, int]:
     """Return the device on which each rank communicates, by place in `find_members`."""
-    rows = context.matches.rows[["member", "device"]]
-    known = rows[rows["device"].isin(context.places) & (rows["member"] >= 0)]
-    return {int(str(place)): int(own.iloc[0]) for place, own in known.groupby("member")["device"]}
+    rows = context.matches.rows.select("member", "device")
+    known = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
+    places, first = np.unique(known["member"], return_index=True)
+    return dict(zip(places.tolist(), known["device"][first].tolist(), strict=True))
 
 
 def _shared(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:

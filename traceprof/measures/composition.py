@@ -65,28 +65,28 @@ def released_collectives(ranks: Ranks, *, knows_waits: bool) -> CompactTable:
     nobody is waited for).
     """
     matches = find_matches(ranks)
-    carried = matches.rows.where(matches.rows.array("kernels") > 0)
-    carried = carried.where(np.argsort(carried.array("start_ns"), kind="stable"))
+    carried = matches.rows.take(matches.rows["kernels"] > 0)
+    carried = carried.take(np.argsort(carried["start_ns"], kind="stable"))
     columns = ("device", "start_ns", "end_ns", "op", "n_bytes")
-    found = CompactTable.of({name: carried.array(name) for name in columns})
-    starts = carried.array("start_ns")
+    found = CompactTable({name: carried[name] for name in columns})
+    starts = carried["start_ns"]
     if not knows_waits or not matches.is_shared:
         return found.assign(release_ns=starts, waits_for=np.full(len(found), "", object))
-    match, member = carried.array("match"), carried.array("member")
-    shared = matches.table[["last_start_ns", "last_member"]]
-    place = np.searchsorted(shared.index.to_numpy(np.int64), match)
+    match, member = carried["match"], carried["member"]
+    shared = matches.table
+    place = np.searchsorted(shared["match"], match)
     known = np.flatnonzero((match >= 0) & (member >= 0) & (place < len(shared)))
-    known = known[shared.index.to_numpy(np.int64)[place[known]] == match[known]]
+    known = known[shared["match"][place[known]] == match[known]]
     release = starts.copy()
-    release[known] = shared["last_start_ns"].to_numpy(np.int64)[place[known]]
-    release = np.clip(release, starts, carried.array("end_ns"))
+    release[known] = shared["last_start_ns"][place[known]]
+    release = np.clip(release, starts, carried["end_ns"])
     whom = np.full(len(found), ABSENT, np.int64)
-    whom[known] = shared["last_member"].to_numpy(np.int64)[place[known]]
+    whom[known] = shared["last_member"][place[known]]
     origins = find_blame(ranks).origin_of_match
-    origin = origins.reindex(shared.index).to_numpy(np.float64)[place[known]]
+    origin = np.array([origins.get(number, ABSENT) for number in match[known].tolist()], np.int64)
     # Nobody waits for itself, though its own delay may come back to it.
-    is_other = np.isfinite(origin) & (origin != member[known])
-    whom[known[is_other]] = origin[is_other].astype(np.int64)
+    is_other = (origin != ABSENT) & (origin != member[known])
+    whom[known[is_other]] = origin[is_other]
     in_step = value_in(find_waits(ranks), carried, "is_in_step", 0).astype(np.bool_)
     names = np.array([*map(_name_of, matches.members), NOT_IN_STEP, ""], object)
     whom[whom < 0] = len(names) - 1
@@ -138,7 +138,7 @@ def composition_of_devices(
     for (place, window), devices in by_window.items():
         known = ranks if window == ranks.span else ranks.whole  # what is known of a cut Trace
         parts.append(known.parts[place])
-        asked.append((window, tuple(devices), released.where(released.isin("device", devices))))
+        asked.append((window, tuple(devices), released.take(np.isin(released["device"], devices))))
     sums = _added_up(measure_of_each(parts, _of_window, asked))
     kept = (sums["ns"] != 0) | (sums["count"] != 0)
     return sums[kept].astype({"ns": np.int64, "count": np.int64}).reset_index(drop=True)
@@ -157,7 +157,8 @@ def _of_window(
     trace: Trace, window: TimeWindow, devices: Sequence[int], released: CompactTable
 ) -> pd.DataFrame:
     """Return what the devices of a Trace did in a window, where the Trace is."""
-    own = _of_trace(trace.within(window), devices, released.frame())
+    texts = {"op": object, "waits_for": object}
+    own = _of_trace(trace.within(window), devices, released.to_frame().astype(texts))
     return _added_up([rows.assign(device=device) for device, rows in own])
 
 
@@ -354,8 +355,9 @@ def place_of_work(ranks: Ranks) -> pd.DataFrame:
     spans = _spans_of_steps(ranks)
     tables = ranks.each_of(_placed_work, [(own,) for own in spans])
     shared = released_collectives(ranks, knows_waits=False)
-    shared = shared.where(ranks.span.holds(shared.array("start_ns")))
-    own = shared[["start_ns", "device"]].assign(kind=COLLECTIVE, name=shared["op"])
+    shared = shared.take(ranks.span.holds(shared["start_ns"]))
+    own = shared.select("start_ns", "device").to_frame()
+    own = own.assign(kind=COLLECTIVE, name=shared.plain("op"))
     tables.append(_placed(own, {device: both for own in spans for device, both in own.items()}))
     sums = pd.concat(tables).groupby(_PLACED_KEYS)[["place", "known"]].sum().reset_index()
     ratio = sums["place"] / sums["known"].where(sums["known"] > 0)

@@ -5,15 +5,15 @@ For what grows with a run of many ranks and is kept: a column is made plain whil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, overload
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.model.grouping import compact
+from traceprof.model.table import Names, RowsOf, Table
 
 _Array = npt.NDArray[Any]
 
@@ -21,165 +21,107 @@ _MOST_KINDS: Final = 255
 _SAMPLED: Final = 1024
 
 
-class CompactTable:
-    """Columns of one length, and which of their rows are meant, in which order.
+class CompactTable(Table):
+    """A table in few bytes, and which of its rows are meant, in which order.
 
-    It is read like a `pd.DataFrame` with a plain index: a name gives a Series, names a frame, each
-    made for who asks. Nothing of it changes.
+    Rows of it and columns added to it are kept as compact; all else is made of plain columns.
     """
 
-    __slots__ = ("_at", "_columns", "_n_rows")
+    __slots__ = ()
+    _columns: _Columns  # type: ignore[assignment]
 
-    def __init__(
-        self, columns: Mapping[str, _Column], n_rows: int, at: npt.NDArray[np.int32] | None = None
-    ) -> None:
-        self._columns, self._n_rows, self._at = dict(columns), n_rows, at
-
-    @classmethod
-    def of(cls, columns: Mapping[str, _Array]) -> CompactTable:
-        """Return the rows of ``columns``, which are equally long (at least one)."""
-        kept = {name: _Column.of(values) for name, values in columns.items()}
-        return cls(kept, len(next(iter(kept.values())).values))
+    def __init__(self, columns: Mapping[str, Any], n_rows: int | None = None) -> None:
+        """Make a table of ``columns``, as `Table` takes them."""
+        super().__init__(columns, n_rows)
+        self._columns = _Columns({name: _packed(own) for name, own in self._columns.items()})
 
     @classmethod
-    def of_frame(cls, frame: pd.DataFrame) -> CompactTable:
-        """Return the rows of ``frame``; its index is not kept."""
-        return cls.of({str(name): frame[name].to_numpy() for name in frame})
-
-    @classmethod
-    def stacked(cls, parts: Sequence[CompactTable]) -> CompactTable:
+    def stacked(cls, parts: Sequence[Table]) -> CompactTable:
         """Return the rows of all of ``parts`` (at least one), which have the same columns."""
-        if len(parts) == 1:
-            return parts[0]
+        own = [part if isinstance(part, CompactTable) else cls(part.columns) for part in parts]
+        if len(own) == 1:
+            return own[0]
         columns = {
-            name: _Column.joined([part._column(name) for part in parts])
-            for name in parts[0]._columns
+            name: _joined([part._columns.rows_of(name) for part in own]) for name in own[0].names
         }
-        return cls(columns, sum(map(len, parts)))
-
-    def __len__(self) -> int:
-        return self._n_rows if self._at is None else len(self._at)
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is no row."""
-        return not len(self)
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._columns)
+        return own[0]._with(_Columns(columns), sum(map(len, own)))
 
     @property
     def n_bytes(self) -> int:
         """What it takes in memory."""
-        at = 0 if self._at is None else self._at.nbytes
-        return at + sum(column.values.nbytes for column in self._columns.values())
+        at = 0 if self._columns.at is None else self._columns.at.nbytes
+        return at + sum(_values_of(own).nbytes for own in self._columns.packed.values())
 
-    @overload
-    def __getitem__(self, name: str) -> pd.Series: ...
+    def take(self, rows: RowsOf | Sequence[int]) -> CompactTable:
+        """Return some of the rows: where they lie, not what is in them."""
+        own = self._columns
+        if isinstance(rows, slice):
+            places: _Array = np.arange(*rows.indices(len(self)), dtype=np.int32)
+        else:
+            given = np.asarray(rows)
+            places = np.flatnonzero(given) if given.dtype == np.bool_ else given
+            places = places.astype(np.int32)
+        at = places if own.at is None else own.at[places]
+        return self._with(_Columns(own.packed, at), len(at))
 
-    @overload
-    def __getitem__(self, name: list[str]) -> pd.DataFrame: ...
+    def laid_out(self) -> CompactTable:
+        """Return the rows without those that are not meant, in their order."""
+        if self._columns.at is None:
+            return self
+        columns = {name: self._columns.rows_of(name) for name in self._columns}
+        return self._with(_Columns(columns), len(self))
 
-    def __getitem__(self, name: str | list[str]) -> pd.Series | pd.DataFrame:
-        if isinstance(name, str):
-            values = self.array(name)
-            return pd.Series(values, name=name, dtype=values.dtype, copy=False)
-        return pd.DataFrame({own: self[own] for own in name}, index=pd.RangeIndex(len(self)))
+    def assign(self, **columns: Any) -> CompactTable:
+        """Return the rows with more columns, or others of the same name; one value is for all."""
+        added = CompactTable(columns, len(self))
+        packed = {**self.laid_out()._columns.packed, **added._columns.packed}
+        return self._with(_Columns(packed), len(self))
 
-    def frame(self) -> pd.DataFrame:
-        """Return all columns of all rows."""
-        return self[list(self._columns)]
-
-    def array(self, name: str) -> _Array:
-        """Return a column as it was given; it must not be modified."""
-        return self._column(name).plain()
-
-    def codes(self, name: str) -> _Array:
-        """Return a whole number for each row, the same where the values of a column are."""
-        column = self._column(name)
-        if column.kinds is None and column.values.dtype.kind in "fO":
-            return np.asarray(pd.factorize(column.values, use_na_sentinel=False)[0])
-        return column.values
-
-    def isin(self, name: str, values: Collection[Any]) -> npt.NDArray[np.bool_]:
-        """Return which rows have one of ``values`` in a column."""
-        column = self._column(name)
-        if column.kinds is None:
-            return np.asarray(pd.Series(column.plain()).isin(list(values)), np.bool_)
-        wanted = pd.Series(column.kinds).isin(list(values)).to_numpy(np.bool_)
-        found: npt.NDArray[np.bool_] = wanted[column.values]
+    def _with(self, columns: _Columns, n_rows: int) -> CompactTable:
+        found = object.__new__(CompactTable)
+        found._columns, found._n_rows = columns, n_rows
         return found
-
-    def where(self, rows: _Array) -> CompactTable:
-        """Return the rows that ``rows`` says: for each whether, or the places of some."""
-        places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        at = places.astype(np.int32) if self._at is None else self._at[places]
-        return CompactTable(self._columns, self._n_rows, at)
-
-    def in_order(self, order: _Array) -> CompactTable:
-        """Return the rows at the places ``order``, laid out anew."""
-        columns = {
-            name: _Column(own.values[order], own.dtype, own.kinds)
-            for name, own in ((name, self._column(name)) for name in self._columns)
-        }
-        return CompactTable(columns, len(order))
-
-    def assign(self, **arrays: _Array) -> CompactTable:
-        """Return the rows with more columns, or with others of the same name."""
-        base = self if self._at is None else self.in_order(np.arange(len(self)))
-        columns = base._columns | {name: _Column.of(own) for name, own in arrays.items()}
-        return CompactTable(columns, len(self))
-
-    def _column(self, name: str) -> _Column:
-        column = self._columns[name]
-        if self._at is None:
-            return column
-        return _Column(column.values[self._at], column.dtype, column.kinds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Column:
+class _Columns(Mapping[str, Any]):
+    """Columns by name, which are made plain when they are asked for: of all rows, or those ``at``.
+
+    Of ``packed`` names and what is no number are as they are.
+    """
+
+    packed: Mapping[str, Any]
+    at: npt.NDArray[np.int32] | None = None
+
+    def rows_of(self, name: str) -> Any:
+        """Return a column of the rows that are meant, as it is kept."""
+        own = self.packed[name]
+        return own if self.at is None else own[self.at]
+
+    def __getitem__(self, name: str) -> Any:
+        own = self.rows_of(name)
+        return own.plain() if isinstance(own, _Numbers) else own
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.packed
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.packed)
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Numbers:
     """Values as small as they fit; where ``kinds`` are given, the places of the values there."""
 
     values: _Array
     dtype: np.dtype[Any]
     kinds: _Array | None = None
 
-    @classmethod
-    def of(cls, values: _Array) -> _Column:
-        if values.dtype.kind == "O":
-            return cls._of_objects(values)
-        if values.dtype.kind not in "if" or values.dtype.itemsize < 4:
-            return cls(values, values.dtype)
-        return _with_codes(values) or cls(_smaller(values), values.dtype)
-
-    @classmethod
-    def _of_objects(cls, values: _Array) -> _Column:
-        codes, kinds = pd.factorize(values, use_na_sentinel=False)
-        if len(kinds) > np.iinfo(np.int32).max or not all(type(kind) is str for kind in kinds):
-            return cls(values, values.dtype)
-        return cls(_smaller(np.asarray(codes, np.int64)), values.dtype, np.asarray(kinds, object))
-
-    @classmethod
-    def joined(cls, parts: Sequence[_Column]) -> _Column:
-        """Return the values of all ``parts``, one after another."""
-        dtypes = {part.dtype for part in parts}
-        has_kinds = [part.kinds is not None for part in parts]
-        if len(dtypes) == 1 and not any(has_kinds):
-            return cls(np.concatenate([part.values for part in parts]), parts[0].dtype)
-        if len(dtypes) > 1 or not all(has_kinds):
-            return cls.of(np.concatenate([part.plain() for part in parts]))
-        offsets = np.cumsum([0, *(len(part.kinds) for part in parts if part.kinds is not None)])
-        every = np.concatenate([part.kinds for part in parts if part.kinds is not None])
-        places, kinds = pd.factorize(_bits(every), use_na_sentinel=False)
-        places = _smaller(np.asarray(places, np.int64))
-        codes = [
-            places[first + part.values.astype(np.int64)]
-            for first, part in zip(offsets.tolist(), parts, strict=False)
-        ]
-        return cls(np.concatenate(codes), parts[0].dtype, np.asarray(kinds).view(every.dtype))
+    def __getitem__(self, rows: _Array) -> _Numbers:
+        return _Numbers(self.values[rows], self.dtype, self.kinds)
 
     def plain(self) -> _Array:
         """Return the values as they were given."""
@@ -189,15 +131,59 @@ class _Column:
         return self.values.astype(self.dtype, copy=False)
 
 
-def _with_codes(values: _Array) -> _Column | None:
+def _values_of(column: Any) -> _Array:
+    if isinstance(column, Names):
+        return column.codes
+    found: _Array = column.values if isinstance(column, _Numbers) else column
+    return found
+
+
+def _packed(values: Any) -> Any:
+    if not isinstance(values, Names) and values.dtype.kind == "O":
+        if not len(values) or not all(type(value) is str for value in values):
+            return values
+        values = Names.of(values)
+    if isinstance(values, Names):
+        return Names(compact(values.codes), values.texts)
+    if values.dtype.kind not in "if" or values.dtype.itemsize < 4:
+        return values
+    return _with_codes(values) or _Numbers(_smaller(values), values.dtype)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return the values of all ``parts``, one after another."""
+    numbers = [part for part in parts if isinstance(part, _Numbers)]
+    kinds = [part.kinds for part in numbers if part.kinds is not None]
+    alike = len({part.dtype for part in numbers}) == 1 and len(kinds) in (0, len(parts))
+    if len(numbers) < len(parts) or not alike:
+        plain = [part.plain() if isinstance(part, _Numbers) else part for part in parts]
+        return _packed(Table.stacked([Table({"": own}) for own in plain])[""])
+    if not kinds:
+        return _Numbers(np.concatenate([part.values for part in numbers]), numbers[0].dtype)
+    distinct, places = np.unique(_bits(np.concatenate(kinds)), return_inverse=True)
+    places, first = compact(places), np.cumsum([0, *map(len, kinds)]).tolist()
+    codes = [places[at:][part.values] for at, part in zip(first, numbers, strict=False)]
+    return _Numbers(np.concatenate(codes), numbers[0].dtype, distinct.view(kinds[0].dtype))
+
+
+def _with_codes(values: _Array) -> _Numbers | None:
     """Return numbers by the places of those that there are, where these are few."""
-    sample = _bits(values[:: max(1, len(values) // _SAMPLED)])
-    if len(np.unique(sample)) > _MOST_KINDS // 2 or len(values) < _SAMPLED:
+    bits = _bits(values)
+    kinds = np.unique(bits[:: max(1, len(values) // _SAMPLED)])
+    if len(kinds) > _MOST_KINDS // 2 or len(values) < _SAMPLED:
         return None
-    codes, kinds = pd.factorize(_bits(values))
-    if len(kinds) > _MOST_KINDS:
-        return None
-    return _Column(codes.astype(np.uint8), values.dtype, np.asarray(kinds).view(values.dtype))
+    codes = _places(kinds, bits)
+    rare = bits[kinds[codes] != bits]
+    if len(rare):
+        kinds = np.union1d(kinds, rare)
+        if len(kinds) > _MOST_KINDS:
+            return None
+        codes = _places(kinds, bits)
+    return _Numbers(codes, values.dtype, kinds.view(values.dtype))
+
+
+def _places(kinds: _Array, bits: _Array) -> npt.NDArray[np.uint8]:
+    return np.minimum(np.searchsorted(kinds, bits), len(kinds) - 1).astype(np.uint8)
 
 
 def _bits(values: _Array) -> _Array:

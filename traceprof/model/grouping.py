@@ -33,7 +33,7 @@ def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Ar
     third of its cost.
     """
     groups = groups_of(*columns)
-    if not groups.keys:
+    if not len(groups.first):
         return {}
     return dict(zip(groups.keys, np.split(groups.order, groups.first[1:]), strict=True))
 
@@ -42,15 +42,20 @@ def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Ar
 class Groups:
     """The rows of a table by the combination of values that they have.
 
-    ``keys`` are the combinations in their order, ``number`` is the place of that of each row.
-    ``order`` are the rows by combination, those of each ascending, and ``first`` where the rows
-    of each combination begin among them.
+    ``values`` are those of the combinations in their order, by column, ``number`` is the place of
+    that of each row. ``order`` are the rows by combination, those of each ascending, and
+    ``first`` where the rows of each combination begin among them.
     """
 
-    keys: list[tuple[int, ...]]
+    values: tuple[npt.NDArray[Any], ...]
     number: npt.NDArray[Any]
     order: _Int64Array
     first: _Int64Array
+
+    @property
+    def keys(self) -> list[tuple[int, ...]]:
+        """The combinations in their order."""
+        return list(zip(*(own.tolist() for own in self.values), strict=True))
 
     @property
     def counts(self) -> _Int64Array:
@@ -83,6 +88,11 @@ class Groups:
         low, high = (ordered[self.first + at] for at in (below, np.ceil(rank).astype(np.int64)))
         return np.asarray(low + (high - low) * (rank - below), np.float64)
 
+    def differ(self, values: npt.NDArray[Any]) -> _BoolArray:
+        """Return which have rows of different values."""
+        most, least = (self.reduced(one, values) for one in (np.maximum, np.minimum))
+        return np.asarray(most != least, np.bool_)
+
     def sums(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the sum of what is known of each; NaN where nothing is."""
         if values.dtype.kind in "iub":
@@ -104,27 +114,20 @@ class Groups:
 
 def groups_of(*columns: npt.ArrayLike) -> Groups:
     """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
-    codes: npt.NDArray[Any] = np.zeros(len(np.asarray(columns[0])), np.int8)
-    keys: list[tuple[int, ...]] = [()]
-    if not len(codes):
-        nothing = np.empty(0, np.int64)
-        return Groups([], codes, nothing, nothing)
-    for column in columns:
-        values = np.asarray(column)
-        if bool((values == values[0]).all()):
-            keys = [(*key, int(values[0])) for key in keys]
+    every = [np.asarray(column) for column in columns]
+    codes: npt.NDArray[Any] = np.zeros(len(every[0]), np.int8)
+    n_groups = min(len(codes), 1)
+    for values in every:
+        if not n_groups or bool((values == values[0]).all()):
             continue
         place, distinct = places_of(values)
-        if len(keys) == 1:
-            codes, keys = place, [(*keys[0], value) for value in distinct]
-            continue
-        codes, pairs = places_of(codes.astype(np.int64) * len(distinct) + place)
-        keys = [(*keys[pair // len(distinct)], distinct[pair % len(distinct)]) for pair in pairs]
-    if len(keys) == 1:
-        return Groups(keys, codes, np.arange(len(codes)), np.zeros(1, np.int64))
-    order = np.argsort(codes, kind="stable")
-    counts = np.bincount(codes, minlength=len(keys))
-    return Groups(keys, codes, order, np.cumsum(counts) - counts)
+        if n_groups > 1:
+            place, distinct = places_of(codes.astype(np.int64) * len(distinct) + place)
+        codes, n_groups = place, len(distinct)
+    order = np.arange(len(codes)) if n_groups < 2 else np.argsort(codes, kind="stable")
+    counts = np.bincount(codes, minlength=n_groups)
+    first = np.cumsum(counts) - counts
+    return Groups(tuple(values[order[first]] for values in every), codes, order, first)
 
 
 def grouped_by(table: Table, *names: str) -> tuple[Table, Groups]:
@@ -149,7 +152,7 @@ def first_alike(table: Table, other: Table, *names: str) -> _Int64Array:
     both = Table.stacked([table.select(*names), other.select(*names)])
     groups = groups_of(*(codes_of(both[name]) for name in names))
     number = groups.number[len(table) :]
-    first = np.full(len(groups.keys), -1)
+    first = np.full(len(groups.first), -1)
     first[number[::-1]] = np.arange(len(other))[::-1]
     found: _Int64Array = first[groups.number[: len(table)]]
     return found
@@ -197,7 +200,7 @@ def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
 def rows_by_first(*columns: npt.ArrayLike) -> list[_Int64Array]:
     """Return the rows of each combination, in the order in which these come first; rows ascend."""
     groups = groups_of(*columns)
-    own = np.split(groups.order, groups.first[1:]) if groups.keys else []
+    own = np.split(groups.order, groups.first[1:]) if len(groups.first) else []
     return sorted(own, key=lambda rows: int(rows[0]))
 
 
@@ -209,7 +212,7 @@ def are_among(rows: Sequence[npt.ArrayLike], others: Sequence[npt.ArrayLike]) ->
     n_rows = len(np.asarray(rows[0]))
     both = [np.concatenate(columns) for columns in zip(rows, others, strict=True)]
     groups = groups_of(*both)
-    is_there = np.zeros(len(groups.keys), np.bool_)
+    is_there = np.zeros(len(groups.first), np.bool_)
     is_there[groups.number[n_rows:]] = True
     found: _BoolArray = is_there[groups.number[:n_rows]]
     return found

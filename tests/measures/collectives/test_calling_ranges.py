@@ -15,7 +15,7 @@ from traceprof.model.timing import TimeWindow
 def test_what_is_known_of_the_whole_serves_every_window() -> None:
     trace = loop()
     cut = trace.within(TimeWindow(600, 1500))
-    rows = find_collectives(cut)["row"].to_numpy()
+    rows = find_collectives(cut)["row"]
     assert rows.tolist() == [1, 2]
     assert callers_of_collectives(cut)[rows].tolist() == ["backward", "layer2"]
     assert steps_of_collectives(cut)[rows].tolist() == [0, 1]

@@ -39,7 +39,7 @@ def test_sequence_numbers_decide_where_there_are_any() -> None:
             builder.collective(
                 "all_reduce", start, start + 50, process=process, backend="gloo", sequence=sequence
             )
-    rows = find_matches(Ranks.of(builder.build())).rows.frame()
+    rows = find_matches(Ranks.of(builder.build())).rows.to_frame()
     known = rows.loc[rows["match"] >= 0, ["process", "sequence"]]
     assert sorted(known.itertuples(index=False, name=None)) == [(1, 5), (1, 6), (2, 5), (2, 6)]
 
@@ -71,7 +71,7 @@ def test_sends_are_matched_with_receives_in_a_communicator_of_two() -> None:
         more = {"process": process, "backend": "gloo", "group_size": 2, "n_bytes": 1000}
         builder.collective(op, start, 300 + start // 100, sequence=start, **more)
     matches = find_matches(Ranks.of(builder.build()))
-    pairs = matches.rows.frame().groupby("match")["start_ns"].apply(sorted).tolist()
+    pairs = matches.rows.to_frame().groupby("match")["start_ns"].apply(sorted).tolist()
     assert sorted(pairs) == [[0, 10], [100, 190], [150, 200]]
     assert set(matches.table.to_frame()["op"]) == {"send"}
 

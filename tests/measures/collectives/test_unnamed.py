@@ -31,7 +31,7 @@ def kernels(
 
 def groups(matches: Matches) -> set[frozenset[tuple[int, int]]]:
     """Each match as the devices and starts of its rows."""
-    rows = matches.shared.frame()
+    rows = matches.shared.to_frame()
     return {
         frozenset(zip(own["device"], own["start_ns"], strict=True))
         for _, own in rows.groupby("match")
@@ -130,7 +130,7 @@ def test_nccl_on_4_gpus_by_launch_and_by_time_alone(real_trace: Callable[[str], 
 @pytest.mark.traces
 def test_no_other_communicators_fit_the_4_gpus_better(real_trace: Callable[[str], Path]) -> None:
     trace = open_trace(real_trace(REAL))
-    found = find_matches(Ranks.of(trace)).rows.frame()
+    found = find_matches(Ranks.of(trace)).rows.to_frame()
     ours = {frozenset(zip(own["device"], own["stream"], strict=True)) for own in _matched(found)}
     feasible = sorted(_feasible(found), key=lambda item: item[0])
     assert len(feasible) == 12  # of 3456

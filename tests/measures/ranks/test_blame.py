@@ -163,10 +163,11 @@ def test_a_victim_that_passes_a_delay_on_is_not_blamed() -> None:
     assert blame.waited_ns.tolist() == [0, 100, 100]
     assert blame.charged_ns.tolist() == [200, 0, 0]
     # The first round, both of a's, then b's second: 1 came last there, but had waited for 0.
-    last = find_matches(ranks).table.to_frame()["last_member"]
-    waited = blame.origin_of_match.tail(2)
-    assert waited.tolist() == [0, 0]
-    assert last.reindex(waited.index).tolist() == [0, 1]
+    table = find_matches(ranks).table
+    last = dict(zip(table["match"].tolist(), table["last_member"].tolist(), strict=True))
+    waited = list(blame.origin_of_match)[-2:]
+    assert [blame.origin_of_match[match] for match in waited] == [0, 0]
+    assert [last[match] for match in waited] == [0, 1]
 
 
 def test_of_a_victim_that_is_late_itself_each_has_its_part() -> None:
@@ -181,7 +182,7 @@ def test_of_a_victim_that_is_late_itself_each_has_its_part() -> None:
     )
     blame = find_blame(ranks)
     assert blame.charged_ns.tolist() == [200, 30, 0]
-    assert blame.origin_of_match.tail(2).tolist() == [0, 0]
+    assert list(blame.origin_of_match.values())[-2:] == [0, 0]
 
 
 def test_the_first_collective_of_ranks_that_a_larger_one_put_in_step_is_waiting() -> None:

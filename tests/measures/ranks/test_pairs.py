@@ -11,7 +11,7 @@ rows = st.lists(st.tuples(st.integers(-1, 4), st.integers(-1, 3)), max_size=12)
 
 def table_of(rows: list[tuple[int, int]]) -> CompactTable:
     both = np.array(rows, np.int64).reshape(-1, 2)
-    return CompactTable.of(
+    return CompactTable(
         {"match": both[:, 0], "member": both[:, 1], "wait_ns": np.arange(len(rows)) * 10}
     )
 

@@ -95,15 +95,15 @@ def test_dlrm_on_8_ranks(real_trace: Callable[[str], Path]) -> None:
     pattern = "kineto/dlrm-8ranks-v100/worker{}.pt.trace.json.gz"
     ranks = real_run(real_trace, pattern, 8)
     matches = find_matches(ranks)
-    assert matches.table.to_frame()["op"].value_counts().to_dict() == {
+    assert matches.table["op"].counts() == {
         "all_to_all": 5,
         "all_reduce": 3,
     }
-    assert (matches.table.to_frame()["members"] == 8).all()
+    assert (matches.table["members"] == 8).all()
     assert (matches.rows["match"] >= 0).all()
-    assert matches.table.to_frame()["spread_ns"].max() <= 7_000
+    assert matches.table["spread_ns"].max() <= 7_000
     # The first all-to-all: rank 7 comes at 10 725 µs, 7 624 µs after the first.
-    first = matches.table.to_frame().sort_values("last_start_ns").iloc[0]
+    first = matches.table.in_order("last_start_ns").row(0)
     assert first["last_start_ns"] - first["first_start_ns"] == 7_624_000
     assert first["duration_ns"] == 10_000
     for clock in find_alignment(ranks).clocks:
@@ -112,7 +112,7 @@ def test_dlrm_on_8_ranks(real_trace: Callable[[str], Path]) -> None:
         assert clock.drift_ppm == 0
     # That is the skew of the starts, as in the brute-force sum over its 8 ranks. Afterwards
     # ranks 7, 5 and 4 are late in turn.
-    own = matches.rows.where(matches.rows.array("match") == first.name).frame()
+    own = matches.rows.take(matches.rows["match"] == first["match"])
     result = run("stragglers", ranks)
     # 26.4 ms, of which compute hides 0.2.
     skew_ns = int((own["start_ns"].max() - own["start_ns"]).sum())

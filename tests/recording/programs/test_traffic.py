@@ -20,8 +20,8 @@ def test_every_step_reduces_the_gradients_and_the_loopback_carries_them(ddp) -> 
     trace = ddp.trace
     steps = find_steps(trace)
     matches = find_matches(Ranks.of(trace))
-    reduced = matches.rows.where(matches.rows.isin("op", ["all_reduce"])).frame()
-    place = steps_of_collectives(trace)[reduced["row"].to_numpy()]
+    reduced = matches.rows.take(matches.rows["op"] == "all_reduce")
+    place = steps_of_collectives(trace)[reduced["row"]]
     assert (place >= 0).all()
     by_step = reduced["n_bytes"].astype(int).groupby(place).sum()
     assert len(by_step) == len(steps)

@@ -7,14 +7,13 @@ for, and so on, until somebody waited for nobody. Each ns of waiting is charged 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.collectives.clocks import find_alignment
 from traceprof.measures.collectives.matches import find_matches
@@ -22,10 +21,10 @@ from traceprof.measures.collectives.members import find_members
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.facts import of_window
 from traceprof.measures.rows import are_first, sums_at
-from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import groups_of, rows_by_value
+from traceprof.model.grouping import codes_of, groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
 _Float64Array = npt.NDArray[np.float64]
@@ -35,18 +34,17 @@ _MOST_ALONE: Final = 0.5
 _OWN: Final = 0.5
 
 
-def beyond_others(values: pd.Series, key: pd.Series) -> npt.NDArray[np.float64]:
+def beyond_others(values: npt.NDArray[Any], keys: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return each value less the median of the other values with the same key.
 
     The value itself is left out: of two ranks, one that comes 10 ms late is 10 ms late and not
     5 ms. NaN where a key has one value only. The values are integers; differences are taken
     before anything is rounded to float, so that they are exact whatever the clock.
     """
-    numbers, keys = values.to_numpy(), key.to_numpy()
-    found = np.empty(len(numbers), np.float64)
+    found = np.empty(len(values), np.float64)
     for some in pieces_of(keys):
-        rows = some[np.lexsort((numbers[some], keys[some]))]
-        found[rows] = _beyond(numbers[rows], are_first(keys[rows]))
+        rows = some[np.lexsort((values[some], keys[some]))]
+        found[rows] = _beyond(values[rows], are_first(keys[rows]))
     return found
 
 
@@ -103,8 +101,8 @@ class Blame:
     busy_ns: Int64Array
     excess_ns: Int64Array
     cost_ns: Int64Array
-    origins: pd.DataFrame
-    origin_of_match: pd.Series
+    origins: Table
+    origin_of_match: Mapping[int, int]
     why_not: str = ""
 
     @property
@@ -119,17 +117,16 @@ def find_blame(ranks: Ranks) -> Blame:
     waits = find_waits(ranks)
     why_not = _why_not(ranks, waits)  # before the chain is there, which is as large
     n = len(find_members(ranks))
-    waited = sums_at(waits.array("member"), waits.array("exposed_ns"), n)
+    waited = sums_at(waits["member"], waits["exposed_ns"], n)
     # By how much the clocks of the ranks may be off where they were tied.
     residual_ns = int(max((c.residual_ns or 0 for c in find_alignment(ranks).clocks), default=0))
-    is_unclear = waits.array("wait_ns") <= residual_ns
-    exposed = waits.array("exposed_ns").astype(np.float64)
+    is_unclear = waits["wait_ns"] <= residual_ns
+    exposed = waits["exposed_ns"].astype(np.float64)
     busy, spans = _busy(waits, waited, n)
     more = _more_than_others(busy, spans)
     chain = _Chain(waits, more, n)
     origins = chain.charge(np.where(is_unclear, 0.0, exposed))
-    whom, charged_ns = (origins[name].to_numpy(np.int64) for name in ("member", "charged_ns"))
-    charged = sums_at(whom, charged_ns, n)
+    charged = sums_at(origins["member"], origins["charged_ns"], n)
     unclear_ns = int(exposed[is_unclear].sum())
     excess = np.rint(more * busy).astype(np.int64)
     others = max(int(np.count_nonzero(spans)) - 1, 1)
@@ -138,7 +135,7 @@ def find_blame(ranks: Ranks) -> Blame:
         charged_ns=charged,
         shared_ns=int(waited.sum() - charged.sum()) - unclear_ns,
         unclear_ns=unclear_ns,
-        skew_ns=int(waits.array("skew_ns").sum()),
+        skew_ns=int(waits["skew_ns"].sum()),
         residual_ns=residual_ns,
         busy_ns=busy,
         excess_ns=excess,
@@ -154,13 +151,13 @@ def why_withheld(ranks: Ranks) -> str:
     return find_blame(ranks).why_not
 
 
-def _busy(waits: CompactTable, waited: Int64Array, n: int) -> tuple[Int64Array, Int64Array]:
+def _busy(waits: Table, waited: Int64Array, n: int) -> tuple[Int64Array, Int64Array]:
     """Return what each rank did itself between the first and last time it was in step, and that."""
-    in_step = waits.where(waits.array("sync_ns") != ABSENT)
-    members = in_step.array("member")
+    in_step = waits.take(waits["sync_ns"] != ABSENT)
+    members = in_step["member"]
     first, last = np.full(n, np.iinfo(np.int64).max), np.zeros(n, np.int64)
-    np.minimum.at(first, members, in_step.array("sync_ns"))
-    np.maximum.at(last, members, in_step.array("last_start_ns"))
+    np.minimum.at(first, members, in_step["sync_ns"])
+    np.maximum.at(last, members, in_step["last_start_ns"])
     spans = np.clip(last - first, 0, None)  # of who never was in step the first is after the last
     return np.clip(spans - waited, 0, None), spans
 
@@ -172,31 +169,30 @@ def _more_than_others(busy: Int64Array, spans: Int64Array) -> _Float64Array:
     if len(known) < 2:
         return more
     # Shares of the span, in millionths of millionths: spans differ a little at their ends.
-    share = pd.Series(np.rint(busy[known] / spans[known] * 1e12).astype(np.int64))
-    beyond = beyond_others(share, pd.Series(np.zeros(len(known), np.int64)))
-    more[known] = np.clip(beyond / share.to_numpy(), 0.0, 1.0)
+    share = np.rint(busy[known] / spans[known] * 1e12).astype(np.int64)
+    more[known] = np.clip(beyond_others(share, np.zeros_like(known)) / share, 0.0, 1.0)
     return more
 
 
-def _why_not(ranks: Ranks, waits: CompactTable) -> str:
+def _why_not(ranks: Ranks, waits: Table) -> str:
     """Return why the matches cannot be right, "" where they can.
 
     A collective does not end on one rank before the last has begun, and ranks of one communicator
     carry out the same collectives.
     """
-    is_together = ~waits.array("is_message")
-    waited, contradicted = (waits.array(f"{n}_ns")[is_together] for n in ("wait", "contradicted"))
+    is_together = ~waits["is_message"]
+    waited, contradicted = (waits[f"{n}_ns"][is_together] for n in ("wait", "contradicted"))
     if contradicted.sum() > waited.sum():
         return (
             "ranks end collectives before others begin them: these were matched wrongly, or the "
             "clocks differ (--align collectives)"
         )
     rows = find_matches(ranks).collectives.rows
-    rows = rows.where(rows.array("is_timed").astype(np.bool_) & (rows.array("member") >= 0))
-    by_class = groups_of(*(rows.codes(name) for name in ("group", "group_size", "op")))
-    of_members = groups_of(by_class.number, rows.array("member")).keys
+    rows = rows.take(rows["is_timed"] & (rows["member"] >= 0))
+    by_class = groups_of(*(codes_of(rows[name]) for name in ("group", "group_size", "op")))
+    of_members = groups_of(by_class.number, rows["member"]).keys
     several = np.bincount([place for place, _ in of_members], minlength=len(by_class.keys)) > 1
-    alone_count = by_class.reduced(np.add, (rows.array("match") < 0).astype(np.int64))
+    alone_count = by_class.reduced(np.add, (rows["match"] < 0).astype(np.int64))
     if int(alone_count[several].sum()) > _MOST_ALONE * int(by_class.counts[several].sum()):
         return "most collectives of the same communicators have no partner: counts of ranks differ"
     return ""
@@ -211,22 +207,22 @@ class _Chain:
     ``x``, here or along the chain, is ``grown``.
     """
 
-    def __init__(self, waits: CompactTable, more: _Float64Array, n_members: int) -> None:
-        match = waits.array("match")
+    def __init__(self, waits: Table, more: _Float64Array, n_members: int) -> None:
+        match = waits["match"]
         self.begins = np.flatnonzero(are_first(match))
         self.ends = np.append(self.begins, len(match))[1:]
         self.place = np.repeat(np.arange(len(self.begins), dtype=np.int32), self.ends - self.begins)
         # By match. All others have a value for each row: of a thousand ranks these are large.
-        heads = waits.where(self.begins)
+        heads = waits.take(self.begins)
         names = ("match", "last_member", "last_start_ns", "sync_ns")
         self.match, self.last, self.at_ns, self.sync_ns = (
-            heads.array(name).astype(np.int64) for name in names
+            heads[name].astype(np.int64) for name in names
         )
-        self.is_message = heads.array("is_message").astype(np.bool_)
-        self.member = waits.array("member").astype(np.int64)
-        self.wait = waits.array("wait_ns").astype(np.float64)
-        self.weight_of = waits.array("exposed_ns").astype(np.float64)
-        own = waits.array("own_ns").astype(np.float64)
+        self.is_message = heads["is_message"]
+        self.member = waits["member"].astype(np.int64)
+        self.wait = waits["wait_ns"].astype(np.float64)
+        self.weight_of = waits["exposed_ns"].astype(np.float64)
+        own = waits["own_ns"].astype(np.float64)
         own_of_last = self._of_last(own)
         is_known = (self.wait > 0) & (self.sync_ns != ABSENT)[self.place]
         self.own_share = np.zeros(len(own), np.float64)
@@ -253,15 +249,15 @@ class _Chain:
         by_match[self.place[is_last]] = values[is_last]
         return by_match[self.place]
 
-    def charge(self, waited: _Float64Array) -> pd.DataFrame:
+    def charge(self, waited: _Float64Array) -> Table:
         """Return to whom ``waited`` ns of each row go back, and when these held the others up."""
         charged = np.cumsum(self._back(self._grown(), waited))
         # Whole numbers that add up to the sum, rounded down: what is left goes on.
         exact = np.diff(np.floor(charged + 1e-6), prepend=0.0).astype(np.int64)
-        frame = pd.DataFrame({"member": self.last, "at_ns": self.at_ns, "charged_ns": exact})
-        return frame[exact > 0].reset_index(drop=True)
+        found = Table({"member": self.last, "at_ns": self.at_ns, "charged_ns": exact})
+        return found.take(exact > 0)
 
-    def origin_of_match(self) -> pd.Series:
+    def origin_of_match(self) -> Mapping[int, int]:
         """Return, by match, whom most of the waiting goes back to: one way along the chain.
 
         To the last rank where at least half of its delay is its own, else to whom it had waited
@@ -277,7 +273,7 @@ class _Chain:
             weight = self.weight_of[before]
             if weight.any():
                 found[place] = found[self.place[before[weight.argmax()]]]
-        return pd.Series(found, index=self.match)
+        return dict(zip(self.match.tolist(), found.tolist(), strict=True))
 
     def _stretches(self) -> list[tuple[int, int]]:
         """Return, by match, which waits of its last rank lie since all were in step.

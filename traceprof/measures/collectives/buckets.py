@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.callers import (
@@ -16,11 +16,14 @@ from traceprof.measures.collectives.callers import (
 )
 from traceprof.measures.collectives.operations import find_collectives, require_collectives
 from traceprof.measures.collectives.rates import with_sizes
+from traceprof.measures.rows import bounds, lengths_of, ratio_of, where_known
 from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_ranks
-from traceprof.model.compact import CompactTable
-from traceprof.model.intervals import Intervals
+from traceprof.model.combining import medians_of
+from traceprof.model.grouping import grouped_by, groups_of
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.results import Note, Result, ResultSpec, Samples
+from traceprof.model.table import Table, is_known
 from traceprof.model.trace import Trace
 
 
@@ -29,7 +32,7 @@ def are_in_steps(trace: Trace) -> npt.NDArray[np.bool_]:
     return np.isin(steps_of_collectives(trace), rows_of_steps(trace))
 
 
-def traffic_per_step(ranks: Ranks, work: CompactTable) -> dict[str, float | None]:
+def traffic_per_step(ranks: Ranks, work: Table) -> dict[str, float | None]:
     """Return what the collectives ``work`` add up to in an average step of one process.
 
     per_step_count, per_step_bytes (what the rank hands in; None where a size is not known) and
@@ -37,14 +40,13 @@ def traffic_per_step(ranks: Ranks, work: CompactTable) -> dict[str, float | None
     ``work`` has the columns of `collectives_of_ranks`.
     """
     steps = steps_of_ranks(ranks)
-    in_step = work.where(of_rows(work, ranks.each(are_in_steps)))
+    in_step = work.take(of_rows(work, ranks.each(are_in_steps)))
     if in_step.empty:
         return {}
-    sizes = in_step.array("n_bytes")
+    sizes = in_step["n_bytes"]
     spans = Intervals.union_of(steps.table["device_start_ns"], steps.table["device_end_ns"])
-    is_reducing = in_step.isin("op", ("all_reduce",)) & in_step.array("is_timed").astype(np.bool_)
-    reducing = in_step.where(is_reducing)
-    reduced = Intervals.union_of(reducing["start_ns"], reducing["end_ns"]) & spans
+    reducing = in_step.take((in_step["op"] == "all_reduce") & in_step["is_timed"])
+    reduced = Intervals.union_of(*bounds(reducing)) & spans
     return {
         "per_step_count": len(in_step) / len(steps),
         "per_step_bytes": None if (sizes < 0).any() else float(sizes.sum()) / len(steps),
@@ -52,7 +54,7 @@ def traffic_per_step(ranks: Ranks, work: CompactTable) -> dict[str, float | None
     }
 
 
-_KEYS: Final = ["process", "place", "op", "phase", "size_bytes"]
+_KEYS: Final = ("process", "place", "op", "phase", "size_bytes")
 
 SPEC: Final = ResultSpec.of("""
     table buckets: one row per process and place in the step; steps with another operation or size
@@ -89,52 +91,52 @@ def measure_buckets(trace: Trace) -> Result:
     inside = np.flatnonzero(are_in_steps(trace))
     step = steps_of_collectives(trace)[inside]
     whole_steps = find_steps(trace.whole).table
-    work = find_collectives(trace.whole).iloc[inside]
+    work = find_collectives(trace.whole).take(inside)
     work = work.assign(step=step, phase=phases_of_collectives(trace)[inside])
-    count = pd.Series(whole_steps["step"][step]).value_counts()
+    count = Counter(whole_steps["step"][step].tolist())
     numbers = np.unique(steps.table["step"])
-    counted = pd.DataFrame({"step": numbers, "count": count.reindex(numbers, fill_value=0).array})
-    tables = {"buckets": _BUCKETS.frame(), "steps": counted}
-    if len(work):
-        starts = whole_steps["start_ns"][step]
-        tables["buckets"] = _BUCKETS.frame(_summed(with_sizes(work), starts))
+    counted = Table({"step": numbers, "count": [count[number] for number in numbers.tolist()]})
+    buckets = _summed(with_sizes(work), whole_steps["start_ns"][step]) if len(work) else ()
+    tables = {"buckets": _BUCKETS.of_rows(buckets), "steps": counted}
     return Result("buckets", SPEC, tables, {"step_source": steps.source})
 
 
-def _summed(work: pd.DataFrame, starts: np.ndarray) -> pd.DataFrame:
+def _summed(work: Table, starts: Int64Array) -> Table:
     """Return the buckets of ``work``; ``starts`` are those of the steps."""
-    timed = work["is_timed"]
-    duration = (work["end_ns"] - work["start_ns"]).where(timed)
+    timed, sizes = work["is_timed"], work["n_bytes"]
     work = work.assign(
         after_ns=work["start_ns"] - starts,
-        duration_ns=duration,
-        size_bytes=work["n_bytes"].where(work["n_bytes"] >= 0).astype(np.float64),
-        total_ns=duration,
-        operation_bytes=work["operation_bytes"].where(timed),
-        bus_bytes=work["bus_bytes"].where(timed),
-    ).sort_values(["step", "call_ns", "start_ns"], kind="stable")
-    work = work.assign(place=work.groupby("step").cumcount() + 1)
-    groups = work.groupby(_KEYS, dropna=False, sort=True)
-    table = groups[["after_ns", "duration_ns", "exposed_ns"]].median()
-    sums = groups[["total_ns", "operation_bytes", "bus_bytes"]].sum(min_count=1)
-    seconds = sums["total_ns"].where(sums["total_ns"] > 0) / 1e9
+        duration_ns=where_known(lengths_of(work), timed),
+        size_bytes=where_known(sizes, sizes >= 0).astype(np.float64),
+        operation_bytes=where_known(work["operation_bytes"], timed),
+        bus_bytes=where_known(work["bus_bytes"], timed),
+    ).in_order("step", "call_ns", "start_ns")
+    work = work.assign(place=groups_of(work["step"]).earlier + 1)
+    table, groups = grouped_by(work, *_KEYS)
+    medians = {}
+    for name in ("after_ns", "duration_ns", "exposed_ns"):
+        known = is_known(work[name])
+        samples = Samples(groups.number[known].astype(np.int64), work[name][known])
+        medians[name] = medians_of(table, samples)
+    seconds = groups.sums(work["duration_ns"]) / 1e9
     return table.assign(
-        count=groups.size(),
-        algbw_bytes_per_s=sums["operation_bytes"] / seconds,
-        busbw_bytes_per_s=sums["bus_bytes"] / seconds,
-    ).reset_index()
+        **medians,
+        count=groups.counts,
+        algbw_bytes_per_s=ratio_of(groups.sums(work["operation_bytes"]), seconds),
+        busbw_bytes_per_s=ratio_of(groups.sums(work["bus_bytes"]), seconds),
+    )
 
 
 def _finish(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table
     if table.empty:
         return result.with_notes(Note("no step in this window has collectives"))
     note = Note.of(
         "medians over {n:count} steps ({source})",
-        n=len(result.to_frame("steps")),
+        n=len(result.tables["steps"]),
         source=result.scalars["step_source"],
     )
-    return result.with_table(table.sort_values(_KEYS, ignore_index=True)).with_notes(note)
+    return result.with_table(table.in_order(*_KEYS)).with_notes(note)
 
 
 BUCKETS: Final = Analysis(

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
@@ -22,16 +21,17 @@ from traceprof.measures.collectives.rates import (
     rates_of_peaks,
 )
 from traceprof.measures.collectives.waits import find_waits, value_in
-from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import groups_of, numbered
+from traceprof.measures.rows import lengths_of, where_known
+from traceprof.model.grouping import codes_of, grouped_by, groups_of, numbered
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table, is_known
 from traceprof.model.tables import ABSENT
 from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.names.ranges import UNCLAIMED
 
-_KEYS: Final = ["op", "group", "group_size", "sizes"]
+_KEYS: Final = ("op", "group", "group_size")
 
 SPEC: Final = ResultSpec.of("""
     table classes: one row per operation, group and class of message sizes, by total time over all
@@ -89,16 +89,16 @@ def measure_collectives(ranks: Ranks) -> Result:
     matches = find_matches(ranks)
     work = matches.rows
     if work.empty:
-        tables = {table.name: table.frame() for table in SPEC.tables}
+        tables = {table.name: table.of_rows() for table in SPEC.tables}
         return Result("collectives", SPEC, tables, {"count": 0})
     # How long each rank waited in each row and did not compute, once all were in step.
     waits = value_in(find_waits(ranks), work, "exposed_ns", 0).astype(np.float64)
     waits = np.full(len(work), np.nan) if why_withheld(ranks) else waits
     classes = _with_peaks(ranks, _summed(_Classes(work), waits, matches.table))
     tables = {
-        "classes": _CLASSES.frame(_in_order(classes)),
-        "phases": _PHASES.frame(_by_phase(ranks, work)),
-        "peaks": _PEAKS.frame(_peaks(ranks, classes, work)),
+        "classes": _CLASSES.of_rows(_in_order(classes)),
+        "phases": _PHASES.of_rows(_by_phase(ranks, work)),
+        "peaks": _PEAKS.of_rows(_peaks(ranks, classes, work)),
     }
     return Result("collectives", SPEC, tables, _scalars(ranks, work))
 
@@ -109,142 +109,132 @@ class _Classes:
     Columns are looked at one by one: of a thousand ranks all together are large.
     """
 
-    def __init__(self, work: CompactTable) -> None:
-        sizes = places_of_sizes(work.array("n_bytes"))
+    def __init__(self, work: Table) -> None:
+        sizes = places_of_sizes(work["n_bytes"])
         self.work = work
-        self.number, self.first = numbered(*(work.codes(name) for name in _KEYS[:-1]), sizes)
-        self.keys = {name: work.where(self.first)[name] for name in _KEYS[:-1]}
-        self.keys["sizes"] = pd.Series(labels_of_sizes(sizes[self.first]), dtype=object)
+        self.number, self.first = numbered(*(codes_of(work[name]) for name in _KEYS), sizes)
+        self.keys = work.take(self.first).select(*_KEYS)
+        self.keys = self.keys.assign(sizes=labels_of_sizes(sizes[self.first]))
         self.groups = groups_of(self.number)
 
-    def total(self, values: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> pd.Series:
+    def total(self, values: npt.NDArray[Any], counts: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
         """Return the sum of each over the rows that count and are known; NaN without such a row."""
         counts = counts & ~np.isnan(values)
         has_any = self.groups.reduced(np.logical_or, counts)
-        return pd.Series(self.groups.reduced(np.add, np.where(counts, values, 0))).where(has_any)
+        return where_known(self.groups.reduced(np.add, np.where(counts, values, 0)), has_any)
 
     def rows(self) -> Iterator[Int64Array]:
         """Yield the rows of each."""
         yield from np.split(self.groups.order, self.groups.first[1:])
 
-    def texts(self, *columns: str) -> pd.Series:
+    def texts(self, *columns: str) -> list[str]:
         """Return the distinct texts of each class, sorted, as one text."""
-        _, rows = numbered(self.number, *(self.work.codes(name) for name in columns))
-        text = self.work.where(rows)[list(columns)].agg(" ".join, axis=1).str.strip()
-        pairs = pd.DataFrame({"number": self.number[rows], "text": text.astype(object)})
-        pairs = pairs[pairs["text"] != ""].drop_duplicates().sort_values(["number", "text"])
-        joined = pairs.groupby("number")["text"].agg(", ".join)
-        return joined.reindex(range(len(self.first)), fill_value="")
+        _, rows = numbered(self.number, *(codes_of(self.work[name]) for name in columns))
+        own = self.work.take(rows)
+        texts = (" ".join(parts).strip() for parts in zip(*map(own.plain, columns), strict=True))
+        found: list[set[str]] = [set() for _ in self.first]
+        for number, text in zip(self.number[rows].tolist(), texts, strict=True):
+            found[number].add(text)
+        return [", ".join(sorted(several - {""})) for several in found]
 
 
-def _summed(
-    classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: pd.DataFrame
-) -> pd.DataFrame:
+def _summed(classes: _Classes, wait_ns: npt.NDArray[np.float64], shared: Table) -> Table:
     """Return one row per class in the order in which they occur, with device, the largest."""
     work = classes.work
-    is_timed = work.array("is_timed").astype(np.bool_)
-    times = work.array("end_ns") - work.array("start_ns")
-    n_bytes = work.array("n_bytes")
+    is_timed, n_bytes, times = work["is_timed"], work["n_bytes"], lengths_of(work)
     is_sized = classes.groups.reduced(np.minimum, n_bytes) >= 0
-    moved = _without_waiting(classes, is_timed, shared)
-    return pd.DataFrame(
-        {
-            **classes.keys,
-            "count": classes.groups.counts,
-            "size_bytes": pd.Series(classes.groups.reduced(np.add, n_bytes)).where(is_sized),
-            "device": classes.groups.reduced(np.maximum, work.array("device")),
-            "total_ns": classes.total(times, is_timed),
-            "exposed_ns": classes.total(work.array("exposed_ns"), is_timed),
-            "median_ns": [
-                np.median(times[rows]) if len(rows) else np.nan
-                for rows in (own[is_timed[own]] for own in classes.rows())
-            ],
-            "waited_ns": classes.total(wait_ns, is_timed & (work.array("match") >= 0)),
-            "algorithm": classes.texts("algorithm", "protocol"),
-            "dtype": classes.texts("dtype"),
-            "algbw_bytes_per_s": _rate(moved, "operation_bytes"),
-            "busbw_bytes_per_s": _rate(moved, "bus_bytes"),
-        },
-        index=pd.RangeIndex(len(classes.first)),
+    moved = list(_without_waiting(classes, is_timed, shared))
+    return classes.keys.assign(
+        count=classes.groups.counts,
+        size_bytes=where_known(classes.groups.reduced(np.add, n_bytes), is_sized),
+        device=classes.groups.reduced(np.maximum, work["device"]),
+        total_ns=classes.total(times, is_timed),
+        exposed_ns=classes.total(work["exposed_ns"], is_timed),
+        median_ns=[
+            float(np.median(times[rows])) if len(rows) else np.nan
+            for rows in (own[is_timed[own]] for own in classes.rows())
+        ],
+        waited_ns=classes.total(wait_ns, is_timed & (work["match"] >= 0)),
+        algorithm=classes.texts("algorithm", "protocol"),
+        dtype=classes.texts("dtype"),
+        algbw_bytes_per_s=[_rate(own, "operation_bytes") for own in moved],
+        busbw_bytes_per_s=[_rate(own, "bus_bytes") for own in moved],
     )
 
 
 def _without_waiting(
-    classes: _Classes, is_timed: npt.NDArray[np.bool_], shared: pd.DataFrame
-) -> pd.DataFrame:
-    """Return what moved in each class: what ranks share, in their shortest time; else all."""
-    work = classes.work
-    columns = ["duration_ns", "operation_bytes", "bus_bytes"]
-    match = work.array("match")
-    moved = []
-    for number, rows in enumerate(classes.rows()):
+    classes: _Classes, is_timed: npt.NDArray[np.bool_], shared: Table
+) -> Iterator[Table]:
+    """Yield what moved in each class: what ranks share, in their shortest time; else all."""
+    match = classes.work["match"]
+    for rows in classes.rows():
         timed = rows[is_timed[rows]]
         matches = np.unique(match[timed])
         if matches.max(initial=ABSENT) >= 0:
-            own = shared.loc[matches[matches >= 0], columns]
+            yield shared.take(np.searchsorted(shared["match"], matches[matches >= 0]))
         else:
-            alone = work.where(timed)[["start_ns", "end_ns", *columns[1:]]]
-            own = alone.assign(duration_ns=alone["end_ns"] - alone["start_ns"])
-        moved.append(own[columns].assign(number=number))
-    return pd.concat(moved)
+            columns = ("start_ns", "end_ns", "operation_bytes", "bus_bytes")
+            alone = classes.work.take(timed).select(*columns)
+            yield alone.assign(duration_ns=lengths_of(alone))
 
 
-def _rate(moved: pd.DataFrame, column: str) -> pd.Series:
-    known = moved[moved[column].notna()].groupby("number")
-    total_ns = known["duration_ns"].sum()
-    return known[column].sum() / total_ns.where(total_ns > 0) * 1e9
+def _rate(moved: Table, column: str) -> float:
+    """Return how much moved over how long, in bytes per second; NaN where that is not known."""
+    known = ~np.isnan(moved[column])
+    total_ns = int(moved["duration_ns"][known].sum())
+    return float(moved[column][known].sum()) / total_ns * 1e9 if total_ns > 0 else np.nan
 
 
-def _with_peaks(ranks: Ranks, classes: pd.DataFrame) -> pd.DataFrame:
+def _with_peaks(ranks: Ranks, classes: Table) -> Table:
     ends = zip(classes["device"].tolist(), classes["group_size"].tolist(), strict=True)
     peaks = [peak_of_group(ranks, device, size) for device, size in ends]
     rates = rates_of_peaks(peaks)
     return classes.assign(
-        peak=pd.Series(peaks, classes.index, dtype=object),
+        peak=peaks,
         peak_bytes_per_s=rates,
         peak_ratio=classes["busbw_bytes_per_s"] / rates,
     )
 
 
-def _in_order(classes: pd.DataFrame) -> pd.DataFrame:
-    order = classes.assign(
-        longest=-classes["total_ns"].fillna(0), place=classes["sizes"].map(order_of_size)
-    ).sort_values(["longest", "op", "place"], kind="stable", ignore_index=True)
-    return order.assign(group_size=order["group_size"].where(order["group_size"] != ABSENT))
+def _in_order(classes: Table) -> Table:
+    sizes = classes["group_size"]
+    return classes.assign(
+        longest=np.nan_to_num(classes["total_ns"]),
+        place=[order_of_size(label) for label in classes["sizes"]],
+        group_size=where_known(sizes, sizes != ABSENT),
+    ).in_order("-longest", "op", "place")
 
 
-def _by_phase(ranks: Ranks, work: CompactTable) -> pd.DataFrame:
+def _by_phase(ranks: Ranks, work: Table) -> Table:
     phases = of_rows(work, ranks.each(phases_of_collectives))
-    exposed = work["exposed_ns"].groupby(phases)
-    table = pd.DataFrame({"count": exposed.size(), "exposed_ns": exposed.sum(min_count=1)})
-    table = table.rename_axis("phase").reset_index()
-    return table.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
+    table, groups = grouped_by(Table({"phase": phases}), "phase")
+    table = table.assign(count=groups.counts, exposed_ns=groups.sums(work["exposed_ns"]))
+    return table.in_order("-exposed_ns")
 
 
-def _peaks(ranks: Ranks, classes: pd.DataFrame, work: CompactTable) -> pd.DataFrame:
+def _peaks(ranks: Ranks, classes: Table, work: Table) -> list[dict[str, Any]]:
     """Return what bandwidths are held against, and what groups have nothing of the kind."""
-    is_sized = ~np.isnan(work.array("bus_bytes")) & (work.array("device") >= 0)
-    pairs = groups_of(work.array("device")[is_sized], work.array("group_size")[is_sized]).keys
+    is_sized = ~np.isnan(work["bus_bytes"]) & (work["device"] >= 0)
+    pairs = groups_of(work["device"][is_sized], work["group_size"][is_sized]).keys
     wider = {size for device, size in pairs if size > devices_beside(ranks, device)}
-    judged = classes[classes["busbw_bytes_per_s"].notna() & classes["peak"].notna()]
-    peaks = dict(zip(judged["group_size"].tolist(), judged["peak"].tolist(), strict=True))
-    sizes = [*peaks, *sorted(wider - set(peaks))]
-    rows = [
+    judged = is_known(classes["busbw_bytes_per_s"]) & is_known(classes["peak"])
+    sizes = (classes[name][judged].tolist() for name in ("group_size", "peak"))
+    peaks: dict[int, Any] = dict(zip(*sizes, strict=True))
+    return [
         {"group_size": size, **columns_of_peak(peaks.get(size)), "is_wider": size in wider}
-        for size in sizes
+        for size in [*peaks, *sorted(wider - set(peaks))]
     ]
-    return _PEAKS.frame(rows)
 
 
-def _scalars(ranks: Ranks, work: CompactTable) -> dict[str, float | None]:
-    n_ranks = len(groups_of(work.array("process"), work.array("member")).keys)
+def _scalars(ranks: Ranks, work: Table) -> dict[str, float | None]:
+    n_ranks = len(groups_of(work["process"], work["member"]).keys)
     seconds = ranks.span.duration_ns / 1e9
     scalars: dict[str, float | None] = {
         "count": len(work),
-        "shared_count": int((work.array("match") >= 0).sum()),
-        "unsized_count": int((work.array("n_bytes") < 0).sum()),
-        "uncalled_count": int((work.array("call_ns") < 0).sum()),
-        "untimed_count": int((~work.array("is_timed").astype(np.bool_)).sum()),
+        "shared_count": int((work["match"] >= 0).sum()),
+        "unsized_count": int((work["n_bytes"] < 0).sum()),
+        "uncalled_count": int((work["call_ns"] < 0).sum()),
+        "untimed_count": int((~work["is_timed"]).sum()),
         "ranks_count": n_ranks,
         "collectives_per_s": len(work) / n_ranks / seconds if seconds else None,
     }
@@ -299,13 +289,13 @@ def _on_all(scalars: Mapping[str, Any]) -> Iterator[Note]:
 
 def _on_phases(result: Result) -> Iterator[Note]:
     """Yield which phases called the collectives whose time compute does not hide."""
-    phases = result.to_frame("phases")
-    exposed = phases[phases["exposed_ns"] > 0]
+    phases = result.tables["phases"]
+    exposed = phases.take(phases["exposed_ns"].astype(np.float64) > 0)
     if exposed.empty or exposed["phase"].tolist() == [UNCLAIMED]:
         return
     values: dict[str, Any] = {}
     parts = []
-    pairs = zip(exposed["phase"], exposed["exposed_ns"], strict=True)
+    pairs = zip(exposed["phase"], exposed["exposed_ns"].tolist(), strict=True)
     for i, (phase, exposed_ns) in enumerate(pairs):
         values |= {f"phase{i}": phase, f"exposed{i}": exposed_ns}
         parts.append(f"{{phase{i}}} {{exposed{i}:ns}}")
@@ -313,9 +303,9 @@ def _on_phases(result: Result) -> Iterator[Note]:
 
 
 def _on_peaks(result: Result) -> Iterator[Note]:
-    peaks = result.to_frame("peaks")
-    known = peaks[peaks["peak_bytes_per_s"].notna()]
-    for row in known.to_dict("records"):
+    peaks = result.tables["peaks"]
+    known = is_known(peaks["peak_bytes_per_s"])
+    for row in peaks.take(known).rows():
         text = "peak for groups of {n:count} ranks: {peak:bytes/s} ({link}; {source})"
         if not row["is_wider"]:
             text += "; assumed is that they share a machine"
@@ -326,12 +316,12 @@ def _on_peaks(result: Result) -> Iterator[Note]:
             link=row["link"],
             source=row["source"],
         )
-    unknown = peaks.loc[peaks["peak_bytes_per_s"].isna(), "group_size"]
+    unknown = peaks["group_size"][~known].tolist()
     if len(unknown):
         yield Note.of(
             "groups of {sizes} ranks have more ranks than a machine of this trace has GPUs: give "
             "the network of a GPU by --link nic=400Gb/s",
-            sizes=", ".join(map(str, unknown.tolist())),
+            sizes=", ".join(map(str, unknown)),
         )
 
 

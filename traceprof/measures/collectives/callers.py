@@ -11,17 +11,18 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.operations import find_collectives, require_collectives
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import Launches
 from traceprof.measures.host.phases import adopting_range_of_launches, phases_of_all_ranges
+from traceprof.measures.rows import lengths_of, ratio_of, where_known
 from traceprof.measures.steps.find import find_steps, steps_of_calls
-from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Int64Array
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, UNCLAIMED, codes_containing
@@ -32,59 +33,47 @@ _IS_COLLECTIVE: Final = re.compile(
 _WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
 """One of them is in every name that `_IS_COLLECTIVE` matches."""
 
-_Names = npt.NDArray[np.object_]
-
 
 @fact
-def phases_of_collectives(trace: Trace) -> _Names:
+def phases_of_collectives(trace: Trace) -> Names:
     """Return the phase whose code called each collective of the whole recording, by its row.
 
     The ranges of the collectives themselves do not count.
     """
-    ranges = trace.ranges.to_frame()
     phases = phases_of_all_ranges(trace)
     kept = (phases >= 0) & (phases != PHASES.index("communication"))
-    kept &= (ranges["kind"] == "push_pop").to_numpy()
-    names = np.array([*PHASES, UNCLAIMED], object)
-    return _called_in(trace, kept, phases, names, UNCLAIMED)
+    return _called_in(trace, kept, Names(phases, [*PHASES, UNCLAIMED]))
 
 
 @fact
-def callers_of_collectives(trace: Trace) -> _Names:
+def callers_of_collectives(trace: Trace) -> Names:
     """Return the innermost range (a layer, a module, a user's own) around each call; "" for none.
 
     Of the collectives of the whole recording, by row. The ranges of the collectives themselves and
     NCCL's own do not count.
     """
-    ranges = trace.ranges.to_frame()
-    codes = np.asarray(ranges["name"].cat.codes, np.int64)
-    names = ranges["name"].cat.categories
-    texts = np.append(names.to_numpy(object), "")
-    own = np.zeros(len(texts), np.bool_)
-    for code in codes_containing(names, _WORDS).tolist():
-        own[code] = _IS_COLLECTIVE.match(str(names[code])) is not None
-    kept = ~own[codes] & (ranges["kind"] == "push_pop").to_numpy()
-    return _called_in(trace, kept, codes, texts, "")
+    names = trace.ranges["name"]
+    own = np.zeros(len(names.texts), np.bool_)
+    for code in codes_containing(names.texts, _WORDS).tolist():
+        own[code] = _IS_COLLECTIVE.match(str(names.texts[code])) is not None
+    return _called_in(trace, ~names.by_text(own), Names(names.codes, [*names.texts, ""]))
 
 
-def _called_in(
-    trace: Trace, kept: npt.NDArray[np.bool_], codes: Int64Array, names: _Names, nothing: str
-) -> _Names:
+def _called_in(trace: Trace, kept: npt.NDArray[np.bool_], names: Names) -> Names:
     """Return the name of the innermost of the ``kept`` ranges around the call of each collective.
 
-    ``codes`` are the places of the ranges in ``names``.
+    ``names`` are those of the ranges; the last of its texts stands for none.
     """
     work = find_collectives(trace)
-    columns = {"call_ns": "start_ns", "call_end_ns": "end_ns", "thread": "thread"}
-    calls = work[list(columns)].rename(columns=columns)
+    columns = {"start_ns": "call_ns", "end_ns": "call_end_ns", "thread": "thread"}
+    calls = Table({name: work[own] for name, own in columns.items()})
     call = np.where(work["call_ns"] == ABSENT, ABSENT, np.arange(len(work)))
-    launches = Launches(call, work["process"].to_numpy(np.int64), calls)
-    rows = np.flatnonzero(kept)
-    found = adopting_range_of_launches(trace, trace.ranges.to_frame().iloc[rows], launches)
-    if not len(rows):
-        return np.full(len(work), nothing, object)
-    code = codes[rows[np.maximum(found, 0)]]
-    return np.asarray(np.where(found >= 0, names[code], nothing), object)
+    rows = np.flatnonzero(kept & (trace.ranges["kind"] == "push_pop"))
+    launches = Launches(call, work["process"], calls)
+    found = adopting_range_of_launches(trace, trace.ranges.take(rows), launches)
+    codes = np.append(names.codes[rows].astype(np.int64), len(names.texts) - 1)
+    used, place = np.unique(codes[found], return_inverse=True)
+    return Names.coded(names.texts[used].tolist(), place)
 
 
 @fact
@@ -96,17 +85,13 @@ def steps_of_collectives(trace: Trace) -> Int64Array:
     return steps_of_calls(find_steps(trace), find_collectives(trace))
 
 
-def of_rows(
-    rows: pd.DataFrame | CompactTable, facts: Sequence[npt.NDArray[Any]]
-) -> npt.NDArray[Any]:
+def of_rows(rows: Table, facts: Sequence[Any]) -> Any:
     """Return the element of each of ``rows`` (with part and row), of ``facts`` of every part."""
     offsets = np.cumsum([0, *map(len, facts)])
-    together = facts[0] if len(facts) == 1 else np.concatenate(facts)
-    found: npt.NDArray[Any] = together[offsets[rows["part"].to_numpy()] + rows["row"].to_numpy()]
-    return found
+    are_names = isinstance(facts[0], Names)
+    together = Names.joined(facts) if are_names else np.concatenate(facts)
+    return together[offsets[rows["part"]] + rows["row"]]
 
-
-_KEYS: Final = ["phase", "caller", "op"]
 
 SPEC: Final = ResultSpec.of("""
     table callers: one row per phase, caller and operation, the most exposed first
@@ -133,49 +118,38 @@ def measure_callers(trace: Trace) -> Result:
     """
     require_collectives(trace)
     work = find_collectives(trace)
-    rows = work["row"].to_numpy()
-    timed = work["is_timed"]
-    work = pd.DataFrame(
-        {
-            "phase": phases_of_collectives(trace)[rows],
-            "caller": callers_of_collectives(trace)[rows],
-            "op": work["op"],
-            "size_bytes": work["n_bytes"].clip(lower=0),
-            "is_unsized": work["n_bytes"] < 0,
-            "total_ns": (work["end_ns"] - work["start_ns"]).where(timed),
-            "exposed_ns": work["exposed_ns"].where(timed),
-            "is_unplaced": timed & work["exposed_ns"].isna(),
-        }
+    timed, exposed = work["is_timed"], work["exposed_ns"]
+    work = work.assign(
+        phase=phases_of_collectives(trace)[work["row"]],
+        caller=callers_of_collectives(trace)[work["row"]],
+        size_bytes=np.maximum(work["n_bytes"], 0),
+        unsized_count=work["n_bytes"] < 0,
+        unplaced_count=timed & np.isnan(exposed),
+        total_ns=where_known(lengths_of(work), timed),
+        exposed_ns=where_known(exposed, timed),
     )
-    groups = work.groupby(_KEYS, sort=False)
-    table = groups.agg(
-        count=("op", "size"),
-        unsized_count=("is_unsized", "sum"),
-        unplaced_count=("is_unplaced", "sum"),
-        size_bytes=("size_bytes", "sum"),
-    )
-    sums = groups[["total_ns", "exposed_ns"]].sum(min_count=1)
-    frame = _CALLERS.frame(table.join(sums).reset_index())
-    return Result("callers", SPEC, {"callers": frame})
+    table, groups = grouped_by(work, "phase", "caller", "op")
+    summed = ("size_bytes", "total_ns", "exposed_ns", "unsized_count", "unplaced_count")
+    table = table.assign(count=groups.counts, **{name: groups.sums(work[name]) for name in summed})
+    return Result("callers", SPEC, {"callers": _CALLERS.of_rows(table)})
 
 
 def _finish(result: Result) -> Result:
-    table = result.to_frame()
+    table = result.table
     if table.empty:
         nothing = Note("no collective starts in this window")
-        return result.with_table(_CALLERS.frame()).with_notes(nothing)
-    exposed = table["exposed_ns"].where(table["unplaced_count"] == 0)
+        return result.with_table(_CALLERS.of_rows()).with_notes(nothing)
     total_ns = table["total_ns"]
+    exposed = where_known(table["exposed_ns"], table["unplaced_count"] == 0)
     table = table.assign(
-        size_bytes=table["size_bytes"].where(table["unsized_count"] == 0),
+        size_bytes=where_known(table["size_bytes"], table["unsized_count"] == 0),
         exposed_ns=exposed,
         hidden_ns=total_ns - exposed,
-        exposed_ratio=exposed / total_ns.where(total_ns > 0),
-        longest=-total_ns.fillna(0),
-        most=-exposed.fillna(0),
+        exposed_ratio=ratio_of(exposed, total_ns),
+        longest=np.nan_to_num(total_ns),
+        most=np.nan_to_num(exposed),
     )
-    order = ["most", "longest", "caller", "op", "phase"]
-    return result.with_table(table.sort_values(order, kind="stable", ignore_index=True))
+    return result.with_table(table.in_order("-most", "-longest", "caller", "op", "phase"))
 
 
 CALLERS: Final = Analysis(

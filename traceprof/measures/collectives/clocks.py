@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.collectives.members import Member
 from traceprof.measures.facts import fact
+from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Int64Array
 from traceprof.model.placement import UNTIED_CLOCKS, retime
 from traceprof.model.ranks import Ranks, change_each
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Names, Table, as_table
+from traceprof.model.table import Table
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace
 
@@ -91,8 +91,7 @@ def spread_of_ends_ns(table: Table) -> int:
     ``table`` is that of `Matches`, or part of it. On one clock that is a few microseconds each;
     beyond that the clocks differ.
     """
-    own = as_table(table)
-    return int(own["spread_ns"][Names.of(own["op"]).isin(ENDS_TOGETHER)].sum())
+    return int(table["spread_ns"][table["op"].isin(ENDS_TOGETHER)].sum())
 
 
 def is_beyond_clocks(late_ns: float, ends_ns: float) -> bool:
@@ -158,8 +157,8 @@ def find_alignment(ranks: Ranks) -> Alignment:
     matches = find_matches(ranks)
     members = matches.members
     clock_of = _clocks(members)
-    ends = _ends(matches, clock_of)
-    ties = _tie(ends)
+    clocks_once = list(dict.fromkeys(clock_of))
+    ties = _tie(clocks_once, _ends(matches, clocks_once, clock_of))
     clocks = tuple(
         _describe(member, ties.get(clock), ranks.clocks.get(member.process, ClockCorrection()))
         for member, clock in zip(members, clock_of, strict=True)
@@ -208,26 +207,28 @@ def _clocks(members: tuple[Member, ...]) -> list[str]:
     return [f"process {member.process}" for member in members]
 
 
-def _ends(matches: Matches, clock_of: list[str]) -> pd.DataFrame:
-    """Return the median end by match and clock (columns: clocks in the order of the ranks)."""
-    shared = matches.shared
-    rows = shared.where(shared.isin("op", ENDS_TOGETHER))[["match", "member", "end_ns"]]
-    clocks = np.array(clock_of, object)[rows["member"].to_numpy()] if len(rows) else []
-    ends = rows.assign(clock=clocks).groupby(["match", "clock"])["end_ns"].median()
-    table = ends.unstack("clock") if len(rows) else pd.DataFrame()
-    return table.reindex(columns=list(dict.fromkeys(clock_of)))
+def _ends(matches: Matches, clocks: list[str], clock_of: list[str]) -> _FloatArray:
+    """Return the median end of each match on each of ``clocks``; NaN where it has none."""
+    rows = matches.shared
+    rows = rows.take(rows["op"].isin(ENDS_TOGETHER))
+    place = {clock: i for i, clock in enumerate(clocks)}
+    clock = np.array([place[own] for own in clock_of], np.int64)[rows["member"]]
+    groups = groups_of(rows["match"], clock)
+    distinct, match = np.unique(groups.values[0], return_inverse=True)
+    found = np.full((len(distinct), len(clocks)), np.nan)
+    found[match, groups.values[1]] = groups.quantiles(rows["end_ns"])
+    return found
 
 
-def _tie(ends: pd.DataFrame) -> dict[str, _Tie]:
+def _tie(clocks: list[str], instants: _FloatArray) -> dict[str, _Tie]:
     """Return the tie of each clock to the first, directly or over others that it shares more with.
 
-    Each clock is tied to the tied one that it shares the most collectives with (Prim's way to a
-    spanning tree), to the earlier one of equals.
+    ``instants`` are when matches ended on each of ``clocks``. Each clock is tied to the tied one
+    that it shares the most collectives with (Prim's way to a spanning tree), to the earlier one of
+    equals.
     """
-    clocks = [str(clock) for clock in ends.columns]
     if not clocks:
         return {}
-    instants = ends.to_numpy(np.float64)
     is_known = ~np.isnan(instants)
     # Only these can be tied: of thousands of processes without collectives there are no pairs.
     members = np.flatnonzero(is_known.any(axis=0))
@@ -338,7 +339,7 @@ _TABLE: Final = SPEC.tables[0]
 def measure_alignment(ranks: Ranks) -> Result:
     """Return how the clocks stand to each other, over the whole recording."""
     alignment = find_alignment(ranks)
-    table = _TABLE.frame([asdict(clock) for clock in alignment.clocks])
+    table = _TABLE.of_rows([asdict(clock) for clock in alignment.clocks])
     return Result("alignment", SPEC, {"clocks": table}, notes=alignment.notes)
 
 

@@ -17,11 +17,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import groups_of
+from traceprof.measures.rows import bounds
+from traceprof.model.grouping import codes_of, groups_of, rows_by_values
 from traceprof.model.intervals import Int64Array
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
 _FARTHEST: Final = 64
@@ -103,8 +103,7 @@ _MOST_UNEQUAL: Final = 0.05
 _LEAST_SIDE_BY_SIDE: Final = 0.5
 _TOGETHER_RATIO: Final = 0.5
 _TOGETHER_NS: Final = 20_000
-_LANE: Final = ["member", "stream"]
-_KIND: Final = ["op", "algorithm", "protocol", "n_bytes"]
+_KIND: Final = ("op", "algorithm", "protocol", "n_bytes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,27 +124,24 @@ class _Communicator:
     is_certain: bool = True
 
 
-def launch_of_rows(rows: pd.DataFrame | CompactTable) -> Int64Array:
+def launch_of_rows(rows: Table) -> Int64Array:
     """Return a number for rows whose kernels one call launched on several members, else -1."""
-    members = groups_of(rows["process"].to_numpy(), rows["member"].to_numpy()).keys
+    found = np.full(len(rows), ABSENT, np.int64)
+    members = groups_of(rows["process"], rows["member"]).keys
     if len({process for process, _ in members}) == len(members):
-        return np.full(len(rows), ABSENT, np.int64)
-    seen = rows[["process", "thread", "call_ns", "member"]]
-    called = seen[seen["call_ns"] != ABSENT]
-    together = called.groupby(["process", "thread", "call_ns"])["member"]
-    number = together.ngroup()
-    shared = together.transform("nunique") > 1
+        return found
+    places = np.flatnonzero(rows["call_ns"] != ABSENT)
+    member = rows["member"][places]
+    calls = groups_of(*(rows[name][places] for name in ("process", "thread", "call_ns")))
     # A member twice in one call: several collectives in a group, which nothing tells apart.
-    shared &= ~called.assign(number=number).duplicated(["number", "member"], keep=False)
-    shared &= shared.groupby(number).transform("all")
-    found = pd.Series(ABSENT, seen.index, dtype=np.int64)
-    found[shared.index[shared]] = number[shared]
-    return np.asarray(found, np.int64)
+    pairs = groups_of(calls.number, member)
+    is_shared = calls.reduced(np.logical_and, (pairs.counts == 1)[pairs.number])
+    is_shared &= calls.differ(member)
+    found[places] = np.where(is_shared[calls.number], calls.number, ABSENT)
+    return found
 
 
-def tell_communicators(
-    rows: pd.DataFrame | CompactTable,
-) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+def tell_communicators(rows: Table) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
     """Return the number of the communicator of each row, and whether that is certain.
 
     ``rows`` have the columns of `find_collectives`, and member. Where each member has a single
@@ -153,29 +149,26 @@ def tell_communicators(
     """
     found = np.zeros(len(rows), np.int64)
     certain = np.ones(len(rows), np.bool_)
-    streams = groups_of(*(rows[name].to_numpy() for name in _LANE)).keys
+    streams = groups_of(rows["member"], rows["stream"]).keys
     if len({member for member, _ in streams}) == len(streams):
         return found, certain
-    lanes = _lanes(rows[[*_LANE, *_KIND, "process", "start_ns", "end_ns"]])
-    for number, communicator in enumerate(_put_together(lanes, launch_of_rows(rows))):
+    for number, communicator in enumerate(_put_together(_lanes(rows), launch_of_rows(rows))):
         for lane in communicator.lanes:
             found[lane.rows] = number
             certain[lane.rows] = communicator.is_certain
     return found, certain
 
 
-def _lanes(rows: pd.DataFrame) -> list[_Lane]:
-    placed = rows.assign(place=np.arange(len(rows)), kind=rows.groupby(_KIND).ngroup())
+def _lanes(rows: Table) -> list[_Lane]:
+    kinds = groups_of(*(codes_of(rows[name]) for name in _KIND)).number.astype(np.int64)
+    starts, ends = bounds(rows)
+    order = np.argsort(starts, kind="stable")
+    lanes = rows_by_values(rows["member"][order], rows["stream"][order])
+    clocks = rows["process"]
     return [
-        _Lane(
-            member=int(own["member"].iloc[0]),
-            clock=int(own["process"].iloc[0]),
-            rows=own["place"].to_numpy(np.int64),
-            starts=own["start_ns"].to_numpy(np.int64),
-            ends=own["end_ns"].to_numpy(np.int64),
-            kinds=own["kind"].to_numpy(np.int64),
-        )
-        for _, own in placed.sort_values("start_ns", kind="stable").groupby(_LANE)
+        _Lane(member, int(clocks[own[0]]), own, starts[own], ends[own], kinds[own])
+        for (member, _), places in lanes.items()
+        for own in (order[places],)
     ]
 
 

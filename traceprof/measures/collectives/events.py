@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.callers import (
@@ -23,9 +22,11 @@ from traceprof.measures.collectives.operations import (
     require_collectives,
 )
 from traceprof.measures.collectives.rates import with_sizes
+from traceprof.measures.rows import lengths_of, ratio_of, where_known
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, ResultSpec
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -66,30 +67,26 @@ def measure_collective_events(ranks: Ranks) -> Result:
         NotRecordedError: neither collectives nor kernels were recorded.
     """
     require_collectives(ranks)
-    work = with_sizes(collectives_of_ranks(ranks).frame())
-    duration = (work["end_ns"] - work["start_ns"]).where(work["is_timed"])
-    seconds = duration.where(duration > 0) / 1e9
+    work = with_sizes(Table(collectives_of_ranks(ranks).columns))
+    duration = where_known(lengths_of(work), work["is_timed"])
     delay = work["start_ns"] - work["call_ns"]
     has_delay = (work["call_ns"] != ABSENT) & (work["kernels"] > 0)
+    numbers = ("group_size", "sequence", "device", "stream")
     table = work.assign(
         at_ns=work["start_ns"] - ranks.whole.span.start_ns,
         phase=of_rows(work, ranks.each(phases_of_collectives)),
         caller=of_rows(work, ranks.each(callers_of_collectives)),
         step=of_rows(work, ranks.each(_step_numbers)),
-        size_bytes=_known(work["n_bytes"]),
+        size_bytes=where_known(work["n_bytes"], work["n_bytes"] >= 0),
         peer=_peers(ranks, work),
-        **{name: _known(work[name]) for name in ("group_size", "sequence", "device", "stream")},
+        **{name: where_known(work[name], work[name] >= 0) for name in numbers},
         duration_ns=duration,
-        delay_ns=delay.where(has_delay),
-        algbw_bytes_per_s=work["operation_bytes"] / seconds,
-        busbw_bytes_per_s=work["bus_bytes"] / seconds,
+        delay_ns=where_known(delay, has_delay),
+        algbw_bytes_per_s=ratio_of(work["operation_bytes"], duration / 1e9),
+        busbw_bytes_per_s=ratio_of(work["bus_bytes"], duration / 1e9),
         kernels_count=work["kernels"],
     )
-    return Result("collective-events", SPEC, {"events": _TABLE.frame(table)})
-
-
-def _known(values: pd.Series) -> pd.Series:
-    return values.where(values >= 0)
+    return Result("collective-events", SPEC, {"events": _TABLE.of_rows(table)})
 
 
 def _step_numbers(part: Trace) -> npt.NDArray[np.float64]:
@@ -98,21 +95,21 @@ def _step_numbers(part: Trace) -> npt.NDArray[np.float64]:
     return np.asarray(np.append(numbers, np.nan)[steps_of_collectives(part)], np.float64)
 
 
-def _peers(ranks: Ranks, work: pd.DataFrame) -> npt.NDArray[np.object_]:
+def _peers(ranks: Ranks, work: Table) -> npt.NDArray[np.object_]:
     """Return the other end of each send and receive; of several in one kernel, who takes part."""
-    found = np.where(work["exchange"] != "", "{" + work["exchange"] + "}", "").astype(object)
+    exchange: Names = work["exchange"]
+    found = exchange.by_text([text and f"{{{text}}}" for text in exchange.texts.tolist()])
+    found = found.astype(object)
     single = np.flatnonzero(work["op"].isin(_WORDS))
     if not len(single):
         return found
-    members = find_members(ranks)
-    places = peers_of_collectives(ranks)[are_in_window(ranks)][single]
-    calls = work.iloc[single]
-    labels = np.array([*(member.label for member in members), ""], object)
-    ranks_of = calls["peer_rank"].to_numpy(np.int64)
-    told = np.where(ranks_of >= 0, "rank " + calls["peer_rank"].astype(str), "")
-    others = np.where(places >= 0, labels[places], told)
-    named = calls["op"].map(_WORDS).to_numpy(object) + " " + others.astype(object)
-    found[single] = np.where(others != "", named, found[single])
+    labels = [*(member.label for member in find_members(ranks)), ""]
+    places = peers_of_collectives(ranks)[are_in_window(ranks)][single].tolist()
+    calls = work.take(single)
+    rows = zip(single.tolist(), calls["op"], places, calls["peer_rank"].tolist(), strict=True)
+    for row, op, place, rank in rows:
+        other = labels[place] if place >= 0 else f"rank {rank}" if rank >= 0 else ""
+        found[row] = f"{_WORDS[op]} {other}" if other else found[row]
     return found
 
 

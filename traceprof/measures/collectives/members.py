@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceprof.measures.facts import fact
-from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
@@ -59,26 +58,30 @@ def find_members(ranks: Ranks) -> tuple[Member, ...]:
 
 
 def _members_of(trace: Trace) -> list[Member]:
-    processes = trace.processes.to_frame().drop_duplicates("process").set_index("process")
-    ranks, hosts = processes["rank"].to_dict(), processes["host"].to_dict()
-    racks = processes["rack"].to_dict()
-    used = trace.kernels.to_frame()[["process", "device"]].drop_duplicates()
-    devices = used.groupby("process")["device"].apply(lambda own: sorted(own.tolist())).to_dict()
-    ranked = {int(str(process)) for process, rank in ranks.items() if rank != ABSENT}
-    owners = np.concatenate([used["process"], trace.collectives.to_frame()["process"]])
+    # Of a process that stands there several times, its first row.
+    known = {row["process"]: row for row in reversed(trace.processes.rows())}
+    devices: dict[int, list[int]] = {}
+    for process, device in used_lanes(trace):
+        devices.setdefault(process, []).append(device)
+    ranked = {process for process, row in known.items() if row["rank"] != ABSENT}
     found: list[Member] = []
-    for process in ranked | set(np.unique(owners).tolist()):
-        rank, host = int(ranks.get(process, ABSENT)), str(hosts.get(process, ""))
-        rack = str(racks.get(process, ""))
-        own = devices.get(process, [])
+    for process in ranked | set(devices) | set(np.unique(trace.collectives["process"]).tolist()):
+        row = known.get(process, {})
+        rank, own = row.get("rank", ABSENT), devices.get(process, [])
         split = own if rank == ABSENT and len(own) > 1 else [ABSENT]
-        found += (Member(process, int(device), rank, host, rack) for device in split)
+        host, rack = row.get("host", ""), row.get("rack", "")
+        found += (Member(process, device, rank, host, rack) for device in split)
     return found
 
 
-def member_of_rows(members: tuple[Member, ...], rows: Table | CompactTable) -> Int64Array:
+def used_lanes(trace: Trace) -> list[tuple[int, ...]]:
+    """Return which process used which device, in order."""
+    return groups_of(trace.kernels["process"], trace.kernels["device"]).keys
+
+
+def member_of_rows(members: tuple[Member, ...], rows: Table) -> Int64Array:
     """Return the place in ``members`` of each row with a process and a device, -1 for none."""
     place = {(member.process, member.device): i for i, member in enumerate(members)}
-    lanes = groups_of(*(np.asarray(rows[name]) for name in ("process", "device")))
+    lanes = groups_of(rows["process"], rows["device"])
     found = [place.get((p, ABSENT), place.get((p, device), -1)) for p, device in lanes.keys]
     return np.asarray(np.array(found, np.int64)[lanes.number])

@@ -8,11 +8,11 @@ one group and with one tag, the k-th send is the k-th receive: NCCL, gloo and MP
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
-import pandas as pd
+import numpy.typing as npt
 
 from traceprof.measures.collectives.communicators import line_up, overlap_of
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
@@ -22,17 +22,29 @@ from traceprof.measures.collectives.operations import (
     find_collectives,
 )
 from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import where_known
+from traceprof.model.grouping import codes_of, first_alike, groups_of, places_of, rows_by_first
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
 _TIMES: Final = ("start_ns", "end_ns")
-_LANE: Final = ["group", "group_size", "source", "target", "tag"]
+_LANE: Final = ("group", "group_size", "source", "target", "tag")
+_LAUNCH: Final = ("process", "correlation")
+_OF_CALL: Final = (
+    *("op", "group", "group_size", "group_rank", "peer", "peer_rank", "tag", "backend", "carrier"),
+    *("process", "device", "call_ns", *_TIMES, "n_bytes", "correlation", "is_sole", "is_timed"),
+)
+_OF_MESSAGE: Final = (
+    *("source", "target", "source_rank", "target_rank", "group", "group_size", "tag", "backend"),
+    *("carrier", "device", "n_bytes", "start_ns"),
+)
 
 
 @of_window
-def find_messages(ranks: Ranks) -> pd.DataFrame:
+def find_messages(ranks: Ranks) -> Table:
     """Return the messages of the recording whose send or receive starts in the window.
 
     One row per send with its receive, per send alone and per receive alone. Columns: source and
@@ -47,22 +59,18 @@ def find_messages(ranks: Ranks) -> pd.DataFrame:
     found = _messages_of_whole(ranks)
     if ranks.uncut is None:
         return found
-    inside = ranks.span.holds(found["start_ns"].to_numpy(np.int64))
-    return found[inside].reset_index(drop=True)
+    return found.take(ranks.span.holds(found["start_ns"]))
 
 
 @fact
-def _messages_of_whole(ranks: Ranks) -> pd.DataFrame:
+def _messages_of_whole(ranks: Ranks) -> Table:
     members = find_members(ranks)
-    parts = ranks.each(_timed_calls)
-    filled = [part for part in parts if len(part)] or parts[:1]
-    calls = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
+    calls = Table.stacked(ranks.each(_timed_calls))
     ends = _ends(members, calls.assign(member=member_of_rows(members, calls)))
-    messages = _side_by_side(members, ends.assign(pair=_paired(ends)))
-    return messages.sort_values("start_ns", kind="stable", ignore_index=True)
+    return _side_by_side(members, ends.assign(pair=_paired(ends))).in_order("start_ns")
 
 
-def pair_messages(members: Sequence[Member], calls: pd.DataFrame) -> Int64Array:
+def pair_messages(members: Sequence[Member], calls: Table) -> Int64Array:
     """Return a number for each send and receive that its other end has, too; `ABSENT`: alone.
 
     ``calls`` are as `peers_of_rows` takes them.
@@ -70,50 +78,56 @@ def pair_messages(members: Sequence[Member], calls: pd.DataFrame) -> Int64Array:
     return _paired(_ends(members, calls))
 
 
-def _paired(ends: pd.DataFrame) -> Int64Array:
+def _paired(ends: Table) -> Int64Array:
     found = np.full(len(ends), ABSENT, np.int64)
-    usable = ends[(ends["source"] >= 0) & (ends["target"] >= 0)]
+    usable = np.flatnonzero((ends["source"] >= 0) & (ends["target"] >= 0))
+    order, is_send, end_ns, sizes = ends["order"], ends["op"] == "send", *_signature(ends)
     next_number = 0
-    for _, lane in usable.groupby(_LANE, sort=False):
-        sends, receives = (lane[lane["op"] == op] for op in SINGLE_OPS)
-        if sends.empty or receives.empty:
+    for lane in rows_by_first(*(codes_of(ends[name])[usable] for name in _LANE)):
+        rows = usable[lane]
+        rows = rows[np.argsort(order[rows], kind="stable")]
+        sends, receives = rows[is_send[rows]], rows[~is_send[rows]]
+        if not len(sends) or not len(receives):
             continue
-        sends, receives = (own.sort_values(["order", "place"]) for own in (sends, receives))
         shift = 0
         if len(sends) != len(receives):
-            shift = line_up(_signature(sends), _signature(receives)).shift
+            sent, received = ((end_ns[own], sizes[own]) for own in (sends, receives))
+            shift = line_up(sent, received).shift
         there, here = overlap_of(len(sends), len(receives), shift)
-        sent, taken = sends["place"].to_numpy()[there], receives["place"].to_numpy()[here]
-        found[sent] = found[taken] = next_number + np.arange(len(sent))
-        next_number += len(sent)
+        found[sends[there]] = found[receives[here]] = next_number + np.arange(len(sends[there]))
+        next_number += len(sends[there])
     return found
 
 
-def peers_of_rows(members: Sequence[Member], rows: pd.DataFrame) -> Int64Array:
+def peers_of_rows(members: Sequence[Member], rows: Table) -> Int64Array:
     """Return the place in ``members`` of the peer of each row; `ABSENT` where it is not known.
 
     ``rows`` are all of the recording, with the columns of `find_collectives`, member, and is_sole
     (no other send or receive shares its kernel).
     """
     by_rank = {member.rank: i for i, member in enumerate(members) if member.rank != ABSENT}
-    found = rows["peer_rank"].map(by_rank).fillna(ABSENT).to_numpy(np.int64, copy=True)
-    placed = rows.assign(place=np.arange(len(rows)))
-    for _, own in placed.groupby(["group", "group_size"]):
-        size = int(own["group_size"].iloc[0])
-        present = own.loc[own["member"] >= 0, "member"].unique().tolist()
-        known = own.loc[(own["group_rank"] >= 0) & (own["member"] >= 0), ["group_rank", "member"]]
-        pairs = known.drop_duplicates("group_rank", keep="last").itertuples(index=False, name=None)
-        numbers = dict(pairs)
+    found = _mapped(rows["peer_rank"], by_rank)
+    is_open = (rows["member"] >= 0) & (rows["peer_rank"] < 0) & rows["is_sole"]
+    groups = rows_by_first(codes_of(rows["group"]), rows["group_size"])
+    for own in groups:
+        size = int(rows["group_size"][own[0]])
+        member, number = rows["member"][own], rows["group_rank"][own]
+        known = (number >= 0) & (member >= 0)
+        numbers = dict(zip(number[known].tolist(), member[known].tolist(), strict=True))
         if len(by_rank) and size == _world_size(members, by_rank):
             numbers = {**by_rank, **numbers}
-        place = own["place"].to_numpy()
-        told = own["peer"].map(numbers).fillna(ABSENT).to_numpy(np.int64)
+        told = _mapped(rows["peer"][own], numbers)
+        present = np.unique(member[member >= 0])
         if len(present) == 2 and size in (2, ABSENT):
-            other = sum(present) - own["member"]
-            is_open = (own["member"] >= 0) & (own["peer_rank"] < 0) & own["is_sole"]
-            told = np.where((told < 0) & is_open, other, told)
-        found[place] = np.where(found[place] >= 0, found[place], told)
-    return np.asarray(found, np.int64)
+            told = np.where((told < 0) & is_open[own], present.sum() - member, told)
+        found[own] = np.where(found[own] >= 0, found[own], told)
+    return found
+
+
+def _mapped(values: Int64Array, places: Mapping[int, int]) -> Int64Array:
+    place, distinct = places_of(values)
+    found = np.array([places.get(value, ABSENT) for value in distinct], np.int64)
+    return np.asarray(found[place])
 
 
 @fact
@@ -123,7 +137,8 @@ def peers_of_collectives(ranks: Ranks) -> Int64Array:
     In the order of `collectives_of_ranks`; `ABSENT` where there is none or it is not known.
     """
     members, work = find_members(ranks), collectives_of_ranks(ranks)
-    rows = work[["group", "group_size", "group_rank", "peer", "peer_rank", "process", "device"]]
+    names = ("group", "group_size", "group_rank", "peer", "peer_rank", "process", "device")
+    rows = work.select(*names)
     return peers_of_rows(members, rows.assign(member=member_of_rows(members, rows), is_sole=True))
 
 
@@ -132,97 +147,88 @@ def _world_size(members: Sequence[Member], by_rank: dict[int, int]) -> int:
     return len(members) if sorted(by_rank) == list(range(len(members))) else 0
 
 
-def _timed_calls(trace: Trace) -> pd.DataFrame:
+def _timed_calls(trace: Trace) -> Table:
     """Return the single sends and receives of a whole trace, in the columns of `find_collectives`.
 
     Those that share a kernel have its time, each.
     """
     work = find_collectives(trace)
-    alone = work[work["op"].isin(SINGLE_OPS)]
+    alone = work.take(work["op"].isin(SINGLE_OPS))
     # A call whose kernel is missing may have shared it.
-    alone = alone.assign(is_sole=alone["is_timed"], carrier=alone["op"])
-    calls = trace.collectives.to_frame()
-    calls = calls[calls["op"].isin(SINGLE_OPS) & (calls["correlation"] != ABSENT)]
-    shared = calls[calls.duplicated(["process", "correlation"], keep=False)]
+    alone = alone.assign(is_sole=alone["is_timed"], carrier=alone["op"]).select(*_OF_CALL)
+    calls = trace.collectives
+    calls = calls.take(calls["op"].isin(SINGLE_OPS) & (calls["correlation"] != ABSENT))
+    kernels = groups_of(*(calls[name] for name in _LAUNCH))
+    shared = calls.take((kernels.counts > 1)[kernels.number])
     if shared.empty:
-        return alone.reset_index(drop=True)
-    kernels = work.loc[
-        work["correlation"] != ABSENT,
-        ["process", "correlation", "start_ns", "end_ns", "is_timed", "device", "stream", "op"],
-    ].drop_duplicates(["process", "correlation"])
-    kernels = kernels.rename(columns={"op": "carrier"})
-    of_kernel = shared.groupby(["process", "correlation", "op"], observed=True)["start_ns"]
-    shared = shared.assign(is_sole=of_kernel.transform("size") == 1)
-    plain = shared.astype(dict.fromkeys(("op", "dtype", "group", "backend"), object))
-    plain = plain.rename(columns={"start_ns": "call_ns", "end_ns": "call_end_ns"})
-    joined = plain.merge(kernels, on=["process", "correlation"])
-    keys = shared["process"].astype(str) + ":" + shared["correlation"].astype(str)
-    merged = alone["process"].astype(str) + ":" + alone["correlation"].astype(str)
-    return pd.concat([alone[~merged.isin(set(keys))], joined], ignore_index=True)
+        return alone
+    ends = groups_of(*(shared[name] for name in _LAUNCH), shared["op"].codes)
+    launched = work.take(work["correlation"] != ABSENT)
+    place = first_alike(shared, launched, *_LAUNCH)
+    is_there = place >= 0
+    kernel = launched.take(place[is_there])
+    joined = shared.assign(
+        call_ns=shared["start_ns"], is_sole=(ends.counts == 1)[ends.number]
+    ).take(is_there)
+    joined = joined.assign(
+        **{name: kernel[name] for name in ("start_ns", "end_ns", "is_timed", "device")},
+        carrier=kernel["op"],
+    )
+    is_alone = first_alike(alone, shared, *_LAUNCH) < 0
+    return Table.stacked([alone.take(is_alone), joined.select(*_OF_CALL)])
 
 
-def _ends(members: Sequence[Member], calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls with place, order, and source and target as places in ``members``."""
-    peers = peers_of_rows(members, calls)
-    is_send = (calls["op"] == "send").to_numpy()
-    own = calls["member"].to_numpy(np.int64)
+def _ends(members: Sequence[Member], calls: Table) -> Table:
+    """Return the calls with order, and source and target as places in ``members``."""
+    peers, is_send, own = peers_of_rows(members, calls), calls["op"] == "send", calls["member"]
     return calls.assign(
-        place=np.arange(len(calls)),
         order=np.where(calls["call_ns"] >= 0, calls["call_ns"], calls["start_ns"]),
         source=np.where(is_send, own, peers),
         target=np.where(is_send, peers, own),
     )
 
 
-def _signature(rows: pd.DataFrame) -> tuple[Int64Array, Int64Array]:
-    return rows["end_ns"].to_numpy(np.int64), rows["n_bytes"].to_numpy(np.int64)
+def _signature(rows: Table) -> tuple[Int64Array, Int64Array]:
+    return rows["end_ns"], rows["n_bytes"]
 
 
-def _side_by_side(members: Sequence[Member], ends: pd.DataFrame) -> pd.DataFrame:
+def _side_by_side(members: Sequence[Member], ends: Table) -> Table:
     """Return the messages of which ``ends`` are the sends and receives, with pair."""
     ranks = np.array([member.rank for member in members] + [ABSENT], np.int64)
-    own_rank = ranks[ends["member"].to_numpy(np.int64)]
-    is_send = (ends["op"] == "send").to_numpy()
+    own_rank, is_send = ranks[ends["member"]], ends["op"] == "send"
     peer = np.where(is_send, ends["target"], ends["source"])
     peer_rank = np.where(peer >= 0, ranks[peer], ends["peer_rank"])
     ends = ends.assign(
         source_rank=np.where(is_send, own_rank, peer_rank),
         target_rank=np.where(is_send, peer_rank, own_rank),
     )
-    sends, receives = ends[is_send], ends[~is_send]
-    taken = receives.loc[receives["pair"] >= 0].set_index("pair")
-    taken = taken.reindex(sends["pair"]).set_axis(sends.index)
-    is_matched = taken["start_ns"].notna()
-    timed = taken["is_timed"].fillna(value=False).astype(np.bool_)
-    received = {
-        f"recv_{time}": taken[time].where(timed).fillna(ABSENT).astype(np.int64) for time in _TIMES
-    }
-    kept = ["source", "target", "source_rank", "target_rank", "group", "group_size", "tag"]
-    kept = [*kept, "backend", "carrier", "device", "n_bytes", "start_ns"]
-    size = sends["n_bytes"].where(sends["n_bytes"] >= 0, taken["n_bytes"].fillna(ABSENT))
-    from_sends = sends[kept].assign(
+    sends, receives = ends.take(is_send), ends.take(~is_send)
+    row_of = np.full(ends["pair"].max(initial=ABSENT) + 2, -1)
+    paired = np.flatnonzero(receives["pair"] >= 0)
+    row_of[receives["pair"][paired]] = paired  # the last place is for sends without one
+    taken = row_of[sends["pair"]]
+    of_taken = {name: np.append(receives[name], ABSENT)[taken] for name in (*_TIMES, "n_bytes")}
+    is_timed = np.append(receives["is_timed"], False)[taken]
+    from_sends = sends.select(*_OF_MESSAGE).assign(
         **_times("send", sends),
-        **received,
-        n_bytes=size.astype(np.int64),
-        start_ns=np.maximum(sends["start_ns"], taken["start_ns"].fillna(ABSENT)).astype(np.int64),
-        is_matched=is_matched,
+        **{f"recv_{time}": np.where(is_timed, of_taken[time], ABSENT) for time in _TIMES},
+        n_bytes=np.where(sends["n_bytes"] >= 0, sends["n_bytes"], of_taken["n_bytes"]),
+        start_ns=np.maximum(sends["start_ns"], of_taken["start_ns"]),
+        is_matched=taken >= 0,
     )
-    alone = receives[receives["pair"] < 0]
-    from_receives = alone[kept].assign(
+    alone = receives.take(receives["pair"] < 0)
+    from_receives = alone.select(*_OF_MESSAGE).assign(
         send_start_ns=ABSENT, send_end_ns=ABSENT, **_times("recv", alone), is_matched=False
     )
-    table = pd.concat([from_sends, from_receives], ignore_index=True)
-    durations = pd.DataFrame({end: _durations(table, end) for end in ("send", "recv")})
-    return table.assign(
-        is_matched=table["is_matched"].astype(np.bool_),
-        duration_ns=durations.min(axis=1, skipna=False),
-    )
+    table = Table.stacked([from_sends, from_receives])
+    shorter = np.minimum(_durations(table, "send"), _durations(table, "recv"))
+    return table.assign(duration_ns=shorter)
 
 
-def _durations(table: pd.DataFrame, end: str) -> pd.Series:
+def _durations(table: Table, end: str) -> npt.NDArray[Any]:
     ended = table[f"{end}_end_ns"]
-    return (ended - table[f"{end}_start_ns"]).where(ended != ABSENT)
+    return where_known(ended - table[f"{end}_start_ns"], ended != ABSENT)
 
 
-def _times(end: str, rows: pd.DataFrame) -> dict[str, pd.Series]:
-    return {f"{end}_{time}": rows[time].where(rows["is_timed"], ABSENT) for time in _TIMES}
+def _times(end: str, rows: Table) -> dict[str, Int64Array]:
+    return {f"{end}_{time}": np.where(rows["is_timed"], rows[time], ABSENT) for time in _TIMES}

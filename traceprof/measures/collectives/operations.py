@@ -8,22 +8,22 @@ operation, and nobody knows its size. Calls that NCCL runs in one kernel (its gr
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.errors import NotRecordedError
 from traceprof.measures.device.times import device_time
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import innermost, launches_of
-from traceprof.measures.rows import ints
+from traceprof.measures.rows import are_first, bounds
 from traceprof.model.activity import Activity
 from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import first_alike, groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import HOW_TO_RECORD, Trace
 from traceprof.names.messages import NON_BLOCKING, collective_op, kernel_kind
@@ -33,7 +33,7 @@ _KEYS: Final = ["process", "correlation"]
 SINGLE_OPS: Final = ("send", "recv")
 
 
-def one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
+def one_per_kernel(calls: Table) -> Table:
     """Return the calls with exchange, those that share a kernel as one.
 
     Its size is that of all of them. Sends and receives together are one ``send_recv`` of the bytes
@@ -41,76 +41,66 @@ def one_per_kernel(calls: pd.DataFrame) -> pd.DataFrame:
     carry it out. exchange says which ranks of the group take part in such ("0,2"), "" where that
     is not known or a call stands alone.
     """
-    calls = calls.assign(exchange="")
-    grouped = calls.duplicated(_KEYS, keep=False) & (calls["correlation"] != ABSENT)
-    if not grouped.any():
+    calls = calls.assign(exchange=Names.repeated("", len(calls)))
+    tied = np.flatnonzero(calls["correlation"] != ABSENT)
+    kernels = groups_of(*(calls[name][tied] for name in _KEYS))
+    is_shared = np.zeros(len(calls), np.bool_)
+    is_shared[tied] = (kernels.counts > 1)[kernels.number]
+    if not is_shared.any():
         return calls
-    plain = calls.astype(dict.fromkeys(("op", "dtype", "group", "backend"), object))
-    both = pd.concat([plain[~grouped], _merged(plain[grouped])])
-    return both.sort_values("start_ns", kind="stable", ignore_index=True)
+    both = Table.stacked([calls.take(~is_shared), _merged(calls.take(is_shared))])
+    return both.in_order("start_ns")
 
 
-def _merged(calls: pd.DataFrame) -> pd.DataFrame:
+def _merged(calls: Table) -> Table:
     """Return the first call of each kernel, with what holds for all of them."""
-    calls = calls.assign(
-        kernel=calls.groupby(_KEYS).ngroup(),
-        is_single=calls["op"].isin(SINGLE_OPS),
-        is_sent=calls["op"] == "send",
-        is_sized=calls["n_bytes"] != ABSENT,
-    )
-    kernels = calls.groupby("kernel")
-    first = kernels.first()
-    several = kernels["op"].nunique() > 1
-    exchanges = several & kernels["is_single"].all()
-    in_exchange = exchanges[calls["kernel"]].to_numpy()
+    kernels = groups_of(*(calls[name] for name in _KEYS))
+    first = calls.take(kernels.order[kernels.first])
+    several = kernels.differ(calls["op"].codes)
+    is_exchange = several & kernels.reduced(np.logical_and, calls["op"].isin(SINGLE_OPS))
+    in_exchange = is_exchange[kernels.number]
     # What is received in an exchange is what others send.
-    counted = calls[~in_exchange | calls["is_sent"]].groupby("kernel")
-    sizes = counted["n_bytes"].sum().where(counted["is_sized"].all(), ABSENT)
-    op = first["op"].where(~several, "other").where(~exchanges, "send_recv")
-    own = calls[in_exchange]
+    counts = ~in_exchange | (calls["op"] == "send")
+    sizes = kernels.reduced(np.add, np.where(counts, calls["n_bytes"], 0))
+    is_sized = kernels.reduced(np.logical_and, ~counts | (calls["n_bytes"] != ABSENT))
+    op = np.where(several, "other", first.plain("op")).astype(object)
+    exchange = np.full(len(first), "", object)
+    own = calls.take(in_exchange)
     if len(own):
-        op = op.where(~exchanges, _names(own).reindex(op.index))
-    has_peers = kernels["peer"].nunique() > 1
-    merged = first.assign(
-        op=op,
-        n_bytes=sizes.reindex(first.index, fill_value=ABSENT).astype(np.int64),
-        end_ns=kernels["end_ns"].max(),
-        exchange=_ends(own).reindex(first.index, fill_value=""),
-        **{name: first[name].where(~has_peers, ABSENT) for name in ("peer", "peer_rank")},
+        op[is_exchange] = _names(own)
+        exchange[is_exchange] = _ends(own)
+    has_peers = kernels.differ(calls["peer"])
+    return first.assign(
+        op=Names.of(op),
+        n_bytes=np.where(is_sized, sizes, ABSENT),
+        end_ns=kernels.reduced(np.maximum, calls["end_ns"]),
+        exchange=Names.of(exchange),
+        **{name: np.where(has_peers, ABSENT, first[name]) for name in ("peer", "peer_rank")},
     )
-    return merged.drop(columns=["is_single", "is_sent", "is_sized"]).reset_index(drop=True)
 
 
-def _names(calls: pd.DataFrame) -> pd.Series:
+def _names(calls: Table) -> npt.NDArray[np.object_]:
     """Return what the sends and receives of each kernel are together."""
-    kernels = calls.groupby("kernel")
-    n_ranks = kernels["group_size"].max()
-    is_whole = kernels["group_size"].min() == n_ranks
+    kernels = groups_of(*(calls[name] for name in _KEYS))
+    n_ranks = kernels.reduced(np.maximum, calls["group_size"])
+    is_whole = ~kernels.differ(calls["group_size"])
     for op in SINGLE_OPS:
-        ends = calls[calls["op"] == op].groupby("kernel")["peer"]
-        facts = (ends.size() == n_ranks) & (ends.nunique() == n_ranks)
-        facts &= (ends.min() == 0) & (ends.max() == n_ranks - 1)
-        is_whole &= facts.reindex(n_ranks.index, fill_value=False)
-    is_even = kernels["n_bytes"].nunique() == 1
-    names = np.where(is_whole, np.where(is_even, "all_to_all", "all_to_all_v"), "send_recv")
-    return pd.Series(names, n_ranks.index, dtype=object)
+        kernel, peer = (own[calls["op"] == op] for own in (kernels.number, calls["peer"]))
+        order = np.lexsort((peer, kernel))
+        kernel, peer = kernel[order], peer[order]
+        to_others = are_first(kernel, peer) & (peer >= 0) & (peer < n_ranks[kernel])
+        for own in (kernel, kernel[to_others]):
+            is_whole &= np.bincount(own, minlength=len(n_ranks)) == n_ranks
+    is_even = ~kernels.differ(calls["n_bytes"])
+    return np.where(is_whole, np.where(is_even, "all_to_all", "all_to_all_v"), "send_recv")
 
 
-def _ends(calls: pd.DataFrame) -> pd.Series:
+def _ends(calls: Table) -> list[str]:
     """Return the numbers of the ranks that take part in each kernel, where all are known."""
-    own, other = (
-        calls[["kernel", name]].set_axis(["kernel", "end"], axis=1)
-        for name in ("group_rank", "peer")
-    )
-    ends = pd.concat([own, other])
-    ends = ends.drop_duplicates().sort_values(["kernel", "end"])
-    known = ends.groupby("kernel")["end"].transform("min") >= 0
-    ends = ends[known]
-    kernels, firsts = np.unique(ends["kernel"].to_numpy(), return_index=True)
-    texts = ends["end"].astype(str).tolist()
-    bounds = pairwise([*firsts.tolist(), len(texts)])
-    joined = [",".join(texts[first:last]) for first, last in bounds]
-    return pd.Series(joined, kernels, dtype=object)
+    kernel = np.tile(groups_of(*(calls[name] for name in _KEYS)).number, 2)
+    ends = np.concatenate([calls["group_rank"], calls["peer"]])
+    distinct = (np.unique(ends[rows]).tolist() for rows in rows_by_value(kernel).values())
+    return [",".join(map(str, own)) if own[0] >= 0 else "" for own in distinct]
 
 
 USED_TABLES: Final = ("collectives", "kernels", "api_calls", "ranges")
@@ -140,7 +130,7 @@ def require_collectives(of: Trace | Ranks) -> None:
 
 
 @of_window
-def find_collectives(trace: Trace) -> pd.DataFrame:
+def find_collectives(trace: Trace) -> Table:
     """Return the collectives that start in the window, one row each, in the order of their start.
 
     Columns: those of ``collectives`` from op to tag; exchange (which ranks of the group send and
@@ -155,8 +145,7 @@ def find_collectives(trace: Trace) -> pd.DataFrame:
     found = _collectives_of_whole(trace)
     if trace.uncut is None:
         return found
-    inside = trace.span.holds(found["start_ns"].to_numpy(np.int64))
-    return found[inside].reset_index(drop=True)
+    return found.take(trace.span.holds(found["start_ns"]))
 
 
 @of_window
@@ -168,12 +157,12 @@ def collectives_of_ranks(ranks: Ranks) -> CompactTable:
     found = _of_all_ranks(ranks)
     if ranks.uncut is None:
         return found
-    return found.where(are_in_window(ranks))
+    return found.take(are_in_window(ranks))
 
 
 def are_in_window(ranks: Ranks) -> npt.NDArray[np.bool_]:
     """Return which of the collectives of all ranks of the whole recording start in the window."""
-    starts = _of_all_ranks(ranks).array("start_ns")
+    starts = _of_all_ranks(ranks)["start_ns"]
     return np.ones(len(starts), np.bool_) if ranks.uncut is None else ranks.span.holds(starts)
 
 
@@ -188,27 +177,26 @@ def _of_all_ranks(ranks: Ranks) -> CompactTable:
     if len(filled) == 1:
         return filled[0]
     both = CompactTable.stacked(filled)
-    return both.in_order(np.lexsort((both.array("call_ns"), both.array("start_ns"))))
+    return both.take(both.order("start_ns", "call_ns")).laid_out()
 
 
 def _compact(trace: Trace) -> CompactTable:
-    return CompactTable.of_frame(find_collectives(trace))
+    return CompactTable(find_collectives(trace).columns)
 
 
 @fact
-def _collectives_of_whole(trace: Trace) -> pd.DataFrame:
+def _collectives_of_whole(trace: Trace) -> Table:
     kernels = _communication_kernels(trace)
-    calls = one_per_kernel(trace.collectives.to_frame())
+    calls = one_per_kernel(trace.collectives)
     owner = _owner_of_kernels(kernels, calls)
     claimed = owner >= 0
-    described = _described(calls, kernels[claimed], owner[claimed])
-    alone = _alone(kernels[~claimed])
-    both = _as_annotated(trace, pd.concat([described, alone], ignore_index=True))
-    both = both.sort_values(["start_ns", "call_ns"], kind="stable", ignore_index=True)
-    return both.assign(row=np.arange(len(both)), number=both.groupby("process").cumcount())
+    described = _described(calls, kernels.take(claimed), owner[claimed])
+    both = Table.stacked([described, _alone(kernels.take(~claimed))])
+    both = _as_annotated(trace, both).in_order("start_ns", "call_ns")
+    return both.assign(row=np.arange(len(both)), number=groups_of(both["process"]).earlier)
 
 
-def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
+def _as_annotated(trace: Trace, work: Table) -> Table:
     """Return ``work`` with what PyTorch calls sends and receives that share a kernel.
 
     It carries an all-to-all, a gather or a scatter out by them, inside a range of that name.
@@ -216,38 +204,37 @@ def _as_annotated(trace: Trace, work: pd.DataFrame) -> pd.DataFrame:
     unnamed = np.flatnonzero((work["op"] == "send_recv") & (work["call_ns"] != ABSENT))
     if not len(unnamed):
         return work
-    ranges = trace.whole.ranges.to_frame()
-    names = ranges["name"].cat.categories
+    ranges = trace.whole.ranges
+    names = ranges["name"].texts
     ops = np.full(len(names), "", object)
     for code in codes_containing(names, ["ccl:"]).tolist():
         if match := _ANNOTATION.match(str(names[code])):
             ops[code] = collective_op(match[1])
-    told = ops[ranges["name"].cat.codes] if len(ops) else np.empty(len(ranges), object)
-    kept = np.flatnonzero((told != "") & (ranges["kind"] == "push_pop").to_numpy())
+    told = ranges["name"].by_text(ops)
+    kept = np.flatnonzero((told != "") & (ranges["kind"] == "push_pop"))
     if not len(kept):
         return work
-    asked = work.iloc[unnamed]
-    found = innermost(ranges.iloc[kept], *ints(asked, "process", "thread", "call_ns"))
-    op = np.where(found >= 0, told[kept[np.maximum(found, 0)]], asked["op"])
+    asked = work.take(unnamed)
+    found = innermost(ranges.take(kept), asked["process"], asked["thread"], asked["call_ns"])
+    own = asked.plain("op")
+    op = np.where(found >= 0, told[kept[np.maximum(found, 0)]], own)
     # Even parts of known size were recognised before; of a gather, sizes are not what they send.
-    sized = (asked["n_bytes"] >= 0).to_numpy()
-    uneven = np.where(op == "all_to_all", "all_to_all_v", asked["op"])
-    renamed = work["op"].to_numpy(object, copy=True)
-    renamed[unnamed] = np.where(sized, uneven, op)
-    return work.assign(op=renamed)
+    uneven = np.where(op == "all_to_all", "all_to_all_v", own)
+    renamed = work.plain("op").copy()
+    renamed[unnamed] = np.where(asked["n_bytes"] >= 0, uneven, op)
+    return work.assign(op=Names.of(renamed))
 
 
-def _communication_kernels(trace: Trace) -> pd.DataFrame:
+def _communication_kernels(trace: Trace) -> Table:
     """Return the kernels with algorithm, protocol, launch, and the time that compute leaves."""
-    kernels = trace.kernels.to_frame()
-    rows = np.flatnonzero(kernels["activity"] == Activity.COMMUNICATION.value)
+    rows = np.flatnonzero(trace.kernels["activity"] == Activity.COMMUNICATION.value)
     launches = launches_of(trace, "kernels").of_rows(rows)
-    kernels = kernels.take(rows).reset_index(drop=True)
-    kinds = [kernel_kind(str(name)) for name in kernels["name"].cat.categories]
-    codes = kernels["name"].cat.codes.to_numpy()
+    kernels = trace.kernels.take(rows)
+    kinds = [kernel_kind(str(name)) for name in kernels["name"].texts]
+    codes = kernels["name"].codes
     told = ("op", "algorithm", "protocol")
     return kernels.assign(
-        **{own: np.array([getattr(kind, own) for kind in kinds], object)[codes] for own in told},
+        **{own: Names.coded([getattr(kind, own) for kind in kinds], codes) for own in told},
         launch_ns=launches.start_ns,
         launch_end_ns=launches.end_ns,
         thread=launches.thread,
@@ -255,84 +242,77 @@ def _communication_kernels(trace: Trace) -> pd.DataFrame:
     )
 
 
-def _exposed(trace: Trace, kernels: pd.DataFrame) -> npt.NDArray[np.float64]:
-    exposed = (kernels["end_ns"] - kernels["start_ns"]).to_numpy(np.float64)
-    for device, rows in kernels.groupby("device").indices.items():
-        compute = device_time(trace, int(str(device))).compute
-        own = kernels.iloc[rows]
-        exposed[rows] -= compute.covered_ns(own["start_ns"], own["end_ns"])
+def _exposed(trace: Trace, kernels: Table) -> npt.NDArray[np.float64]:
+    starts, ends = bounds(kernels)
+    exposed = (ends - starts).astype(np.float64)
+    for device, rows in rows_by_value(kernels["device"]).items():
+        compute = device_time(trace, device).compute
+        exposed[rows] -= compute.covered_ns(starts[rows], ends[rows])
     return exposed
 
 
-def _owner_of_kernels(kernels: pd.DataFrame, calls: pd.DataFrame) -> Int64Array:
+def _owner_of_kernels(kernels: Table, calls: Table) -> Int64Array:
     """Return the row of the call that each kernel belongs to, -1 where it belongs to none."""
     if calls.empty or kernels.empty:
         return np.full(len(kernels), ABSENT, np.int64)
-    known = calls[calls["correlation"] != ABSENT]
-    rows = known[_KEYS].assign(row=known.index).drop_duplicates(_KEYS, keep="last")
-    by_number = kernels[_KEYS].merge(rows, on=_KEYS, how="left")["row"].fillna(ABSENT)
-    threaded = calls[calls["thread"] != ABSENT]
-    inside = innermost(threaded, *ints(kernels, "process", "thread", "launch_ns"))
+    # The last one of a number: numbers may be used anew.
+    known = np.flatnonzero(calls["correlation"] != ABSENT)[::-1]
+    place = first_alike(kernels, calls.take(known), *_KEYS)
+    by_number = np.append(known, ABSENT)[place]
+    threaded = np.flatnonzero(calls["thread"] != ABSENT)
+    asked = (kernels[name] for name in ("process", "thread", "launch_ns"))
     # Of who was called before the trace no thread is known: then there may be no calls to be in.
-    by_place = np.append(threaded.index.to_numpy(np.int64), ABSENT)[inside]
-    return np.where(by_number >= 0, by_number, by_place).astype(np.int64)
+    by_place = np.append(threaded, ABSENT)[innermost(calls.take(threaded), *asked)]
+    return np.where(by_number >= 0, by_number, by_place)
 
 
-def _described(calls: pd.DataFrame, kernels: pd.DataFrame, owner: Int64Array) -> pd.DataFrame:
+def _described(calls: Table, kernels: Table, owner: Int64Array) -> Table:
     """Return a row per call, with the time of its kernels where it has any."""
     order = np.argsort(owner, kind="stable")
     owners, firsts = np.unique(owner[order], return_index=True)
-    is_enqueued = calls["backend"].isin(_ENQUEUED).to_numpy()
+    is_enqueued = calls["backend"].isin(_ENQUEUED)
     counts = np.zeros(len(calls), np.int64)
     counts[owners] = np.diff(np.append(firsts, len(order)))
 
     def of_kernels(name: str, nothing: Any, combine: np.ufunc | None = None) -> Any:
         """Return what the kernels of each call say: the first of them, or all combined."""
-        found = np.full(len(calls), nothing) if np.ndim(nothing) == 0 else nothing
+        found = np.full(len(calls), nothing) if np.ndim(nothing) == 0 else nothing.copy()
         if len(owners):
-            values = kernels[name].to_numpy()[order]
+            values = kernels[name][order]
             found[owners] = combine.reduceat(values, firsts) if combine else values[firsts]
         return found
 
-    starts, ends = (calls[name].to_numpy(np.int64, copy=True) for name in ("start_ns", "end_ns"))
-    nowhere = np.full(len(calls), "", object)
-    return pd.DataFrame(
-        {
-            **{name: _plain(calls[name]) for name in _FROM_CALL},
-            "start_ns": of_kernels("start_ns", starts, np.minimum),
-            "end_ns": of_kernels("end_ns", ends, np.maximum),
-            "device": of_kernels("device", ABSENT),
-            "stream": of_kernels("stream", ABSENT),
-            "algorithm": of_kernels("algorithm", nowhere.copy()),
-            "protocol": of_kernels("protocol", nowhere.copy()),
-            "exposed_ns": of_kernels("exposed_ns", np.nan, np.add),
-            "kernels": counts,
-            "is_timed": (counts > 0) | ~is_enqueued,
-            "call_ns": calls["start_ns"],
-            "call_end_ns": calls["end_ns"],
-            "process": calls["process"],
-            "thread": calls["thread"],
-        }
+    first = np.full(len(calls), len(kernels))
+    first[owners] = order[firsts]
+    named = {
+        name: Names.joined([kernels[name], Names.repeated("", 1)])[first]
+        for name in ("algorithm", "protocol")
+    }
+    starts, ends = bounds(calls)
+    return calls.select(*_FROM_CALL).assign(
+        start_ns=of_kernels("start_ns", starts, np.minimum),
+        end_ns=of_kernels("end_ns", ends, np.maximum),
+        device=of_kernels("device", ABSENT),
+        stream=of_kernels("stream", ABSENT),
+        **named,
+        exposed_ns=of_kernels("exposed_ns", np.nan, np.add),
+        kernels=counts,
+        is_timed=(counts > 0) | ~is_enqueued,
+        call_ns=starts,
+        call_end_ns=ends,
+        process=calls["process"],
+        thread=calls["thread"],
     )
 
 
-def _plain(column: pd.Series) -> pd.Series:
-    """Return texts as objects, numbers as they are: sums over objects cost a call per group."""
-    return column if pd.api.types.is_numeric_dtype(column) else column.astype(object)
-
-
-def _alone(kernels: pd.DataFrame) -> pd.DataFrame:
+def _alone(kernels: Table) -> Table:
     """Return a row per kernel that no call claims."""
-    n = len(kernels)
     columns = ["start_ns", "end_ns", "process", "thread", "device", "stream", "exposed_ns"]
-    return kernels[[*columns, "algorithm", "protocol"]].assign(
-        op=kernels["op"].replace("", "other"),
-        **{name: np.full(n, ABSENT) for name in _NUMBERS},
-        correlation=kernels["correlation"],
-        dtype="",
-        group="",
-        backend="",
-        exchange="",
+    op, nothing = kernels["op"], Names.repeated("", len(kernels))
+    return kernels.select(*columns, "algorithm", "protocol", "correlation").assign(
+        op=Names.coded([text or "other" for text in op.texts.tolist()], op.codes),
+        **dict.fromkeys(_NUMBERS, ABSENT),
+        **dict.fromkeys(("dtype", "group", "backend", "exchange"), nothing),
         kernels=1,
         is_timed=True,
         call_ns=kernels["launch_ns"],

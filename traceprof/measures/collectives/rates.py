@@ -27,16 +27,15 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.hardware.catalogue import Link, Peak
+from traceprof.measures.collectives.members import used_lanes
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact
-from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import numbered
+from traceprof.model.grouping import codes_of, numbered
 from traceprof.model.ranks import Ranks
-from traceprof.model.trace import Trace
+from traceprof.model.table import Table
 
 _ONE: Final = ("broadcast", "reduce", "send", "recv", "send_recv")
 _SHARED: Final = ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
@@ -65,15 +64,15 @@ def busbw_factor(op: str, n_ranks: int) -> float | None:
     return (n_ranks - 1) / n_ranks if op in _SHARED else None
 
 
-def with_sizes(operations: pd.DataFrame) -> pd.DataFrame:
+def with_sizes(operations: Table) -> Table:
     """Return the operations with operation_bytes and bus_bytes (S · factor); NaN: not known."""
-    return operations.assign(**sizes_of(CompactTable.of_frame(operations[_KIND])))
+    return operations.assign(**sizes_of(operations))
 
 
-def sizes_of(operations: CompactTable) -> dict[str, npt.NDArray[np.float64]]:
+def sizes_of(operations: Table) -> dict[str, npt.NDArray[np.float64]]:
     """Return operation_bytes and bus_bytes of each of the operations; NaN: not known."""
-    number, first = numbered(*(operations.codes(name) for name in _KIND))
-    distinct = operations.where(first)[_KIND].itertuples(index=False, name=None)
+    number, first = numbered(*(codes_of(operations[name]) for name in _KIND))
+    distinct = (row.values() for row in operations.take(first).select(*_KIND).rows())
     known: npt.NDArray[np.float64] = np.array([*(_sizes(*one) for one in distinct), _UNKNOWN])
     return {name: known[number, i] for i, name in enumerate(("operation_bytes", "bus_bytes"))}
 
@@ -95,17 +94,17 @@ def devices_beside(ranks: Ranks, device: int) -> int:
 
 @fact
 def _listed_devices(ranks: Ranks) -> frozenset[int]:
-    return frozenset(int(device) for part in ranks for device in part.devices.to_frame()["device"])
+    return frozenset(device for part in ranks for device in part.devices["device"].tolist())
 
 
 @fact
 def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
     """Return the number of devices on the hosts of each device; None where there is one host."""
     host_of: dict[int, str] = {}
-    used = [lane for lanes in ranks.each(_used_lanes) for lane in lanes]
+    used = [lane for lanes in ranks.each(used_lanes) for lane in lanes]
     for part in ranks:
-        processes = part.processes.to_frame()
-        host_of.update(zip(processes["process"], processes["host"], strict=True))
+        processes = part.processes
+        host_of.update(zip(processes["process"].tolist(), processes["host"], strict=True))
     if len({host for host in host_of.values() if host}) < 2:
         return None
     hosts_of: dict[int, set[str]] = {}
@@ -118,12 +117,6 @@ def _devices_by_machine(ranks: Ranks) -> Mapping[int, int] | None:
         device: len(set[int]().union(*(devices_of[host] for host in hosts)))
         for device, hosts in hosts_of.items()
     }
-
-
-def _used_lanes(trace: Trace) -> list[tuple[int, int]]:
-    """Return which process used which device."""
-    lanes = trace.kernels.to_frame()[["process", "device"]].drop_duplicates()
-    return list(lanes.itertuples(index=False, name=None))
 
 
 @fact

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
@@ -14,8 +13,11 @@ from traceprof.measures.collectives.matches import MatchedBy, Matches, find_matc
 from traceprof.measures.collectives.operations import SINGLE_OPS
 from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.facts import fact
+from traceprof.measures.rows import lengths_of, ratio_of, sums_at, where_known
+from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 
 _JITTER_NS: Final = 10_000
@@ -66,80 +68,83 @@ def measure_shared(ranks: Ranks) -> Result:
     """Return the collectives of the window, each once for all its ranks."""
     matches = find_matches(ranks)
     if matches.rows.empty:
-        nothing = {"collectives": _COLLECTIVES.frame()}
+        nothing = {"collectives": _COLLECTIVES.of_rows()}
         return Result("shared", SPEC, nothing, notes=(Note("no collective in this window"),))
     table = _collectives_of_whole(ranks)
     if ranks.uncut is not None:
-        at_ns = table["at_ns"].to_numpy(np.int64) + ranks.whole.span.start_ns
-        table = table[ranks.span.holds(at_ns)].reset_index(drop=True)
+        table = table.take(ranks.span.holds(table["at_ns"] + ranks.whole.span.start_ns))
     scalars = _counts(matches)
     notes = [Note.of(text, n=scalars[name]) for name, text in _NOTES.items() if scalars[name]]
     why = why_withheld(ranks)
     if why:
         table = table.assign(waited_ns=None)
         notes.append(Note.of("who waits for whom is withheld: {why}", why=why))
-    frame = _COLLECTIVES.frame(table)
-    return Result("shared", SPEC, {"collectives": frame}, scalars, tuple(notes))
+    rows = _COLLECTIVES.of_rows(table)
+    return Result("shared", SPEC, {"collectives": rows}, scalars, tuple(notes))
 
 
 @fact
-def _collectives_of_whole(ranks: Ranks) -> pd.DataFrame:
-    matches = find_matches(ranks)
-    origin = ranks.span.start_ns
-    waited = find_waits(ranks)[["match", "exposed_ns"]].groupby("match")["exposed_ns"].sum()
-    parts = [_shared(matches, waited, origin), _alone(matches, origin)]
-    table = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    table = table.sort_values("at_ns", kind="stable", ignore_index=True)
+def _collectives_of_whole(ranks: Ranks) -> Table:
+    matches, waits = find_matches(ranks), find_waits(ranks)
+    place = np.searchsorted(matches.table["match"], waits["match"])
+    waited = sums_at(place, waits["exposed_ns"], len(matches.table))
+    table = Table.stacked([_shared(matches, waited), _alone(matches)])
+    table = table.assign(at_ns=table["at_ns"] - ranks.span.start_ns).in_order("at_ns")
     return table.assign(number=np.arange(len(table)))
 
 
-def _shared(matches: Matches, waited: pd.Series, origin_ns: int) -> pd.DataFrame:
+def _shared(matches: Matches, waited: Int64Array) -> Table:
     table = matches.table
-    seconds = table["duration_ns"].where(table["duration_ns"] > 0) / 1e9
+    seconds, size = table["duration_ns"] / 1e9, table["n_bytes"]
     return table.assign(
-        at_ns=table["last_start_ns"] - origin_ns,
+        at_ns=table["last_start_ns"],
         route=_routes(matches),
-        group_size=table["group_size"].where(table["group_size"] != ABSENT),
-        size_bytes=table["n_bytes"].where(table["n_bytes"] >= 0),
+        group_size=where_known(table["group_size"], table["group_size"] != ABSENT),
+        size_bytes=where_known(size, size >= 0),
         ranks=table["members"],
-        algbw_bytes_per_s=table["operation_bytes"] / seconds,
-        busbw_bytes_per_s=table["bus_bytes"] / seconds,
-        waited_ns=waited.reindex(table.index).fillna(0).astype(np.int64),
+        algbw_bytes_per_s=ratio_of(table["operation_bytes"], seconds),
+        busbw_bytes_per_s=ratio_of(table["bus_bytes"], seconds),
+        waited_ns=waited,
         apart_ns=table["waited_ns"],
         last=_labels(matches, table["last_member"]),
     )
 
 
-def _labels(matches: Matches, places: pd.Series) -> npt.NDArray[np.object_]:
+def _labels(matches: Matches, places: Int64Array) -> Names:
     """Return what the ranks at some places are called; "" for none."""
-    labels = np.array([*(member.label for member in matches.members), ""], object)
-    return np.asarray(labels[places.fillna(ABSENT).to_numpy(np.int64)], object)
+    return Names.coded(
+        [*(member.label for member in matches.members), ""],
+        np.where(places < 0, len(matches.members), places),
+    )
 
 
 def _routes(matches: Matches) -> npt.NDArray[np.object_]:
     """Return from whom to whom each message goes; "" for collectives."""
-    rows = matches.shared[["match", "member", "op"]]
-    places = (
-        rows[rows["op"] == op].drop_duplicates("match", keep="last").set_index("match")["member"]
-        for op in SINGLE_OPS
-    )
-    source, target = (_labels(matches, own.reindex(matches.table.index)) for own in places)
+    rows, n = matches.shared, len(matches.table)
+    ends = []
+    for op in SINGLE_OPS:
+        own = rows.take(rows["op"] == op)
+        places = np.full(n, ABSENT)
+        places[matches.places(own)] = own["member"]
+        ends.append(_labels(matches, places).plain())
+    source, target = ends
     return np.where((source != "") & (target != ""), source + " → " + target, "")
 
 
-def _alone(matches: Matches, origin_ns: int) -> pd.DataFrame:
-    is_alone = (matches.rows.array("match") < 0) & (matches.rows.array("member") >= 0)
-    rows = matches.rows.where(is_alone).frame()
-    return pd.DataFrame(
+def _alone(matches: Matches) -> Table:
+    """Return the collectives that only one rank has."""
+    rows = matches.rows
+    rows = rows.take((rows["match"] < 0) & (rows["member"] >= 0))
+    return Table(
         {
-            "at_ns": rows["start_ns"] - origin_ns,
+            "at_ns": rows["start_ns"],
             "op": rows["op"],
             "route": "",
             "group": rows["group"],
-            "group_size": rows["group_size"].where(rows["group_size"] != ABSENT),
-            "size_bytes": rows["n_bytes"].where(rows["n_bytes"] >= 0),
+            "group_size": where_known(rows["group_size"], rows["group_size"] != ABSENT),
+            "size_bytes": where_known(rows["n_bytes"], rows["n_bytes"] >= 0),
             "ranks": 1,
-            "duration_ns": (rows["end_ns"] - rows["start_ns"]).where(rows["is_timed"]),
+            "duration_ns": where_known(lengths_of(rows), rows["is_timed"]),
             "last": _labels(matches, rows["member"]),
         }
     )
@@ -147,15 +152,15 @@ def _alone(matches: Matches, origin_ns: int) -> pd.DataFrame:
 
 def _counts(matches: Matches) -> dict[str, int]:
     table = matches.table
-    together = table[table["op"] != "send"]
-    known_by = table["matched_by"].value_counts()
+    is_partial = (table["op"] != "send") & (table["members"] < table["group_size"])
+    known_by = table["matched_by"].counts()
     apart = table["last_start_ns"] > table["end_ns"] + _JITTER_NS
     return {
         "shared_count": len(table),
         "alone_count": int((matches.rows["match"] < 0).sum()),
-        "partial_count": int((together["members"] < together["group_size"]).sum()),
-        "unnamed_count": int(known_by.get(MatchedBy.TIME, 0)),
-        "guessed_count": int(known_by.get(MatchedBy.GUESS, 0)),
+        "partial_count": int(is_partial.sum()),
+        "unnamed_count": known_by.get(MatchedBy.TIME, 0),
+        "guessed_count": known_by.get(MatchedBy.GUESS, 0),
         "apart_count": int(apart.sum()),
     }
 

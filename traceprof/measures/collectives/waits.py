@@ -22,6 +22,7 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 
 _MESSAGE: Final = "send"
@@ -46,7 +47,7 @@ def find_waits(ranks: Ranks) -> CompactTable:
     found = _waits_of_whole(ranks)
     if ranks.uncut is None:
         return found
-    return found.where(ranks.span.holds(found.array("last_start_ns")))
+    return found.take(ranks.span.holds(found["last_start_ns"]))
 
 
 def matches_in_step(ranks: Ranks) -> Matches:
@@ -56,15 +57,15 @@ def matches_in_step(ranks: Ranks) -> Matches:
     times. Without messages.
     """
     matches = find_matches(ranks).collectives
-    table = matches.table[matches.table.index.isin(_in_step(ranks))]
-    rows = matches.rows.where(matches.among(table.index.to_numpy(np.int64)))
+    table = matches.table.take(np.isin(matches.table["match"], _in_step(ranks)))
+    rows = matches.rows.take(matches.among(table["match"]))
     return Matches(matches.members, rows, table)
 
 
 @of_window
 def _in_step(ranks: Ranks) -> Int64Array:
     waits = find_waits(ranks)
-    found: Int64Array = np.unique(waits.array("match")[waits.array("is_in_step")])
+    found: Int64Array = np.unique(waits["match"][waits["is_in_step"]])
     return found
 
 
@@ -75,8 +76,8 @@ def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
     waiting = [Intervals.empty() for _ in matches.members]
     computing = computing_of_devices(ranks.whole)
     rows = _shared(matches)
-    starts, releases = rows.array("start_ns"), _releases(matches, rows)
-    lanes = rows_by_values(rows.array("member"), rows.array("device"))
+    starts, releases = rows["start_ns"], _releases(matches, rows)
+    lanes = rows_by_values(rows["member"], rows["device"])
     for (place, device), own in lanes.items():
         held = Intervals.union_of(starts[own], releases[own])
         waiting[place] |= held - computing.get(device, Intervals.empty())
@@ -85,7 +86,7 @@ def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
 
 def _shared(matches: Matches) -> CompactTable:
     rows = matches.shared
-    return rows.where(rows.array("member") >= 0)
+    return rows.take(rows["member"] >= 0)
 
 
 @fact
@@ -93,22 +94,22 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
     matches = find_matches(ranks)
     rows = _shared(matches)
     last_ns = matches.per_row(rows, "last_start_ns")
-    order = np.lexsort((rows.array("member"), rows.array("match"), last_ns))
-    rows, last_ns = rows.where(order), last_ns[order]
+    order = np.lexsort((rows["member"], rows["match"], last_ns))
+    rows, last_ns = rows.take(order), last_ns[order]
     del order
-    ends_together = matches.table["op"].isin(ENDS_TOGETHER).to_numpy(np.bool_)
-    known = CompactTable.of(
+    ends_together = matches.table["op"].isin(ENDS_TOGETHER)
+    known = CompactTable(
         {
-            "match": rows.array("match"),
-            "member": rows.array("member"),
+            "match": rows["match"],
+            "member": rows["member"],
             "last_member": matches.per_row(rows, "last_member"),
             "is_message": _is_message(matches)[matches.places(rows)],
-            "device": rows.array("device"),
-            "start_ns": rows.array("start_ns"),
+            "device": rows["device"],
+            "start_ns": rows["start_ns"],
             "last_start_ns": last_ns,
         }
     )
-    contradicted = np.clip(last_ns - rows.array("end_ns"), 0, None)
+    contradicted = np.clip(last_ns - rows["end_ns"], 0, None)
     contradicted[~ends_together[matches.places(rows)]] = 0
     known = known.assign(contradicted_ns=contradicted)
     del contradicted, last_ns
@@ -117,9 +118,9 @@ def _waits_of_whole(ranks: Ranks) -> CompactTable:
     return known.assign(**_exposed(ranks, known, _releases(matches, rows), first_sync))
 
 
-def _releases(matches: Matches, rows: CompactTable) -> Int64Array:
-    ended = np.minimum(matches.per_row(rows, "last_start_ns"), rows.array("end_ns"))
-    return np.asarray(np.maximum(ended, rows.array("start_ns")), np.int64)
+def _releases(matches: Matches, rows: Table) -> Int64Array:
+    ended = np.minimum(matches.per_row(rows, "last_start_ns"), rows["end_ns"])
+    return np.asarray(np.maximum(ended, rows["start_ns"]), np.int64)
 
 
 def _is_message(matches: Matches) -> npt.NDArray[np.bool_]:
@@ -134,19 +135,19 @@ def computing_of_devices(ranks: Ranks) -> Mapping[int, Intervals]:
     return {device: time.compute for part in ranks for device, time in device_times(part).items()}
 
 
-def _syncs(matches: Matches, waits: CompactTable) -> tuple[Int64Array, dict[str, Any]]:
+def _syncs(matches: Matches, waits: Table) -> tuple[Int64Array, dict[str, Any]]:
     """Return when all ranks of each collective were first released together, and last before it.
 
     By collectives of these ranks, or of more. Nobody's first is `_NEVER`.
     """
-    is_first = are_first(waits.array("match"))
+    is_first = are_first(waits["match"])
     firsts = np.flatnonzero(is_first)
-    release_ns = waits.array("last_start_ns")[firsts]
-    begin_ns = np.minimum.reduceat(waits.array("start_ns"), firsts)
-    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE)).to_numpy(np.bool_)
-    holds = together[matches.places(waits.where(firsts))]
+    release_ns = waits["last_start_ns"][firsts]
+    begin_ns = np.minimum.reduceat(waits["start_ns"], firsts)
+    together = matches.table["op"].isin((*ENDS_TOGETHER, _MESSAGE))
+    holds = together[matches.places(waits.take(firsts))]
     places: dict[frozenset[int], list[int]] = {}
-    for place, group in enumerate(_members_by_match(waits.array("member"), firsts)):
+    for place, group in enumerate(_members_by_match(waits["member"], firsts)):
         places.setdefault(group, []).append(place)
     groups = {group: np.array(own, np.int64) for group, own in places.items()}
     above = _groups_above(list(groups))
@@ -194,14 +195,14 @@ def _groups_above(groups: list[frozenset[int]]) -> dict[frozenset[int], list[fro
 
 
 def _exposed(
-    ranks: Ranks, waits: CompactTable, releases: Int64Array, first_sync: Int64Array
+    ranks: Ranks, waits: Table, releases: Int64Array, first_sync: Int64Array
 ) -> dict[str, Any]:
     """Return how long each row waited, in step and before, and what its rank did itself."""
-    starts, syncs = waits.array("start_ns"), waits.array("sync_ns")
+    starts, syncs = waits["start_ns"], waits["sync_ns"]
     in_step = np.clip(first_sync, starts, releases)
     exposed, skew, own_ns = (np.zeros(len(waits), np.int64) for _ in range(3))
     waiting = waiting_of_members(ranks)
-    for member, rows in rows_by_value(waits.array("member")).items():
+    for member, rows in rows_by_value(waits["member"]).items():
         time = waiting[member]
         order = rows[np.argsort(starts[rows], kind="stable")]
         # What an earlier row of the rank waits for already is not counted twice.
@@ -216,12 +217,12 @@ def _exposed(
     return {"wait_ns": releases - in_step, "exposed_ns": exposed, "skew_ns": skew, "own_ns": own_ns}
 
 
-def where_in(table: CompactTable, rows: CompactTable) -> Int64Array:
+def where_in(table: Table, rows: Table) -> Int64Array:
     """Return the first row of ``table`` with the match and the member of each of ``rows``.
 
     `ABSENT` where it has none, or there is no match.
     """
-    n_members = 1 + int(max(own.array("member").max(initial=ABSENT) for own in (table, rows)))
+    n_members = 1 + int(max(own["member"].max(initial=ABSENT) for own in (table, rows)))
     found = np.full(len(rows), ABSENT, np.int64)
     if table.empty:
         return found
@@ -231,23 +232,24 @@ def where_in(table: CompactTable, rows: CompactTable) -> Int64Array:
     # Some after the others: what is laid out for every row takes several times the memory.
     for begin in range(0, len(rows), _AT_ONCE):
         places = np.arange(begin, min(begin + _AT_ONCE, len(rows)))
-        wanted = _keys(rows.where(places), n_members)
+        wanted = _keys(rows.take(places), n_members)
         place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
         is_there = (there[place] == wanted) & (wanted >= 0)
         found[places[is_there]] = order[place[is_there]]
     return found
 
 
-def value_in(table: CompactTable, rows: CompactTable, name: str, nothing: int) -> Int64Array:
+def value_in(table: Table, rows: Table, name: str, nothing: int) -> Int64Array:
     """Return what ``table`` says of the match and the member of each of ``rows``."""
     place = where_in(table, rows)
-    values = np.append(table.array(name).astype(np.int64), nothing)
+    values = np.append(table[name].astype(np.int64), nothing)
     found: Int64Array = values[place]
     return found
 
 
-def _keys(own: CompactTable, n_members: int) -> Int64Array:
-    keys, member = own.array("match") * np.int64(n_members), own.array("member")
+def _keys(own: Table, n_members: int) -> Int64Array:
+    keys: Int64Array = own["match"] * np.int64(n_members)
+    member = own["member"]
     is_unknown = (keys < 0) | (member < 0)
     keys += member
     keys[is_unknown] = ABSENT

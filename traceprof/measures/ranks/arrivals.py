@@ -70,11 +70,11 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
     """
     matches = find_matches(ranks).collectives
     rows = matches.shared
-    rows = rows.where(np.lexsort((rows.array("start_ns"), rows.array("member"))))
+    rows = rows.take(np.lexsort((rows["start_ns"], rows["member"])))
     late_ns = beyond_others(rows["start_ns"], rows["match"])
-    known = {"match": rows.array("match"), "member": rows.array("member"), "late_ns": late_ns}
+    known = {"match": rows["match"], "member": rows["member"], "late_ns": late_ns}
     order = _in_step_in_order(ranks, matches, rows)
-    found = CompactTable.of({name: values[order] for name, values in known.items()})
+    found = CompactTable({name: values[order] for name, values in known.items()})
     del known, late_ns
     for name, spent in _time_in_phases(ranks, matches, rows):
         found = found.assign(**{name: spent[order]})
@@ -84,9 +84,9 @@ def find_arrivals(ranks: Ranks) -> CompactTable:
 def _in_step_in_order(ranks: Ranks, matches: Matches, rows: CompactTable) -> npt.NDArray[np.int32]:
     """Return the places of the rows whose ranks were in step, by the start of the last rank."""
     in_step = Matches(matches.members, rows, matches_in_step(ranks).table)
-    known = np.flatnonzero(in_step.among(in_step.numbers))
-    own = rows.where(known)
-    order = np.lexsort((own.array("member"), in_step.per_row(own, "last_start_ns")))
+    known = np.flatnonzero(in_step.among(in_step.table["match"]))
+    own = rows.take(known)
+    order = np.lexsort((own["member"], in_step.per_row(own, "last_start_ns")))
     return known[order].astype(np.int32)
 
 
@@ -102,7 +102,7 @@ def excess_of_members(ranks: Ranks) -> Table:
     In ns, one row per rank (its place in `find_members`), one column per phase.
     """
     arrivals = find_arrivals(ranks)
-    return excess_by(arrivals, arrivals.array("member"), len(find_matches(ranks).members))
+    return excess_by(arrivals, arrivals["member"], len(find_matches(ranks).members))
 
 
 def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> Table:
@@ -111,8 +111,8 @@ def excess_by(arrivals: CompactTable, place: Int64Array, n: int) -> Table:
     Rows at a negative place do not count.
     """
     sums = {name: np.zeros(n) for name in phases_of_arrivals(arrivals)}
-    for rows in pieces_of(arrivals.codes("match")):
-        some, own = arrivals.where(rows), place[rows]
+    for rows in pieces_of(arrivals["match"]):
+        some, own = arrivals.take(rows), place[rows]
         kept, match = own >= 0, some["match"]
         for name in sums:
             beyond = np.nan_to_num(beyond_others(some[name], match))
@@ -124,7 +124,7 @@ def _time_in_phases(
     ranks: Ranks, matches: Matches, rows: CompactTable
 ) -> Iterator[tuple[str, Int64Array]]:
     """Yield each phase with its ns before each of ``rows``, which are in the order of ranks."""
-    of_row = rows.array("member")
+    of_row = rows["member"]
     borders = [*np.flatnonzero(are_first(of_row)).tolist(), len(of_row)]
     rows_of = {int(of_row[begin]): slice(begin, end) for begin, end in pairwise(borders)}
     told = ranks.each_of(_before_arrivals, _spans(ranks, matches, rows, rows_of))
@@ -143,7 +143,7 @@ def _spans(
 ) -> list[tuple[tuple[_Spans, ...]]]:
     """Return what each part of the ranks is asked: the spans before the arrivals of its ranks."""
     asked: list[list[_Spans]] = [[] for _ in ranks.parts]
-    starts, ends, part = (rows.array(name) for name in ("start_ns", "end_ns", "part"))
+    starts, ends, part = (rows[name] for name in ("start_ns", "end_ns", "part"))
     begin_ns = ranks.span.start_ns
     for member, own in rows_of.items():
         # When the rank had ended the collective before each of its own, by their start.

@@ -27,7 +27,7 @@ from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import grouped_by, groups_of, numbered, places_of, rows_by_value
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
-from traceprof.model.table import Names, Table
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -137,11 +137,11 @@ def _sequences(kinds: Int64Array) -> Int64Array:
 
 def _kinds(ranks: Ranks, waits: CompactTable) -> Int64Array:
     """Return a number for each row that says with whom its rank meets, and which end it is."""
-    by_match, rows = groups_of(waits.array("match")), find_matches(ranks).rows
-    there = np.split(waits.array("member")[by_match.order], by_match.first[1:])
+    by_match, rows = groups_of(waits["match"]), find_matches(ranks).rows
+    there = np.split(waits["member"][by_match.order], by_match.first[1:])
     number: dict[frozenset[int], int] = {}
     met = [number.setdefault(frozenset(own.tolist()), len(number)) for own in there]
-    op = np.append(Names.of(rows["op"]).codes, ABSENT)[where_in(rows, waits)]
+    op = np.append(rows["op"].codes, ABSENT)[where_in(rows, waits)]
     return numbered(np.array(met)[by_match.number], op)[0].astype(np.int64)
 
 
@@ -150,7 +150,7 @@ def _blocks(ranks: Ranks, waits: CompactTable) -> npt.NDArray[np.bool_]:
     (at_ns,) = ints(waits, "last_start_ns")
     computing = computing_of_devices(ranks.whole)
     blocks = np.ones(len(waits), np.bool_)
-    for device, rows in rows_by_value(waits.array("device")).items():
+    for device, rows in rows_by_value(waits["device"]).items():
         time = computing.get(device)
         if time is not None:
             blocks[rows] = time.covered_ns(at_ns[rows], at_ns[rows] + 1) == 0
@@ -191,15 +191,15 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     From the start of the last rank, one at ``places``, to the end; by place in `find_members`.
     """
     matches = find_matches(ranks).collectives
-    chosen = matches.numbers[np.isin(matches.table["last_member"], places)]
-    is_chosen = matches.among(chosen) & (matches.rows.array("member") >= 0)
-    rows = matches.rows.where(is_chosen)
-    begin, end = matches.per_row(rows, "last_start_ns"), rows.array("end_ns")
-    device = rows.array("device")
+    chosen = matches.table["match"][np.isin(matches.table["last_member"], places)]
+    is_chosen = matches.among(chosen) & (matches.rows["member"] >= 0)
+    rows = matches.rows.take(is_chosen)
+    begin, end = matches.per_row(rows, "last_start_ns"), rows["end_ns"]
+    device = rows["device"]
     computing = computing_of_devices(ranks)
     waiting = waiting_of_members(ranks.whole)
     tails = [Intervals.empty() for _ in matches.members]
-    for place, own in rows_by_value(rows.array("member")).items():
+    for place, own in rows_by_value(rows["member"]).items():
         time = Intervals.union_of(begin[own], np.maximum(end[own], begin[own]))
         of_device = computing.get(int(device[own[0]]), Intervals.empty())
         tails[place] = time - of_device - waiting[place]

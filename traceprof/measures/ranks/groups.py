@@ -27,7 +27,7 @@ from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, TableSpec
-from traceprof.model.table import Table, as_table
+from traceprof.model.table import Table
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -182,18 +182,16 @@ class _Meetings:
     def __init__(self, matches: Matches, group_of: Int64Array) -> None:
         rows = matches.shared
         place = matches.places(rows)
-        after = (rows.array("start_ns") - matches.per_row(rows, "first_start_ns")).astype(
-            np.float64
-        )
+        after = (rows["start_ns"] - matches.per_row(rows, "first_start_ns")).astype(np.float64)
         come = np.full((len(matches.table), len(matches.members)), np.nan)
         # The first row counts where a member has several: it is written last.
-        come[place[::-1], rows.array("member")[::-1]] = after[::-1]
+        come[place[::-1], rows["member"][::-1]] = after[::-1]
         known = np.isfinite(come)
         n_groups = int(group_of.max()) + 1
         here = [known[:, group_of == group].any(axis=1) for group in range(n_groups)]
         spans = np.sum(here, axis=0) > 1
         self.group_of = group_of
-        self.table, self.numbers = as_table(matches.table).take(spans), matches.numbers[spans]
+        self.table = matches.table.take(spans)
         self.come = come[spans]
         self.takes_part = np.stack(here)[:, spans]
         self.last_group = group_of[self.table["last_member"]]
@@ -259,13 +257,13 @@ def _phases(
     arrivals: CompactTable, meetings: _Meetings, wanted: list[int]
 ) -> dict[int, tuple[str, int]]:
     """Return where the ranks of each group take longer than the others where it came last."""
-    match = arrivals.array("match")
-    place = np.searchsorted(meetings.numbers, match)
-    place[np.append(meetings.numbers, -1)[place] != match] = -1
+    match = arrivals["match"]
+    place = np.searchsorted(meetings.table["match"], match)
+    place[np.append(meetings.table["match"], -1)[place] != match] = -1
     rows_of = rows_by_value(np.append(meetings.last_group, -1)[place])
-    of_rows = meetings.group_of[arrivals.array("member")]
+    of_rows = meetings.group_of[arrivals["member"]]
     return {
-        group: _phase(arrivals.where(rows_of[group]), of_rows[rows_of[group]] == group)
+        group: _phase(arrivals.take(rows_of[group]), of_rows[rows_of[group]] == group)
         for group in wanted
         if group in rows_of
     }
@@ -273,13 +271,13 @@ def _phases(
 
 def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, int]:
     """Return where some ranks take longer than the median of the others, by how much each."""
-    match = arrivals.array("match")
+    match = arrivals["match"]
     own, others = groups_of(match[is_own]), groups_of(match[~is_own])
     # Where both take part.
     _, mine, theirs = np.intersect1d(own.keys, others.keys, return_indices=True)
     sums = {}
     for name in phases_of_arrivals(arrivals):
-        spent = arrivals.array(name)
+        spent = arrivals[name]
         usual = others.quantiles(spent[~is_own])[theirs]
         sums[name] = float((own.means(spent[is_own])[mine] - usual).sum())
     most = max(sums, key=lambda name: sums[name], default="")

@@ -42,7 +42,7 @@ from traceprof.model.results import (
     key,
     total,
 )
-from traceprof.model.table import Names, Table, as_table, is_known
+from traceprof.model.table import Names, Table, is_known
 from traceprof.model.tables import ABSENT
 
 _INSIDE, _ACROSS, _NOT_KNOWN = "inside", "across", "not known"
@@ -264,9 +264,9 @@ def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
     Columns: match, group, duration_ns, bus_bytes, scope: inside (all its ranks are of one group),
     across, or not known where it has ranks without a trace and the others are of one group.
     """
-    rows, table, groups = matches.shared, as_table(matches.table), Names.of(names)
-    pairs = groups_of(rows.array("match"), groups.codes[rows.array("member")])
-    own = rows.where(pairs.order[pairs.first])
+    rows, table, groups = matches.shared, matches.table, Names.of(names)
+    pairs = groups_of(rows["match"], groups.codes[rows["member"]])
+    own = rows.take(pairs.order[pairs.first])
     place = matches.places(own)
     several = np.bincount(place, minlength=len(table)) > 1
     size = table["group_size"]
@@ -276,8 +276,8 @@ def _with_scopes(matches: Matches, names: npt.NDArray[np.object_]) -> Table:
         table.select("duration_ns", "bus_bytes")
         .take(place)
         .assign(
-            match=own.array("match"),
-            group=groups[own.array("member")],
+            match=own["match"],
+            group=groups[own["member"]],
             scope=Names(scope[place], (_ACROSS, _INSIDE, _NOT_KNOWN)),
         )
     )

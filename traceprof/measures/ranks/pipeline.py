@@ -23,7 +23,7 @@ from traceprof.model.grouping import first_alike, grouped_by, groups_of
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Names, Table, as_table
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import codes_containing
@@ -77,8 +77,8 @@ def find_stages(ranks: Ranks) -> tuple[Stage, ...]:
 
 def _talking(trace: Trace) -> dict[int, int]:
     """Return the processes that send or receive, and when each first used a device."""
-    work, starts = as_table(find_collectives(trace)), trace.kernels["start_ns"]
-    talking = work["process"][Names.of(work["op"]).isin(("send", "recv"))]
+    work, starts = find_collectives(trace), trace.kernels["start_ns"]
+    talking = work["process"][work["op"].isin(("send", "recv"))]
     rows_of = rows_by(trace.kernels, "process")
     return {own: int(starts[rows_of[own][0]]) for own in {*talking.tolist()} & rows_of.keys()}
 
@@ -145,10 +145,10 @@ def _in_order(
 
 
 def _first_messages(ranks: Ranks) -> dict[tuple[int, int], int]:
-    messages = as_table(find_messages(ranks))
+    messages = find_messages(ranks)
     source, target = messages["source"], messages["target"]
     known = (source >= 0) & (target >= 0) & (source != target)
-    known &= Names.of(messages["carrier"]).isin(POINT_TO_POINT)
+    known &= messages["carrier"].isin(POINT_TO_POINT)
     pairs = groups_of(source[known], target[known])
     first_ns = pairs.reduced(np.minimum, messages["start_ns"][known]).tolist()
     return {(one, other): ns for (one, other), ns in zip(pairs.keys, first_ns, strict=True)}
@@ -263,8 +263,8 @@ def _work(trace: Trace) -> Table:
     rows = np.flatnonzero(kernels["activity"] != Activity.COMMUNICATION.value)
     called = launches_of(trace, "kernels").start_ns[rows]
     computing = kernels.select(*columns).take(rows).assign(call_ns=called, computes=True)
-    work = as_table(find_collectives(trace))
-    is_collective = ~Names.of(work["op"]).isin(POINT_TO_POINT) & (work["device"] != ABSENT)
+    work = find_collectives(trace)
+    is_collective = ~work["op"].isin(POINT_TO_POINT) & (work["device"] != ABSENT)
     collective = work.select(*columns, "call_ns").take(is_collective).assign(computes=False)
     both = Table.stacked([computing, collective])
     return both.assign(step=steps_of_calls(find_steps(trace), both)).without("call_ns")
@@ -345,8 +345,8 @@ def _sends_per_step(trace: Trace) -> dict[int, tuple[float, int]]:
 @fact
 def _sends(trace: Trace) -> Table:
     """Return every send by itself, also those that share a kernel; not those of an all-to-all."""
-    calls, work = trace.collectives, as_table(find_collectives(trace))
-    other = ~Names.of(work["op"]).isin(POINT_TO_POINT) & (work["correlation"] != ABSENT)
+    calls, work = trace.collectives, find_collectives(trace)
+    other = ~work["op"].isin(POINT_TO_POINT) & (work["correlation"] != ABSENT)
     sends = calls.select("process", "correlation", "group", "peer", "start_ns")
     sends = sends.take(calls["op"] == "send")
     sends = sends.take(first_alike(sends, work.take(other), "process", "correlation") < 0)

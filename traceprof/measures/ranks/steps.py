@@ -113,8 +113,8 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     place = steps_of_calls(steps, rows)
     known = np.flatnonzero(place >= 0)
     step = table["step"][place[known]]
-    match = rows.array("match")[known]
-    called = rows_by_value(rows.array("process")[known])
+    match = rows["match"][known]
+    called = rows_by_value(rows["process"][known])
     del rows, place, known
     processes = groups_of(table["process"])
     (reference,) = processes.keys[int(processes.counts.argmax())]
@@ -158,7 +158,7 @@ def _sums(
     known = np.flatnonzero(place >= 0)
     waited = value_in(waits, rows, "exposed_ns", 0)[known]
     is_last = value_in(waits, rows, "is_in_step", 0).astype(np.bool_)
-    is_last &= matches.per_row(rows, "last_member") == rows.array("member")
+    is_last &= matches.per_row(rows, "last_member") == rows["member"]
     late = np.where(is_last, np.rint(beyond_others(rows["start_ns"], rows["match"])), 0)
     sums: dict[str, npt.ArrayLike] = {
         "collectives_count": 1,

@@ -31,7 +31,7 @@ from traceprof.measures.ranks.pipeline import find_stages
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
-from traceprof.model.table import Names, Table, as_table
+from traceprof.model.table import Table
 
 
 @of_window
@@ -142,22 +142,20 @@ def lateness_of_ranks(ranks: Ranks) -> tuple[RankLateness, ...]:
     groups = (find_late_whole(ranks), find_late_stage(ranks))
     excused = {place for group in groups if group for place in group.late_members}
     matches = matches_in_step(ranks)
-    table = as_table(matches.table)
-    together = np.where(Names.of(table["op"]).isin(ENDS_TOGETHER), table["spread_ns"], 0)
+    table = matches.table
+    together = np.where(table["op"].isin(ENDS_TOGETHER), table["spread_ns"], 0)
     excess = excess_of_members(ranks)
     arrivals = find_arrivals(ranks)
-    rows_of = rows_by_value(arrivals.array("member"))
+    rows_of = rows_by_value(arrivals["member"])
     nothing = np.empty(0, np.intp)
     found = []
     for place in range(len(matches.members)):
         most = max(excess, key=lambda name: float(excess[name][place]), default="")
         phase = (most, int(np.rint(excess[most][place]))) if most else ("", 0)
-        rows = arrivals.where(rows_of.get(place, nothing))
+        rows = arrivals.take(rows_of.get(place, nothing))
         at = matches.places(rows)
         is_last = table["last_member"][at] == place
-        own = Table(
-            {"late_ns": rows.array("late_ns"), "is_last": is_last, "spread_ns": together[at]}
-        )
+        own = Table({"late_ns": rows["late_ns"], "is_last": is_last, "spread_ns": together[at]})
         rank = _of_rank(ranks, blame, place, own, phase)
         found.append(rank if place in excused else _judged(ranks, rank, blame))
     return tuple(found)

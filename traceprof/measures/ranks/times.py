@@ -22,7 +22,7 @@ from traceprof.model.activity import PARTS
 from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Names, Table
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
@@ -108,12 +108,12 @@ def times_of_ranks(ranks: Ranks) -> Table:
     means = by_process.means(steps.durations_ns).tolist()
     step_ns = {process: ns for (process,), ns in zip(by_process.keys, means, strict=True)}
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
-    whose, in_step = waits.array("member"), waits.array("is_in_step")
+    whose, in_step = waits["member"], waits["is_in_step"]
     # Who came last is known only of those before which the ranks were in step.
-    is_last = in_step & (waits.array("last_member") == whose)
+    is_last = in_step & (waits["last_member"] == whose)
     counts, waited, last, known = (
         sums_at(whose, values, len(members)).tolist()
-        for values in (1, waits.array("exposed_ns"), is_last, in_step)
+        for values in (1, waits["exposed_ns"], is_last, in_step)
     )
     is_sure = not why_withheld(ranks)
     rows: list[dict[str, Any]] = []
@@ -145,10 +145,10 @@ def describe_parallelism(ranks: Ranks) -> tuple[Note, ...]:
     work = collectives_of_ranks(ranks)
     if len(work):
         n_ranks = len(set(member_of_rows(find_members(ranks), work).tolist()) - {-1})
-        ops, by_op = Names.of(work["op"]), groups_of(Names.of(work["op"]).codes)
+        ops, by_op = work["op"], groups_of(work["op"].codes)
         most = np.lexsort((by_op.order[by_op.first], -by_op.counts))[:_SHOWN]
         named = ", ".join(ops.texts[by_op.keys[place][0]] for place in most)
-        backends = ", ".join(sorted({*Names.of(work["backend"]).distinct()} - {""}))
+        backends = ", ".join(sorted({*work["backend"].distinct()} - {""}))
         text = "exchange by collectives ({backends}): {ops} of {n:count} ranks"
         return (Note.of(text, backends=backends or "kernels", ops=named, n=n_ranks),)
     if sum(len(np.unique(part.copies["device"])) for part in ranks) < 2:

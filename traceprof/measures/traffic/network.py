@@ -132,8 +132,8 @@ def traffic_beside_collectives(ranks: Ranks) -> pd.DataFrame:
     if traffic.empty:
         return traffic.assign(collective_ns=0, collective_bytes=0)
     timed = collectives_of_ranks(ranks.whole)
-    timed = timed.where(timed.array("is_timed").astype(np.bool_))
-    work = timed[["start_ns", "end_ns", "n_bytes", *_OWNERS.values()]]
+    timed = timed.take(timed["is_timed"])
+    work = timed.select("start_ns", "end_ns", "n_bytes", *_OWNERS.values()).to_frame()
     rows_of = {kind: work.groupby(column).indices for kind, column in _OWNERS.items()}
     sources: dict[tuple[str, int] | None, list[Int64Array]] = {}
     for source, rows in traffic.groupby("source", sort=False).indices.items():

@@ -100,7 +100,9 @@ _EDGES: Final = SPEC.tables[0]
 
 def measure_peers(ranks: Ranks) -> Result:
     """Return the traffic between each two ranks in the window."""
-    messages = _labelled(find_members(ranks), find_messages(ranks))
+    messages = _labelled(
+        find_members(ranks), find_messages(ranks).to_frame().astype({"backend": object})
+    )
     messages = messages.assign(**_waited(ranks, messages))
     edges = [*_of_messages(ranks, messages), *_of_copies(ranks)]
     edges.sort(key=lambda e: (-(e["size_bytes"] or 0), e["source"], e["target"], e["via"]))
@@ -119,7 +121,7 @@ def _waited(ranks: Ranks, messages: pd.DataFrame) -> dict[str, Int64Array]:
     Messages that share a kernel share its wait, too: the first of them has it.
     """
     keys = ["member", "start_ns", "last_start_ns"]
-    known = find_waits(ranks.whole)[[*keys, "exposed_ns"]]
+    known = find_waits(ranks.whole).select(*keys, "exposed_ns").to_frame()
     waits = known.drop_duplicates(keys).set_index(keys)["exposed_ns"]
     last = messages["start_ns"]
     columns = [("target", "recv_start_ns"), ("source", "send_start_ns")]
