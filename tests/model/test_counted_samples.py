@@ -13,6 +13,7 @@ from traceprof.model.combining import (
     counted_together,
     median_of_counted,
     medians_of,
+    medians_of_groups,
 )
 from traceprof.model.results import Result, ResultSpec, Samples, TableSpec, Unit, key, total
 
@@ -108,3 +109,8 @@ def test_what_is_counted_in_pieces_is_what_one_counts_by_hand(
     assert found.counts is not None
     told = zip(found.rows.tolist(), found.values.tolist(), found.counts.tolist(), strict=True)
     assert list(told) == [(*own, by_hand[own]) for own in sorted(by_hand)]
+
+
+def test_medians_of_groups_leave_out_what_is_not_known() -> None:
+    group, values = np.array([1, 0, 1, 3, 1]), np.array([4.0, np.nan, 2.0, 7.0, np.nan])
+    np.testing.assert_array_equal(medians_of_groups(group, values, 4), [np.nan, 3, np.nan, 7])

@@ -10,6 +10,7 @@ from traceprof.model.grouping import (
     first_alike,
     grouped_by,
     groups_of,
+    joined,
     numbered,
     places_of,
     rows_by_first,
@@ -130,3 +131,21 @@ def test_rows_are_found_in_another_table_by_their_values() -> None:
     assert at_rows(other["ns"], rows[1:]).dtype == np.int64
     assert at_rows(other["name"], rows).tolist() == [None, "b", "c"]
     assert first_alike(table, other.head(0), "name").tolist() == [-1, -1, -1]
+
+
+def test_rows_of_two_tables_are_joined_in_the_order_of_their_values() -> None:
+    first = Table({"rank": [2, 0], "step": [1, 5], "ns": [7, 8]})
+    second = Table({"step": [5, 3], "rank": [0, 1], "name": Names.of(["b", "a"])})
+    table = joined(first, second, "rank", "step")
+    assert table["rank"].tolist() == [0, 1, 2]
+    assert table["step"].tolist() == [5, 3, 1]
+    np.testing.assert_array_equal(table["ns"], [8, np.nan, 7])
+    assert table["name"].tolist() == ["b", "a", None]
+
+
+def test_how_many_rows_of_the_same_values_come_before() -> None:
+    values = np.array([4, 2, 4, 4, 2])
+    assert (
+        groups_of(values).earlier.tolist() == pd.Series(values).groupby(values).cumcount().tolist()
+    )
+    assert groups_of(values[:0]).earlier.tolist() == []
