@@ -33,7 +33,7 @@ def test_a_range_is_told_with_its_overlap_and_what_ran_meanwhile() -> None:
         "80.00 ms in worker, on another thread than the one that launches",
         "17.00 ms in which the host recorded nothing",
     )
-    assert host.ranges.to_frame() == ("worker",)
+    assert host.ranges == ("worker",)
 
 
 def test_what_compiles_in_other_threads_is_told_as_compiling() -> None:
@@ -109,4 +109,4 @@ def test_evidence_names_what_was_called_and_what_has_most_of_it(inner_ms: int, t
         builder.host_op("aten::as_strided", at + 2 * MS, at + (2 + inner_ms) * MS)
     (host,) = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
     assert host.evidence[1] == f"21.00 ms in {told}"
-    assert host.ranges.to_frame() == ("aten::split",)
+    assert host.ranges == ("aten::split",)

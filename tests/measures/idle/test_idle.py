@@ -93,7 +93,7 @@ def test_the_profiler_itself() -> None:
 
 def test_before_the_first_and_after_the_last_work() -> None:
     trace = TraceBuilder().kernel("gemm", 100, 200, launched_ns=(50, 60)).build(span=(0, 1000))
-    assert plain(run("idle", trace).table.to_frame(), "cause", "total_ns") == [("edge", 900)]
+    assert plain(run("idle", trace).table, "cause", "total_ns") == [("edge", 900)]
 
 
 def test_work_without_a_recorded_launch() -> None:
@@ -179,8 +179,8 @@ def test_gaps_tell_what_the_host_was_in_for_most_of_them() -> None:
 
 def test_no_gaps() -> None:
     trace = TraceBuilder().kernel("a", 0, 10).build()
-    assert run("gaps", trace).table.to_frame().empty
-    assert run("idle", trace).table.to_frame().empty
+    assert run("gaps", trace).table.empty
+    assert run("idle", trace).table.empty
     assert run(
         "gaps", TraceBuilder().build(recorded=["kernels", "copies", "api_calls"])
     ).table.empty

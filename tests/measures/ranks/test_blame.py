@@ -210,7 +210,7 @@ def test_matches_that_cannot_be_right_are_withheld_with_the_reason() -> None:
             more = {"process": 1 + rank, "group": "w", "group_size": 2, "backend": "gloo"}
             builder.collective("all_reduce", at, at + 100, **more)
     result = run("stragglers", Ranks.of(builder.build()))
-    assert result.table.to_frame().empty
+    assert result.table.empty
     assert said(result)[0].startswith(
         "who waits for whom is withheld: ranks end collectives before"
     )
@@ -248,7 +248,7 @@ def test_unequal_counts_give_no_figures_of_waiting_but_the_reason(
     """Ranks called one another late by 7863 % of the window: their collectives did not match."""
     ranks = unequal(kept, group, late_ns)
     stragglers = run("stragglers", ranks)
-    assert stragglers.table.to_frame().empty
+    assert stragglers.table.empty
     reason = said(stragglers)[0]
     assert reason.startswith("who waits for whom is withheld: ")
     assert "waited_ratio" not in stragglers.scalars

@@ -204,7 +204,7 @@ def test_ranks_without_a_host_are_named() -> None:
 def test_one_rank_has_nobody_to_be_compared_with() -> None:
     result = run("hosts", TraceBuilder().process(1, rank=0, host="a").kernel("k", 0, 9).build())
     assert groups(result) == []
-    assert result.table.to_frame().empty
+    assert result.table.empty
     assert said(result)
 
 

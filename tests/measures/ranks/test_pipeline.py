@@ -85,7 +85,7 @@ def test_ranks_that_only_reduce_are_no_pipeline() -> None:
     for process in (1, 2):
         builder.kernel("ncclDevKernel_SendRecv", 0, 60, process=process, device=process)
     result = run("pipeline", builder.build())
-    assert result.table.to_frame().empty
+    assert result.table.empty
     assert "no stages can be told" in said(result)[0]
 
 
@@ -143,7 +143,7 @@ def test_an_all_to_all_of_sends_makes_no_pipeline() -> None:
                 builder.collective(op, 60, 61, n_bytes=8, **ends)
         kernel = {"process": rank + 1, "device": rank, "correlation": 9}
         builder.kernel("ncclDevKernel_SendRecv", 70, 90, **kernel)
-    assert run("pipeline", builder.build()).table.to_frame().empty
+    assert run("pipeline", builder.build()).table.empty
 
 
 def test_calls_whose_kernel_is_missing_make_no_pipeline() -> None:

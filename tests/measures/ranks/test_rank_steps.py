@@ -81,5 +81,5 @@ def test_a_step_has_the_same_number_in_every_window() -> None:
     # From the end of the work of step 5 to that of step 6.
     start = 1000 * MS + 5 * 200 * MS + 100 * MS
     cut = run("rank-steps", ranks.within(TimeWindow(start, start + 200 * MS)))
-    assert plain(cut.table.to_frame(), "rank", "step") == [(rank, 6) for rank in range(4)]
+    assert plain(cut.table, "rank", "step") == [(rank, 6) for rank in range(4)]
     assert plain(cut.to_frame("shifts"), "rank", "added") == [(2, 3)]
