@@ -304,6 +304,19 @@ def test_a_file_that_may_grow_no_more_is_ended_with_a_word(program):
     assert len(left.one.losses()) == 1
 
 
+def test_a_disk_that_is_full_leaves_what_was_whole_and_a_word(program):
+    left = program("""
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))
+start(); launch(60000); finish(); time.sleep(0.1); recorder.traceprof_stop()
+""")
+    assert 0 < left.one.record_bytes < 3 << 20
+    assert len(left.tables["kernels"]) == left.one.record_bytes // 256
+    assert "were not kept" in left.printed
+    assert "the disk was full" in left.one.losses()[0]
+    assert not left.one.is_cut
+
+
 def test_a_program_that_is_no_python_is_recorded_from_its_first_use_of_cuda(libraries, tmp_path):
     """The driver loads the library; the program's own end is enough."""
     source = tmp_path / "program.c"

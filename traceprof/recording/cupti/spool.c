@@ -3,6 +3,7 @@
  * a kind to the next, as the library itself steps, and with the names that their pointers mean. */
 #include "recorder.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +67,7 @@ void traceprof_spool_write(enum chunk_kind kind, const void *body, size_t n_byte
         {&head, sizeof head}, {(void *)body, n_bytes}, {(void *)padding, -n_bytes & 7}};
     size_t left = sizeof head + n_bytes + (-n_bytes & 7);
     int place = 0;
-    if (is_failed || (kind <= RECORDS && traceprof_spool_is_full())) {
+    if (file < 0 || (is_failed && kind != END) || (kind <= RECORDS && traceprof_spool_is_full())) {
         n_unwritten += n_bytes;
         return;
     }
@@ -82,9 +83,9 @@ void traceprof_spool_write(enum chunk_kind kind, const void *body, size_t n_byte
     uint64_t whole = n_written + left;
     while (left) {
         ssize_t done = writev(file, parts + place, 3 - place);
+        if (done < 0 && errno == EINTR) continue;
         if (done <= 0) { /* the disk is full: what is whole stays, and CUPTI is served on */
-            if (ftruncate(file, (off_t)n_written)) { /* the reader stops where it is torn */
-            }
+            if (!ftruncate(file, (off_t)n_written)) lseek(file, (off_t)n_written, SEEK_SET);
             is_failed = 1;
             n_unwritten += n_bytes;
             return;
