@@ -17,15 +17,6 @@ from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import Summary
 
-_LOST: Final[Mapping[str, str]] = {
-    "redone": "lost: steps made again",
-    "noticing": "lost: until agents noticed",
-    "rendezvous": "lost: agents meeting",
-    "failed": "lost: starts that failed",
-    "initialisation": "lost: worker initialisation",
-    "loading": "lost: loading checkpoints",
-    "setup": "lost: set-up",
-}
 _WHAT: Final[Mapping[str, str]] = {
     "time_lost": "time lost",
     "setup": "set-up",
@@ -33,11 +24,16 @@ _WHAT: Final[Mapping[str, str]] = {
     "rendezvous": "agents meet",
     "redone": "steps made again",
     "noticing": "until agents noticed",
+    "down": "nothing ran",
     "loading": "loading of checkpoints",
     "failed": "starts that failed",
     "membership": "membership change",
     "failure": "rank failed",
     "stopped": "rank killed",
+}
+_LOST: Final[Mapping[str, str]] = {kind: f"lost: {_WHAT[kind]}" for kind in PARTS} | {
+    "rendezvous": "lost: agents meeting",
+    "loading": "lost: loading checkpoints",
 }
 _MOST_OF_A_KIND: Final = 200
 _SEVERAL: Final = ("checkpoint",)

@@ -12,7 +12,9 @@ import pandas as pd
 
 from traceprof.model.summary import SUMMARY, Summary
 
-PARTS: Final = ("redone", "noticing", "rendezvous", "failed", "initialisation", "loading", "setup")
+PARTS: Final = (
+    *("redone", "noticing", "down", "rendezvous", "failed", "initialisation", "loading", "setup"),
+)
 """Of what the time that is lost at a restart can be made, in the order in which it passes."""
 
 _TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")

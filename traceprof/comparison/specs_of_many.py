@@ -164,6 +164,7 @@ RESTARTS: Final = spec_of(
     derived lost_ns: time lost: until training was where it had been
     derived redone_ns: of it steps whose work was lost
     derived noticing_ns: of it until agents noticed
+    derived down_ns: of it nothing of the job ran, until it was started again
     derived rendezvous_ns: of it until the agents had met
     derived failed_ns: of it starts that never trained
     derived initialisation_ns: of it initialisation of the workers

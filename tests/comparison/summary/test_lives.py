@@ -1,10 +1,13 @@
 """A job that was restarted is one run: its lives, its epochs, and what the restart cost."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.lives import ZERO, S, write_job
+from tests.requirements import require
+from traceprof.comparison.jobs import elastic_job
 from traceprof.comparison.summary.summarise import summarise
 from traceprof.session.run import open_run
 
@@ -79,3 +82,14 @@ def test_without_times_of_starts_nothing_is_told(tmp_path):
     summary = summarise(open_run([folder]))
     assert set(summary.table("lives").to_frame()["life"]) == {0}
     assert "time_lost" not in set(summary.table("events").to_frame()["kind"])
+
+
+@pytest.mark.traces
+def test_a_launcher_that_never_got_a_rank_hides_no_restart():
+    """A third launcher joined in vain; the program says that it lost 24.95 s at one restart."""
+    folder = Path(require("traces")) / "elastic-launcher-without-rank"
+    job = elastic_job(summarise(open_run([folder])))
+    (lost,) = job.lost
+    assert lost.lost_ns == pytest.approx(24.95e9, rel=0.01)
+    assert (lost.redone_count, lost.life) == (3, 1)
+    assert lost.explained_ns == pytest.approx(lost.lost_ns)

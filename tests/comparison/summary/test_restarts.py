@@ -42,8 +42,8 @@ def parts(restart):
     return {part.kind: (part.at_ns, part.duration_ns) for part in restart.parts}
 
 
-def agent(kind, start_ns):
-    return {"kind": kind, "start_ns": start_ns, "end_ns": start_ns + 1}
+def agent(kind, start_ns, **more):
+    return {"kind": kind, "start_ns": start_ns, "end_ns": start_ns + 1, **more}
 
 
 def test_a_checkpoint_that_was_loaded_keeps_the_work_before_it():
@@ -100,6 +100,18 @@ def test_starts_that_failed_are_a_part_of_the_lost_time():
     }
     assert sum(part.duration_ns for part in restart.parts) == restart.begin_ns - restart.kept_ns
     assert restart.why == "a rank failed"
+
+
+def test_until_new_agents_were_started_nothing_ran_and_nobody_noticed():
+    lives = [start(0, (0, 60), [(10, 50)]), start(1, (900, 1000), [(920, 930)])]
+    agents = [agent("rendezvous", -5, agent=7), agent("rendezvous", 850, agent=8)]
+    (restart,) = found(*lives, agents=agents)
+    own = parts(restart)
+    assert (own["down"], own["rendezvous"]) == ((60, 790), (850, 50))
+    assert "noticing" not in own
+    # Had the same agent met again, it would have been its to notice.
+    (restart,) = found(*lives, agents=[agents[0], {**agents[1], "agent": 7}])
+    assert parts(restart)["noticing"] == (50, 800)
 
 
 def test_nodes_that_came_are_told_from_failures():

@@ -27,9 +27,10 @@ from traceprof.model.summary import SUMMARY, Summary
 class RestartPart:
     """A part of the time that a restart took.
 
-    ``kind`` is redone (steps that are made again), noticing (until agents noticed), rendezvous,
-    failed (starts that never trained, and until the one that did), initialisation (of process
-    groups), loading (checkpoints), or setup, the rest of the start.
+    ``kind`` is redone (steps that are made again), noticing (until agents noticed), down (nothing
+    ran until agents were started anew), rendezvous, failed (starts that never trained, and until
+    the one that did), initialisation (of process groups), loading (checkpoints), or setup, the rest
+    of the start.
 
     Times are ns since 1970. The parts do not overlap; what they leave is not explained.
     """
@@ -124,17 +125,25 @@ def _restart(
     )
     process = min(one.start_ns for one in began if one.life == new[0].life.life)
     first = min(one.start_ns for one in began)
-    timed = (event for event in agents if isinstance(event.get("start_ns"), int))
+    timed = [event for event in agents if isinstance(event.get("start_ns"), int)]
     own = [event for event in timed if last_work < event["start_ns"] < begin]
     changes = [event for event in own if event.get("kind") in ("restart", "membership")]
     meetings = [event for event in own if event.get("kind") == "rendezvous"]
-    noticed = min((int(event["start_ns"]) for event in (*changes, *meetings)), default=last_work)
+    told = [*changes, *meetings]
+    noticed = min((int(event["start_ns"]) for event in told), default=last_work)
     stopped = min(max(noticed, last_work), first)
+    lasting = (one for one in timed if one["start_ns"] <= last_work or "agent" not in one)
+    known = set(map(_agent_of, lasting))
+    if told and known.isdisjoint(map(_agent_of, told)):  # all of them came later
+        ended = min(max(last_work, *(one.life.end_ns for one in old)), stopped)
+        until = RestartPart("down", ended, stopped - ended)
+    else:
+        until = RestartPart("noticing", last_work, stopped - last_work)
     joining, join_ns = _longest(new, "initialisation", process, begin)
     loading, load_ns = _longest(new, "loads", process, begin)
     parts = (
         RestartPart("redone", kept, last_work - kept),
-        RestartPart("noticing", last_work, stopped - last_work),
+        until,
         *((RestartPart("rendezvous", stopped, first - stopped),) if meetings else ()),
         RestartPart("failed", first, process - first),
         *((RestartPart("initialisation", joining, join_ns),) if joining else ()),
@@ -146,7 +155,12 @@ def _restart(
     return Restart(new[0].life.life, kept, begin, epoch, redone, why, told)
 
 
-_IF_ANY: Final = ("redone", "noticing", "failed")
+_IF_ANY: Final = ("redone", "noticing", "down", "failed")
+
+
+def _agent_of(event: Mapping[str, Any]) -> tuple[str, int]:
+    """Return which agent told of an event."""
+    return str(event.get(LAUNCHER, "")), int(event.get("agent", 0))
 
 
 def _longest(

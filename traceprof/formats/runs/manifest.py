@@ -112,9 +112,11 @@ def attempts_in(told: Mapping[Path, Mapping[str, Any]]) -> tuple[Attempt, ...]:
     """Return every start of every rank in the order of time; none where manifests do not tell.
 
     All ranks that were started together are one life of the program. Its ranks ran at the same
-    time and knew of equally many ranks; none of them is there twice.
+    time and knew of equally many ranks; none of them is there twice. A launcher that never got a
+    rank is no start of any.
     """
-    rows = [_attempt(path, row) for path, row in told.items()]
+    of_ranks = (one for one in told.items() if one[1].keys() & {"rank", "ranks", "started_ns"})
+    rows = [_attempt(path, row) for path, row in of_ranks]
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
         return ()
