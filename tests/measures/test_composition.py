@@ -16,7 +16,7 @@ from traceprof.model.trace import Trace
 
 
 def made(trace: Trace, start: int, end: int) -> list[tuple[object, ...]]:
-    found = composition_of_devices(Ranks.of(trace), {(0, 0): TimeWindow(start, end)})
+    found = composition_of_devices(Ranks.of(trace), {(0, 0): TimeWindow(start, end)}).to_frame()
     return plain(found, "part", "kind", "name", "ns", "count")
 
 
@@ -63,7 +63,7 @@ def test_the_parts_are_those_of_the_breakdown(seed: int) -> None:
     ranks = Ranks.of(trace)
     parts = device_parts(trace.within(window))
     spans = {(0, int(device)): window for device in parts["device"]}
-    found = composition_of_devices(ranks, spans).groupby("part")["ns"].sum()
+    found = composition_of_devices(ranks, spans).to_frame().groupby("part")["ns"].sum()
     expected = [int(parts[f"{part}_ns"].sum()) for part in PARTS]
     assert found.reindex(list(PARTS), fill_value=0).tolist() == expected
     assert found.sum() == window.duration_ns * len(spans)
@@ -71,6 +71,7 @@ def test_the_parts_are_those_of_the_breakdown(seed: int) -> None:
 
 def test_sizes_that_nobody_recorded_are_not_zero() -> None:
     trace = TraceBuilder().kernel("gemm", 0, 100).copy("h2d", 100, 110, n_bytes=7).build()
-    found = composition_of_devices(Ranks.of(trace), {(0, 0): TimeWindow(0, 110)}).set_index("kind")
+    found = composition_of_devices(Ranks.of(trace), {(0, 0): TimeWindow(0, 110)}).to_frame()
+    found = found.set_index("kind")
     assert found.loc["copy", "n_bytes"] == 7
     assert np.isnan(found["n_bytes"].to_dict()["kernel"])

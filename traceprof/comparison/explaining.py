@@ -211,7 +211,8 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     if has_devices and not own.of_devices:
         raise NotRecordedError(f"no device worked in both {own.name} and {other.name}")
     made = [
-        composition_of_hosts(ranks, side.of_hosts).set_index("phase")["ns"] for side in (other, own)
+        composition_of_hosts(ranks, side.of_hosts).to_frame().set_index("phase")["ns"]
+        for side in (other, own)
     ]
     made[1] = made[1].sort_values(ascending=False, kind="stable")
     n_hosts = max(1, len(own.of_hosts))
@@ -254,7 +255,7 @@ def _of_devices(ranks: Ranks, own: WindowSide, other: WindowSide) -> _About:
     why_not = find_blame(ranks).why_not
     n = len(own.of_devices)
     made = [
-        composition_of_devices(ranks, side.of_devices, knows_waits=not why_not)
+        composition_of_devices(ranks, side.of_devices, knows_waits=not why_not).to_frame()
         for side in (other, own)
     ]
     causes = causes_of(made, _WINDOWS, (n, n), per_unit=False)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.matches import find_matches
@@ -34,6 +33,7 @@ from traceprof.measures.rows import (
     grouped,
     ints,
     lengths_of,
+    ratio_of,
     rows_by,
     span_at,
     union_of,
@@ -41,9 +41,10 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.activity import BUSY_PARTS, IDLE, PARTS
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import compact, groups_of
+from traceprof.model.grouping import compact, grouped_by, groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, measure_of_each
+from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -109,7 +110,7 @@ COPY: Final = "copy"
 REST: Final = "rest"
 """What a part is made of beside collectives, waiting, and the causes of idle time."""
 
-_KEYS: Final = ["part", "kind", "name", "device"]
+_KEYS: Final = ("part", "kind", "name", "device")
 _WITHOUT_HOST: Final = {
     "queued": "(launched, not begun yet)",
     "peer": "(work shared with another device)",
@@ -117,9 +118,7 @@ _WITHOUT_HOST: Final = {
 """What idle time is called in which the host held nothing up."""
 
 
-def composition_of_devices(
-    ranks: Ranks, spans: DeviceSpans, *, knows_waits: bool = True
-) -> pd.DataFrame:
+def composition_of_devices(ranks: Ranks, spans: DeviceSpans, *, knows_waits: bool = True) -> Table:
     """Return what each device did in its span.
 
     Columns: part (of `PARTS`), kind (`KERNEL`, `COPY`, of communication also "collective" and
@@ -140,177 +139,155 @@ def composition_of_devices(
         parts.append(known.parts[place])
         asked.append((window, tuple(devices), released.take(np.isin(released["device"], devices))))
     sums = _added_up(measure_of_each(parts, _of_window, asked))
-    kept = (sums["ns"] != 0) | (sums["count"] != 0)
-    return sums[kept].astype({"ns": np.int64, "count": np.int64}).reset_index(drop=True)
+    return sums.take((sums["ns"] != 0) | (sums["count"] != 0))
 
 
-def _added_up(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    columns = [*_KEYS, "ns", "count", "n_bytes"]
-    every = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
-    groups = every.groupby(_KEYS, sort=True)
-    sums = groups[["ns", "count"]].sum()
-    # A sum of sizes of which none is known is not known either.
-    return sums.assign(n_bytes=groups["n_bytes"].sum(min_count=1)).reset_index()
+def _added_up(found: Sequence[Table]) -> Table:
+    nothing = dict.fromkeys(("device", "ns", "count"), np.empty(0, np.int64))
+    every = Table.stacked([Table(dict.fromkeys((*_KEYS, "n_bytes"), ()) | nothing), *found])
+    keys, groups = grouped_by(every, *_KEYS)
+    return keys.assign(**{name: groups.sums(every[name]) for name in ("ns", "count", "n_bytes")})
 
 
 def _of_window(
     trace: Trace, window: TimeWindow, devices: Sequence[int], released: CompactTable
-) -> pd.DataFrame:
+) -> Table:
     """Return what the devices of a Trace did in a window, where the Trace is."""
-    texts = {"op": object, "waits_for": object}
-    own = _of_trace(trace.within(window), devices, released.to_frame().astype(texts))
+    own = _of_trace(trace.within(window), devices, released)
     return _added_up([rows.assign(device=device) for device, rows in own])
 
 
-def _of_trace(
-    trace: Trace, devices: Sequence[int], released: pd.DataFrame
-) -> Iterator[tuple[int, pd.DataFrame]]:
+def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator[tuple[int, Table]]:
     """Yield the devices of a Trace that is cut to their window, each with its sums."""
     work = work_of_trace(trace)
-    charges = find_charges(trace).times.to_frame()
+    charges = find_charges(trace).times
     for device in devices:
         span = recorded_window(trace, device)
         time = device_time(trace, device).clip(span.start_ns, span.end_ns)
         exposed = time.parts()
-        own = work[(work["device"] == device).to_numpy()]
-        shared = released[(released["device"] == device).to_numpy()]
-        found = []
+        own = work.take(work["device"] == device)
+        shared = released.take(released["device"] == device)
+        found: list[Table] = []
         for place, part in enumerate(BUSY_PARTS):  # in the order of `Part`
             left = exposed[part]
             if part == "exposed_communication":
                 found += [*_collectives(shared, left, span)]
                 left = left - union_of(shared)
-            found.append(_claims(own[(own["place"] == place).to_numpy()], left, part, span))
-        found.append(_idle(charges[(charges["device"] == device).to_numpy()]))
+            found.append(_claims(own.take(own["place"] == place), left, part, span))
+        found.append(_idle(charges.take(charges["device"] == device)))
         found.append(_rest(found, exposed, span.duration_ns))
-        yield device, pd.concat(found, ignore_index=True)
+        yield device, Table.stacked(found)
 
 
-def work_of_trace(trace: Trace) -> pd.DataFrame:
+def work_of_trace(trace: Trace) -> Table:
     """Return the kernels and copies of the window, whole: what cuts them off is the part.
 
-    Columns: start_ns, end_ns, device, place (in the list of parts), kind, name (both categorical)
+    Columns: start_ns, end_ns, device, place (in the list of parts), kind, name (both Names)
     and n_bytes.
     """
-    kinds = (KERNEL, COPY)
-    columns: dict[str, list[Any]] = {}
+    parts = []
     for name in DEVICE_TABLES:
-        frame = trace.table(name).to_frame()
-        whole = trace.whole.table(name).to_frame()
-        starts = whole["start_ns"].to_numpy(np.int64)[trace.rows_in_whole(name)]
-        is_kernel = name == "kernels"
-        own = {
-            "start_ns": starts,
-            "end_ns": frame["end_ns"].to_numpy(np.int64),
-            "device": compact(frame["device"].to_numpy()),
+        rows, is_kernel = trace.table(name), name == "kernels"
+        columns = {
+            "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
+            "end_ns": rows["end_ns"],
+            "device": compact(rows["device"]),
             "place": compact(places_in_part(trace, name)),
-            "kind": np.full(len(frame), kinds.index(KERNEL if is_kernel else COPY), np.int8),
-            "name": pd.Categorical(frame["name"]) if is_kernel else _routes(frame),
-            "n_bytes": np.full(len(frame), np.nan) if is_kernel else _sizes(frame["n_bytes"]),
+            "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
+            "name": rows["name"] if is_kernel else _routes(rows),
+            "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
         }
-        for column, values in own.items():
-            columns.setdefault(column, []).append(values)
-    names = pd.api.types.union_categoricals(columns.pop("name"))
-    joined = {column: np.concatenate(columns.pop(column)) for column in list(columns)}
-    order = np.argsort(joined["start_ns"], kind="stable")
-    work = pd.DataFrame({column: values[order] for column, values in joined.items()}, copy=False)
-    kind = pd.Categorical.from_codes(work["kind"].to_numpy(np.int8), pd.Index(kinds))
-    return work.assign(kind=kind, name=names[order])
+        parts.append(Table(columns))
+    return Table.stacked(parts).in_order("start_ns")
 
 
-def _routes(copies: pd.DataFrame) -> pd.Categorical:
+def _routes(copies: Table) -> Names:
     """Return the direction of each copy with the kind of the host's memory."""
-    columns = [pd.Categorical(copies[name]) for name in ("direction", "src_kind", "dst_kind")]
-    groups = groups_of(*(one.codes for one in columns))
+    columns = [copies[name] for name in ("direction", "src_kind", "dst_kind")]
+    groups = groups_of(*(own.codes for own in columns))
     texts = []
     for key in groups.keys:
-        direction, *ends = (own.categories[code] for own, code in zip(columns, key, strict=True))
+        direction, *ends = (own.texts[code] for own, code in zip(columns, key, strict=True))
         memory = dict(zip(("h2d", "d2h"), ends, strict=True)).get(direction, "")
         texts.append(f"{direction} {memory}".strip())
-    codes, distinct = pd.factorize(np.array(texts, object))
-    return pd.Categorical.from_codes(codes[groups.number], pd.Index(distinct, dtype=object))
+    return Names.coded(texts, groups.number)
 
 
-def _sizes(n_bytes: pd.Series) -> Floats:
-    return n_bytes.where(n_bytes != ABSENT).to_numpy(np.float64)
+def _sizes(n_bytes: Ints) -> Floats:
+    return np.where(n_bytes != ABSENT, n_bytes, np.nan)
 
 
 def _sums(
-    part: str, kind: Any, name: Any, ns: Ints, count: Array, n_bytes: Floats | None = None
-) -> pd.DataFrame:
-    """Return the sums of the rows of each kind and name, both anything with categories."""
-    columns = {"kind": pd.Series(pd.Categorical(kind)), "name": pd.Series(pd.Categorical(name))}
-    groups, keys = grouped(columns)
-    sizes: Any = np.nan
-    if n_bytes is not None:
-        known = groups.reduced(np.logical_or, ~np.isnan(n_bytes))
-        sizes = np.where(known, groups.reduced(np.add, np.nan_to_num(n_bytes)), np.nan)
-    return pd.DataFrame(
+    part: str, kind: Names, name: Names, ns: Ints, count: Array, n_bytes: Floats | None = None
+) -> Table:
+    """Return the sums of the rows of each kind and name."""
+    groups, keys = grouped({"kind": kind, "name": name})
+    return Table(
         {
             "part": part,
             **keys,
-            "ns": groups.reduced(np.add, ns.astype(np.int64, copy=False)),
-            "count": groups.reduced(np.add, count.astype(np.int64, copy=False)),
-            "n_bytes": sizes,
+            "ns": groups.sums(ns),
+            "count": groups.sums(count),
+            "n_bytes": np.nan if n_bytes is None else groups.sums(n_bytes),
         }
     )
 
 
-def _first_claims(rows: pd.DataFrame) -> tuple[Ints, Ints]:
+def _first_claims(rows: Table) -> tuple[Ints, Ints]:
     """Return from when to when each row, by start, is the first of those that run."""
     starts, ends = bounds(rows)
     reach = np.maximum.accumulate(np.append(starts[:1], ends[:-1]))
     return np.minimum(np.maximum(starts, reach), ends), ends
 
 
-def _claims(rows: pd.DataFrame, left: Intervals, part: str, span: TimeWindow) -> pd.DataFrame:
+def _claims(rows: Table, left: Intervals, part: str, span: TimeWindow) -> Table:
     first, ends = _first_claims(rows)
-    begins = span.holds(rows["start_ns"].to_numpy(np.int64))
-    n_bytes = np.where(begins, rows["n_bytes"].to_numpy(), np.nan)
+    begins = span.holds(rows["start_ns"])
+    n_bytes = np.where(begins, rows["n_bytes"], np.nan)
     return _sums(part, rows["kind"], rows["name"], left.covered_ns(first, ends), begins, n_bytes)
 
 
-def _collectives(rows: pd.DataFrame, left: Intervals, span: TimeWindow) -> Iterator[pd.DataFrame]:
+def _collectives(rows: Table, left: Intervals, span: TimeWindow) -> Iterator[Table]:
     """Yield what of the exposed communication is waiting for others, and what the collectives."""
-    near = span.overlaps(*bounds(rows))
-    rows = rows[near]
+    rows = rows.take(span.overlaps(*bounds(rows)))
     first, ends = _first_claims(rows)
-    release = np.clip(rows["release_ns"].to_numpy(np.int64), first, ends)
+    release = np.clip(rows["release_ns"], first, ends)
     part = "exposed_communication"
-    begins = span.holds(rows["start_ns"].to_numpy(np.int64))
+    begins = span.holds(rows["start_ns"])
     waited = left.covered_ns(first, release)
     counts = begins & (waited > 0)
-    yield _sums(part, [WAITING] * len(rows), rows["waits_for"], waited, counts)
+    whom, ops = (Names.of(rows[name]) for name in ("waits_for", "op"))
+    yield _sums(part, Names.repeated(WAITING, len(rows)), whom, waited, counts)
     n_bytes = np.where(begins, _sizes(rows["n_bytes"]), np.nan)
     worked = left.covered_ns(release, ends)
-    yield _sums(part, [COLLECTIVE] * len(rows), rows["op"], worked, begins, n_bytes)
+    yield _sums(part, Names.repeated(COLLECTIVE, len(rows)), ops, worked, begins, n_bytes)
 
 
-def _idle(charges: pd.DataFrame) -> pd.DataFrame:
-    cause, name = (pd.Categorical(charges[own]) for own in ("cause", "name"))
+def _idle(charges: Table) -> Table:
+    cause, name = charges["cause"], charges["name"]
     groups = groups_of(cause.codes, name.codes)
     pairs = []
     for code, named in groups.keys:
-        own, text = str(cause.categories[code]), str(name.categories[named])
+        own, text = cause.texts[code], name.texts[named]
         # What idle time is called in which nothing was recorded, or held a device up.
         unnamed = NOTHING if own in OF_HOST else _WITHOUT_HOST.get(own, "")
         pairs.append((own, text or unnamed))
-    distinct = list(dict.fromkeys(pairs))
-    number = np.array([distinct.index(pair) for pair in pairs], np.int64)[groups.number]
-    keys = pd.DataFrame({"gap": charges["gap"].to_numpy(), "number": number})
-    causes, names = (pd.Categorical([pair[place] for pair in distinct])[number] for place in (0, 1))
-    return _sums(IDLE, causes, names, lengths_of(charges), ~keys.duplicated().to_numpy())
+    causes, names = (
+        Names.coded((pair[place] for pair in pairs), groups.number) for place in (0, 1)
+    )
+    of_gaps = groups_of(charges["gap"], causes.codes, names.codes)
+    return _sums(IDLE, causes, names, lengths_of(charges), of_gaps.earlier == 0)
 
 
-def _rest(
-    found: Sequence[pd.DataFrame], exposed: Mapping[str, Intervals], length_ns: int
-) -> pd.DataFrame:
+def _rest(found: Sequence[Table], exposed: Mapping[str, Intervals], length_ns: int) -> Table:
     """Return what nothing is known of: each part without all that was found of it."""
-    known = pd.concat(found).groupby("part")["ns"].sum()
+    known = Counter[str]()
+    for row in Table.stacked(found).rows():
+        known[row["part"]] += row["ns"]
     busy = {part: exposed[part].total_ns for part in BUSY_PARTS}
     whole = busy | {IDLE: length_ns - sum(busy.values())}
-    lost = [whole[part] - int(known.get(part, 0)) for part in PARTS]
-    return pd.DataFrame(
+    lost = [whole[part] - known[part] for part in PARTS]
+    return Table(
         {"part": PARTS, "kind": REST, "name": "", "ns": lost, "count": 0, "n_bytes": np.nan}
     )
 
@@ -321,7 +298,7 @@ HostSpans: TypeAlias = Mapping[int, tuple[TimeWindow, int]]
 BETWEEN_STEPS_OF_HOST: Final = "(between steps)"
 
 
-def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> pd.DataFrame:
+def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> Table:
     """Return what the main threads of the processes that name phases were in during ``spans``.
 
     Columns: phase (of `PHASES`, `UNCLAIMED`, or `BETWEEN_STEPS`) and ns, added up over these
@@ -338,14 +315,14 @@ def composition_of_hosts(ranks: Ranks, spans: HostSpans) -> pd.DataFrame:
             own[UNCLAIMED] = window.duration_ns - sum(own.values())
             sums.update(own | {BETWEEN_STEPS_OF_HOST: between_ns})
     order = [name for name in (*PHASES, UNCLAIMED, BETWEEN_STEPS_OF_HOST) if sums[name]]
-    return pd.DataFrame({"phase": order, "ns": np.array([sums[n] for n in order], np.int64)})
+    return Table({"phase": order, "ns": np.array([sums[n] for n in order], np.int64)})
 
 
 _StepSpans = Mapping[int, tuple[Ints, Ints]]
-_PLACED_KEYS: Final = ["kind", "name"]
+_PLACED_KEYS: Final = ("kind", "name")
 
 
-def place_of_work(ranks: Ranks) -> pd.DataFrame:
+def place_of_work(ranks: Ranks) -> Table:
     """Return what kind of work it is and where in a step it begins.
 
     One row per kind and name (of `composition_of_devices`) of kernels, copies and collectives:
@@ -356,18 +333,20 @@ def place_of_work(ranks: Ranks) -> pd.DataFrame:
     tables = ranks.each_of(_placed_work, [(own,) for own in spans])
     shared = released_collectives(ranks, knows_waits=False)
     shared = shared.take(ranks.span.holds(shared["start_ns"]))
-    own = shared.select("start_ns", "device").to_frame()
-    own = own.assign(kind=COLLECTIVE, name=shared.plain("op"))
+    own = shared.select("start_ns", "device").assign(
+        kind=Names.repeated(COLLECTIVE, len(shared)), name=Names.of(shared["op"])
+    )
     tables.append(_placed(own, {device: both for own in spans for device, both in own.items()}))
-    sums = pd.concat(tables).groupby(_PLACED_KEYS)[["place", "known"]].sum().reset_index()
-    ratio = sums["place"] / sums["known"].where(sums["known"] > 0)
-    found = sums[_PLACED_KEYS].assign(place_ratio=ratio)
-    classes = {name: own for part in ranks.whole.each(_classes_of) for name, own in part.items()}
-    is_kernel = found["kind"] == KERNEL
-    return found.assign(**{"class": found["name"].map(classes).where(is_kernel, "").fillna("")})
+    every = Table.stacked(tables)
+    found, groups = grouped_by(every, *_PLACED_KEYS)
+    ratio = ratio_of(*(groups.sums(every[name]) for name in ("place", "known")))
+    known = {name: own for part in ranks.whole.each(_classes_of) for name, own in part.items()}
+    pairs = zip(found["kind"], found["name"], strict=True)
+    classes = objects(known.get(name, "") if kind == KERNEL else "" for kind, name in pairs)
+    return found.assign(place_ratio=ratio, **{"class": classes})
 
 
-def _placed_work(trace: Trace, spans: _StepSpans) -> pd.DataFrame:
+def _placed_work(trace: Trace, spans: _StepSpans) -> Table:
     return _placed(work_of_trace(trace), spans)
 
 
@@ -389,7 +368,7 @@ def _spans_of_steps(ranks: Ranks) -> list[_StepSpans]:
     return found
 
 
-def _placed(work: pd.DataFrame, spans: _StepSpans) -> pd.DataFrame:
+def _placed(work: Table, spans: _StepSpans) -> Table:
     """Return the sum of the places of each kind and name, and of how many it is known."""
     (instants,) = ints(work, "start_ns")
     place = np.full(len(work), np.nan)
@@ -398,13 +377,13 @@ def _placed(work: pd.DataFrame, spans: _StepSpans) -> pd.DataFrame:
         step = span_at(starts, ends, instants[rows])
         held, step = rows[step >= 0], step[step >= 0]
         place[held] = (instants[held] - starts[step]) / np.maximum(1, ends[step] - starts[step])
-    own = work[_PLACED_KEYS].assign(place=np.nan_to_num(place), known=~np.isnan(place))
-    groups = own.groupby(_PLACED_KEYS, sort=False, observed=True)
-    sums = groups[["place", "known"]].sum().reset_index()
-    return sums.astype(dict.fromkeys(_PLACED_KEYS, object))
+    groups, keys = grouped({key: work[key] for key in _PLACED_KEYS})
+    sums = {"place": groups.sums(np.nan_to_num(place)), "known": groups.sums(~np.isnan(place))}
+    return Table(keys | sums)
 
 
 def _classes_of(trace: Trace) -> dict[str, str]:
     """Return the class of each kernel by its name."""
-    pairs = trace.kernels.to_frame()[["name", "activity"]].drop_duplicates()
-    return dict(zip(pairs["name"].astype(str), pairs["activity"].astype(str), strict=True))
+    names, activities = trace.kernels["name"], trace.kernels["activity"]
+    groups = groups_of(names.codes, activities.codes)
+    return {names.texts[name]: activities.texts[activity] for name, activity in groups.keys}

@@ -211,7 +211,7 @@ def composition_of_run(ranks: Ranks) -> tuple[int, pd.DataFrame, tuple[Note, ...
         for device in used_devices(part)
     }
     why_not = find_blame(ranks.whole).why_not
-    made = composition_of_devices(ranks, spans, knows_waits=not why_not)
+    made = composition_of_devices(ranks, spans, knows_waits=not why_not).to_frame()
     made["name"] = _named_by_rank(made, rank_numbers(ranks)[0])
     groups = made.groupby(["part", "kind", "name"])
     sizes = groups["n_bytes"].sum(min_count=1)
@@ -294,7 +294,9 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     notes: tuple[Note, ...] = selection.notes
     if every.recorded & set(DEVICE_TABLES):
         devices, made, doubts = composition_of_run(ranks)
-        tables["makeup"] = bounded_composition(made.merge(place_of_work(ranks), how="left"))
+        tables["makeup"] = bounded_composition(
+            made.merge(place_of_work(ranks).to_frame(), how="left")
+        )
         notes += doubts
     _, are_guessed = rank_numbers(every)
     if are_guessed:

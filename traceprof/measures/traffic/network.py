@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.analyses import Analysis
@@ -19,11 +18,13 @@ from traceprof.measures.collectives.rates import rates_of_peaks
 from traceprof.measures.device.peaks import peak_of, peak_of_interface
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact, of_window
-from traceprof.measures.rows import by_category
+from traceprof.measures.rows import Floats, bounds, lengths_of, rows_by
+from traceprof.model.grouping import groups_of, numbered, rows_by_value, rows_by_values
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
-from traceprof.model.tables import stack
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import new_stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import HOW_TO_RECORD, Trace
 
@@ -33,7 +34,7 @@ _LOOPBACK: Final = ("nic:lo", "nic:lo0")
 _OWNERS: Final = {"process": "process", "gpu": "device"}
 _WELL_COVERED: Final = 0.5
 _OF_MACHINES: Final = ("nic:", "rdma:")
-_KEYS: Final = ["source", "link", "direction"]
+_KEYS: Final = ("source", "link", "direction")
 
 _WAYS: Final = ("sent", "received")
 _CUMULATED: Final = {
@@ -46,7 +47,7 @@ _DIRECTIONS: Final = _CUMULATED | _MEASURED
 
 
 @of_window
-def find_traffic(ranks: Ranks) -> pd.DataFrame:
+def find_traffic(ranks: Ranks) -> Table:
     """Return the bytes of each source between two samples, of the part in the window.
 
     Columns: source ("nic:eth0", "rdma:…", "process:123", "gpu:0"), link ("network", "tcp" of a
@@ -59,29 +60,26 @@ def find_traffic(ranks: Ranks) -> pd.DataFrame:
 
 
 @fact
-def _traffic_of_whole(ranks: Ranks) -> pd.DataFrame:
+def _traffic_of_whole(ranks: Ranks) -> Table:
     # Several ranks of a host may each have sampled a part of one series.
-    samples = stack("samples", ranks.each(_counters))
+    samples = new_stack("samples", ranks.each(_counters))
+    sources, metrics = samples["source"], samples["metric"]
     parts = [
-        _intervals(str(source), str(metric), rows)
-        for (source, metric), rows in samples.groupby(["source", "metric"], observed=True)
+        _intervals(sources.texts[source], metrics.texts[metric], samples.take(rows))
+        for (source, metric), rows in rows_by_values(sources.codes, metrics.codes).items()
     ]
-    columns = ["source", "link", "direction", "start_ns", "end_ns", "size_bytes"]
-    if not parts:
-        return pd.DataFrame(columns=columns)
-    return pd.concat(parts, ignore_index=True)[columns]
+    nothing = np.empty(0, np.int64)
+    times = dict.fromkeys(("start_ns", "end_ns", "size_bytes"), nothing)
+    return Table.stacked([Table(dict.fromkeys(_KEYS, Names.repeated("", 0)) | times), *parts])
 
 
-def _counters(trace: Trace) -> pd.DataFrame:
+def _counters(trace: Trace) -> Table:
     """Return the samples that tell traffic."""
-    metrics = trace.samples.to_frame()["metric"]
-    return trace.samples.to_frame()[
-        by_category(metrics, metrics.cat.categories.isin(list(_DIRECTIONS)))
-    ]
+    return trace.samples.take(trace.samples["metric"].isin(_DIRECTIONS))
 
 
-def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
-    instants, values = rows["start_ns"].to_numpy(np.int64), rows["value"].to_numpy(np.float64)
+def _intervals(source: str, metric: str, rows: Table) -> Table:
+    instants, values = rows["start_ns"], rows["value"]
     if metric in _MEASURED:
         starts, ends = instants, instants + _MEASURED_NS
         moved = values * (_MEASURED_NS / 1e9)
@@ -89,11 +87,10 @@ def _intervals(source: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
         starts, ends = instants[:-1], instants[1:]
         moved = np.diff(values)
     kept = (moved >= 0) & (ends > starts)
-    return pd.DataFrame(
+    keys = dict(zip(_KEYS, (source, _link(source, metric), _DIRECTIONS[metric]), strict=True))
+    return Table(
         {
-            "source": source,
-            "link": _link(source, metric),
-            "direction": _DIRECTIONS[metric],
+            **{name: Names.repeated(text, int(kept.sum())) for name, text in keys.items()},
             "start_ns": starts[kept],
             "end_ns": ends[kept],
             "size_bytes": np.rint(moved[kept]).astype(np.int64),
@@ -108,20 +105,17 @@ def _link(source: str, metric: str) -> str:
     return "tcp" if source.startswith("process:") else "network"
 
 
-def _within(traffic: pd.DataFrame, span: TimeWindow) -> pd.DataFrame:
-    starts = traffic["start_ns"].to_numpy(np.int64)
-    ends = traffic["end_ns"].to_numpy(np.int64)
-    inside = span.overlaps(starts, ends)
-    traffic, starts, ends = traffic[inside], starts[inside], ends[inside]
+def _within(traffic: Table, span: TimeWindow) -> Table:
+    traffic = traffic.take(span.overlaps(*bounds(traffic)))
+    starts, ends = bounds(traffic)
     new_starts, new_ends = np.maximum(starts, span.start_ns), np.minimum(ends, span.end_ns)
     share = (new_ends - new_starts) / (ends - starts)
-    n_bytes = np.floor(traffic["size_bytes"].to_numpy(np.int64) * share).astype(np.int64)
-    cut = traffic.assign(start_ns=new_starts, end_ns=new_ends, size_bytes=n_bytes)
-    return cut.reset_index(drop=True)
+    n_bytes = np.floor(traffic["size_bytes"] * share).astype(np.int64)
+    return traffic.assign(start_ns=new_starts, end_ns=new_ends, size_bytes=n_bytes)
 
 
 @of_window
-def traffic_beside_collectives(ranks: Ranks) -> pd.DataFrame:
+def traffic_beside_collectives(ranks: Ranks) -> Table:
     """Return `find_traffic` with collective_ns and collective_bytes of each interval.
 
     The former is for how long a collective was on its way, the latter what ranks handed in to
@@ -133,19 +127,20 @@ def traffic_beside_collectives(ranks: Ranks) -> pd.DataFrame:
         return traffic.assign(collective_ns=0, collective_bytes=0)
     timed = collectives_of_ranks(ranks.whole)
     timed = timed.take(timed["is_timed"])
-    work = timed.select("start_ns", "end_ns", "n_bytes", *_OWNERS.values()).to_frame()
-    rows_of = {kind: work.groupby(column).indices for kind, column in _OWNERS.items()}
+    work = timed.select("start_ns", "end_ns", "n_bytes", *_OWNERS.values())
+    rows_of = {kind: rows_by(work, column) for kind, column in _OWNERS.items()}
+    names = traffic["source"]
     sources: dict[tuple[str, int] | None, list[Int64Array]] = {}
-    for source, rows in traffic.groupby("source", sort=False).indices.items():
-        kind, _, number = str(source).partition(":")
+    for source, rows in rows_by_value(names.codes).items():
+        kind, _, number = names.texts[source].partition(":")
         owner = (kind, int(number)) if kind in _OWNERS and number.isdigit() else None
-        sources.setdefault(owner, []).append(np.asarray(rows))
-    starts, ends = (traffic[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+        sources.setdefault(owner, []).append(rows)
+    starts, ends = bounds(traffic)
     covered, moved = np.zeros(len(traffic), np.int64), np.zeros(len(traffic), np.int64)
     nothing = np.empty(0, np.int64)
     for owner, several in sources.items():
         rows = np.concatenate(several)
-        own = work.iloc[rows_of[owner[0]].get(owner[1], nothing)] if owner else work
+        own = work.take(rows_of[owner[0]].get(owner[1], nothing)) if owner else work
         covered[rows], moved[rows] = _load_within(own, starts[rows], ends[rows])
     return traffic.assign(collective_ns=covered, collective_bytes=moved)
 
@@ -163,11 +158,11 @@ def peak_of_source(ranks: Ranks, source: str, link: str) -> Peak | None:
 
 
 def _load_within(
-    work: pd.DataFrame, starts: Int64Array, ends: Int64Array
+    work: Table, starts: Int64Array, ends: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return how long any collective was on its way in each span, and what was handed in to it."""
-    begun, over = (work[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    sizes = work["n_bytes"].to_numpy(np.float64)
+    begun, over = bounds(work)
+    sizes = work["n_bytes"].astype(np.float64)
     sized = (sizes > 0) & (over > begun)
     rates = sizes[sized] / (over - begun)[sized]
     until = [
@@ -219,7 +214,7 @@ def measure_network(ranks: Ranks) -> Result:
     traffic = traffic_beside_collectives(ranks)
     window_ns = ranks.span.duration_ns
     if traffic.empty:
-        tables = {"sources": _SOURCES.frame()}
+        tables = {"sources": _SOURCES.of_rows()}
         return Result("network", SPEC, tables, {"window_ns": window_ns}, (NO_COUNTERS,))
     table = _summed(traffic)
     speed = _peaks(ranks, table)
@@ -227,40 +222,40 @@ def measure_network(ranks: Ranks) -> Result:
         peak_ratio=table["rate_bytes_per_s"] / speed,
         top_ratio=table["top_rate_bytes_per_s"] / speed,
     )
-    tables = {"sources": _SOURCES.frame(table)}
+    tables = {"sources": _SOURCES.of_rows(table)}
     notes = (*_notes(table), *_gaps(table, window_ns))
     return Result("network", SPEC, tables, {"window_ns": window_ns}, notes)
 
 
-def _summed(traffic: pd.DataFrame) -> pd.DataFrame:
+def _summed(traffic: Table) -> Table:
     """Return one row per source and direction that moved anything, the most first."""
-    duration = traffic["end_ns"] - traffic["start_ns"]
-    groups = traffic.assign(
-        duration_ns=duration,
-        top_rate=traffic["size_bytes"] / duration,
-        inside=traffic["size_bytes"].where(traffic["collective_ns"] > 0, 0),
-    ).groupby(_KEYS, sort=False)
-    table = groups.agg(
-        size_bytes=("size_bytes", "sum"),
-        duration_ns=("duration_ns", "sum"),
-        top_rate=("top_rate", "max"),
-        in_collectives_bytes=("inside", "sum"),
-        collective_bytes=("collective_bytes", "sum"),
-    ).reset_index()
-    table = table[table["size_bytes"] > 0]
-    table = table.assign(
-        rate_bytes_per_s=table["size_bytes"] / table["duration_ns"] * 1e9,
-        top_rate_bytes_per_s=table["top_rate"] * 1e9,
-        most=-table["size_bytes"],
+    n_bytes, duration = traffic["size_bytes"], lengths_of(traffic)
+    number, first = numbered(*(traffic[key].codes for key in _KEYS))
+    groups = groups_of(number)
+    added = {
+        "size_bytes": n_bytes,
+        "duration_ns": duration,
+        "in_collectives_bytes": np.where(traffic["collective_ns"] > 0, n_bytes, 0),
+        "collective_bytes": traffic["collective_bytes"],
+    }
+    sums = {name: groups.reduced(np.add, own) for name, own in added.items()}
+    table = traffic.select(*_KEYS).take(first)
+    return (
+        table.assign(
+            **sums,
+            rate_bytes_per_s=sums["size_bytes"] / sums["duration_ns"] * 1e9,
+            top_rate_bytes_per_s=groups.reduced(np.maximum, n_bytes / duration) * 1e9,
+        )
+        .take(sums["size_bytes"] > 0)
+        .in_order("-size_bytes", "source")
     )
-    return table.sort_values(["most", "source"], kind="stable", ignore_index=True)
 
 
-def _notes(sources: pd.DataFrame) -> Iterator[Note]:
+def _notes(sources: Table) -> Iterator[Note]:
     if sources.empty:
         yield Note("nothing moved over the network")
         return
-    unknown = sources.loc[sources["peak_ratio"].isna(), "source"].unique().tolist()
+    unknown = dict.fromkeys(sources["source"][np.isnan(sources["peak_ratio"])])
     named = [name for name in unknown if name.startswith(_OF_MACHINES) and name not in _LOOPBACK]
     if named:
         yield Note.of(
@@ -270,10 +265,12 @@ def _notes(sources: pd.DataFrame) -> Iterator[Note]:
         )
 
 
-def _gaps(sources: pd.DataFrame, window_ns: int) -> Iterator[Note]:
+def _gaps(sources: Table, window_ns: int) -> Iterator[Note]:
     """Yield what was measured now and then only: its bytes are not all that moved."""
-    measured = sources.drop_duplicates(["link", "source"], keep="last")
-    for row in measured[measured["duration_ns"] < _WELL_COVERED * window_ns].to_dict("records"):
+    rows = sources.rows()
+    last = {(row["link"], row["source"]): row for row in rows}
+    measured = [row for row in rows if row is last[row["link"], row["source"]]]
+    for row in (row for row in measured if row["duration_ns"] < _WELL_COVERED * window_ns):
         yield Note.of(
             "{link} of {source} was measured for {share:ratio} of the time: bytes are of that",
             link=row["link"],
@@ -313,9 +310,9 @@ def measure_network_time(ranks: Ranks) -> Result:
     """Return the network traffic between each two samples of the window."""
     traffic = traffic_beside_collectives(ranks)
     if traffic.empty:
-        empty = _INTERVALS.frame()
+        empty = _INTERVALS.of_rows()
         return Result("network-time", _TIME_SPEC, {"intervals": empty}, notes=(NO_COUNTERS,))
-    duration = traffic["end_ns"] - traffic["start_ns"]
+    duration = lengths_of(traffic)
     rate = traffic["size_bytes"] / (duration / 1e9)
     table = traffic.assign(
         at_ns=traffic["start_ns"] - ranks.whole.span.start_ns,
@@ -324,16 +321,16 @@ def measure_network_time(ranks: Ranks) -> Result:
         peak_ratio=rate / _peaks(ranks, traffic),
         collective_ratio=traffic["collective_ns"] / duration,
     )
-    ordered = _INTERVALS.frame(table.sort_values(["at_ns", *_KEYS], ignore_index=True))
+    ordered = _INTERVALS.of_rows(table.in_order("at_ns", *_KEYS))
     return Result("network-time", _TIME_SPEC, {"intervals": ordered})
 
 
-def _peaks(ranks: Ranks, rows: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _peaks(ranks: Ranks, rows: Table) -> Floats:
     """Return the speed of the link of each row; NaN where it is not known."""
-    ends = rows[["source", "link"]]
-    distinct = ends.drop_duplicates().itertuples(index=False, name=None)
-    speeds = rates_of_peaks(peak_of_source(ranks, source, link) for source, link in distinct)
-    return speeds[ends.groupby(["source", "link"], sort=False).ngroup().to_numpy()]
+    number, first = numbered(rows["source"].codes, rows["link"].codes)
+    distinct = zip(rows["source"][first], rows["link"][first], strict=True)
+    speeds: Floats = rates_of_peaks(peak_of_source(ranks, *own) for own in distinct)[number]
+    return speeds
 
 
 NETWORK_TIME: Final = Analysis(

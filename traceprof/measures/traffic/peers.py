@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.analyses import Analysis
@@ -20,11 +19,13 @@ from traceprof.measures.collectives.waits import find_waits
 from traceprof.measures.device.peaks import peak_between, peak_of
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact
-from traceprof.measures.rows import sums_at
+from traceprof.measures.rows import Texts, ints, sums_at
 from traceprof.measures.traffic.copies import peak_of_route
+from traceprof.model.grouping import codes_of, first_alike, groups_of, numbered, places_of
 from traceprof.model.intervals import Int64Array, union_lengths
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Names, Table, is_known
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -63,7 +64,7 @@ def _first_devices(ranks: Ranks) -> Mapping[int, int]:
 
 
 def _first_of_part(trace: Trace) -> list[tuple[int, int]]:
-    firsts = trace.kernels.to_frame()[["process", "device"]].drop_duplicates("process")
+    firsts = trace.kernels.take(numbered(trace.kernels["process"])[1])
     return list(zip(firsts["process"].tolist(), firsts["device"].tolist(), strict=True))
 
 
@@ -100,67 +101,63 @@ _EDGES: Final = SPEC.tables[0]
 
 def measure_peers(ranks: Ranks) -> Result:
     """Return the traffic between each two ranks in the window."""
-    messages = _labelled(
-        find_members(ranks), find_messages(ranks).to_frame().astype({"backend": object})
-    )
+    messages = _labelled(find_members(ranks), find_messages(ranks))
     messages = messages.assign(**_waited(ranks, messages))
     edges = [*_of_messages(ranks, messages), *_of_copies(ranks)]
     edges.sort(key=lambda e: (-(e["size_bytes"] or 0), e["source"], e["target"], e["via"]))
-    unknown = (messages[["source_label", "target_label"]] == _NOBODY).any(axis=1)
+    is_unknown = (messages["source_label"] == _NOBODY) | (messages["target_label"] == _NOBODY)
+    unknown_count, alone_count = (int(own.sum()) for own in (is_unknown, ~messages["is_matched"]))
     scalars = {
-        "unknown_count": int(unknown.sum()),
-        "alone_count": max(0, int((~messages["is_matched"]).sum()) - int(unknown.sum())),
+        "unknown_count": unknown_count,
+        "alone_count": max(0, alone_count - unknown_count),
     }
     notes = tuple(_notes(edges, **scalars))
-    return Result("peers", SPEC, {"edges": _EDGES.frame(edges)}, scalars, notes)
+    return Result("peers", SPEC, {"edges": _EDGES.of_rows(edges)}, scalars, notes)
 
 
-def _waited(ranks: Ranks, messages: pd.DataFrame) -> dict[str, Int64Array]:
+def _waited(ranks: Ranks, messages: Table) -> dict[str, Int64Array]:
     """Return what the receiver and the sender of each message waited for the other in step.
 
     Messages that share a kernel share its wait, too: the first of them has it.
     """
-    keys = ["member", "start_ns", "last_start_ns"]
-    known = find_waits(ranks.whole).select(*keys, "exposed_ns").to_frame()
-    waits = known.drop_duplicates(keys).set_index(keys)["exposed_ns"]
-    last = messages["start_ns"]
-    columns = [("target", "recv_start_ns"), ("source", "send_start_ns")]
-    ends = [
-        pd.DataFrame({keys[0]: messages[place], keys[1]: messages[start], keys[2]: last})
-        for place, start in columns
-    ]
-    every = pd.concat(ends, ignore_index=True)
-    found = waits.reindex(pd.MultiIndex.from_frame(every)).fillna(0).to_numpy(np.int64)
-    found = np.where(every.duplicated(keys), 0, found)
+    keys = ("member", "start_ns", "last_start_ns")
+    waits = find_waits(ranks.whole).select(*keys, "exposed_ns")
+    ends = (("target", "recv_start_ns", "start_ns"), ("source", "send_start_ns", "start_ns"))
+    every = Table.stacked(
+        [Table(dict(zip(keys, ints(messages, *columns), strict=True))) for columns in ends]
+    )
+    found = np.append(waits["exposed_ns"], 0)[first_alike(every, waits, *keys)]
+    found[groups_of(*ints(every, *keys)).earlier > 0] = 0
     return dict(zip(_WAITED, np.split(found, 2), strict=True))
 
 
-def _labelled(members: Sequence[Member], messages: pd.DataFrame) -> pd.DataFrame:
+def _labelled(members: Sequence[Member], messages: Table) -> Table:
     """Return the messages with what their ends are called."""
     labels = np.array([*(member.label for member in members), _NOBODY], object)
     columns = {}
     for end in ("source", "target"):
-        place = messages[end].to_numpy(np.int64)
-        rank = messages[f"{end}_rank"].to_numpy(np.int64)
-        distinct, number = np.unique(rank, return_inverse=True)
-        named = [f"rank {one}" if one >= 0 else _NOBODY for one in distinct.tolist()]
-        by_rank = np.array([*named, _NOBODY], object)[number.ravel()]
+        place, by_rank = messages[end], _numbered(messages[f"{end}_rank"], "rank")
         columns[f"{end}_label"] = np.where(place >= 0, labels[place], by_rank)
     return messages.assign(**columns)
 
 
-def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _numbered(numbers: Int64Array, what: str) -> Texts:
+    """Return what the ends of messages or copies are called by their numbers."""
+    place, distinct = places_of(numbers)
+    names = Names(place, [f"{what} {one}" if one >= 0 else _NOBODY for one in distinct])
+    return names.plain()
+
+
+def _of_messages(ranks: Ranks, messages: Table) -> Iterator[dict[str, Any]]:
     """Yield the edges of messages."""
-    send, taken = (
-        [messages[f"{end}_{time}"] for time in ("start_ns", "end_ns")] for end in ("send", "recv")
-    )
+    send, taken = (ints(messages, f"{end}_start_ns", f"{end}_end_ns") for end in ("send", "recv"))
     by_send = send[1] - send[0] <= taken[1] - taken[0]
     late = send[0] - taken[0]
     rows = messages.assign(
-        is_timed=messages["duration_ns"].notna(),
-        moves_ns=send[0].where(by_send, taken[0]),
-        moved_ns=send[1].where(by_send, taken[1]),
-        **dict(zip(_EARLY, (late.clip(lower=0), (-late).clip(lower=0)), strict=True)),
+        is_timed=is_known(messages["duration_ns"]),
+        moves_ns=np.where(by_send, send[0], taken[0]),
+        moved_ns=np.where(by_send, send[1], taken[1]),
+        **dict(zip(_EARLY, (np.maximum(late, 0), np.maximum(-late, 0)), strict=True)),
     )
     is_sure = not why_withheld(ranks)
     for first, row in _edges(rows):
@@ -169,34 +166,34 @@ def _of_messages(ranks: Ranks, messages: pd.DataFrame) -> Iterator[dict[str, Any
         yield _with_peak(row | unknown, _peak(ranks, first))
 
 
-def _edges(rows: pd.DataFrame) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _edges(rows: Table) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield the sums of the ``rows`` with the same ends, with the first of them."""
-    keys = ["source_label", "target_label", "backend"]
-    edge = np.asarray(rows.groupby(keys, sort=False).ngroup(), np.int64)
-    firsts = rows.drop_duplicates(keys)
-    timed, is_unsized = rows["is_timed"].to_numpy(np.bool_), rows["n_bytes"] < 0
+    keys = ("source_label", "target_label", "backend")
+    edge, first_rows = numbered(*(codes_of(rows[key]) for key in keys))
+    firsts = rows.take(first_rows).rows()
+    n_bytes, timed, is_unsized = rows["n_bytes"], rows["is_timed"], rows["n_bytes"] < 0
     added: dict[str, npt.ArrayLike] = {
         "count": 1,
         "matched_count": rows["is_matched"],
-        "size_bytes": rows["n_bytes"].clip(lower=0),
+        "size_bytes": np.maximum(n_bytes, 0),
         "unsized": is_unsized,
         "timed": timed,
-        "moved": rows["n_bytes"].where(timed & ~is_unsized, 0),
+        "moved": np.where(timed & ~is_unsized, n_bytes, 0),
         "unmoved": is_unsized & timed,
-        **{name: rows[name].where(timed, 0) for name in (*_WAITED, *_EARLY)},
+        **{name: np.where(timed, rows[name], 0) for name in (*_WAITED, *_EARLY)},
     }
     sums = [sums_at(edge, own, len(firsts)).tolist() for own in added.values()]
-    starts, ends = (rows[name].to_numpy(np.int64)[timed] for name in ("moves_ns", "moved_ns"))
+    starts, ends = ints(rows, "moves_ns", "moved_ns", rows=timed)
     moving = union_lengths(edge[timed], starts, ends, len(firsts)).tolist()
-    for first, ns, *values in zip(firsts.itertuples(), moving, *sums, strict=True):
+    for first, ns, *values in zip(firsts, moving, *sums, strict=True):
         sum_of = dict(zip(added, values, strict=True))
         n_timed = sum_of["timed"]
         is_known = n_timed and not sum_of["unmoved"] and ns
         row = {
             **sum_of,
-            "source": str(first.source_label),
-            "target": str(first.target_label),
-            "via": str(first.backend),
+            "source": first["source_label"],
+            "target": first["target_label"],
+            "via": first["backend"],
             "size_bytes": None if sum_of["unsized"] else sum_of["size_bytes"],
             "moving_ns": ns if n_timed else None,
             "rate_bytes_per_s": sum_of["moved"] / ns * 1e9 if is_known else None,
@@ -211,28 +208,27 @@ def _with_peak(row: dict[str, Any], peak: Peak | None) -> dict[str, Any]:
     return {**row, "peak_ratio": ratio, "peak_bytes_per_s": bytes_per_s}
 
 
-def _peak(ranks: Ranks, first: Any) -> Peak | None:
+def _peak(ranks: Ranks, first: Mapping[str, Any]) -> Peak | None:
     """Return the peak of the link of a message; None where no GPU is known to take part."""
-    source, target, device = int(first.source), int(first.target), int(first.device)
-    if device < 0 or str(first.backend) in _ON_HOST or source == target:
+    source, target, device = (first[name] for name in ("source", "target", "device"))
+    if device < 0 or first["backend"] in _ON_HOST or source == target:
         return None
     if min(source, target) < 0:
-        return peak_of_group(ranks, device, int(first.group_size))
+        return peak_of_group(ranks, device, first["group_size"])
     return peak_between_ranks(ranks, source, target)
 
 
-def _peer_copies(part: Trace) -> pd.DataFrame:
-    columns = ["start_ns", "end_ns", "n_bytes", "src_device", "dst_device", "device"]
-    return part.copies.to_frame().loc[part.copies.to_frame()["direction"] == "p2p", columns]
+def _peer_copies(part: Trace) -> Table:
+    columns = ("start_ns", "end_ns", "n_bytes", "src_device", "dst_device", "device")
+    return part.copies.select(*columns).take(part.copies["direction"] == "p2p")
 
 
 def _of_copies(ranks: Ranks) -> Iterator[dict[str, Any]]:
     """Yield the edges of peer copies, between devices."""
-    copies = pd.concat(ranks.each(_peer_copies), ignore_index=True)
-    copies = copies.sort_values("start_ns", kind="stable", ignore_index=True)
+    copies = Table.stacked(ranks.each(_peer_copies)).in_order("start_ns")
     rows = copies.assign(
-        source_label=_gpus(copies["src_device"]),
-        target_label=_gpus(copies["dst_device"]),
+        source_label=_numbered(copies["src_device"], "GPU"),
+        target_label=_numbered(copies["dst_device"], "GPU"),
         backend=_PEER_COPY,
         is_matched=True,
         is_timed=True,
@@ -241,14 +237,10 @@ def _of_copies(ranks: Ranks) -> Iterator[dict[str, Any]]:
         **dict.fromkeys((*_WAITED, *_EARLY), 0),
     )
     for first, row in _edges(rows):
-        source, target, device = first.src_device, first.dst_device, int(first.device)
+        source, target, device = (first[name] for name in ("src_device", "dst_device", "device"))
         route = f"p2p {source}→{target}" if min(source, target) >= 0 else "p2p"
         peak = peak_of_route(part_of_device(ranks, device), device, route)
         yield _with_peak(row | dict.fromkeys((*_WAITED, *_EARLY)), peak)
-
-
-def _gpus(devices: pd.Series) -> pd.Series:
-    return ("GPU " + devices.astype(str)).where(devices >= 0, _NOBODY)
 
 
 def _notes(edges: Sequence[dict[str, Any]], unknown_count: int, alone_count: int) -> Iterator[Note]:
