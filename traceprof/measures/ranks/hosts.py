@@ -125,7 +125,7 @@ def _measure(spec: ResultSpec, grouping: Grouping, above: Grouping | None, ranks
     names = [grouping.of_member(member) for member in matches.members]
     if len(names) < 2:
         tables = {
-            f"{kind}s": spec.tables[0].of_rows(),
+            f"{kind}s": Table({}),
             "late_groups": table_of_late(()),
             "scopes": _SCOPES.of_rows(),
         }
