@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.model.grouping import (
-    are_among,
     at_rows,
     compact,
     first_alike,
@@ -62,13 +61,6 @@ def test_numbers_far_apart_have_places_as_numpy_says() -> None:
         found, told = places_of(values)
         assert told == distinct.tolist()
         assert found.tolist() == place.tolist()
-
-
-def test_rows_among_others() -> None:
-    rows, others = ([1, 1, 2, 2], [5, 6, 5, 6]), ([2, 1, 9], [6, 5, 5])
-    assert are_among(rows, others).tolist() == [True, False, False, True]
-    assert are_among(([], []), others).tolist() == []
-    assert are_among(rows, ([], [])).tolist() == [False] * 4
 
 
 def test_one_value_and_none() -> None:

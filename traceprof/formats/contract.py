@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from traceprof.model.cutting import Cutter
-from traceprof.model.grouping import are_among, groups_of
+from traceprof.model.grouping import first_alike, groups_of
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES, new_empty
 from traceprof.model.timing import TimeWindow
@@ -152,7 +152,7 @@ def from_first_launch(window: TimeWindow, work: Iterable[Table], api_calls: Tabl
     parts = [table.select(*_LAUNCH) for table in work]
     launched = Table.stacked([part.take(part["correlation"] != ABSENT) for part in parts])
     early = api_calls.take(api_calls["start_ns"] < window.start_ns)
-    is_launch = are_among(*([table[name] for name in _LAUNCH] for table in (early, launched)))
+    is_launch = first_alike(early, launched, *_LAUNCH) >= 0
     starts = early["start_ns"][is_launch]
     return TimeWindow(int(starts.min(initial=window.start_ns)), window.end_ns)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -202,20 +202,6 @@ def rows_by_first(*columns: npt.ArrayLike) -> list[_Int64Array]:
     groups = groups_of(*columns)
     own = np.split(groups.order, groups.first[1:]) if len(groups.first) else []
     return sorted(own, key=lambda rows: int(rows[0]))
-
-
-def are_among(rows: Sequence[npt.ArrayLike], others: Sequence[npt.ArrayLike]) -> _BoolArray:
-    """Return which rows have a combination of values that ``others`` have, too.
-
-    Both are as many columns of whole numbers.
-    """
-    n_rows = len(np.asarray(rows[0]))
-    both = [np.concatenate(columns) for columns in zip(rows, others, strict=True)]
-    groups = groups_of(*both)
-    is_there = np.zeros(len(groups.first), np.bool_)
-    is_there[groups.number[n_rows:]] = True
-    found: _BoolArray = is_there[groups.number[:n_rows]]
-    return found
 
 
 def split_by(table: Table, column: str) -> list[tuple[Any, Table]]:

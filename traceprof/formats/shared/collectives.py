@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import are_among, rows_by_values
+from traceprof.model.grouping import first_alike, rows_by_values
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, new_empty, new_table
 from traceprof.names.messages import collective_op
@@ -79,7 +79,7 @@ def tied_by_launch(
 def _launches_of(kernels: Table, api_calls: Table) -> Table:
     """Return the API calls that launched ``kernels``."""
     some = api_calls.take(np.isin(api_calls["correlation"], kernels["correlation"]))
-    return some.take(are_among(*([table[name] for name in _LAUNCH] for table in (some, kernels))))
+    return some.take(first_alike(some, kernels, *_LAUNCH) >= 0)
 
 
 def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Table:
@@ -96,9 +96,7 @@ def tied_to_batches(collectives: Table, kernels: Table, api_calls: Table) -> Tab
     if not is_open.any() or not exchanging.any():
         return collectives
     launches = _launches_of(kernels.take(names.by_text(exchanging)), api_calls)
-    is_claimed = are_among(
-        [launches[name] for name in _LAUNCH], [collectives[name][is_tied] for name in _LAUNCH]
-    )
+    is_claimed = first_alike(launches, collectives.take(is_tied), *_LAUNCH) >= 0
     begins = collectives["start_ns"]
     until = np.full(len(collectives), _NEVER_NS)
     for rows in rows_by_values(*(collectives[name] for name in _LANE)).values():

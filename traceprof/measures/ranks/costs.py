@@ -259,7 +259,7 @@ def _of_kernels(ranks: Ranks, place: int) -> tuple[int, int, float]:
     n, ns, name = mine["n"], mine["ns"], mine["name"].codes
     usual, n_ranks = groups_of(others["name"].codes), len(np.unique(others["member"]))
     mean_ns, count = (np.full(len(mine["name"].texts), nothing) for nothing in (np.nan, 0.0))
-    known = np.array(usual.keys, np.int64).ravel()
+    (known,) = usual.values
     mean_ns[known] = usual.quantiles(others["ns"] / others["n"])
     count[known] = np.where(usual.counts * 2 > n_ranks, usual.quantiles(others["n"]), 0)
     mean_ns, count = mean_ns[name], count[name]

@@ -274,7 +274,7 @@ def _phase(arrivals: CompactTable, is_own: npt.NDArray[np.bool_]) -> tuple[str, 
     match = arrivals["match"]
     own, others = groups_of(match[is_own]), groups_of(match[~is_own])
     # Where both take part.
-    _, mine, theirs = np.intersect1d(own.keys, others.keys, return_indices=True)
+    _, mine, theirs = np.intersect1d(own.values[0], others.values[0], return_indices=True)
     sums = {}
     for name in phases_of_arrivals(arrivals):
         spent = arrivals[name]

@@ -117,7 +117,7 @@ def _lined_up(steps: Steps, matches: Matches) -> tuple[Steps, dict[int, int]]:
     called = rows_by_value(rows["process"][known])
     del rows, place, known
     processes = groups_of(table["process"])
-    (reference,) = processes.keys[int(processes.counts.argmax())]
+    reference = int(processes.values[0][processes.counts.argmax()])
     numbered, first = np.unique(match[called.get(reference, _NO_ROWS)], return_index=True)
     there = step[called.get(reference, _NO_ROWS)][first]
     shifts = {}

@@ -105,8 +105,8 @@ def times_of_ranks(ranks: Ranks) -> Table:
     """
     steps = steps_of_ranks(ranks)
     by_process = groups_of(steps.table["process"])
-    means = by_process.means(steps.durations_ns).tolist()
-    step_ns = {process: ns for (process,), ns in zip(by_process.keys, means, strict=True)}
+    means = (own.tolist() for own in (*by_process.values, by_process.means(steps.durations_ns)))
+    step_ns = dict(zip(*means, strict=True))
     members, parts, waits = find_members(ranks), parts_of_members(ranks), find_waits(ranks)
     whose, in_step = waits["member"], waits["is_in_step"]
     # Who came last is known only of those before which the ranks were in step.
