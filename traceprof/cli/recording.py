@@ -129,7 +129,7 @@ def say_what_was_recorded(recording: Recording) -> None:
     if recording.output is not None:
         ranks = f", ranks {', '.join(map(str, recording.ranks))}" if recording.ranks else ""
         what = (
-            f"{_counted(recording.n_ranges, 'range', 'ranges')} "
+            f"{_counted(recording.n_ranges, 'range', 'ranges')} {_of_devices(recording)}"
             f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks}"
         )
         if recording.has_only_samples:
@@ -137,6 +137,13 @@ def say_what_was_recorded(recording: Recording) -> None:
         code = recording.exit_code
         ended = f" (the program ended with exit code {code})" if code else ""
         message(f"recorded {what} with {recording.recorder}: {recording.output}{ended}")
+
+
+def _of_devices(recording: Recording) -> str:
+    from traceprof.units import format_bytes
+
+    n_bytes = recording.device_bytes
+    return f"and {format_bytes(n_bytes)} of records of devices " if n_bytes else ""
 
 
 def _keep(saving: Saving, output: Path) -> None:

@@ -178,6 +178,7 @@ def _written(job: Job) -> Recording:
         has_only_samples=not has_profile and job.captured.is_empty,
         n_processes=len(job.captured.pids()),
         n_ranges=sum(part.n_ranges for part in job.captured.events),
+        device_bytes=sum(part.record_bytes for part in job.captured.activities),
         ranks=tuple(sorted({rank for file in files for rank in file.ranks})),
         notes=tuple(notes),
     )

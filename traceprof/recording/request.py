@@ -183,7 +183,7 @@ class Recording:
     """A finished recording. ``output`` is None where nothing was captured.
 
     ``exit_code`` is None where nobody saw the program end. ``has_only_samples``: no process left
-    any event.
+    any event. ``device_bytes`` is what CUPTI's own records of the devices take.
     """
 
     exit_code: int | None
@@ -192,6 +192,7 @@ class Recording:
     has_only_samples: bool = False
     n_processes: int = 0
     n_ranges: int = 0
+    device_bytes: int = 0
     ranks: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -71,6 +71,8 @@ def test_devices_and_ranges_are_on_one_clock(recorded):
     assert run.done.returncode == 0, run.done.stderr
     ours = [line for line in run.done.stderr.splitlines() if line.startswith("traceprof:")]
     assert len(ours) == 1, ours
+    assert "recorded 6 ranges and " in ours[0]
+    assert " of records of devices of 1 process with cupti" in ours[0]
     trace = run.trace
     kernels, calls = trace.kernels, trace.api_calls
     steps = trace.ranges.take(trace.ranges["name"] == "user_step")
