@@ -73,13 +73,12 @@ class Names:
         """Return the names of all parts (at least one), one after another."""
         if len(parts) == 1:
             return parts[0]
-        offsets = np.cumsum([0, *(len(part.texts) for part in parts)])
-        shifted = [
-            part.codes.astype(np.int64) + offset
-            for part, offset in zip(parts, offsets.tolist(), strict=False)
-        ]
         every = np.concatenate([part.texts for part in parts])
-        return cls.coded(every.tolist(), np.concatenate(shifted))
+        own = cls.coded(every.tolist(), np.arange(len(every)))
+        # Small codes of each part by itself: all together are large.
+        first = np.cumsum([0, *(len(part.texts) for part in parts)]).tolist()
+        codes = [own.codes[at:][part.codes] for at, part in zip(first, parts, strict=False)]
+        return cls(np.concatenate(codes), own.texts)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -216,7 +215,7 @@ class Table:
             kept = {name: next(part[name] for part in parts if name in part) for name in names}
             return cls(kept, 0)
         return cls(
-            {name: _joined([_or_unknown(part, name) for part in filled]) for name in names},
+            {name: _joined([_or_unknown(part, name, filled) for part in filled]) for name in names},
             sum(map(len, filled)),
         )
 
@@ -421,8 +420,12 @@ def _rows(rows: Any) -> Array:
     return chosen if chosen.dtype == np.bool_ or len(chosen) else chosen.astype(np.int64)
 
 
-def _or_unknown(part: Table, name: str) -> Any:
-    return part[name] if name in part else np.full(len(part), None, object)
+def _or_unknown(part: Table, name: str, parts: Sequence[Table]) -> Any:
+    if name in part:
+        return part[name]
+    known = next((own[name] for own in parts if name in own), None)
+    is_number = isinstance(known, np.ndarray) and known.dtype.kind in "iuf"
+    return np.full(len(part), np.nan if is_number else None, np.float64 if is_number else object)
 
 
 def _joined(pieces: Sequence[Any]) -> Any:

@@ -8,7 +8,7 @@ stands for "does not apply or is not known"; in a floating-point column NaN does
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -204,16 +204,6 @@ def empty_table(name: str) -> pd.DataFrame:
 def stack(name: str, parts: Sequence[Any]) -> pd.DataFrame:
     """Return what `new_stack` does as a frame."""
     return new_stack(name, parts).to_frame()
-
-
-def categorical(
-    texts: Iterable[str], codes: npt.NDArray[Any], *, is_sorted: bool = False
-) -> pd.Categorical:
-    """Return what `Names.coded` does as categories of pandas."""
-    import pandas as pd  # noqa: PLC0415
-
-    names = Names.coded(texts, np.asarray(codes), is_sorted=is_sorted)
-    return pd.Categorical.from_codes(names.codes, pd.Index(names.texts, dtype=object))
 
 
 def sort_order(

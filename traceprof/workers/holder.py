@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from traceprof.model.intervals import Intervals
+from traceprof.model.table import Names
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import Trace
 from traceprof.processes import give_back, taken_bytes
@@ -213,4 +214,5 @@ def _as_error(error: Exception) -> bytes:
 
 
 def _n_bytes(trace: Trace) -> int:
-    return sum(int(trace.table(name).to_frame().memory_usage(index=False).sum()) for name in TABLES)
+    columns = (own for name in TABLES for own in trace.table(name).columns.values())
+    return sum((own.codes if isinstance(own, Names) else own).nbytes for own in columns)
