@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.builders import plain
 from traceprof.formats.kineto.events import read_kineto_events
 from traceprof.model.tables import ABSENT
 from traceprof.recording.captured_trace import window_tables
@@ -67,15 +68,15 @@ def test_operators_keep_their_threads_and_say_what_is_asynchronous(gpu):
     ops = gpu["host_ops"]
     assert ops["name"].tolist() == ["aten::mm", "gloo:all_reduce"]
     assert ops["source"].tolist() == ["cpu_op", "async"]
-    assert ops[["start_ns", "end_ns"]].to_numpy().tolist() == [[1500, 11500], [2000, 5000]]
+    assert plain(ops, "start_ns", "end_ns") == [(1500, 11500), (2000, 5000)]
     assert ops["process"].tolist() == [PID, PID]
     assert ops["correlation"].tolist() == [9, ABSENT]
     assert gpu["threads"]["name"].tolist() == ["trainer"]
 
 
 def test_kernels_and_launches_share_their_correlation_and_process(gpu):
-    (kernel,) = gpu["kernels"].to_dict("records")
-    (call,) = gpu["api_calls"].to_dict("records")
+    (kernel,) = gpu["kernels"].rows()
+    (call,) = gpu["api_calls"].rows()
     assert (kernel["start_ns"], kernel["end_ns"]) == (5000, 9250)
     assert (kernel["device"], kernel["stream"], kernel["process"]) == (0, 7, PID)
     assert kernel["correlation"] == call["correlation"] == 5
@@ -91,14 +92,14 @@ def test_copies_have_direction_bytes_and_kinds_of_memory(gpu):
 
 
 def test_waits_and_the_profilers_own_work_are_there(gpu):
-    (sync,) = gpu["syncs"].to_dict("records")
+    (sync,) = gpu["syncs"].rows()
     assert (sync["kind"], sync["stream"], sync["process"]) == ("stream", 7, PID)
-    (overhead,) = gpu["overheads"].to_dict("records")
+    (overhead,) = gpu["overheads"].rows()
     assert (overhead["end_ns"], overhead["process"]) == (1000, PID)
 
 
 def test_devices_are_described(gpu):
-    (device,) = gpu["devices"].to_dict("records")
+    (device,) = gpu["devices"].rows()
     assert (device["name"], device["sm_count"]) == ("NVIDIA H100", 132)
 
 

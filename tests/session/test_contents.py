@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
@@ -15,6 +14,7 @@ from tests.requirements import TRACES, require
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.sqlite.database import Database
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.session.contents import Contents, describe
@@ -22,8 +22,8 @@ from traceprof.session.opening import open_files, place_files
 from traceprof.session.options import Align, Opening
 
 
-def counted(frame: pd.DataFrame, column: str, value: int) -> int:
-    return int((frame[column] == value).sum())
+def counted(table: Table, column: str, value: int) -> int:
+    return int((table[column] == value).sum())
 
 
 def check_against_full_read(paths: list[Path]) -> Contents:
@@ -34,32 +34,24 @@ def check_against_full_read(paths: list[Path]) -> Contents:
     assert (found.info.profiler, found.info.host) == (trace.info.profiler, trace.info.host)
     assert found.info.utc_epoch_ns == trace.info.utc_epoch_ns
     assert found.rows == {
-        name: len(trace.table(name).to_frame()) if name in trace.recorded else None
+        name: len(trace.table(name)) if name in trace.recorded else None
         for name, table in TABLES.items()
         if table.has_times and not table.detail_of
     }
-    used = trace.devices.to_frame()[trace.devices.to_frame()["used"] == 1]
-    assert found.n_unused_devices == len(trace.devices.to_frame()) - len(used)
-    assert [(d.device, d.name, d.memory_bytes or ABSENT) for d in found.devices.to_frame()] == list(
+    used = trace.devices.take(trace.devices["used"] == 1)
+    assert found.n_unused_devices == len(trace.devices) - len(used)
+    assert [(d.device, d.name, d.memory_bytes or ABSENT) for d in found.devices] == list(
         zip(used["device"], used["name"], used["memory_bytes"], strict=True)
     )
-    for device in found.devices.to_frame():
-        assert device.kernels.to_frame() == counted(
-            trace.kernels.to_frame(), "device", device.device
-        )
-        assert device.copies.to_frame() == counted(trace.copies.to_frame(), "device", device.device)
-    assert {p.process for p in found.processes.to_frame()} == set(
-        trace.processes.to_frame()["process"]
-    )
-    for process in found.processes.to_frame():
+    for device in found.devices:
+        assert device.kernels == counted(trace.kernels, "device", device.device)
+        assert device.copies == counted(trace.copies, "device", device.device)
+    assert {p.process for p in found.processes} == set(trace.processes["process"])
+    for process in found.processes:
         for name in ("api_calls", "ranges", "host_ops"):
-            assert getattr(process, name) == counted(
-                trace.table(name).to_frame(), "process", process.process
-            )
-    named = zip(
-        trace.environment.to_frame()["name"], trace.environment.to_frame()["value"], strict=True
-    )
-    assert found.environment.to_frame() == dict(named)
+            assert getattr(process, name) == counted(trace.table(name), "process", process.process)
+    named = zip(trace.environment["name"], trace.environment["value"], strict=True)
+    assert found.environment == dict(named)
     return found
 
 
@@ -120,7 +112,7 @@ def test_the_rows_that_it_reads_do_not_grow_with_the_events(
     for n_kernels in (10, 3_000):
         fetched.clear()
         found = describe([written(tmp_path / f"{n_kernels}.sqlite", n_kernels)], Opening())
-        assert (found.rows["kernels"], found.devices[0].copies.to_frame()) == (n_kernels, n_kernels)
+        assert (found.rows["kernels"], found.devices[0].copies) == (n_kernels, n_kernels)
         read[n_kernels] = sum(fetched)
     assert 0 < read[10] == read[3_000] < 150
 
@@ -139,7 +131,7 @@ def test_a_run_of_database_files_is_told_without_its_events(
     fetched.clear()
     found = describe([tmp_path], Opening())
     assert sum(fetched) < 300
-    assert [(d.device, d.kernels.to_frame()) for d in found.devices.to_frame()] == [
+    assert [(d.device, d.kernels) for d in found.devices] == [
         (0, 500),
         (1, 500),
     ]
