@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from traceprof.model.results import (
     Note,
@@ -20,6 +19,7 @@ from traceprof.model.results import (
     total,
 )
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.model.table import Table
 
 MS = 1_000_000
 
@@ -56,13 +56,13 @@ KERNELS = ResultSpec(
 )
 
 
-def steps_table(periods_ns: Sequence[int], *, n_ranks: int = 1, samples: int = 32) -> pd.DataFrame:
+def steps_table(periods_ns: Sequence[int], *, n_ranks: int = 1, samples: int = 32) -> Table:
     """Return steps of these periods on each rank, all of it compute but a fifth of idle time."""
     starts = np.concatenate([[0], np.cumsum(periods_ns)[:-1]]).astype(np.int64)
     periods = np.array(periods_ns, np.int64)
     idle = periods // 5
-    frames = [
-        pd.DataFrame(
+    tables = [
+        Table(
             {
                 "life": 0,
                 "rank": rank,
@@ -84,10 +84,10 @@ def steps_table(periods_ns: Sequence[int], *, n_ranks: int = 1, samples: int = 3
         )
         for rank in range(n_ranks)
     ]
-    return pd.concat(frames, ignore_index=True)
+    return Table.stacked(tables)
 
 
-def measures_table(values: Mapping[str, tuple[float, str]]) -> pd.DataFrame:
+def measures_table(values: Mapping[str, tuple[float, str]]) -> Table:
     """Return measures of the run: name → value and unit."""
     rows = [
         {
@@ -102,7 +102,7 @@ def measures_table(values: Mapping[str, tuple[float, str]]) -> pd.DataFrame:
         }
         for name, (value, unit) in values.items()
     ]
-    return SUMMARY.table("measures").frame(rows)
+    return SUMMARY.table("measures").of_rows(rows)
 
 
 def make_summary(
@@ -143,23 +143,21 @@ def make_summary(
 
 def kernels_result() -> Result:
     """Return a result with all that results may hold: notes in cells, unknown values, tuples."""
-    frame = pd.DataFrame(
+    table = Table(
         {
             "name": ["gemm", "json: no JSON", "“relu”"],
             "class": ["matmul", None, ""],
             "kernel_count": [2, 1, 3],
             "total_ns": [1 << 60, 7, 5],
             "share_ratio": [0.75, np.nan, 1.0],
-            "remark": pd.Series(
-                [Note.of("{n:count} cop(y|ies)", n=2), None, ("a", "b")], dtype=object
-            ),
+            "remark": [Note.of("{n:count} cop(y|ies)", n=2), None, ("a", "b")],
             "is_new": [True, False, True],
         }
     )
     return Result(
         "kernels",
         KERNELS,
-        {"kernels": frame, "classes": KERNELS.table("classes").to_frame().frame()},
+        {"kernels": table, "classes": KERNELS.table("classes").of_rows()},
         {"median_ns": 12, "best": None},
         (Note.of("{lost:ns} lost", lost=(1 << 60) + 1),),
     )
@@ -168,13 +166,13 @@ def kernels_result() -> Result:
 def full_summary(name: str = "full") -> Summary:
     """Return a run in which everything is known that can be."""
     plain = make_summary(name, n_ranks=2)
-    metrics = SUMMARY.table("metrics").frame(
+    metrics = SUMMARY.table("metrics").of_rows(
         [
             {"metric": "loss", "life": 0, "rank": None, "step": 1, "epoch": 0.5, "value": 2.5},
             {"metric": "top1", "life": 0, "rank": 1, "step": None, "epoch": 1.0, "value": 0.75},
         ]
     )
-    events = SUMMARY.table("events").frame(
+    events = SUMMARY.table("events").of_rows(
         [{"event": 0, "kind": "start", "at_ns": 0, "node": "a", "text": "began = “now”"}]
     )
     return Summary(
@@ -185,7 +183,7 @@ def full_summary(name: str = "full") -> Summary:
                 **plain.tables,
                 "metrics": metrics,
                 "events": events,
-                "lives": SUMMARY.table("lives").frame(),
+                "lives": SUMMARY.table("lives").of_rows(),
             },
             "results": {"kernels": kernels_result()},
             "notes": (
@@ -209,7 +207,7 @@ def assert_same_runs(one: Summary, other: Summary) -> None:
         _assert_same_tables(result.tables, found.tables)
 
 
-def _assert_same_tables(one: Mapping[str, pd.DataFrame], other: Mapping[str, pd.DataFrame]) -> None:
+def _assert_same_tables(one: Mapping[str, Table], other: Mapping[str, Table]) -> None:
     assert set(one) == set(other)
     for name, frame in one.items():
         assert list(frame) == list(other[name]), name

@@ -202,7 +202,7 @@ def said_of(found: Comparison) -> str:
 def test_what_spoils_the_comparison_is_said_first() -> None:
     base = Program().summary("base")
     new = Program(format="kineto", batch=64, settings={"torch": "2.9"}).summary("new")
-    new = replace(new, environment={**new.environment.to_frame(), "gpu": "NVIDIA B200"})
+    new = replace(new, environment={**new.environment, "gpu": "NVIDIA B200"})
     found = one(base, new)
     settings = found.results["settings"].table.to_frame()
     assert settings["spoils"].tolist() == sorted(settings["spoils"], reverse=True)

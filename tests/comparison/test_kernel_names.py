@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
 from traceprof.comparison.difference import canonical_name, match_kernels
+from traceprof.model.table import Table
 
 NSYS = (
     "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<float>, "
@@ -22,8 +22,9 @@ MANGLED = (
 )
 
 
-def kernels(*rows: tuple[str, str, float, float]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=["name", "class", "place_ratio", "count"])
+def kernels(*rows: tuple[str, str, float, float]) -> Table:
+    names = ("name", "class", "place_ratio", "count")
+    return Table.of_rows([dict(zip(names, row, strict=True)) for row in rows], names)
 
 
 @pytest.mark.parametrize("name", [KINETO, MANGLED])

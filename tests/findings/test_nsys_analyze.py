@@ -11,21 +11,23 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.requirements import require
-from traceprof.findings.context import Context, copies_with_calls
+from traceprof.findings.context import Choose, Context, copies_with_calls
 from traceprof.findings.copies import (
-    asynchronous,
-    blocking_copies_of,
-    blocking_memsets_of,
-    of_pageable_memory,
+    are_asynchronous,
+    are_blocking_copies,
+    are_blocking_memsets,
+    are_pageable,
 )
 from traceprof.findings.gaps import long_gaps
 from traceprof.formats import open_trace
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
 
 pytestmark = [pytest.mark.nsys, pytest.mark.traces]
@@ -45,27 +47,28 @@ Rows = set[tuple[int, int]]
 """(start, duration) of each row."""
 
 
-def _copies(context: Context) -> pd.DataFrame:
+def _copies(context: Context, choose: Choose) -> Table:
     (part,) = context.ranks
-    return copies_with_calls(part)
+    copies = copies_with_calls(part)
+    return copies.take(choose(copies))
 
 
-def _pageable(context: Context) -> pd.DataFrame:
-    return asynchronous(of_pageable_memory(_copies(context)))
+def _pageable(copies: Table) -> npt.NDArray[np.bool_]:
+    return are_asynchronous(copies) & are_pageable(copies)
 
 
-def _sync_calls(context: Context) -> pd.DataFrame:
+def _sync_calls(context: Context) -> Table:
     (part,) = context.ranks
-    calls = part.api_calls.to_frame()
+    names = part.api_calls["name"]
     # NVIDIA's rule leaves out waits for events.
-    events = calls["name"].astype(str).str.contains("Event")
-    return calls[is_synchronisation(calls["name"]) & ~events]
+    events = names.by_text(["Event" in name for name in names.texts])
+    return part.api_calls.take(is_synchronisation(names) & ~events)
 
 
-RULES: dict[str, Callable[[Context], pd.DataFrame]] = {
-    "cuda-async-memcpy": _pageable,
-    "cuda-sync-memcpy": lambda context: blocking_copies_of(_copies(context)),
-    "cuda-sync-memset": lambda context: blocking_memsets_of(_copies(context)),
+RULES: dict[str, Callable[[Context], Table]] = {
+    "cuda-async-memcpy": lambda context: _copies(context, _pageable),
+    "cuda-sync-memcpy": lambda context: _copies(context, are_blocking_copies),
+    "cuda-sync-memset": lambda context: _copies(context, are_blocking_memsets),
     "cuda-sync-api": _sync_calls,
     "gpu-starv": long_gaps,
 }

@@ -12,9 +12,7 @@ from traceprof.measures.rows import (
     are_named,
     bounds,
     busiest_lanes,
-    by_category,
     covered_ns,
-    in_order,
     lengths_of,
     overlaps,
     span_at,
@@ -23,6 +21,7 @@ from traceprof.measures.rows import (
     unions_by,
 )
 from traceprof.model.intervals import Intervals
+from traceprof.model.table import Names
 
 ROWS = pd.DataFrame({"process": [2, 1, 2], "start_ns": [0, 5, 10], "end_ns": [10, 9, 15]})
 
@@ -73,12 +72,7 @@ def test_sums_at_places() -> None:
     assert sums_at(places, 1, 2).tolist() == [0, 2]
 
 
-def test_values_of_categories() -> None:
-    names = pd.Series(pd.Categorical(["load", None, "save"]))
-    assert by_category(names, [7, 8], -1).tolist() == [7, -1, 8]
+def test_names_are_found_by_a_pattern() -> None:
+    names = Names.of(["load", "save", "save"])
     assert are_named(names, re.compile("oa")).tolist() == [True, False, False]
     assert are_named(names[:0], re.compile("oa")).tolist() == []
-
-
-def test_order_is_ascending_unless_a_minus_says_otherwise() -> None:
-    assert in_order(ROWS, "-process", "start_ns")["start_ns"].tolist() == [0, 10, 5]

@@ -11,14 +11,15 @@ from statistics import median
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison import CURVE_NAME, Comparison
 from traceprof.comparison.sides import Curve, Target, curve_of, devices_of, metric_names
 from traceprof.comparison.specs_of_many import ACCURACY, ACCURACY_ABOUT, CURVE, SPEEDUP
 from traceprof.errors import UsageError
+from traceprof.measures.rows import floats
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import CONTRADICTS, Summary, better_of, is_accuracy, quality_among
+from traceprof.model.table import Table, is_unknown, objects
 
 _LONG: Final = 24
 _PIECES: Final = re.compile(r"[^-_./ ]+|[-_./ ]")
@@ -71,11 +72,11 @@ def ordered(runs: Sequence[Summary], base: str | None = None) -> list[Summary]:
 
 def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
     """Yield the answer: who reached the target first, who never, and what more devices gave."""
-    table = results["accuracy"].to_frame("reached")
-    reached = table[table["is_reached"].astype(bool)]
+    table = results["accuracy"].tables["reached"]
+    reached = table.take(table["is_reached"])
     values: dict[str, Any] = {"metric": goal.metric, "target": goal.value}
     if len(reached) < len(table):
-        never = table[~table["is_reached"].astype(bool)]
+        never = table.take(~table["is_reached"])
         yield Note.of(
             "{n:count} of {all:count} run(s) never reached {metric} {target:number}, the best of "
             "them {best:number}: {names}",
@@ -85,9 +86,9 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
             best=goal.best(never["best"]),
             **values,
         )
-    timed = reached[reached["time_ns"].notna()].sort_values("time_ns", kind="stable")
+    timed = reached.known("time_ns").in_order("time_ns")
     if len(timed):
-        fastest = timed.iloc[0]
+        fastest = timed.row(0)
         yield Note.of(
             "{name} is the first to reach {metric} {target:number}, after {time:ns}",
             time=float(fastest["time_ns"]),
@@ -97,16 +98,15 @@ def verdict_of(results: Mapping[str, Result], goal: Target) -> Iterator[Note]:
     elif len(reached):
         yield Note.of("no time is known: the runs tell of epochs, steps or samples alone")
     if "speedup" in results:
-        yield from _of_speedup(results["speedup"].to_frame())
+        yield from _of_speedup(results["speedup"].table)
 
 
-def _of_speedup(table: pd.DataFrame) -> Iterator[Note]:
-    known = table.iloc[1:]
-    known = known[known["time_speedup"].notna()]
-    if known.empty:
+def _of_speedup(table: Table) -> Iterator[Note]:
+    base, *others = table.rows()
+    known = [row for row in others if not is_unknown(row["time_speedup"])]
+    if not known:
         return
-    row = known.sort_values("time_speedup", kind="stable").iloc[-1]
-    base = table.iloc[0]
+    row = sorted(known, key=lambda row: row["time_speedup"])[-1]
     values: dict[str, Any] = {
         "name": row["group"],
         "base": base["group"],
@@ -139,7 +139,7 @@ def notes_of(curves: Sequence[Curve], goal: Target) -> Iterator[Note]:
             "{metric} is that of single steps: the median of five stands for each",
             metric=goal.metric,
         )
-    if any(curve.rows["life"].nunique() > 1 for curve in curves):
+    if any(len(set(curve.rows["life"].tolist())) > 1 for curve in curves):
         yield Note.of("time goes on through restarts: what was lost at them is in it")
     yield from _of_runs(curves)
 
@@ -167,7 +167,7 @@ class _One:
     """A run, and where it reached the target (None: nowhere)."""
 
     curve: Curve
-    row: pd.Series | None
+    row: Mapping[str, Any] | None
 
     @property
     def run(self) -> Summary:
@@ -252,7 +252,7 @@ def _target(
     better = better_of(metric)
     if is_lower is None and not better:
         values = curves[0].rows["value"]
-        is_lower = bool(values.iloc[-1] < values.iloc[0])
+        is_lower = bool(values[-1] < values[0])
     lower = better == "lower" if is_lower is None else is_lower
     if asked is None:
         printed = {curve.run.measure(f"target_{metric}") for curve in curves}
@@ -262,8 +262,8 @@ def _target(
         open_target = Target(metric, math.nan, lower)
         bests = [open_target.best(curve.rows["value"]) for curve in curves]
         asked = max(bests) if lower else min(bests)
-    values = pd.concat([curve.rows["value"] for curve in curves])
-    if is_accuracy(metric) and 1 < asked <= 100 and values.max() <= 1:
+    most = max(curve.rows["value"].max() for curve in curves)
+    if is_accuracy(metric) and 1 < asked <= 100 and most <= 1:
         raise UsageError(f"{metric} is kept as a share: --to {asked / 100:g} or --to {asked:g}%")
     return Target(metric, asked, lower)
 
@@ -308,11 +308,11 @@ def _reached(ones: Sequence[_One], groups: dict[str, list[_One]], goal: Target) 
         }
         for one in ones
     ]
-    tables = {"reached": ACCURACY.table("reached").frame(rows)}
+    tables = {"reached": ACCURACY.table("reached").of_rows(rows)}
     repeats = {name: own for name, own in groups.items() if len(own) > 1}
     if repeats:
         spread = [{"group": name, **_spread(own)} for name, own in repeats.items()]
-        tables["spread"] = ACCURACY.table("spread").frame(spread)
+        tables["spread"] = ACCURACY.table("spread").of_rows(spread)
     return Result("accuracy", ACCURACY, tables)
 
 
@@ -344,21 +344,20 @@ def _speedups(groups: dict[str, list[_One]]) -> Result:
         }
         for name, own in groups.items()
     ]
-    frame = pd.DataFrame(rows)
-    base = frame.iloc[0]
-    times = frame["devices_count"].astype(np.float64) / float(base["devices_count"])
-    faster = float(base["time_ns"]) / frame["time_ns"]
-    more = frame["samples_per_s"] / float(base["samples_per_s"])
-    remarks = map(_remark, frame["samples_per_s"], frame["printed_per_s"])
-    frame = frame.assign(
-        time_speedup=faster,
-        time_efficiency_ratio=faster / times,
-        rate_speedup=more,
-        rate_efficiency_ratio=more / times,
-        work_factor=frame["samples"] / float(base["samples"]),
-        remark=pd.Series(list(remarks), dtype=object),
-    )
-    return Result("speedup", SPEEDUP, {"speedup": SPEEDUP.table("speedup").frame(frame)})
+    table = Table.of_rows(rows)
+    names = ("devices_count", "time_ns", "samples_per_s", "samples", "printed_per_s")
+    devices, times, rates, samples, printed = floats(table, *names)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        more_devices, faster, more = devices / devices[0], times[0] / times, rates / rates[0]
+        table = table.assign(
+            time_speedup=faster,
+            time_efficiency_ratio=faster / more_devices,
+            rate_speedup=more,
+            rate_efficiency_ratio=more / more_devices,
+            work_factor=samples / samples[0],
+            remark=objects(map(_remark, rates.tolist(), printed.tolist())),
+        )
+    return Result("speedup", SPEEDUP, {"speedup": SPEEDUP.table("speedup").of_rows(table)})
 
 
 def _remark(computed: float, printed: float) -> Note | None:
@@ -374,6 +373,6 @@ def _of_measure(own: Sequence[_One], name: str) -> float:
 
 
 def _curves(curves: Sequence[Curve], goal: Target) -> Result:
-    frames = [curve.rows.assign(run=curve.run.name) for curve in curves]
-    tables = {"curve": CURVE.table("curve").frame(pd.concat(frames, ignore_index=True))}
+    rows = Table.stacked([curve.rows.assign(run=curve.run.name) for curve in curves])
+    tables = {"curve": CURVE.table("curve").of_rows(rows)}
     return Result(CURVE_NAME, CURVE, tables, {"metric": goal.metric, "target": goal.value})

@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison.sides import Side, shares_of
 from traceprof.comparison.specs import DIFFERENCE
-from traceprof.measures.rows import Floats, Texts
+from traceprof.measures.rows import Floats, Texts, floats
 from traceprof.model.activity import PARTS
+from traceprof.model.grouping import grouped_by, joined
 from traceprof.model.results import Result
+from traceprof.model.table import Table, objects
 from traceprof.names.kernels import short_name
 from traceprof.names.parsing import parse_name
 
@@ -75,7 +76,7 @@ def canonical_name(name: str) -> str:
     return f"{own}<{_BLANKS.sub('', template)}>" if template else own
 
 
-def match_kernels(base: pd.DataFrame, new: pd.DataFrame) -> Matched:
+def match_kernels(base: Table, new: Table) -> Matched:
     """Return which kernels are the same.
 
     Both have a row per kernel: name, class, place_ratio (NaN: not known) and count (per step).
@@ -90,8 +91,8 @@ def match_kernels(base: pd.DataFrame, new: pd.DataFrame) -> Matched:
 class _Pairs:
     """The kernels of both runs, and those that found one another so far."""
 
-    def __init__(self, base: pd.DataFrame, new: pd.DataFrame) -> None:
-        self._left = [base.reset_index(drop=True), new.reset_index(drop=True)]
+    def __init__(self, base: Table, new: Table) -> None:
+        self._left = [base, new]
         both = set(base["name"]) & set(new["name"])
         self._names: list[dict[str, str]] = [{name: name for name in both} for _ in range(2)]
         self._renamed: dict[str, str] = {}
@@ -116,9 +117,10 @@ class _Pairs:
         base, new = self._left
         if base.empty or new.empty:
             return
-        places = [own["place_ratio"].to_numpy(np.float64) for own in (base, new)]
-        counts = [own["count"].to_numpy(np.float64) for own in (base, new)]
-        classes = [own["class"].astype(str).to_numpy() for own in (base, new)]
+        places, counts = (
+            [floats(own, name)[0] for own in (base, new)] for name in ("place_ratio", "count")
+        )
+        classes = [own.plain("class") for own in (base, new)]
         far = np.abs(places[0][:, None] - places[1][None, :])
         with np.errstate(divide="ignore", invalid="ignore"):
             often = np.abs(np.log(counts[0][:, None] / counts[1][None, :]))
@@ -150,12 +152,12 @@ class _Pairs:
 
     def _drop(self) -> None:
         self._left = [
-            own[~own["name"].isin(list(self._names[side]))].reset_index(drop=True)
+            own.take([name not in self._names[side] for name in own["name"]])
             for side, own in enumerate(self._left)
         ]
 
 
-CAUSE: Final = ["part", "kind", "name"]
+CAUSE: Final = ("part", "kind", "name")
 """What tells causes apart."""
 SIDES: Final = ("base", "new")
 _KERNEL: Final = "kernel"
@@ -163,12 +165,12 @@ _CHANGED: Final = 0.05
 
 
 def causes_of(
-    made: Sequence[pd.DataFrame],
+    made: Sequence[Table],
     names: tuple[str, str],
     divisors: Sequence[int],
     *,
     per_unit: bool = True,
-) -> pd.DataFrame:
+) -> Table:
     """Return what the first and the second of two are ``made`` of, the largest difference first.
 
     Args:
@@ -178,40 +180,41 @@ def causes_of(
         divisors: over how many units the ns are summed up: the mean is told.
         per_unit: whether counts and sizes are means over these, too.
     """
-    together = [
-        _together(own).add_suffix(f"_{name}") for own, name in zip(made, names, strict=True)
-    ]
-    both = together[0].join(together[1], how="outer").reset_index()
-    both = both.fillna({f"{what}_{name}": 0 for what in ("ns", "count") for name in names})
-    totals = [both[f"ns_{name}"].to_numpy(np.int64) for name in names]
+    first, second = map(_together, made, names)
+    both = joined(first, second, *CAUSE)
+    totals = [np.nan_to_num(both[f"ns_{name}"]).astype(np.int64) for name in names]
     rates = [own / max(1, n) for own, n in zip(totals, divisors, strict=True)]
     order = np.lexsort((-totals[1], -np.abs(rates[1] - rates[0])))
     order = order[(totals[0] != 0)[order] | (totals[1] != 0)[order]]
-    found: pd.DataFrame = both.iloc[order].reset_index(drop=True)
-    lengths, counts = [], []
-    for name, ns, n in zip(names, totals, divisors, strict=True):
-        size = max(1, n) if per_unit else 1
-        counts.append(found[f"count_{name}"].to_numpy(np.float64) / size)
-        shares = shares_of(ns[order], n)
-        lengths.append(shares if per_unit else ns[order])
-        found[f"{name}_ns"], found[f"{name}_rate"] = shares, ns[order] / max(1, n)
-        found[f"{name}_count"] = counts[-1] if per_unit else counts[-1].astype(np.int64)
-        found[f"{name}_bytes"] = found[f"n_bytes_{name}"].to_numpy(np.float64) / size
-    difference = found[f"{names[1]}_ns"] - found[f"{names[0]}_ns"]
+    both, lengths, counts = both.take(order), [], []
+    columns: dict[str, Any] = {}
+    for name, total, n in zip(names, totals, divisors, strict=True):
+        ns, size = total[order], max(1, n) if per_unit else 1
+        count, n_bytes = floats(both, f"count_{name}", f"n_bytes_{name}")
+        counts.append(np.nan_to_num(count) / size)
+        shares = shares_of(ns, n)
+        lengths.append(shares if per_unit else ns)
+        columns |= {f"ns_{name}": ns, f"{name}_ns": shares, f"{name}_rate": ns / max(1, n)}
+        columns[f"{name}_count"] = counts[-1] if per_unit else counts[-1].astype(np.int64)
+        columns[f"{name}_bytes"] = n_bytes / size
+    difference = columns[f"{names[1]}_ns"] - columns[f"{names[0]}_ns"]
     more = np.rint(_of_number(lengths, counts) / (1 if per_unit else divisors[0]))
     is_counted = counts[0] + counts[1] > 0
-    return found.assign(
+    return both.assign(
+        **columns,
         difference_ns=difference,
         more_ns=np.where(is_counted, more, np.nan),
         longer_ns=np.where(is_counted, difference - more, np.nan),
     )
 
 
-def _together(made: pd.DataFrame) -> pd.DataFrame:
+def _together(made: Table, whose: str) -> Table:
     """Return what all devices did, by what it was; sizes of which none is known are not known."""
-    groups = made.groupby(CAUSE)
-    found = groups[["ns", "count"]].sum().assign(n_bytes=groups["n_bytes"].sum(min_count=1))
-    return found.assign(**{"class": groups["class"].first()}) if "class" in made else found
+    keys, groups = grouped_by(made, *CAUSE)
+    sums = {f"{name}_{whose}": groups.sums(made[name]) for name in ("ns", "count", "n_bytes")}
+    if "class" in made:
+        sums[f"class_{whose}"] = groups.first_known(made["class"])
+    return keys.assign(**sums)
 
 
 def _of_number(lengths: Sequence[Any], counts: Sequence[Floats]) -> Floats:
@@ -225,28 +228,30 @@ def _of_number(lengths: Sequence[Any], counts: Sequence[Floats]) -> Floats:
     return np.asarray((counts[1] - counts[0]) * each, np.float64)
 
 
-def parts_of(causes: pd.DataFrame, names: tuple[str, str]) -> tuple[pd.DataFrame, dict[str, int]]:
+def parts_of(causes: Table, names: tuple[str, str]) -> tuple[Table, dict[str, int]]:
     """Return the five parts, and by the names of their columns what they add up to."""
     times = ["difference_ns", *(f"{name}_ns" for name in names)]
-    parts = causes.groupby("part")[times].sum().reindex(list(PARTS), fill_value=0)
-    return parts.rename_axis("part").reset_index(), {name: int(parts[name].sum()) for name in times}
+    rows = [causes["part"] == part for part in PARTS]
+    sums = {name: np.array([causes[name][own].sum() for own in rows], np.int64) for name in times}
+    length = {name: int(own.sum()) for name, own in sums.items()}
+    return Table({"part": list(PARTS), **sums}), length
 
 
 def phases_of(
-    sums: Sequence[pd.Series], names: tuple[str, str], divisors: Sequence[int]
-) -> pd.DataFrame:
+    sums: Sequence[Mapping[str, int]], names: tuple[str, str], divisors: Sequence[int]
+) -> Table:
     """Return the phases of hosts of two, ns by name, as `causes_of` does: a sum that is exact.
 
     Where differences are equal they are in the order of the second's ``sums``.
     """
-    phases = list(dict.fromkeys([*sums[1].index, *sums[0].index]))
-    totals = [own.reindex(phases, fill_value=0).to_numpy(np.int64) for own in sums]
+    phases = list(dict.fromkeys([*sums[1], *sums[0]]))
+    totals = [np.array([own.get(phase, 0) for phase in phases], np.int64) for own in sums]
     rates = [own / max(1, n) for own, n in zip(totals, divisors, strict=True)]
     order = np.argsort(-np.abs(rates[1] - rates[0]), kind="stable")
     means = [shares_of(own[order], n) for own, n in zip(totals, divisors, strict=True)]
     times = {f"{name}_ns": own for name, own in zip(names, means, strict=True)}
-    found = {"phase": np.array(phases, object)[order], "difference_ns": means[1] - means[0]}
-    return pd.DataFrame({**found, **times})
+    found = {"phase": objects(phases)[order], "difference_ns": means[1] - means[0]}
+    return Table({**found, **times})
 
 
 def matched_kernels(base: Side, new: Side) -> Matched:
@@ -254,31 +259,29 @@ def matched_kernels(base: Side, new: Side) -> Matched:
     return match_kernels(_kernels_of(base), _kernels_of(new))
 
 
-def _kernels_of(side: Side) -> pd.DataFrame:
+def _kernels_of(side: Side) -> Table:
     """Return one row per kernel: name, class, place_ratio and how many per step and device."""
     made = side.composition
     if made is None:
-        return pd.DataFrame({"name": [], "class": [], "place_ratio": [], "count": []})
-    own = made[(made["kind"] == _KERNEL).to_numpy()]
-    weight = own["count"].where(own["place_ratio"].notna(), 0)
-    own = own.assign(weight=weight, place=own["place_ratio"].fillna(0) * weight)
-    groups = own.groupby("name")
-    sums = groups[["count", "weight", "place"]].sum()
-    place = sums["place"] / sums["weight"].where(sums["weight"] > 0)
-    count = sums["count"] / max(1, side.units_count)
-    found = {"class": groups["class"].first(), "place_ratio": place, "count": count}
-    return pd.DataFrame(found).rename_axis("name").reset_index()
+        return Table(dict.fromkeys(("name", "class", "place_ratio", "count"), ()))
+    own = made.take(made["kind"] == _KERNEL)
+    keys, groups = grouped_by(own, "name")
+    means = {
+        "place_ratio": groups.weighted_means(own["place_ratio"], own["count"]),
+        "count": groups.sums(own["count"]) / max(1, side.units_count),
+    }
+    return keys.assign(**means, **{"class": groups.first_known(own["class"])})
 
 
-def difference_of(base: Side, new: Side, matched: Matched, phases: pd.DataFrame | None) -> Result:
+def difference_of(base: Side, new: Side, matched: Matched, phases: Table | None) -> Result:
     """Return what makes a step of ``new`` longer than one of ``base``; both have a composition."""
     made = [_named(base, matched.base), _named(new, matched.new)]
     causes = _judged(causes_of(made, SIDES, (base.units_count, new.units_count)), matched)
     parts, length = parts_of(causes, SIDES)
-    parts["share_ratio"] = parts["difference_ns"] / (length["base_ns"] or np.nan)
-    kinds = causes.groupby(["part", "kind"])[list(length)].sum().reset_index()
-    order = np.argsort(-kinds["difference_ns"].abs().to_numpy(), kind="stable")
-    kinds = kinds.iloc[order].reset_index(drop=True)
+    parts = parts.assign(share_ratio=parts["difference_ns"] / (length["base_ns"] or np.nan))
+    kinds, groups = grouped_by(causes, "part", "kind")
+    kinds = kinds.assign(**{name: groups.sums(causes[name]) for name in length})
+    kinds = kinds.take(np.argsort(-np.abs(kinds["difference_ns"]), kind="stable"))
     return difference_result(
         (base, new),
         length,
@@ -295,33 +298,33 @@ def difference_result(
     **scalars: int,
 ) -> Result:
     """Return the tables of a difference, as far as they are known, with its ``length``."""
-    frames = {
-        name: DIFFERENCE.table(name).frame(table)
+    known = {
+        name: DIFFERENCE.table(name).of_rows(table)
         for name, table in tables.items()
         if table is not None
     }
     base, new = sides
     said = {"base": base.name, "new": new.name, "per": base.unit, **length, **scalars}
-    return Result("difference", DIFFERENCE, frames, said)
+    return Result("difference", DIFFERENCE, known, said)
 
 
-def _named(side: Side, names: Any) -> pd.DataFrame:
+def _named(side: Side, names: Mapping[str, str]) -> Table:
     """Return what all devices of all runs of a side did, by what it is called on both sides."""
     made = side.composition
     assert made is not None
-    own = made["name"].astype(object).to_numpy()
-    shown = np.array([names.get(str(name), name) for name in own], object)
-    return made.assign(name=np.where((made["kind"] == _KERNEL).to_numpy(), shown, own))
+    own = made.plain("name")
+    shown = objects(names.get(str(name), name) for name in own)
+    return made.assign(name=np.where(made["kind"] == _KERNEL, shown, own))
 
 
-def _judged(causes: pd.DataFrame, matched: Matched) -> pd.DataFrame:
+def _judged(causes: Table, matched: Matched) -> Table:
     """Return the causes with their classes, the names of the base and what became of each."""
-    first = causes["class_new"].where(causes["class_new"].fillna("") != "", causes["class_base"])
-    old = np.array([matched.renamed.get(str(name), "") for name in causes["name"]], object)
+    pairs = zip(causes["class_new"], causes["class_base"], strict=True)
+    old = objects(matched.renamed.get(str(name), "") for name in causes["name"])
     old = np.where(causes["kind"] == _KERNEL, old, "")
     state = states_of(causes["base_rate"], causes["new_rate"], old)
-    columns: dict[str, Any] = {"class": first.fillna(""), "base_name": old, "state": state}
-    return causes.assign(**columns)
+    classes = objects(new or base or "" for new, base in pairs)
+    return causes.assign(base_name=old, state=state, **{"class": classes})
 
 
 def states_of(base_ns: Any, new_ns: Any, base_names: Any) -> Texts:

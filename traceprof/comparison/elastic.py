@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import isclose, isfinite
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison import TIMELINE_NAME, Comparison
-from traceprof.comparison.jobs import PARTS, ElasticJob, elastic_job, table_of
+from traceprof.comparison.jobs import PARTS, ElasticJob, elastic_job
+from traceprof.comparison.sides import table_of
 from traceprof.comparison.specs_of_many import ELASTIC_ABOUT, EPOCHS, JOB_PARTS, RESTARTS, TIMELINE
 from traceprof.errors import UsageError
+from traceprof.model.grouping import joined
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import Summary
+from traceprof.model.table import Table, is_known, is_unknown
 
 _WHAT: Final[Mapping[str, str]] = {
     "time_lost": "time lost",
@@ -47,13 +50,12 @@ def parts_of_job(job: ElasticJob) -> dict[str, float]:
     What is left over when set-up, epochs and lost time are taken from the total is the last part.
     """
     epochs, lost = job.epochs, job.lost
-    first = epochs["is_first"].to_numpy(bool)
-    restart = epochs["is_restart"].to_numpy(bool) & ~first
-    beyond = epochs["beyond_ns"].to_numpy(np.float64)
+    first, beyond = epochs["is_first"], epochs["beyond_ns"]
+    restart = epochs["is_restart"] & ~first
     parts = {
         "set-up": job.setup_ns if isfinite(job.setup_ns) else 0.0,
         "worker initialisation": job.initialisation_ns if isfinite(job.initialisation_ns) else 0.0,
-        "epochs, as long as typical": float(np.nansum(epochs["typical_ns"].to_numpy(np.float64))),
+        "epochs, as long as typical": float(np.nansum(epochs["typical_ns"])),
         "first epoch, beyond that": float(np.nansum(beyond[first])),
         "epochs of restarts, beyond that": float(np.nansum(beyond[restart])),
         "other epochs, beyond that": float(np.nansum(beyond[~first & ~restart])),
@@ -107,15 +109,19 @@ _AS_IT_IS: Final = ("epoch", "life", "at_ns", "why", "lost_ns", "redone_count", 
 
 def epochs_table(job: ElasticJob, base: ElasticJob | None) -> Result:
     """Return the epochs of a job, beside those of the base."""
-    table = job.epochs.copy()
-    table["accuracy"] = [job.accuracy_after(epoch) for epoch in table["epoch"]]
+    table = _with_accuracy(job)
     if base is not None:
-        other = base.epochs[["epoch", "duration_ns"]].rename(columns={"duration_ns": "base_ns"})
-        other["base_accuracy"] = [base.accuracy_after(epoch) for epoch in other["epoch"]]
-        table = table.merge(other, on="epoch", how="outer").sort_values("epoch")
-        table["difference_ns"] = table["duration_ns"] - table["base_ns"]
-    known = [c.name for c in EPOCHS.tables[0] if c.name in table and table[c.name].notna().any()]
-    return _result("epochs", EPOCHS, table[known])
+        other = _with_accuracy(base).select("epoch", "duration_ns", "accuracy")
+        other = other.renamed(duration_ns="base_ns", accuracy="base_accuracy")
+        table = joined(table, other, "epoch")
+        table = table.assign(difference_ns=table["duration_ns"] - table["base_ns"])
+    known = [c.name for c in EPOCHS.tables[0] if c.name in table and is_known(table[c.name]).any()]
+    return _result("epochs", EPOCHS, table.select(*known))
+
+
+def _with_accuracy(job: ElasticJob) -> Table:
+    accuracy = [job.accuracy_after(epoch) for epoch in job.epochs["epoch"].tolist()]
+    return job.epochs.assign(accuracy=np.array(accuracy, np.float64))
 
 
 def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Result:
@@ -123,44 +129,45 @@ def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Resul
     rows: list[dict[str, Any]] = []
     for job, run in zip(jobs, runs, strict=True):
         own = [*_lives(run), *_epochs(run), *_events(run)]
-        own.sort(key=lambda row: float(row["at_ns"]) if pd.notna(row["at_ns"]) else math.inf)
+        own.sort(key=lambda row: math.inf if is_unknown(row["at_ns"]) else row["at_ns"])
         rows += [{"run": job.name, "number": n, **row} for n, row in enumerate(own)]
     return _result(TIMELINE_NAME, TIMELINE, rows)
 
 
 def _lives(run: Summary) -> Iterator[dict[str, Any]]:
-    for row in table_of(run, "lives").to_dict("records"):
+    for row in table_of(run, "lives").rows():
         own = {name: row[name] for name in ("at_ns", "life", "rank", "node")}
         length = row["end_ns"] - row["at_ns"]
         yield {"what": "rank runs", "duration_ns": length, "text": row["ended"], **own}
 
 
 def _epochs(run: Summary) -> Iterator[dict[str, Any]]:
-    for row in table_of(run, "epochs").to_dict("records"):
+    for row in table_of(run, "epochs").rows():
         names = ("at_ns", "duration_ns", "life", "epoch", "ranks_count")
         yield {"what": "epoch", **{name: row[name] for name in names}}
 
 
 def _events(run: Summary) -> Iterator[dict[str, Any]]:
     table = table_of(run, "events")
-    kept = (table.groupby("kind").cumcount() < _MOST_OF_A_KIND) & ~table["kind"].isin(_SEVERAL)
+    counts = Counter(_SEVERAL * _MOST_OF_A_KIND)
     sized = _SIZED if len(table_of(run, "lives")) else _SIZED[:1]
-    for row in table[kept].sort_values("event").to_dict("records"):
+    for row in table.in_order("event").rows():
+        counts[row["kind"]] += 1
+        if counts[row["kind"]] > _MOST_OF_A_KIND:
+            continue
         names = ("at_ns", "duration_ns", "life", "epoch", "rank", "node", "text")
         size = row["value"] if row["kind"] in sized else None
         what = _WHAT.get(str(row["kind"]), str(row["kind"]))
         yield {"what": what, "ranks_count": size, **{name: row[name] for name in names}}
 
 
-def _result(
-    name: str, spec: ResultSpec, rows: Sequence[Mapping[str, Any]] | pd.DataFrame
-) -> Result:
+def _result(name: str, spec: ResultSpec, rows: Sequence[Mapping[str, Any]] | Table) -> Result:
     """Return a result; which job it is about is told where there are several."""
     table = spec.tables[0]
-    frame = table.frame(rows)
-    if "run" in frame and frame["run"].nunique() == 1:
-        frame = frame.drop(columns="run")
-    return Result(name, spec, {table.name: frame})
+    own = table.of_rows(rows)
+    if "run" in own and len(set(own["run"])) == 1:
+        own = own.without("run")
+    return Result(name, spec, {table.name: own})
 
 
 _NOTABLE: Final = 0.5
@@ -224,18 +231,18 @@ def _verdict(job: ElasticJob, base: ElasticJob | None) -> Iterator[Note]:
         return
     yield _about_lost(job)
     for one in job.lost:
-        rows = job.epochs[job.epochs["epoch"] == one.epoch]
+        rows = job.epochs.take(job.epochs["epoch"] == one.epoch).rows()
         beyond = job.beyond_ns(one.epoch)
-        if rows.empty or not beyond > _NOTABLE * float(rows["typical_ns"].iloc[0]):
+        if not rows or not beyond > _NOTABLE * rows[0]["typical_ns"]:
             continue
         yield Note.of(
             "epoch {epoch:number} took {took:ns}: {lost:ns} lost, {typical:ns} as epochs "
             "{typical_of} do, and {beyond:ns} that nothing explains",
             epoch=one.epoch,
-            took=float(rows["duration_ns"].iloc[0]),
-            lost=float(rows["lost_ns"].iloc[0]),
-            typical=float(rows["typical_ns"].iloc[0]),
-            typical_of=str(rows["typical_of"].iloc[0]),
+            took=float(rows[0]["duration_ns"]),
+            lost=float(rows[0]["lost_ns"]),
+            typical=float(rows[0]["typical_ns"]),
+            typical_of=rows[0]["typical_of"],
             beyond=beyond,
         )
 

@@ -7,12 +7,12 @@ the cumulated share, so that whatever adds up over all devices adds up in the me
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison import EXPLAIN
 from traceprof.comparison.difference import CAUSE, causes_of, parts_of, phases_of
@@ -26,10 +26,12 @@ from traceprof.measures.composition import (
     composition_of_hosts,
 )
 from traceprof.measures.device.times import devices_of_processes, used_devices
-from traceprof.measures.rows import Floats
+from traceprof.measures.rows import Floats, rows_by
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.model.grouping import first_alike, grouped_by, numbered, rows_by_value
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
+from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.session.answer import Document, document_about
 from traceprof.session.run import Run
@@ -94,12 +96,11 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
     is_pattern = side.selection.label.startswith("pattern")
     steps = pattern_of_ranks(ranks) if is_pattern else steps_of_ranks(ranks)
     lengths, kind = _candidates(steps, side)
-    if lengths.empty:
+    if not lengths:
         raise UsageError(
             f"{side.name} has no other to be held against: choose a window, as in --against 1s..2s"
         )
-    order = lengths.sort_values(kind="stable")
-    number = int(order.index[(len(order) - 1) // 2])
+    number = sorted(lengths, key=lambda step: lengths[step])[(len(lengths) - 1) // 2]
     what = "pattern" if is_pattern else "step"
     chosen = _of_step(ranks, steps, number, select(ranks, f"{what}:{number}"))
     text = f"{{name}} is the one of median length among {{n:count}} {kind}"
@@ -107,21 +108,21 @@ def typical_side(ranks: Ranks, side: WindowSide) -> WindowSide:
     return replace(chosen, notes=(*chosen.notes, note))
 
 
-def _candidates(steps: Steps, side: WindowSide) -> tuple[pd.Series, str]:
+def _candidates(steps: Steps, side: WindowSide) -> tuple[dict[int, float], str]:
     """Return the lengths of the steps that may be typical, by number, and what they are called."""
-    table = steps.table.to_frame().assign(length=steps.durations_ns, is_steady=~steps.warmup())
-    own = table[table["step"] == side.step]
-    table = table[(table["step"] != side.step) & table["process"].isin(own["process"])]
-    table = table[table["on_device"] == bool(own["on_device"].iloc[0])]
-    steady = table[table["is_steady"]]
+    table = steps.table.assign(length=steps.durations_ns, is_steady=~steps.warmup())
+    own = table.take(table["step"] == side.step)
+    processes = set(own["process"].tolist())
+    is_other = (table["step"] != side.step) & np.isin(table["process"], own["process"])
+    table = table.take(is_other & (table["on_device"] == own["on_device"][0]))
+    steady = table.take(table["is_steady"])
     kind = "other iterations of the pattern" if steps.is_pattern else "other steady steps"
     if steady.empty:
         steady, kind = table, "other steps, all of them warm-up"
-    once = steady.drop_duplicates(["process", "step"])
-    by_step = once.groupby("step")["length"]
-    complete = by_step.size() == own["process"].nunique()
-    lengths = by_step.mean()
-    return (lengths[complete] if complete.any() else lengths), kind
+    once = steady.take(numbered(steady["process"], steady["step"])[1])
+    lengths = {step: once["length"][rows] for step, rows in rows_by(once, "step").items()}
+    complete = {step: own for step, own in lengths.items() if len(own) == len(processes)}
+    return {step: float(own.mean()) for step, own in (complete or lengths).items()}, kind
 
 
 def _slowest(ranks: Ranks) -> str:
@@ -131,23 +132,22 @@ def _slowest(ranks: Ranks) -> str:
     if not len(steps):
         raise UsageError("no steps are known in this trace: say which window, as in 1s..2s")
     kept = ~steps.warmup() if not steps.warmup().all() else np.ones(len(steps), np.bool_)
-    table = steps.table.to_frame().assign(length=steps.durations_ns)[kept]
-    lengths = table.groupby("step")["length"].mean()
-    number = int(lengths.index.to_numpy(np.int64)[lengths.argmax()])
+    length, rows = steps.durations_ns[kept], rows_by_value(steps.table["step"][kept])
+    number = max(rows, key=lambda step: float(length[rows[step]].mean()))
     return f"{'pattern' if steps.is_pattern else 'step'}:{number}"
 
 
 def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> WindowSide:
-    rows = steps.table.to_frame()[steps.table.to_frame()["step"] == number]
+    every = steps.table.take(steps.table["step"] == number).rows()
+    rows = {row["process"]: row for row in reversed(every)}
     notes: tuple[Note, ...] = ()
-    if rows["process"].duplicated().any():
+    if len(rows) < len(every):
         notes = (
             Note.of("several steps have the number {step}: the first one is meant", step=number),
         )
-    rows = rows.drop_duplicates("process").set_index("process")
     windows = {
-        int(str(process)): TimeWindow(int(row["device_start_ns"]), int(row["device_end_ns"]))
-        for process, row in rows.iterrows()
+        process: TimeWindow(row["device_start_ns"], row["device_end_ns"])
+        for process, row in rows.items()
     }
     if notes:
         starts, ends = zip(*((w.start_ns, w.end_ns) for w in windows.values()), strict=True)
@@ -163,13 +163,13 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
     return WindowSide(name, selection, spans, hosts, number, notes)
 
 
-def _hosts_of(rows: pd.DataFrame) -> HostSpans:
+def _hosts_of(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
     return {
-        int(str(process)): (
-            TimeWindow(int(row["start_ns"]), int(row["end_ns"])),
-            max(0, int(row["next_ns"] - row["end_ns"] - row["recorder_ns"])),
+        process: (
+            TimeWindow(row["start_ns"], row["end_ns"]),
+            max(0, row["next_ns"] - row["end_ns"] - row["recorder_ns"]),
         )
-        for process, row in rows.iterrows()
+        for process, row in rows.items()
     }
 
 
@@ -180,12 +180,8 @@ def _of_window(ranks: Ranks, selection: Selection) -> WindowSide:
         for place, trace in enumerate(ranks.whole.parts)
         for device in used_devices(trace)
     }
-    processes = {
-        int(process)
-        for trace in ranks.whole
-        for process in trace.ranges.to_frame()["process"].unique().tolist()
-    }
-    hosts = dict.fromkeys(processes, (window, 0))
+    processes = (np.unique(trace.ranges["process"]).tolist() for trace in ranks.whole)
+    hosts = dict.fromkeys(chain.from_iterable(processes), (window, 0))
     return WindowSide(selection.label, selection, spans, hosts)
 
 
@@ -210,11 +206,10 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
     has_devices = any(map(used_devices, ranks.parts))
     if has_devices and not own.of_devices:
         raise NotRecordedError(f"no device worked in both {own.name} and {other.name}")
-    made = [
-        composition_of_hosts(ranks, side.of_hosts).to_frame().set_index("phase")["ns"]
-        for side in (other, own)
-    ]
-    made[1] = made[1].sort_values(ascending=False, kind="stable")
+    made = []
+    for side in (other, own):
+        table = composition_of_hosts(ranks, side.of_hosts).in_order("-ns")
+        made.append(dict(zip(table["phase"], table["ns"].tolist(), strict=True)))
     n_hosts = max(1, len(own.of_hosts))
     phases = phases_of(made, _WINDOWS, (n_hosts, n_hosts))
     about = _of_devices(ranks, own, other) if has_devices else _of_hosts(ranks, phases)
@@ -226,7 +221,7 @@ def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[
         EXPLAIN,
         EXPLAIN_SPEC,
         {
-            name: EXPLAIN_SPEC.table(name).frame(table)
+            name: EXPLAIN_SPEC.table(name).of_rows(table)
             for name, table in {**tables, "phases": phases}.items()
         },
         {
@@ -255,19 +250,19 @@ def _of_devices(ranks: Ranks, own: WindowSide, other: WindowSide) -> _About:
     why_not = find_blame(ranks).why_not
     n = len(own.of_devices)
     made = [
-        composition_of_devices(ranks, side.of_devices, knows_waits=not why_not).to_frame()
+        composition_of_devices(ranks, side.of_devices, knows_waits=not why_not)
         for side in (other, own)
     ]
     causes = causes_of(made, _WINDOWS, (n, n), per_unit=False)
     if n > 1:
-        causes["device"] = _mostly_on(made, causes)
+        causes = causes.assign(device=_mostly_on(made, causes))
     parts, length = parts_of(causes, _WINDOWS)
-    parts["share_ratio"] = parts["difference_ns"] / (length["difference_ns"] or np.nan)
+    parts = parts.assign(share_ratio=parts["difference_ns"] / (length["difference_ns"] or np.nan))
     note = Note.of("whom ranks wait for is not told: {why}", why=why_not)
     return {"causes": causes, "parts": parts}, length, (note,) if why_not else ()
 
 
-def _of_hosts(ranks: Ranks, phases: pd.DataFrame) -> _About:
+def _of_hosts(ranks: Ranks, phases: Table) -> _About:
     """Return what the hosts were in, where no device worked anywhere."""
     if phases.empty:
         ranks.require("kernels", "copies")
@@ -276,16 +271,14 @@ def _of_hosts(ranks: Ranks, phases: pd.DataFrame) -> _About:
     return {"causes": (), "parts": ()}, length, (_NO_DEVICE,)
 
 
-def _mostly_on(made: Sequence[pd.DataFrame], causes: pd.DataFrame) -> Floats:
+def _mostly_on(made: Sequence[Table], causes: Table) -> Floats:
     """Return the device that has more than half of the difference of each cause; NaN: none has."""
-    both = pd.concat([made[1], made[0].assign(ns=-made[0]["ns"])])
-    each = both.groupby([*CAUSE, "device"], as_index=False)["ns"].sum()
-    gap = (causes["ns_own"] - causes["ns_against"]).astype(np.int64)
-    rows = causes[CAUSE].assign(gap=gap, row=np.arange(len(causes)))
-    each = each.merge(rows, on=CAUSE)
-    most = each[each["ns"] * np.sign(each["gap"]) * 2 > each["gap"].abs()]
-    most = most.assign(size=most["ns"].abs()).sort_values("size", ascending=False, kind="stable")
-    first = most.drop_duplicates("row")
+    both = Table.stacked([made[1], made[0].assign(ns=-made[0]["ns"])])
+    each, groups = grouped_by(both, *CAUSE, "device")
+    ns, row = groups.sums(both["ns"]), first_alike(each, causes, *CAUSE)
+    gap = np.append(causes["ns_own"] - causes["ns_against"], 0)[row]
+    most = np.flatnonzero((row >= 0) & (ns * np.sign(gap) * 2 > np.abs(gap)))
     found = np.full(len(causes), np.nan)
-    found[first["row"].to_numpy(np.int64)] = first["device"].to_numpy(np.float64)
+    most = most[np.argsort(-np.abs(ns[most]), kind="stable")[::-1]]  # the largest comes last
+    found[row[most]] = each["device"][most]
     return found

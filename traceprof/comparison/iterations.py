@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison.nodes import NodeIterations
 from traceprof.comparison.summary.history import of_recorder
@@ -15,10 +15,13 @@ from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.measures.analyses import run_analysis
 from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host
+from traceprof.measures.rows import lengths_of, rows_by
 from traceprof.measures.steps.main_loop import find_iterations
+from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, of_process
 from traceprof.model.results import Result
+from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace
@@ -33,7 +36,7 @@ _TELLS_MODE: Final = frozenset({"forward", "backward", "optimizer"})
 _OPERATORS: Final = "operators"
 """Where nothing better names layers, operators stand for them elsewhere; these are no layers."""
 
-_LAYERS: Final = ["layer", "type", "count", "host_ns", "device_ns", "backward_ns"]
+_LAYERS: Final = ("layer", "type", "count", "host_ns", "device_ns", "backward_ns")
 
 
 def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
@@ -43,7 +46,7 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
         TraceError: it cannot be read.
     """
     every = run.within("all").of_ranks().whole
-    n_warm = max((_warmup_of(find_iterations(part).to_frame()) for part in every), default=0)
+    n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
     found = [one for part in every for one in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
     waited = _waited(every, found)
@@ -53,40 +56,38 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     ]
 
 
-def _warmup_of(iterations: pd.DataFrame) -> int:
+def _warmup_of(iterations: Table) -> int:
     """Return how many leading iterations are warm-up, in the process that has the most."""
-    sums = iterations["is_warmup"].groupby(iterations["process"]).sum()
-    return 0 if sums.empty else int(sums.max())
+    warm = iterations["process"][iterations["is_warmup"].astype(bool)]
+    return max(groups_of(warm).counts.tolist(), default=0)
 
 
 def _of_part(part: Trace, name: str, n_warm: int) -> Iterator[NodeIterations]:
     """Yield the ranks of a file; of each as many iterations are warm-up as of any."""
-    iterations = find_iterations(part).to_frame()
-    processes = part.processes.to_frame()
-    for process, own in iterations.groupby("process"):
-        number = int(str(process))
-        said = processes[processes["process"] == number]
-        rank = ABSENT if said.empty else int(said["rank"].iloc[0])
-        host = "" if said.empty else str(said["host"].iloc[0])
-        is_alone = iterations["process"].nunique() == 1
-        alone = part if is_alone else replace(of_process(part, number), steps=None)
-        numbered = own.assign(is_warmup=np.arange(len(own)) < n_warm)
+    iterations = find_iterations(part)
+    by_process = rows_by(iterations, "process")
+    for process, rows in by_process.items():
+        said = part.processes.take(part.processes["process"] == process).rows()
+        rank, host = (said[0]["rank"], said[0]["host"]) if said else (ABSENT, "")
+        is_alone = len(by_process) == 1
+        alone = part if is_alone else replace(of_process(part, process), steps=None)
+        numbered = iterations.take(rows).assign(is_warmup=np.arange(len(rows)) < n_warm)
         known = None if rank == ABSENT else rank
         yield _measured(alone, numbered, name, known, host or part.info.host)
 
 
 def _measured(
-    trace: Trace, iterations: pd.DataFrame, name: str, rank: int | None, node: str
+    trace: Trace, iterations: Table, name: str, rank: int | None, node: str
 ) -> NodeIterations:
     """Return a rank's iterations from the first that is no warm-up to the last."""
-    kept = iterations[~iterations["is_warmup"]]
+    kept = iterations.take(~iterations["is_warmup"])
     if kept.empty:
         return NodeIterations(name, rank, node, 1, 0, len(iterations), 0)
     window = TimeWindow(int(kept["start_ns"].min()), int(kept["end_ns"].max()))
     inside = trace.within(window)
     # What is exchanged once, at first, does not make ranks keep step.
-    after_first = kept.iloc[min(1, len(kept) - 1) :]
-    later = TimeWindow(int(after_first["start_ns"].iloc[0]), window.end_ns)
+    after_first = kept.take(slice(min(1, len(kept) - 1), None))
+    later = TimeWindow(int(after_first["start_ns"][0]), window.end_ns)
     collectives = _result(Ranks.of(trace.within(later)), "collectives")
     calls = None if collectives is None else collectives.table
     layers = _result(Ranks.of(inside), "layers")
@@ -101,9 +102,9 @@ def _measured(
         warmup_count=len(iterations) - len(kept),
         span=window,
         iterations_ns=_together_ns(kept),
-        phases=_phases(inside, int(kept["process"].iloc[0])),
-        are_phases_ours=len(of_recorder(inside.ranges.to_frame(), "forward", "eval")) > 0,
-        layers=pd.DataFrame() if layers is None else _layers(layers.to_frame(), inside),
+        phases=_phases(inside, int(kept["process"][0])),
+        are_phases_ours=len(of_recorder(inside.ranges, "forward", "eval")) > 0,
+        layers=Table({}) if layers is None else _layers(layers.table, inside),
         samples_count=_samples(inside),
         calls_count=None if collectives is None else int(collectives.scalars.get("count", 0)),
         calls_iterations_ns=_together_ns(after_first),
@@ -112,45 +113,44 @@ def _measured(
     )
 
 
-def _together_ns(rounds: pd.DataFrame) -> int:
+def _together_ns(rounds: Table) -> int:
     """Return the time of rounds without what the recorder took for itself."""
-    return int((rounds["end_ns"] - rounds["start_ns"] - rounds["recorder_ns"]).sum())
+    return int((lengths_of(rounds) - rounds["recorder_ns"]).sum())
 
 
-def _layers(found: pd.DataFrame, inside: Trace) -> pd.DataFrame:
+def _layers(found: Table, inside: Trace) -> Table:
     """Return the layers with the time of their backward pass on the host, where it was recorded.
 
     They have the names that they have without a wrapper such as DDP's.
     """
-    layers = found.filter(_LAYERS).copy()
-    names = layers["layer"].astype(str)
+    layers = found.select(*(name for name in _LAYERS if name in found))
     backward = _backward_on_host(inside)
     if backward:
         # Of a layer that holds others it is what these take together.
-        layers["host_backward_ns"] = [
+        sums = [
             sum(ns for path, ns in backward.items() if f"{path}.".startswith(f"{name}."))
-            for name in names
+            for name in layers["layer"]
         ]
-    return layers.assign(layer=names.str.removeprefix("module."))
+        layers = layers.assign(host_backward_ns=sums)
+    return layers.assign(layer=objects(name.removeprefix("module.") for name in layers["layer"]))
 
 
 def _backward_on_host(inside: Trace) -> dict[str, int]:
     """Return the time of the ranges of the innermost layers' backward passes, by path."""
-    ranges = inside.ranges.to_frame()
-    names = ranges["name"].cat
-    codes = [i for i, name in enumerate(names.categories) if str(name).startswith(_BACKWARD)]
-    own = ranges[np.isin(names.codes, codes) & (ranges["domain"] == OWN_DOMAIN).to_numpy()]
-    paths = [str(name).removeprefix(_BACKWARD).rpartition(":")[0] for name in own["name"]]
-    sums = (own["end_ns"] - own["start_ns"]).groupby(np.array(paths, object)).sum()
-    return {str(path): int(ns) for path, ns in sums.items()}
+    ranges = inside.ranges
+    is_backward = np.array([name.startswith(_BACKWARD) for name in ranges["name"].texts], bool)
+    own = ranges.take(ranges["name"].by_text(is_backward) & (ranges["domain"] == OWN_DOMAIN))
+    sums = Counter[str]()
+    for name, ns in zip(own["name"], lengths_of(own).tolist(), strict=True):
+        sums[name.removeprefix(_BACKWARD).rpartition(":")[0]] += ns
+    return sums
 
 
-def _sum(calls: pd.DataFrame | None, name: str) -> float | None:
+def _sum(calls: Table | None, name: str) -> float | None:
     """Return a column of the collectives added up; None where one of them is not known."""
-    if calls is None or calls.empty or name not in calls:
+    if calls is None or calls.empty or name not in calls or not is_known(calls[name]).all():
         return None
-    total = float(np.sum(calls[name]))
-    return None if np.isnan(total) else total
+    return float(calls[name].sum())
 
 
 def _phases(inside: Trace, process: int) -> dict[str, int]:
@@ -188,15 +188,14 @@ def _waited(every: Ranks, found: Sequence[NodeIterations]) -> dict[int | None, f
         return {}
     window = TimeWindow(min(s.start_ns for s in spans), max(s.end_ns for s in spans))
     result = _result(every.within(window), "ranks")
-    if result is None or "waited_ns" not in result.to_frame():
+    if result is None or "waited_ns" not in result.table:
         return {}
-    table = result.to_frame()
-    known = table[table["waited_ns"].notna() & table["rank"].notna()]
+    known = result.table.known("waited_ns", "rank")
     pairs = zip(known["rank"].tolist(), known["waited_ns"].tolist(), strict=True)
     return {int(rank): float(ns) for rank, ns in pairs}
 
 
 def _samples(inside: Trace) -> float | None:
     """Return the samples of the batches in the window; None where one or all are not known."""
-    sizes = of_recorder(inside.marks.to_frame(), "batch")["payload"]
+    sizes = of_recorder(inside.marks, "batch")["payload"]
     return float(sizes.sum()) if len(sizes) and (sizes > 0).all() else None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import nan
+from math import isnan, nan
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
-from traceprof.model.summary import SUMMARY, Summary
+from traceprof.comparison.sides import table_of
+from traceprof.measures.rows import Bools, Floats, Ints, floats
+from traceprof.model.grouping import grouped_by
+from traceprof.model.summary import Summary
+from traceprof.model.table import Table, is_known, is_unknown
 
 PARTS: Final = (
     *("redone", "noticing", "down", "rendezvous", "failed", "initialisation", "loading", "setup"),
@@ -19,6 +22,7 @@ PARTS: Final = (
 
 _TOTALS: Final = ("total_ns", "train_ns", "time_to_train_ns")
 _TELLING: Final = 0.01
+_NUMBERS: Final = ("life", "rank", "epoch", "at_ns", "duration_ns", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ class ElasticJob:
     total_ns: float
     setup_ns: float
     initialisation_ns: float
-    epochs: pd.DataFrame
+    epochs: Table
     lost: Sequence[Lost]
     cut_count: int = 0
     restarts_count: int = 0
@@ -79,8 +83,8 @@ class ElasticJob:
 
     def beyond_ns(self, epoch: float) -> float:
         """Return how much of an epoch is neither typical nor the lost time that is told."""
-        rows = self.epochs[self.epochs["epoch"] == epoch]
-        return nan if rows.empty else float(rows["beyond_ns"].iloc[0])
+        found = self.epochs["beyond_ns"][self.epochs["epoch"] == epoch]
+        return float(found[0]) if len(found) else nan
 
     def accuracy_after(self, epoch: float) -> float:
         """Return the accuracy after an epoch; metrics may count how many epochs there were."""
@@ -88,20 +92,17 @@ class ElasticJob:
         return self.accuracy.get(epoch + 1 if counts else epoch, nan)
 
 
-def table_of(run: Summary, name: str) -> pd.DataFrame:
-    """Return a table of a run with all columns that it may have."""
-    columns = [column.name for column in SUMMARY.table(name)]
-    return run.table(name).reindex(columns=columns)
-
-
 def elastic_job(run: Summary) -> ElasticJob:
     """Return the course of a job, from what is kept of it."""
     every = table_of(run, "epochs")
-    events = table_of(run, "events").sort_values("event", kind="stable")
+    events = table_of(run, "events").in_order("event")
+    events = events.assign(**dict(zip(_NUMBERS, floats(events, *_NUMBERS), strict=True)))
     is_recorded = len(table_of(run, "lives")) > 0
     lost = _lost(events, every, is_recorded=is_recorded)
-    kept = every.sort_values("life", kind="stable").drop_duplicates("epoch", keep="last")
-    epochs = _judged(kept.sort_values("epoch", ignore_index=True), lost)
+    by_life = every.in_order("life")
+    _, groups = grouped_by(by_life, "epoch")
+    kept = by_life.take(groups.order[groups.first + groups.counts - 1])
+    epochs = _judged(kept, lost)
     first = _first_events(events)
     name, accuracy = _accuracy(table_of(run, "metrics"))
     return ElasticJob(
@@ -121,90 +122,89 @@ def elastic_job(run: Summary) -> ElasticJob:
 def _total_ns(run: Summary) -> float:
     """Return how long the job took: from its first process to the last, else what it printed."""
     lives = table_of(run, "lives")
-    if len(lives) and lives["end_ns"].notna().all():
-        return float(lives["end_ns"].max() - lives["at_ns"].min())
+    if len(lives) and is_known(lives["end_ns"]).all():
+        begins, ends = floats(lives, "at_ns", "end_ns")
+        return float(ends.max() - np.nanmin(begins))
     found = (run.measure(name) for name in _TOTALS)
     return next((value for value in found if value is not None), nan)
 
 
-def _first_events(events: pd.DataFrame) -> dict[str, float]:
+def _first_events(events: Table) -> dict[str, float]:
     """Return set-up and initialisation before anything was trained."""
     found: dict[str, float] = {}
-    for row in events.to_dict("records"):
+    for row in events.rows():
         kind = str(row["kind"])
         if kind == "time_lost":
             break
-        is_start = pd.isna(row["epoch"]) or (row["epoch"] == 0 and kind not in found)
-        is_first = pd.isna(row["life"]) or row["life"] == 0
+        is_start = isnan(row["epoch"]) or (row["epoch"] == 0 and kind not in found)
+        is_first = isnan(row["life"]) or row["life"] == 0
         if kind in ("setup", "initialisation") and is_start and is_first:
-            found.setdefault(kind, float(row["duration_ns"]))
+            found.setdefault(kind, row["duration_ns"])
     return found
 
 
-def _lost(events: pd.DataFrame, epochs: pd.DataFrame, *, is_recorded: bool) -> list[Lost]:
+def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
     """Return the restarts, each with what explains it.
 
     That is what happened to the whole job in its life and epoch; in a log which tells neither, what
     was printed before it since the one before.
     """
-    is_named = events["node"].notna() & (events["node"].astype(str) != "")
-    of_job = events[events["rank"].isna() & ~is_named]
-    rows = [{str(name): value for name, value in row.items()} for row in of_job.to_dict("records")]
+    rows = [row for row in events.rows() if isnan(row["rank"]) and not _text(row["node"])]
     found: list[Lost] = []
     for place, row in enumerate(rows):
-        if row["kind"] != "time_lost" or pd.isna(row["duration_ns"]):
+        lost_ns = row["duration_ns"]
+        if row["kind"] != "time_lost" or isnan(lost_ns):
             continue
         parts: dict[str, float] = {}
         for other in rows:
             kind = str(other["kind"])
-            is_same = _same(other["life"], row["life"]) and _same(other["epoch"], row["epoch"])
-            if kind in PARTS and is_same and pd.notna(other["duration_ns"]):
-                parts[kind] = parts.get(kind, 0.0) + float(other["duration_ns"])
+            is_same = all(_same(other[name], row[name]) for name in ("life", "epoch"))
+            if kind in PARTS and is_same and not isnan(other["duration_ns"]):
+                parts[kind] = parts.get(kind, 0.0) + other["duration_ns"]
         before, after = _sizes(rows, place) if is_recorded else (nan, nan)
-        life, epoch, at_ns = (_number(row[name]) for name in ("life", "epoch", "at_ns"))
-        lost_ns, redone = float(row["duration_ns"]), _number(row["value"])
-        why = str(row["text"]) if is_recorded and pd.notna(row["text"]) else ""
-        about = (life, epoch, at_ns, lost_ns, parts, redone, why, before, after)
-        found.append(Lost(len(found) + 1, *about, _inside_ns(row, epochs)))
+        why = _text(row["text"]) if is_recorded else ""
+        about = (row["life"], row["epoch"], row["at_ns"], lost_ns, parts, row["value"], why)
+        found.append(Lost(len(found) + 1, *about, before, after, _inside_ns(row, epochs)))
     return found
 
 
-def _same(one: Any, other: Any) -> bool:
-    return bool(one == other or (pd.isna(one) and pd.isna(other)))
+def _text(value: Any) -> str:
+    return "" if is_unknown(value) else str(value)
 
 
-def _number(value: Any) -> float:
-    return nan if value is None or pd.isna(value) else float(value)
+def _same(one: float, other: float) -> bool:
+    return one == other or (isnan(one) and isnan(other))
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:
     """Return how many ranks there were before and after a restart, where it is told."""
     life = rows[place]["life"]
-    told = [row for row in rows if row["kind"] in ("start", "restart") and pd.notna(row["value"])]
-    before = [float(row["value"]) for row in told if row["life"] < life]
-    after = [float(row["value"]) for row in told if row["life"] == life]
+    told = [row for row in rows if row["kind"] in ("start", "restart") and not isnan(row["value"])]
+    before = [row["value"] for row in told if row["life"] < life]
+    after = [row["value"] for row in told if row["life"] == life]
     return (before or [nan])[-1], (after or [nan])[-1]
 
 
-def _inside_ns(row: Mapping[str, Any], epochs: pd.DataFrame) -> float:
+def _inside_ns(row: Mapping[str, Any], epochs: Table) -> float:
     """Return how much of the lost time the length of its epoch holds: as far as times overlap.
 
     Where no times are told a program that prints the lost time before its epoch means all of it.
     """
-    own = epochs[(epochs["epoch"] == row["epoch"]).to_numpy()]
-    own = own[own["life"].isin([row["life"]]).to_numpy()] if pd.notna(row["life"]) else own
-    if own.empty:
+    is_own = epochs["epoch"] == row["epoch"]
+    if not isnan(row["life"]):
+        is_own = is_own & (epochs["life"] == row["life"])
+    starts, durations = floats(epochs, "at_ns", "duration_ns", rows=is_own)
+    if not len(starts):
         return 0.0
-    start, lost = own["at_ns"].iloc[-1], float(row["duration_ns"])
-    if pd.isna(start) or pd.isna(row["at_ns"]):
-        return lost if own["duration_ns"].iloc[-1] >= lost else 0.0
-    return min(lost, max(0.0, float(row["at_ns"] + lost - start)))
+    start, lost = float(starts[-1]), float(row["duration_ns"])
+    if isnan(start) or isnan(row["at_ns"]):
+        return lost if durations[-1] >= lost else 0.0
+    return min(lost, max(0.0, float(row["at_ns"]) + lost - start))
 
 
-def _judged(epochs: pd.DataFrame, lost: Sequence[Lost]) -> pd.DataFrame:
+def _judged(epochs: Table, lost: Sequence[Lost]) -> Table:
     """Return the epochs with what is typical beside each, and what of each is not."""
-    numbers = epochs["epoch"].to_numpy(np.float64)
-    durations = epochs["duration_ns"].to_numpy(np.float64)
+    numbers, durations = floats(epochs, "epoch", "duration_ns")
     restarts = {one.epoch for one in lost}
     inside = np.zeros(len(epochs))
     for one in lost:
@@ -212,7 +212,7 @@ def _judged(epochs: pd.DataFrame, lost: Sequence[Lost]) -> pd.DataFrame:
     own = durations - inside
     is_first = np.arange(len(epochs)) == 0
     is_restart = np.isin(numbers, list(restarts))
-    segment = np.cumsum(is_restart)
+    segment = np.cumsum(is_restart, dtype=np.int64)
     # A first epoch warms up, and one that holds lost time may hold more of it than is told.
     disturbed = is_first | (inside > _TELLING * durations) | np.isnan(own)
     typical, names = _typical(numbers, own, segment, disturbed)
@@ -227,8 +227,8 @@ def _judged(epochs: pd.DataFrame, lost: Sequence[Lost]) -> pd.DataFrame:
 
 
 def _typical(
-    numbers: np.ndarray, own: np.ndarray, segment: np.ndarray, disturbed: np.ndarray
-) -> tuple[np.ndarray, list[str]]:
+    numbers: Floats, own: Floats, segment: Ints, disturbed: Bools
+) -> tuple[Floats, list[str]]:
     """Return the median undisturbed epoch beside each epoch: after it until the next restart.
 
     Where none follows it is those before it, since the restart before.
@@ -247,13 +247,12 @@ def _typical(
     return typical, names
 
 
-def _accuracy(metrics: pd.DataFrame) -> tuple[str, dict[float, float]]:
+def _accuracy(metrics: Table) -> tuple[str, dict[float, float]]:
     """Return the accuracy after each epoch, and what it is called; nothing where none is told."""
-    names = [str(name) for name in metrics["metric"].unique() if "train" not in name.lower()]
+    names = [str(own) for own in dict.fromkeys(metrics["metric"]) if "train" not in own.lower()]
     ranked = [name for wanted in ("top1", "acc") for name in names if wanted in name.lower()]
     if not ranked:
         return "", {}
-    rows = metrics[(metrics["metric"] == ranked[0]) & metrics["epoch"].notna()]
-    return ranked[0], dict(
-        zip(rows["epoch"].astype(float), rows["value"].astype(float), strict=True)
-    )
+    epochs, values = floats(metrics, "epoch", "value", rows=metrics["metric"] == ranked[0])
+    told = zip(epochs.tolist(), values.tolist(), strict=True)
+    return ranked[0], {epoch: value for epoch, value in told if not isnan(epoch)}

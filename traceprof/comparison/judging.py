@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison.sides import TURN, Side, series_of
 from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
 from traceprof.comparison.statistics import FEWEST, Difference, compare_runs, compare_steps
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
+from traceprof.model.table import Table
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns", "step_device_ns")
 """What a comparison is about: the first of these that both sides know."""
@@ -84,16 +84,16 @@ def judge(base: Side, new: Side) -> dict[str, JudgedMeasure]:
 
 def steps_result(base: Side, new: Side) -> Result:
     """Return the steps that are held against one another, for those who want to see them."""
-    frames = []
+    tables = []
     for side, name in ((base, "base"), (new, "new")):
         for run in side.runs:
             values = series_of(run, "period_ns", side.unit)
             every = max(1, -(-len(values) // _MOST_SHOWN))
             places = np.arange(0, len(values), every)
             columns = {"side": name, "run": run.name, "place": places, "period_ns": values[places]}
-            frames.append(pd.DataFrame(columns))
+            tables.append(Table(columns))
     spec = STEPS.tables[0]
-    return Result("steps", STEPS, {"steps": spec.frame(pd.concat(frames, ignore_index=True))})
+    return Result("steps", STEPS, {"steps": spec.of_rows(Table.stacked(tables))})
 
 
 def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> Result:
@@ -109,7 +109,7 @@ def judged_result(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) ->
         for one in judged.values()
     ]
     of_runs = any(one.difference.of_runs for one in judged.values())
-    table = JUDGED.tables[0].frame(rows)
+    table = JUDGED.tables[0].of_rows(rows)
     scalars = {"per": base.unit, "of_runs": of_runs}
     return Result("judged", JUDGED, {"judged": table}, scalars, _method(judged, base, new))
 
@@ -205,7 +205,7 @@ def limits_of(
         UsageError: a measure is not known of both sides, or gets neither better nor worse.
     """
     rows = [_row(limit, judged, sides, better) for limit in limits]
-    return Result("limits", LIMITS, {"limits": LIMITS.tables[0].frame(rows)})
+    return Result("limits", LIMITS, {"limits": LIMITS.tables[0].of_rows(rows)})
 
 
 def _row(

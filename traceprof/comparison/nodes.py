@@ -9,7 +9,7 @@ from math import nan
 from statistics import fmean
 from typing import Any, Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.comparison import Comparison
 from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONISED, or_nan
@@ -21,7 +21,10 @@ from traceprof.comparison.specs_of_many import (
     NODES_SPEC,
 )
 from traceprof.errors import UsageError
+from traceprof.measures.rows import mean_of
+from traceprof.model.grouping import codes_of, rows_by_first
 from traceprof.model.results import Note, Result
+from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
 from traceprof.names.ranges import PHASES
 
@@ -51,7 +54,7 @@ class NodeIterations:
     warmup_count: int
     iterations_ns: int
     phases: Mapping[str, int] = field(default_factory=dict)
-    layers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    layers: Table = field(default_factory=lambda: Table({}))
     are_phases_ours: bool = True
     samples_count: float | None = None
     calls_count: int | None = None
@@ -102,10 +105,9 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     rows = [row for run in _runs(known) for row in _node_rows(run)]
     on_device = _uses_devices(known)
     of_runs = [own for run in _runs(known) if len(own := _layers_of_run(run, on_device))]
-    results = {NODES: Result(NODES, NODES_SPEC, {NODES: NODES_SPEC.table(NODES).frame(rows)})}
+    results = {NODES: Result(NODES, NODES_SPEC, {NODES: NODES_SPEC.table(NODES).of_rows(rows)})}
     if of_runs:
-        layers = pd.concat(of_runs, ignore_index=True)
-        results[NODE_LAYERS] = _layers(layers, known, on_device)
+        results[NODE_LAYERS] = _layers(Table.stacked(of_runs), known, on_device)
     runs = list(dict.fromkeys(one.run for one in of_ranks))
     left_out = [one for one in of_ranks if not one.iterations_count]
     return Comparison(
@@ -169,40 +171,38 @@ def _uses_devices(known: Sequence[NodeIterations]) -> bool:
     )
 
 
-def _layers_of_run(run: Sequence[NodeIterations], on_device: bool) -> pd.DataFrame:
+def _layers_of_run(run: Sequence[NodeIterations], on_device: bool) -> Table:
     """Return the layers of each rank, the time of a round each; of independent ones their mean."""
     host = "" if on_device else "host_"
-    frames = []
+    tables = []
     for one in run:
         layers = one.layers
-        if (forward := "device_ns" if on_device else "host_ns") in layers:
-            times = {"forward_ns": layers[forward].astype(float) / one.iterations_count}
-            backward = layers.get(f"{host}backward_ns", pd.Series(nan, layers.index))
-            times["backward_ns"] = backward.astype(float) / one.iterations_count
-            whole = (layers[forward].astype(float) + backward.astype(float)) / one.iterations_count
+        if (name := "device_ns" if on_device else "host_ns") in layers:
+            backward_ns = layers.get(f"{host}backward_ns", np.full(len(layers), nan))
+            forward, backward = np.array([layers[name], backward_ns], float) / one.iterations_count
+            times = dict(zip(_TIMES, (forward, backward, forward + backward), strict=True))
             about = {"run": one.run, "rank": _rank(one), "mode": one.mode, "ranks": one.ranks}
-            frames.append(layers[["layer", "type"]].assign(**about, **times, both_ns=whole))
-    found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+            tables.append(layers.select("layer", "type").assign(**about, **times))
+    found = Table.stacked(tables) if tables else Table({})
     if found.empty or not _are_independent(run):
         return found
-    means = found.groupby(["layer", "type"], sort=False)[_TIMES].mean().reset_index()
-    shared = {name: found[name].iloc[0] for name in ("run", "mode", "ranks")}
-    return means.assign(**shared, rank=MEAN)
+    rows = rows_by_first(codes_of(found["layer"]), codes_of(found["type"]))
+    means = {name: np.array([mean_of(found[name][own]) for own in rows]) for name in _TIMES}
+    return found.take([own[0] for own in rows]).assign(**means, rank=MEAN)
 
 
-_TIMES: Final = ["forward_ns", "backward_ns", "both_ns"]
+_TIMES: Final = ("forward_ns", "backward_ns", "both_ns")
 
 
 def _rank(one: NodeIterations) -> str:
     return "" if one.rank is None else str(one.rank)
 
 
-def _layers(frame: pd.DataFrame, known: Sequence[NodeIterations], on_device: bool) -> Result:
+def _layers(table: Table, known: Sequence[NodeIterations], on_device: bool) -> Result:
     """Return the layers in the order in which the first run has them, each with all its runs."""
-    order = {name: place for place, name in enumerate(frame["layer"].unique())}
-    frame = frame.iloc[frame["layer"].map(order).argsort(kind="stable")]
-    is_whole = any(one.mode == BOTH for one in known) and not frame["backward_ns"].notna().any()
-    tables = {"layers": NODE_LAYERS_SPEC.table("layers").frame(frame)}
+    table = table.take(np.concatenate(rows_by_first(codes_of(table["layer"]))))
+    is_whole = any(one.mode == BOTH for one in known) and bool(np.isnan(table["backward_ns"]).all())
+    tables = {"layers": NODE_LAYERS_SPEC.table("layers").of_rows(table)}
     scalars = {"clock": "device" if on_device else "host"}
     return Result(NODE_LAYERS, NODE_LAYERS_SPEC, tables, scalars, (_TOGETHER,) * is_whole)
 

@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from itertools import chain, count
 from typing import Any, Final
 
-import pandas as pd
-
 from traceprof.comparison import Comparison
 from traceprof.errors import UsageError
 from traceprof.model.results import (
@@ -24,6 +22,7 @@ from traceprof.model.results import (
     same,
 )
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table, is_unknown, objects
 from traceprof.store import Kept, Store
 
 _KEY_MEASURES: Final = {
@@ -71,19 +70,19 @@ def list_of_runs(
     )
     table = TableSpec("runs", "the runs that are kept", columns)
     rows = [_listed(run, units) for run in runs]
-    frame = table.frame(rows).reindex(columns=[column.name for column in columns])
-    frame = _sorted(frame, sort, is_reversed).reset_index(drop=True)
-    result = Result("runs", ResultSpec((table,)), {"runs": frame})
+    listed = Table.of_rows(rows, [column.name for column in columns])
+    kept = _sorted(listed, sort, is_reversed)
+    result = Result("runs", ResultSpec((table,)), {"runs": kept})
     title = Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
     return Comparison("runs", {"runs": result}, (title,), about={"runs": table.about})
 
 
-def _sorted(frame: pd.DataFrame, column: str | None, is_reversed: bool) -> pd.DataFrame:
+def _sorted(table: Table, column: str | None, is_reversed: bool) -> Table:
     if column is None:
-        return frame[::-1] if is_reversed else frame
-    if column not in frame:
-        raise UsageError(f"--sort {column}: {_known(map(str, frame))}; --measure adds more")
-    return frame.sort_values(column, kind="stable", ascending=not is_reversed)
+        return table.take(slice(None, None, -1)) if is_reversed else table
+    if column not in table:
+        raise UsageError(f"--sort {column}: {_known(table)}; --measure adds more")
+    return table.in_order(f"-{column}" if is_reversed else column)
 
 
 def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
@@ -116,7 +115,7 @@ def record_of_runs(runs: Sequence[Summary]) -> Comparison:
     }
     return Comparison(
         " · ".join(run.name for run in runs),
-        {part: result for part, result in results.items() if len(result.to_frame())},
+        {part: result for part, result in results.items() if len(result.table)},
         notes=tuple(_notes(runs)),
         about={part: about for part, (about, _) in parts.items()},
     )
@@ -138,14 +137,13 @@ def table_of_runs(runs: Sequence[Summary], name: str) -> Comparison:
     for _, spec, _ in found:
         columns |= {column.name: column for column in spec if column.name not in columns}
     spec = TableSpec(name, found[0][1].about, tuple(columns.values()))
-    frames = [frame.assign(run=run.name) for run, _, frame in found]
-    frame = spec.frame(pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0])
-    result = Result(name, ResultSpec((spec,)), {name: frame})
+    rows = Table.stacked([table.assign(run=run.name) for run, _, table in found])
+    result = Result(name, ResultSpec((spec,)), {name: spec.of_rows(rows)})
     titles = " · ".join(run.name for run, _, _ in found)
     return Comparison(titles, {name: result}, about={name: spec.about})
 
 
-def _table(run: Summary, name: str) -> tuple[TableSpec, pd.DataFrame] | None:
+def _table(run: Summary, name: str) -> tuple[TableSpec, Table] | None:
     if name in run.tables:
         return SUMMARY.table(name), run.tables[name]
     own, _, table = name.partition(".")
@@ -155,7 +153,7 @@ def _table(run: Summary, name: str) -> tuple[TableSpec, pd.DataFrame] | None:
     table = table or result.spec.tables[0].name
     if table not in result.tables:
         return None
-    return result.spec.table(table), result.to_frame(table)
+    return result.spec.table(table), result.tables[table]
 
 
 def _side_by_side(
@@ -164,9 +162,9 @@ def _side_by_side(
     """Return a table with a row for each name in ``cells`` and a column for each run."""
     rows = list(dict.fromkeys(name for told in cells for name in told))
     columns = {
-        part: pd.Series(rows, dtype=object),
+        part: objects(rows),
         **{
-            name: pd.Series([told.get(row) for row in rows], dtype=object)
+            name: objects(told.get(row) for row in rows)
             for name, told in zip(names, cells, strict=True)
         },
     }
@@ -174,7 +172,7 @@ def _side_by_side(
         Column(name, Unit.TEXT, f"of {name}", Combine.SAME, is_proper=True) for name in names
     )
     spec = TableSpec(part, about, (key(part, "what it is"), *of_runs))
-    return Result(part, ResultSpec((spec,)), {part: pd.DataFrame(columns)})
+    return Result(part, ResultSpec((spec,)), {part: Table(columns)})
 
 
 def _columns_of(runs: Sequence[Summary]) -> list[str]:
@@ -208,16 +206,16 @@ def _counted(count: int | None) -> Note | None:
 
 
 def _measures(run: Summary) -> dict[str, Any]:
-    rows = run.table("measures").to_dict("records")
+    rows = run.table("measures").rows()
     return {str(row["measure"]): _measure(row) for row in rows}
 
 
-def _measure(row: Mapping[Any, Any]) -> Note | None:
+def _measure(row: Mapping[str, Any]) -> Note | None:
     unit, value = _unit(row.get("unit") or ""), row.get("value")
-    if pd.isna(value):
+    if is_unknown(value):
         return None
     interval = {"low": row.get("low"), "high": row.get("high")}
-    if any(pd.isna(end) for end in interval.values()):
+    if any(map(is_unknown, interval.values())):
         return Note.of(f"{{value:{unit}}}", value=value)
     template = f"{{value:{unit}}} ({{low:{unit}}} … {{high:{unit}}})"
     return Note(template, {"value": value, **interval})
@@ -225,12 +223,12 @@ def _measure(row: Mapping[Any, Any]) -> Note | None:
 
 def _kept(run: Summary) -> dict[str, Any]:
     """Return how many rows each table has that was kept, by the name that `table_of_runs` takes."""
-    counts = {name: len(frame) for name, frame in run.tables.items()}
+    counts = {name: len(table) for name, table in run.tables.items()}
     for name, result in run.results.items():
         first = result.spec.tables[0].name
-        for table, frame in result.tables.items():
+        for table, rows in result.tables.items():
             is_alone = table == first and name not in run.tables
-            counts[name if is_alone else f"{name}.{table}"] = len(frame)
+            counts[name if is_alone else f"{name}.{table}"] = len(rows)
     return {name: Note.of("{n:count} row(s)", n=count) for name, count in counts.items()}
 
 

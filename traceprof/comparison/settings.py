@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
-import pandas as pd
+import numpy as np
 
 from traceprof.comparison.difference import Matched
 from traceprof.comparison.sides import STEP, TURN, Side
@@ -67,7 +67,7 @@ _IN_COMMON: Final = "kernels in common"
 _KERNELS_ALIKE: Final = 0.1
 _MOSTLY: Final = 0.5
 _MOST_NAMES: Final = 3
-_COLUMNS: Final = ["setting", "base", "new", "why", "spoils"]
+_COLUMNS: Final = ("setting", "base", "new", "why", "spoils")
 
 
 def settings_of(base: Side, new: Side, matched: Matched) -> Result:
@@ -75,7 +75,7 @@ def settings_of(base: Side, new: Side, matched: Matched) -> Result:
     rows = [_as_known(row) for row in _rows(base, new) if row[1] != row[2]]
     rows += _kernels_in_common(base, new, matched)
     rows.sort(key=lambda row: not row[4])
-    table = SETTINGS.tables[0].frame(pd.DataFrame(rows, columns=_COLUMNS))
+    table = SETTINGS.tables[0].of_rows([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
     return Result("settings", SETTINGS, {"settings": table})
 
 
@@ -99,7 +99,6 @@ def not_recorded(base: Side, new: Side) -> tuple[Note, ...]:
 
 def warnings_of(settings: Result) -> tuple[Note, ...]:
     """Return what spoils the comparison, in sentences."""
-    table = settings.table
     return tuple(
         Note.of(
             "of the time of kernels {base} and {new} are of those that both have: {why}"
@@ -107,8 +106,8 @@ def warnings_of(settings: Result) -> tuple[Note, ...]:
             else "{setting} differs: {base} against {new}: {why}",
             **{name: row[name] for name in ("setting", "base", "new", "why")},
         )
-        for row in table.to_frame()[table.to_frame()["spoils"].astype(bool)].to_dict("records")
-        if row["base"] and row["new"]
+        for row in settings.table.rows()
+        if row["spoils"] and row["base"] and row["new"]
     )
 
 
@@ -155,7 +154,7 @@ def _kernel_counts(base: Side, new: Side) -> Iterator[_Row]:
         made = side.composition
         if made is None:
             return
-        kernels = made.loc[(made["kind"] == "kernel").to_numpy(), "count"].sum()
+        kernels = made["count"][made["kind"] == "kernel"].sum()
         counts.append(float(kernels) / max(1, side.units_count))
     if min(counts) > 0 and max(counts) / min(counts) - 1 > _KERNELS_ALIKE:
         why = "a step is made of other work"
@@ -173,10 +172,10 @@ def _kernels_in_common(base: Side, new: Side, matched: Matched) -> Iterator[_Row
         made = side.composition
         if made is None:
             return
-        kernels = made[(made["kind"] == "kernel").to_numpy()]
-        is_common = kernels["name"].map(lambda name, own=names: own.get(str(name)) in both)
+        kernels = made.take(made["kind"] == "kernel")
+        is_common = np.array([names.get(name) in both for name in kernels["name"]], np.bool_)
         whole = float(kernels["ns"].sum())
-        shares.append(float(kernels.loc[is_common, "ns"].sum()) / whole if whole else 1.0)
+        shares.append(float(kernels["ns"][is_common].sum()) / whole if whole else 1.0)
     if max(shares) < _MOSTLY:
         cells = [Note.of("{share:ratio}", share=share) for share in shares]
         why = "most of the work is done by other kernels: is it the same program?"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, nan
@@ -9,14 +10,16 @@ from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison.difference import SIDES, Matched, phases_of, states_of
-from traceprof.comparison.sides import Curve, Side, curve_of, metric_names, units_of
+from traceprof.comparison.sides import Curve, Side, curve_of, metric_names, steady_steps, units_of
 from traceprof.comparison.specs import COLLECTIVES, COPIES, KERNELS, LAYERS, METRICS, PHASES, RANKS
 from traceprof.comparison.statistics import compare_runs
+from traceprof.measures.rows import floats, ratio_of
+from traceprof.model.grouping import grouped_by, joined
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.summary import better_of
+from traceprof.model.table import Table, is_known, objects
 
 _LONGEST_NAME: Final = 600
 
@@ -62,7 +65,7 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
     """Return layers, collectives, copies and phases of both sides, those that both know."""
     found: dict[str, Result] = {}
     for plan in _JOINED:
-        table = _joined(plan, _frames(plan.analysis, base, new), (base, new))
+        table = _joined(plan, _tables(plan.analysis, base, new), (base, new))
         if len(table):
             table = _with_difference(table, plan.difference)
             found[plan.analysis] = _result(plan.analysis, plan.spec, table)
@@ -72,91 +75,96 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
     return found
 
 
-def _frames(analysis: str, base: Side, new: Side) -> list[pd.DataFrame]:
+def _tables(analysis: str, base: Side, new: Side) -> list[Table]:
     """Return the tables of an analysis of both sides; none where one side has none."""
-    frames = [own for side in (base, new) if (own := side.frame(analysis)) is not None]
-    return frames if len(frames) == 2 else []
+    tables = [own for side in (base, new) if (own := side.table(analysis)) is not None]
+    return tables if len(tables) == 2 else []
 
 
-def _result(name: str, spec: ResultSpec, *tables: pd.DataFrame) -> Result:
-    frames = {
-        own.name: own.frame(table.reset_index(drop=True))
-        for own, table in zip(spec.tables, tables, strict=False)
-    }
-    return Result(name, spec, frames)
+def _result(name: str, spec: ResultSpec, *tables: Table) -> Result:
+    own = {one.name: one.of_rows(table) for one, table in zip(spec.tables, tables, strict=False)}
+    return Result(name, spec, own)
 
 
-def _joined(
-    plan: _Joined, frames: Sequence[pd.DataFrame], sides: tuple[Side, Side]
-) -> pd.DataFrame:
-    keys = list(plan.keys)
-    if not all(name in frame for name in keys for frame in frames) or not any(map(len, frames)):
-        return pd.DataFrame()
+def _joined(plan: _Joined, tables: Sequence[Table], sides: tuple[Side, Side]) -> Table:
+    keys = plan.keys
+    if not all(name in table for name in keys for table in tables) or not any(map(len, tables)):
+        return Table({})
     parts = []
-    for frame, side, suffix in zip(frames, sides, SIDES, strict=True):
-        known = [source for source in plan.measures.values() if source in frame]
-        sums = frame.groupby(keys)[known].sum(min_count=1) / max(1, side.units_count)
-        named = {source: name for name, source in plan.measures.items()}
-        sums = sums.rename(columns=named).add_prefix(f"{suffix}_")
-        if "busbw_bytes_per_s" in frame:
+    for table, side, suffix in zip(tables, sides, SIDES, strict=True):
+        known = table.known(*keys)
+        if "busbw_bytes_per_s" in known:
+            known = known.in_order("-total_ns")
+        own, groups = grouped_by(known, *keys)
+        sums = {
+            f"{suffix}_{name}": groups.sums(known[source]) / max(1, side.units_count)
+            for name, source in plan.measures.items()
+            if source in known
+        }
+        if "busbw_bytes_per_s" in known:
             # Of rows with one key the one that takes the longest stands for them.
-            first = frame.sort_values("total_ns", ascending=False).groupby(keys)
-            sums[f"{suffix}_busbw_bytes_per_s"] = first["busbw_bytes_per_s"].first()
-        parts.append(sums)
-    both = parts[0].join(parts[1], how="outer")
+            sums[f"{suffix}_busbw_bytes_per_s"] = groups.first_known(known["busbw_bytes_per_s"])
+        parts.append(own.assign(**sums))
+    both = joined(parts[0], parts[1], *keys)
     measured = [f"{side}_{name}" for side in SIDES for name in plan.measures]
-    both = _with_zeros(both, [name for name in measured if name in both]).reset_index()
-    for name, (part, of) in plan.rates.items():
-        for own in SIDES:
-            whole = both[f"{own}_{of}"]
-            both[f"{own}_{name}"] = both[f"{own}_{part}"] / whole.where(whole > 0) * 1e9
-    return both
+    both = _with_zeros(both, [name for name in measured if name in both])
+    rates = {
+        f"{own}_{name}": ratio_of(both[f"{own}_{part}"], both[f"{own}_{of}"]) * 1e9
+        for name, (part, of) in plan.rates.items()
+        for own in SIDES
+    }
+    return both.assign(**rates)
 
 
-def _with_zeros(both: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+def _with_zeros(both: Table, names: Sequence[str]) -> Table:
     """Return it with 0 where the other side has the row and this one not."""
     for side in SIDES:
-        own = [name for name in names if name.startswith(f"{side}_")]
-        is_absent = both[own].isna().all(axis=1)
-        both.loc[is_absent, own] = 0.0
+        own = {name: both[name] for name in names if name.startswith(f"{side}_")}
+        is_there = np.logical_or.reduce([is_known(values) for values in own.values()])
+        both = both.assign(**{name: np.where(is_there, own[name], 0.0) for name in own})
     return both
 
 
-def _with_difference(both: pd.DataFrame, measure: str) -> pd.DataFrame:
-    first, second = both.get(f"base_{measure}"), both.get(f"new_{measure}")
-    if first is None or second is None or (first.isna() & second.isna()).all():
-        first, second = both.get("base_host_ns"), both.get("new_host_ns")
+def _with_difference(both: Table, measure: str) -> Table:
+    first, second = (both.get(f"{side}_{measure}") for side in SIDES)
+    if first is None or second is None or (np.isnan(first) & np.isnan(second)).all():
+        first, second = (both.get(f"{side}_host_ns") for side in SIDES)
     if first is None or second is None:
         return both
-    difference = second - first
-    old = both["base_name"] if "base_name" in both else [""] * len(both)
-    both = both.assign(
-        difference_ns=difference, state=states_of(first.fillna(0), second.fillna(0), old)
-    )
-    order = np.lexsort((-second.fillna(0).to_numpy(), -difference.abs().fillna(0).to_numpy()))
-    return both.iloc[order]
+    difference, new = second - first, np.nan_to_num(second)
+    old = both.get("base_name", [""] * len(both))
+    state = states_of(np.nan_to_num(first), new, old)
+    order = np.lexsort((-new, -np.nan_to_num(np.abs(difference))))
+    return both.assign(difference_ns=difference, state=state).take(order)
 
 
 def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
     """Return the kernels and classes of both sides, per step and device."""
-    frames = _frames("kernels", base, new)
-    if not any(map(len, frames)):
+    tables = _tables("kernels", base, new)
+    if not any(map(len, tables)):
         return None
-    frames = [_named(frames[0], matched.base), _named(frames[1], matched.new)]
-    kernels, classes = (_joined(plan, frames, (base, new)) for plan in (_KERNELS, _CLASSES))
-    known = pd.concat(frames).drop_duplicates("name", keep="last").set_index("name")
-    kernels["activity"] = kernels["name"].map(known["activity"].astype(object))
-    kernels["base_name"] = [matched.renamed.get(str(name), "") for name in kernels["name"]]
-    for side in SIDES:
-        count = kernels[f"{side}_count"]
-        kernels[f"{side}_mean_ns"] = kernels[f"{side}_ns"] / count.where(count > 0)
+    tables = [_named(tables[0], matched.base), _named(tables[1], matched.new)]
+    kernels, classes = (_joined(plan, tables, (base, new)) for plan in (_KERNELS, _CLASSES))
+    known = {
+        name: activity
+        for table in tables
+        for name, activity in zip(table["name"], table["activity"], strict=True)
+    }
+    kernels = kernels.assign(
+        activity=objects(known[name] for name in kernels["name"]),
+        base_name=objects(matched.renamed.get(name, "") for name in kernels["name"]),
+        **{
+            f"{own}_mean_ns": ratio_of(kernels[f"{own}_ns"], kernels[f"{own}_count"])
+            for own in SIDES
+        },
+    )
     return _result("kernels", KERNELS, *(_with_difference(own, "ns") for own in (kernels, classes)))
 
 
-def _named(kernels: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+def _named(kernels: Table, names: Mapping[str, str]) -> Table:
     """Return the kernels with the names that they have on both sides."""
-    shown = [names.get(str(name)[:_LONGEST_NAME], str(name)) for name in kernels["name"]]
-    return kernels.assign(name=np.array(shown, object))
+    shown = (names.get(name[:_LONGEST_NAME], name) for name in kernels["name"])
+    return kernels.assign(name=objects(shown))
 
 
 def _processes_of(side: Side) -> int:
@@ -164,36 +172,40 @@ def _processes_of(side: Side) -> int:
     found = 0
     for run in side.runs:
         if "phases" in run.results:
-            table = run.results["phases"].to_frame()
-            found += int(table["process"].nunique()) * units_of(run, side.unit)
+            processes = run.results["phases"].table["process"]
+            found += len(set(processes.tolist())) * units_of(run, side.unit)
     return found
 
 
-def _phases(base: Side, new: Side) -> pd.DataFrame | None:
-    frames = _frames("phases", base, new)
-    if not frames or not all(map(len, frames)):
+def _phases(base: Side, new: Side) -> Table | None:
+    tables = _tables("phases", base, new)
+    if not tables or not all(map(len, tables)):
         return None
     parts = []
-    for frame, side, suffix in zip(frames, (base, new), SIDES, strict=True):
-        own = [name for name in ("host_ns", "device_ns") if name in frame]
-        sums = frame.groupby("phase", sort=False)[own].sum() / max(1, _processes_of(side))
-        parts.append(sums.add_prefix(f"{suffix}_"))
-    both = parts[0].join(parts[1], how="outer").fillna(0.0).rename_axis("phase").reset_index()
+    for table, side, suffix in zip(tables, (base, new), SIDES, strict=True):
+        n, (own, groups) = max(1, _processes_of(side)), grouped_by(table, "phase")
+        names = [name for name in ("host_ns", "device_ns") if name in table]
+        sums = {f"{suffix}_{name}": groups.sums(table[name]) / n for name in names}
+        parts.append(own.assign(**sums))
+    both = joined(parts[0], parts[1], "phase")
+    both = both.assign(**{name: np.nan_to_num(both[name]) for name in both if name != "phase"})
     for what in ("host", "device"):
         names = [f"{side}_{what}_ns" for side in SIDES]
         if set(names) <= set(both):
-            both[f"{what}_difference_ns"] = both[names[1]] - both[names[0]]
-    order = np.argsort(-both["host_difference_ns"].abs().to_numpy(), kind="stable")
-    return both.iloc[order]
+            both = both.assign(**{f"{what}_difference_ns": both[names[1]] - both[names[0]]})
+    return both.take(np.argsort(-np.abs(both["host_difference_ns"]), kind="stable"))
 
 
-def host_phases(base: Side, new: Side) -> pd.DataFrame | None:
+def host_phases(base: Side, new: Side) -> Table | None:
     """Return the phases of the hosts as a sum that is exact, per step and process."""
-    frames = _frames("phases", base, new)
+    tables = _tables("phases", base, new)
     counts = [_processes_of(side) for side in (base, new)]
-    if not frames or not all(map(len, frames)) or not all(counts):
+    if not tables or not all(map(len, tables)) or not all(counts):
         return None
-    sums = [own.groupby("phase", sort=False)["host_ns"].sum() for own in frames]
+    sums = [Counter[str](), Counter[str]()]
+    for of_side, table in zip(sums, tables, strict=True):
+        for phase, ns in zip(table["phase"], table["host_ns"].tolist(), strict=True):
+            of_side[phase] += ns
     return phases_of(sums, SIDES, counts)
 
 
@@ -202,30 +214,28 @@ _OF_RANKS: Final = ("period_ns", "compute_ns", "idle_ns", "waited_ns")
 
 def ranks_of_sides(base: Side, new: Side) -> Result | None:
     """Return the ranks of both sides, where one has several: means over their steady steps."""
-    parts = [_ranks_of(side) for side in (base, new)]
+    parts = [_ranks_of(base, "base"), _ranks_of(new, "new")]
     if any(part.empty for part in parts) or max(map(len, parts)) < 2:
         return None
-    both = parts[0].add_prefix("base_").join(parts[1].add_prefix("new_"), how="outer")
-    both = both.rename_axis("rank").reset_index()
+    both = joined(parts[0], parts[1], "rank")
     change = both["new_period_ns"] / both["base_period_ns"] - 1
-    return _result(
-        "ranks", RANKS, both.assign(period_change_ratio=change).dropna(axis=1, how="all")
-    )
+    both = both.assign(period_change_ratio=change)
+    return _result("ranks", RANKS, both.select(*(own for own in both if is_known(both[own]).any())))
 
 
-def _ranks_of(side: Side) -> pd.DataFrame:
+def _ranks_of(side: Side, name: str) -> Table:
     tables = [run.table("steps") for run in side.runs]
     if any(table.empty for table in tables):
-        return pd.DataFrame()
-    steps = pd.concat(tables, ignore_index=True)
-    steps = steps[~steps["is_warmup"].astype(bool)]
-    measures = [name for name in _OF_RANKS if name in steps]
-    means: dict[str, Any] = {}
-    for name in measures:
-        known = steps[steps[name].notna()]
-        groups = known.groupby("rank")
-        means[name] = groups[name].sum() / groups["steps_count"].sum()
-    return pd.DataFrame(means)
+        return Table({})
+    steps = steady_steps(Table.stacked(tables))
+    ranks, groups = grouped_by(steps, "rank")
+    means = {}
+    for measure in _OF_RANKS:
+        if measure in steps:
+            values, counts = floats(steps, measure, "steps_count")
+            counts = np.where(np.isnan(values), np.nan, counts)
+            means[f"{name}_{measure}"] = groups.sums(values) / groups.sums(counts)
+    return ranks.assign(**means)
 
 
 _OF_SPEED: Final = ("_ns", "_per_s", "_bytes", "_per_device", "_per_rank", "_count", "mfu_ratio")
@@ -250,7 +260,7 @@ def metrics_of_sides(base: Side, new: Side) -> Result | None:
         if any(row["verdict"] for row in rows)
         else "one run of each does not tell whether metrics differ by more than chance"
     )
-    return _result("metrics", METRICS, pd.DataFrame(rows)).with_notes(note)
+    return _result("metrics", METRICS, Table.of_rows(rows)).with_notes(note)
 
 
 def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
@@ -262,7 +272,7 @@ def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:
     row: dict[str, Any] = {"metric": name, "better": better}
     for side, own, best in zip(("base", "new"), curves, bests, strict=True):
         row |= {
-            f"{side}_last": fmean(float(curve.rows["value"].iloc[-1]) for curve in own),
+            f"{side}_last": fmean(float(curve.rows["value"][-1]) for curve in own),
             f"{side}_best": fmean(best),
             f"{side}_epoch": _mean_of_last(own, "epoch"),
             f"{side}_step": _mean_of_last(own, "step"),
@@ -283,7 +293,7 @@ def _best(curve: Curve, better: str) -> float:
 
 
 def _mean_of_last(curves: Sequence[Curve], column: str) -> float:
-    values = [float(curve.rows[column].iloc[-1]) for curve in curves]
+    values = [float(curve.rows[column][-1]) for curve in curves]
     return fmean(values) if all(map(isfinite, values)) else nan
 
 

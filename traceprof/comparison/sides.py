@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
-from traceprof.measures.rows import Floats, Ints
+from traceprof.measures.rows import Array, Bools, Floats, Ints, floats
+from traceprof.model.grouping import grouped_by
+from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, Summary, is_accuracy
+from traceprof.model.table import Table, objects
 
 STEP, TURN, WINDOW = "step", "iteration", "window"
 """What times are told of: a step; a turn of a repeating pattern; the window as it is."""
@@ -35,20 +37,16 @@ class Side:
         return sum(units_of(run, self.unit) * _places_of(run) for run in self.runs)
 
     @property
-    def composition(self) -> pd.DataFrame | None:
+    def composition(self) -> Table | None:
         """What the windows of all runs are made of; None where it is not known of every one."""
         tables = [run.table("makeup") for run in self.runs]
-        if any(table.empty for table in tables):
-            return None
-        return pd.concat(tables, ignore_index=True)
+        return None if any(table.empty for table in tables) else Table.stacked(tables)
 
-    def frame(self, name: str) -> pd.DataFrame | None:
+    def table(self, name: str) -> Table | None:
         """Return the table of an analysis of all runs, one below the other; None: one has none."""
         if not all(name in run.results for run in self.runs):
             return None
-        frames = [run.results[name].to_frame() for run in self.runs]
-        filled = [frame for frame in frames if len(frame)]
-        return pd.concat(filled, ignore_index=True) if filled else frames[0]
+        return Table.stacked([run.results[name].table for run in self.runs])
 
     def measure(self, name: str) -> float | None:
         """Return a measure: of several runs the geometric mean; None where one does not know it."""
@@ -68,8 +66,13 @@ class Side:
 
 def _places_of(run: Summary) -> int:
     """Return on how many devices a run worked; without devices on how many ranks."""
-    ranks = run.table("steps")["rank"].nunique()
-    return run.devices_count or int(ranks) or int(run.measure("world_size") or 0) or 1
+    ranks = ranks_count_of(run)
+    return run.devices_count or ranks or int(run.measure("world_size") or 0) or 1
+
+
+def ranks_count_of(run: Summary) -> int:
+    """Return of how many ranks the steps are known."""
+    return len(set(run.table("steps").known("rank")["rank"].tolist()))
 
 
 def units_of(run: Summary, unit: str) -> int:
@@ -101,43 +104,53 @@ def series_of(run: Summary, measure: str, unit: str) -> Floats:
     """
     if unit == TURN:
         return _of_turns(run) if measure == "period_ns" else np.empty(0)
-    steps = run.table("steps")
+    steps = steady_steps(run.table("steps"))
     if steps.empty:
         return np.empty(0)
-    steps = steps[~steps["is_warmup"].astype(bool)].sort_values(["life", "rank", "at_ns"])
-    own = ["life", "rank"]
-    if steps.duplicated([*own, "step"]).any():  # numbers that begin anew in every epoch
-        steps = steps.assign(step=steps.groupby(own).cumcount())
+    # Numbers may begin anew in every epoch.
+    if (grouped_by(steps, "life", "rank", "step")[1].counts > 1).any():
+        steps = steps.assign(step=grouped_by(steps, "life", "rank")[1].earlier)
     if measure in ("period_ns", "samples_per_s"):
-        # The last period of a rank ends with its step: what lies behind it is not known.
-        is_last = steps.groupby(own).cumcount(ascending=False) == 0
-        steps = steps[~is_last] if not is_last.all() else steps
+        steps = known_periods(steps)
     return _by_step(steps, measure)
 
 
-def _by_step(steps: pd.DataFrame, measure: str) -> Floats:
-    needed = list(_NEEDED[measure])
+def steady_steps(steps: Table) -> Table:
+    """Return the steps without warm-up, those of each rank in their order."""
+    if steps.empty:
+        return steps
+    return steps.take(~steps["is_warmup"].astype(bool)).in_order("life", "rank", "at_ns")
+
+
+def known_periods(steps: Table) -> Table:
+    """Return the steps of which the period is known, all where it is of none.
+
+    The last period of a rank ends with its step: what lies behind it is not known.
+    """
+    _, groups = grouped_by(steps, "life", "rank")
+    is_last = groups.earlier == groups.counts[groups.number] - 1
+    return steps if is_last.all() else steps.take(~is_last)
+
+
+def _by_step(steps: Table, measure: str) -> Floats:
+    needed = _NEEDED[measure]
     if not set(needed) <= set(steps):
         return np.empty(0)
-    known = steps[steps[needed].notna().all(axis=1).to_numpy()]
-    if known.empty:
-        return np.empty(0)
-    keys = ["life", "step"]
-    sums = known.groupby(keys, sort=True)[[*needed, "steps_count"]].sum()
+    known = steps.known(*needed)
+    _, groups = grouped_by(known, "life", "step")
     # A step that is not known of all ranks is another one in the mean.
-    size = known.groupby(keys, sort=True).size()
-    sums = sums[(size == size.max()).to_numpy()]
-    values = sums.astype(np.float64)
+    n_ranks = int(groups.counts.max(initial=0))
+    is_whole = groups.counts == n_ranks
+    names = (*needed, "steps_count")
+    sums = {name: groups.sums(known[name])[is_whole].astype(np.float64) for name in names}
     if measure == "samples_per_s":
         # The sum of all samples over the mean of the periods.
-        n_ranks = float(size.max())
-        found = values["samples_count"] / (values["period_ns"] / n_ranks) * 1e9
+        found = sums["samples_count"] / (sums["period_ns"] / n_ranks) * 1e9
     elif measure == "own_ns":
-        found = (values["device_ns"] - values["waited_ns"]) / values["steps_count"]
+        found = (sums["device_ns"] - sums["waited_ns"]) / sums["steps_count"]
     else:
-        found = values[measure] / values["steps_count"]
-    numbers = found.to_numpy(np.float64)
-    return np.asarray(numbers[numbers > 0], np.float64)
+        found = sums[measure] / sums["steps_count"]
+    return np.asarray(found[found > 0], np.float64)
 
 
 _NEEDED: Final = {
@@ -151,18 +164,17 @@ _NEEDED: Final = {
 def _of_turns(run: Summary) -> Floats:
     if "steps" not in run.results:
         return np.empty(0)
-    table = run.results["steps"].to_frame()
+    table = run.results["steps"].table
     if table.empty or "duration_ns" not in table:
         return np.empty(0)
-    by_turn = table.groupby("step")["duration_ns"]
-    values = by_turn.mean()[by_turn.size() == by_turn.size().max()]
-    return values.to_numpy(np.float64)
+    _, groups = grouped_by(table, "step")
+    means = groups.sums(table["duration_ns"]) / groups.counts
+    return np.asarray(means[groups.counts == groups.counts.max()], np.float64)
 
 
 _EVALUATED: Final = ("run", "epoch")
 _EVALUATIONS: Final = ("val", "eval", "test")
 _SMOOTHED: Final = 5
-_COLUMNS: Final = [column.name for column in SUMMARY.table("metrics")]
 _SIZES: Final = ("devices_count", "gpus_count", "world_size", "ranks_count")
 
 
@@ -174,11 +186,11 @@ class Target:
     value: float
     is_lower: bool
 
-    def reached(self, values: pd.Series) -> pd.Series:
+    def reached(self, values: Floats) -> Bools:
         """Return which of ``values`` reach it."""
         return values <= self.value if self.is_lower else values >= self.value
 
-    def best(self, values: pd.Series) -> float:
+    def best(self, values: Array) -> float:
         """Return the best of ``values``."""
         return float(values.min() if self.is_lower else values.max())
 
@@ -192,21 +204,22 @@ class Curve:
     """
 
     run: Summary
-    rows: pd.DataFrame
+    rows: Table
     is_smoothed: bool = False
 
-    def first(self, target: Target) -> pd.Series | None:
+    def first(self, target: Target) -> dict[str, Any] | None:
         """Return the first row that reaches ``target``."""
         values = self.rows["value"]
         if self.is_smoothed:
-            values = values.rolling(_SMOOTHED, min_periods=1).median()
-        rows = self.rows[target.reached(values)]
-        return None if rows.empty else rows.iloc[0]
+            ends = range(1, len(values) + 1)
+            values = np.array([np.median(values[max(0, n - _SMOOTHED) : n]) for n in ends])
+        places = np.flatnonzero(target.reached(values))
+        return self.rows.row(int(places[0])) if len(places) else None
 
 
 def metric_names(run: Summary) -> list[str]:
     """Return the metrics that a run has."""
-    return [str(name) for name in run.table("metrics")["metric"].unique()]
+    return list(map(str, dict.fromkeys(run.table("metrics")["metric"])))
 
 
 def devices_of(run: Summary) -> float:
@@ -217,40 +230,48 @@ def devices_of(run: Summary) -> float:
 
 def curve_of(run: Summary, metric: str) -> Curve:
     """Return the values of ``metric``, of evaluations where there are such, else of steps."""
-    metrics = run.table("metrics").reindex(columns=_COLUMNS)
-    rows = metrics[(metrics["metric"] == metric).to_numpy()]
-    over = rows["over"].astype(object)
-    rows = rows.assign(over=over.where(over.notna(), ""))
-    evaluated = rows[rows["over"].isin(_EVALUATED).to_numpy()]
-    rows = evaluated if len(evaluated) else rows
-    ranks = rows["rank"].astype(np.float64)
-    if ranks.nunique() > 1 or ranks.isna().any():
-        rows = rows[(ranks.isna() if ranks.isna().any() else ranks == ranks.min()).to_numpy()]
-    numbers = rows[["epoch", "step", "samples_count", "value"]].astype(np.float64)
-    times = rows["at_ns"].astype(np.float64) - _began_ns(run)
-    curve = numbers.assign(life=rows["life"].fillna(0).astype(np.int64), time_ns=times)
-    curve = _filled(curve[np.isfinite(curve["value"])], run)
+    rows = table_of(run, "metrics")
+    rows = rows.take(rows["metric"] == metric)
+    rows = rows.assign(over=objects(over or "" for over in rows["over"]))
+    of_epochs = np.isin(rows["over"], _EVALUATED)
+    rows = rows.take(of_epochs) if of_epochs.any() else rows
+    (ranks,) = floats(rows, "rank")
+    of_run = np.isnan(ranks)
+    rows = rows.take(of_run if of_run.any() else ranks == ranks.min(initial=np.inf))
+    names = ("epoch", "step", "samples_count", "value")
+    life, at_ns = floats(rows, "life", "at_ns")
+    numbers = dict(zip(names, floats(rows, *names), strict=True))
+    life = np.nan_to_num(life).astype(np.int64)
+    curve = Table({**numbers, "life": life, "time_ns": at_ns - _began_ns(run)})
+    curve = _filled(curve.take(np.isfinite(curve["value"])), run)
     is_evaluated = is_accuracy(metric) or metric.startswith(_EVALUATIONS)
-    is_step = bool(rows["over"].isin(["step", ""]).all()) and not is_evaluated
-    return Curve(run, curve.reset_index(drop=True), is_step and len(curve) > _SMOOTHED)
+    is_step = not is_evaluated and set(rows["over"]) <= {"step", ""}
+    return Curve(run, curve, is_step and len(curve) > _SMOOTHED)
+
+
+def table_of(run: Summary, name: str) -> Table:
+    """Return a table of a run with all columns that it may have."""
+    table, unknown = run.table(name), {Unit.TEXT: None}
+    lacking = (column for column in SUMMARY.table(name) if column.name not in table)
+    return table.assign(**{own.name: unknown.get(own.unit, math.nan) for own in lacking})
 
 
 def _began_ns(run: Summary) -> float:
     """Return when training began: at the event that says so, else with the run."""
-    events = run.table("events")
-    events = events.reindex(columns=["kind", "at_ns"])
-    starts = events[(events["kind"] == "start").to_numpy()]["at_ns"].dropna()
-    return float(starts.min()) if len(starts) else 0.0
+    events = table_of(run, "events")
+    starts = floats(events, "at_ns", rows=events["kind"] == "start")[0]
+    return float(np.nanmin(starts)) if not np.isnan(starts).all() else 0.0
 
 
-def _filled(curve: pd.DataFrame, run: Summary) -> pd.DataFrame:
+def _filled(curve: Table, run: Summary) -> Table:
     """Return the curve with steps, samples and epochs as far as they follow from one another."""
     batch = run.measure("global_batch_count") or math.nan
     size = run.measure("train_samples_count") or math.nan
-    samples = curve["samples_count"].fillna(curve["step"] * batch)
-    samples = samples.fillna(curve["epoch"] * size)
-    return curve.assign(
-        samples_count=samples,
-        step=curve["step"].fillna(samples / batch),
-        epoch=curve["epoch"].fillna(samples / size),
+    samples = curve["samples_count"]
+    for other in (curve["step"] * batch, curve["epoch"] * size):
+        samples = np.where(np.isnan(samples), other, samples)
+    step, epoch = (
+        np.where(np.isnan(curve[name]), samples / each, curve[name])
+        for name, each in (("step", batch), ("epoch", size))
     )
+    return curve.assign(samples_count=samples, step=step, epoch=epoch)

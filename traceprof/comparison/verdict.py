@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.comparison.judging import MAIN, JudgedMeasure
 from traceprof.comparison.sides import STEP, TURN, Side
+from traceprof.measures.rows import Ints
 from traceprof.model.results import Note, Result
+from traceprof.model.table import Table
 from traceprof.names.kernels import short_name
 
 _LEAST: Final = 0.05
@@ -31,7 +33,7 @@ def verdict_of(
     """Return the answer: what is shown of the main measure, then where the difference is."""
     main = next((judged[name] for name in MAIN if name in judged), None)
     found = [] if main is None else list(_on_main(main, judged, sides))
-    if difference is not None and len(difference.to_frame("parts")):
+    if difference is not None and len(difference.tables["parts"]):
         found += _on_causes(difference)
     elif difference is not None:
         found += _on_phases(difference)
@@ -155,13 +157,13 @@ _MEASURE_WORDS: Final = {
 
 def _on_causes(difference: Result) -> Iterator[Note]:
     """Yield where the difference of the mean step is: the parts, then the largest causes."""
-    scalars, parts = difference.scalars, difference.to_frame("parts")
-    sizes = parts["difference_ns"].abs()
+    scalars, parts = difference.scalars, difference.tables["parts"]
+    sizes = np.abs(parts["difference_ns"])
     size = float(sizes.max())
     if not size:
         return
-    ranked = parts.iloc[sizes.argsort()[::-1].to_numpy()]
-    worth = ranked[(ranked["difference_ns"].abs() >= _LEAST * size).to_numpy()]
+    order = np.argsort(sizes, kind="stable")[::-1]
+    worth = parts.take(order[sizes[order] >= _LEAST * size])
     words, values = _listed(worth, lambda row: _PARTS[str(row["part"])])
     yield Note.of(
         "The mean {per} on a device ({new:ns}, base {base:ns}) is {whole:ns} "
@@ -172,8 +174,8 @@ def _on_causes(difference: Result) -> Iterator[Note]:
         whole=abs(scalars["difference_ns"]),
         **values,
     )
-    causes = difference.to_frame("causes")
-    large = causes[(causes["difference_ns"].abs() >= _LEAST * size).to_numpy()].head(_MOST_CAUSES)
+    causes = difference.tables["causes"]
+    large = causes.take(np.abs(causes["difference_ns"]) >= _LEAST * size).head(_MOST_CAUSES)
     if len(large):
         words, values = _listed(large, _cause_words)
         how_much = _how_much(large["difference_ns"], scalars["difference_ns"])
@@ -184,16 +186,16 @@ def _way(scalars: Mapping[str, Any]) -> str:
     return "longer" if scalars["difference_ns"] > 0 else "shorter"
 
 
-def _how_much(causes: pd.Series, whole: int) -> str:
+def _how_much(causes: Ints, whole: int) -> str:
     """Return what causes are of a difference: what works against it makes none of it."""
     is_most = bool((causes * whole > 0).all()) and abs(int(causes.sum())) * 2 >= abs(whole)
     return "Most of it" if is_most else "The largest causes"
 
 
 def _on_phases(difference: Result) -> Iterator[Note]:
-    scalars, phases = difference.scalars, difference.to_frame("phases")
+    scalars, phases = difference.scalars, difference.tables["phases"]
     worth = phases.head(_MOST_CAUSES)
-    worth = worth[(worth["difference_ns"] != 0).to_numpy()]
+    worth = worth.take(worth["difference_ns"] != 0)
     if worth.empty:
         return
     words, values = _listed(worth, lambda row: str(row["phase"]))
@@ -202,20 +204,18 @@ def _on_phases(difference: Result) -> Iterator[Note]:
     yield Note.of(text, per=scalars["per"], whole=whole, **values)
 
 
-def _listed(
-    rows: pd.DataFrame, name_of: Callable[[dict[Any, Any]], str]
-) -> tuple[str, dict[str, Any]]:
+def _listed(rows: Table, name_of: Callable[[dict[str, Any]], str]) -> tuple[str, dict[str, Any]]:
     """Return a list of names with by how much each is longer or shorter, and its values."""
     words: list[str] = []
     values: dict[str, Any] = {}
-    for place, row in enumerate(rows.to_dict("records")):
+    for place, row in enumerate(rows.rows()):
         ns = row["difference_ns"]
         words.append(f"{{name{place}}} {'+' if ns > 0 else '−'}{{ns{place}:ns}}")
         values |= {f"name{place}": name_of(row), f"ns{place}": abs(int(ns))}
     return ", ".join(words), values
 
 
-def _cause_words(row: dict[Any, Any]) -> str:
+def _cause_words(row: dict[str, Any]) -> str:
     """Return what a cause is in words, with what became of it."""
     name, kind, state = str(row["name"]), str(row["kind"]), str(row["state"])
     if kind == "kernel":
@@ -229,13 +229,13 @@ def _cause_words(row: dict[Any, Any]) -> str:
     return f"{told} ({_why(row, state)})"
 
 
-def _why(row: dict[Any, Any], state: str) -> str:
+def _why(row: dict[str, Any], state: str) -> str:
     if state in ("new", "gone"):
         return state
-    more, longer = row.get("more_ns"), row.get("longer_ns")
-    if pd.isna(more) or pd.isna(longer):
+    more, longer = (float(row.get(name, math.nan)) for name in ("more_ns", "longer_ns"))
+    if math.isnan(more + longer):
         return "longer" if row["difference_ns"] > 0 else "shorter"
-    if abs(float(more)) > abs(float(longer)):
+    if abs(more) > abs(longer):
         why = "more of them" if more > 0 else "fewer of them"
     else:
         why = "each longer" if longer > 0 else "each shorter"

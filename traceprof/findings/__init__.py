@@ -129,7 +129,7 @@ def measure_findings(ranks: Ranks) -> Result:
         "compute_ns": compute_ns,
         "slow_ratio": context.slow_ratio,
     }
-    tables = {name: SPEC.table(name).frame(own) for name, own in rows.items()}
+    tables = {name: SPEC.table(name).of_rows(own) for name, own in rows.items()}
     return Result("findings", SPEC, tables, scalars, notes=_notes(context, bool(found), abstained))
 
 

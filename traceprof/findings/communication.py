@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.findings.claims import Claim, Kind, Times, together
 from traceprof.findings.context import Context
+from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.rows import ints, rows_by, unions_by
 from traceprof.measures.workload import COMMUNICATION
@@ -61,7 +61,7 @@ def exposed_communication(context: Context) -> Iterator[Finding]:
     claims = _hideable(context, claim)
     saved = sum(context.share(own) * own.saved_ratio for own in claims)
     own = context.kernels.doing(Activity.COMMUNICATION)
-    names = own.set_index("name")["total_ns"]
+    names = times_of(own)
     longest = context.kernels.longest_communication
     yield Finding(
         title=Note.of(
@@ -75,7 +75,7 @@ def exposed_communication(context: Context) -> Iterator[Finding]:
             *context.timed_by_kernel(names),
         ),
         action=context.advice(
-            pytorch=_for_pytorch(context, [str(name) for name in names.nlargest(2).index]),
+            pytorch=_for_pytorch(context, [name for name, _ in largest(names, 2)]),
             other="overlap it with compute, on a stream of its own; send less, in fewer bits, or "
             "less often",
         ),
@@ -164,9 +164,10 @@ def small_buckets(context: Context) -> Iterator[Finding]:
     communicates = kernels.lengths.rows == 1
     own_ns = np.repeat(kernels.lengths.values[communicates], kernels.counts[communicates])
     per_step = len(own_ns) / context.n_steps / max(1, len(context.devices))
-    sizes = pd.Series(np.concatenate(context.ranks.each(_sizes)))
+    sizes = np.concatenate(context.ranks.each(_sizes))
     median_ns = float(np.median(own_ns)) if len(own_ns) else 0.0
-    small = float(sizes.median()) < _SMALL_BYTES if len(sizes) else median_ns < _SHORT_NS
+    size_bytes = float(np.median(sizes)) if len(sizes) else None
+    small = median_ns < _SHORT_NS if size_bytes is None else size_bytes < _SMALL_BYTES
     if per_step < _FEWEST_PER_STEP or not small:
         return
     needed = max(1.0, float(sizes.sum()) / context.n_steps / _USEFUL_BYTES) if len(sizes) else 1.0
@@ -188,7 +189,7 @@ def small_buckets(context: Context) -> Iterator[Finding]:
                 f"the quickest tenth takes {{latency:ns}}, the median {{median:ns}}, {size}",
                 latency=latency_ns,
                 median=median_ns,
-                size=float(sizes.median()) if len(sizes) else None,
+                size=size_bytes,
             ),
         ),
         action=context.advice(
@@ -203,16 +204,13 @@ def small_buckets(context: Context) -> Iterator[Finding]:
 
 
 def _sizes(part: Trace) -> Int64Array:
-    sizes = part.collectives.to_frame()["n_bytes"].to_numpy(np.int64)
-    return sizes[sizes > 0]
+    sizes = part.collectives["n_bytes"]
+    return np.asarray(sizes[sizes > 0], np.int64)
 
 
 def _first_of_each(part: Trace, latency_ns: int) -> Times:
     """Return the first ``latency_ns`` of each communication kernel."""
-    own = part.kernels.to_frame()[
-        part.kernels.to_frame()["activity"] == Activity.COMMUNICATION.value
-    ]
-    columns = own[["start_ns", "end_ns", "device"]]
-    return unions_by(
-        columns.assign(end_ns=np.minimum(own["end_ns"], own["start_ns"] + latency_ns)), "device"
-    )
+    kernels = part.kernels.select("start_ns", "end_ns", "device")
+    own = kernels.take(part.kernels["activity"] == Activity.COMMUNICATION.value)
+    ends = np.minimum(own["end_ns"], own["start_ns"] + latency_ns)
+    return unions_by(own.assign(end_ns=ends), "device")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.findings.claims import Claim, Ground, Ledger, Times, together
-from traceprof.findings.kernel_times import KernelTimes, kernel_times, time_of_kernels
+from traceprof.findings.kernel_times import KernelTimes, kernel_times, largest, time_of_kernels
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_program
 from traceprof.measures.device.times import device_times, devices_of_processes, used_devices
@@ -31,14 +30,14 @@ from traceprof.model.activity import DeviceTime
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
-from traceprof.model.table import as_table
+from traceprof.model.table import Names, Table
 from traceprof.model.timing import Steps
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import short_name
 from traceprof.names.ranges import PROFILER
 
-Choose: TypeAlias = Callable[[pd.DataFrame], pd.DataFrame]
-"""Takes those of some copies that a rule is about: a function of a module."""
+Choose: TypeAlias = Callable[[Table], npt.NDArray[np.bool_]]
+"""Tells which of some copies a rule is about: a function of a module."""
 
 
 class Context:
@@ -247,8 +246,8 @@ class Context:
         longest = max(found, key=lambda one: one[0], default=None)
         return "" if longest is None else self.window_text(*longest[1:])
 
-    def copies(self, choose: Choose) -> pd.DataFrame:
-        """Return what ``choose`` takes of the copies that start in the typical time.
+    def copies(self, choose: Choose) -> Table:
+        """Return the copies that start in the typical time and that ``choose`` takes.
 
         With the call that made each: ``api`` ("" unknown) and its ``call_ns``.
         """
@@ -259,16 +258,14 @@ class Context:
         """How many copies and memsets start in the typical time."""
         return sum(self.ranks.each(_count_copies, self.typical))
 
-    def exposed(self, rows: pd.DataFrame) -> Times:
+    def exposed(self, rows: Table) -> Times:
         """Return when ``rows`` (copies) ran on each device and no kernel did."""
         own, nothing = unions_by(rows, "device"), Intervals.empty()
         return {device: own.get(device, nothing) - t.kernel for device, t in self.times.items()}
 
-    def rows(self, measure: Callable[..., Any], *args: Any) -> pd.DataFrame:
+    def rows(self, measure: Callable[..., Any], *args: Any) -> Table:
         """Return the rows that ``measure`` makes of all ranks, one after another."""
-        found = self.ranks.each(measure, *args)
-        frames = [as_table(own).to_frame() for own in found if len(own)]
-        return pd.concat(frames or [as_table(found[0]).to_frame()], ignore_index=True)
+        return Table.stacked(self.ranks.each(measure, *args))
 
     @property
     def users(self) -> Iterator[tuple[int, int]]:
@@ -287,19 +284,19 @@ class Context:
         """The kernels that start in the typical time, summed up by their names."""
         return kernel_times(self.ranks, self.typical)
 
-    def kernel_claim(self, rows: pd.DataFrame, saved_ratio: float = 1.0) -> Claim:
+    def kernel_claim(self, rows: Table, saved_ratio: float = 1.0) -> Claim:
         """Return the claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
         times = time_of_kernels(self.ranks, set(rows["name"]))
         return self.left(times, Ground.COMPUTE, saved_ratio)
 
-    def ncu(self, names: pd.Series) -> str:
+    def ncu(self, names: Mapping[str, int]) -> str:
         """Return what profiles a launch of the kernel with the most of ``names``, times by name.
 
         Of the typical time the longest. "" without any, and where Nsight Compute cannot.
         """
-        if names.empty or self.software.vendor is Vendor.AMD:
+        if not names or self.software.vendor is Vendor.AMD:
             return ""
-        found = self.ranks.each(longest_launch, str(names.idxmax()), self.typical)
+        found = self.ranks.each(longest_launch, largest(names, 1)[0][0], self.typical)
         launches = [one for one in found if one is not None]
         if not launches:
             return ""
@@ -307,9 +304,9 @@ class Context:
         program = recorded_program(self.ranks.table("environment"))
         return ncu_command(longest.function, longest.skip, program)
 
-    def longest_row(self, rows: pd.DataFrame) -> str:
+    def longest_row(self, rows: Table) -> str:
         """Return the window of the longest of ``rows`` (there is one), as people type it."""
-        return self.longest_of(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+        return self.longest_of(*bounds(rows))
 
     def longest_of(self, starts: Int64Array, ends: Int64Array) -> str:
         """Return the window of the longest of some spans (there is one), as people type it."""
@@ -349,10 +346,10 @@ class Context:
         each = total_ns / self.n_steps / places
         return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
 
-    def timed_by_kernel(self, names: pd.Series, n: int = 2) -> Iterator[Note]:
+    def timed_by_kernel(self, names: Mapping[str, int], n: int = 2) -> Iterator[Note]:
         """Yield the times of the ``n`` kernels with the most of ``names``, times by name."""
-        for name, ns in names.nlargest(n).items():
-            yield self.timed(int(ns), after=" in {name}", name=short_name(str(name)))
+        for name, ns in largest(names, n):
+            yield self.timed(ns, after=" in {name}", name=short_name(name))
 
     @property
     def _per_step(self) -> tuple[int, str]:
@@ -396,27 +393,26 @@ def _longest_gap(
     return int(lost_ns[place]), int(starts[place]), int(ends[place])
 
 
-def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> pd.DataFrame:
+def _copies_in(part: Trace, judged: Intervals, choose: Choose) -> Table:
     copies = copies_with_calls(part)
-    return choose(copies[_are_in(copies, judged)])
+    return copies.take(_are_in(copies, judged) & choose(copies))
 
 
 def _count_copies(part: Trace, judged: Intervals) -> int:
-    return int(_are_in(part.copies.to_frame(), judged).sum())
+    return int(_are_in(part.copies, judged).sum())
 
 
-def _are_in(copies: pd.DataFrame, judged: Intervals) -> npt.NDArray[np.bool_]:
-    starts = copies["start_ns"].to_numpy()
+def _are_in(copies: Table, judged: Intervals) -> npt.NDArray[np.bool_]:
+    starts = copies["start_ns"]
     return judged.covered_ns(starts, starts + 1) > 0
 
 
-def copies_with_calls(part: Trace) -> pd.DataFrame:
+def copies_with_calls(part: Trace) -> Table:
     """Return the copies of a rank with the call that made each: ``api`` and its ``call_ns``."""
-    copies, launches = part.copies.to_frame(), launches_of(part, "copies")
+    launches, calls = launches_of(part, "copies"), part.whole.api_calls["name"]
     is_known = launches.is_known
-    api = np.full(len(copies), "", object)
-    api[is_known] = (
-        part.whole.api_calls.to_frame()["name"].iloc[launches.call[is_known]].to_numpy(object)
-    )
+    codes = np.full(len(is_known), len(calls.texts))
+    codes[is_known] = calls.codes[launches.call[is_known]]
+    api = Names.coded([*calls.texts, ""], codes)
     call_ns = np.where(is_known, launches.end_ns - launches.start_ns, 0)
-    return copies.assign(api=api, call_ns=call_ns)
+    return part.copies.assign(api=api, call_ns=call_ns)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
@@ -13,7 +14,9 @@ from traceprof.findings.rules import Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import part_of_device
+from traceprof.measures.rows import Bools, are_named, lengths_of
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 
 _LEAST: Final = 0.02
 _LEAST_PAGEABLE: Final = 0.01
@@ -30,51 +33,55 @@ _USUAL_BYTES_PER_S: Final = 12e9
 _USUAL_SHARE: Final = 0.8
 """The share of a link's peak that large pinned copies reach."""
 _SLOW: Final = 0.6
+_ASYNC: Final = re.compile("Async")
 
 
-def _is_blocking(copies: pd.DataFrame, calls: str) -> pd.Series:
+def _is_blocking(copies: Table, calls: str) -> Bools:
     """Return which are made by a call of the runtime that begins so and is not asynchronous."""
-    return copies["api"].astype(str).str.match(rf"(cuda|hip|cu){calls}") & ~_is_async(copies)
+    return are_named(copies["api"], re.compile(rf"^(cuda|hip|cu){calls}")) & ~are_asynchronous(
+        copies
+    )
 
 
-def _is_async(copies: pd.DataFrame) -> pd.Series:
-    return copies["api"].astype(str).str.contains("Async")
+def are_asynchronous(copies: Table) -> Bools:
+    """Return which copies are by asynchronous calls, or would be were the memory pinned."""
+    return are_named(copies["api"], _ASYNC)
 
 
-def _how_much(context: Context, copies: pd.DataFrame, words: str) -> Note:
+def _how_much(context: Context, copies: Table, words: str) -> Note:
     """Return how many copies there are, their bytes, and how fast these moved."""
-    total_ns = int((copies["end_ns"] - copies["start_ns"]).sum())
-    n_bytes = int(copies["n_bytes"].clip(lower=0).sum())
+    total_ns = int(lengths_of(copies).sum())
+    n_bytes = int(np.maximum(copies["n_bytes"], 0).sum())
     rate = n_bytes / (total_ns / 1e9) if total_ns else None
     more = " ({moved:bytes} in all, at {rate:bytes/s})"
     return context.counted(len(copies), words, more, moved=n_bytes, rate=rate)
 
 
-def _call_time(context: Context, copies: pd.DataFrame) -> Note:
+def _call_time(context: Context, copies: Table) -> Note:
     return context.timed(int(copies["call_ns"].sum()), "the calls take ", " of host time")
 
 
-def blocking_copies_of(copies: pd.DataFrame) -> pd.DataFrame:
-    """Return the copies by ``cudaMemcpy`` and its kin; ``api`` is the name of the call.
+def are_blocking_copies(copies: Table) -> Bools:
+    """Return which copies are by ``cudaMemcpy`` and its kin; ``api`` is the name of the call.
 
     Without those that do not block: small ones to the device, and those inside a device.
     """
-    moved = copies["direction"].isin([*_MOVES, "h2h"])
+    moved = copies["direction"].isin((*_MOVES, "h2h"))
     staged = (copies["direction"] == "h2d") & (copies["n_bytes"] <= _STAGED_BYTES)
-    return copies[_is_blocking(copies, "Mem") & moved & ~staged]
+    return np.asarray(_is_blocking(copies, "Mem") & moved & ~staged, np.bool_)
 
 
 @rule("blocking calls", "copies that block the host", "copies", "api_calls", show="copies")
 def blocking_copies(context: Context) -> Iterator[Finding]:
     """Find copies that return only when they are done."""
-    copies = context.copies(blocking_copies_of)
+    copies = context.copies(are_blocking_copies)
     # Those of pageable memory are the findings of another rule.
-    pinned = copies[(copies["src_kind"] != "pageable") & (copies["dst_kind"] != "pageable")]
+    pinned = copies.take(~_touches(copies, "pageable"))
     claim = context.left(context.exposed(pinned))
     share = context.share(claim)
     if pinned.empty or share < _LEAST:
         return
-    calls = ", ".join(sorted(set(pinned["api"])))
+    calls = ", ".join(sorted(pinned["api"].distinct()))
     yield Finding(
         title=Note.of("blocking copies: {share:ratio} of the time nothing else runs", share=share),
         claims=(claim,),
@@ -92,17 +99,17 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
     )
 
 
-def blocking_memsets_of(copies: pd.DataFrame) -> pd.DataFrame:
-    """Return the memsets of pinned or managed memory by a call that is not asynchronous."""
-    waited_for = copies["dst_kind"].isin(["pinned", "managed"])
+def are_blocking_memsets(copies: Table) -> Bools:
+    """Return which are memsets of pinned or managed memory by a call that is not asynchronous."""
+    waited_for = copies["dst_kind"].isin(("pinned", "managed"))
     is_memset = copies["direction"] == "memset"
-    return copies[_is_blocking(copies, "Memset") & waited_for & is_memset]
+    return np.asarray(_is_blocking(copies, "Memset") & waited_for & is_memset, np.bool_)
 
 
 @rule("blocking calls", "memsets that block the host", "copies", "api_calls", show="copies")
 def blocking_memsets(context: Context) -> Iterator[Finding]:
     """Find memsets that return only when they are done."""
-    memsets = context.copies(blocking_memsets_of)
+    memsets = context.copies(are_blocking_memsets)
     claim = context.left(context.exposed(memsets))
     share = context.share(claim)
     if memsets.empty or share < _LEAST:
@@ -117,15 +124,15 @@ def blocking_memsets(context: Context) -> Iterator[Finding]:
     )
 
 
-def of_pageable_memory(copies: pd.DataFrame) -> pd.DataFrame:
-    """Return the copies to or from pageable memory of the host."""
-    pageable = (copies["src_kind"] == "pageable") | (copies["dst_kind"] == "pageable")
-    return copies[pageable & copies["direction"].isin(_TO_HOST_OR_BACK)]
+def are_pageable(copies: Table) -> Bools:
+    """Return which copies are to or from pageable memory of the host."""
+    moved = copies["direction"].isin(_TO_HOST_OR_BACK)
+    return np.asarray(_touches(copies, "pageable") & moved, np.bool_)
 
 
-def asynchronous(copies: pd.DataFrame) -> pd.DataFrame:
-    """Return the copies by calls that are asynchronous, or were if the memory were pinned."""
-    return copies[_is_async(copies)]
+def _touches(copies: Table, kind: str) -> Bools:
+    """Return which copies are to or from memory of a kind."""
+    return np.asarray((copies["src_kind"] == kind) | (copies["dst_kind"] == kind), np.bool_)
 
 
 @rule(
@@ -133,18 +140,19 @@ def asynchronous(copies: pd.DataFrame) -> pd.DataFrame:
 )
 def pageable_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pageable memory: they are staged, and block the host."""
-    copies = context.copies(of_pageable_memory)
-    yield from _on_pageable(context, asynchronous(copies), "asynchronous copies of pageable memory")
+    copies = context.copies(are_pageable)
+    copies = copies.take(are_asynchronous(copies))
+    yield from _on_pageable(context, copies, "asynchronous copies of pageable memory")
 
 
 @rule("pinned memory", "blocking copies of memory that is not pinned", "copies", show="copies")
 def unpinned_memory(context: Context) -> Iterator[Finding]:
     """Find blocking copies of memory that is not pinned."""
-    copies = context.copies(of_pageable_memory)
-    yield from _on_pageable(context, copies[~_is_async(copies)], "unpinned memory")
+    copies = context.copies(are_pageable)
+    yield from _on_pageable(context, copies.take(~are_asynchronous(copies)), "unpinned memory")
 
 
-def _on_pageable(context: Context, copies: pd.DataFrame, what: str) -> Iterator[Finding]:
+def _on_pageable(context: Context, copies: Table, what: str) -> Iterator[Finding]:
     claim = context.left(context.exposed(copies))
     share = context.share(claim)
     if copies.empty or share < _LEAST_PAGEABLE:
@@ -173,7 +181,7 @@ def _on_pageable(context: Context, copies: pd.DataFrame, what: str) -> Iterator[
 @rule("transfers", "asynchronous copies that no compute hides", "copies", show="copies")
 def exposed_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pinned memory that no compute hides."""
-    own = context.copies(_of_pinned_memory)
+    own = context.copies(_are_pinned)
     claim = context.left(context.exposed(own))
     # What kernels could hide of it: where they run and no copy does.
     free = [(time.kernel - time.transfer) & context.typical for time in context.times.values()]
@@ -210,11 +218,10 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
     )
 
 
-def _of_pinned_memory(copies: pd.DataFrame) -> pd.DataFrame:
-    """Return the asynchronous copies that are no findings of other rules."""
-    moves = copies[copies["direction"].isin(_MOVES)]
-    others = [*blocking_copies_of(moves).index, *of_pageable_memory(moves).index]
-    return moves.drop(index=list(set(others)))
+def _are_pinned(copies: Table) -> Bools:
+    """Return which are asynchronous copies that are no findings of other rules."""
+    is_other = are_blocking_copies(copies) | are_pageable(copies)
+    return np.asarray(copies["direction"].isin(_MOVES) & ~is_other, np.bool_)
 
 
 def _hideable(ratio: float) -> Iterator[Note]:
@@ -225,12 +232,12 @@ def _hideable(ratio: float) -> Iterator[Note]:
         yield Note.of("there are kernels to hide {hidden:ratio} of that at most", hidden=ratio)
 
 
-def _by_direction(context: Context, copies: pd.DataFrame) -> Iterator[Note]:
+def _by_direction(context: Context, copies: Table) -> Iterator[Note]:
     """Yield what of the exposed time is of each direction, the most first."""
-    directions = copies["direction"].astype(str)
+    directions = copies["direction"]
     exposed = {
-        direction: context.left(context.exposed(copies[directions == direction])).total_ns
-        for direction in directions.unique()
+        direction: context.left(context.exposed(copies.take(directions == direction))).total_ns
+        for direction in directions.distinct()
     }
     for direction, ns in sorted(exposed.items(), key=lambda own: -own[1]):
         if ns:
@@ -240,11 +247,11 @@ def _by_direction(context: Context, copies: pd.DataFrame) -> Iterator[Note]:
 @rule("links", "copies of pinned memory below the speed of the link", "copies", show="copies")
 def slow_link(context: Context) -> Iterator[Finding]:
     """Find copies of pinned memory that are far slower than any current link."""
-    pinned = context.copies(_large_of_pinned_memory)
+    pinned = context.copies(_are_large_and_pinned)
     usual, why = _usual_rate(context)
     for direction in _TO_HOST_OR_BACK:
-        own = pinned[pinned["direction"] == direction]
-        total_ns = int((own["end_ns"] - own["start_ns"]).sum())
+        own = pinned.take(pinned["direction"] == direction)
+        total_ns = int(lengths_of(own).sum())
         if not total_ns:
             continue
         rate = int(own["n_bytes"].sum()) / (total_ns / 1e9)
@@ -273,10 +280,9 @@ def slow_link(context: Context) -> Iterator[Finding]:
         )
 
 
-def _large_of_pinned_memory(copies: pd.DataFrame) -> pd.DataFrame:
-    is_pinned = (copies["src_kind"] == "pinned") | (copies["dst_kind"] == "pinned")
-    is_moved = copies["direction"].isin(_TO_HOST_OR_BACK)
-    return copies[is_pinned & is_moved & (copies["n_bytes"] >= _LARGE_BYTES)]
+def _are_large_and_pinned(copies: Table) -> Bools:
+    is_moved = copies["direction"].isin(_TO_HOST_OR_BACK) & (copies["n_bytes"] >= _LARGE_BYTES)
+    return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 
 
 def _usual_rate(context: Context) -> tuple[float, str]:

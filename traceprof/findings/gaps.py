@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
@@ -17,9 +16,10 @@ from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charg
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import lost_in_gaps
 from traceprof.measures.rows import bounds, lengths_of, overlaps, rows_by, unions_by
+from traceprof.model.grouping import beside, grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
-from traceprof.model.table import Table
+from traceprof.model.table import Table, objects
 from traceprof.model.trace import Trace
 
 _SHOWN: Final = 3
@@ -69,51 +69,53 @@ def notes_on_names(context: Context, times: Times) -> tuple[tuple[Note, ...], tu
         return (), ()
     least = _LEAST_NAMED * charged["ns"].sum()
     ranked = _outermost(charged)
-    ranked = ranked[ranked["ns"] >= least].head(_SHOWN)
+    shown = ranked.take(ranked["ns"] >= least).head(_SHOWN).rows()
     notes = [
-        context.timed(int(ns), after=_IN_WORDS[str(by)], name=str(name), mostly=str(mostly))
-        for name, by, ns, mostly in ranked.itertuples(index=False)
+        context.timed(
+            row["ns"], after=_IN_WORDS[row["by"]], name=row["operator"], mostly=row["mostly"]
+        )
+        for row in shown
     ]
-    told = {*charged["name"].astype(str), *charged["operator"].astype(str)}
+    told = {*charged["name"], *charged["operator"]}
     notes += [
         context.timed(ns, before="other threads meanwhile: ", after=" in {name}", name=name)
         for name, ns in list(beside.items())[:1]
         if ns >= least and name not in told
     ]
-    return tuple(notes), tuple(name for name in ranked["operator"].astype(str) if name != NOTHING)
+    return tuple(notes), tuple(row["operator"] for row in shown if row["operator"] != NOTHING)
 
 
-def _outermost(charged: pd.DataFrame) -> pd.DataFrame:
+def _outermost(charged: Table) -> Table:
     """Return operator, by, ns, and the words for the innermost name that has most of it, or ""."""
-    keys = ["operator", "by"]
-    most = charged.sort_values("ns", ascending=False, kind="stable").drop_duplicates(keys)
-    sums = charged.groupby(keys, sort=True)["ns"].sum().rename("whole").reset_index()
-    both = sums.merge(most, on=keys)
+    keys = ("operator", "by")
+    sums, groups = grouped_by(charged, *keys)
+    sums = sums.assign(whole=groups.sums(charged["ns"]))
+    both = beside(sums, charged.in_order("-ns"), *keys)
+    names = objects(f" (mostly {name})" for name in both["name"])
     is_told = (both["ns"] > _MOST * both["whole"]) & (both["name"] != both["operator"])
-    mostly = np.where(is_told, " (mostly " + both["name"].astype(object) + ")", "")
-    found = both[keys].assign(ns=both["whole"], mostly=mostly)
-    return found.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
+    found = both.select(*keys).assign(ns=both["whole"], mostly=np.where(is_told, names, ""))
+    return found.in_order("-ns")
 
 
-def names_of_gaps(context: Context, times: Times) -> tuple[pd.DataFrame, dict[str, int]]:
+def names_of_gaps(context: Context, times: Times) -> tuple[Table, dict[str, int]]:
     """Return what the idle ``times`` of devices are charged to, and what else ran meanwhile.
 
     The first has name, operator, by and ns, the most first: ns add up to what of ``times`` the
     host held devices up. The second, by name, is what threads ran other than those that launch.
     """
-    keys = ["name", "operator", "by"]
-    charged: list[pd.DataFrame] = []
+    keys = ("name", "operator", "by")
+    charged: list[Table] = []
     beside: dict[str, int] = {}
     for part in context.ranks:
         own = _within(charged_by_host(part), times)
-        charged.append(own.select(*keys, "ns").to_frame().astype(dict.fromkeys(keys, object)))
+        charged.append(own.select(*keys, "ns"))
         others = find_charges(part).running
         running = _within(others.take(others["by"] == "other"), times)
         for name, ns in time_by_name(running).items():
             beside[name] = beside.get(name, 0) + ns
-    table = pd.concat(charged, ignore_index=True)
-    sums = table.groupby(keys, sort=True)["ns"].sum().reset_index()
-    ranked = sums.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
+    table = Table.stacked(charged)
+    found, groups = grouped_by(table, *keys)
+    ranked = found.assign(ns=groups.sums(table["ns"])).in_order("-ns")
     return ranked, dict(sorted(beside.items(), key=lambda item: -item[1]))
 
 
@@ -144,15 +146,15 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
     free = context.left(unions_by(gaps, "device")).times
     is_free = [
         free[device].covered_ns([start], [end])[0] > (end - start) / 2 if device in free else False
-        for device, start, end in gaps[["device", "start_ns", "end_ns"]].to_numpy().tolist()
+        for device, start, end in zip(gaps["device"].tolist(), *bounds(gaps), strict=True)
     ]
     # What others have left over of a gap is no gap without a cause.
-    own = gaps[np.array(is_free, np.bool_)]
+    own = gaps.take(is_free)
     claim = context.left(unions_by(own, "device"))
     share = context.share(claim)
     if share < _LEAST_LONG:
         return
-    worst = own.iloc[int((own["end_ns"] - own["start_ns"]).to_numpy().argmax())]
+    worst = own.row(int(lengths_of(own).argmax()))
     named, names = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
@@ -180,7 +182,7 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
     )
 
 
-def long_gaps(context: Context) -> pd.DataFrame:
+def long_gaps(context: Context) -> Table:
     """Return the gaps between work that last half a second, the profiler's time not counted."""
     return context.rows(_long_gaps_of_one)
 
@@ -232,9 +234,8 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
 
 def _recorded(part: Trace) -> Intervals:
     """Return when the recording of a rank was on, as far as its rows tell."""
-    tables = [part.table(name).to_frame() for name in _TELLING]
-    filled = [table for table in tables if len(table)]
-    starts = [int(table["start_ns"].iloc[0]) for table in filled]
+    filled = [table for name in _TELLING if len(table := part.table(name))]
+    starts = [int(table["start_ns"][0]) for table in filled]
     ends = [int(table["end_ns"].max()) for table in filled]
     return Intervals.single(min(starts), max(ends)) if filled else Intervals.empty()
 

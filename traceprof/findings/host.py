@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
@@ -19,8 +19,10 @@ from traceprof.measures.idle.charges import NOTHING
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
 from traceprof.measures.idle.losses import DRAINED, lost_in_gaps
 from traceprof.measures.idle.waits import find_waits
+from traceprof.measures.rows import bounds, lengths_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _LEAST_WAITING: Final = 0.02
@@ -72,11 +74,11 @@ def host_sync(context: Context) -> Iterator[Finding]:
     if share < _LEAST_WAITING:
         return
     waits = context.rows(find_waits)
-    starts = waits["start_ns"].to_numpy()
-    waits = waits[context.typical.covered_ns(starts, starts + 1) > 0]
-    kinds = waits["name"].astype(str) + " (" + waits["pattern"].astype(str) + ")"
-    names = waits["host_range"].astype(object)
-    places = names[names != ""].value_counts().head(3)
+    starts = waits["start_ns"]
+    waits = waits.take(context.typical.covered_ns(starts, starts + 1) > 0)
+    kinds = Counter(zip(waits["name"], waits["pattern"], strict=True))
+    places = Counter(waits["host_range"].tolist())
+    del places[""]
     inside = context.share(context.idle_for("synchronising"))
     named, _ = notes_on_names(context, claim.times)
     yield Finding(
@@ -88,8 +90,8 @@ def host_sync(context: Context) -> Iterator[Finding]:
         evidence=(
             _when(inside, share - inside),
             *(
-                context.counted(int(count), "call(s) of {call}", is_of_host=True, call=call)
-                for call, count in kinds.value_counts().head(3).items()
+                context.counted(n, "call(s) of {call}", is_of_host=True, call=f"{call} ({pattern})")
+                for (call, pattern), n in kinds.most_common(3)
             ),
             *named,
         ),
@@ -105,7 +107,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
             "less is gained"
         ),
         window=context.longest_gap("synchronising", DRAINED),
-        ranges=tuple(str(place) for place in places.index),
+        ranges=tuple(place for place, _ in places.most_common(3)),
     )
 
 
@@ -149,10 +151,9 @@ def _gap_alone(context: Context, whole: Claim) -> Claim:
     found: dict[int, Intervals] = {}
     if not len(context.steps):
         least_ns = {d: _DOMINANT * time.total_ns for d, time in whole.times.items()}
-        gaps = pd.concat(context.ranks.each(_gaps_longer_than, least_ns), ignore_index=True)
+        gaps = context.rows(_gaps_longer_than, least_ns)
         for device, time in whole.times.items():
-            own = gaps[gaps["device"] == device]
-            starts, ends = (own[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+            starts, ends = bounds(gaps.take(gaps["device"] == device))
             ns = time.covered_ns(starts, ends)
             if len(ns) and ns.max() > least_ns[device]:
                 place = int(ns.argmax())
@@ -160,10 +161,12 @@ def _gap_alone(context: Context, whole: Claim) -> Claim:
     return Claim(found)
 
 
-def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> pd.DataFrame:
-    gaps = find_gaps(part).select("device", "start_ns", "end_ns").to_frame()
-    least = gaps["device"].map(dict(least_ns)).fillna(np.inf)
-    return gaps[gaps["end_ns"] - gaps["start_ns"] > least]
+def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> Table:
+    gaps = find_gaps(part).select("device", "start_ns", "end_ns")
+    least = np.full(len(gaps), np.inf)
+    for device, ns in least_ns.items():
+        least[gaps["device"] == device] = ns
+    return gaps.take(lengths_of(gaps) > least)
 
 
 def _on_host_code(context: Context, claim: Claim, kind: Kind) -> Finding:
@@ -192,26 +195,25 @@ def _on_host_code(context: Context, claim: Claim, kind: Kind) -> Finding:
     )
 
 
-def _gaps_of(context: Context, claim: Claim) -> pd.DataFrame:
+def _gaps_of(context: Context, claim: Claim) -> Table:
     """Return the gaps of the typical time that ``claim`` has a part of."""
     gaps = context.rows(_busy_gaps, context.typical)
     chosen = np.zeros(len(gaps), np.bool_)
     for device, time in claim.times.items():
-        rows = np.flatnonzero((gaps["device"] == device).to_numpy())
-        own = gaps.iloc[rows]
-        chosen[rows] = time.covered_ns(own["start_ns"], own["end_ns"]) > 0
-    return gaps[chosen]
+        rows = np.flatnonzero(gaps["device"] == device)
+        chosen[rows] = time.covered_ns(*bounds(gaps.take(rows))) > 0
+    return gaps.take(chosen)
 
 
-def _busy_gaps(part: Trace, typical: Intervals) -> pd.DataFrame:
+def _busy_gaps(part: Trace, typical: Intervals) -> Table:
     """Return the gaps of the typical time in which the host ran code: device, start_ns, end_ns."""
-    gaps = find_gaps(part).select("device", "start_ns", "end_ns").to_frame()
-    is_typical = typical.covered_ns(gaps["start_ns"], gaps["end_ns"]) > 0
-    return gaps[(lost_in_gaps(part, "host") > 0) & is_typical]
+    gaps = find_gaps(part).select("device", "start_ns", "end_ns")
+    is_typical = typical.covered_ns(*bounds(gaps)) > 0
+    return gaps.take((lost_in_gaps(part, "host") > 0) & is_typical)
 
 
-def _long_ones(context: Context, gaps: pd.DataFrame) -> Iterator[Note]:
-    lengths = (gaps["end_ns"] - gaps["start_ns"]).to_numpy()
+def _long_ones(context: Context, gaps: Table) -> Iterator[Note]:
+    lengths = lengths_of(gaps)
     lengths = lengths[lengths > LAUNCH_BOUND_NS]
     if len(lengths):
         yield context.counted(
@@ -241,15 +243,16 @@ def _before_forward(context: Context, claim: Claim) -> Iterator[Note]:
 def _main_work(context: Context, times: Times) -> str:
     """Return the kind of what the host mostly does in idle ``times``; "" where none is most."""
     charged, _ = names_of_gaps(context, times)
-    sums = charged["ns"].groupby(charged["name"].map(_kind_of)).sum()
-    whole = int(charged["ns"].sum())
-    return next((str(kind) for kind, ns in sums.items() if ns > _MOST * whole), "")
+    sums = Counter[str]()
+    for name, ns in zip(charged["name"], charged["ns"].tolist(), strict=True):
+        sums[_kind_of(name)] += ns
+    return next((kind for kind, ns in sums.items() if ns > _MOST * sums.total()), "")
 
 
-def _kind_of(name: object) -> str:
+def _kind_of(name: str) -> str:
     if name == NOTHING:
         return NOTHING
-    return next((kind for kind, pattern in _KINDS if pattern.search(str(name))), "")
+    return next((kind for kind, pattern in _KINDS if pattern.search(name)), "")
 
 
 def _against(context: Context, kind: str) -> str:

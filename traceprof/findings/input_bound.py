@@ -107,9 +107,7 @@ def _how_to_say(context: Context) -> str:
 
 def _has_hooks(context: Context) -> bool:
     """Return whether `traceprof record` put the ranges in, which see every DataLoader."""
-    return any(
-        (part.whole.ranges.to_frame()["domain"] == OWN_DOMAIN).any() for part in context.ranks
-    )
+    return any((part.whole.ranges["domain"] == OWN_DOMAIN).any() for part in context.ranks)
 
 
 def _fetching(part: Trace) -> dict[int, Intervals]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.findings.claims import Times, together
-from traceprof.measures.rows import bounds, by_category, grouped, unions_by
+from traceprof.measures.rows import bounds, grouped, unions_by
 from traceprof.model.activity import Activity
 from traceprof.model.combining import counted, counted_together
+from traceprof.model.grouping import codes_of, groups_of, numbered
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Samples
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS
 
@@ -31,7 +32,7 @@ class KernelTimes:
     kernel, None without any.
     """
 
-    by_name: pd.DataFrame
+    by_name: Table
     lengths: Samples
     longest_communication: tuple[int, int] | None
 
@@ -41,23 +42,37 @@ class KernelTimes:
         counts = self.lengths.counts
         return np.ones(len(self.lengths.rows), np.int64) if counts is None else counts
 
-    def named(self, pattern: re.Pattern[str]) -> pd.DataFrame:
+    def named(self, pattern: re.Pattern[str]) -> Table:
         """Return those of ``by_name`` in whose name ``pattern`` is found."""
-        found = [pattern.search(str(name)) is not None for name in self.by_name["name"]]
-        return self.by_name[np.array(found, np.bool_)]
+        found = [pattern.search(name) is not None for name in self.by_name["name"]]
+        return self.by_name.take(found)
 
-    def doing(self, *activities: Activity) -> pd.DataFrame:
+    def doing(self, *activities: Activity) -> Table:
         """Return those of ``by_name`` with one of ``activities``."""
-        return self.by_name[self.by_name["activity"].isin([own.value for own in activities])]
+        wanted = [own.value for own in activities]
+        return self.by_name.take([activity in wanted for activity in self.by_name["activity"]])
+
+
+def times_of(rows: Table, measure: str = "total_ns") -> dict[str, int]:
+    """Return a measure of ``rows`` of `KernelTimes.by_name`, by name."""
+    return dict(zip(rows["name"], rows[measure].tolist(), strict=True))
+
+
+def largest(times: Mapping[str, int], n: int) -> list[tuple[str, int]]:
+    """Return the ``n`` names with the most time, the most first."""
+    return sorted(times.items(), key=lambda item: -item[1])[:n]
 
 
 def kernel_times(ranks: Ranks, judged: Intervals) -> KernelTimes:
     """Return the kernels that start in ``judged``, rank by rank summed up by their names."""
     parts = ranks.each(_kernel_times, judged)
-    by_name = pd.concat([part.by_name for part in parts], ignore_index=True)
+    rows = Table.stacked([part.by_name for part in parts])
+    number, first = numbered(codes_of(rows["name"]), codes_of(rows["activity"]))
+    groups, keys = groups_of(number), ("name", "activity")
+    sums = {name: groups.sums(rows[name]) for name in rows if name not in keys}
     longest = [p.longest_communication for p in parts if p.longest_communication is not None]
     return KernelTimes(
-        by_name.groupby(["name", "activity"], sort=False).sum().reset_index(),
+        rows.select(*keys).take(first).assign(**sums),
         counted_together([part.lengths for part in parts]),
         max(longest, key=lambda span: span[1] - span[0], default=None),
     )
@@ -69,20 +84,19 @@ def time_of_kernels(ranks: Ranks, names: Collection[str]) -> Times:
 
 
 def _time_of_kernels(part: Trace, names: Sequence[str]) -> Times:
-    kernels = part.kernels.to_frame()
-    wanted = by_category(kernels["name"], kernels["name"].cat.categories.isin(names))
-    return unions_by(kernels[["start_ns", "end_ns", "device"]][wanted], "device")
+    kernels = part.kernels.select("start_ns", "end_ns", "device")
+    return unions_by(kernels.take(part.kernels["name"].isin(names)), "device")
 
 
 def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
-    begins = part.kernels.to_frame()["start_ns"].to_numpy()
-    kernels = part.kernels.to_frame()[["start_ns", "end_ns", "name", "activity"]]
-    kernels = kernels[judged.covered_ns(begins, begins + 1) > 0]
+    begins = part.kernels["start_ns"]
+    kernels = part.kernels.select("start_ns", "end_ns", "name", "activity")
+    kernels = kernels.take(judged.covered_ns(begins, begins + 1) > 0)
     starts, ends = bounds(kernels)
     durations = ends - starts
     is_short = durations < SHORT_NS
     groups, keys = grouped({name: kernels[name] for name in ("name", "activity")})
-    by_name = pd.DataFrame(
+    by_name = Table(
         {
             **keys,
             "count": groups.counts,
@@ -92,8 +106,8 @@ def _kernel_times(part: Trace, judged: Intervals) -> KernelTimes:
         }
     )
     # As they come first.
-    by_name = by_name.take(np.argsort(groups.order[groups.first])).reset_index(drop=True)
-    communicates = (kernels["activity"] == Activity.COMMUNICATION.value).to_numpy()
+    by_name = by_name.take(np.argsort(groups.order[groups.first]))
+    communicates = kernels["activity"] == Activity.COMMUNICATION.value
     longest = None
     if communicates.any():
         place = int(np.where(communicates, durations, -1).argmax())

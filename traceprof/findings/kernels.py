@@ -9,17 +9,19 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.findings.claims import Claim, Ground, Kind, Times, together
 from traceprof.findings.context import Context
+from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.peaks import matrix_speedups
-from traceprof.measures.rows import are_named, unions_by
+from traceprof.measures.rows import are_named, bounds, lengths_of, unions_by
 from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
+from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS, wide_precision_of
 
@@ -44,9 +46,9 @@ _NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
 def precision(context: Context) -> Iterator[Finding]:
     """Find matrix work in 32 bits where the GPU multiplies 16 bits faster."""
     matrix = context.kernels.doing(*_MATRIX_WORK)
-    widths = np.array([wide_precision_of(str(name)) for name in matrix["name"]], object)
+    widths = np.array([wide_precision_of(name) for name in matrix["name"]], object)
     for wide in ("fp32", "tf32"):
-        own = matrix[widths == wide]
+        own = matrix.take(widths == wide)
         gains = {d: gain for d in context.devices if (gain := _gain_of(context, d, wide))}
         times = context.kernel_claim(own).times
         # Of kernels that are long enough multiplying takes the time.
@@ -80,9 +82,9 @@ def _gain_of(context: Context, device: int, wide: str) -> _Gain | None:
 
 
 def _on_width(
-    context: Context, rows: pd.DataFrame, wide: str, gain: _Gain, claims: tuple[Claim, ...]
+    context: Context, rows: Table, wide: str, gain: _Gain, claims: tuple[Claim, ...]
 ) -> Finding:
-    names = rows.set_index("name")["total_ns"]
+    names = times_of(rows)
     return Finding(
         title=Note.of(
             f"{_NAMES[wide]} GEMMs and convolutions: {{share:ratio}} of the time, where this GPU "
@@ -122,7 +124,7 @@ def _narrower(context: Context, gain: _Gain) -> str:
 def layout_conversion(context: Context) -> Iterator[Finding]:
     """Find kernels that only convert between NCHW and NHWC."""
     own = context.kernels.named(_CONVERTS)
-    names = own.set_index("name")["total_ns"]
+    names = times_of(own)
     claim = context.kernel_claim(own)
     share = context.share(claim)
     if share < _LEAST_CONVERTING:
@@ -159,7 +161,9 @@ def fusable_kernels(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share * claim.saved_ratio < _LEAST_FUSABLE:
         return
-    names = pd.concat([own.by_name for own in found]).groupby(level=0).sum()
+    by_name = Table.stacked([own.by_name for own in found])
+    kernels, groups = grouped_by(by_name, "name")
+    names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
     yield Finding(
         title=Note.of(
             "pointwise kernels one after the other: {share:ratio} of the time, and they could be "
@@ -186,10 +190,10 @@ def pairs_of(part: Trace) -> npt.NDArray[np.int64]:
     Of pointwise kernels that follow one another on a stream the first and the second are a pair,
     the third and the fourth, and so on.
     """
-    kernels = part.kernels.to_frame()
+    kernels = part.kernels
     order = np.lexsort((kernels["start_ns"], kernels["stream"], kernels["device"]))
     fits = _is_pointwise(kernels)[order]
-    device, stream = (kernels[name].to_numpy()[order] for name in ("device", "stream"))
+    device, stream = (kernels[name][order] for name in ("device", "stream"))
     follows = np.zeros(len(order), np.bool_)
     follows[1:] = fits[1:] & fits[:-1] & (device[1:] == device[:-1]) & (stream[1:] == stream[:-1])
     run_start = np.maximum.accumulate(np.where(follows, 0, np.arange(len(order))))
@@ -205,41 +209,43 @@ class _Pairs:
     sum_ns: int
     shorter_ns: int
     times: dict[int, Intervals]
-    by_name: pd.Series
+    by_name: Table
 
 
 def _pairs_of_one(part: Trace, typical: Intervals) -> _Pairs:
-    kernels, pairs = part.kernels.to_frame(), pairs_of(part)
-    starts, ends = (kernels[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    kernels, pairs = part.kernels, pairs_of(part)
+    starts, ends = bounds(kernels)
     pairs = pairs[typical.covered_ns(starts[pairs[:, 0]], ends[pairs[:, 0]]) > 0]
     lengths = (ends - starts)[pairs]
-    rows = pairs.ravel()
+    rows = kernels.select("start_ns", "end_ns", "device", "name").take(pairs.ravel())
+    names, groups = grouped_by(rows, "name")
     return _Pairs(
         len(pairs),
         int(lengths.sum()),
         int(lengths.min(axis=1).sum()),
-        unions_by(kernels[["start_ns", "end_ns", "device"]].take(rows), "device"),
-        pd.Series(lengths.ravel()).groupby(kernels["name"].astype(object).to_numpy()[rows]).sum(),
+        unions_by(rows, "device"),
+        names.assign(ns=groups.sums(lengths.ravel())),
     )
 
 
-def _is_pointwise(kernels: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def _is_pointwise(kernels: Table) -> npt.NDArray[np.bool_]:
     compiled = are_named(kernels["name"], _BY_COMPILERS)
-    return np.asarray(kernels["activity"].isin(_POINTWISE).to_numpy() & ~compiled, np.bool_)
+    return np.asarray(kernels["activity"].isin(_POINTWISE) & ~compiled, np.bool_)
 
 
 @rule("fusion", "much time in kernels that are too short", "kernels", show="classes")
 def small_kernels(context: Context) -> Iterator[Finding]:
     """Find much of the device's time in short kernels that could be one."""
     kernels = context.kernels.by_name
-    own = kernels[kernels["activity"] != Activity.COMMUNICATION.value]
+    own = kernels.take(kernels["activity"] != Activity.COMMUNICATION.value)
     count, n_short = int(own["count"].sum()), int(own["short_count"].sum())
     short = together(context.ranks.each(_short_of_one))
     claim = context.left(short, Ground.COMPUTE, _FUSED_AWAY)
     share = context.share(claim)
     if share < _LEAST_SMALL:
         return
-    top = own.groupby("activity")["short_ns"].sum().nlargest(3)
+    activities, groups = grouped_by(own, "activity")
+    sums = dict(zip(activities["activity"], groups.sums(own["short_ns"]).tolist(), strict=True))
     yield Finding(
         title=Note.of(
             "small kernels: {share:ratio} of the time in kernels below {least:ns}",
@@ -251,19 +257,19 @@ def small_kernels(context: Context) -> Iterator[Finding]:
         model=Note("half of their time falls away when they are fused"),
         evidence=(
             context.counted(n_short, "of them", " ({share:ratio} of all)", share=n_short / count),
-            *(context.timed(int(ns), after=" of {name}", name=name) for name, ns in top.items()),
+            *(context.timed(ns, after=" of {name}", name=name) for name, ns in largest(sums, 3)),
         ),
         action=context.advice(
             pytorch="fuse them: torch.compile, fused optimizers and normalisations, larger batches",
             other="fuse them, or give each more work",
         ),
         caveat="kernels that depend on one another across threads cannot be fused",
-        ncu=context.ncu(own.set_index("name")["short_ns"]),
+        ncu=context.ncu(times_of(own, "short_ns")),
     )
 
 
 def _short_of_one(part: Trace) -> Times:
-    kernels = part.kernels.to_frame()
-    lengths = kernels["end_ns"] - kernels["start_ns"]
-    is_short = (lengths < SHORT_NS) & (kernels["activity"] != Activity.COMMUNICATION.value)
-    return unions_by(kernels[["start_ns", "end_ns", "device"]][is_short], "device")
+    kernels = part.kernels
+    is_short = lengths_of(kernels) < SHORT_NS
+    is_short &= kernels["activity"] != Activity.COMMUNICATION.value
+    return unions_by(kernels.select("start_ns", "end_ns", "device").take(is_short), "device")

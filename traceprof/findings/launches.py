@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import pandas as pd
-
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import time_of_kernels
@@ -14,8 +12,10 @@ from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.launches import launch_table
 from traceprof.model.activity import Activity
 from traceprof.model.combining import median_of_counted
+from traceprof.model.grouping import groups_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _LEAST: Final = 0.05
@@ -32,9 +32,9 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST:
         return
-    calls = pd.concat(context.ranks.each(_calls_of_one), ignore_index=True)
+    calls = context.rows(_calls_of_one)
     n_calls = int(calls["count"].sum())
-    call_ns = median_of_counted(calls["call_ns"].to_numpy(), calls["count"].to_numpy())
+    call_ns = median_of_counted(calls["call_ns"], calls["count"])
     of_calls = Note.of("a launch call takes {call:ns} (median)", call=call_ns)
     lengths, counts = context.kernels.lengths, context.kernels.counts
     if not len(lengths.rows):  # no graph or fusing helps copies
@@ -79,12 +79,13 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     )
 
 
-def _calls_of_one(part: Trace) -> pd.DataFrame:
+def _calls_of_one(part: Trace) -> Table:
     """Return how many launches took how long, and how many found the device empty."""
     table = launch_table(part)
-    call_ns = table["launched_ns"] - table["launch_ns"]
-    rows = pd.DataFrame({"call_ns": call_ns, "count": 1, "empty": table["is_empty"]})
-    return rows.groupby("call_ns", as_index=False).sum()
+    groups = groups_of(table["launched_ns"] - table["launch_ns"])
+    (lengths,) = groups.values
+    empty = groups.sums(table["is_empty"])
+    return Table({"call_ns": lengths, "count": groups.counts, "empty": empty})
 
 
 @rule("graphs", "graphs that were traced as a whole", "kernels", show="kernels")

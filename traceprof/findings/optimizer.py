@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
-
-import numpy as np
-import pandas as pd
 
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
+from traceprof.findings.kernel_times import times_of
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
-from traceprof.measures.rows import are_named, unions_by
+from traceprof.measures.rows import are_named, lengths_of, unions_by
+from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES
 
@@ -33,9 +33,9 @@ _FUSED: Final = 7 / 4
 writes one."""
 
 
-def _saved_by_fusing(pass_ns: pd.Series) -> float:
+def _saved_by_fusing(pass_ns: Collection[int]) -> float:
     """Return the share that is saved of passes over the parameters, where one does them all."""
-    return max(0.0, 1 - _FUSED * int(pass_ns.max()) / max(1, int(pass_ns.sum())))
+    return max(0.0, 1 - _FUSED * max(pass_ns) / max(1, sum(pass_ns)))
 
 
 @rule(
@@ -50,12 +50,14 @@ def looped_optimizer(context: Context) -> Iterator[Finding]:
     if not context.software.has_pytorch:
         return
     found = context.ranks.each(_of_optimizer, context.typical)
-    names = pd.concat([own[["name", "ns"]] for own in found]).groupby("name")["ns"]
-    count, total_ns = int(names.size().sum()), int(names.sum().sum())
+    kernels = Table.stacked(found)
+    count, lengths = len(kernels), lengths_of(kernels)
     if count < _FEWEST * context.n_steps * max(1, len(context.devices)):
         return
     times = {device: time for own in found for device, time in unions_by(own, "device").items()}
-    saved = _saved_by_fusing(names.sum())
+    names, groups = grouped_by(kernels, "name")
+    times_by_name = times_of(names.assign(total_ns=groups.sums(lengths)))
+    saved = _saved_by_fusing(times_by_name.values())
     running = context.left(times, Ground.COMPUTE, saved)
     busy = {device: own.busy for device, own in context.times.items()}
     pauses = context.left({device: _pauses(time) - busy[device] for device, time in times.items()})
@@ -71,13 +73,13 @@ def looped_optimizer(context: Context) -> Iterator[Finding]:
         model=Note("in one launch it moves 7/4 of what its longest pass moves, without pauses"),
         evidence=(
             context.counted(count, "pointwise kernel(s) of the optimizer"),
-            context.timed(total_ns, after=" in them"),
+            context.timed(int(lengths.sum()), after=" in them"),
             context.timed(pauses.total_ns, after=" between them"),
         ),
         action="let the optimizer take all parameters at once: torch.optim.AdamW(..., fused=True), "
         "or foreach=True where the fused one is not to be had",
         caveat="foreach needs memory for a copy of the parameters",
-        ncu=context.ncu(names.sum()),
+        ncu=context.ncu(times_by_name),
     )
 
 
@@ -88,16 +90,13 @@ def _pauses(running: Intervals) -> Intervals:
     return Intervals.union_of(starts[is_short], ends[is_short])
 
 
-def _of_optimizer(part: Trace, typical: Intervals) -> pd.DataFrame:
-    """Return the pointwise kernels of a rank that were launched in an optimizer, and their ns."""
-    names = part.kernels.to_frame()["name"]
-    chosen = are_named(names, _POINTWISE) & ~are_named(names, _NOT_ALONE)
+def _of_optimizer(part: Trace, typical: Intervals) -> Table:
+    """Return the pointwise kernels of a rank that were launched in an optimizer."""
+    kernels = part.kernels
+    chosen = are_named(kernels["name"], _POINTWISE) & ~are_named(kernels["name"], _NOT_ALONE)
     chosen &= phases_of_work(part, "kernels") == PHASES.index("optimizer")
-    starts = part.kernels.to_frame()["start_ns"].to_numpy(np.int64)
-    chosen &= typical.covered_ns(starts, starts + 1) > 0
-    own = part.kernels.to_frame()[chosen]
-    columns = own[["name", "device", "start_ns", "end_ns"]].astype({"name": object})
-    return columns.assign(ns=own["end_ns"] - own["start_ns"])
+    chosen &= typical.covered_ns(kernels["start_ns"], kernels["start_ns"] + 1) > 0
+    return kernels.select("name", "device", "start_ns", "end_ns").take(chosen)
 
 
 @rule("fusion", "an optimizer in several passes over the parameters", "kernels", show="kernels")
@@ -106,10 +105,10 @@ def unfused_optimizer(context: Context) -> Iterator[Finding]:
     if not context.software.has_pytorch:
         return
     passes = context.kernels.named(_PASS)
-    passes = passes[[_NO_PASS.search(str(name)) is None for name in passes["name"]]]
+    passes = passes.take([_NO_PASS.search(name) is None for name in passes["name"]])
     if len(passes) < _FEWEST_PASSES:
         return
-    saved = _saved_by_fusing(passes["total_ns"])
+    saved = _saved_by_fusing(passes["total_ns"].tolist())
     claim = context.kernel_claim(passes, saved)
     share = context.share(claim)
     if share * saved < _LEAST:
@@ -129,5 +128,5 @@ def unfused_optimizer(context: Context) -> Iterator[Finding]:
         ),
         action="use the fused optimizer (torch.optim.AdamW(..., fused=True)) in place of foreach",
         caveat="a closure, or parameters on several kinds of devices, rule the fused one out",
-        ncu=context.ncu(passes.set_index("name")["total_ns"]),
+        ncu=context.ncu(times_of(passes)),
     )

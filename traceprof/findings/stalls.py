@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-import pandas as pd
+import numpy as np
 
 from traceprof.findings.claims import Claim, Kind, together
 from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
-from traceprof.measures.rows import by_category, unions_by
+from traceprof.measures.rows import bounds, lengths_of, unions_by
 from traceprof.measures.steps.costs import compiling_ranges
+from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _LEAST: Final = 0.01
@@ -41,13 +44,14 @@ def loading(context: Context) -> Iterator[Finding]:
     """Find kernels that are compiled or loaded in the loop."""
     ranges = context.ranks.each(_compiling, context.typical)
     named = [_calls_named(context, _LOADS, table) for table in ("api_calls", "host_ops")]
-    calls = pd.concat([*named, *ranges], ignore_index=True)
-    lengths = (calls["end_ns"] - calls["start_ns"]).groupby(calls["name"]).sum()
-    longest = lengths.sort_values(ascending=False, kind="stable").index[:_SHOWN]
+    calls = Table.stacked([*named, *ranges])
+    names, groups = grouped_by(calls, "name")
+    longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_SHOWN]
+    counts = zip(names["name"][longest], groups.counts[longest].tolist(), strict=True)
     yield from _on_calls(
         context,
         calls,
-        calls["name"].value_counts().reindex(longest),
+        list(counts),
         title="kernels are compiled or loaded{}: devices are idle {{share:ratio}} of the time "
         "meanwhile",
         action=context.advice(
@@ -67,7 +71,7 @@ def allocations(context: Context) -> Iterator[Finding]:
     yield from _on_calls(
         context,
         calls,
-        calls["name"].value_counts().head(_SHOWN),
+        Counter(calls["name"]).most_common(_SHOWN),
         title="memory is allocated{}: devices are idle {{share:ratio}} of the time in these calls",
         action=context.advice(
             pytorch="keep the sizes of tensors the same from step to step, leave memory free for "
@@ -81,8 +85,8 @@ def allocations(context: Context) -> Iterator[Finding]:
 
 def _on_calls(
     context: Context,
-    calls: pd.DataFrame,
-    counts: pd.Series,
+    calls: Table,
+    counts: Sequence[tuple[str, int]],
     *,
     title: str,
     action: str,
@@ -100,8 +104,8 @@ def _on_calls(
         kind=Kind.MEASURED if is_loop else Kind.ONCE,
         once_ns=None if is_loop else context.once_ns(claim),
         evidence=tuple(
-            context.counted(int(n), "call(s) of {name}", is_of_host=True, name=str(name))
-            for name, n in counts.items()
+            context.counted(n, "call(s) of {name}", is_of_host=True, name=name)
+            for name, n in counts
         ),
         action=action,
         caveat=caveat,
@@ -109,36 +113,31 @@ def _on_calls(
     )
 
 
-def _calls_named(
-    context: Context, pattern: re.Pattern[str], table: str = "api_calls"
-) -> pd.DataFrame:
+def _calls_named(context: Context, pattern: re.Pattern[str], table: str = "api_calls") -> Table:
     """Return the calls of the typical time that are named so: process, start_ns, end_ns, name.
 
     ``table`` is "host_ops" for what libraries and the operating system recorded.
     """
-    found = context.ranks.each(_calls_of_one, pattern, table, context.typical)
-    return pd.concat(found, ignore_index=True)
+    return context.rows(_calls_of_one, pattern, table, context.typical)
 
 
-def _calls_of_one(
-    part: Trace, pattern: re.Pattern[str], table: str, typical: Intervals
-) -> pd.DataFrame:
-    calls = part.table(table).to_frame()
-    matched = [bool(pattern.search(str(name))) for name in calls["name"].cat.categories]
-    return _typical(typical, calls[by_category(calls["name"], matched)])
+def _calls_of_one(part: Trace, pattern: re.Pattern[str], table: str, typical: Intervals) -> Table:
+    calls = part.table(table)
+    matched = np.array([bool(pattern.search(name)) for name in calls["name"].texts], np.bool_)
+    return _typical(typical, calls.take(calls["name"].by_text(matched)))
 
 
-def _compiling(part: Trace, typical: Intervals) -> pd.DataFrame:
-    return _typical(typical, compiling_ranges(part).to_frame())
+def _compiling(part: Trace, typical: Intervals) -> Table:
+    return _typical(typical, compiling_ranges(part))
 
 
-def _typical(typical: Intervals, rows: pd.DataFrame) -> pd.DataFrame:
+def _typical(typical: Intervals, rows: Table) -> Table:
     """Return process, start_ns, end_ns and name of the ``rows`` that the ``typical`` time sees."""
-    inside = typical.covered_ns(rows["start_ns"], rows["end_ns"]) > 0
-    return rows[["process", "start_ns", "end_ns", "name"]][inside].astype({"name": object})
+    inside = typical.covered_ns(*bounds(rows)) > 0
+    return rows.select("process", "start_ns", "end_ns", "name").take(inside)
 
 
-def _idle_in(context: Context, calls: pd.DataFrame) -> Claim:
+def _idle_in(context: Context, calls: Table) -> Claim:
     """Return the claim on the time in which devices are idle and their process is in ``calls``."""
     spans = unions_by(calls)
     return context.left(

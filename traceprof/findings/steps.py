@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
+from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import Finding, rule
+from traceprof.measures.rows import lengths_of, mean_of
 from traceprof.measures.steps.measured import measured_steps
+from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 _LEAST_WARMUP: Final = 0.05
@@ -91,7 +94,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
     """Find single steps that take much longer than the others."""
     if len(context.steps) < 4:
         raise NotRecordedError("too few steps are named to call one slow")
-    table = measured_steps(context.ranks).table.to_frame()
+    table = measured_steps(context.ranks).table
     slow = context.slow_steps
     if not len(slow) or context.slow_ratio < _LEAST_SLOW:
         return
@@ -115,7 +118,7 @@ def slow_steps(context: Context) -> Iterator[Finding]:
         claims=(context.left(dict.fromkeys(context.places, time), Ground.SLOW),),
         kind=Kind.MEASURED,
         evidence=(
-            *(_why(table.iloc[i]) for i in worst[:3].tolist()),
+            *(_why(table.row(i)) for i in worst[:3].tolist()),
             *_machine(table, slow, ~context.is_warmup & (context.step_outliers == 0)),
         ),
         action=(
@@ -123,11 +126,11 @@ def slow_steps(context: Context) -> Iterator[Finding]:
             "collection, a slow file, other jobs on the machine"
         ),
         caveat="evaluation or saving that no range names is often meant to be there",
-        window=f"step:{table['step'].iloc[worst[0]]}",
+        window=f"step:{table['step'][worst[0]]}",
     )
 
 
-def _why(step: Any) -> Note:
+def _why(step: Mapping[str, Any]) -> Note:
     """Return by how much a step is slow, and which part of it grew."""
     text = "step {step}: slow by {excess:ns}"
     values: dict[str, Any] = {}
@@ -139,20 +142,20 @@ def _why(step: Any) -> Note:
 
 
 def _machine(
-    table: pd.DataFrame, slow: npt.NDArray[np.int64], usual: npt.NDArray[np.bool_]
+    table: Table, slow: npt.NDArray[np.int64], usual: npt.NDArray[np.bool_]
 ) -> Iterator[Note]:
     """Yield what was different of the machine in the slow steps."""
-    own, others = table.iloc[slow], table[usual]
+    own, others = table.take(slow), table.take(usual)
     if "sm_clock_mhz" in table:
-        clock, typical = (float(rows["sm_clock_mhz"].median()) for rows in (own, others))
+        clock, typical = (float(np.nanmedian(rows["sm_clock_mhz"])) for rows in (own, others))
         if clock < _LOWER * typical:
             text = "the clock of the device was at {clock:count} MHz instead of {typical:count}"
-            held = float(own["throttled_ratio"].mean()) if "throttled_ratio" in own else 0.0
+            held = mean_of(own["throttled_ratio"]) if "throttled_ratio" in own else 0.0
             text += ": power or heat held it down {held:ratio} of the time" if held > 0 else ""
             yield Note.of(text, clock=round(clock), typical=round(typical), held=held)
     for name, words in _COUNTED.items():
-        if name in table and float(own[name].mean()) > float(np.nan_to_num(others[name].mean())):
-            count = int(own[name].sum())
+        if name in table and mean_of(own[name]) > np.nan_to_num(mean_of(others[name])):
+            count = int(np.nansum(own[name]))
             yield Note.of(f"in them torch {words} {{n:count}} time(s)", n=count)
 
 
@@ -163,7 +166,9 @@ def profiler_overhead(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST_OVERHEAD:
         return
-    ns = pd.concat(context.ranks.each(_by_name)).groupby(level=0).sum().nlargest(2)
+    rows = context.rows(_by_name)
+    names, groups = grouped_by(rows, "name")
+    times = times_of(names.assign(total_ns=groups.sums(rows["ns"])))
     yield Finding(
         title=Note.of(
             "the profiler itself: devices are idle {share:ratio} of the time", share=share
@@ -171,9 +176,7 @@ def profiler_overhead(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.MEASURED,
         evidence=tuple(
-            context.timed(int(own), after=" of {name}", name=str(name))
-            for name, own in ns.items()
-            if own
+            context.timed(ns, after=" of {name}", name=name) for name, ns in largest(times, 2) if ns
         ),
         action="trace fewer kinds of events or fewer steps, and trust the shares less",
         caveat="without the profiler this time is not lost",
@@ -181,6 +184,6 @@ def profiler_overhead(context: Context) -> Iterator[Finding]:
     )
 
 
-def _by_name(trace: Trace) -> pd.Series:
-    rows = trace.overheads.to_frame()
-    return (rows["end_ns"] - rows["start_ns"]).groupby(rows["name"].astype(str)).sum()
+def _by_name(trace: Trace) -> Table:
+    names, groups = grouped_by(trace.overheads, "name")
+    return names.assign(ns=groups.sums(lengths_of(trace.overheads)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +26,11 @@ Rows: TypeAlias = Any
 def ints(table: Rows, *names: str, rows: Array | slice = slice(None)) -> list[Ints]:
     """Return columns of whole numbers, of all or some of the rows."""
     return [np.asarray(table[name], np.int64)[rows] for name in names]
+
+
+def floats(table: Table, *names: str, rows: Any = slice(None)) -> list[Floats]:
+    """Return columns as numbers, NaN where these are not known, of all or some of the rows."""
+    return [np.asarray(table[name][rows], np.float64) for name in names]
 
 
 def bounds(table: Rows) -> tuple[Ints, Ints]:
@@ -135,6 +140,12 @@ def ratio_of(part: npt.ArrayLike, whole: npt.ArrayLike) -> Floats:
     return np.asarray(part, np.float64) / np.where(wholes > 0, wholes, np.nan)
 
 
+def mean_of(values: Array) -> float:
+    """Return the mean of what is known; NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else np.nan
+
+
 def sums_at(places: Ints, values: npt.ArrayLike, n: int) -> Ints:
     """Return the sum of the whole numbers at each of ``n`` places; at -1 they count for none."""
     found = np.zeros(n, np.int64)
@@ -150,23 +161,8 @@ def looked_up(column: Array, values: Mapping[int, Any], missing: Any) -> Array:
     return found
 
 
-def by_category(column: Any, values: Sequence[Any] | Array, missing: Any = False) -> Array:
-    """Return of each row the value of its category; ``missing`` where it has none."""
-    known = np.append(values, missing) if len(values) else np.array([missing])
-    found: Array = known[column_of(column).codes]
-    return found
-
-
 def are_named(column: Any, pattern: re.Pattern[str]) -> Bools:
     """Return in which of the names of a ``column`` ``pattern`` is found."""
     names = column_of(column)
-    return by_category(names, are_matched(names.texts, pattern))
-
-
-def in_order(table: Any, *columns: str) -> Any:
-    """Return ``table`` sorted by ``columns``; by "-NAME" with the largest first."""
-    if isinstance(table, Table):
-        return table.in_order(*columns)
-    names = [column.removeprefix("-") for column in columns]
-    ascending = [not column.startswith("-") for column in columns]
-    return table.sort_values(names, ascending=ascending, kind="stable", ignore_index=True)
+    found: Bools = names.by_text(are_matched(names.texts, pattern))
+    return found

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from traceprof.model.grouping import Groups, codes_of, compact, groups_of, numbered
 from traceprof.model.results import Column, Combine, Note, Result, Samples, TableSpec
-from traceprof.model.table import Table, is_known
+from traceprof.model.table import Table, is_known, is_unknown
 
 _REDUCED: Final[Mapping[Combine, np.ufunc]] = {
     Combine.SUM: np.add,
@@ -242,33 +242,17 @@ def _column(column: Column, stacked: Table, groups: Groups) -> Any:
     if column.combine is Combine.MEDIAN:
         return np.full(len(groups.keys), np.nan)
     if column.combine is Combine.MEAN:
-        values, weights = (_floats(stacked[name]) for name in (column.name, column.weight))
-        weights = np.where(np.isnan(values), np.nan, weights)
-        sums = groups.sums(values * weights)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return sums / groups.sums(weights)
+        return groups.weighted_means(values, stacked[column.weight])
     reduce = _REDUCED.get(column.combine)
     if reduce is None:
-        return _first_known(groups, values)
-    if values.dtype.kind == "O":
-        values = _floats(values)
-    if values.dtype.kind != "f":
-        return groups.reduced(reduce, values)
+        return groups.first_known(values)
     if reduce is np.add:
         return groups.sums(values)
+    if values.dtype.kind == "O":
+        values = values.astype(np.float64)  # of None NaN
+    if values.dtype.kind != "f":
+        return groups.reduced(reduce, values)
     return groups.reduced(np.fmin if reduce is np.minimum else np.fmax, values)
-
-
-def _floats(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    return values.astype(np.float64)  # of None NaN
-
-
-def _first_known(groups: Groups, values: Any) -> Any:
-    """Return the first value that is known of each group; what is not where none is."""
-    known = is_known(values)[groups.order]
-    place = np.arange(len(known))
-    earliest = np.minimum.reduceat(np.where(known, place, len(known)), groups.first)
-    return values[groups.order[np.where(earliest < len(known), earliest, groups.first)]]
 
 
 def _samples_of(
@@ -297,14 +281,10 @@ def _scalars(results: Sequence[Result]) -> dict[str, Any]:
     for column in results[0].spec.scalars:
         values = [result.scalars.get(column.name) for result in results]
         weights = [result.scalars.get(column.weight) for result in results]
-        pairs = [(one, w) for one, w in zip(values, weights, strict=True) if not _is_unknown(one)]
+        pairs = [(one, w) for one, w in zip(values, weights, strict=True) if not is_unknown(one)]
         if pairs and column.combine is not Combine.DERIVED:
             found[column.name] = _scalar(column, pairs)
     return found
-
-
-def _is_unknown(value: Any) -> bool:
-    return value is None or value != value
 
 
 def _scalar(column: Column, pairs: Sequence[tuple[Any, Any]]) -> Any:
@@ -317,7 +297,7 @@ def _scalar(column: Column, pairs: Sequence[tuple[Any, Any]]) -> Any:
         case Combine.MAX:
             return max(known)
         case Combine.MEAN:
-            weighted = [(value, weight) for value, weight in pairs if not _is_unknown(weight)]
+            weighted = [(value, weight) for value, weight in pairs if not is_unknown(weight)]
             values, weights = np.array(weighted, np.float64).T
             return float(np.average(values, weights=weights))
         case _:

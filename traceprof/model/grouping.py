@@ -33,9 +33,7 @@ def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Ar
     third of its cost.
     """
     groups = groups_of(*columns)
-    if not len(groups.first):
-        return {}
-    return dict(zip(groups.keys, np.split(groups.order, groups.first[1:]), strict=True))
+    return dict(zip(groups.keys, groups.rows, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +67,11 @@ class Groups:
         found[self.order] = np.arange(len(self.order)) - np.repeat(self.first, self.counts)
         return found
 
+    @property
+    def rows(self) -> list[_Int64Array]:
+        """The rows of each; those of each ascend."""
+        return np.split(self.order, self.first[1:]) if len(self.first) else []
+
     def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
         if not len(self.first):
@@ -101,6 +104,16 @@ class Groups:
         known = ~np.isnan(numbers)
         sums = self.reduced(np.add, np.where(known, numbers, 0.0))
         return np.where(self.reduced(np.add, known.astype(np.int64)) > 0, sums, np.nan)
+
+    def weighted_means(
+        self, values: npt.NDArray[Any], weights: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float64]:
+        """Return the mean of what is known of each, weighted; NaN where nothing is."""
+        numbers = values.astype(np.float64)
+        known = np.where(np.isnan(numbers), np.nan, weights.astype(np.float64))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found: npt.NDArray[np.float64] = self.sums(numbers * known) / self.sums(known)
+        return found
 
     def first_known(self, values: Any) -> Any:
         """Return the first value that is known of each; what is not where none is."""
@@ -158,20 +171,22 @@ def first_alike(table: Table, other: Table, *names: str) -> _Int64Array:
     return found
 
 
+def beside(table: Table, other: Table, *names: str) -> Table:
+    """Return ``table`` with the other columns of the first row of ``other`` alike in ``names``.
+
+    Where there is none they are not known.
+    """
+    rows = first_alike(table, other, *names)
+    return table.assign(**{own: at_rows(other[own], rows) for own in other if own not in names})
+
+
 def joined(first: Table, second: Table, *names: str) -> Table:
     """Return the rows of both in the order of their values in ``names``, each once.
 
     What is called the same in both must be a name. What one of the two lacks is not known.
     """
     keys, _ = grouped_by(Table.stacked([first.select(*names), second.select(*names)]), *names)
-    columns = {
-        name: at_rows(own[name], rows)
-        for own in (first, second)
-        for rows in (first_alike(keys, own, *names),)
-        for name in own
-        if name not in names
-    }
-    return keys.assign(**columns)
+    return beside(beside(keys, first, *names), second, *names)
 
 
 def at_rows(column: Column, rows: _Int64Array) -> Any:
@@ -199,9 +214,7 @@ def numbered(*columns: npt.ArrayLike) -> tuple[npt.NDArray[Any], _Int64Array]:
 
 def rows_by_first(*columns: npt.ArrayLike) -> list[_Int64Array]:
     """Return the rows of each combination, in the order in which these come first; rows ascend."""
-    groups = groups_of(*columns)
-    own = np.split(groups.order, groups.first[1:]) if len(groups.first) else []
-    return sorted(own, key=lambda rows: int(rows[0]))
+    return sorted(groups_of(*columns).rows, key=lambda rows: int(rows[0]))
 
 
 def split_by(table: Table, column: str) -> list[tuple[Any, Table]]:

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import pandas as pd
-
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table, as_table, is_known
 
 BETTER: Final = ("higher", "lower", "")
 """Which way a measure gets better; "": neither."""
@@ -150,24 +149,28 @@ class Summary:
     window_ns: int | None = None
     steps_count: int | None = None
     devices_count: int | None = None
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
 
-    def table(self, name: str) -> pd.DataFrame:
+    def __post_init__(self) -> None:
+        tables = {name: as_table(rows) for name, rows in self.tables.items()}
+        object.__setattr__(self, "tables", tables)
+
+    def table(self, name: str) -> Table:
         """Return a table of `SUMMARY`, empty where nothing is known of it.
 
         Raises:
             KeyError: there is no such table.
         """
         spec = SUMMARY.table(name)
-        return self.tables.get(name, spec.frame())
+        return self.tables[name] if name in self.tables else spec.of_rows()
 
     def measure(self, name: str) -> float | None:
         """Return a measure of the run, None where it is not known."""
         rows = self.table("measures")
-        values = rows.loc[(rows["measure"] == name).to_numpy(), "value"]
-        return None if values.empty or pd.isna(values.iloc[0]) else float(values.iloc[0])
+        values = rows["value"][rows["measure"] == name][:1]
+        return float(values[0]) if is_known(values).any() else None
 
     def labelled(self, **labels: str) -> Summary:
         """Return the run with more labels."""

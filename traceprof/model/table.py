@@ -255,17 +255,17 @@ class Table:
 
     def plain(self, name: str) -> Array:
         """Return a column as an array; names as their texts."""
-        column = self._columns[name]
-        return column.plain() if isinstance(column, Names) else column
+        return np.asarray(self._columns[name])
 
     def take(self, rows: RowsOf | Sequence[int]) -> Table:
         """Return some of the rows."""
         chosen = rows if isinstance(rows, slice) else _rows(rows)
-        if isinstance(chosen, slice):
-            n_rows = len(range(*chosen.indices(self._n_rows)))
-        else:
-            n_rows = int(chosen.sum()) if chosen.dtype == np.bool_ else len(chosen)
-        return Table({name: values[chosen] for name, values in self._columns.items()}, n_rows)
+        taken = {name: values[chosen] for name, values in self._columns.items()}
+        return Table(taken, None if taken else len(np.arange(self._n_rows)[chosen]))
+
+    def known(self, *names: str) -> Table:
+        """Return the rows in which all of these columns are known."""
+        return self.take(np.logical_and.reduce([is_known(self._columns[name]) for name in names]))
 
     def head(self, n_rows: int) -> Table:
         """Return the first rows."""
@@ -358,13 +358,16 @@ def array_of(values: Sequence[Any]) -> Array:
 
 def is_known(column: Column) -> Bools:
     """Return which values are neither None nor NaN."""
-    if isinstance(column, Names):
+    if isinstance(column, Names) or column.dtype.kind not in "fO":
         return np.ones(len(column), np.bool_)
     if column.dtype.kind == "f":
         return ~np.isnan(column)
-    if column.dtype.kind != "O":
-        return np.ones(len(column), np.bool_)
     return np.array([value is not None and value == value for value in column.tolist()], np.bool_)
+
+
+def is_unknown(value: Any) -> bool:
+    """Return whether a value is None or NaN."""
+    return value is None or bool(value != value)
 
 
 def sortable(column: Column) -> Array:
@@ -407,10 +410,6 @@ def _is_single(values: Any) -> bool:
 
 
 def _repeated(single: _Single, n_rows: int) -> Any:
-    if isinstance(single.value, str):
-        found = np.empty(n_rows, object)
-        found[:] = single.value
-        return found
     kind = array_of([single.value]).dtype
     return np.full(n_rows, single.value, kind)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from traceprof.model.table import Names, Table, as_table, objects
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 ABSENT: Final = -1
 _LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
@@ -186,24 +186,6 @@ def _typed(values: Any, kind: ColumnKind, length: int) -> Any:
             return Names.repeated("", length) if values is None else Names.of(values)
         case ColumnKind.TEXT:
             return objects([""] * length if values is None else values)
-
-
-# While some of the code still makes frames:
-
-
-def make_table(name: str, columns: Mapping[str, Any]) -> pd.DataFrame:
-    """Return what `new_table` does as a frame."""
-    return new_table(name, columns).to_frame()
-
-
-def empty_table(name: str) -> pd.DataFrame:
-    """Return what `new_empty` does as a frame."""
-    return new_empty(name).to_frame()
-
-
-def stack(name: str, parts: Sequence[Any]) -> pd.DataFrame:
-    """Return what `new_stack` does as a frame."""
-    return new_stack(name, parts).to_frame()
 
 
 def sort_order(

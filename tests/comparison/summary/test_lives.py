@@ -22,7 +22,7 @@ def seconds(frame, *names):
 
 
 def test_every_start_of_every_rank_is_there(job):
-    lives = job.table("lives")
+    lives = job.table("lives").to_frame()
     told = lives[["life", "rank", "node", "ended"]].to_numpy().tolist()
     assert told == [
         [0, 0, "here#1", "failed"],
@@ -34,7 +34,7 @@ def test_every_start_of_every_rank_is_there(job):
 
 
 def test_epochs_of_all_lives(job):
-    epochs = job.table("epochs")
+    epochs = job.table("epochs").to_frame()
     assert epochs[["life", "epoch", "steps_count", "ranks_count"]].to_numpy().tolist() == [
         [0, 0, 2, 2],
         [0, 1, 2, 2],
@@ -45,7 +45,7 @@ def test_epochs_of_all_lives(job):
 
 
 def test_the_time_lost_and_of_what_it_is(job):
-    events = job.table("events")
+    events = job.table("events").to_frame()
     of_job = events[events["rank"].isna() & (events["node"].fillna("") == "")]
     found = {row["kind"]: row for row in of_job[of_job["life"] == 1].to_dict("records")}
 

@@ -50,7 +50,7 @@ def words(spans):
 def test_steps_epochs_and_batches(started, text, work, epochs, n_batches):
     found = started(text)
     assert words(found.work) == work
-    assert words(found.epochs[["start_ns", "end_ns"]].to_numpy()) == epochs
+    assert words(zip(found.epochs["start_ns"], found.epochs["end_ns"], strict=True)) == epochs
     assert found.batches["size"].tolist() == [BATCH] * n_batches
     assert (found.begin_ns is None) == (not work)
 
@@ -59,7 +59,7 @@ def test_nothing_is_later_than_the_end_of_the_process(started):
     """A profiler ends what was open when a process died with its own end."""
     found = started(f"d1 {STEP} d1 {STEP}", until=7.5)
     assert words(found.work) == [(0, 4), (4, 7.5)]
-    assert words(found.epochs[["start_ns", "end_ns"]].to_numpy()) == [(0, 7.5)]
+    assert words(zip(found.epochs["start_ns"], found.epochs["end_ns"], strict=True)) == [(0, 7.5)]
     assert found.end_ns == ZERO + 75
 
 

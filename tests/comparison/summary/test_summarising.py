@@ -6,7 +6,6 @@ import pickle
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.builders import TraceBuilder
@@ -25,6 +24,7 @@ from traceprof.model.activity import PARTS
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.render.formatting import sentences
 from traceprof.session.run import Run, open_run, run_of
@@ -126,7 +126,7 @@ def test_ranks_that_nobody_numbers_are_numbered_and_that_is_said() -> None:
 def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:
     n = 10_001
     random = np.random.default_rng(1)
-    steps = pd.DataFrame(
+    steps = Table(
         {
             "life": 0,
             "rank": np.repeat([0, 1], n),
@@ -139,7 +139,7 @@ def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:
             "samples_count": np.where(np.arange(2 * n) % 2, 32.0, np.nan),  # a batch for two steps
         }
     )
-    found = blocks_of_steps(steps, most_rows=1_000)
+    found = blocks_of_steps(steps, most_rows=1_000).to_frame()
     assert len(found) <= 1_010
     assert found["period_ns"].sum() == steps["period_ns"].sum()
     assert found["steps_count"].sum() == 2 * n
@@ -151,13 +151,13 @@ def test_long_runs_are_kept_as_blocks_of_which_the_sums_are_exact() -> None:
 
 
 def test_few_steps_stay_as_they_are() -> None:
-    steps = Program(n_steps=5).summary("loop").table("steps").to_frame()
+    steps = Program(n_steps=5).summary("loop").table("steps")
     assert blocks_of_steps(steps)["steps_count"].tolist() == [1] * 5
 
 
 def test_many_kernels_are_kept_by_name_and_the_others_together() -> None:
     n = 1_000
-    made = pd.DataFrame(
+    made = Table(
         {
             "part": "compute",
             "kind": "kernel",
@@ -169,7 +169,7 @@ def test_many_kernels_are_kept_by_name_and_the_others_together() -> None:
             "place_ratio": 0.5,
         }
     )
-    found = bounded_composition(made)
+    found = bounded_composition(made).to_frame()
     assert len(found) == 301
     assert found["ns"].sum() == made["ns"].sum()
     (others,) = found[found["name"] == OTHERS].to_dict("records")
@@ -215,7 +215,7 @@ def test_what_is_noted_behind_the_last_step_of_an_epoch_is_after_that_step() -> 
         builder.mark("metric:loss", at + 100, 1.0, domain=OWN_DOMAIN)
     # The step after the fourth began at 800, without any work so far.
     builder.mark("metric:top1", 805, 0.5, domain=OWN_DOMAIN)
-    metrics = summarise(run_of(Ranks.of(builder.build()))).table("metrics")
+    metrics = summarise(run_of(Ranks.of(builder.build()))).table("metrics").to_frame()
     assert metrics[metrics["metric"] == "top1"]["step"].tolist() == [4]
     # A loss before the update is that of the model before it.
     assert metrics[metrics["metric"] == "loss"]["step"].tolist() == list(range(8))
@@ -238,7 +238,7 @@ def test_the_environment_has_the_same_names_whoever_recorded_it_and_no_secret() 
     }.items():
         builder.setting(name, value)
     found = summarise(run_of(Ranks.of(builder.build())))
-    environment = found.environment.to_frame()
+    environment = found.environment
     assert environment["driver"] == "580.1"
     assert environment["cuda_driver"] == "13.0"
     assert environment["ram"] == "512.0 GB"

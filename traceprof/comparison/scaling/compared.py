@@ -201,7 +201,7 @@ def _result(
         ],
         "runs": run_rows(groups),
     }
-    tables = {name: SCALING_SPEC.table(name).frame(list(own)) for name, own in rows.items()}
+    tables = {name: SCALING_SPEC.table(name).of_rows(list(own)) for name, own in rows.items()}
     kept = {name: table for name, table in tables.items() if name == SCALING or len(table)}
     said = {
         "by": BY_NODES if by_nodes else BY_GPUS,

@@ -9,14 +9,22 @@ from math import isfinite, nan
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison.scaling.laws import Rate, mean_rate
-from traceprof.comparison.sides import devices_of, shares_of
+from traceprof.comparison.sides import (
+    devices_of,
+    ranks_count_of,
+    shares_of,
+    steady_steps,
+    table_of,
+)
 from traceprof.measures.composition import NOT_IN_STEP, WAITING
+from traceprof.measures.rows import Ints, Texts, floats
 from traceprof.model.activity import IDLE
+from traceprof.model.grouping import grouped_by
 from traceprof.model.results import Note
 from traceprof.model.summary import Summary
+from traceprof.model.table import Column, Table, is_unknown, objects
 from traceprof.names.ranges import PHASES, UNCLAIMED
 
 _OF_PART: Final = {
@@ -54,31 +62,33 @@ def parts_of_step(run: Summary, *, in_step: bool = True) -> tuple[Mapping[str, i
         return {}, False
     if devices and len(made):
         if not in_step:
-            made = made[(made["kind"] != "edge").to_numpy()]
-        totals = made["ns"].groupby(_losses(made)).sum()
-        return shared_out(
-            {str(name): int(ns) for name, ns in totals.items()}, devices * steps
-        ), False
+            made = made.take(made["kind"] != "edge")
+        return shared_out(_added_up(_losses(made), made["ns"]), devices * steps), False
     phases = run.results.get("phases")
-    if phases is None or phases.to_frame().empty or "host_ns" not in phases.to_frame():
+    if phases is None or phases.table.empty or "host_ns" not in phases.table:
         return {}, False
-    table = phases.to_frame()
+    table = phases.table
     if not in_step:
-        table = table[(table["phase"] != UNCLAIMED).to_numpy()]
-    totals = table.groupby("phase")["host_ns"].sum()
-    n = steps * int(table["process"].nunique())
-    named = {_HOST.format(phase): int(ns) for phase, ns in totals.items() if ns}
-    return shared_out(named, n), True
+        table = table.take(table["phase"] != UNCLAIMED)
+    n = steps * len(set(table["process"].tolist()))
+    totals = _added_up(table["phase"], table["host_ns"])
+    return shared_out({_HOST.format(phase): ns for phase, ns in totals.items() if ns}, n), True
 
 
-def _losses(made: pd.DataFrame) -> pd.Series:
+def _added_up(names: Column, ns: Ints) -> dict[str, int]:
+    """Return the sum of each name, in the order of these."""
+    keys, groups = grouped_by(Table({"name": names}), "name")
+    return dict(zip(keys["name"], groups.sums(ns).tolist(), strict=True))
+
+
+def _losses(made: Table) -> Texts:
     """Return what each row of the composition would be lost to."""
-    part, kind, name = (made[column].astype(object) for column in ("part", "kind", "name"))
-    losses = part.map(_OF_PART).to_numpy(object)
-    losses = np.where((kind == WAITING) | ((part == IDLE) & (kind == "peer")), _WAITS, losses)
-    losses = np.where((kind == WAITING) & (name == NOT_IN_STEP), _STARTING, losses)
-    losses = np.where((part == IDLE) & (kind == "data"), _INPUT, losses)
-    return pd.Series(losses, made.index)
+    part, kind, name = (made.plain(column) for column in ("part", "kind", "name"))
+    losses = objects(_OF_PART[one] for one in part)
+    losses[(kind == WAITING) | ((part == IDLE) & (kind == "peer"))] = _WAITS
+    losses[(kind == WAITING) & (name == NOT_IN_STEP)] = _STARTING
+    losses[(part == IDLE) & (kind == "data")] = _INPUT
+    return losses
 
 
 def shared_out(totals: Mapping[str, int], n: int) -> dict[str, int]:
@@ -176,7 +186,7 @@ class ScalingPoint:
 
 def point_of(run: Summary, *, by_nodes: bool) -> ScalingPoint:
     """Return what ``run`` says; its size are its nodes or its devices."""
-    devices, nodes, recorded = _devices(run), _nodes(run), _recorded_ranks(run)
+    devices, nodes, recorded = _devices(run), _nodes(run), ranks_count_of(run)
     size = nodes if by_nodes else devices
     kind, step_ns = ranks_of(run, devices), _step_ns(run)
     factor, notes = 1.0, []
@@ -211,7 +221,7 @@ def ranks_of(run: Summary, devices: float) -> str:
         return SYNCHRONISED
     collectives = run.results.get("collectives")
     count = None if collectives is None else collectives.scalars.get("count")
-    if count is None or pd.isna(count):
+    if count is None or is_unknown(count):
         return ""
     return SYNCHRONISED if count > 0 else INDEPENDENT
 
@@ -224,14 +234,14 @@ def or_nan(value: float | None) -> float:
 def _devices(run: Summary) -> float:
     """Return how many devices worked: the most that anything says."""
     known = [devices_of(run), *(_labelled(run, name) for name in _SIZE_LABELS)]
-    known.append(float(_recorded_ranks(run) or nan))
+    known.append(float(ranks_count_of(run) or nan))
     return max((value for value in known if isfinite(value) and value > 0), default=nan)
 
 
 def _nodes(run: Summary) -> float:
     known = [or_nan(run.measure("nodes_count")), _labelled(run, "nodes")]
-    nodes = run.table("lives")["node"]
-    known.append(float(nodes[nodes != ""].nunique() or nan))
+    nodes = set(run.table("lives").known("node")["node"]) - {""}
+    known.append(float(len(nodes) or nan))
     return next((value for value in known if isfinite(value) and value > 0), nan)
 
 
@@ -240,10 +250,6 @@ def _labelled(run: Summary, name: str) -> float:
         return float(run.labels.get(name, ""))
     except ValueError:
         return nan
-
-
-def _recorded_ranks(run: Summary) -> int:
-    return int(run.table("steps")["rank"].nunique())
 
 
 def _step_ns(run: Summary) -> float:
@@ -289,21 +295,21 @@ def _independent_rate(run: Summary) -> Rate | None:
     steps = run.table("steps")
     if steps.empty or "samples_count" not in steps:
         return None
-    steady = steps[~steps["is_warmup"].astype(bool)]
-    sums = steady.groupby("rank")[["samples_count", "period_ns"]].sum(min_count=1).dropna()
-    sums = sums[(sums > 0).all(axis=1)]
-    if sums.empty:
+    steady = steady_steps(steps)
+    _, groups = grouped_by(steady, "rank")
+    samples, times = (groups.sums(steady[name]) for name in ("samples_count", "period_ns"))
+    known = (samples > 0) & (times > 0)
+    if not known.any():
         return None
-    rates = (1e9 * sums["samples_count"] / sums["period_ns"]).astype(np.float64)
+    rates = 1e9 * samples[known] / times[known]
     return _times(mean_rate([Rate(value) for value in rates.tolist()]), len(rates))
 
 
 def _measured(run: Summary, name: str) -> Rate:
     """Return a measure with its interval, as far as these are known."""
-    rows = run.table("measures")
-    rows = rows[(rows["measure"] == name).to_numpy()]
-    ends = rows.reindex(columns=["value", "low", "high"]).astype(np.float64).to_numpy()
-    value, low, high = ends[0].tolist() if len(ends) else (nan, nan, nan)
+    rows = table_of(run, "measures")
+    found = floats(rows, "value", "low", "high", rows=rows["measure"] == name)
+    value, low, high = (own.tolist()[0] if len(own) else nan for own in found)
     return Rate(value, low, high) if isfinite(value) else Rate(nan)
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison.summary.history import Started, read_start
 from traceprof.formats.runs.files import attempts_of_run
 from traceprof.formats.runs.manifest import LAUNCHER
-from traceprof.measures.rows import in_order
+from traceprof.model.grouping import grouped_by
 from traceprof.model.ranks import Attempt
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ def _restart(
         *((RestartPart("loading", loading, load_ns),) if loading else ()),
         RestartPart("setup", process, begin - process - join_ns - load_ns),
     )
-    told = tuple(one for one in parts if one.duration_ns > 0 or one.kind not in _IF_ANY)
+    shown = tuple(one for one in parts if one.duration_ns > 0 or one.kind not in _IF_ANY)
     why = _why(changes, old)
-    return Restart(new[0].life.life, kept, begin, epoch, redone, why, told)
+    return Restart(new[0].life.life, kept, begin, epoch, redone, why, shown)
 
 
 _IF_ANY: Final = ("redone", "noticing", "down", "failed")
@@ -181,10 +181,10 @@ def _kept(
     the last checkpoint that was saved, if one was loaded; else with the last step.
     """
     numbered = [one for one in new if one.are_numbered and len(one.epochs)]
-    epoch = float(numbered[0].epochs["epoch"].iloc[0]) if numbered else None
+    epoch = float(numbered[0].epochs["epoch"][0]) if numbered else None
     if epoch is not None:
         tables = [one.epochs for one in old if one.are_numbered]
-        starts = [int(at) for own in tables for at in own.loc[own["epoch"] == epoch, "start_ns"]]
+        starts = [int(at) for own in tables for at in own["start_ns"][own["epoch"] == epoch]]
         return epoch, min([*starts, last_work])
     saves = [int(end) for one in old for _, end in one.saves]
     is_loaded = any(len(one.loads) for one in new)
@@ -250,14 +250,14 @@ def with_attempts(
     ]
     shift_ns = summary.started_utc_ns - zero
     tables = {name: _moved(table, shift_ns, shown) for name, table in summary.tables.items()}
-    theirs = tables.get("events", SUMMARY.table("events").frame())
-    kept = theirs[~theirs["kind"].isin(_OWN)].to_dict("records")
+    theirs = tables["events"].rows() if "events" in tables else []
+    kept = [row for row in theirs if row["kind"] not in _OWN]
     moved = ({**event, "at_ns": event["at_ns"] - zero} for event in events)
     tables["events"] = _numbered([*moved, *kept])
-    tables["lives"] = SUMMARY.table("lives").frame(list(_lives(lives, nodes, zero)))
+    tables["lives"] = SUMMARY.table("lives").of_rows(list(_lives(lives, nodes, zero)))
     epochs = _epochs(started, zero)
     if len(epochs):
-        tables["epochs"] = SUMMARY.table("epochs").frame(epochs)
+        tables["epochs"] = SUMMARY.table("epochs").of_rows(epochs)
     notes = list(summary.notes)
     count = len({one.life for one in lives})
     if count > 1:
@@ -292,27 +292,28 @@ def _lives(
         yield {"life": one.life, "rank": one.rank, "ended": one.ended, **times, **where}
 
 
-def _epochs(started: Sequence[Started], zero: int) -> pd.DataFrame:
+def _epochs(started: Sequence[Started], zero: int) -> Table:
     """Return the epochs of each life, from where its first rank begins to where its last ends."""
     rows = []
     for one in started:
-        for row in one.epochs.to_dict("records"):
-            begin, end = int(row["start_ns"]), int(row["end_ns"])
+        at, sizes = one.batches["at"], one.batches["size"]
+        for row in one.epochs.rows():
+            begin, end = row["start_ns"], row["end_ns"]
             inside = (one.work[:, 0] >= begin) & (one.work[:, 0] < end)
-            sizes = one.batches[one.batches["at"].between(begin, end, inclusive="left")]["size"]
-            rows.append((one.life.life, row["epoch"], begin, end, int(inside.sum()), sizes.sum()))
-    table = pd.DataFrame(rows, columns=["life", "epoch", "begin", "end", "steps", "samples"])
-    groups = table.groupby(["life", "epoch"], sort=True)
-    found = pd.DataFrame(
-        {
-            "at_ns": groups["begin"].min() - zero,
-            "duration_ns": groups["end"].max() - groups["begin"].min(),
-            "steps_count": groups["steps"].max(),
-            "samples_count": groups["samples"].sum(),
-            "ranks_count": groups.size(),
-        }
-    ).reset_index()
-    return found.assign(samples_count=found["samples_count"].replace(0, np.nan))
+            samples = float(sizes[(at >= begin) & (at < end)].sum())
+            sums = {"steps": int(inside.sum()), "samples": samples}
+            about = {"life": one.life.life, "epoch": row["epoch"]}
+            rows.append({**about, "begin": begin, "end": end, **sums})
+    table = Table.of_rows(rows, ("life", "epoch", "begin", "end", "steps", "samples"))
+    found, groups = grouped_by(table, "life", "epoch")
+    begins, trained = groups.reduced(np.minimum, table["begin"]), groups.sums(table["samples"])
+    return found.assign(
+        at_ns=begins - zero,
+        duration_ns=groups.reduced(np.maximum, table["end"]) - begins,
+        steps_count=groups.reduced(np.maximum, table["steps"]),
+        samples_count=np.where(trained == 0, np.nan, trained),
+        ranks_count=groups.counts,
+    )
 
 
 _Event: TypeAlias = dict[str, Any]
@@ -393,14 +394,13 @@ def _checkpoints(started: Sequence[Started]) -> Iterator[_Event]:
                 yield _event("checkpoint", int(begin), int(end - begin), text=text, **who)
 
 
-def _numbered(events: Sequence[Mapping[Any, Any]]) -> pd.DataFrame:
+def _numbered(events: Sequence[Mapping[str, Any]]) -> Table:
     spec = SUMMARY.table("events")
-    table = pd.DataFrame(list(events), columns=[column.name for column in spec])
-    table = in_order(table, "at_ns")
-    return spec.frame(table.assign(event=np.arange(len(table))))
+    table = Table.of_rows(events, [column.name for column in spec]).in_order("at_ns")
+    return table.assign(event=np.arange(len(table)))
 
 
-def _moved(table: pd.DataFrame, shift_ns: int, life: int) -> pd.DataFrame:
+def _moved(table: Table, shift_ns: int, life: int) -> Table:
     """Return a table of the life that was looked at as a part of the whole job."""
     if table.empty:
         return table

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison.summary.attempts import with_attempts
 from traceprof.comparison.summary.history import history_of_run
@@ -23,14 +22,16 @@ from traceprof.measures.collectives.members import find_members
 from traceprof.measures.composition import WAITING, composition_of_devices, place_of_work
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.ranks.steps import find_rank_steps
-from traceprof.measures.rows import in_order, lengths_of
+from traceprof.measures.rows import Floats, Ints, Texts, lengths_of
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.workload import workload
 from traceprof.model.activity import PARTS
+from traceprof.model.grouping import Groups, beside, grouped_by, groups_of, numbered
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.model.table import Table, is_known, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import MATRIX_WORK, precisions
@@ -67,8 +68,8 @@ def environment_of(ranks: Ranks) -> dict[str, str]:
     Those are the same whoever recorded it; what may hold a secret is left out.
     """
     whole = ranks.whole
-    frame = whole.table("environment").to_frame()
-    said = dict(zip(frame["name"].astype(str), frame["value"].astype(str), strict=True))
+    table = whole.table("environment")
+    said = dict(zip(table["name"], table["value"], strict=True))
     return {name: value for name, value in _facts(whole, said) if value.lower() not in _UNKNOWN}
 
 
@@ -105,10 +106,8 @@ def _interfaces(said: Mapping[str, str]) -> Iterator[str]:
 
 def _matrix_times(trace: Trace) -> dict[str, int]:
     """Return the ns of matrix work by the type of its elements, where that is known."""
-    kernels = trace.kernels.to_frame()
-    found = precisions(trace.kernels)
-    is_matrix = kernels["activity"].isin([own.value for own in MATRIX_WORK]).to_numpy()
-    length = lengths_of(kernels)
+    found, length = precisions(trace.kernels), lengths_of(trace.kernels)
+    is_matrix = trace.kernels["activity"].isin([own.value for own in MATRIX_WORK])
     return {
         name: int(length[is_matrix & (found == name)].sum())
         for name in sorted(set(found[is_matrix].tolist()) - {""})
@@ -149,57 +148,50 @@ def rank_numbers(ranks: Ranks) -> tuple[Mapping[int, int], bool]:
     return numbers, len(active) > 1
 
 
-def steps_of_run(ranks: Ranks) -> pd.DataFrame:
+def steps_of_run(ranks: Ranks) -> Table:
     """Return the steps of ``ranks``, cut or whole, or blocks of them, as `SUMMARY` has them."""
     measured = measured_steps(ranks)
     if measured.is_pattern or measured.table.empty:
-        return SUMMARY.table("steps").frame()
-    steps, (numbers, _) = measured.table.to_frame(), rank_numbers(ranks)
-    steps = steps.assign(
-        life=0,
-        rank=[numbers[process] for process in steps["process"].tolist()],
-        steps_count=1,
-        at_ns=steps["host_at_ns"],
-    )
+        return SUMMARY.table("steps").of_rows()
+    steps, (numbers, _) = measured.table, rank_numbers(ranks)
+    rank = [numbers[process] for process in steps["process"].tolist()]
+    steps = steps.assign(life=0, rank=rank, steps_count=1, at_ns=steps["host_at_ns"])
     found = find_rank_steps(ranks)
-    waits = found.table.to_frame()
+    waits = found.table
     if len(waits) and (waits["collectives_count"] > 0).any():
-        own = waits[["process", "step", "waited_ns"]].assign(
-            step=waits["step"] - waits["process"].map(found.shifts).fillna(0).astype(np.int64)
-        )
-        steps = steps.merge(
-            own.drop_duplicates(["process", "step"]), on=["process", "step"], how="left"
-        )
+        shifts = [found.shifts.get(process, 0) for process in waits["process"].tolist()]
+        own = waits.select("process", "waited_ns").assign(step=waits["step"] - np.array(shifts))
+        steps = beside(steps, own, "process", "step")
     return blocks_of_steps(steps)
 
 
-def blocks_of_steps(steps: pd.DataFrame, most_rows: int = MOST_ROWS) -> pd.DataFrame:
+def blocks_of_steps(steps: Table, most_rows: int = MOST_ROWS) -> Table:
     """Return at most about ``most_rows`` rows: neighbours added up where there are more.
 
     Blocks are the same on all ranks, and hold either warm-up or none. Sums stay exact; one of
     which a part is not known is not known. Steps without a batch of their own add no samples.
     """
     spec = SUMMARY.table("steps")
-    steps = in_order(steps, "life", "rank", "at_ns", "step")
-    n_ranks = max(1, steps["rank"].nunique())
+    steps = steps.in_order("life", "rank", "at_ns", "step")
+    n_ranks = max(1, len(set(steps["rank"].tolist())))
     per_rank = max(_FEWEST_PER_RANK, most_rows // n_ranks)
-    place = steps.groupby(["life", "rank"]).cumcount()
-    longest = int(place.max()) + 1 if len(place) else 0
-    size = -(-longest // per_rank)
+    place = grouped_by(steps, "life", "rank")[1].earlier
+    size = -(-(int(place.max(initial=-1)) + 1) // per_rank)
     if size <= 1:
-        return spec.frame(steps)
-    keys = [steps["life"], steps["rank"], steps["is_warmup"].astype(bool), place // size]
-    groups = steps.groupby(keys, sort=False)
-    sums = [name for name in _SUMS if name in steps]
-    found = groups[["life", "rank", "step", "at_ns", "is_warmup"]].first()
-    found[sums] = groups[sums].sum(min_count=1)
-    are_whole = groups[sums].count().eq(groups.size(), axis=0)
-    are_whole["samples_count"] = True
-    found[sums] = found[sums].where(are_whole[sums], np.nan)
-    return spec.frame(found.reset_index(drop=True))
+        return spec.of_rows(steps)
+    keys = steps["life"], steps["rank"], steps["is_warmup"].astype(np.int8), place // size
+    number, first = numbered(*keys)
+    groups, found = groups_of(number), steps.take(first)
+    for name in _SUMS:
+        if name in steps:
+            sums = groups.sums(steps[name])
+            is_whole = groups.sums(is_known(steps[name])) == groups.counts
+            is_kept = is_whole.all() or name == "samples_count"
+            found = found.assign(**{name: sums if is_kept else np.where(is_whole, sums, np.nan)})
+    return spec.of_rows(found)
 
 
-def composition_of_run(ranks: Ranks) -> tuple[int, pd.DataFrame, tuple[Note, ...]]:
+def composition_of_run(ranks: Ranks) -> tuple[int, Table, tuple[Note, ...]]:
     """Return how many devices worked, what they did in the window, and what is not told.
 
     Columns: part, kind, name, ns, count, n_bytes (see `composition_of_devices`), of all devices.
@@ -211,20 +203,23 @@ def composition_of_run(ranks: Ranks) -> tuple[int, pd.DataFrame, tuple[Note, ...
         for device in used_devices(part)
     }
     why_not = find_blame(ranks.whole).why_not
-    made = composition_of_devices(ranks, spans, knows_waits=not why_not).to_frame()
-    made["name"] = _named_by_rank(made, rank_numbers(ranks)[0])
-    groups = made.groupby(["part", "kind", "name"])
-    sizes = groups["n_bytes"].sum(min_count=1)
-    together = groups[["ns", "count"]].sum().assign(n_bytes=sizes).reset_index()
+    made = composition_of_devices(ranks, spans, knows_waits=not why_not)
+    made = made.assign(name=_named_by_rank(made, rank_numbers(ranks)[0]))
+    together, groups = grouped_by(made, "part", "kind", "name")
+    together = together.assign(**_sums(made, groups))
     note = Note.of("whom ranks wait for is not told: {why}", why=why_not)
     return len(spans), together, (note,) if why_not and len(spans) > 1 else ()
 
 
-def _named_by_rank(made: pd.DataFrame, numbers: Mapping[int, int]) -> pd.Series:
+def _sums(made: Table, groups: Groups) -> dict[str, Ints | Floats]:
+    return {name: groups.sums(made[name]) for name in ("ns", "count", "n_bytes")}
+
+
+def _named_by_rank(made: Table, numbers: Mapping[int, int]) -> Texts:
     """Return the names, of ranks that are waited for their numbers: other runs know these, too."""
     ranks = {f"process {process}": f"rank {rank}" for process, rank in numbers.items()}
-    waited = (made["kind"] == WAITING) & made["name"].isin(list(ranks))
-    return made["name"].where(~waited, made["name"].map(ranks))
+    pairs = zip(made["kind"], made["name"], strict=True)
+    return objects(ranks.get(name, name) if kind == WAITING else name for kind, name in pairs)
 
 
 OTHERS: Final = "(others)"
@@ -233,39 +228,34 @@ OTHERS: Final = "(others)"
 _MOST_ROWS: Final = 250
 _MOST_NAMES: Final = 300
 _LONGEST_NAME: Final = 600
-_KEYS: Final = ["part", "kind", "class", "name"]
+_KEYS: Final = ("part", "kind", "class", "name")
 
 
 def bounded_result(result: Result) -> Result:
     """Return a result with the first rows of its tables, and how many are left out of each."""
     notes = []
     tables = dict(result.tables)
-    for name, frame in result.tables.items():
-        if len(frame) > _MOST_ROWS:
-            tables[name] = frame.head(_MOST_ROWS)
+    for name, table in result.tables.items():
+        if len(table) > _MOST_ROWS:
+            tables[name] = table.head(_MOST_ROWS)
             text = "{kept:count} of {n:count} rows of {name} are kept"
-            notes.append(Note.of(text, kept=_MOST_ROWS, n=len(frame), name=name))
+            notes.append(Note.of(text, kept=_MOST_ROWS, n=len(table), name=name))
     return replace(result, tables=tables).with_notes(*notes)
 
 
-def bounded_composition(made: pd.DataFrame) -> pd.DataFrame:
+def bounded_composition(made: Table) -> Table:
     """Return what a window is made of with the longest names by themselves, all ns kept.
 
     What is left is added up by part, kind and class under `OTHERS`.
     """
-    made = made.assign(**{"class": made["class"].fillna("")})
-    made["name"] = made["name"].astype(str).str.slice(0, _LONGEST_NAME)
-    order = np.argsort(-made["ns"].to_numpy(np.int64), kind="stable")
     is_kept = np.zeros(len(made), np.bool_)
-    is_kept[order[:_MOST_NAMES]] = True
-    made["name"] = made["name"].where(is_kept, OTHERS)
-    weight = made["count"].where(made["place_ratio"].notna(), 0)
-    made = made.assign(weight=weight, place=made["place_ratio"].fillna(0) * weight)
-    groups = made.groupby(_KEYS, sort=True)
-    sums = groups[["ns", "count", "weight", "place"]].sum()
-    sums = sums.assign(n_bytes=groups["n_bytes"].sum(min_count=1)).reset_index()
-    place = sums["place"] / sums["weight"].where(sums["weight"] > 0)
-    return sums.assign(place_ratio=place).drop(columns=["weight", "place"])
+    is_kept[made.order("-ns")[:_MOST_NAMES]] = True
+    pairs = zip(made["name"], is_kept.tolist(), strict=True)
+    names = objects(name[:_LONGEST_NAME] if kept else OTHERS for name, kept in pairs)
+    made = made.assign(name=names, **{"class": objects(own or "" for own in made["class"])})
+    found, groups = grouped_by(made, *_KEYS)
+    place = groups.weighted_means(made["place_ratio"], made["count"])
+    return found.assign(**_sums(made, groups), place_ratio=place)
 
 
 KEPT: Final = (*PAGE, "classes", "layers", "ranks", "callers")
@@ -294,9 +284,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     notes: tuple[Note, ...] = selection.notes
     if every.recorded & set(DEVICE_TABLES):
         devices, made, doubts = composition_of_run(ranks)
-        tables["makeup"] = bounded_composition(
-            made.merge(place_of_work(ranks).to_frame(), how="left")
-        )
+        tables["makeup"] = bounded_composition(beside(made, place_of_work(ranks), "kind", "name"))
         notes += doubts
     _, are_guessed = rank_numbers(every)
     if are_guessed:
@@ -319,7 +307,7 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
         window_ns=selection.window.duration_ns,
         steps_count=steps_count or None,
         devices_count=devices,
-        tables={own: SUMMARY.table(own).frame(table) for own, table in tables.items()},
+        tables={own: SUMMARY.table(own).of_rows(table) for own, table in tables.items()},
         results=results,
         notes=notes,
     )
@@ -334,8 +322,8 @@ _GUESSED: Final = Note(
 def _steps_in(ranks: Ranks) -> int:
     """Return how many steps of a rank lie in the window, of the rank with the most."""
     # Numbers may begin anew in every epoch: rows count.
-    counts = steps_of_ranks(ranks).table.to_frame().groupby("process").size()
-    return int(counts.max()) if len(counts) else 0
+    counts = groups_of(steps_of_ranks(ranks).table["process"]).counts
+    return int(counts.max(initial=0))
 
 
 def _start(ranks: Ranks) -> int | None:
@@ -349,8 +337,7 @@ def _start(ranks: Ranks) -> int | None:
 def _sources(ranks: Ranks) -> Iterator[SourceFile]:
     for part in ranks.whole.parts:
         path = Path(part.info.path)
-        numbers = part.processes.to_frame()["rank"].to_numpy(np.int64)
-        known = tuple(sorted(set(numbers[numbers != ABSENT].tolist())))
+        known = tuple(sorted(set(part.processes["rank"].tolist()) - {ABSENT}))
         yield SourceFile(str(path), part.info.format, _size(path), known)
 
 
