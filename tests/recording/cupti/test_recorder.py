@@ -1,9 +1,11 @@
 """The library in C against a stand-in for libcupti: nothing hangs, or is lost without a word."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.recording.cupti.libraries import compiler
 from traceprof.recording.cupti.records import activity_tables, number_devices
-from traceprof.recording.cupti.spool import survey
+from traceprof.recording.cupti.spool import read_activities, survey
+from traceprof.recording.program import INJECT_FOLDER
 
 VERSIONS = (17, 18, 20, 22, 23, 28, 130001, 130101, 130301, 130401, 130500, 140000)
 SIZES = {17: 176, 28: 208, 130001: 216, 130101: 224, 130500: 248, 140000: 264}
@@ -364,3 +367,40 @@ recorder.traceprof_stop()
     sizes = [len(block["kernels"]) for block in blocks]
     assert sum(sizes) == 220_000
     assert max(sizes) <= 16 * (1 << 20) // 256
+
+
+_FIND = """
+import ctypes, sys
+[ctypes.CDLL(path) for path in sys.argv[2:]]
+recorder = ctypes.CDLL(sys.argv[1])
+recorder.traceprof_plan(1)
+assert recorder.traceprof_start() == 0 == recorder.traceprof_stop()
+"""
+
+
+@pytest.mark.parametrize("place", ["lib", "cuda_cupti/lib", "extras/CUPTI/lib64"])
+def test_libcupti_is_found_where_the_program_has_its_libraries(libraries, tmp_path, place):
+    """Beside the runtime of CUDA that is loaded, or where its packages and installers put it."""
+    runtime = tmp_path / ("cuda_runtime/lib" if "cupti/lib" in place else "lib") / "libcudart.so.13"
+    cupti = tmp_path / place / "libcupti.so.13"
+    for path in (runtime, cupti):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(libraries.standin, cupti)
+    subprocess.run([compiler(), "-shared", "-x", "c", "/dev/null", "-o", runtime], check=True)
+    command = [sys.executable, "-c", _FIND, libraries.recorder, runtime]
+    environment = {**os.environ, "TRACEPROF_DIR": str(tmp_path), "TRACEPROF_CUPTI": "syncs"}
+    subprocess.run(command, env=environment, check=True)
+    (one,) = read_activities(tmp_path)
+    assert Path(one.notes["library"]).resolve() == cupti
+
+
+def test_libcupti_of_the_programs_python_is_offered(libraries, tmp_path):
+    cupti = tmp_path / "site" / "nvidia" / "cu13" / "lib" / "libcupti.so.13"
+    cupti.parent.mkdir(parents=True)
+    shutil.copy(libraries.standin, cupti)
+    environment = {**os.environ, "TRACEPROF_DIR": str(tmp_path), "TRACEPROF_CUPTI": "syncs"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(INJECT_FOLDER), str(tmp_path / "site")])
+    command = [sys.executable, "-c", _FIND, libraries.recorder]
+    subprocess.run(command, env=environment, check=True)
+    (one,) = read_activities(tmp_path)
+    assert one.notes["library"] == str(cupti)
