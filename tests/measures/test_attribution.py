@@ -15,9 +15,9 @@ from tests.requirements import require
 from traceprof.formats import open_trace
 from traceprof.measures.host.launches import find_launches, innermost, range_of_launches
 from traceprof.measures.host.phases import phase_of_launches
+from traceprof.measures.host.ranges import find_parents
+from traceprof.measures.rows import lengths_of
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import parents_of
-from traceprof.model.intervals import nesting_depth
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES
@@ -26,13 +26,13 @@ AUTOGRAD = 2
 
 
 def phases_of(trace: Trace) -> list[str | None]:
-    found = phase_of_launches(trace, find_launches(trace, trace.kernels.to_frame()))
+    found = phase_of_launches(trace, find_launches(trace, trace.kernels))
     return [PHASES[place] if place >= 0 else None for place in found]
 
 
 def ranges_of(trace: Trace) -> list[str | None]:
-    found = range_of_launches(trace, find_launches(trace, trace.kernels.to_frame()))
-    names = trace.whole.ranges.to_frame()["name"].astype(str).tolist()
+    found = range_of_launches(trace, find_launches(trace, trace.kernels))
+    names = trace.whole.ranges["name"].tolist()
     return [names[row] if row >= 0 else None for row in found]
 
 
@@ -90,7 +90,7 @@ def test_all_kernels_of_a_graph_belong_to_its_launch() -> None:
 
 def test_a_kernel_without_a_recorded_launch_belongs_to_nothing() -> None:
     trace = TraceBuilder().range("forward", 0, 100).kernel("old", 10, 20, correlation=3).build()
-    launches = find_launches(trace, trace.kernels.to_frame())
+    launches = find_launches(trace, trace.kernels)
     assert launches.is_known.tolist() == [False]
     assert (ranges_of(trace), phases_of(trace)) == ([None], [None])
 
@@ -101,7 +101,7 @@ def test_a_launch_outside_the_window_still_counts() -> None:
     ).build()
     cut = trace.within(TimeWindow(200, 300))
     assert phases_of(cut) == ["forward"]
-    assert find_launches(cut, cut.kernels.to_frame()).start_ns.tolist() == [20]
+    assert find_launches(cut, cut.kernels).start_ns.tolist() == [20]
 
 
 def nested(draw: st.DrawFn, low: int, high: int, depth: int) -> list[tuple[int, int]]:
@@ -128,7 +128,7 @@ def test_the_innermost_range_is_the_shortest_one_that_is_open(
     builder = TraceBuilder().range("x", 0, 1, thread=5)
     for start, end in spans:
         builder.range("r", start, end)
-    ranges = builder.build().ranges.to_frame()
+    ranges = builder.build().ranges
     ones = np.ones(len(instants), np.int64)
     found = innermost(ranges, ones, ones, np.array(instants, np.int64))
     for at, row in zip(instants, found, strict=True):
@@ -171,16 +171,13 @@ def _report(nsys: str, path: Path, folder: Path, report: str) -> pd.DataFrame:
 
 
 def _kernels_by_range(trace: Trace) -> dict[tuple[str, int, str], tuple[int, int]]:
-    launches = find_launches(trace, trace.kernels.to_frame())
+    launches = find_launches(trace, trace.kernels)
     inner = range_of_launches(trace, launches)
-    ranges = trace.ranges.to_frame()
-    names = np.append(ranges["name"].to_numpy(object), "None")
-    parents = _parents(ranges)
-    durations = (
-        trace.kernels.to_frame()["end_ns"] - trace.kernels.to_frame()["start_ns"]
-    ).to_numpy()
+    names = np.append(trace.ranges.plain("name"), "None")
+    parents, _ = find_parents(trace.ranges)
+    durations = lengths_of(trace.kernels)
     sums: dict[tuple[str, int, str], tuple[int, int]] = {}
-    for i, kernel in enumerate(trace.kernels.to_frame()["name"]):
+    for i, kernel in enumerate(trace.kernels["name"]):
         row = int(inner[i])
         while True:
             key = (str(names[row]), int(launches.thread[i]), str(kernel))
@@ -190,13 +187,3 @@ def _kernels_by_range(trace: Trace) -> dict[tuple[str, int, str], tuple[int, int
             if row < 0:
                 break
     return sums
-
-
-def _parents(ranges: pd.DataFrame) -> np.ndarray:
-    parents = np.full(len(ranges), -1)
-    for rows in ranges.groupby(["process", "thread"]).indices.values():
-        inside = parents_of(
-            nesting_depth(ranges["start_ns"].to_numpy()[rows], ranges["end_ns"].to_numpy()[rows])
-        )
-        parents[rows] = np.where(inside >= 0, rows[np.maximum(inside, 0)], -1)
-    return parents
