@@ -36,6 +36,7 @@ _is_first = True
 _depth = 0  # calls of optimizers and of the backward pass that are open
 _trainer = None  # the thread that trains
 _passes = 0  # backward passes, while no optimizer has stepped
+_passed_before = 0  # passes and steps of optimizers until the last batch came
 _counts = {"fetches": 0, "forward passes": 0, "backward passes": 0, "optimizer steps": 0}
 _listeners = []
 _watchers = []
@@ -66,7 +67,9 @@ def fetching(may_train):
 
 def fetched():
     """Note that a batch has been fetched."""
+    global _passed_before
     if _asked == LOADER and not _is_elsewhere():
+        _passed_before = _passed()
         open_()
 
 
@@ -74,6 +77,7 @@ def exhausted():
     """Note that there was no batch left."""
     global _has_batch
     _has_batch = False
+    _counts["fetches"] -= 1
 
 
 def passing(may_train):
@@ -217,13 +221,22 @@ def seen():
 
 
 def finish():
-    """Close the last step of the program if its optimizer has run; else say that it has not."""
-    if _is_complete or _asked == LOADER or (_open is not None and gradients.holds()):
+    """Close the last step of the program if its work was done; else say that it was not.
+
+    A batch that was fetched as the loop was left is no step where others had passes.
+    """
+    is_worked = _asked == LOADER and _passed() != (_passed_before or -1)
+    if _is_complete or is_worked or (_open is not None and gradients.holds()):
         close()
     elif _end_open():
         emitter = session.emitter()
         emitter.push(_LEFT, number)
         emitter.pop()
+
+
+def _passed():
+    """Return how many passes and steps of optimizers there were."""
+    return sum(_counts.values()) - _counts["fetches"]
 
 
 def _begin():
