@@ -24,8 +24,15 @@ _AGAIN_S = 0.2
 """How soon Ctrl-C is said again to what has swallowed it."""
 
 
+_ended_by = [int(signal.SIGINT)]
+"""What ended the command, if something did: the last one."""
+
+
 def main() -> None:
-    """Run the command line; Ctrl-C ends it at any time, without a traceback."""
+    """Run the command line; Ctrl-C, SIGTERM and SIGHUP end it at any time, without a traceback.
+
+    Nothing half stays behind.
+    """
     if not {"-h", "--help", "--version"} & {*sys.argv}:
         _require_memory()
     if sys.argv[1:2] not in (["record"], ["recover"]):  # these end in ways of their own
@@ -40,9 +47,11 @@ def main() -> None:
         from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C comes while it is imported)
 
         run()
-    except KeyboardInterrupt:
-        _end_beside_threads(128 + signal.SIGINT)
-        sys.exit(128 + signal.SIGINT)
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and ended.code != 128 + signal.SIGINT:
+            raise
+        _end_beside_threads(128 + _ended_by[-1])
+        sys.exit(128 + _ended_by[-1])
     finally:
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -65,34 +74,38 @@ def _end_beside_threads(exit_code: int) -> None:
 
 
 def _insist_on_interrupts() -> None:
-    """Let Ctrl-C end the program where its exception is swallowed, too.
+    """Let Ctrl-C, and what ends programs, end this one where its exception is swallowed, too.
 
     So it is in callbacks of the garbage collector, and in libraries that are imported.
     """
-    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not is_ours or not hasattr(signal, "setitimer"):
+    if not hasattr(signal, "setitimer"):
         return
     told = sys.unraisablehook
-
-    def interrupt(*_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
-        raise KeyboardInterrupt
-
-    def insist(*_: object) -> None:
-        error = sys.exc_info()[1]
-        while error is not None:
-            if isinstance(error, KeyboardInterrupt):
-                return  # it is on its way, and things are tidied up
-            error = error.__context__
-        raise KeyboardInterrupt
 
     def tell(unraisable: sys.UnraisableHookArgs) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
             told(unraisable)
 
     sys.unraisablehook = tell
-    signal.signal(signal.SIGALRM, insist)
-    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGALRM, _insist)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # in the background, or by nohup
+            signal.signal(number, _interrupt)
+
+
+def _insist(*_: object) -> None:
+    error = sys.exc_info()[1]
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return  # it is on its way, and things are tidied up
+        error = error.__context__
+    raise KeyboardInterrupt
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    _ended_by.append(number)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+    raise KeyboardInterrupt
 
 
 def _require_memory() -> None:

@@ -109,3 +109,41 @@ def interrupted(how: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_an_interrupt_while_the_program_is_loaded_ends_it(how: str, tmp_path: Path) -> None:
     done = interrupted(how, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["cut", "-w", "all"], ["export", "--to", "perfetto"], ["export", "--to", "parquet"]),
+        *(["report"], ["timeline"]),
+    ],
+    ids=" ".join,
+)
+def test_who_is_ended_as_it_writes_leaves_nothing_and_says_what_ended_it(
+    trace: Path, tmp_path: Path, command: list[str], name: str
+) -> None:
+    """Just before the new file, or folder, gets its name."""
+    folder = tmp_path / "hook"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(
+        "import os, pathlib, signal\n"
+        "def end(*_, **__):\n"
+        f"    os.kill(os.getpid(), signal.{name})\n"
+        "os.link = pathlib.Path.replace = end\n"
+    )
+    output = tmp_path / "output.html"
+    done = subprocess.run(
+        [sys.executable, "-m", "traceprof", *command, str(trace), "-o", str(output)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT))),
+            "TRACEPROF_CACHE": "0",
+        },
+    )
+    assert done.returncode == 128 + getattr(signal, name), done.stderr
+    assert set(tmp_path.iterdir()) == {folder, Path(trace)}

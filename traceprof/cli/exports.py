@@ -61,7 +61,7 @@ def cut(
     force: Force = False,
 ) -> None:
     """A window of a trace as a smaller trace of the same format, which other tools open, too."""
-    from traceprof.cli.output import ProgressLine, ended_by_signals, message
+    from traceprof.cli.output import ProgressLine, message
     from traceprof.files import check_target
     from traceprof.render.formatting import note_text
     from traceprof.session.cutting import Cutting, cut_run, cut_steps
@@ -71,17 +71,16 @@ def cut(
     names = None if tables is None else [name.strip() for name in tables.split(",")]
     cutting = Cutting(numbers_of(devices), numbers_of(ranks), names, clip, keep_environment)
     run = open_run(trace, opening).within(window)
-    with ended_by_signals():
-        if split is None:
-            if len(trace) == 1 and trace[0].is_file():
-                check_target(output, force=force, inputs=trace)
-            cuts, selection = cut_run(
-                run, output, cutting, force=force, progress=ProgressLine("cutting")
-            )
-            notes = selection.notes
-        else:
-            cuts, _ = cut_steps(run, output, cutting, progress=ProgressLine("cutting"))
-            notes = ()
+    if split is None:
+        if len(trace) == 1 and trace[0].is_file():
+            check_target(output, force=force, inputs=trace)
+        cuts, selection = cut_run(
+            run, output, cutting, force=force, progress=ProgressLine("cutting")
+        )
+        notes = selection.notes
+    else:
+        cuts, _ = cut_steps(run, output, cutting, progress=ProgressLine("cutting"))
+        notes = ()
     for note in notes:
         message(note_text(note))
     for remark in cuts.remarks:
@@ -133,7 +132,7 @@ def export(
     force: Force = False,
 ) -> None:
     """A trace in a form that other tools read: Perfetto, Parquet, CSV, TensorBoard and more."""
-    from traceprof.cli.output import ProgressLine, ended_by_signals, message
+    from traceprof.cli.output import ProgressLine, message
     from traceprof.export import exporter_called
     from traceprof.export.request import Request, check_analyses, check_tables
     from traceprof.session.run import open_run
@@ -153,8 +152,7 @@ def export(
         ProgressLine("exporting"),
     )
     run = open_run(trace, replace(opening, keeps_secrets=keep_secrets)).within(window)
-    with ended_by_signals():
-        done = exporter.load()(run, request)
+    done = exporter.load()(run, request)
     for remark in done.remarks:
         message(remark)
     size = f"{format_count(done.n_rows)} rows, {format_bytes(done.n_bytes)}"
