@@ -174,7 +174,7 @@ class _Reading:
         self._names: Mapping[int, str] = {}
         self._to_trace_time = to_trace_time
         self._shown = cache(lambda name: shown(_demangled(name)))
-        clocks = np.array([one[:2] for one in activity.clocks] or [(0, 0)], np.int64)
+        clocks = np.array(sorted(one[:2] for one in activity.clocks) or [(0, 0)], np.int64)
         self._since_ns, offset_ns = clocks[:, 0], clocks[:, 1] - clocks[:, 0]
         # CUPTI mostly uses the wall clock itself: then they differ by what it takes to ask both.
         is_same = np.abs(offset_ns).max() < _SAME_CLOCK_NS
@@ -222,7 +222,7 @@ class _Reading:
             since = cupti_ns - self._since_ns[0]
             offset = np.interp(since, self._since_ns - self._since_ns[0], self._offset_ns)
             times[name] = self._to_trace_time(cupti_ns + np.rint(offset).astype(np.int64))
-        return times
+        return {**times, "end_ns": np.maximum(times["start_ns"], times["end_ns"])}
 
     def _on_device(self, rows: Records) -> dict[str, npt.NDArray[np.int64]]:
         contexts = rows["context"].astype(np.int64)
