@@ -24,7 +24,7 @@ RUN = make_summary(
 def test_secrets_are_masked_wherever_they_stand() -> None:
     masked = masked_run(RUN)
     assert masked.command == "python train.py --token *** --lr 1 https://***@host/x"
-    assert masked.environment.to_frame() == {
+    assert masked.environment == {
         "gpu": "H100",
         "wandb_api_key": "***",
         "note": "***",
@@ -39,8 +39,8 @@ def test_secrets_are_masked_wherever_they_stand() -> None:
 def test_what_is_masked_stays_as_it_is() -> None:
     once = masked_run(RUN)
     twice = masked_run(once)
-    assert (twice.command, twice.environment.to_frame(), twice.sources) == (
+    assert (twice.command, twice.environment, twice.sources) == (
         once.command,
-        once.environment.to_frame(),
+        once.environment,
         once.sources,
     )

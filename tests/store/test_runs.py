@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.summaries import assert_same_runs, full_summary, kernels_result, make_summary
 from traceprof.errors import StoreError, UsageError
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, Unit, key, same
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table, objects
 from traceprof.store import Store, as_name, check_name
 
 
@@ -38,21 +38,28 @@ def test_a_run_comes_back_as_it_was(store: Store, run: Summary) -> None:
 
 def test_numbers_keep_their_kind_and_every_bit(store: Store) -> None:
     large = (1 << 62) + 1
-    metrics = pd.DataFrame(
-        {"metric": ["a", "b"], "step": [large, None], "at_ns": [None, 3], "value": [0.1, 8.0]},
-        dtype=object,
+    metrics = Table(
+        {
+            "metric": ["a", "b"],
+            "step": objects([large, None]),
+            "at_ns": [None, 3],
+            "value": [0.1, 8.0],
+        }
     )
     run = replace(make_summary(), tables={"metrics": metrics}, started_utc_ns=large)
     store.add(run)
     found = store.get("run")
     assert found.started_utc_ns == large
-    table = found.table("metrics").to_frame()
+    table = found.table("metrics")
     assert table["step"].tolist() == [large, None]
     assert table["at_ns"].dtype == np.float64
     assert table["value"].tolist() == [0.1, 8.0]
-    steps = make_summary().table("steps").to_frame()
+    steps = make_summary().table("steps")
     store.add(make_summary("other"))
-    assert store.get("other").table("steps").to_frame().dtypes.to_dict() == steps.dtypes.to_dict()
+    again = store.get("other").table("steps")
+    assert {name: again[name].dtype for name in again} == {
+        name: steps[name].dtype for name in steps
+    }
 
 
 def test_an_empty_table_is_known_and_a_missing_one_is_not(store: Store) -> None:
@@ -84,7 +91,7 @@ def test_columns_that_come_later_widen_a_table(store: Store) -> None:
     more = ResultSpec(
         (TableSpec("kernels", "", (key("name", ""), same("tensor_core", Unit.TEXT, ""))),)
     )
-    frame = pd.DataFrame({"name": ["x"], "tensor_core": ["yes"]})
+    frame = Table({"name": ["x"], "tensor_core": ["yes"]})
     newer = Result("kernels", more, {"kernels": frame})
     store.add(replace(make_summary("new"), results={"kernels": newer}))
     assert list(store.get("new").results["kernels"].table.to_frame()) == ["name", "tensor_core"]
@@ -175,7 +182,7 @@ def test_secrets_do_not_get_in(store: Store) -> None:
 def test_text_that_is_no_unicode_and_numbers_that_are_too_large(store: Store) -> None:
     store.add(make_summary("bytes\udcff", notes=(Note.of("{path}", path="\udcff"),)))
     assert store.names() == ["bytes���"]
-    huge = pd.DataFrame({"measure": ["x"], "value": pd.Series([1 << 80], dtype=object)})
+    huge = Table({"measure": ["x"], "value": objects([1 << 80])})
     with pytest.raises(StoreError, match="larger than SQLite holds"):
         store.add(make_summary("huge", tables={"measures": huge}))
     assert store.names() == ["bytes���"]

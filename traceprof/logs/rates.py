@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from traceprof.errors import TraceError
 from traceprof.logs.gathered import Gathered
 from traceprof.logs.lines import RawLines
-from traceprof.logs.summary import frame_of
+from traceprof.logs.summary import kept_rows
 from traceprof.model.results import Unit
 from traceprof.model.summary import SourceFile, Summary
 
@@ -182,5 +182,5 @@ def _run_of(
         origin="table",
         labels=labels,
         sources=(SourceFile(str(path), "table", path.stat().st_size),),
-        tables={"measures": frame_of("measures", [*run.measures.values()])},
+        tables={"measures": kept_rows("measures", [*run.measures.values()])},
     )

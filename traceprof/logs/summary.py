@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from traceprof.logs.checks import check
 from traceprof.logs.gathered import CUMULATIVE, INTERVALS, Gathered, Key, Series, When, unit_of
 from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary, better_of
+from traceprof.model.table import Table, array_of, is_unknown, objects
 
 _EVALUATED: Final = re.compile(r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP")
 _TYPICAL: Final = ("_per_s", "_ns", "mfu_ratio")
@@ -227,23 +227,22 @@ def summary_of(run: Gathered, name: str, origin: str, source: SourceFile) -> Sum
         environment=dict(run.environment),
         labels=dict(run.labels),
         sources=(source,),
-        tables={name: frame_of(name, rows) for name, rows in tables.items() if rows},
+        tables={name: kept_rows(name, rows) for name, rows in tables.items() if rows},
         notes=tuple(run.notes),
     )
 
 
-def frame_of(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+def kept_rows(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of what is kept of a run; what is not in ``rows`` is not known."""
-    spec = SUMMARY.table(name)
-    frame = pd.DataFrame(rows)
-    for column in spec:
-        if column.name not in frame:
-            frame[column.name] = "" if column.unit == "text" else np.nan
-        elif column.unit == "text":
-            frame[column.name] = frame[column.name].fillna("").astype(str)
-        elif column.name not in _INTS:
-            frame[column.name] = frame[column.name].astype(np.float64)
-    return spec.frame(frame)
+    columns: dict[str, Any] = {}
+    for column in SUMMARY.table(name):
+        values = [row.get(column.name) for row in rows]
+        if column.unit == "text":
+            columns[column.name] = objects("" if is_unknown(own) else str(own) for own in values)
+        else:
+            is_whole = column.name in _INTS and None not in values
+            columns[column.name] = array_of(values) if is_whole else np.array(values, np.float64)
+    return Table(columns, len(rows))
 
 
 def _zero_of(run: Gathered) -> _Zero:

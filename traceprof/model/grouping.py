@@ -29,8 +29,7 @@ def rows_by_value(column: npt.ArrayLike) -> Mapping[int, _Int64Array]:
 def rows_by_values(*columns: npt.ArrayLike) -> Mapping[tuple[int, ...], _Int64Array]:
     """Return the rows of each combination of values, in their order; the rows of each ascend.
 
-    As pandas' ``groupby(...).indices`` of whole numbers (at least one column, equally long), at a
-    third of its cost.
+    Columns are of whole numbers, at least one, equally long.
     """
     groups = groups_of(*columns)
     return dict(zip(groups.keys, groups.rows, strict=True))

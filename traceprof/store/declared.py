@@ -15,10 +15,10 @@ from dataclasses import asdict, is_dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import pandas as pd
 from sqlite_utils import Database
 
 from traceprof.model.results import Column, Note, Unit
+from traceprof.model.table import Array, objects
 from traceprof.secrets import storable
 
 Cell: TypeAlias = "int | float | str | None"
@@ -49,7 +49,7 @@ def as_cells(unit: Unit, values: Sequence[Any]) -> list[Cell]:
 def _as_cell(unit: Unit, value: Any) -> Cell:
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or value is pd.NA or value is pd.NaT:
+    if value is None:
         return None
     if isinstance(value, float) and (unit is not Unit.TEXT or math.isnan(value)):
         return None if math.isnan(value) else value
@@ -67,8 +67,8 @@ def _packed(value: Any) -> str:
     return _PACKED + to_json(value)
 
 
-def as_series(unit: Unit, cells: Sequence[Any]) -> Any:
-    """Return the cells of a column of ``unit`` as a frame has them.
+def as_column(unit: Unit, cells: Sequence[Any]) -> Array:
+    """Return the cells of a column of ``unit`` as a table has them.
 
     Whole numbers stay whole; beside unknown ones they are floats where these are exact, else
     Python's.
@@ -80,15 +80,15 @@ def as_series(unit: Unit, cells: Sequence[Any]) -> Any:
         for cell in cells
     ]
     if unit is Unit.TEXT:
-        is_plain = values and all(isinstance(value, str) for value in values)
-        return pd.Series(values, dtype=None if is_plain else object)
+        return objects(values)
     if any(isinstance(value, str | bytes) for value in values):
         raise ValueError("a text stands where a number is expected")
     if unit is Unit.FLAG:
         flags = [bool(value) if isinstance(value, int) else value for value in values]
-        is_plain = all(isinstance(flag, bool) for flag in flags)
-        return pd.Series(flags, dtype=bool if is_plain and flags else object)
-    return pd.Series(values, dtype=_kind_of_numbers(unit, values))
+        is_plain = flags and all(isinstance(flag, bool) for flag in flags)
+        return np.array(flags, np.bool_) if is_plain else objects(flags)
+    kind = _kind_of_numbers(unit, values)
+    return objects(values) if kind is object else np.array(values, kind)  # of None NaN
 
 
 def _kind_of_numbers(unit: Unit, values: Sequence[Any]) -> Any:
@@ -110,7 +110,7 @@ def to_json(value: Any) -> str:
 def to_plain(value: Any) -> Any:
     """Return ``value`` as JSON has it; what is not known is null."""
     value = value.item() if isinstance(value, np.generic) else value
-    if value is None or value is pd.NA or value is pd.NaT:
+    if value is None:
         return None
     if isinstance(value, float):
         return _plain_float(value)

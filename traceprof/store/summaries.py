@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
 from msgspec import convert
 from msgspec.json import decode, encode
 from sqlite_utils import Database
@@ -24,6 +23,7 @@ from traceprof.errors import StoreError
 from traceprof.files import kind_of_no_file
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec
 from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.model.table import Table
 from traceprof.secrets import MASK, masked_command, storable
 from traceprof.store import declared as kept_as
 from traceprof.store.declared import from_json, to_json
@@ -56,7 +56,7 @@ def _plain_result(result: Result) -> dict[str, Any]:
 
 
 def _plain_rows(
-    spec: ResultSpec, tables: Mapping[str, pd.DataFrame], notes: Iterable[Note]
+    spec: ResultSpec, tables: Mapping[str, Table], notes: Iterable[Note]
 ) -> dict[str, Any]:
     return {
         "tables": {
@@ -103,12 +103,11 @@ def _result(name: str, plain: Mapping[str, Any]) -> Result:
     return Result(name, spec, tables, plain["scalars"], tuple(map(_note, plain["notes"])))
 
 
-def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> Table:
     columns = [column for column in spec if column.name in plain]
     if len({len(plain[column.name]) for column in columns}) > 1:
         raise ValueError(f"columns of {spec.name} of different lengths")
-    found = {column.name: kept_as.as_series(column.unit, plain[column.name]) for column in columns}
-    return pd.DataFrame(found, columns=[column.name for column in columns])
+    return Table({own.name: kept_as.as_column(own.unit, plain[own.name]) for own in columns})
 
 
 def _note(plain: Mapping[str, Any]) -> Note:
