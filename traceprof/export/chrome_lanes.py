@@ -14,11 +14,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceprof.model.grouping import rows_by_first
 from traceprof.model.ranks import Ranks
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace, make_trace
 from traceprof.render.escape import plain_text, visible_text
@@ -55,16 +56,15 @@ def number(key: str, values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_]) 
     return pc.if_else(pa.array(is_known), joined(f",{json.dumps(key)}:", texts), "")
 
 
-def quoted(key: str, names: pd.Categorical) -> pa.Array:
+def quoted(key: str, names: Names) -> pa.Array:
     """Return ``,"key":"name"`` for each row; nothing where there is no name."""
-    words = [str(name) for name in names.categories]
-    texts = [f",{json.dumps(key)}:{as_json(word)}" if word else "" for word in words]
+    texts = [f",{json.dumps(key)}:{as_json(word)}" if word else "" for word in names.texts]
     return taken(texts, names)
 
 
-def names_as_json(names: pd.Categorical, nothing: str = '""') -> pa.Array:
+def names_as_json(names: Names) -> pa.Array:
     """Return the name of each row in quotation marks."""
-    return taken([as_json(str(name)) for name in names.categories], names, nothing)
+    return taken(list(map(as_json, names.texts)), names)
 
 
 def as_json(text: str) -> str:
@@ -72,10 +72,9 @@ def as_json(text: str) -> str:
     return visible_text(json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False))
 
 
-def taken(texts: list[str], names: pd.Categorical, nothing: str = "") -> pa.Array:
-    """Return the text of each row's category; ``nothing`` where it has none."""
-    codes = np.asarray(names.codes, np.int64)
-    return pa.array([*texts, nothing], pa.string()).take(pa.array(codes % (len(texts) + 1)))
+def taken(texts: list[str], names: Names) -> pa.Array:
+    """Return what stands for each row's name: ``texts`` has one for each of ``names.texts``."""
+    return pa.array(texts, pa.string()).take(pa.array(names.codes))
 
 
 _FIRST_DEVICE: Final = 3_000_000_000
@@ -108,34 +107,28 @@ class ChromeLanes:
     @classmethod
     def of(cls, ranks: Ranks) -> ChromeLanes:
         """Return no lanes yet, of a run that knows its processes, threads and devices."""
-        tables = {
-            name: ranks.table(name).to_frame() for name in ("processes", "threads", "devices")
-        }
+        tables = {name: ranks.table(name) for name in ("processes", "threads", "devices")}
         trace = make_trace(ranks.info, tables, ranks.recorded, ranks.span, ())
-        threads = tables["threads"]
-        rows = zip(threads["process"], threads["thread"], threads["name"], strict=True)
-        return cls(trace, {(int(p), int(t)): str(name) for p, t, name in rows})
+        threads = tables["threads"].rows()
+        return cls(trace, {(row["process"], row["thread"]): row["name"] for row in threads})
 
-    def of_devices(self, table: str, frame: pd.DataFrame, kind: str = "") -> Places:
+    def of_devices(self, table: str, events: Table, kind: str = "") -> Places:
         """Return where each row of device work is; ``kind`` has lanes of its own."""
-        return self._placed(table, frame, ("process", "device", "stream"), kind)
+        return self._placed(table, events, ("process", "device", "stream"), kind)
 
-    def of_threads(self, table: str, frame: pd.DataFrame, kind: str = "") -> Places:
+    def of_threads(self, table: str, events: Table, kind: str = "") -> Places:
         """Return where each row of the host is; ``kind`` has lanes of its own."""
-        return self._placed(table, frame, ("process", "", "thread"), kind)
+        return self._placed(table, events, ("process", "", "thread"), kind)
 
     def _placed(
-        self, table: str, frame: pd.DataFrame, columns: tuple[str, str, str], kind: str
+        self, table: str, events: Table, columns: tuple[str, str, str], kind: str
     ) -> Places:
-        processes, lanes = np.zeros(len(frame), np.int64), np.zeros(len(frame), np.int64)
-        starts = frame["start_ns"].to_numpy(np.int64)
-        ends = frame["end_ns"].to_numpy(np.int64) if "end_ns" in frame else starts
-        nothing = np.full(len(frame), ABSENT)
-        keys = {str(i): frame.get(c, nothing) for i, c in enumerate(columns)}
-        keys = {name: np.asarray(values, np.int64) for name, values in keys.items()}
-        places: Any = pd.DataFrame(keys).groupby([*keys], sort=False).indices
-        for key, rows in places.items():
-            process, device, lane = map(int, key)
+        processes, lanes = np.zeros(len(events), np.int64), np.zeros(len(events), np.int64)
+        starts, nothing = events["start_ns"], np.full(len(events), ABSENT)
+        ends = events.get("end_ns", starts)
+        keys = [events.get(column, nothing) for column in columns]
+        for rows in rows_by_first(*keys):
+            process, device, lane = (int(own[rows[0]]) for own in keys)
             pid = self.process_of(process, device if columns[1] else None)
             processes[rows] = pid
             lanes[rows] = self._nested(table, (pid, lane, kind), starts[rows], ends[rows])
@@ -201,23 +194,17 @@ class ChromeLanes:
             yield _metadata("thread_sort_index", pid, number, f'"sort_index":{order}')
 
     def _described_processes(self) -> Iterator[str]:
-        ranks = dict(
-            zip(
-                self.trace.processes.to_frame()["process"],
-                self.trace.processes.to_frame()["rank"],
-                strict=True,
-            )
-        )
+        ranks = {row["process"]: row["rank"] for row in self.trace.processes.rows()}
 
         def order_of(place: tuple[int, int]) -> tuple[bool, int, int, int]:
-            rank = int(ranks.get(place[0], ABSENT))
+            rank = ranks.get(place[0], ABSENT)
             return (rank == ABSENT, rank, *place)
 
         for order, place in enumerate(sorted(self._processes, key=order_of)):
             process, device = place
             name = describe_process(self.trace, process)
             if device != _HOST:
-                rank = int(ranks.get(process, ABSENT))
+                rank = ranks.get(process, ABSENT)
                 own = describe_device(self.trace, device)
                 owner = f"rank {rank}" if rank != ABSENT else f"process {process}"
                 # A run of several files calls its devices by their ranks already.

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,8 +32,9 @@ from traceprof.export.chrome_lanes import (
 from traceprof.export.request import Export, Exported, Request, check_tables
 from traceprof.files import new_file
 from traceprof.measures.host.launches import find_launches
+from traceprof.model.grouping import groups_of
 from traceprof.model.ranks import Ranks
-from traceprof.model.table import as_table
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.trace import Trace
 from traceprof.session.material import Material
@@ -67,21 +67,21 @@ class ChromeDrawing:
     n_flows: int = 0
 
 
-def events_of(table: str, frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+def events_of(table: str, events: Table, to: ChromeDrawing) -> _Made:
     """Yield rows of ``table`` as texts of events, each with a comma and a newline behind it.
 
     Details of another table are none.
     """
-    if len(frame) and not TABLES[table].detail_of:
-        yield from _EVENTS[table](frame, to)
+    if len(events) and not TABLES[table].detail_of:
+        yield from _EVENTS[table](events, to)
 
 
 def _slices(
-    frame: pd.DataFrame, places: Places, zero_ns: int, told: tuple[Text, Text], *arguments: Text
+    events: Table, places: Places, zero_ns: int, told: tuple[Text, Text], *arguments: Text
 ) -> pa.Array:
     """Return complete events: ``told`` are category and name as JSON; arguments begin so: ",x"."""
-    starts = frame["start_ns"].to_numpy(np.int64)
-    durations = frame["end_ns"].to_numpy(np.int64) - starts
+    starts = events["start_ns"]
+    durations = events["end_ns"] - starts
     return joined(
         '{"ph":"X","cat":',
         told[0],
@@ -109,63 +109,70 @@ def _arguments(arguments: tuple[Text, ...]) -> tuple[Text, ...]:
     return (',"args":{', pc.utf8_slice_codeunits(body, 1), "}")
 
 
-def _number(frame: pd.DataFrame, column: str, key: str = "") -> pa.Array:
-    values = frame[column].to_numpy(np.int64)
+def _number(events: Table, column: str, key: str = "") -> pa.Array:
+    values = events[column]
     return number(key or column, values, values != ABSENT)
 
 
-def _real(frame: pd.DataFrame, column: str) -> pa.Array:
-    values = frame[column].to_numpy(np.float64)
+def _real(events: Table, column: str) -> pa.Array:
+    values = events[column]
     return number(column, values, np.isfinite(values))
 
 
-def _device(frame: pd.DataFrame) -> tuple[Text, ...]:
+def _device(events: Table) -> tuple[Text, ...]:
     names = ("device", "stream", "correlation")
-    return tuple(_number(frame, name) for name in names)
+    return tuple(_number(events, name) for name in names)
 
 
-def _kernels(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    places = to.lanes.of_devices("kernels", frame)
+def _kernels(events: Table, to: ChromeDrawing) -> _Made:
+    places = to.lanes.of_devices("kernels", events)
     yield _slices(
-        frame,
+        events,
         places,
         to.zero_ns,
-        ('"kernel"', names_as_json(frame["name"].array)),
-        *_device(frame),
-        quoted("activity", frame["activity"].array),
-        _number(frame, "graph_node", "graph node id"),
+        ('"kernel"', names_as_json(events["name"])),
+        *_device(events),
+        quoted("activity", events["activity"]),
+        _number(events, "graph_node", "graph node id"),
     )
-    yield from _flows(frame, places, to)
+    yield from _flows(events, places, to)
 
 
-def _copies(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    is_memset = (frame["direction"] == "memset").to_numpy()
-    n_bytes = frame["n_bytes"].to_numpy(np.int64)
-    lasted = (frame["end_ns"] - frame["start_ns"]).to_numpy(np.int64)
+def _copies(events: Table, to: ChromeDrawing) -> _Made:
+    is_memset = events["direction"] == "memset"
+    n_bytes = events["n_bytes"]
+    lasted = events["end_ns"] - events["start_ns"]
     rates = np.round(n_bytes / np.maximum(lasted, 1), 3)  # bytes per ns are GB per s
     is_rated = (n_bytes != ABSENT) & (lasted > 0)
-    places = to.lanes.of_devices("copies", frame)
+    places = to.lanes.of_devices("copies", events)
     yield _slices(
-        frame,
+        events,
         places,
         to.zero_ns,
-        (pa.array(np.where(is_memset, '"gpu_memset"', '"gpu_memcpy"')), _names_of_copies(frame)),
-        *_device(frame),
-        _number(frame, "n_bytes", "bytes"),
+        (pa.array(np.where(is_memset, '"gpu_memset"', '"gpu_memcpy"')), _names_of_copies(events)),
+        *_device(events),
+        _number(events, "n_bytes", "bytes"),
         number("memory bandwidth (GB/s)", rates, is_rated),
-        _number(frame, "src_device", "fromDevice"),
-        _number(frame, "dst_device", "toDevice"),
-        _number(frame, "graph_node", "graph node id"),
+        _number(events, "src_device", "fromDevice"),
+        _number(events, "dst_device", "toDevice"),
+        _number(events, "graph_node", "graph node id"),
     )
-    yield from _flows(frame, places, to)
+    yield from _flows(events, places, to)
 
 
-def _names_of_copies(frame: pd.DataFrame) -> pa.Array:
-    columns = [frame[name].astype(str) for name in ("direction", "src_kind", "dst_kind")]
-    names = pd.MultiIndex.from_arrays(columns)
-    codes, distinct = names.factorize()
-    texts = [_name_of_copy(*kinds) for kinds in distinct]
-    return pa.array(texts, pa.string()).take(pa.array(codes))
+def _names_of_copies(events: Table) -> pa.Array:
+    columns = [events[name] for name in ("direction", "src_kind", "dst_kind")]
+    return _of_all(columns, lambda kinds: _name_of_copy(*kinds))
+
+
+def _of_all(columns: Sequence[Names], text: Callable[[Sequence[str]], str]) -> pa.Array:
+    """Return what ``text`` makes of each row's names in all of ``columns``."""
+    groups = groups_of(*(names.codes for names in columns))
+    texts = (
+        text([str(names.texts[code]) for names, code in zip(columns, key, strict=True)])
+        for key in groups.keys
+    )
+    return pa.array(list(texts), pa.string()).take(pa.array(groups.number))
 
 
 def _name_of_copy(direction: str, source: str, target: str) -> str:
@@ -174,12 +181,12 @@ def _name_of_copy(direction: str, source: str, target: str) -> str:
     return f'"{_DIRECTIONS.get(direction, "Memcpy")}{kinds}"'
 
 
-def _api_calls(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    names = frame["name"].array
-    words = [_category_of_call(str(name)) for name in names.categories]
-    told = (taken(words, names, '"cuda_runtime"'), names_as_json(names))
-    lanes = to.lanes.of_threads("api_calls", frame)
-    yield _slices(frame, lanes, to.zero_ns, told, _number(frame, "correlation"))
+def _api_calls(events: Table, to: ChromeDrawing) -> _Made:
+    names = events["name"]
+    words = list(map(_category_of_call, names.texts))
+    told = (taken(words, names), names_as_json(names))
+    lanes = to.lanes.of_threads("api_calls", events)
+    yield _slices(events, lanes, to.zero_ns, told, _number(events, "correlation"))
 
 
 def _category_of_call(name: str) -> str:
@@ -189,39 +196,38 @@ def _category_of_call(name: str) -> str:
     return '"cuda_driver"' if is_driver else '"cuda_runtime"'
 
 
-def _ranges(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    is_nested = (frame["kind"] != "start_end").to_numpy()
+def _ranges(events: Table, to: ChromeDrawing) -> _Made:
+    is_nested = events["kind"] != "start_end"
     for rows, kind in ((is_nested, ""), (~is_nested, "start/end ranges")):
-        own = frame[rows]
+        own = events.take(rows)
         if len(own):
             yield _slices(
                 own,
                 to.lanes.of_threads(f"ranges {kind}", own, kind),
                 to.zero_ns,
-                ('"user_annotation"', names_as_json(own["name"].array)),
-                quoted("domain", own["domain"].array),
+                ('"user_annotation"', names_as_json(own["name"])),
+                quoted("domain", own["domain"]),
                 _number(own, "category"),
                 _real(own, "payload"),
             )
 
 
-def _marks(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    starts = frame["start_ns"].to_numpy(np.int64)
+def _marks(events: Table, to: ChromeDrawing) -> _Made:
+    starts = events["start_ns"]
     yield joined(
         '{"ph":"i","s":"t","cat":"mark","name":',
-        names_as_json(frame["name"].array),
-        *_place(to.lanes.of_threads("marks", frame)),
+        names_as_json(events["name"]),
+        *_place(to.lanes.of_threads("marks", events)),
         ',"ts":',
         microseconds(starts - to.zero_ns),
-        *_arguments((quoted("domain", frame["domain"].array), _real(frame, "payload"))),
+        *_arguments((quoted("domain", events["domain"]), _real(events, "payload"))),
         "},\n",
     )
 
 
-def _host_ops(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    sources = frame["source"].astype(str).to_numpy()
-    for source in dict.fromkeys(sources.tolist()):
-        own = frame[sources == source]
+def _host_ops(events: Table, to: ChromeDrawing) -> _Made:
+    for source in dict.fromkeys(events["source"]):
+        own = events.take(events["source"] == source)
         is_operator = source in ("cpu_op", "")
         kind = "" if is_operator else source
         category = pa.array([source or "cpu_op"] * len(own))
@@ -229,61 +235,58 @@ def _host_ops(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
             own,
             to.lanes.of_threads(f"host_ops {source}", own, kind),
             to.zero_ns,
-            (joined('"', category, '"'), names_as_json(own["name"].array)),
+            (joined('"', category, '"'), names_as_json(own["name"])),
             _number(own, "correlation"),
         )
 
 
-def _collectives(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
+def _collectives(events: Table, to: ChromeDrawing) -> _Made:
     numbers = ("n_bytes", "group_size", "group_rank", "sequence", "peer", "peer_rank", "tag")
     yield _slices(
-        frame,
-        to.lanes.of_threads("collectives", frame, "collectives"),
+        events,
+        to.lanes.of_threads("collectives", events, "collectives"),
         to.zero_ns,
-        ('"collective"', names_as_json(frame["op"].array)),
-        *(_number(frame, name, {"n_bytes": "bytes"}.get(name, "")) for name in numbers),
-        *(quoted(name, frame[name].array) for name in ("dtype", "group", "backend")),
-        _number(frame, "correlation"),
+        ('"collective"', names_as_json(events["op"])),
+        *(_number(events, name, {"n_bytes": "bytes"}.get(name, "")) for name in numbers),
+        *(quoted(name, events[name]) for name in ("dtype", "group", "backend")),
+        _number(events, "correlation"),
     )
 
 
-def _syncs(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    kinds = frame["kind"].array
-    words = [f'"{_SYNCS.get(str(kind), "Sync")}"' for kind in kinds.categories]
-    told = ('"cuda_sync"', taken(words, kinds, '"Sync"'))
-    places = to.lanes.of_devices("syncs", frame, "waits")
-    yield _slices(frame, places, to.zero_ns, told, *_device(frame))
+def _syncs(events: Table, to: ChromeDrawing) -> _Made:
+    kinds = events["kind"]
+    words = [f'"{_SYNCS.get(kind, "Sync")}"' for kind in kinds.texts]
+    told = ('"cuda_sync"', taken(words, kinds))
+    places = to.lanes.of_devices("syncs", events, "waits")
+    yield _slices(events, places, to.zero_ns, told, *_device(events))
 
 
-def _overheads(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    told = ('"overhead"', names_as_json(frame["name"].array))
-    places = to.lanes.of_threads("overheads", frame, "profiler overhead")
-    yield _slices(frame, places, to.zero_ns, told)
+def _overheads(events: Table, to: ChromeDrawing) -> _Made:
+    told = ('"overhead"', names_as_json(events["name"]))
+    places = to.lanes.of_threads("overheads", events, "profiler overhead")
+    yield _slices(events, places, to.zero_ns, told)
 
 
-def _samples(frame: pd.DataFrame, to: ChromeDrawing) -> _Made:
-    own = frame[np.isfinite(frame["value"].to_numpy(np.float64))]
+def _samples(events: Table, to: ChromeDrawing) -> _Made:
+    own = events.take(np.isfinite(events["value"]))
     if own.empty:
         return
-    pairs = pd.MultiIndex.from_arrays([own["source"].astype(str), own["metric"].astype(str)])
-    codes, distinct = pairs.factorize()
-    words = pa.array([as_json(f"{source} · {metric}") for source, metric in distinct])
-    names = words.take(pa.array(codes))
-    values = pa.array(own["value"].to_numpy(np.float64)).cast(pa.string())
+    names = _of_all([own["source"], own["metric"]], lambda pair: as_json(" · ".join(pair)))
+    values = pa.array(own["value"]).cast(pa.string())
     yield joined(
         '{"ph":"C","name":',
         names,
         f',"pid":{to.lanes.process_of(ABSENT)},"ts":',
-        microseconds(own["start_ns"].to_numpy(np.int64) - to.zero_ns),
+        microseconds(own["start_ns"] - to.zero_ns),
         ',"args":{"value":',
         values,
         "}},\n",
     )
 
 
-def _flows(frame: pd.DataFrame, places: Places, to: ChromeDrawing) -> _Made:
+def _flows(events: Table, places: Places, to: ChromeDrawing) -> _Made:
     """Yield the arrows from the launches to their work."""
-    launches = find_launches(to.trace, as_table(frame[["process", "correlation"]]))
+    launches = find_launches(to.trace, events.select("process", "correlation"))
     known = launches.is_known
     n_known = int(known.sum())
     if not n_known:
@@ -291,7 +294,7 @@ def _flows(frame: pd.DataFrame, places: Places, to: ChromeDrawing) -> _Made:
     ids = pa.array(np.arange(to.n_flows, to.n_flows + n_known)).cast(pa.string())
     to.n_flows += n_known
     calls = tuple(np.maximum(own[known], 0) for own in (launches.process, launches.thread))
-    starts = frame["start_ns"].to_numpy(np.int64)[known]
+    starts = events["start_ns"][known]
     for phase, (pid, tid), instants in (
         ('"s"', calls, launches.start_ns[known]),
         ('"f","bp":"e"', (places[0][known], places[1][known]), starts),
@@ -306,7 +309,7 @@ def _flows(frame: pd.DataFrame, places: Places, to: ChromeDrawing) -> _Made:
         )
 
 
-_EVENTS: Final[Mapping[str, Callable[[pd.DataFrame, ChromeDrawing], _Made]]] = {
+_EVENTS: Final[Mapping[str, Callable[[Table, ChromeDrawing], _Made]]] = {
     "kernels": _kernels,
     "copies": _copies,
     "api_calls": _api_calls,
@@ -342,7 +345,7 @@ def _export(run: Run, request: Request) -> Exported:
             drawing.trace = part.trace
             for name, table in part.tables.items():
                 for first in range(0, len(table), _ROWS):
-                    rows = table.take(slice(first, first + _ROWS)).to_frame()
+                    rows = table.take(slice(first, first + _ROWS))
                     for texts in events_of(name, rows, drawing):
                         out.write(bytes_of(texts))
                 done.n_rows += len(table)
@@ -360,22 +363,21 @@ def _head(ranks: Ranks) -> bytes:
     told: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ns"}
     if ranks.info.utc_epoch_ns is not None:
         told["baseTimeNanoseconds"] = ranks.info.utc_epoch_ns + ranks.span.start_ns
-    devices = ranks.table("devices").to_frame()
-    if len(devices):
+    devices = ranks.table("devices").rows()
+    if devices:
         told["deviceProperties"] = [
             {
-                "id": int(row["device"]),
-                "name": str(row["name"]),
-                **{key: int(row[name]) for key, name in _OF_DEVICE.items() if row[name] != ABSENT},
+                "id": row["device"],
+                "name": row["name"],
+                **{key: row[name] for key, name in _OF_DEVICE.items() if row[name] != ABSENT},
             }
-            for row in devices.to_dict("records")
+            for row in devices
         ]
-    processes = ranks.table("processes").to_frame()
-    own = processes[processes["rank"] != ABSENT]
-    if len(set(own["rank"])) == 1:
-        size = int(own["world_size"].max())
+    own = [row for row in ranks.table("processes").rows() if row["rank"] != ABSENT]
+    if len({row["rank"] for row in own}) == 1:
+        size = max(row["world_size"] for row in own)
         told["distributedInfo"] = {
-            "rank": int(own["rank"].iloc[0]),
+            "rank": own[0]["rank"],
             **({"world_size": size} if size != ABSENT else {}),
         }
     text = json.dumps(told, indent=1)
