@@ -1,0 +1,86 @@
+"""Tables of numpy arrays: what a column is, what is not known, rows one after another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traceprof.model.compact import CompactTable
+from traceprof.model.grouping import groups_of
+from traceprof.model.table import Names, Table, is_known
+
+TEXTS = st.lists(st.sampled_from(("", "a", "b", "ä")), max_size=8)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4))
+def test_names_of_parts_stand_one_after_another(parts: list[list[str]]) -> None:
+    joined = Names.joined([Names.of(part) for part in parts])
+    every = [text for part in parts for text in part]
+    assert joined.tolist() == every
+    assert len(set(joined.texts)) == len(joined.texts)
+    assert (joined == "a").tolist() == [text == "a" for text in every]
+    assert joined.isin(("a", "ä")).tolist() == [text in ("a", "ä") for text in every]
+    assert joined.counts() == {text: every.count(text) for text in joined.distinct()}
+    assert joined[np.argsort(joined.places())].tolist() == sorted(every)
+
+
+def test_texts_that_are_given_twice_are_one() -> None:
+    names = Names.coded(["b", "a", "b"], np.array([2, 1, 0]))
+    assert (names.tolist(), names.texts.tolist()) == (["b", "a", "b"], ["b", "a"])
+    assert Names.coded(["b", "a"], np.array([0, 1]), is_sorted=True).texts.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "found"),
+    [
+        ([1, 2], "i", [1, 2]),
+        ([1, None], "f", [1.0, None]),
+        ([1, 0.5], "f", [1.0, 0.5]),
+        ([True, False], "b", [True, False]),
+        ([True, None], "O", [True, None]),
+        (["a", None], "O", ["a", None]),
+        ([1 << 70, 2], "O", [1 << 70, 2]),
+    ],
+)
+def test_rows_make_columns_of_their_kind(values: list[object], kind: str, found: object) -> None:
+    table = Table.of_rows([{"x": value} for value in values])
+    assert table["x"].dtype.kind == kind
+    plain = [None if value != value else value for value in table["x"].tolist()]
+    assert plain == found
+    assert is_known(table["x"]).tolist() == [value is not None for value in values]
+
+
+def test_what_a_part_lacks_is_not_known() -> None:
+    both = Table.stacked([Table({"n": [1, 2], "text": ["a", "b"]}), Table({"n": [3], "s": [0.5]})])
+    assert both["n"].tolist() == [1, 2, 3] and both["n"].dtype == np.int64
+    assert both["text"].tolist() == ["a", "b", None]
+    assert np.isnan(both["s"][:2]).all() and both["s"][2] == 0.5
+    fewer = Table.stacked([Table({"n": [1]}), Table({"m": [7]})])
+    assert fewer["n"].dtype == fewer["m"].dtype == np.float64
+
+
+@pytest.mark.parametrize("kind", [Table, CompactTable])
+def test_rows_are_taken_and_sorted(kind: type[Table]) -> None:
+    table = kind({"n": [2, 1, 2, 3], "share": [0.5, np.nan, 0.1, 0.2], "name": Names.of("dbca")})
+    assert table.in_order("-n", "share")["name"].tolist() == ["a", "c", "d", "b"]
+    assert table.in_order("share")["name"].tolist() == ["c", "a", "d", "b"]  # not known: last
+    assert table.take(table["n"] == 2).rows() == [
+        {"n": 2, "share": 0.5, "name": "d"},
+        {"n": 2, "share": 0.1, "name": "c"},
+    ]
+    assert table.take([-1, 0])["n"].tolist() == [3, 2]
+    assert table.row(-1)["name"] == table.take(slice(3, None)).row(0)["name"] == "a"
+    assert len(table.take([])) == 0 and table.head(1).select("name", "n").names == ["name", "n"]
+    wider = table.assign(one=1, n=table["n"] * 2)
+    assert (wider["one"].tolist(), wider["n"].tolist()) == ([1] * 4, [4, 2, 4, 6])
+    assert Table.of_frame(table.to_frame()).rows()[2:] == table.rows()[2:]
+    with pytest.raises(ValueError, match="different lengths"):
+        kind({"a": [1], "b": [1, 2]})
+
+
+def test_which_groups_have_different_values() -> None:
+    groups = groups_of(np.array([5, 7, 5, 7]))
+    assert groups.keys == [(5,), (7,)]
+    assert groups.differ(np.array([1, 2, 1, 3])).tolist() == [False, True]
