@@ -257,10 +257,23 @@ def table_of(run: Summary, name: str) -> Table:
 
 
 def _began_ns(run: Summary) -> float:
-    """Return when training began: at the event that says so, else with the run."""
+    """Return when training began: of a recording with its first step, else at what says so.
+
+    Else with the run.
+    """
     events = table_of(run, "events")
-    starts = floats(events, "at_ns", rows=events["kind"] == "start")[0]
-    return float(np.nanmin(starts)) if not np.isnan(starts).all() else 0.0
+    known = floats(events, "at_ns", rows=events["kind"] == "start")[0]
+    if len(run.table("lives")):  # of a job that was started again the steps are those of one start
+        is_first = np.isin(events["kind"], _BEFORE_STEPS) & (floats(events, "life")[0] == 0)
+        at_ns, took_ns = floats(events, "at_ns", "duration_ns", rows=is_first)
+        known = np.sort(at_ns)[:1] + took_ns.sum()
+    elif run.origin and not run.origin.startswith(("log:", "table")):
+        known = floats(table_of(run, "steps"), "at_ns")[0]
+    return float(np.nanmin(known)) if not np.isnan(known).all() else 0.0
+
+
+_BEFORE_STEPS: Final = ("setup", "initialisation")
+"""Of the first start of a job: from the start of its process to its first step."""
 
 
 def _filled(curve: Table, run: Summary) -> Table:
