@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from traceprof.comparison import EXPLAIN
 from traceprof.comparison import Comparison as PlainComparison
@@ -37,6 +36,9 @@ from traceprof.session.querying import query
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
 from traceprof.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Comparison", "Result", "Run", "Runs", "accuracy", "compare", "open", "runs", "scaling"]
 
@@ -154,6 +156,8 @@ class Run(SessionRun):
             TraceError: a file cannot be read.
         """
         found = query(self, sql, Limits(n_rows=rows, seconds=timeout_s))
+        import pandas as pd  # noqa: PLC0415 (half of what a small command costs)
+
         frame = pd.DataFrame(found.rows.rows, columns=list(found.rows.columns))
         frame.attrs |= {"is_cut": found.rows.is_cut, "remarks": list(found.remarks)}
         return frame

@@ -35,14 +35,6 @@ _LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 _STATM: Final = Path("/proc/self/statm")
 
 
-def is_own() -> bool:
-    """Return whether this process does nothing but our work, so that libraries can be set for it.
-
-    It does not where somebody else's program imports us.
-    """
-    return bool(os.environ.get(OWN))
-
-
 def n_processors() -> int:
     """Return how many processors this process may use."""
     allowed = os.cpu_count() or 1

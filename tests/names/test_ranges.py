@@ -1,8 +1,11 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traceprof.model.table import Names, objects
+from traceprof.names import ranges
 from traceprof.names.ranges import (
     are_decorated,
     are_matched,
@@ -112,3 +115,44 @@ def test_the_flags_of_a_pattern_count_whatever_is_in_the_names() -> None:
         expected = [shouted.search(name) is not None for name in names]
         assert any(expected)
         assert are_matched(names, shouted).tolist() == expected
+
+
+_NAMES = st.lists(
+    st.sampled_from(
+        [
+            "aten::linear, seq = 12, op_id = 4",
+            "aten::linear, seq = 13",
+            "step 12",
+            "Step #3",
+            "forward",
+            "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': []}",
+            "naïve step 7",
+            "layer_3.conv2d",
+            "12",
+            "",
+        ]
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(_NAMES)
+def test_few_names_are_read_as_many_are(texts: list[str]) -> None:
+    """Arrow reads many names, Python's own patterns few."""
+    found = []
+    for fewest in (0, 1_000):
+        names = objects(texts)  # one array is looked at once
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ranges, "FEWEST_FOR_ARROW", fewest)
+            found.append(
+                [
+                    *(own.tolist() for own in ranges.plain_categories(names)),
+                    ranges.are_decorated(names).tolist(),
+                    *(own.tolist() for own in ranges.common_categories(names)),
+                    ranges.codes_containing(names, ["step", "linear"]).tolist(),
+                    ranges.are_matched(names, re.compile(r"step\b", re.IGNORECASE)).tolist(),
+                    ranges.numbers_in(names, re.compile(r"[Ss]tep #?(?P<number>\d+)")).tolist(),
+                ]
+            )
+    assert found[0] == found[1]

@@ -15,8 +15,6 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceprof.model.grouping import places_of
 from traceprof.model.table import Names, Table, objects
@@ -113,6 +111,10 @@ _BY_HAND: Final = tuple(
 )
 
 
+FEWEST_FOR_ARROW = 10_000
+"""Of fewer names Python's own patterns cost less than to import Arrow."""
+
+
 @dataclass(eq=False)
 class _Once(Generic[T]):
     """A function that looks at the names in an array, once for as long as that lives."""
@@ -178,8 +180,8 @@ def _plain(
         given, plain, place = names, objects(map(plain_name, names)), None
     else:
         alike, place = _alike_at_their_end(names)
-        bare = pc.replace_substring_regex(alike, _PATTERN, "")
-        bare = pc.replace_substring_regex(bare, _PYPROF, r"\1.\2")
+        bare = _compute().replace_substring_regex(alike, _PATTERN, "")
+        bare = _compute().replace_substring_regex(bare, _PYPROF, r"\1.\2")
         given, plain = _objects(alike), _objects(bare)
     distinct, codes = _distinct(plain)
     is_decorated = np.asarray(given != plain, np.bool_)
@@ -213,7 +215,7 @@ def common_categories(names: Texts) -> tuple[Texts, npt.NDArray[np.int64]]:
             own = re.compile(pattern)
             plain = objects(own.sub(instead, name) for name in plain)
         else:
-            found = pc.replace_substring_regex(found, pattern, instead)
+            found = _compute().replace_substring_regex(found, pattern, instead)
     if found is not None:
         plain = _objects(found)
     # What is nothing but a number keeps a name.
@@ -243,10 +245,10 @@ def are_matched(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]
 def _matches(names: Texts, pattern: str, *, ignore_case: bool = False) -> npt.NDArray[np.bool_]:
     """Return in which names a pattern is found; in names that differ in decorations alone, once."""
     if _LOOKS_AT_NUMBERS.search(pattern):
-        found = pc.match_substring_regex(_as_arrow(names), pattern, ignore_case=ignore_case)
+        found = _compute().match_substring_regex(_as_arrow(names), pattern, ignore_case=ignore_case)
         return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
     alike, place = _alike(names)
-    found = pc.match_substring_regex(alike, pattern, ignore_case=ignore_case)
+    found = _compute().match_substring_regex(alike, pattern, ignore_case=ignore_case)
     return np.asarray(found.to_numpy(zero_copy_only=False)[place], np.bool_)
 
 
@@ -260,8 +262,8 @@ def numbers_in(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:
         matches = [pattern.search(str(name)) for name in names]
         numbers = [int(match["number"]) if match else -1 for match in matches]
         return np.array(numbers, np.int64)
-    texts = pc.struct_field(pc.extract_regex(found, pattern.pattern), [0])
-    return np.asarray(pc.fill_null(texts.cast(pa.int64()), -1).to_numpy(), np.int64)
+    texts = _compute().struct_field(_compute().extract_regex(found, pattern.pattern), [0])
+    return np.asarray(_compute().fill_null(texts.cast("int64"), -1).to_numpy(), np.int64)
 
 
 @_Once
@@ -271,12 +273,16 @@ def _alike_at_their_end(names: Texts) -> tuple[Any, npt.NDArray[np.int64]]:
     And which of them each is.
     """
     found = _as_arrow(names)
-    bare = pc.ascii_rtrim(found, characters="0123456789")
-    is_decorated = pc.and_(
-        pc.not_equal(bare, found),
-        pc.or_(pc.ends_with(bare, ", op_id = "), pc.ends_with(bare, ", seq = ")),
+    bare = _compute().ascii_rtrim(found, characters="0123456789")
+    is_decorated = _compute().and_(
+        _compute().not_equal(bare, found),
+        _compute().or_(
+            _compute().ends_with(bare, ", op_id = "), _compute().ends_with(bare, ", seq = ")
+        ),
     )
-    alike = pc.if_else(is_decorated, pc.binary_join_element_wise(bare, "0", ""), found)
+    alike = _compute().if_else(
+        is_decorated, _compute().binary_join_element_wise(bare, "0", ""), found
+    )
     encoded = alike.dictionary_encode()
     return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
 
@@ -285,7 +291,11 @@ def _alike_at_their_end(names: Texts) -> tuple[Any, npt.NDArray[np.int64]]:
 def _alike(names: Texts) -> tuple[Any, npt.NDArray[np.int64]]:
     """Return the same with 0 for all numbers that decorations have: see `DECORATED`."""
     at_end, place = _alike_at_their_end(names)
-    alike = pc.replace_substring_regex(at_end, _NUMBER_OF_DECORATION, r"\10").dictionary_encode()
+    alike = (
+        _compute()
+        .replace_substring_regex(at_end, _NUMBER_OF_DECORATION, r"\10")
+        .dictionary_encode()
+    )
     return alike.dictionary, alike.indices.to_numpy().astype(np.int64)[place]
 
 
@@ -293,17 +303,29 @@ def _alike(names: Texts) -> tuple[Any, npt.NDArray[np.int64]]:
 def _as_ascii(names: Texts) -> Any:
     """Return the names for Arrow where it reads patterns as Python does: of ASCII alone."""
     found = _as_arrow(names)
-    is_plain = found is not None and pc.all(pc.string_is_ascii(found)).as_py() is not False
+    is_plain = (
+        found is not None and _compute().all(_compute().string_is_ascii(found)).as_py() is not False
+    )
     return found if is_plain else None
 
 
 @_Once
 def _as_arrow(names: Texts) -> Any:
-    """Return the names for Arrow; None where one of them is no Unicode text."""
+    """Return the names for Arrow; None where they are few, or one of them is no Unicode text."""
+    if len(names) < FEWEST_FOR_ARROW:
+        return None
+    import pyarrow as pa  # noqa: PLC0415
+
     try:
         return pa.array(names, pa.string())
     except (UnicodeEncodeError, pa.ArrowInvalid, pa.ArrowTypeError):
         return None
+
+
+def _compute() -> Any:
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    return pc
 
 
 @lru_cache(maxsize=1 << 16)  # the files of a run use the same names
