@@ -72,7 +72,7 @@ def arrow_table(table: ShownTable) -> pa.Table:
     """Return a table as Arrow has it; units and meanings are in the metadata of the columns."""
     fields, arrays = [], []
     for column in table:
-        values = [_value(column, value) for value in table.frame[column.name].tolist()]
+        values = [_value(column, value) for value in table.values[column.name].tolist()]
         kind = _kind_of(column, values)
         about = {"unit": column.unit.value, "meaning": column.meaning}
         fields.append(pa.field(column.name, kind, metadata=about))

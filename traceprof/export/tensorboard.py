@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -193,7 +193,7 @@ def _bus_rates(document: Document) -> Mapping[tuple[int, int], float]:
 
 def _write(
     folder: Path,
-    rows: list[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
     rates: Mapping[tuple[int, int], float],
     zero_ns: int,
 ) -> int:

@@ -257,7 +257,8 @@ def _renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:
     if all(old == new for old, new in names.items()):
         return values
     place, distinct = places_of(values)
-    return np.array([names.get(value, value) for value in distinct], np.int64)[place]
+    renamed: _Int64Array = np.array([names.get(one, one) for one in distinct], np.int64)[place]
+    return renamed
 
 
 def clock_offsets_ns(members: Iterable[TraceInfo]) -> tuple[int, ...] | None:

@@ -302,7 +302,8 @@ class Result:
     @property
     def table(self) -> Table:
         """The table that answers."""
-        return self.tables[self.spec.tables[0].name]
+        found: Table = self.tables[self.spec.tables[0].name]
+        return found
 
     def to_frame(self, name: str | None = None) -> pd.DataFrame:
         """Return the table called ``name``; the one that answers where none is given.
