@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pandas as pd
 
 from traceprof.measures.rows import (
     are_first,
@@ -13,17 +12,20 @@ from traceprof.measures.rows import (
     bounds,
     busiest_lanes,
     covered_ns,
+    grouped,
     lengths_of,
     overlaps,
+    ratio_of,
     span_at,
     sums_at,
     union_of,
     unions_by,
+    where_known,
 )
 from traceprof.model.intervals import Intervals
-from traceprof.model.table import Names
+from traceprof.model.table import Names, Table
 
-ROWS = pd.DataFrame({"process": [2, 1, 2], "start_ns": [0, 5, 10], "end_ns": [10, 9, 15]})
+ROWS = Table({"process": [2, 1, 2], "start_ns": [0, 5, 10], "end_ns": [10, 9, 15]})
 
 
 def test_times_of_rows() -> None:
@@ -64,6 +66,20 @@ def test_the_first_rows_of_each_stretch() -> None:
 def test_the_busiest_lane_of_each_process_is_the_first_of_equals() -> None:
     rows = np.arange(2)
     assert busiest_lanes({(1, 7): rows[:1], (1, 8): rows, (1, 9): rows}) == {1: (1, 8)}
+
+
+def test_rows_of_the_same_names_and_numbers() -> None:
+    names = Names(np.array([1, 0, 1]), ["b", "a"])
+    groups, keys = grouped({"name": names, "process": ROWS["process"]})
+    assert (keys["name"].tolist(), keys["process"].tolist()) == (["b", "a"], [1, 2])
+    assert groups.counts.tolist() == [1, 2]
+
+
+def test_parts_of_nothing_and_of_what_is_not_known_are_not_known() -> None:
+    np.testing.assert_array_equal(ratio_of([1, 1, np.nan], [2, 0, 1]), [0.5, np.nan, np.nan])
+    sizes = np.array([1, 2])
+    assert where_known(sizes, np.array([True, True])) is sizes
+    np.testing.assert_array_equal(where_known(sizes, np.array([True, False])), [1, np.nan])
 
 
 def test_sums_at_places() -> None:

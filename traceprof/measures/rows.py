@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.grouping import Groups, codes_of, groups_of, places_of, rows_by_value
 from traceprof.model.intervals import Intervals, overlapping_pairs
-from traceprof.model.table import Names, Table
+from traceprof.model.table import Column, Names, Table
 from traceprof.names.ranges import are_matched
 
 Array = npt.NDArray[Any]
@@ -19,11 +19,9 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.object_]
-Rows: TypeAlias = Any
-"""A Table, or (while some of the code still makes them) a frame of pandas."""
 
 
-def ints(table: Rows, *names: str, rows: Array | slice = slice(None)) -> list[Ints]:
+def ints(table: Table, *names: str, rows: Array | slice = slice(None)) -> list[Ints]:
     """Return columns of whole numbers, of all or some of the rows."""
     return [np.asarray(table[name], np.int64)[rows] for name in names]
 
@@ -33,50 +31,41 @@ def floats(table: Table, *names: str, rows: Any = slice(None)) -> list[Floats]:
     return [np.asarray(table[name][rows], np.float64) for name in names]
 
 
-def bounds(table: Rows) -> tuple[Ints, Ints]:
+def bounds(table: Table) -> tuple[Ints, Ints]:
     """Return when each row starts and ends, in ns."""
     return np.asarray(table["start_ns"], np.int64), np.asarray(table["end_ns"], np.int64)
 
 
-def lengths_of(table: Rows) -> Ints:
+def lengths_of(table: Table) -> Ints:
     """Return how long each row is, in ns."""
     starts, ends = bounds(table)
     return ends - starts
 
 
-def union_of(table: Rows) -> Intervals:
+def union_of(table: Table) -> Intervals:
     """Return when any of the rows is."""
     return Intervals.union_of(*bounds(table))
 
 
-def rows_by(table: Rows, column: str) -> dict[int, Ints]:
+def rows_by(table: Table, column: str) -> dict[int, Ints]:
     """Return the rows of each value of an integer column, in the order of the values."""
     return dict(rows_by_value(table[column]))
 
 
-def column_of(column: Any) -> Any:
-    """Return a column as a Table has it, also where it still is one of pandas."""
-    if hasattr(getattr(column, "dtype", None), "categories"):
-        return Names.of(getattr(column, "array", column))
-    return column if isinstance(column, Names) else np.asarray(column)
-
-
-def grouped(keys: Mapping[str, Any]) -> tuple[Groups, dict[str, Array]]:
+def grouped(keys: Mapping[str, Column]) -> tuple[Groups, dict[str, Array]]:
     """Return the groups of rows with the same keys, in order, and the keys of each group.
 
-    Keys are whole numbers or Names; of these the texts are returned.
+    Keys are whole numbers or Names; of these the texts are returned, in the order of their codes.
     """
-    known = {name: column_of(column) for name, column in keys.items()}
-    groups = groups_of(*map(codes_of, known.values()))
-    values = np.array(groups.keys, np.int64).reshape(-1, len(keys)).T
-    labels = {
-        name: column.texts[own] if isinstance(column, Names) else own
-        for (name, column), own in zip(known.items(), values, strict=True)
+    groups = groups_of(*map(codes_of, keys.values()))
+    firsts = ((name, own[groups.order[groups.first]]) for name, own in keys.items())
+    return groups, {
+        name: own.plain() if isinstance(own, Names) else own.astype(np.int64)
+        for name, own in firsts
     }
-    return groups, labels
 
 
-def unions_by(table: Rows, column: str = "process") -> dict[int, Intervals]:
+def unions_by(table: Table, column: str = "process") -> dict[int, Intervals]:
     """Return when any of the rows of each process (or other ``column``) is."""
     starts, ends = bounds(table)
     return {
@@ -85,7 +74,7 @@ def unions_by(table: Rows, column: str = "process") -> dict[int, Intervals]:
     }
 
 
-def covered_ns(spans: Rows, times: Mapping[int, Intervals]) -> Floats:
+def covered_ns(spans: Table, times: Mapping[int, Intervals]) -> Floats:
     """Return how much of each of ``spans`` lies in the times of its process; NaN without any."""
     starts, ends = bounds(spans)
     found = np.full(len(spans), np.nan)
@@ -161,8 +150,6 @@ def looked_up(column: Array, values: Mapping[int, Any], missing: Any) -> Array:
     return found
 
 
-def are_named(column: Any, pattern: re.Pattern[str]) -> Bools:
-    """Return in which of the names of a ``column`` ``pattern`` is found."""
-    names = column_of(column)
-    found: Bools = names.by_text(are_matched(names.texts, pattern))
-    return found
+def are_named(names: Names, pattern: re.Pattern[str]) -> Bools:
+    """Return in which of the ``names`` of rows ``pattern`` is found."""
+    return names.by_text(are_matched(names.texts, pattern))

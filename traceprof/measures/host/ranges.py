@@ -9,7 +9,7 @@ import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.durations import DURATIONS, finish_durations, summarise
-from traceprof.measures.rows import Ints, bounds, column_of, sums_at
+from traceprof.measures.rows import Ints, bounds, sums_at
 from traceprof.model.grouping import codes_of, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import Result, ResultSpec
@@ -27,7 +27,7 @@ def find_parents(spans: Table, lane: Sequence[str] = _BY_THREAD) -> tuple[Ints, 
     """
     parent, depth = np.full(len(spans), -1, np.int64), np.zeros(len(spans), np.int64)
     starts, ends = bounds(spans)
-    for rows in rows_by_values(*(codes_of(column_of(spans[name])) for name in lane)).values():
+    for rows in rows_by_values(*(codes_of(spans[name]) for name in lane)).values():
         depth[rows] = nesting_depth(starts[rows], ends[rows])
         inside = parents_of(depth[rows])
         parent[rows] = np.append(rows, -1)[inside]

@@ -25,7 +25,6 @@ from traceprof.measures.rows import (
     are_named,
     bounds,
     busiest_lanes,
-    column_of,
     ints,
     unions_by,
 )
@@ -200,7 +199,6 @@ def is_launch(names: Names) -> Bools:
 
 
 def _matches(names: Names, pattern: re.Pattern[str]) -> Bools:
-    names = column_of(names)
     matches = [pattern.fullmatch(name) is not None for name in names.texts.tolist()]
     return names.by_text(np.array(matches, np.bool_))
 
