@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from tests.builders import TraceBuilder
 from traceprof.comparison.summary.summarise import summarise
 from traceprof.model.ranks import Ranks
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.session.run import run_of
 
@@ -93,7 +93,7 @@ class Program:
 def of_steps(name: str, periods_ns: npt.NDArray[np.float64], batch: int = 0) -> Summary:
     """Return a run of which the steps alone are known; the last one, which is cut, is left out."""
     lengths = np.append(periods_ns, 1.0).astype(np.int64)
-    steps = pd.DataFrame(
+    steps = Table(
         {
             "life": 0,
             "rank": 0,
@@ -106,6 +106,6 @@ def of_steps(name: str, periods_ns: npt.NDArray[np.float64], batch: int = 0) -> 
         }
     )
     if batch:
-        steps["samples_count"] = batch
-    table = SUMMARY.table("steps").frame(steps)
+        steps = steps.assign(samples_count=batch)
+    table = SUMMARY.table("steps").of_rows(steps)
     return Summary(name, "built", tables={"steps": table}, steps_count=len(lengths) - 1)

@@ -15,6 +15,7 @@ from traceprof.errors import UsageError
 from traceprof.logs import read_log
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Options, render
 
@@ -45,7 +46,7 @@ def a_run(
         "printed_samples_per_s": more.get("printed"),
     }
     table = SUMMARY.table("measures")
-    frame = table.frame(
+    frame = table.of_rows(
         [{"measure": key, "value": value} for key, value in measures.items() if value is not None]
     )
     events = [{"event": 0, "kind": "start", "at_ns": 5 * S}]
@@ -54,9 +55,9 @@ def a_run(
         labels=more.get("labels", {}),
         notes=more.get("notes", ()),
         tables={
-            "metrics": SUMMARY.table("metrics").frame(rows),
+            "metrics": SUMMARY.table("metrics").of_rows(rows),
             "measures": frame,
-            "events": SUMMARY.table("events").frame(events),
+            "events": SUMMARY.table("events").of_rows(events),
         },
     )
 
@@ -165,7 +166,7 @@ def test_what_traces_tell_needs_no_more_than_values_and_times() -> None:
         for i in range(9)
         for rank in (0, 1)
     ]
-    run = Summary("traced", tables={"metrics": pd.DataFrame(rows)})
+    run = Summary("traced", tables={"metrics": Table.of_rows(rows)})
     row = reached(accuracy([run], target=0.5)).loc["traced"]
     assert (row["time_ns"], row["evaluations_count"]) == (5 * S, 9)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from tests.comparison.generated import KERNELS, MS, Program, noise_of, of_steps
@@ -17,6 +16,7 @@ from traceprof.comparison.sides import STEP, Side
 from traceprof.errors import UsageError
 from traceprof.model.activity import PARTS
 from traceprof.model.summary import Summary
+from traceprof.model.table import Table
 from traceprof.render.formatting import sentences
 
 GEMM, MULTIPLY, LAYOUT, FLASH = KERNELS
@@ -295,9 +295,9 @@ def test_ranks_are_held_against_ranks() -> None:
     def run(name: str, slow: float) -> Summary:
         parts = []
         for rank, factor in enumerate((1.0, slow)):
-            own = of_steps(name, np.full(8, 1e8 * factor)).table("steps").to_frame()
+            own = of_steps(name, np.full(8, 1e8 * factor)).table("steps")
             parts.append(own.assign(rank=rank))
-        steps = pd.concat(parts, ignore_index=True)
+        steps = Table.stacked(parts)
         return replace(of_steps(name, np.ones(8)), tables={"steps": steps})
 
     ranks = one(run("base", 1.0), run("new", 1.2)).results["ranks"].table.to_frame()
@@ -309,7 +309,7 @@ def test_ranks_are_held_against_ranks() -> None:
 def test_runs_that_are_known_by_their_measures_alone_are_told() -> None:
     def printed(name: str, rate: float) -> Summary:
         rows = {"measure": ["samples_per_s"], "value": [rate], "unit": ["1/s"], "scope": ["run"]}
-        table = pd.DataFrame({**rows, "better": ["higher"]})
+        table = Table({**rows, "better": ["higher"]})
         return Summary(name, "table", tables={"measures": table})
 
     found = one(printed("base", 100.0), printed("new", 90.0), "5%")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from tests.lives import write_job
@@ -12,6 +11,7 @@ from traceprof.comparison.summary.summarise import summarise
 from traceprof.errors import UsageError
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table
 from traceprof.render.charts.elastic import elastic_chart
 from traceprof.session.run import open_run
 
@@ -49,9 +49,9 @@ def job(name, epochs, events=(), total_s=None, accuracy=()) -> Summary:
     )
 
 
-def table(name: str, rows: Any) -> pd.DataFrame:
+def table(name: str, rows: Any) -> Table:
     spec = SUMMARY.table(name)
-    return spec.frame(pd.DataFrame(rows, columns=[column.name for column in spec]))
+    return Table.of_rows(rows, [column.name for column in spec])
 
 
 ELASTIC = job(

@@ -87,7 +87,7 @@ def test_layers_have_their_backward_pass_on_the_host() -> None:
             path = f"layer.backward:module.block.{name}:Conv2d"
             builder.range(path, start + first, start + last, kind="start_end", **own)
     (found,) = iterations_of_run(run_of(decide_steps(Ranks.of(builder.build()))), "one")
-    layers = found.layers.set_index("layer")
+    layers = found.layers.to_frame().set_index("layer")
     n = found.iterations_count
     assert (layers["host_ns"] // n).to_dict() == {"block": 20, "block.a": 10, "block.b": 4}
     assert (layers["host_backward_ns"] // n).to_dict() == {

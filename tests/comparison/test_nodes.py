@@ -10,6 +10,7 @@ import pytest
 
 from traceprof.comparison.nodes import NodeIterations, nodes
 from traceprof.errors import UsageError
+from traceprof.model.table import Table
 from traceprof.render.formatting import sentences
 
 MS = 1_000_000
@@ -95,11 +96,10 @@ def test_modes_and_kinds_are_held_against_one_another() -> None:
     ]
 
 
-def layers(forward: int, backward: int | None = None) -> pd.DataFrame:
-    frame = pd.DataFrame({"layer": ["stem", "head"], "type": "Conv2d", "count": 10})
-    frame["host_ns"] = 1
-    frame["device_ns"] = [forward, 2 * forward]
-    return frame if backward is None else frame.assign(backward_ns=backward)
+def layers(forward: int, backward: int | None = None) -> Table:
+    about = {"layer": ["stem", "head"], "type": "Conv2d", "count": 10, "host_ns": 1}
+    table = Table({**about, "device_ns": [forward, 2 * forward]})
+    return table if backward is None else table.assign(backward_ns=backward)
 
 
 def test_layers_are_told_by_node_and_mode() -> None:

@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.summaries import assert_same_runs, full_summary, make_summary
 from traceprof.errors import StoreError
 from traceprof.model.results import Result, ResultSpec, TableSpec, key
 from traceprof.model.summary import Summary
+from traceprof.model.table import Table
 from traceprof.store import Store, exported_runs, is_exported, read_exported
 
 
@@ -86,7 +86,7 @@ def test_damaged_and_newer_files_are_refused(tmp_path: Path, text: str, message:
 def test_names_in_a_file_of_strangers_are_but_names(tmp_path: Path) -> None:
     evil = 'a"; DROP TABLE runs; --'
     spec = ResultSpec((TableSpec(evil, "", (key(evil, ""), key("row", ""))),))
-    frame = pd.DataFrame({evil: ["x"], "row": ["y"]})
+    frame = Table({evil: ["x"], "row": ["y"]})
     runs = [replace(make_summary(), results={evil: Result(evil, spec, {evil: frame})})]
     path, store = tmp_path / "runs.json", Store(tmp_path / "runs.db")
     store.add(make_summary("mine"))

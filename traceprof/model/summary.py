@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from traceprof.model.results import Note, Result, ResultSpec
-from traceprof.model.table import Table, as_table, is_known
+from traceprof.model.table import Table, is_known
 
 BETTER: Final = ("higher", "lower", "")
 """Which way a measure gets better; "": neither."""
@@ -152,10 +152,6 @@ class Summary:
     tables: Mapping[str, Table] = field(default_factory=dict)
     results: Mapping[str, Result] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
-
-    def __post_init__(self) -> None:
-        tables = {name: as_table(rows) for name, rows in self.tables.items()}
-        object.__setattr__(self, "tables", tables)
 
     def table(self, name: str) -> Table:
         """Return a table of `SUMMARY`, empty where nothing is known of it.

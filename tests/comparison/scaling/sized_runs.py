@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import nan
 
-import pandas as pd
-
 from traceprof.measures import load_analysis
 from traceprof.measures.composition import WAITING
 from traceprof.model.results import Result
 from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table
 
 __all__ = ["MS", "measures", "sized"]
 
@@ -29,7 +28,7 @@ PARTS = {
 """What a test calls a part of a step, and where it stands in the contents of a window."""
 
 
-def measures(values: Mapping[str, float], low: float = nan, high: float = nan) -> pd.DataFrame:
+def measures(values: Mapping[str, float], low: float = nan, high: float = nan) -> Table:
     """Return measures; the interval is that of the throughput."""
     rows = [
         {
@@ -40,7 +39,7 @@ def measures(values: Mapping[str, float], low: float = nan, high: float = nan) -
         }
         for name, value in values.items()
     ]
-    return SUMMARY.table("measures").frame(rows)
+    return SUMMARY.table("measures").of_rows(rows)
 
 
 def sized(
@@ -74,11 +73,11 @@ def sized(
             dict(zip(("part", "kind", "name"), PARTS[name], strict=True), ns=ns * n * N_STEPS)
             for name, ns in parts.items()
         ]
-        tables["makeup"] = SUMMARY.table("makeup").frame(rows)
+        tables["makeup"] = SUMMARY.table("makeup").of_rows(rows)
     results = {}
     if collectives is not None:
         spec = load_analysis("collectives").spec
-        frames = {spec.tables[0].name: spec.tables[0].frame()}
+        frames = {spec.tables[0].name: spec.tables[0].of_rows()}
         results["collectives"] = Result("collectives", spec, frames, {"count": collectives})
     known = parts is not None
     return Summary(

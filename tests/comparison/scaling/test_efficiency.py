@@ -11,6 +11,7 @@ from tests.comparison.scaling.sized_runs import MS, sized
 from traceprof.comparison import Comparison
 from traceprof.comparison.scaling.compared import scaling
 from traceprof.errors import UsageError
+from traceprof.model.table import Table
 from traceprof.render.formatting import sentences
 
 
@@ -194,7 +195,7 @@ def test_runs_left_out_are_named() -> None:
 
 def test_a_part_of_the_ranks_stands_for_all() -> None:
     one = sized(1, 100, batch=32)
-    steps = pd.DataFrame(
+    steps = Table(
         {
             "life": 0,
             "rank": 0,

@@ -1,20 +1,19 @@
 """What a restart cost, part by part, from starts that are made by hand."""
 
 import numpy as np
-import pandas as pd
 
 from traceprof.comparison.summary.attempts import attempts_at_once, find_restarts
 from traceprof.comparison.summary.history import Started
 from traceprof.model.ranks import Attempt
+from traceprof.model.table import Table
 
 
 def start(life, ran, work=(), *, saves=(), loads=(), epochs=None):
     """Return a start of rank 0, in ns; ``epochs`` is number → (start, end)."""
     known = Attempt(life, 0, f"{life}.sqlite", "here", *ran, ended="killed")
-    numbered = pd.DataFrame(
-        [(number, *span) for number, span in (epochs or {}).items()],
-        columns=["epoch", "start_ns", "end_ns"],
-    )
+    rows = [(number, *span) for number, span in (epochs or {}).items()]
+    names = ("epoch", "start_ns", "end_ns")
+    numbered = Table.of_rows([dict(zip(names, row, strict=True)) for row in rows], names)
     return Started(
         life=known,
         work=spans(work),
@@ -26,7 +25,7 @@ def start(life, ran, work=(), *, saves=(), loads=(), epochs=None):
         saves=spans(saves),
         loads=spans(loads),
         evaluations=spans([]),
-        batches=pd.DataFrame({"at": [], "size": []}),
+        batches=Table({"at": [], "size": []}),
     )
 
 
