@@ -25,19 +25,19 @@ def two_kernels() -> Trace:
 
 @of_window
 def count_inside(trace: Trace, name: str, factor: int = 1) -> int:
-    ASKED.append((len(trace.kernels.to_frame()), name))
-    return len(trace.kernels.to_frame()) * factor
+    ASKED.append((len(trace.kernels), name))
+    return len(trace.kernels) * factor
 
 
 @fact
 def count_of_whole(trace: Trace) -> int:
-    ASKED.append((len(trace.kernels.to_frame()), ""))
-    return len(trace.kernels.to_frame())
+    ASKED.append((len(trace.kernels), ""))
+    return len(trace.kernels)
 
 
 @fact
 def copies_of_whole(trace: Trace) -> int:
-    return len(trace.copies.to_frame())
+    return len(trace.copies)
 
 
 def test_what_belongs_to_a_window_is_computed_once_for_each() -> None:
@@ -60,7 +60,7 @@ def test_two_functions_do_not_share_what_is_kept() -> None:
     trace = two_kernels()
     assert (count_of_whole(trace), copies_of_whole(trace)) == (2, 0)
     with pytest.raises(TypeError, match="name of its own"):
-        fact(lambda of: len(of.kernels.to_frame()))
+        fact(lambda of: len(of.kernels))
 
 
 def test_facts_travel_with_the_trace() -> None:
@@ -98,8 +98,8 @@ def test_what_is_kept_goes_with_the_trace() -> None:
 def test_what_is_asked_once_is_not_kept_but_what_is_kept_is_used() -> None:
     @of_window
     def count_kernels(trace: Trace) -> int:
-        ASKED.append((len(trace.kernels.to_frame()), "once"))
-        return len(trace.kernels.to_frame())
+        ASKED.append((len(trace.kernels), "once"))
+        return len(trace.kernels)
 
     trace = two_kernels()
     assert [without_keeping(count_kernels, trace) for _ in range(2)] == [2, 2]
@@ -116,7 +116,7 @@ BEGUN, MAY_END = threading.Event(), threading.Event()
 def slow_fact(trace: Trace) -> list[int]:
     BEGUN.set()
     assert MAY_END.wait(60)
-    return [len(trace.kernels.to_frame())]
+    return [len(trace.kernels)]
 
 
 def test_what_two_threads_ask_is_computed_once() -> None:
@@ -138,7 +138,7 @@ def test_what_two_threads_ask_is_computed_once() -> None:
 
 @fact
 def failing_fact(trace: Trace) -> int:
-    ASKED.append((len(trace.kernels.to_frame()), "failing"))
+    ASKED.append((len(trace.kernels), "failing"))
     raise ValueError("no")
 
 

@@ -43,7 +43,7 @@ def checks(of: Trace) -> dict[str, str]:
 
 
 def test_a_clean_trace() -> None:
-    assert run("quality", clean().build()).table.to_frame().empty
+    assert run("quality", clean().build()).table.empty
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_what_is_planted_is_found(plant, check: str, rows: str) -> None:
 
 
 def test_a_flush_after_the_work_is_none() -> None:
-    assert run("quality", clean().overhead("Buffer Flush", 150, 190).build()).table.to_frame().empty
+    assert run("quality", clean().overhead("Buffer Flush", 150, 190).build()).table.empty
 
 
 def test_branches_of_a_graph_may_overlap() -> None:
     trace = clean().kernel("c", 40, 60, launched_ns=(5, 6), graph_node=7)
-    assert run("quality", trace.build()).table.to_frame().empty
+    assert run("quality", trace.build()).table.empty
 
 
 def test_graphs_that_were_recorded_whole() -> None:
@@ -87,7 +87,7 @@ def test_warnings_of_the_reader_come_first() -> None:
 
 def test_calls_that_were_not_recorded_are_not_missed() -> None:
     trace = TraceBuilder().kernel("a", 0, 10).build(recorded=["kernels"])
-    assert run("quality", trace).table.to_frame().empty
+    assert run("quality", trace).table.empty
 
 
 def rank_trace(offset_ns: int) -> Trace:

@@ -25,7 +25,7 @@ def test_backward_kernels_of_the_autograd_thread(real_trace: Callable[[str], Pat
     rows = run("phases", trace).to_frame().set_index("phase")
     # 6642 kernels, most of them launched by the autograd thread, which has no range of its own.
     assert rows.loc["backward", "kernel_count"] == 6642
-    assert rows["kernel_count"].sum() == len(trace.kernels.to_frame())
+    assert rows["kernel_count"].sum() == len(trace.kernels)
     # What is left was launched between the phases: the initialisation of the model.
     assert rows.loc[UNCLAIMED, "kernel_count"] == 10
 

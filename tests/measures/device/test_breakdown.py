@@ -92,7 +92,7 @@ def test_devices_are_measured_apart_and_added_up() -> None:
     assert [device.compute_ns for device in devices_of(result)] == [10, 4]
     total = total_of(result)
     assert (total.duration_ns, total.compute_ns, total.idle_ns) == (20, 14, 6)
-    assert result.to_frame()["device"].tolist() == [0, 1]
+    assert result.table["device"].tolist() == [0, 1]
 
 
 def test_a_device_that_idles_through_the_window_is_shown_idle() -> None:

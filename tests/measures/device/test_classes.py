@@ -15,11 +15,11 @@ def test_classes_by_phase() -> None:
     )
     classes = run("classes", trace)
     columns = ("activity", "phase", "count", "total_ns", "short_ratio", "launch_ns")
-    assert plain(classes.table.to_frame(), *columns) == [
+    assert plain(classes.table, *columns) == [
         ("gemm", "forward", 2, 80_000, 0.0, 10),
         ("elementwise", "outside any phase", 1, 4000, 1.0, 2),
     ]
-    assert classes.table.to_frame()["share_ratio"].tolist() == [80 / 84, 4 / 84]
+    assert classes.table["share_ratio"].tolist() == [80 / 84, 4 / 84]
     assert classes.table.to_frame()["tensor_core_ratio"][0] == 0.75
     assert pd.isna(classes.table.to_frame()["tensor_core_ratio"][1])
     short, tensor_cores = classes.notes
@@ -31,10 +31,10 @@ def test_classes_by_phase() -> None:
 
 def test_without_phases_there_is_no_phase() -> None:
     trace = TraceBuilder().kernel("sgemm", 0, 10).build()
-    assert run("classes", trace).table.to_frame()["phase"].tolist() == [""]
+    assert run("classes", trace).table["phase"].tolist() == [""]
 
 
 def test_no_kernels_make_no_classes() -> None:
     trace = TraceBuilder().build(recorded=["kernels"])
     classes = run("classes", trace)
-    assert (len(classes.table.to_frame()), classes.notes) == (0, ())
+    assert (len(classes.table), classes.notes) == (0, ())

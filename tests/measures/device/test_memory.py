@@ -35,11 +35,11 @@ def test_peaks_by_phase() -> None:
 )
 def test_units_are_in_the_name(metric: str, expected: int) -> None:
     trace = TraceBuilder().sample(metric, 0, 2).build()
-    assert run("memory", trace).table.to_frame()["peak_bytes"].tolist() == [expected]
+    assert run("memory", trace).table["peak_bytes"].tolist() == [expected]
 
 
 @pytest.mark.parametrize("metric", ["memory bandwidth [%]", "memory used", "loss"])
 def test_other_metrics_are_not_memory(metric: str) -> None:
     memory = run("memory", TraceBuilder().sample(metric, 0, 1).build())
-    assert memory.table.to_frame().empty
+    assert memory.table.empty
     assert memory.notes[0].text.startswith("no memory was sampled")

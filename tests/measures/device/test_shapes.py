@@ -64,7 +64,7 @@ def test_what_is_not_recorded_is_not_guessed(missing: str) -> None:
         .kernel("a", 0, 5, shape=SMALL | {missing: -1})
         .build()
     )
-    (row,) = launch_shapes(trace).table.to_frame().to_dict("records")
+    (row,) = launch_shapes(trace).table.rows()
     assert row["sm_blocks"] == -1
     assert row["limiter"] == ""
     assert all(math.isnan(row[name]) for name in ("occupancy_ratio", "waves", "tail_ratio"))

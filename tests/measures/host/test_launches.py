@@ -30,15 +30,15 @@ def test_latency_and_queue_of_launches() -> None:
     assert launch_table(trace)["queue_depth"].tolist() == [0, 0, 1, 0]
     assert launch_table(trace)["is_empty"].tolist() == [True, False, False, True]
     columns = ("count", "call_ns", "call_total_ns", "delay_ns", "short_ratio", "queue_mean")
-    assert plain(launches.table.to_frame(), *columns) == [(4, 9.0, 33, 42.5, 0.25, 0.25)]
-    assert plain(launches.table.to_frame(), "queue_max", "empty_ratio") == [(1, 0.5)]
+    assert plain(launches.table, *columns) == [(4, 9.0, 33, 42.5, 0.25, 0.25)]
+    assert plain(launches.table, "queue_max", "empty_ratio") == [(1, 0.5)]
     text = "{lost:count} kernels and copies have no recorded launch and do not count"
     assert launches.notes == (Note.of(text, lost=1),)
 
 
 def test_work_that_starts_before_its_call_returns_has_no_delay() -> None:
     trace = TraceBuilder().kernel("a", 110, 200, launched_ns=(100, 150)).build()
-    assert run("launches", trace).table.to_frame()["delay_ns"].tolist() == [0]
+    assert run("launches", trace).table["delay_ns"].tolist() == [0]
 
 
 @pytest.mark.nsys

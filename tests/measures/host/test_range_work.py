@@ -50,12 +50,12 @@ def _nested() -> TraceBuilder:
 def test_work_counts_for_every_range_around_its_launch() -> None:
     result = run("range-work", _nested().build())
     columns = ("name", "count", "host_ns", "self_ns", "device_ns", "union_ns", "own_ns")
-    assert plain(result.table.to_frame(), *columns, "projected_ns", "work_count") == [
+    assert plain(result.table, *columns, "projected_ns", "work_count") == [
         # 200 .. 310 and 400 .. 420
         ("step *", 2, 200, 160, 130, 110, 30, 130, 4),
         ("layer", 1, 40, 40, 100, 80, 100, 80, 2),
     ]
-    assert result.table.to_frame()["device_ratio"].tolist() == [130 / 135, 100 / 135]
+    assert result.table["device_ratio"].tolist() == [130 / 135, 100 / 135]
     kernels = result.tables["range_kernels"].to_frame()
     assert plain(kernels, "name", "kernel", "count", "total_ns") == [
         ("layer", "gemm", 2, 100),
@@ -95,7 +95,7 @@ def test_domains_are_kept_apart_and_processes_together() -> None:
 
 def test_work_in_the_window_counts_for_the_range_before_it() -> None:
     result = run("range-work", _nested().build().within(TimeWindow(250, 450)))
-    assert plain(result.table.to_frame(), "name", "count", "device_ns") == [
+    assert plain(result.table, "name", "count", "device_ns") == [
         ("step *", 0, 70),
         ("layer", 0, 40),
     ]
@@ -130,7 +130,7 @@ def test_sums_by_range_are_those_of_nsys(
     assert len(expected) >= 3
     assert _without(projected, recursive) == _without(expected, recursive)
     kernels: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    rows = plain(result.tables["range_kernels"].to_frame(), "name", "domain", "total_ns", "count")
+    rows = plain(result.tables["range_kernels"], "name", "domain", "total_ns", "count")
     for range_name, domain, total_ns, count in rows:
         before = kernels[_label(range_name, domain)]
         kernels[_label(range_name, domain)] = (before[0] + total_ns, before[1] + count)

@@ -25,7 +25,7 @@ def test_waits_by_call_pattern_and_range() -> None:
     )
     sync = run("sync", trace)
     columns = ("call", "pattern", "host_range", "count", "per_step", "total_ns")
-    assert plain(sync.table.to_frame(), *columns) == [
+    assert plain(sync.table, *columns) == [
         ("cudaDeviceSynchronize", "synchronise", "user_step", 1, 0.5, 400),
         ("cudaStreamSynchronize", ".item()", "log", 1, 0.5, 49),
         ("cudaStreamSynchronize", "synchronise", "log", 1, 0.5, 44),
@@ -42,7 +42,7 @@ def test_waits_by_call_pattern_and_range() -> None:
 def test_no_waits() -> None:
     trace = TraceBuilder().kernel("a", 0, 10, launched_ns=(0, 1)).build()
     sync = run("sync", trace)
-    assert (sync.table.to_frame().empty, sync.notes) == (True, ())
+    assert (sync.table.empty, sync.notes) == (True, ())
 
 
 def test_a_wait_that_the_window_cuts_is_judged_by_where_it_began() -> None:

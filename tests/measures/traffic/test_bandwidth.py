@@ -47,4 +47,4 @@ def test_slices_add_up_to_all_bytes(copies: list[tuple[int, int, int]], length: 
         builder.copy("h2d", start, start + duration, n_bytes=n_bytes)
     trace = builder.build(span=(0, 8000)).within(TimeWindow(0, length))
     table = run("bandwidth", trace).to_frame()
-    assert table["size_bytes"].sum() == trace.copies.to_frame()["n_bytes"].sum()
+    assert table["size_bytes"].sum() == trace.copies["n_bytes"].sum()

@@ -154,7 +154,7 @@ def test_sockets_of_a_process_are_held_against_its_own_collectives() -> None:
 
 def test_samples_of_other_things_are_no_traffic() -> None:
     result = run("network", TraceBuilder().sample("power_watts", 0, 300.0).build())
-    assert result.to_frame().empty
+    assert result.table.empty
     assert "no counter of a network was sampled" in result.notes[0].text
 
 
