@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -271,6 +272,32 @@ def measure_each(
     """
     given = [args] * len(traces)
     return type(traces[0]).measure_all(traces, measure, given, kwargs) if traces else []
+
+
+def gpus_of(ranks: Ranks) -> dict[int, tuple[str, str, str]]:
+    """Return host, identifier and model of the GPU that each device that worked is.
+
+    Ranks that share a GPU each have a device of it: that these are one is known by the identifier.
+    Recordings of torch's profiler have none; on a host with one GPU they can only be of that.
+    """
+    whole, hosts = ranks.whole, {part.info.host for part in ranks.whole}
+    facts = whole.table("environment")
+    said = zip(facts["name"], facts["value"], strict=True)
+    of_host = [value for name, value in said if _UUID.fullmatch(name)]
+    found = {}
+    for part in whole:
+        used = part.devices.take(part.devices["used"] == 1)
+        is_only = len(hosts) == len(of_host) == len(used) == 1
+        for device, name, uuid in zip(*(used[one] for one in _TOLD), strict=True):
+            told = uuid if uuid.strip("-0") else (of_host[0] if is_only else f"device {device}")
+            same = told.lower().removeprefix("gpu-").replace("-", "")
+            found[int(device)] = part.info.host, same, _OF_RANK.sub("", str(name))
+    return found
+
+
+_UUID: Final = re.compile(r"gpu\.\d+\.uuid")
+_OF_RANK: Final = re.compile(r"^rank \d+ ?")
+_TOLD: Final = ("device", "name", "uuid")
 
 
 def measure_of_each(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.workload import Workload, workload
-from traceprof.model.ranks import Ranks
+from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Result, TableSpec
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -50,8 +49,6 @@ ONE_OFF: Final = TableSpec.of("""
     same until_ns [at_ns]: when the last of it ended
     """)
 """What a run paid once, as a page has it."""
-
-_OF_RANK: Final = re.compile(r"^rank \d+ ?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,8 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         ranks = run.of_ranks(STEP_TABLES)
         costs = one_off_costs(ranks)
         window_ns = found.selection.window.duration_ns
-        verdict = judge(found.results, found.recorded, window_ns, costs)
+        n_gpus = len(set(gpus_of(ranks).values()))
+        verdict = judge(found.results, found.recorded, window_ns, costs, n_gpus)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
         after = {name: own - found.span.start_ns for name, own in instants.items()}
         judged = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
@@ -152,14 +150,8 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:
-    """Return how many devices of each model worked."""
-    names = Counter(
-        _OF_RANK.sub("", str(name))
-        for part in ranks.whole
-        for name, is_used in zip(part.devices["name"], part.devices["used"], strict=True)
-        if is_used and name
-    )
-    return {name: n for name, n in names.items() if name}
+    """Return how many GPUs of each model worked."""
+    return Counter(name for _, _, name in dict.fromkeys(gpus_of(ranks).values()) if name)
 
 
 def ranks_of_processes(ranks: Ranks) -> dict[int, int]:

@@ -86,9 +86,13 @@ class Verdict:
 
 
 def judge(
-    results: Mapping[str, Result], recorded: frozenset[str], window_ns: int, one_off: Table
+    results: Mapping[str, Result],
+    recorded: frozenset[str],
+    window_ns: int,
+    one_off: Table,
+    n_gpus: int | None = None,
 ) -> Verdict:
-    """Return the verdict on ``results``.
+    """Return the verdict on ``results``; ``n_gpus`` is how many GPUs its devices are, where known.
 
     ``recorded`` are the tables that the trace has, ``window_ns`` is how long the window is that the
     results are about, and ``one_off`` what the run paid once (`traceprof.measures.steps.costs`).
@@ -100,7 +104,7 @@ def judge(
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
         bound_by=bound_by(results, parts),
-        sentences=(*_where(results, parts, window_ns, kinds), *_steadiness(steps, kinds)),
+        sentences=(*_where(results, parts, window_ns, kinds, n_gpus), *_steadiness(steps, kinds)),
         fine=_fine(results, parts, steps) if parts or has_any else (),
         unknown=_unknown(results),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
@@ -165,7 +169,11 @@ _SLOW: Final = ("straggler", "slow_host")
 
 
 def _where(
-    results: Mapping[str, Result], parts: Mapping[str, float], window_ns: int, left_out: set[str]
+    results: Mapping[str, Result],
+    parts: Mapping[str, float],
+    window_ns: int,
+    left_out: set[str],
+    n_gpus: int | None,
 ) -> Iterable[Note]:
     """Return where the time of a step goes, on the devices or else on the host.
 
@@ -182,6 +190,9 @@ def _where(
         }
         values["devices"] = len(results["breakdown"].table)
         of = " (mean of {devices:count} devices)" if values["devices"] > 1 else ""
+        if n_gpus is not None and n_gpus < values["devices"]:
+            values["gpus"] = n_gpus
+            of = " (mean of {devices:count} ranks' shares of {gpus:count} GPU(s))"
         yield from _with_shares(start, shares, of, values)
         return
     phases = _table(results, "phases")

@@ -14,7 +14,7 @@ from traceprof.measures.rows import Floats, floats
 from traceprof.measures.steps.find import pattern_of_ranks
 from traceprof.model.activity import PARTS
 from traceprof.model.grouping import codes_of, grouped_by, groups_of, numbered
-from traceprof.model.ranks import Ranks
+from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Result, Unit
 from traceprof.model.summary import Summary
 from traceprof.model.table import Table, objects
@@ -90,7 +90,7 @@ def _of_size(ranks: Ranks) -> Iterator[_Row]:
     size = max([said, known, len(find_members(whole)), *whole.each(_largest_group)])
     if size > 0:
         yield "world_size", size, Unit.COUNT, "run", _NEITHER
-    devices = sum(int((part.devices["used"] == 1).sum()) for part in whole)
+    devices = len(set(gpus_of(whole).values()))
     yield "devices_count", devices or np.nan, Unit.COUNT, "run", _NEITHER
     hosts = {*processes["host"], *(part.info.host for part in whole)}
     yield "nodes_count", len(hosts - {""}) or np.nan, Unit.COUNT, "run", _NEITHER
