@@ -24,7 +24,8 @@ def test_only_options_that_this_version_knows_are_used():
         "--trace=cuda,nvtx",
         "--sample=none",
     ]
-    newer = OLD | dict.fromkeys(["--session-new", "--cuda-graph-trace", "--wait"], "")
+    names = ["--session-new", "--cuda-graph-trace", "--resolve-symbols", "--wait"]
+    newer = OLD | dict.fromkeys(names, "")
     chosen = profile_options(newer, Path("/t/report"), "s1", with_gpu=False)
     assert chosen[1:] == [
         "--output=/t/report",
@@ -32,6 +33,7 @@ def test_only_options_that_this_version_knows_are_used():
         "--trace=nvtx",
         "--sample=none",
         "--cuda-graph-trace=node",
+        "--resolve-symbols=false",
         "--wait=primary",
     ]
 

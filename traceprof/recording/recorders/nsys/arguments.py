@@ -69,6 +69,7 @@ def profile_options(
         "--sample": "none",
         "--cpuctxsw": "none",
         "--cuda-graph-trace": "node",
+        "--resolve-symbols": "false",  # 2026.1 was seen to hang for minutes on them
         "--trace-fork-before-exec": "true",
         "--wait": "primary",
     }
