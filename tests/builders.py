@@ -23,7 +23,7 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.table import Names, Table, as_table
-from traceprof.model.tables import ABSENT, TABLES, new_table
+from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.names.classes import KernelRule, classify
@@ -335,7 +335,7 @@ class TraceBuilder:
         }
         if name == "kernels":
             columns["activity"] = self._activities(rows)
-        table = new_table(name, columns)
+        table = make_table(name, columns)
         return _with_depth(table) if name == "ranges" else table
 
     def _activities(self, rows: list[dict[str, Any]]) -> list[str]:

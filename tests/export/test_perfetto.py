@@ -20,7 +20,7 @@ from traceprof.export.request import Request
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import new_table
+from traceprof.model.tables import make_table
 from traceprof.session.material import Material
 from traceprof.session.run import open_run, run_of
 
@@ -207,7 +207,7 @@ def test_what_overlaps_in_many_lanes_still_nests_in_each(tmp_path: Path) -> None
 
 
 def test_counters_are_series_and_gaps_are_left_out(tmp_path: Path) -> None:
-    samples = new_table(
+    samples = make_table(
         "samples",
         {
             "start_ns": [1, 2, 3],

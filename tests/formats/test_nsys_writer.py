@@ -10,10 +10,10 @@ from tests.builders import TraceBuilder
 from traceprof.errors import UsageError
 from traceprof.formats import ReadOptions, open_trace
 from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
-from traceprof.model.tables import new_table
+from traceprof.model.tables import make_table
 from traceprof.model.trace import TraceInfo, make_trace
 
-KERNELS = new_table(
+KERNELS = make_table(
     "kernels",
     {
         "start_ns": [100, 300],
@@ -25,7 +25,7 @@ KERNELS = new_table(
         "name": ["gemm", "gemm"],
     },
 )
-COPIES = new_table(
+COPIES = make_table(
     "copies",
     {
         "start_ns": [10, 20],
@@ -39,7 +39,7 @@ COPIES = new_table(
         "dst_kind": ["device", "device"],
     },
 )
-RANGES = new_table(
+RANGES = make_table(
     "ranges",
     {
         "start_ns": [5, 200],
@@ -52,7 +52,7 @@ RANGES = new_table(
         "kind": ["push_pop", "start_end"],
     },
 )
-MARKS = new_table(
+MARKS = make_table(
     "marks",
     {
         "start_ns": [6],
@@ -63,7 +63,7 @@ MARKS = new_table(
         "payload": [np.nan],
     },
 )
-COLLECTIVES = new_table(
+COLLECTIVES = make_table(
     "collectives",
     {
         "start_ns": [7],
@@ -91,9 +91,9 @@ def a_trace():
         "ranges": RANGES,
         "marks": MARKS,
         "collectives": COLLECTIVES,
-        "processes": new_table("processes", {"process": [42], "name": ["python"], "rank": [1]}),
-        "threads": new_table("threads", {"process": [42], "thread": [43], "name": ["main"]}),
-        "environment": new_table("environment", {"name": ["os"], "value": ["Debian"]}),
+        "processes": make_table("processes", {"process": [42], "name": ["python"], "rank": [1]}),
+        "threads": make_table("threads", {"process": [42], "thread": [43], "name": ["main"]}),
+        "environment": make_table("environment", {"name": ["os"], "value": ["Debian"]}),
     }
     info = TraceInfo(host="node1", utc_epoch_ns=1_700_000_000_000_000_000)
     return make_trace(info, tables, [*tables, "samples"])

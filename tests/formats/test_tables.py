@@ -21,7 +21,7 @@ from traceprof.formats.contract import ReadOptions
 from traceprof.formats.tables.folder import FolderWriter, Storage, write_tables
 from traceprof.formats.tables.format import MANIFEST
 from traceprof.model.table import Names
-from traceprof.model.tables import TABLES, new_table
+from traceprof.model.tables import TABLES, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.classes import parse_rules
@@ -62,7 +62,7 @@ def test_what_is_written_is_read(storage: Storage, tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_null_for_others_and_absent_for_us(tmp_path: Path) -> None:
-    samples = new_table(
+    samples = make_table(
         "samples", {"start_ns": [1, 2], "source": ["gpu:0"] * 2, "metric": ["x"] * 2}
     )
     trace = made().with_tables({"samples": samples})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError
-from traceprof.model.tables import ABSENT, TABLES, new_empty, new_table
+from traceprof.model.tables import ABSENT, TABLES, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import HOW_TO_RECORD, Trace, TraceInfo, make_trace
 
@@ -131,7 +131,7 @@ def test_what_was_not_recorded_says_how_to_record_it() -> None:
 
 
 def test_tables_are_sorted_with_the_enclosing_row_first() -> None:
-    table = new_table(
+    table = make_table(
         "ranges", {"start_ns": [5, 0, 0], "end_ns": [6, 3, 9], "name": ["c", "b", "a"]}
     )
     assert table["name"].tolist() == ["a", "b", "c"]
@@ -139,9 +139,9 @@ def test_tables_are_sorted_with_the_enclosing_row_first() -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_an_empty_table_has_the_columns_of_its_contract(name: str) -> None:
-    assert list(new_empty(name).columns) == list(TABLES[name].columns)
+    assert list(empty_table(name).columns) == list(TABLES[name].columns)
 
 
 def test_a_column_that_no_table_has_is_refused() -> None:
     with pytest.raises(ValueError, match="no columns"):
-        new_table("marks", {"start_ns": [1], "colour": [2]})
+        make_table("marks", {"start_ns": [1], "colour": [2]})

@@ -11,7 +11,7 @@ import pytest
 from tests.truth.scenarios import SCENARIOS, Scenario
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import TABLES, new_table
+from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace, make_trace
 from traceprof.session.run import Run, run_of
 
@@ -31,7 +31,7 @@ def rebuilt(trace: Trace, change: Change) -> Trace:
     for name in TABLES:
         if len(trace.table(name).to_frame()):
             changed = change(name, trace.table(name).to_frame())
-            tables[name] = new_table(name, {column: changed[column] for column in changed})
+            tables[name] = make_table(name, {column: changed[column] for column in changed})
     return make_trace(trace.info, tables, trace.recorded)
 
 

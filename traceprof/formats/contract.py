@@ -12,7 +12,7 @@ from typing import Any, Final
 from traceprof.model.cutting import Cutter
 from traceprof.model.grouping import first_alike, groups_of
 from traceprof.model.table import Table
-from traceprof.model.tables import ABSENT, TABLES, new_empty
+from traceprof.model.tables import ABSENT, TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.names.classes import KernelRule
@@ -140,7 +140,7 @@ def narrowed(trace: Trace, options: ReadOptions) -> Trace:
             work = (frames[name] for name in DEVICE_TABLES)
             reach = from_first_launch(window, work, trace.api_calls)
             frames |= {name: rows_in(trace, name, reach) for name in LAUNCHING_TABLES}
-    frames |= {name: new_empty(name) for name in TABLES if not options.wants(name)}
+    frames |= {name: empty_table(name) for name in TABLES if not options.wants(name)}
     return replace(trace, **frames) if frames else trace
 
 
@@ -170,7 +170,7 @@ def outline_of(trace: Trace) -> Outline:
     """Return the outline of a Trace that was read in full."""
     events = [name for name, table in TABLES.items() if table.has_times]
     return Outline(
-        trace.with_tables({name: new_empty(name) for name in events}),
+        trace.with_tables({name: empty_table(name) for name in events}),
         {name: len(trace.table(name)) for name in events if not TABLES[name].detail_of},
         {name: _n_of(trace.table(name), "process", "device") for name in DEVICE_TABLES},
         {

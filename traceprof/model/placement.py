@@ -15,7 +15,7 @@ import numpy.typing as npt
 from traceprof.model.grouping import places_of, rows_by_values
 from traceprof.model.ranks import Ranks, RunFiles, change_each, measure_each
 from traceprof.model.table import Names, Table, objects
-from traceprof.model.tables import ABSENT, TABLES, new_table
+from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
 
@@ -81,7 +81,7 @@ def placed_samples(samples: Table, place: SamplePlacement) -> Table:
     given: Names = samples["source"]
     names = [place.names.get(source, source) for source in given.texts.tolist()]
     source = Names.coded(names, given.codes, is_sorted=True)
-    own = new_table("samples", {**samples.columns, "source": source})
+    own = make_table("samples", {**samples.columns, "source": source})
     instants = own["start_ns"]
     is_new = np.ones(len(own), np.bool_)
     for pair, rows in _rows_of_series(own).items():
@@ -227,7 +227,7 @@ def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
             columns[column] = _renamed(frame[column], placement.processes)
         for column in columns.keys() & {"device", "src_device", "dst_device"}:
             columns[column] = _renamed(frame[column], placement.devices)
-        moved[name] = new_table(name, columns)
+        moved[name] = make_table(name, columns)
     return moved
 
 
@@ -382,7 +382,7 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
         for time in ("start_ns", "end_ns"):
             if time in columns:
                 columns[time] = _corrected(frame[time], processes, corrections)
-        tables[name] = new_table(name, columns)
+        tables[name] = make_table(name, columns)
     moved = replace(trace, **tables, uncut=None)
     recordings = {}
     for process, window in trace.recordings.items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from traceprof.hardware.catalogue import Hardware
 from traceprof.model.table import Table
-from traceprof.model.tables import ABSENT, TABLES, new_stack, new_table
+from traceprof.model.tables import ABSENT, TABLES, make_table, stack
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 
@@ -87,7 +87,7 @@ class Ranks:
         """
         if name == "environment":
             return self.parts[0].environment  # every rank holds that of the run
-        return new_stack(name, [part.table(name) for part in self.parts])
+        return stack(name, [part.table(name) for part in self.parts])
 
     def within(self, window: TimeWindow) -> Ranks:
         """Return the part of every rank inside ``window`` (see `Trace.within`)."""
@@ -257,7 +257,7 @@ def of_process(trace: Trace, process: int) -> Trace:
     }
     worked = np.unique(np.concatenate([mine["kernels"]["device"], mine["copies"]["device"]]))
     devices = trace.devices.assign(used=np.isin(trace.devices["device"], worked).astype(np.int64))
-    return replace(trace, **mine, devices=new_table("devices", devices.columns))
+    return replace(trace, **mine, devices=make_table("devices", devices.columns))
 
 
 def measure_each(

@@ -144,14 +144,14 @@ def unit_of(column: str) -> str:
     return next((unit for ending, unit in units if column.endswith(ending)), "")
 
 
-def new_empty(name: str) -> Table:
+def empty_table(name: str) -> Table:
     """Return table ``name`` with no rows and the right column types."""
     if name not in _EMPTY:
-        _EMPTY[name] = new_table(name, {})
+        _EMPTY[name] = make_table(name, {})
     return _EMPTY[name]
 
 
-def new_table(name: str, columns: Mapping[str, Any]) -> Table:
+def make_table(name: str, columns: Mapping[str, Any]) -> Table:
     """Return table ``name`` from ``columns`` (name → array), typed, completed and sorted.
 
     Columns that are left out are filled with the value for "not known". Rows are sorted by
@@ -211,13 +211,13 @@ def sort_order(
     return order
 
 
-def new_stack(name: str, parts: Sequence[Any]) -> Table:
+def stack(name: str, parts: Sequence[Any]) -> Table:
     """Return the rows of all ``parts`` (tables called ``name``) as one table."""
     filled = [as_table(part) for part in parts if len(part)]
     if len(filled) <= 1:
-        return filled[0] if filled else new_empty(name)
+        return filled[0] if filled else empty_table(name)
     stacked = Table.stacked(filled)
-    return new_table(name, {column: stacked[column] for column in stacked})
+    return make_table(name, {column: stacked[column] for column in stacked})
 
 
 SHAPE_COLUMNS: Final = tuple(

@@ -17,8 +17,8 @@ from traceprof.model.tables import (
     TABLES,
     ColumnKind,
     TableSchema,
-    new_empty,
-    new_table,
+    empty_table,
+    make_table,
     sort_order,
 )
 from traceprof.model.timing import Steps, TimeWindow
@@ -268,7 +268,9 @@ def make_trace(
     Without ``span`` the trace covers its rows, from the first start to the last end. Without
     ``worked`` the devices that worked are those of the kernels and copies given.
     """
-    frames: dict[str, Any] = {name: as_table(tables.get(name, new_empty(name))) for name in TABLES}
+    frames: dict[str, Any] = {
+        name: as_table(tables.get(name, empty_table(name))) for name in TABLES
+    }
     if worked is None:
         at_work = np.unique(np.concatenate([frames[name]["device"] for name in DEVICE_TABLES]))
     else:
@@ -286,7 +288,7 @@ def _with_used_devices(listed: Table, worked: np.ndarray) -> Table:
     }
     columns["device"] = [*listed["device"], *missing]
     columns["used"] = np.isin(columns["device"], worked).astype(np.int64)
-    return new_table("devices", columns)
+    return make_table("devices", columns)
 
 
 def span_of(frames: Mapping[str, Table], *known: TimeWindow) -> TimeWindow:

@@ -14,7 +14,7 @@ from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.header import make_devices, make_threads
 from traceprof.model.grouping import numbered
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import ABSENT, new_stack, new_table
+from traceprof.model.tables import ABSENT, make_table, stack
 from traceprof.model.trace import Trace, TraceInfo, make_trace
 from traceprof.names.messages import collective_op
 from traceprof.recording.captured import Captured
@@ -45,17 +45,17 @@ def window_tables(windows: Windows, to_trace_time: Clock) -> tuple[dict[str, Tab
     """
     rows = [_rows(pid, events, to_trace_time) for pid, events in windows]
     named = [make_threads(events, np.array([pid])) for pid, events in windows]
-    threads = new_stack("threads", named[::-1])  # what was told last counts
+    threads = stack("threads", named[::-1])  # what was told last counts
     _, told = numbered(threads["process"], threads["thread"])
     tables = {
-        "host_ops": new_stack("host_ops", [_host_ops(part) for part in rows]),
+        "host_ops": stack("host_ops", [_host_ops(part) for part in rows]),
         "threads": threads.take(told),
     }
-    devices = new_stack("devices", [make_devices(events.header) for _, events in windows])
+    devices = stack("devices", [make_devices(events.header) for _, events in windows])
     devices = devices.take(numbered(devices["device"])[1]).in_order("device")
     if len(devices):
         parts = [_device_tables(part) for part in rows]
-        tables |= {name: new_stack(name, [part[name] for part in parts]) for name in parts[0]}
+        tables |= {name: stack(name, [part[name] for part in parts]) for name in parts[0]}
         tables["devices"] = devices
     return tables, set(tables)
 
@@ -86,7 +86,7 @@ def _host_ops(rows: kineto.Rows) -> Table:
         "source": np.where(is_async, "async", chosen.category.plain()),
         "correlation": chosen.number("External id"),
     }
-    return new_table("host_ops", columns)
+    return make_table("host_ops", columns)
 
 
 def make_spool_trace(
@@ -108,7 +108,7 @@ def make_spool_trace(
     tables: dict[str, Table] = {
         "samples": _samples(captured.samples, to_trace_time),
         "processes": _processes(captured, host),
-        "environment": new_table("environment", environment),
+        "environment": make_table("environment", environment),
     }
     recorded = set(_EXTRA)
     if with_windows and captured.windows:
@@ -117,7 +117,7 @@ def make_spool_trace(
         recorded |= detail_recorded
     if captured.activities:
         _, devices = cupti.number_devices(captured.activities)
-        tables["devices"] = new_table("devices", cupti.device_columns(devices))
+        tables["devices"] = make_table("devices", cupti.device_columns(devices))
         recorded |= cupti.recorded_of(captured.activities)
     info = TraceInfo(format="traceprof", profiler="traceprof", host=host, utc_epoch_ns=epoch_ns)
     return make_trace(info, tables, recorded)
@@ -134,7 +134,7 @@ def event_tables(
         for block in part.blocks():
             made = {
                 "ranges": _ranges(block, to_trace_time, shown),
-                "marks": new_table("marks", _named(block, block.marks, to_trace_time, shown)),
+                "marks": make_table("marks", _named(block, block.marks, to_trace_time, shown)),
                 "collectives": _collectives(block, to_trace_time),
                 "samples": _samples(_metrics(block, shown), to_trace_time),
             }
@@ -186,7 +186,7 @@ def _ranges(block: EventBlock, to_trace_time: Clock, shown: Callable[[str], str]
     columns = _named(block, block.ranges, to_trace_time, shown)
     columns["end_ns"] = to_trace_time(np.array(ends, np.int64))
     columns["kind"] = Names(are_started, _KINDS)
-    return new_table("ranges", columns)
+    return make_table("ranges", columns)
 
 
 def _collectives(block: EventBlock, to_trace_time: Clock) -> Table:
@@ -203,7 +203,7 @@ def _collectives(block: EventBlock, to_trace_time: Clock) -> Table:
         **{name: [fact.get(name, "") for fact in facts] for name in _TEXTS_OF_CALLS},
         **{name: [fact.get(name, ABSENT) for fact in facts] for name in _NUMBERS_OF_CALLS},
     }
-    return new_table("collectives", columns)
+    return make_table("collectives", columns)
 
 
 def _metrics(block: EventBlock, shown: Callable[[str], str]) -> list[Sample]:
@@ -224,7 +224,7 @@ def _samples(samples: Sequence[Sample], to_trace_time: Clock) -> Table:
         "metric": [sample.metric for sample in samples],
         "value": [float(sample.value) for sample in samples],
     }
-    return new_table("samples", columns)
+    return make_table("samples", columns)
 
 
 def _processes(captured: Captured, host: str) -> Table:
@@ -238,4 +238,4 @@ def _processes(captured: Captured, host: str) -> Table:
     for name in ("rank", "local_rank", "world_size"):
         numbers = (getattr(record, name) for record in shown)
         columns[name] = [ABSENT if number is None else number for number in numbers]
-    return new_table("processes", columns)
+    return make_table("processes", columns)

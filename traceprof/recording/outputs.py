@@ -27,7 +27,7 @@ from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
 from traceprof.formats.runs.manifest import MANIFEST_KEY
 from traceprof.formats.shared.redaction import renamed
 from traceprof.model.table import Table
-from traceprof.model.tables import ABSENT, TABLES, new_stack
+from traceprof.model.tables import ABSENT, TABLES, stack
 from traceprof.model.trace import Trace, make_trace
 from traceprof.recording import job as jobs
 from traceprof.recording.captured import Captured
@@ -85,7 +85,7 @@ def with_profiles(trace: Trace, profiles: Sequence[ProcessProfile]) -> Trace:
             parts = parts[:1]
         elif name in ("ranges", "marks"):
             parts = [part.take(part["domain"] != "traceprof") for part in parts]
-        tables[name] = new_stack(name, [trace.table(name), *parts])
+        tables[name] = stack(name, [trace.table(name), *parts])
     recorded = trace.recorded.union(*(part.recorded for part in moved))
     info = replace(trace.info, profiler=moved[0].info.profiler if moved else trace.info.profiler)
     return make_trace(info, tables, recorded)

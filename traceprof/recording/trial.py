@@ -16,7 +16,7 @@ import numpy as np
 from traceprof.errors import TraceprofError
 from traceprof.formats import open_trace
 from traceprof.model.table import Table
-from traceprof.model.tables import ABSENT, new_stack
+from traceprof.model.tables import ABSENT, stack
 from traceprof.recording import recorders
 from traceprof.recording.cupti.records import activity_tables
 from traceprof.recording.cupti.spool import read_activities
@@ -127,7 +127,7 @@ def _missing_in(folder: Path, run: RunRecorded) -> str:
     if run.recorder or not parts:
         return f"a trial recording failed: {'; '.join(run.notes) or 'nothing was kept'}"
     tables = {
-        name: new_stack(name, [part[name] for part in parts if name in part])
+        name: stack(name, [part[name] for part in parts if name in part])
         for name in ("kernels", "copies", "api_calls")
     }
     is_set = tables["copies"]["direction"] == "memset"

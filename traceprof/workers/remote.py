@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
 from traceprof.model.table import RowsOf, Table
-from traceprof.model.tables import TABLES, new_empty
+from traceprof.model.tables import TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
@@ -262,5 +262,5 @@ def _fetch_heads(traces: Sequence[RemoteTrace]) -> dict[RemoteTrace, Exception]:
 
 def head_of(trace: Trace) -> Trace:
     """Return a Trace without its events."""
-    events: dict[str, Any] = {name: new_empty(name) for name in _EVENTS}
+    events: dict[str, Any] = {name: empty_table(name) for name in _EVENTS}
     return replace(trace, **events, uncut=None, rows={})

@@ -4,7 +4,7 @@ from tests.builders import TraceBuilder
 from traceprof.errors import NotRecordedError
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.model.ranks import Ranks
-from traceprof.model.tables import new_empty
+from traceprof.model.tables import empty_table
 from traceprof.model.trace import TraceInfo, make_trace
 
 
@@ -25,6 +25,6 @@ def test_what_was_recorded_with_traceprof_is_not_told_to_be():
 )
 def test_a_program_that_named_nothing_is_told_how(profiler, recorded, expected):
     info = TraceInfo(format="nsys", profiler=profiler)
-    trace = make_trace(info, {name: new_empty(name) for name in recorded}, recorded)
+    trace = make_trace(info, {name: empty_table(name) for name in recorded}, recorded)
     with pytest.raises(NotRecordedError, match=f"no ranges recorded: {expected}"):
         trace.require("ranges")

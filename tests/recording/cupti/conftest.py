@@ -14,7 +14,7 @@ import pytest
 from tests.recording.cupti.libraries import Libraries, compiled_in, compiler
 from tests.requirements import require
 from traceprof.model.table import Table
-from traceprof.model.tables import new_stack
+from traceprof.model.tables import stack
 from traceprof.recording.cupti.records import activity_tables
 from traceprof.recording.cupti.spool import DeviceActivity, read_activities
 
@@ -59,9 +59,7 @@ class Left:
     def tables(self) -> Mapping[str, Table]:
         parts = list(activity_tables(self.one, {}, lambda times: times, str))
         names = ("kernels", "kernel_shapes", "copies", "api_calls", "syncs", "overheads")
-        return {
-            name: new_stack(name, [part[name] for part in parts if name in part]) for name in names
-        }
+        return {name: stack(name, [part[name] for part in parts if name in part]) for name in names}
 
 
 Program = Callable[..., Left]

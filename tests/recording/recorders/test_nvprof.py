@@ -8,7 +8,7 @@ from tests.builders import TraceBuilder
 from tests.recording.conftest import ENVIRONMENT, NAMED_STEPS, record
 from tests.requirements import require
 from traceprof.formats import open_trace
-from traceprof.model.tables import new_table
+from traceprof.model.tables import make_table
 from traceprof.model.trace import TraceInfo, make_trace
 from traceprof.recording.outputs import first_of_profiles, with_profiles
 from traceprof.recording.recorders.nvprof import RECORDER, why_unsupported
@@ -38,7 +38,7 @@ def test_without_a_gpu_one_line_says_what_to_use_instead(tmp_path):
 
 
 def test_profiles_of_processes_are_put_on_the_clock_of_the_hooks():
-    ranges = new_table(
+    ranges = make_table(
         "ranges", {"start_ns": [0], "end_ns": [9], "process": [5], "domain": ["traceprof"]}
     )
     hooks = make_trace(TraceInfo(utc_epoch_ns=EPOCH), {"ranges": ranges}, ["ranges"])

@@ -11,7 +11,7 @@ from traceprof.formats.kineto.parse import KinetoEvent
 from traceprof.formats.kineto.rows import ANNOTATIONS, FUNCTIONS, OPERATORS, Rows
 from traceprof.formats.shared import collectives
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import ABSENT, new_empty, new_stack, new_table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.messages import collective_op
 
 _CALL: Final = "record_param_comms"
@@ -38,13 +38,13 @@ def make_collectives(rows: Rows, kernels: Table, api_calls: Table, own_rank: int
     device = rows.of("kernel")
     device = device.where(_has_op(device))
     if not len(calls) and not len(device):
-        return new_empty("collectives")
+        return empty_table("collectives")
     backend, tied = _backend(rows), _by_external_id(calls, device)
     orphans = device.where(~np.isin(device.number("correlation"), tied))
     parts = [_described(calls, tied, backend, own_rank)]
     if len(orphans):
         parts.append(_described(orphans, orphans.number("correlation"), backend, own_rank))
-    table = collectives.tied_by_launch(new_stack("collectives", parts), kernels, api_calls)
+    table = collectives.tied_by_launch(stack("collectives", parts), kernels, api_calls)
     return collectives.tied_to_batches(table, kernels, api_calls)
 
 
@@ -70,7 +70,7 @@ def _described(
     elements = np.where((sent > 0) & (op != "scatter"), sent, received)
     known = (sizes > 0) & (elements >= 0)
     on_host = rows.process == rows.host_process
-    return new_table(
+    return make_table(
         "collectives",
         {
             "start_ns": rows.start_ns,

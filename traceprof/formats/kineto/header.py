@@ -13,7 +13,7 @@ from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.parse import whole
 from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, noted_numbers
 from traceprof.model.table import Table
-from traceprof.model.tables import ABSENT, new_table
+from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
 from traceprof.version import __version__
@@ -63,7 +63,7 @@ def make_devices(header: Mapping[str, Any]) -> Table:
     listed = header.get("deviceProperties")
     listed = listed if isinstance(listed, list) else []
     devices = [item for item in listed if isinstance(item, dict)]
-    return new_table(
+    return make_table(
         "devices",
         {
             "device": [whole(item.get("id", number)) for number, item in enumerate(devices)],
@@ -88,7 +88,7 @@ def make_processes(events: KinetoEvents, used: np.ndarray, host_process: int) ->
     """Return the processes; the one that was traced bears the rank in the file's header."""
     rank, size = rank_of(events.header), whole(_group(events.header).get("world_size"))
     is_traced = used == host_process
-    return new_table(
+    return make_table(
         "processes",
         {
             "process": used,
@@ -116,7 +116,7 @@ def make_threads(events: KinetoEvents, used: np.ndarray) -> Table:
         for place, name in events.thread_names.items()
         if place[0] in used and place[1] != ABSENT and name
     }
-    return new_table(
+    return make_table(
         "threads",
         {
             "process": [process for process, _ in kept],
@@ -137,7 +137,7 @@ def make_environment(header: Mapping[str, Any]) -> Table:
     for name, plain in (("nccl_version", "nccl"), ("backend", "backend")):
         if group.get(name):
             found[plain] = str(group[name])
-    return new_table("environment", {"name": list(found), "value": list(found.values())})
+    return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def _version(value: object) -> str:

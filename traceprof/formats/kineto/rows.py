@@ -20,7 +20,7 @@ from traceprof.formats.kineto.parse import NO_SHAPE, SHAPE, KinetoEvent
 from traceprof.formats.shared.cupti import plain_api_name, with_depth
 from traceprof.model.grouping import numbered
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import ABSENT, new_empty, new_stack, new_table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.names.classes import classify
 
 _NAMELESS: Final = 0
@@ -123,14 +123,14 @@ def make_api_calls(rows: Rows) -> Table:
     """Return the calls of the CUDA or HIP runtime and driver."""
     names = Names.coded(map(plain_api_name, rows.name.texts), rows.name.codes, is_sorted=True)
     own = {"correlation": rows.number("correlation"), "name": names}
-    return new_table("api_calls", {**_place_on_host(rows), **own})
+    return make_table("api_calls", {**_place_on_host(rows), **own})
 
 
 def make_host_ops(operators: Rows) -> Table:
     """Return the CPU operators of PyTorch."""
     rows = operators.where(~_is_early_annotation(operators))
     own = {"source": Names.repeated("cpu_op", len(rows)), "name": rows.name}
-    return new_table("host_ops", {**_place_on_host(rows), **own})
+    return make_table("host_ops", {**_place_on_host(rows), **own})
 
 
 def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
@@ -144,20 +144,20 @@ def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
     early = operators.where(_is_early_annotation(operators))
     annotated = [_ranges(rows, rows.name, "") for rows in (annotations, early)]
     module_names = Names.coded(plain, modules.name.codes, is_sorted=True)
-    ranges = new_stack("ranges", annotated)
+    ranges = stack("ranges", annotated)
     names = ranges["name"]
     once = names.by_text([not name.startswith(_STEP) for name in names.texts.tolist()])
     _, first = numbered(ranges["process"], names.codes)
     once[first] = True
     return with_depth(
-        new_stack("ranges", [ranges.take(once), _ranges(modules, module_names, "nn.Module")])
+        stack("ranges", [ranges.take(once), _ranges(modules, module_names, "nn.Module")])
     )
 
 
 def make_overheads(rows: Rows) -> Table:
     """Return what the profiler itself took; it does not say on which thread."""
     process = np.where(rows.process < 0, rows.host_process, rows.process)
-    return new_table("overheads", {**_place_on_host(rows), "process": process, "name": rows.name})
+    return make_table("overheads", {**_place_on_host(rows), "process": process, "name": rows.name})
 
 
 def make_samples(rows: Rows) -> Table:
@@ -167,7 +167,7 @@ def make_samples(rows: Rows) -> Table:
     numbers, place = np.unique(np.where(on_device, device, -1), return_inverse=True)
     sources = [f"gpu:{number}" if number >= 0 else "host" for number in numbers]
     parts = [
-        new_table(
+        make_table(
             "samples",
             {
                 "start_ns": rows.start_ns,
@@ -181,7 +181,7 @@ def make_samples(rows: Rows) -> Table:
             ("Total Reserved", "torch_reserved_bytes"),
         )
     ]
-    return new_stack("samples", parts)
+    return stack("samples", parts)
 
 
 def _place_on_host(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
@@ -191,7 +191,7 @@ def _place_on_host(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
 def _ranges(rows: Rows, names: Names, domain: str) -> Table:
     own = {"domain": Names.repeated(domain, len(rows)), "name": names}
     own["kind"] = Names.repeated("push_pop", len(rows))
-    return new_table("ranges", {**_place_on_host(rows), **own})
+    return make_table("ranges", {**_place_on_host(rows), **own})
 
 
 def _is_early_annotation(operators: Rows) -> npt.NDArray[np.bool_]:
@@ -231,7 +231,7 @@ _NO_STREAM: Final = 1 << 31
 
 def make_kernels(rows: Rows, options: ReadOptions) -> Table:
     """Return the kernels. CPU rows of Triton that name a stream are none: they have a category."""
-    return new_table(
+    return make_table(
         "kernels",
         {
             **_place_on_device(rows),
@@ -246,9 +246,9 @@ def make_kernel_shapes(rows: Rows) -> Table:
     """Return how the kernels were launched: a row for each; none where no event says it."""
     shapes = rows.shapes
     if shapes is None or not len(shapes) or (shapes == NO_SHAPE).all():
-        return new_empty("kernel_shapes")
+        return empty_table("kernel_shapes")
     columns = dict(zip(SHAPE, shapes.T, strict=True))
-    return new_table("kernel_shapes", {**_place_on_device(rows), **columns})
+    return make_table("kernel_shapes", {**_place_on_device(rows), **columns})
 
 
 def make_copies(rows: Rows) -> Table:
@@ -266,7 +266,7 @@ def make_copies(rows: Rows) -> Table:
         "dst_kind": [_kind(found, "target") for found in kinds],
     }
     codes = rows.name.codes
-    return new_table(
+    return make_table(
         "copies",
         {
             **_place_on_device(rows),
@@ -283,7 +283,7 @@ def make_syncs(rows: Rows) -> Table:
     """Return the synchronisations of host and streams."""
     kinds = (_SYNC_KINDS.get(name, "unknown") for name in rows.name.texts.tolist())
     own = {"kind": Names.coded(kinds, rows.name.codes, is_sorted=True)}
-    return new_table("syncs", {**_place_on_device(rows), **own})
+    return make_table("syncs", {**_place_on_device(rows), **own})
 
 
 def _place_on_device(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:

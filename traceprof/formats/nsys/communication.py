@@ -22,7 +22,7 @@ from traceprof.formats.sqlite.conditions import all_of, among, any_of, starts_wi
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.grouping import groups_of, rows_by_values
 from traceprof.model.table import Column, Names, Table, objects
-from traceprof.model.tables import ABSENT, new_empty, new_table
+from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.names.messages import collective_op
 
 _OPERATIONS: Final = (
@@ -248,7 +248,7 @@ def make_nccl_collectives(calls: NcclCalls, kernels: Table, api_calls: Table) ->
     """Return NCCL's calls as collectives, tied to their kernels; sizes where payloads tell."""
     issued = calls.only(_CALLS)
     if issued.empty:
-        return new_empty("collectives")
+        return empty_table("collectives")
     places = {(item.process, item.name): item for item in communicators(calls)}
     # Few of them differ in more than when they are made.
     groups = groups_of(issued["process"], issued["kind"])
@@ -259,7 +259,7 @@ def make_nccl_collectives(calls: NcclCalls, kernels: Table, api_calls: Table) ->
     }
     columns |= issued.select(*_PLACE).columns
     columns["backend"] = Names.repeated("nccl", len(issued))
-    table = new_table("collectives", columns)
+    table = make_table("collectives", columns)
     return tied_by_launch(table, kernels, api_calls, _ends_of_groups(table, calls))
 
 

@@ -15,7 +15,7 @@ from traceprof.formats.sqlite.conditions import Condition
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.activity import Activity
 from traceprof.model.table import Column, Table
-from traceprof.model.tables import new_empty, new_stack, new_table
+from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.names.classes import KernelRule, classify
 
@@ -50,8 +50,8 @@ def read_kernels(
         raw, place = _read(database, GRAPHS, ("graphId",), (), window)
         kernels.append(cupti.make_traced_graphs(place, raw["graphId"]))
         if with_shapes:
-            shapes.append(new_table("kernel_shapes", place))
-    return new_stack("kernels", kernels), new_stack("kernel_shapes", shapes)
+            shapes.append(make_table("kernel_shapes", place))
+    return stack("kernels", kernels), stack("kernel_shapes", shapes)
 
 
 def has_kernel_shapes(database: Database) -> bool:
@@ -89,13 +89,13 @@ def read_copies(database: Database, window: TimeWindow | None = None) -> Table:
     if MEMSETS in database.tables:
         raw, place = _read(database, MEMSETS, ("bytes",), ("memKind", _NODE), window)
         parts.append(cupti.make_copies(place, raw, None, raw["memKind"]))
-    return new_stack("copies", parts)
+    return stack("copies", parts)
 
 
 def read_syncs(database: Database, window: TimeWindow | None = None) -> Table:
     """Return the synchronisations of host and streams."""
     if SYNCS not in database.tables:
-        return new_empty("syncs")
+        return empty_table("syncs")
     raw, place = _read(database, SYNCS, ("syncType",), (), window)
     return cupti.make_syncs(place, raw["syncType"])
 

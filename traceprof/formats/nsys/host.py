@@ -18,7 +18,7 @@ from traceprof.formats.sqlite.columns import NULL, ColumnType, known
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.grouping import groups_of
 from traceprof.model.table import Column, Names, Table
-from traceprof.model.tables import ABSENT, new_empty, new_stack, new_table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import rows_where
 
@@ -37,13 +37,13 @@ def read_api_calls(
 ) -> Table:
     """Return the calls of the CUDA runtime and driver; with ``where`` those for which it holds."""
     if schema.API_CALLS not in database.tables:
-        return new_empty("api_calls")
+        return empty_table("api_calls")
     wanted = dict.fromkeys((*_SPAN, "nameId", "correlationId"), _INTEGER)
     raw = database.read_columns(schema.API_CALLS, wanted, window, where=where)
     names = schema.named(database, raw["nameId"])
     plain = Names.coded(map(cupti.plain_api_name, names.texts), names.codes, is_sorted=True)
     own = {"correlation": known(raw["correlationId"]), "name": plain}
-    return new_table("api_calls", {**schema.placed(raw), **own})
+    return make_table("api_calls", {**schema.placed(raw), **own})
 
 
 def read_launches(database: Database, before_ns: int, work: Sequence[Table]) -> Table:
@@ -54,7 +54,7 @@ def read_launches(database: Database, before_ns: int, work: Sequence[Table]) -> 
     numbers = np.concatenate([table["correlation"] for table in work])
     numbers = numbers[numbers != ABSENT]
     if schema.API_CALLS not in database.tables or not len(numbers):
-        return new_empty("api_calls")
+        return empty_table("api_calls")
     raw = database.read_columns(
         schema.API_CALLS,
         dict.fromkeys(("start", "globalTid", "correlationId"), _INTEGER),
@@ -79,21 +79,21 @@ def read_host_ops(database: Database, window: TimeWindow | None = None) -> Table
         spans, place = _named_spans(database, libraries, window)
         sources = [schema.HOST_SOURCES[table] for table in libraries]
         source = Names.coded(sources, place, is_sorted=True)
-        parts.append(new_table("host_ops", {**spans, "source": source}))
+        parts.append(make_table("host_ops", {**spans, "source": source}))
     for table, name in schema.MPI_SOURCES.items():
         if table in database.tables:
             spans, place = _named_spans(database, [table], window, "textId")
             source = Names.repeated(name, len(place))
-            parts.append(new_table("host_ops", {**spans, "source": source}))
-    return new_stack("host_ops", [*parts, read_own(database, "host_ops", window)])
+            parts.append(make_table("host_ops", {**spans, "source": source}))
+    return stack("host_ops", [*parts, read_own(database, "host_ops", window)])
 
 
 def read_overheads(database: Database, window: TimeWindow | None = None) -> Table:
     """Return what the profiler says that it took itself."""
     tables = [table for table in schema.OVERHEADS if table in database.tables]
     if not tables:
-        return new_empty("overheads")
-    return new_table("overheads", _named_spans(database, tables, window)[0])
+        return empty_table("overheads")
+    return make_table("overheads", _named_spans(database, tables, window)[0])
 
 
 def _named_spans(

@@ -23,7 +23,7 @@ from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.survey import RowSource
 from traceprof.model.grouping import groups_of, rows_by_values
 from traceprof.model.table import Column, Names, Table
-from traceprof.model.tables import new_empty, new_stack, new_table
+from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
 _NET: Final = "NET_NIC_METRIC"
@@ -59,7 +59,7 @@ def read_metrics(database: Database, window: TimeWindow | None = None) -> Table:
     With ``window`` rows outside it may be missing; counters that add up are read whole.
     """
     of_all = (read(database) for read in (network_metrics, _memory_usage, _page_faults))
-    return new_stack("samples", [_gpu_metrics(database, window), *of_all])
+    return stack("samples", [_gpu_metrics(database, window), *of_all])
 
 
 def metric_sources(database: Database) -> list[RowSource]:
@@ -89,7 +89,7 @@ def _read(
 
 def _samples(starts: Column, sources: Names, metrics: Names, values: Column) -> Table:
     own = {"start_ns": starts, "source": sources, "metric": metrics, "value": values}
-    return new_table("samples", own)
+    return make_table("samples", own)
 
 
 def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
@@ -99,7 +99,7 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
         inside = between("timestamp", window.start_ns, window.end_ns - 1)
     raw = _read(database, _GPU, where=inside)
     if not raw:
-        return new_empty("samples")
+        return empty_table("samples")
     titles = {}
     if {"typeId", "metricId", "metricName"} <= database.columns("TARGET_INFO_GPU_METRICS"):
         sql = "SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS"
@@ -117,7 +117,7 @@ def _memory_usage(database: Database) -> Table:
     """Return the bytes of device memory that each process holds, after each change."""
     raw = Table(_read(database, _MEMORY))
     if raw.empty:
-        return new_empty("samples")
+        return empty_table("samples")
     raw = raw.take(np.isin(raw["memKind"], _ON_DEVICE)).in_order("start")
     change = np.where(raw["memoryOperationType"] == _FREED, -raw["bytes"], raw["bytes"])
     groups = groups_of(process_of(raw["globalPid"]), raw["deviceId"])
@@ -144,7 +144,7 @@ def _page_faults(database: Database) -> Table:
         processes = names_by_number(process_of(raw["globalPid"]), "process:{}".format)
         faults = Names.repeated("page_faults", len(processes))
         parts.append(_samples(raw["start"], processes, faults, np.ones(len(processes))))
-    return new_stack("samples", parts)
+    return stack("samples", parts)
 
 
 def network_metrics(database: Database) -> Table:
@@ -156,7 +156,7 @@ def network_metrics(database: Database) -> Table:
     """
     raw = Table(_read(database, _NET, _PORT))
     if raw.empty:
-        return new_empty("samples")
+        return empty_table("samples")
     raw = raw.assign(**{_PORT: known(raw[_PORT])})
     names, metrics = _interfaces(database), _metrics(database)
     ports = Counter(owner for owner, _ in groups_of(raw["globalId"], raw[_PORT]).keys)
@@ -166,7 +166,7 @@ def network_metrics(database: Database) -> Table:
         source = f"nic:{names.get(owner, owner)}" + (f":{port}" if ports[owner] > 1 else "")
         metric = metrics.get((group, index), (f"metric {index}", ""))
         parts.append(_series(source, metric, raw.take(rows).in_order("start")))
-    return new_stack("samples", parts)
+    return stack("samples", parts)
 
 
 def _series(source: str, metric: _Metric, rows: Table) -> Table:

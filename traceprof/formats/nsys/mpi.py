@@ -11,7 +11,7 @@ from traceprof.formats.nsys import schema
 from traceprof.formats.sqlite.columns import NULL, ColumnType, known
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import ABSENT, new_stack, new_table
+from traceprof.model.tables import ABSENT, make_table, stack
 from traceprof.names.messages import NON_BLOCKING, collective_op
 
 _CALL: Final = ("start", "end", "globalTid", "textId")
@@ -35,7 +35,7 @@ def read_mpi_collectives(database: Database) -> Table:
         ]
         handles = known(raw["commHandle"]).tolist()
         used = [joined(rank, handle) for rank, handle in zip(callers, handles, strict=True)]
-        calls = new_table(
+        calls = make_table(
             "collectives",
             {
                 **schema.placed(raw),
@@ -51,7 +51,7 @@ def read_mpi_collectives(database: Database) -> Table:
             },
         )
         parts.append(calls.take(calls["op"] != ""))
-    return new_stack("collectives", parts)
+    return stack("collectives", parts)
 
 
 def count_mpi_collectives(database: Database) -> int:

@@ -27,7 +27,7 @@ from traceprof.formats.shared.cupti import Annotations
 from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.survey import EVENT_TABLES, SELF_DESCRIPTION, Survey, outline_from
 from traceprof.model.table import Table
-from traceprof.model.tables import new_empty, new_stack
+from traceprof.model.tables import empty_table, stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 from traceprof.processes import do_side_by_side
@@ -110,7 +110,7 @@ class _Reading:
         database, window = self.database, self.options.window
         if window is not None and self.options.known is None:
             whole = (name for name in EVENT_TABLES if self.options.reads_whole(name))
-            survey_of(database, {name: new_empty(name) for name in whole}, None).look()
+            survey_of(database, {name: empty_table(name) for name in whole}, None).look()
         readers: Mapping[str, Callable[[], Table]] = {
             "kernels": lambda: self._kernels_and_shapes[0],
             "kernel_shapes": lambda: self._kernels_and_shapes[1],
@@ -121,7 +121,7 @@ class _Reading:
             "host_ops": lambda: host.read_host_ops(database, self._reach),
             "syncs": lambda: device.read_syncs(database, window),
             "collectives": self._read_collectives,
-            "samples": lambda: new_stack(
+            "samples": lambda: stack(
                 "samples", [read_own(database, "samples", window), read_metrics(database, window)]
             ),
             "overheads": lambda: host.read_overheads(database, window),
@@ -202,7 +202,7 @@ class _Reading:
                 parts.insert(
                     0, communication.make_nccl_collectives(self._nccl_calls, *self._communication)
                 )
-            found = new_stack("collectives", parts)
+            found = stack("collectives", parts)
         if found.empty and communication.count_communication(self.database).n_annotations:
             return collectives.annotated_collectives(self._annotations.ranges, *self._communication)
         return found
@@ -236,7 +236,7 @@ class _Reading:
             return self._kernels_and_shapes[0], self._api_calls
         where = device.communication_kernels(self.database, self.options.rules)
         if not where:
-            return new_empty("kernels"), new_empty("api_calls")
+            return empty_table("kernels"), empty_table("api_calls")
         launched = f"SELECT correlationId FROM {self.database.stored_name(KERNELS)} WHERE {where}"
         linked = f"correlationId IN ({launched})"
         rules = self.options.rules

@@ -12,7 +12,7 @@ from traceprof.formats.sqlite.columns import ColumnType, known
 from traceprof.formats.sqlite.database import Database
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import TABLES, ColumnKind, new_empty, new_table
+from traceprof.model.tables import TABLES, ColumnKind, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.messages import collective_op
@@ -55,7 +55,7 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
     """Return the events that traceprof itself recorded: operators, collectives, or samples."""
     table, stored = _STORED[name]
     if table not in database.tables:
-        return new_empty(name)
+        return empty_table(name)
     kinds = TABLES[name].columns
     times = ("start", "end", "globalTid") if "thread" in kinds else ("start",)
     wanted = dict.fromkeys(times, ColumnType.INTEGER)
@@ -74,7 +74,7 @@ def read_own(database: Database, name: str, window: TimeWindow | None = None) ->
     if name == "collectives":  # one that we have no word for keeps its name
         plain = [collective_op(op) or op for op in columns["op"].texts.tolist()]
         columns["op"] = Names.coded(plain, columns["op"].codes, is_sorted=True)
-    return new_table(name, columns)
+    return make_table(name, columns)
 
 
 def read_losses(database: Database) -> list[str]:

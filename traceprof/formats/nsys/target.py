@@ -14,7 +14,7 @@ from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLE
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.table import Table
-from traceprof.model.tables import ABSENT, new_empty, new_table
+from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.trace import TraceInfo
 
 _NAMES: Final = """
@@ -53,7 +53,7 @@ def read_devices(database: Database) -> Table:
     """Return the accelerators; display adapters that cannot run CUDA are left out."""
     present = database.columns("TARGET_INFO_GPU")
     if "id" not in present:
-        return new_empty("devices")
+        return empty_table("devices")
     wanted = {own: stored for own, stored in _OF_DEVICES.items() if stored in present}
     if {"computeMajor", "computeMinor"} <= present:
         wanted["compute_capability"] = "computeMajor * 10 + computeMinor"
@@ -65,7 +65,7 @@ def read_devices(database: Database) -> Table:
         else list(map(_number, values))
         for own, values in told.items()
     }
-    devices = new_table("devices", columns)
+    devices = make_table("devices", columns)
     is_one = devices["device"] != ABSENT
     if "memory_bytes" in columns:
         is_one &= devices["memory_bytes"] != 0
@@ -113,7 +113,7 @@ def read_processes(
     for row, process in zip(told, used.tolist(), strict=True):
         row["name"] = row["name"] or names.get(process, "")
     columns = {column: [row[column] for row in told] for column in _NO_RANK}
-    return new_table("processes", {"process": used, **columns})
+    return make_table("processes", {"process": used, **columns})
 
 
 def _ranks(
@@ -149,14 +149,14 @@ def named_processes(database: Database) -> set[int]:
 def read_threads(database: Database, processes: np.ndarray) -> Table:
     """Return the names of the threads of these processes."""
     if not {"nameId", "globalTid"} <= database.columns("ThreadNames"):
-        return new_empty("threads")
+        return empty_table("threads")
     wanted = dict.fromkeys(("nameId", "globalTid"), ColumnType.INTEGER)
     raw = database.read_columns("ThreadNames", wanted)
     kept = np.isin(process_of(raw["globalTid"]), processes)
     owners, ids = (np.asarray(raw[name])[kept] for name in ("globalTid", "nameId"))
     names = named(database, ids)
     own = {"process": process_of(owners), "thread": thread_of(owners), "name": names}
-    return new_table("threads", own)
+    return make_table("threads", own)
 
 
 def read_environment(database: Database) -> Table:
@@ -177,7 +177,7 @@ def read_environment(database: Database) -> Table:
         found |= {name: given[name] for name in wanted if given.get(name, "").isdigit()}
         found |= {name: given[name] for name in TOPOLOGY_VARIABLES if name in given}
     found |= database.settings("TRACEPROF_ENVIRONMENT")
-    return new_table("environment", {"name": list(found), "value": list(found.values())})
+    return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def first_number(database: Database, table: str, column: str) -> int | None:

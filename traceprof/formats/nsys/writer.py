@@ -20,7 +20,7 @@ from traceprof.formats.shared.cupti import KERNEL_SHAPE, MEMORY_KINDS, SYNC_KIND
 from traceprof.formats.sqlite.inserting import StringIds, insert_columns, without_absent
 from traceprof.model.grouping import numbered
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import new_empty, shapes_of
+from traceprof.model.tables import empty_table, shapes_of
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.units import NS_PER_S
@@ -278,7 +278,7 @@ class EventAppender:
             self.append(tables)
             for name in _EVENTS:
                 if name in tables:
-                    shapes = tables.get("kernel_shapes", new_empty("kernel_shapes"))
+                    shapes = tables.get("kernel_shapes", empty_table("kernel_shapes"))
                     _insert_events(self._connection, self._strings, name, tables[name], shapes)
             sidecar.append_traceprof_events(self._connection, tables, self._strings)
             for table in filter(len, tables.values()):

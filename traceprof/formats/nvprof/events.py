@@ -14,7 +14,7 @@ from traceprof.formats.shared import cupti
 from traceprof.formats.sqlite.columns import known
 from traceprof.model.grouping import groups_of
 from traceprof.model.table import Column, Names, Table
-from traceprof.model.tables import ABSENT, new_empty, new_stack, new_table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
 
 _PLACE: Final = ("deviceId", "streamId", "correlationId")
@@ -56,8 +56,8 @@ def read_kernels(
         place = _place(file, raw)
         kernels.append(cupti.make_traced_graphs(place, raw["graphId"]))
         if with_shapes:
-            shapes.append(new_table("kernel_shapes", place))
-    return new_stack("kernels", kernels), new_stack("kernel_shapes", shapes)
+            shapes.append(make_table("kernel_shapes", place))
+    return stack("kernels", kernels), stack("kernel_shapes", shapes)
 
 
 def has_kernel_shapes(file: NvprofFile) -> bool:
@@ -79,7 +79,7 @@ def read_copies(file: NvprofFile, window: TimeWindow | None = None) -> Table:
         parts.append(cupti.make_copies(_place(file, raw), raw, None, raw["memoryKind"], _KINDS))
     if file.has("UNIFIED_MEMORY_COUNTER"):
         parts.append(_migrations(file, window))
-    return new_stack("copies", parts)
+    return stack("copies", parts)
 
 
 def _migrations(file: NvprofFile, window: TimeWindow | None) -> Table:
@@ -91,7 +91,7 @@ def _migrations(file: NvprofFile, window: TimeWindow | None) -> Table:
     raw["deviceId"] = np.where(raw["counterKind"] == 2, raw["srcId"], raw["dstId"])
     raw["correlationId"] = np.full(len(raw["value"]), ABSENT)
     managed = Names.repeated("managed", len(raw["value"]))
-    return new_table(
+    return make_table(
         "copies",
         {
             **_place(file, raw),
@@ -106,7 +106,7 @@ def _migrations(file: NvprofFile, window: TimeWindow | None) -> Table:
 def read_syncs(file: NvprofFile, window: TimeWindow | None = None) -> Table:
     """Return the synchronisations; their device is that of their context."""
     if not file.has("SYNCHRONIZATION"):
-        return new_empty("syncs")
+        return empty_table("syncs")
     numbers = ("type", "contextId", "streamId", "correlationId")
     raw = file.columns("SYNCHRONIZATION", numbers, window)
     devices = dict(file.rows("CONTEXT", ("contextId", "deviceId")))
@@ -142,7 +142,7 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> Table:
             for code in set(raw["cbid"].tolist())
         }
         parts.append(
-            new_table(
+            make_table(
                 "api_calls",
                 {
                     "start_ns": raw["start_ns"],
@@ -155,7 +155,7 @@ def read_api_calls(file: NvprofFile, window: TimeWindow | None = None) -> Table:
                 },
             )
         )
-    return new_stack("api_calls", parts)
+    return stack("api_calls", parts)
 
 
 def read_overheads(file: NvprofFile) -> Table:
@@ -163,11 +163,11 @@ def read_overheads(file: NvprofFile) -> Table:
     rows = file.rows("OVERHEAD", ("overheadKind", "start", "end"), ["objectId"])
     told = [row for row in rows if row[1] > 0 and row[2] > 0]
     if not told:
-        return new_empty("overheads")
+        return empty_table("overheads")
     kinds, starts, ends, owners = zip(*told, strict=True)
     process, thread = object_ids(owners)
     start, end = (np.array(times, np.int64) - file.zero_ns for times in (starts, ends))
-    return new_table(
+    return make_table(
         "overheads",
         {
             "start_ns": start,

@@ -17,7 +17,7 @@ from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.database import Database, cut_note
 from traceprof.formats.sqlite.schema import UnsoundRowsError
 from traceprof.model.table import Column, Names, Table
-from traceprof.model.tables import ABSENT, new_empty, new_table
+from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
 from traceprof.names.classes import KernelRule
@@ -194,10 +194,10 @@ def read_devices(file: NvprofFile) -> Table:
         (*row, 0, ABSENT, uuid) for *row, uuid in file.rows("DEVICE", numbers, ["uuid"])
     ]
     if not told:
-        return new_empty("devices")
+        return empty_table("devices")
     *columns, uuids = zip(*sorted(told), strict=True)
     number, name, n_bytes, n_kilobytes_per_s, sm_count, major, minor = np.array(columns, np.int64)
-    return new_table(
+    return make_table(
         "devices",
         {
             "device": number,
@@ -220,7 +220,7 @@ def read_processes(file: NvprofFile, used: np.ndarray) -> Table:
     owners = [(owner, file.strings.get(name, "")) for kind, name, owner in rows if kind == _PROCESS]
     processes, _ = object_ids([owner for owner, _ in owners])
     names = {one: _program(text) for one, (_, text) in zip(processes.tolist(), owners, strict=True)}
-    return new_table(
+    return make_table(
         "processes",
         {"process": used, "name": [names.get(int(process), "") for process in used]},
     )
@@ -229,7 +229,7 @@ def read_processes(file: NvprofFile, used: np.ndarray) -> Table:
 def read_environment(file: NvprofFile) -> Table:
     """Return how the devices are connected."""
     found = {**_pcie(file), **_nvlink(file)}
-    return new_table("environment", {"name": list(found), "value": list(found.values())})
+    return make_table("environment", {"name": list(found), "value": list(found.values())})
 
 
 def _pcie(file: NvprofFile) -> dict[str, str]:

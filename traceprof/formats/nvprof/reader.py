@@ -31,7 +31,7 @@ from traceprof.formats.sqlite.database import Database, cut_note, reading
 from traceprof.formats.sqlite.pages.totals import TableExtent
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION, RowSource, Survey, outline_from
 from traceprof.model.table import Table
-from traceprof.model.tables import ABSENT, new_empty
+from traceprof.model.tables import ABSENT, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
 
@@ -235,7 +235,7 @@ class _Reading:
 
     def _read_collectives(self) -> Table:
         if not count_annotations(self.file):
-            return new_empty("collectives")
+            return empty_table("collectives")
         has_kernels, has_calls = map(self.options.reads_whole, ("kernels", "api_calls"))
         kernels = self._kernels_and_shapes[0] if has_kernels else events.read_kernels(self.file)[0]
         api_calls = self._api_calls if has_calls else events.read_api_calls(self.file)

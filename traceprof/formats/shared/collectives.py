@@ -11,7 +11,7 @@ import numpy.typing as npt
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import first_alike, rows_by_values
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import ABSENT, new_empty, new_table
+from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.names.messages import collective_op
 
 _SINGLE: Final = ("send", "recv")
@@ -45,9 +45,9 @@ def annotated_collectives(annotations: Table, kernels: Table, api_calls: Table) 
     backends = [found.group(1) if found else "" for found in names]
     rows = annotations.take(annotations["name"].by_text(np.array(ops, np.bool_)))
     if rows.empty:
-        return new_empty("collectives")
+        return empty_table("collectives")
     codes = rows["name"].codes
-    table = new_table(
+    table = make_table(
         "collectives",
         {
             **rows.select("start_ns", "end_ns", *_LANE).columns,

@@ -17,7 +17,7 @@ from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.table import Column, Names, Table
-from traceprof.model.tables import TABLES, new_empty, new_table, sort_order
+from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
 from traceprof.names.classes import KernelRule, classify
 
 Place: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
@@ -77,14 +77,14 @@ def make_kernels(
     """Return kernels with these names as the table of kernels."""
     activity = classify(names, rules)
     own = {"name": names, "activity": activity, "graph_node": known(graph_nodes)}
-    return new_table("kernels", {**place, **own})
+    return make_table("kernels", {**place, **own})
 
 
 def make_traced_graphs(place: Place, graphs: Column) -> Table:
     """Return the CUDA graphs with these ids, which were traced whole, as rows of kernels."""
     names = names_by_number(graphs, "CUDA graph {}".format)
     activity = Names.repeated(Activity.CUDA_GRAPH.value, len(names))
-    return new_table("kernels", {**place, "name": names, "activity": activity})
+    return make_table("kernels", {**place, "name": names, "activity": activity})
 
 
 def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> Table:
@@ -96,7 +96,7 @@ def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> Table:
     static, dynamic = shape["static_shared_bytes"], shape["dynamic_shared_bytes"]
     are_known = (static >= 0) & (dynamic >= 0)
     shape["shared_bytes"] = np.where(are_known, static + dynamic, shape["shared_bytes"])
-    return new_table("kernel_shapes", {**place, **shape})
+    return make_table("kernel_shapes", {**place, **shape})
 
 
 def make_copies(
@@ -121,12 +121,12 @@ def make_copies(
         own["direction"] = decode(raw["copyKind"], _COPY_DIRECTIONS)
         own["src_kind"] = decode(src_kinds, kinds)
         own |= {"src_device": known(raw["srcDeviceId"]), "dst_device": known(raw["dstDeviceId"])}
-    return new_table("copies", {**place, **own})
+    return make_table("copies", {**place, **own})
 
 
 def make_syncs(place: Place, codes: Column) -> Table:
     """Return synchronisations with these codes as the table of them."""
-    return new_table("syncs", {**place, "kind": decode(codes, SYNC_KINDS)})
+    return make_table("syncs", {**place, "kind": decode(codes, SYNC_KINDS)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Annotations:
     n_unclosed: int = 0
 
 
-NO_ANNOTATIONS: Final = Annotations(new_empty("ranges"), new_empty("marks"))
+NO_ANNOTATIONS: Final = Annotations(empty_table("ranges"), empty_table("marks"))
 
 
 def make_annotations(
@@ -153,8 +153,8 @@ def make_annotations(
         "end_ns": np.maximum(spans["start_ns"], ends),
         "kind": Names.coded(["start_end", "push_pop"], is_nested.view(np.int8), is_sorted=True),
     }
-    ranges = new_table("ranges", {**spans, **own})
-    return Annotations(with_depth(ranges), new_table("marks", points), n_unclosed)
+    ranges = make_table("ranges", {**spans, **own})
+    return Annotations(with_depth(ranges), make_table("marks", points), n_unclosed)
 
 
 def with_depth(ranges: Table) -> Table:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceprof.model.table import Column, Names, Table, objects
-from traceprof.model.tables import ABSENT, TABLES, ColumnKind, new_table, unit_of
+from traceprof.model.tables import ABSENT, TABLES, ColumnKind, make_table, unit_of
 
 _STORED: Final[Mapping[ColumnKind, pa.DataType]] = {
     ColumnKind.TIME: pa.int64(),
@@ -91,7 +91,7 @@ def table_of(name: str, stored: pa.Table, names: Mapping[str, Sequence[str]]) ->
     missing = {c for c, kind in kinds.items() if kind is ColumnKind.TIME} - columns.keys()
     if missing and stored.num_rows:
         raise pa.ArrowInvalid(f"table {name} without {', '.join(sorted(missing))}")
-    return new_table(name, columns)
+    return make_table(name, columns)
 
 
 def _values(stored: pa.ChunkedArray, kind: ColumnKind, order: Sequence[str]) -> Any:

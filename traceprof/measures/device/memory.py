@@ -13,7 +13,7 @@ from traceprof.measures.rows import Floats, Texts, grouped, ratio_of, sums_at
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import new_stack
+from traceprof.model.tables import stack
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import UNCLAIMED
 
@@ -66,7 +66,7 @@ def _factor(metric: str) -> float:
 
 def measure_memory(ranks: Ranks) -> Result:
     """Return the peaks of every series of memory samples."""
-    samples = new_stack("samples", ranks.each(_of_memory))
+    samples = stack("samples", ranks.each(_of_memory))
     hosts = [host for part in ranks for host in find_host_phases(part)]
     phases = _phases_at(hosts[0], samples) if len(hosts) == 1 else np.full(len(samples), "", object)
     keys = {"source": samples["source"], "metric": samples["metric"], "phase": Names.of(phases)}

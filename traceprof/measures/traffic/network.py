@@ -24,7 +24,7 @@ from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
 from traceprof.model.table import Names, Table
-from traceprof.model.tables import new_stack
+from traceprof.model.tables import stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import HOW_TO_RECORD, Trace
 
@@ -62,7 +62,7 @@ def find_traffic(ranks: Ranks) -> Table:
 @fact
 def _traffic_of_whole(ranks: Ranks) -> Table:
     # Several ranks of a host may each have sampled a part of one series.
-    samples = new_stack("samples", ranks.each(_counters))
+    samples = stack("samples", ranks.each(_counters))
     sources, metrics = samples["source"], samples["metric"]
     parts = [
         _intervals(sources.texts[source], metrics.texts[metric], samples.take(rows))

@@ -25,7 +25,7 @@ from traceprof.formats.shared.cupti import (
     names_by_number,
 )
 from traceprof.model.table import Table
-from traceprof.model.tables import ABSENT, new_stack, new_table
+from traceprof.model.tables import ABSENT, make_table, stack
 from traceprof.recording.cupti.spool import DeviceActivity, DeviceFacts, buffers
 
 Words = npt.NDArray[np.uint64]
@@ -196,7 +196,7 @@ class _Reading:
             rows = records if has_times.all() else records[has_times]
             for name, table in self._tables_of(kind, rows).items() if len(rows) else ():
                 parts.setdefault(name, []).append(table)
-        return {name: new_stack(name, tables) for name, tables in parts.items()}
+        return {name: stack(name, tables) for name, tables in parts.items()}
 
     def _tables_of(self, kind: int, rows: Records) -> dict[str, Table]:
         alike = _ALIKE.get(kind, kind)
@@ -209,7 +209,7 @@ class _Reading:
             return {"kernels": self._kernels(rows, place), "kernel_shapes": _shapes(rows, place)}
         if alike == GRAPH:
             graphs = make_traced_graphs(place, rows["graph"].astype(np.int64))
-            return {"kernels": graphs, "kernel_shapes": new_table("kernel_shapes", place)}
+            return {"kernels": graphs, "kernel_shapes": make_table("kernel_shapes", place)}
         if alike == SYNC:
             return {"syncs": make_syncs(place, rows["type"].astype(np.int64))}
         return {"copies": _copies(kind, rows, place)}
@@ -247,7 +247,7 @@ class _Reading:
 
     def _kernels(self, rows: Records, place: Mapping[str, Any]) -> Table:
         called = names_by_number(rows["name"].astype(np.int64), self._name_at)
-        return new_table("kernels", {**place, "name": called, "graph_node": _nodes(rows)})
+        return make_table("kernels", {**place, "name": called, "graph_node": _nodes(rows)})
 
     def _name_at(self, pointer: int) -> str:
         return self._shown(self._names.get(pointer, f"[kernel {pointer:#x}]"))
@@ -264,7 +264,7 @@ class _Reading:
                 lambda number: names.get(number, f"{domain} cbid {number}"),
             ),
         }
-        return new_table("api_calls", {**self._times(rows), **own})
+        return make_table("api_calls", {**self._times(rows), **own})
 
     def _overheads(self, rows: Records) -> Table:
         threads = rows["thread"].astype(np.int64)
@@ -275,7 +275,7 @@ class _Reading:
                 rows["what"].astype(np.int64), lambda code: _OVERHEADS.get(code, "CUPTI")
             ),
         }
-        return new_table("overheads", {**self._times(rows), **own})
+        return make_table("overheads", {**self._times(rows), **own})
 
 
 def _demangled(name: str) -> str:

@@ -15,7 +15,7 @@ from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
-from traceprof.model.tables import new_stack
+from traceprof.model.tables import stack
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import plain_text
@@ -97,7 +97,7 @@ def sample_series(
     trace: Trace | Ranks, window: TimeWindow
 ) -> tuple[Sequence[SampleSeries], list[str]]:
     """Return the series to draw, and sentences about what is left out."""
-    samples = new_stack("samples", Ranks.of(trace).each(_samples_inside, window))
+    samples = stack("samples", Ranks.of(trace).each(_samples_inside, window))
     metrics = [metric for metric, _ in Counter(samples["metric"].counts()).most_common()]
     notes = []
     if (n_more := len(metrics) - MAX_METRICS) > 0:
