@@ -16,11 +16,10 @@ from traceprof.measures.device.ncu import longest_launch, ncu_command, recorded_
 from traceprof.measures.device.times import device_times, devices_of_processes, used_devices
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
-from traceprof.measures.idle.losses import idle_times, lost_in_gaps
+from traceprof.measures.idle.losses import idle_times, lost_in_gaps, undisturbed_times
 from traceprof.measures.rows import bounds, unions_by
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import (
-    judged_times,
     measured_steps,
     named_steps,
     typical_time,
@@ -121,7 +120,7 @@ class Context:
     @cached_property
     def slow_excess_ns(self) -> int:
         """How much longer than typical the slow steps are, all together."""
-        return int((self.steps.durations_ns[self.slow_steps] - self.step_ns).sum())
+        return int((self.steps.durations_ns[self.slow_steps] - self._recorded_step_ns).sum())
 
     @cached_property
     def slow_ratio(self) -> float:
@@ -142,7 +141,7 @@ class Context:
     @cached_property
     def judged(self) -> Times:
         """When each of `places` is judged: in `typical`, as far as its rank was recorded."""
-        return {**dict.fromkeys(self.places, self.typical), **judged_times(self.ranks)}
+        return {**dict.fromkeys(self.places, self.typical), **undisturbed_times(self.ranks)}
 
     @cached_property
     def judged_ns(self) -> int:
@@ -156,7 +155,17 @@ class Context:
 
     @cached_property
     def step_ns(self) -> float:
-        """The median length of a typical step; the window where steps are not known."""
+        """The median length of a typical step; the window where steps are not known.
+
+        Of those that no profiler disturbed, where there are any.
+        """
+        if "undisturbed_ns" in (scalars := measured_steps(self.ranks).scalars):
+            return float(scalars["undisturbed_ns"])
+        return self._recorded_step_ns
+
+    @cached_property
+    def _recorded_step_ns(self) -> float:
+        """The median length of a typical step as it was recorded."""
         kept = self._is_usual
         length = np.median(self.steps.durations_ns[kept]) if kept.any() else None
         return float(self.ranks.span.duration_ns if length is None else length)

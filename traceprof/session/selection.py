@@ -34,6 +34,7 @@ from traceprof.errors import UsageError
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
+from traceprof.measures.steps.undisturbed import WINDOW, disturbances
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Bools, Names, Table
@@ -125,7 +126,6 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 
 _MOST_OF_IT: Final = 0.5
-_DEVICE_WINDOW: Final = "traceprof.window"
 _STEP: Final = re.compile(
     r"(?P<what>step|pattern):\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)"
 )
@@ -391,8 +391,10 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
     busy would look idle. The last whole window counts.
     """
     windows = Table.stacked(ranks.each(_device_windows)).in_order("start_ns")
-    if "kernels" not in ranks.recorded or windows.empty:
+    if "kernels" not in ranks.recorded:
         return selection
+    if windows.empty:
+        return _captured(ranks, selection)
     part = selection.window & TimeWindow(int(windows["start_ns"][-1]), int(windows["end_ns"][-1]))
     if not part.duration_ns:
         return selection
@@ -402,9 +404,26 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
     return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
 
 
+def _captured(ranks: Ranks, selection: Selection) -> Selection:
+    """Return the part of ``selection`` that a profiler captured, where steps lie outside of it."""
+    spans = [span for own in ranks.each(_captured_in) for span in own]
+    if not spans:
+        return selection
+    part = selection.window & TimeWindow(min(spans)[0], max(end for _, end in spans))
+    if not part.duration_ns:
+        return selection
+    note = Note("the part in which the profiler recorded devices: steps go on outside of it")
+    return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
+
+
+def _captured_in(trace: Trace) -> list[tuple[int, int]]:
+    times = [own.captured for own in disturbances(trace).values()]
+    return [(int(own.starts[0]), int(own.ends[-1])) for own in times]
+
+
 def _device_windows(trace: Trace) -> Table:
     ranges = trace.ranges.select("start_ns", "end_ns", "domain", "name")
-    return ranges.take((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == _DEVICE_WINDOW))
+    return ranges.take((ranges["domain"] == OWN_DOMAIN) & (ranges["name"] == WINDOW))
 
 
 def _with_origin(text: str, steps: Steps, chosen: Table, ranks: Ranks, **values: Any) -> Note:

@@ -18,7 +18,7 @@ from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Bools, Table, is_known
 from traceprof.model.trace import DEVICE_TABLES
-from traceprof.names.ranges import UNCLAIMED
+from traceprof.names.ranges import PROFILER, UNCLAIMED
 
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
@@ -31,6 +31,8 @@ _SUBJECTS: Final = {
     "exposed_communication": "communication",
     "exposed_transfer": "transfers",
 }
+_LEAST_ADDED: Final = 0.02
+_UNDISTURBED: Final = "undisturbed_ns"
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
 _TOLD_BY: Final = ("record ", "traceprof record", "--", "traceprof.step()")
@@ -101,10 +103,14 @@ def judge(
     has_any = steps is not None and not steps.table.empty
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
     parts = _parts(_table(results, "breakdown", "total"), steps if occasions else None)
+    parts = _undisturbed(parts, steps)
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
         bound_by=bound_by(results, parts),
-        sentences=(*_where(results, parts, window_ns, kinds, n_gpus), *_steadiness(steps, kinds)),
+        sentences=(
+            *_where(results, parts, window_ns, kinds, n_gpus),
+            *_steadiness(results, kinds),
+        ),
         fine=_fine(results, parts, steps) if parts or has_any else (),
         unknown=_unknown(results),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
@@ -122,6 +128,8 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     shares = dict(parts)
     idle_ratio = shares.pop("idle")
     causes = _table(results, "idle", "causes")
+    if _is_undisturbed(results.get("steps")):  # what the profiler added is in no part
+        causes = causes.take(causes["cause"] != PROFILER)
     if len(causes):
         total_ns = causes["total_ns"].sum()
         for cause, ns in zip(causes["cause"].tolist(), causes["total_ns"].tolist(), strict=True):
@@ -220,6 +228,8 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
     """Return what the shares are of: of a step where the window is made of them, else of it."""
     if steps is None or "median_ns" not in steps.scalars:
         return "The window", {}
+    if _is_undisturbed(steps):
+        return "A step of {step:ns}", {"step": steps.scalars[_UNDISTURBED]}
     if not _fill(steps.table.take(~steps.table["is_warmup"]), window_ns):
         return "The window", {}
     values = {"step": steps.scalars["median_ns"]}
@@ -250,6 +260,47 @@ def _parts(total: Table, steps: Result | None) -> dict[str, float]:
             return {part: ns / whole for part, ns in sums.items()}
     row = total.row(0)
     return {part: float(row[f"{part}_ns"] / row["duration_ns"]) for part in PARTS}
+
+
+def _is_undisturbed(steps: Result | None) -> bool:
+    """Return whether it is known how long the steps are without a profiler."""
+    return steps is not None and _UNDISTURBED in steps.scalars
+
+
+def _undisturbed(parts: dict[str, float], steps: Result | None) -> dict[str, float]:
+    """Return the share of each part of a step that no profiler disturbed, where that is known.
+
+    The devices do in it what they do in recorded ones, and are idle for the rest of it.
+    """
+    if not parts or steps is None or not _is_undisturbed(steps) or "compute_ns" not in steps.table:
+        return parts
+    own = steps.table.take(_are_typical(steps.table))
+    means = {part: float(np.nanmean(own[f"{part}_ns"])) for part in PARTS} if len(own) else {}
+    busy_ns = sum(means.values()) - means.get("idle", 0.0)
+    if not busy_ns > 0:
+        return parts
+    whole_ns = max(busy_ns, float(steps.scalars[_UNDISTURBED]))
+    means["idle"] = whole_ns - busy_ns
+    return {part: ns / whole_ns for part, ns in means.items()}
+
+
+def _on_recording(steps: Result, results: Mapping[str, Result]) -> tuple[str, dict[str, Any]]:
+    """Return what recording did to the steps, and the values of these words."""
+    scalars = steps.scalars
+    ratio = scalars["disturbance_ratio"]
+    values = {"factor": 1 + ratio, "each": scalars.get("disturbance_per_launch_ns")}
+    if ratio < _LEAST_ADDED:
+        return "; recorded ones take as long", values
+    text = "; recorded ones take {factor:number} times as long"
+    text += " ({each:ns} for each launch)" if values["each"] is not None else ""
+    causes, devices = (_table(results, "idle", name) for name in ("causes", "devices"))
+    if devices.empty:
+        return text, values
+    own_ns = causes["total_ns"][causes["cause"] == PROFILER].sum()
+    left = ratio / (1 + ratio) - own_ns / devices["recorded_ns"].sum()
+    if left <= _CONSIDERABLE:
+        return f"{text}, which is taken out", values
+    return f"{text}, and {{left:ratio}} of the time cannot be taken out", {**values, "left": left}
 
 
 def _are_typical(steps: Table) -> Bools:
@@ -289,10 +340,20 @@ def _with_shares(
         yield Note.of(f"{start} is {words}{end}.", **values, **numbered)
 
 
-def _steadiness(steps: Result | None, left_out: set[str]) -> Iterable[Note]:
+def _steadiness(results: Mapping[str, Result], left_out: set[str]) -> Iterable[Note]:
+    steps = results.get("steps")
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
         return
     scalars, table = steps.scalars, steps.table.take(_are_typical(steps.table))
+    if _is_undisturbed(steps):
+        text = "{n:count} steps were not recorded: 80 % of them take {p10:ns} to {p90:ns}"
+        more, values = _on_recording(steps, results)
+        names = ("undisturbed_p10_ns", "undisturbed_p90_ns", "undisturbed_count")
+        values |= dict(zip(("p10", "p90", "n"), (scalars[name] for name in names), strict=True))
+        rate = scalars.get("undisturbed_samples_per_s")
+        text += "" if rate is None else ", {rate:number} samples/s"
+        yield Note.of(f"{text}{more}.", rate=rate, **values)
+        return
     processes, n_steps = len(np.unique(table["process"])), len(np.unique(table["step"]))
     what = "iteration" if scalars["is_pattern"] else "step"
     on = " on {processes:count} ranks" if processes > 1 else ""
@@ -349,6 +410,8 @@ def _fine(
     visible = {own for part, own in _SUBJECTS.items() if parts.get(part, 0.0) >= _CONSIDERABLE}
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= _STEADY:
         visible.add("even steps")
+    if steps is not None and steps.scalars.get("disturbance_ratio", 0.0) >= _CONSIDERABLE:
+        visible.add("profiler")
     fine = checked["subject"][checked["is_fine"].astype(bool)]
     return tuple(subject for subject in fine if subject not in visible)
 

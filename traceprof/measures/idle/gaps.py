@@ -8,7 +8,7 @@ exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -29,6 +29,7 @@ from traceprof.measures.rows import (
     overlaps,
     sums_at,
 )
+from traceprof.measures.steps.undisturbed import disturbances
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals
@@ -152,8 +153,9 @@ data: the host fetches data; synchronising: the host waits in a synchronising ca
 host launches as fast as it can, but too slowly; host: the host runs other code (or a launching
 call takes more than a millisecond, as when a module is loaded); queued: the work had been
 launched: the pause between two kernels, or a wait for another stream or event; peer: the same
-before or after work that another device takes part in; profiler: the profiler itself; edge:
-before the first and after the last work of the recording; unknown: no launch was recorded.
+before or after work that another device takes part in; profiler: the profiler itself, and what
+it adds to each launch where steps that it did not record tell (`disturbances`); edge: before the
+first and after the last work of the recording; unknown: no launch was recorded.
 """
 
 LAUNCH_BOUND_NS: Final = 200_000
@@ -209,8 +211,91 @@ def causes_of_gaps(trace: Trace, gaps: Ints) -> Ints:
     return found
 
 
+def carved(parts: Table, causes: Sequence[str], ns_of_gaps: Ints, cause: int) -> Table:
+    """Return ``parts`` with ``cause`` for the first ``ns_of_gaps`` in which ``causes`` hold.
+
+    The parts are those of gaps, and so many ns are taken of each gap, as far as it has them.
+    """
+    is_theirs = np.isin(parts["cause"], [CAUSES.index(name) for name in causes])
+    gap = parts["gap"]
+    starts, ends = bounds(parts)
+    lengths = np.where(is_theirs, ends - starts, 0)
+    so_far = np.cumsum(lengths) - lengths
+    first = np.flatnonzero(are_first(gap))
+    so_far -= np.repeat(so_far[first], np.diff(np.append(first, len(gap))))
+    taken = np.clip(ns_of_gaps[gap] - so_far, 0, lengths)
+    if not taken.any():
+        return parts
+    # What is taken comes first, and is a row of its own where some of the part is left.
+    is_cut = (taken > 0) & (taken < lengths)
+    rows = np.repeat(np.arange(len(parts)), 1 + is_cut)
+    head = np.flatnonzero(is_cut) + np.arange(int(is_cut.sum()))
+    starts, ends, of_rows = starts[rows], ends[rows], parts["cause"][rows]
+    of_rows[taken[rows] > 0] = cause
+    of_rows[head + 1] = parts["cause"][is_cut]
+    ends[head] = starts[head] + taken[is_cut]
+    starts[head + 1] = ends[head]
+    return Table(dict(zip(_PARTS, (gap[rows], starts, ends, of_rows), strict=True)))
+
+
 @of_window
 def _gaps_and_parts(trace: Trace) -> tuple[Table, Table]:
+    gaps, parts = _as_recorded(trace)
+    for process, ns_of_causes in _added_by_recording(trace).items():
+        captured = disturbances(trace)[process].captured
+        starts, ends = bounds(gaps)
+        is_own = (gaps["process"] == process) & (captured.covered_ns(starts, ends) > 0)
+        for causes, most_ns in zip(_DISTURBED, ns_of_causes, strict=True):
+            own = np.where(is_own, most_ns, 0)
+            parts = carved(parts, causes, own, CAUSES.index("profiler"))
+    return gaps, parts
+
+
+_DISTURBED: Final = (("launch", "host"), ("synchronising",))
+"""Where what the profiler adds to a step is looked for: the second where the first is too short."""
+
+
+@fact
+def _added_by_recording(trace: Trace) -> Mapping[int, tuple[int, ...]]:
+    """Return, by process, how much of a gap at most the profiler made, for each of `_DISTURBED`.
+
+    Each launch takes longer while it is recorded: so much of every gap that recorded steps end as
+    much earlier as undisturbed ones do, and a gap that is long for another reason stays long.
+    """
+    found: dict[int, tuple[int, ...]] = {}
+    for process, own in disturbances(trace).items():
+        gaps, parts = _as_recorded(trace)  # of the whole recording
+        is_own = (gaps["process"] == process) & (own.recorded.covered_ns(*bounds(gaps)) > 0)
+        known = times_in_gaps(len(gaps), parts, CAUSES.index("profiler"))[is_own].sum()
+        left_ns = own.excess_ns * len(own.recorded_ns) - int(known)
+        most = []
+        for causes in _DISTURBED:
+            places = [CAUSES.index(cause) for cause in causes]
+            lengths = times_in_gaps(len(gaps), parts, *places)[is_own]
+            most.append(_level(lengths, left_ns))
+            left_ns -= int(np.minimum(lengths, most[-1]).sum())
+        if any(most):
+            found[process] = tuple(most)
+    return found
+
+
+def _level(lengths: Ints, total_ns: float) -> int:
+    """Return how much to take of each length at most, so that all of it is ``total_ns``."""
+    if total_ns <= 0 or not len(lengths):
+        return 0
+    lengths = np.sort(lengths)
+    # With everything up to each length taken whole, and as much of the longer ones.
+    taken = np.cumsum(lengths) + lengths * np.arange(len(lengths) - 1, -1, -1)
+    place = int(np.searchsorted(taken, total_ns))
+    if place == len(lengths):
+        return int(lengths[-1])
+    before = int(lengths[:place].sum())
+    return round((total_ns - before) / (len(lengths) - place))
+
+
+@of_window
+def _as_recorded(trace: Trace) -> tuple[Table, Table]:
+    """Return gaps and parts as the recording has them, what the profiler added with them."""
     gaps, launches = _bounded_gaps(trace)
     found = [*_parts_of_known(trace, gaps, launches), *_parts_of_others(gaps, launches)]
     gap, starts, ends, cause = (np.concatenate(column) for column in zip(*found, strict=True))

@@ -375,6 +375,7 @@ GAPS = Analysis(
     needs=("kernels", "copies", "api_calls"),
     uses=("ranges", "host_ops", "overheads", "devices"),
     whole=("kernels", "copies"),
+    of_steps=True,
     of_rank=measure_gaps,
     finish=_finish_gaps,
 )

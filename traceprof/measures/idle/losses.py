@@ -14,8 +14,15 @@ import numpy as np
 from traceprof.measures.device.times import device_times, used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_states
-from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps, times_in_gaps
-from traceprof.measures.rows import Ints, are_first, bounds
+from traceprof.measures.idle.gaps import (
+    CAUSES,
+    carved,
+    find_gap_parts,
+    find_gaps,
+    times_in_gaps,
+)
+from traceprof.measures.rows import Ints, bounds
+from traceprof.measures.steps.measured import judged_times, measured_steps
 from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.grouping import rows_by_value, rows_by_values
 from traceprof.model.intervals import Intervals
@@ -83,28 +90,7 @@ def _times_of_one(
 @of_window
 def _parts(part: Trace) -> Table:
     """Return `find_gap_parts`, with what is drained by a wait as a cause of its own."""
-    parts = find_gap_parts(part)
-    busy = np.isin(parts["cause"], [CAUSES.index(name) for name in _AFTER_A_WAIT])
-    gap = parts["gap"]
-    starts, ends = bounds(parts)
-    lengths = np.where(busy, ends - starts, 0)
-    so_far = np.cumsum(lengths) - lengths
-    first = np.flatnonzero(are_first(gap))
-    so_far -= np.repeat(so_far[first], np.diff(np.append(first, len(gap))))
-    drained = np.clip(_wait_before(part)[gap] - so_far, 0, lengths)
-    if not drained.any():
-        return parts
-    # What is drained comes first, and is a row of its own where some of the part is left.
-    is_cut = (drained > 0) & (drained < lengths)
-    rows = np.repeat(np.arange(len(parts)), 1 + is_cut)
-    head = np.flatnonzero(is_cut) + np.arange(int(is_cut.sum()))
-    starts, ends, cause = starts[rows], ends[rows], parts["cause"][rows]
-    cause[drained[rows] > 0] = len(CAUSES)
-    cause[head + 1] = parts["cause"][is_cut]
-    ends[head] = starts[head] + drained[is_cut]
-    starts[head + 1] = ends[head]
-    columns = {"gap": gap[rows], "start_ns": starts, "end_ns": ends, "cause": cause}
-    return Table(columns)
+    return carved(find_gap_parts(part), _AFTER_A_WAIT, _wait_before(part), len(CAUSES))
 
 
 def _wait_before(part: Trace) -> Ints:
@@ -138,6 +124,19 @@ def find_losses(ranks: Ranks) -> Mapping[str, Times]:
         for name, times in own.items():
             busy[name] |= times
     return {**busy, **times_of_causes(ranks, find_gap_parts, CAUSES)}
+
+
+@of_window
+def undisturbed_times(ranks: Ranks) -> Times:
+    """Return when each device is judged, without what the profiler added to its steps.
+
+    Where no undisturbed steps tell how much that is, nothing is taken out.
+    """
+    judged = judged_times(ranks)
+    if "undisturbed_ns" not in measured_steps(ranks).scalars:
+        return judged
+    added = idle_times(ranks)["profiler"]
+    return {device: time - added.get(device, Intervals.empty()) for device, time in judged.items()}
 
 
 def _lost_by_work(part: Trace) -> dict[str, dict[int, Intervals]]:

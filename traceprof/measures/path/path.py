@@ -28,7 +28,7 @@ from traceprof.measures.device.times import (
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_phases
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
-from traceprof.measures.idle.losses import find_losses, within
+from traceprof.measures.idle.losses import find_losses, undisturbed_times, within
 from traceprof.measures.path.graph import (
     DEVICE_KINDS,
     HOST,
@@ -42,7 +42,6 @@ from traceprof.measures.rows import ints, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.measured import (
     are_typical,
-    judged_times,
     typical_step_ns,
     typical_time,
 )
@@ -278,7 +277,7 @@ def _gains(
 
 def _lost_by_devices(ranks: Ranks) -> Table:
     """Return what all devices lose to each case, in the analysed time and in the window."""
-    losses, judged = find_losses(ranks), judged_times(ranks)
+    losses, judged = find_losses(ranks), undisturbed_times(ranks)
     judged_ns = sum(time.total_ns for time in judged.values())
     recorded_ns = sum(
         recorded_window(part, device).duration_ns for part in ranks for device in used_devices(part)

@@ -31,6 +31,7 @@ from traceprof.measures.steps.parts import (
     sums_in_steps,
 )
 from traceprof.measures.steps.steadiness import measure_steadiness, outliers_of_processes
+from traceprof.measures.steps.undisturbed import disturbances_in, scalars_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table, is_known
@@ -116,6 +117,13 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     for name in ("trend_ns", "drift_ratio") if is_pattern and steadiness else ():
         del steadiness[name]
     lags_ns = table["lag_ns"][~is_warmup & is_known(table["lag_ns"])]
+    undisturbed = scalars_of(ranks)
+    if undisturbed and "samples_count" in table:
+        every = table if ranks.uncut is None else measured_steps(ranks.whole).table
+        rate = _throughput(every.take(_are_undisturbed(ranks, every)))
+        undisturbed |= {
+            f"undisturbed_{name[5:]}": own for name, own in rate.items() if "mean" in name
+        }
     scalars = {
         "source": steps.source if len(steps) else "",
         "confidence_ratio": steps.confidence_ratio if len(steps) else 1.0,
@@ -125,6 +133,7 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
         **({"lag_ns": float(np.median(lags_ns))} if len(lags_ns) else {}),
         **steadiness,
         **_throughput(table.take(~is_warmup)),
+        **undisturbed,
     }
     known = table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes)
     return MeasuredSteps(known, scalars)
@@ -265,6 +274,14 @@ def _throughput(steady: Table) -> dict[str, float]:
     return {name: float(np.nansum(np.array(own))) for name, own in rates.items()}
 
 
+def _are_undisturbed(ranks: Ranks, steps: Table) -> Bools:
+    """Return which of ``steps`` no profiler disturbed."""
+    found = np.zeros(len(steps), np.bool_)
+    for process, own in disturbances_in(ranks).items():
+        found |= (steps["process"] == process) & np.isin(steps["step"], own.steps)
+    return found
+
+
 def named_steps(steps: Steps) -> Steps:
     """Return the steps that can be judged: none where all of them are warm-up."""
     is_none = not len(steps) or steps.warmup().all()
@@ -295,10 +312,16 @@ def typical_time(ranks: Ranks) -> Intervals:
 
 @of_window
 def typical_step_ns(ranks: Ranks) -> float:
-    """Return the median length of a typical step; the window where steps are not known."""
+    """Return the median length of a typical step; the window where steps are not known.
+
+    Of those that no profiler disturbed, where there are any.
+    """
     is_typical = are_typical(ranks)
     if not is_typical.any():
         return float(ranks.span.duration_ns)
+    undisturbed_ns = measured_steps(ranks).scalars.get("undisturbed_ns")
+    if undisturbed_ns is not None:
+        return float(undisturbed_ns)
     return float(np.median(steps_of_ranks(ranks).durations_ns[is_typical]))
 
 

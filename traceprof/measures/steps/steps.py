@@ -101,6 +101,16 @@ SPEC: Final = ResultSpec.of(
     same drift_ratio: what the trend adds from first to last, of the median
     same mean_samples_per_s: throughput: all samples over all time
     same median_samples_per_s: throughput: the median over steps
+    same undisturbed_count: the steps of the recording of which the profiler recorded nothing, so
+        that nobody disturbed them; without the warm-up and the first half of each stretch of them,
+        in which the host runs ahead of the devices
+    same undisturbed_ns: the median of their periods
+    same undisturbed_p10_ns: the 10th percentile of their periods
+    same undisturbed_p90_ns: the 90th percentile of their periods
+    same undisturbed_samples_per_s: their throughput
+    same disturbed_ns: the median period of the steps that were recorded
+    same disturbance_ratio: how much longer these are, of undisturbed_ns; 0 where that may be chance
+    same disturbance_per_launch_ns: the same for each call that launches kernels, copies or memsets
     """,
 )
 _LEAST_DRIFT: Final = 0.05

@@ -1,0 +1,194 @@
+"""Steps that no profiler disturbed, and by how much it made those longer that it recorded.
+
+Of some steps a recording has nothing but their ranges: those outside the windows of the embedded
+recorder, or before and after what torch.profiler or nsys captured. They took as long as the
+program takes by itself; what recorded ones take more, the profiler added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from traceprof.measures.device.times import device_time, devices_of_processes
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.rows import Bools, Floats, Ints, are_named, bounds, rows_by, unions_by
+from traceprof.measures.steps.find import find_steps, recorder_times
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
+from traceprof.model.table import Table
+from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.trace import DEVICE_TABLES, Trace
+
+WINDOW: Final = "traceprof.window"
+"""The range of the embedded recorder around what it records."""
+
+_FEWEST: Final = 3
+_CAPTURED: Final = ("api_calls", *DEVICE_TABLES)
+_AT_LEAST: Final = 0.97
+"""A host whose steps are shorter than what devices have to do in them runs ahead of these: how long
+steps are is not told by it."""
+_MAKES_WORK: Final = re.compile(r"(cuda|cu|hip)\w*(Launch|Memcpy|Memset)\w*")
+_LOW, _HIGH = 0.25, 0.75
+"""Where even the shortest quarter of the recorded steps is longer than three quarters of the
+others, the difference is no chance."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Disturbance:
+    """What the profiler did to the steps of one process.
+
+    ``steps`` are the numbers of those that nobody disturbed, ``periods_ns`` their periods;
+    ``recorded_ns`` are the periods of the steps that were recorded whole, and ``recorded`` is when
+    those were; ``captured`` is when anything was recorded, and ``launches`` how many calls launched
+    work in the recorded steps.
+    """
+
+    steps: Ints
+    periods_ns: Floats
+    recorded_ns: Floats
+    captured: Intervals
+    recorded: Intervals
+    launches: int
+
+    @property
+    def excess_ns(self) -> float:
+        """How much longer a recorded step is (median); 0 where that may be chance."""
+        low, high = np.quantile(self.recorded_ns, _LOW), np.quantile(self.periods_ns, _HIGH)
+        return float(np.median(self.recorded_ns) - self.period_ns) if low > high else 0.0
+
+    @property
+    def period_ns(self) -> float:
+        """How long a step is that nobody disturbed (median)."""
+        return float(np.median(self.periods_ns))
+
+
+@fact
+def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
+    """Return what recording did to the steps of each process that has undisturbed ones, too."""
+    if not {"kernels", "api_calls"} <= trace.recorded:
+        return {}
+    steps = find_steps(trace)
+    if not len(steps) or steps.is_inferred:
+        return {}
+    captured, recorder = _captured(trace), recorder_times(trace)
+    devices, calls = devices_of_processes(trace), _work_calls(trace)
+    called = rows_by(calls, "process")
+    table, periods, lengths = steps.table, steps.periods_ns, steps.durations_ns
+    found: dict[int, Disturbance] = {}
+    for process, rows in rows_by(table, "process").items():
+        if process not in captured or process not in devices:
+            continue
+        starts, ends = table["start_ns"][rows], table["next_ns"][rows]
+        within = captured[process].covered_ns(starts, ends)
+        paused = recorder.get(process, Intervals.empty()).covered_ns(starts, ends)
+        # The period of the last step is not known.
+        is_whole = ~steps.warmup()[rows] & (paused == 0) & (np.arange(len(rows)) < len(rows) - 1)
+        inside = is_whole & (within == ends - starts) & table["on_device"][rows]
+        outside = _settled(is_whole & (within == 0))
+        if min(int(inside.sum()), int(outside.sum())) < _FEWEST:
+            continue
+        recorded = Intervals.union_of(starts[inside], ends[inside])
+        at = calls["start_ns"][called.get(process, np.empty(0, np.int64))]
+        own = Disturbance(
+            steps=table["step"][rows][outside],
+            periods_ns=periods[rows][outside].astype(np.float64),
+            recorded_ns=lengths[rows][inside].astype(np.float64),
+            captured=captured[process],
+            recorded=recorded,
+            launches=int((recorded.covered_ns(at, at + 1) > 0).sum()),
+        )
+        busy_ns = _busy_ns(trace, devices[process], table.take(rows[inside]))
+        if own.period_ns >= _AT_LEAST * busy_ns:
+            found[process] = own
+    return found
+
+
+def _settled(are_outside: Bools) -> Bools:
+    """Return the later half of each stretch of several steps.
+
+    Before, the host runs ahead of devices that have nothing queued: its periods are too short. And
+    the step ahead of a window makes it ready.
+    """
+    found = np.zeros(len(are_outside), np.bool_)
+    rows = np.flatnonzero(are_outside)
+    for stretch in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
+        half = stretch[len(stretch) // 2 :]
+        found[half if len(half) >= _FEWEST else half[:0]] = True
+    return found
+
+
+def _busy_ns(trace: Trace, devices: Collection[int], steps: Table) -> float:
+    """Return how long the busiest of ``devices`` works in one of ``steps``, on average."""
+    starts, ends = steps["device_start_ns"], steps["device_end_ns"]
+    busy = [device_time(trace, device).busy.covered_ns(starts, ends).mean() for device in devices]
+    return float(max(busy, default=0.0))
+
+
+def _work_calls(trace: Trace) -> Table:
+    """Return the API calls that make kernels, copies or memsets."""
+    return trace.api_calls.take(are_named(trace.api_calls["name"], _MAKES_WORK))
+
+
+def _captured(trace: Trace) -> dict[int, Intervals]:
+    """Return when the profiler recorded each process: its windows, else from first to last row."""
+    ranges = trace.ranges
+    windows = ranges.take((ranges["name"] == WINDOW) & (ranges["domain"] == OWN_DOMAIN))
+    if len(windows):
+        return unions_by(windows)
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for name in _CAPTURED:
+        table = trace.table(name)
+        starts, ends = bounds(table)
+        for process, rows in rows_by(table, "process").items():
+            first[process] = min(
+                int(starts[rows].min()), first.get(process, int(starts[rows].min()))
+            )
+            last[process] = max(int(ends[rows].max()), last.get(process, int(ends[rows].max())))
+    return {process: Intervals.single(start, last[process]) for process, start in first.items()}
+
+
+@of_window
+def disturbances_in(ranks: Ranks) -> dict[int, Disturbance]:
+    """Return those of the processes of which the window holds recorded steps."""
+    return {process: own for part in ranks.each(_disturbances_in) for process, own in part.items()}
+
+
+def scalars_of(ranks: Ranks) -> dict[str, Any]:
+    """Return the scalars on undisturbed steps, of all processes together; none without any."""
+    found = disturbances_in(ranks).values()
+    if not found:
+        return {}
+    periods = np.concatenate([own.periods_ns for own in found])
+    recorded = np.concatenate([own.recorded_ns for own in found])
+    excess_ns = float(np.mean([own.excess_ns for own in found]))
+    period_ns = float(np.median(periods))
+    launches = sum(own.launches for own in found)
+    known: dict[str, Any] = {
+        "undisturbed_count": len(periods),
+        "undisturbed_ns": period_ns,
+        "undisturbed_p10_ns": float(np.quantile(periods, 0.1)),
+        "undisturbed_p90_ns": float(np.quantile(periods, 0.9)),
+        "disturbed_ns": float(np.median(recorded)),
+        "disturbance_ratio": excess_ns / period_ns,
+    }
+    if launches:
+        known["disturbance_per_launch_ns"] = excess_ns * len(recorded) / launches
+    return known
+
+
+def _disturbances_in(trace: Trace) -> dict[int, Disturbance]:
+    table = find_steps(trace).table
+    starts, ends = table["start_ns"], table["next_ns"]
+    rows_of = rows_by(table, "process")
+    return {
+        process: own
+        for process, own in disturbances(trace).items()
+        if process in rows_of
+        and own.recorded.covered_ns(starts[rows_of[process]], ends[rows_of[process]]).any()
+    }
