@@ -76,3 +76,78 @@ def test_windows_end_where_they_have_taken_what_they_may(opened, capsys):
     numbers = opened(200, 1_000_000, TRACEPROF_MAX_BYTES="2500000")
     assert len(lengths(numbers)) == 3
     assert "the windows of operators have 2 MB: no more of them" in capsys.readouterr().err
+
+
+class Clock:
+    def __init__(self):
+        self.now_ns = 0
+
+    def __call__(self):
+        return self.now_ns
+
+
+@pytest.fixture
+def without_steps(runtime, monkeypatch, tmp_path):
+    """Return a function that works without steps for a while; it returns when windows were open."""
+
+    def work(*, n_optimizers=0, captures=(), length_ms=30_000):
+        session, steps, windows = runtime("session"), runtime("steps"), runtime("hook_windows")
+        session.begin()
+        clock, seen, is_open = Clock(), [], SimpleNamespace(now=False)
+        monkeypatch.setattr(windows, "time_ns", clock)
+        made = SimpleNamespace(
+            _prepare_trace=lambda: None, _start_trace=lambda: setattr(is_open, "now", True)
+        )
+
+        def disable():
+            is_open.now = False
+            return SimpleNamespace(save=lambda path: Path(path).write_bytes(b""))
+
+        class Profile:
+            def __new__(cls, **_):
+                return made
+
+        class Graph:
+            def replay(self):
+                return "replayed"
+
+        torch = SimpleNamespace(
+            _C=SimpleNamespace(_autograd=SimpleNamespace(_profiler_enabled=lambda: False)),
+            autograd=SimpleNamespace(
+                profiler=SimpleNamespace(profile=Profile),
+                _disable_profiler=disable,
+            ),
+            cuda=SimpleNamespace(
+                CUDAGraph=Graph,
+                is_initialized=lambda: bool(captures),
+                is_current_stream_capturing=lambda: clock.now_ns // 1_000_000 in captures,
+            ),
+            __version__="2.11.0",
+        )
+        monkeypatch.setattr(runtime("settings"), "WINDOWS", (5, 10, 200))
+        windows.install_windows(torch)
+        for number in range(n_optimizers):
+            steps.made(number + 1)
+        for at_ms in range(0, length_ms, 10):
+            clock.now_ns = 1_000_000 * at_ms
+            assert Graph().replay() == "replayed"  # no model is called
+            if is_open.now:
+                seen.append(at_ms)
+        return seen
+
+    return work
+
+
+def test_work_without_steps_has_a_window_from_the_second_pass_on_and_every_20_s(without_steps):
+    seen = without_steps()
+    assert (seen[0], seen[-1]) == (10, 21_000)
+    assert len(seen) == 2 * 50
+
+
+def test_what_has_an_optimizer_is_left_alone_for_a_while(without_steps):
+    assert without_steps(n_optimizers=1)[0] == 2_000
+
+
+def test_no_window_begins_or_ends_while_a_graph_is_captured(without_steps):
+    seen = without_steps(captures=range(10, 100), length_ms=400)
+    assert seen[0] == 100

@@ -5,11 +5,12 @@ run, so that the training loop stalls as little as possible and a finished windo
 any crash. The program's own use of the profiler always has priority.
 """
 
+import functools
 import os
 import sys
 from time import time_ns
 
-from . import session, settings, steps
+from . import session, settings, steps, turns
 from .after_import import complain
 
 _NEVER = 1 << 60
@@ -20,7 +21,8 @@ _TRIAL_STEPS = 2
 # Of one window: some 200 000 events, which take 300 MB while they are written
 _MAX_BYTES = 60 << 20
 _MAX_BYTES_OF_ALL = 1 << 30
-# Where no step is seen: the first after 2 s of work, half a second each, every 20 s
+# Where no step is seen: half a second each, every 20 s. The first begins with the second pass of a
+# model, after 2 s of work where there is an optimizer: its steps are yet to come.
 _FIRST_NS, _LENGTH_NS, _PERIOD_NS = 2000000000, 500000000, 20000000000
 _WINDOWS_PER_HALVING = 16  # after so many windows they become half as frequent, again and again
 
@@ -39,7 +41,24 @@ def install_windows(torch):
     steps.on_boundary(windows.at_step)
     if settings.STEPS is None:
         steps.on_activity(windows.at_activity)
+        _notice_replays(torch)
     session.at_end(windows.stop)
+
+
+def _notice_replays(torch):
+    """Take replays of CUDA graphs for work, too: models are not called any more then."""
+    graph = getattr(torch.cuda, "CUDAGraph", None)
+    original = getattr(graph, "replay", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def replay(self):
+        if session.active:
+            steps.acting()
+        return original(self)
+
+    graph.replay = replay
 
 
 def device_option(torch):
@@ -109,9 +128,13 @@ class _Windows:
         """Open or close a window by time, in a program of which no step has been seen yet."""
         now = time_ns()
         if self._due_ns is None:
-            self._due_ns = now + _FIRST_NS
+            self._due_ns = now + (_FIRST_NS if turns.known else 0)
+            return
         if now < self._due_ns or self._process != os.getpid():
             return
+        cuda = self._torch.cuda
+        if cuda.is_initialized() and cuda.is_current_stream_capturing():
+            return  # the profiler would ask the device for what no capture allows
         if self._stop_at is _BY_TIME:
             self.stop()
             self._due_ns = now + _PERIOD_NS

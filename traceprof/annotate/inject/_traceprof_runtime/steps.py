@@ -85,7 +85,8 @@ def passing(may_train):
     _counts["forward passes"] += 1
     if _is_elsewhere():
         return
-    _notice()
+    if not may_train or _asked not in _TRAINS:  # else a step begins now
+        _notice()
     if _was_updated():
         close()
     if may_train:
@@ -100,6 +101,12 @@ def passed():
     """Note that a forward pass of either kind is over."""
     if _asked == FORWARD and not _is_elsewhere():
         close()
+
+
+def acting():
+    """Note work that is no pass of a module."""
+    if not _is_elsewhere():
+        _notice()
 
 
 def follows_gradients():
