@@ -16,7 +16,7 @@ SURE_NS = 100_000
 def said(scenario: Scenario):
     """Return the findings that claim at least 1 %, the first first."""
     found = run_of(decide_steps(scenario.make())).result("findings").table
-    return found[~found["is_minor"].astype(bool)]
+    return found.take(~found["is_minor"].astype(bool))
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
@@ -27,7 +27,7 @@ def test_what_was_planted_is_found_and_nothing_else(scenario):
     if not scenario.rules:
         return
     assert rules, "nothing was found"
-    first = found.iloc[0]
+    first = found.row(0)
     assert first["rule"] in scenario.rules, rules
     if scenario.subject:
         told = " ".join([note_text(first["title"]), *map(note_text, first["evidence"])])

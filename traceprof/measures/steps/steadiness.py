@@ -87,15 +87,18 @@ def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bool
 
 _MAD_TO_DEVIATION: Final = 1.4826
 """Times the median absolute deviation: the standard deviation, if durations are normal."""
-_FEWEST_KEPT: Final = 3
+_FEWEST_KEPT: Final = 2
+_FEWEST_SURE: Final = 3
+_CLEAR_RATIO: Final = 0.5
+"""By so much a step is longer than two others, which hardly tell how much steps spread."""
 
 
 def count_warmup(durations_ns: Ints) -> int:
     """Return how many leading steps are warm-up.
 
     A leading step is warm-up while it is longer than median + 3 · 1.4826 · MAD of the steps after
-    it, and by more than 5 % of the median; one that is shorter than the rest is none. At least
-    half of the steps are kept, and at least three.
+    it, and by more than 5 % of the median (of two steps after it by half); one that is shorter
+    than the rest is none. At least half of the steps are kept, and at least two.
     """
     n_dropped = 0
     durations: list[float] = durations_ns.astype(np.float64).tolist()
@@ -108,7 +111,8 @@ def count_warmup(durations_ns: Ints) -> int:
         median = sum(rest[rank] for rank in middle) / 2
         deviation = sum(_deviation(rest, median, rank) for rank in middle) / 2
         spread = 3 * _MAD_TO_DEVIATION * deviation
-        if own - median <= max(spread, _FLOOR_RATIO * median):
+        floor = _FLOOR_RATIO if len(rest) >= _FEWEST_SURE else _CLEAR_RATIO
+        if own - median <= max(spread, floor * median):
             break
         n_dropped += 1
     return n_dropped
