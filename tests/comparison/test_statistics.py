@@ -145,3 +145,31 @@ def test_the_interval_of_a_median_holds_it() -> None:
     held = sum(low <= 10 <= high for low, high in intervals)
     assert held / 300 >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 300)
     assert all(map(math.isnan, interval_of_median(np.array([1.0, 2.0]))))
+
+
+@pytest.mark.parametrize("n", [10, 15, 24, 59])
+def test_of_steps_that_alternate_the_throughput_is_judged(n: int) -> None:
+    random, is_long = np.random.default_rng(n), np.arange(n) % 2 == 1
+    noise = np.exp(0.02 * random.normal(size=(2, n)))
+    base, new = np.array([np.where(is_long, long, 132.0) for long in (1400, 500)]) * noise
+    told = compare_steps(6.4e4 / base, 6.4e4 / new, are_rates=True)
+    assert told.together == 2
+    assert told.is_shown
+    # The samples of two steps over their time, not the mean of their rates.
+    assert told.change_ratio == pytest.approx((1400 + 132) / (500 + 132) - 1, rel=0.1)
+    same = compare_steps(base, base * np.exp(0.02 * random.normal(size=n)))
+    assert not same.is_shown
+
+
+def test_of_steps_of_two_kinds_in_no_order_the_means_are_judged() -> None:
+    random = np.random.default_rng(9)
+    base, new = (np.where(random.random(200) < share, 1400.0, 132.0) for share in (0.5, 0.2))
+    told = compare_steps(base, new)
+    assert told.of_means
+    assert told.change_ratio == pytest.approx(new.mean() / base.mean() - 1)
+    assert told.is_shown
+    alarms = sum(
+        compare_steps(*(np.where(random.random(60) < 0.3, 900.0, 100.0) for _ in range(2))).is_shown
+        for _ in range(PAIRS)
+    )
+    assert alarms / PAIRS <= LEVEL + CHANCE

@@ -69,7 +69,8 @@ def judge(base: Side, new: Side) -> dict[str, JudgedMeasure]:
         if any(not len(own) for side in series for own in side):
             continue
         if len(series[0]) == len(series[1]) == 1:
-            difference = compare_steps(series[0][0], series[1][0])
+            are_rates = better == "higher"
+            difference = compare_steps(series[0][0], series[1][0], are_rates=are_rates)
         else:
             medians = [[float(np.median(own)) for own in side] for side in series]
             difference = compare_runs(*medians)
@@ -144,6 +145,13 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
     together = max(one.together for one in known)
     text = "{what} come in turns of {n:count}: these are taken together"
     in_turns = (Note.of(text, what=what, n=together),) if together > 1 else ()
+    of_means = Note.of(
+        "{what} are of two kinds, which come in no order: their means are held against one "
+        "another, intervals by Welch's t",
+        what=what,
+    )
+    if all(one.of_means for one in known):
+        return *in_turns, of_means, _ONE_OF_EACH
     of_steps = Note.of(
         "all pairs of {what} are held against one another (Mann–Whitney): the change is the "
         "median over the pairs, its 95 % interval allows for neighbours that are alike (by up "
@@ -151,7 +159,8 @@ def _method(judged: Mapping[str, JudgedMeasure], base: Side, new: Side) -> tuple
         alike=max(one.alike_ratio for one in known),
         what=what,
     )
-    return *in_turns, of_steps, _ONE_OF_EACH
+    of_kinds = (of_means,) if any(one.of_means for one in known) else ()
+    return *in_turns, of_steps, *of_kinds, _ONE_OF_EACH
 
 
 _ALONE: Final = Note("the side of one run is taken to vary as the other one does")

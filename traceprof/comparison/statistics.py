@@ -7,7 +7,9 @@ GPU that warms up, a loader that falls behind): what one tells is told in part b
 The variance is that of a series in which neighbours are as alike as these are, and the intervals
 are of Student's t with as many degrees of freedom as there are independent stretches. Steps that
 come in turns (two workers that load batches, a line that is logged every ten steps) are taken
-together, turn by turn. Where several runs are given the run is the unit, and its median one number.
+together, turn by turn. Steps of two kinds in no order (some wait, others do not) have no typical
+pair: their means are held against one another. Where several runs are given the run is the unit,
+and its median one number.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from traceprof.measures.steps.steadiness import are_long, turn_of
 
 _Float64Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -50,7 +54,8 @@ class Difference:
     ``smallest_ratio`` is the change that would have been seen four times in five (NaN: none).
     ``larger_ratio`` is the share of pairs in which the new value is larger (1/2: no effect), and
     ``alike_ratio`` how alike neighbours are (0: not at all). ``together`` steps at a time are one
-    value. ``of_runs``: these are runs, not steps.
+    value. ``of_runs``: these are runs, not steps. ``of_means``: ``base``, ``new`` and the change
+    are those of means, since the steps of a side are of two kinds.
     """
 
     base: float
@@ -66,6 +71,7 @@ class Difference:
     together: int = 1
     of_runs: bool = False
     why: str = ""
+    of_means: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -83,14 +89,21 @@ class Difference:
         return self.excludes_zero and (self.of_runs or abs(self.change_ratio) >= LEAST)
 
 
-def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
-    """Return how two series of steps differ, each in its order; values are above 0."""
+def compare_steps(
+    base: _Float64Array, new: _Float64Array, *, are_rates: bool = False
+) -> Difference:
+    """Return how two series of steps differ, each in its order; values are above 0.
+
+    The mean of rates is that of the times that they are of.
+    """
     together = _turn(base, new)
     counts = len(base), len(new)
-    base, new = (_in_turns(own, together) for own in (base, new))
+    base, new = (_in_turns(own, together, are_rates) for own in (base, new))
     found = _plain(float(np.median(base)), float(np.median(new)), *counts)
     if min(len(base), len(new)) < FEWEST:
         return found
+    if any(are_long(own) is not None for own in (base, new)):
+        return replace(_of_means(found, base, new, are_rates), together=together)
     first, second = np.sort(np.log(base)), np.sort(np.log(new))
     change = _quantile_of_pairs(first, second, 0.5)
     shifted = np.log(new) - change
@@ -123,6 +136,33 @@ def compare_steps(base: _Float64Array, new: _Float64Array) -> Difference:
         alike_ratio=max(side.alike for side in sides),
         together=together,
         why="",
+    )
+
+
+def _of_means(
+    found: Difference, base: _Float64Array, new: _Float64Array, are_rates: bool
+) -> Difference:
+    """Return how the means of two series differ: their ratio, by the errors of both."""
+    times = [1 / own if are_rates else own for own in (base, new)]
+    sides = [_Placed.of(own) for own in times]
+    means = [float(own.mean()) for own in times]
+    errors = [side.error / mean for side, mean in zip(sides, means, strict=True)]
+    error, freedom = math.hypot(*errors), _welch(errors, [side.freedom for side in sides])
+    reach = _student(1 - _LEVEL / 2, freedom) * error
+    values = [1 / mean if are_rates else mean for mean in means]
+    change = math.log(values[1] / values[0])
+    return replace(
+        found,
+        base=values[0],
+        new=values[1],
+        change_ratio=math.expm1(change),
+        low_ratio=math.expm1(change - reach),
+        high_ratio=math.expm1(change + reach),
+        smallest_ratio=math.expm1(reach + NormalDist().inv_cdf(_POWER) * error),
+        larger_ratio=float(_share_below(np.sort(base), new).mean()),
+        alike_ratio=max(side.alike for side in sides),
+        why="",
+        of_means=True,
     )
 
 
@@ -205,9 +245,21 @@ def _plain(
 
 def _turn(base: _Float64Array, new: _Float64Array) -> int:
     """Return after how many steps both sides begin anew; 1 where they do not come in turns."""
-    most = min(_LONGEST_TURN, min(len(base), len(new)) // _FEWEST_TURNS)
-    found = math.lcm(*(_turn_of(own, most) for own in (base, new)))
-    return found if found <= most else 1
+    fewest = min(len(base), len(new))
+    most = min(_LONGEST_TURN, fewest // _FEWEST_TURNS)
+    kinds = [are_long(own) for own in (base, new)]
+    regular = [1 if is_long is None else turn_of(is_long) for is_long in kinds]
+    found = math.lcm(
+        *(
+            turn if turn > 1 else _turn_of(own, most)
+            for turn, own in zip(regular, (base, new), strict=True)
+        )
+    )
+    if found <= most:
+        return found
+    # Steps of two kinds are seen to come in turns where noise would not show it.
+    found = math.lcm(*regular)
+    return found if found * FEWEST <= fewest else 1
 
 
 def _turn_of(values: _Float64Array, most: int) -> int:
@@ -224,8 +276,12 @@ def _turn_of(values: _Float64Array, most: int) -> int:
     return best + 1 if stands_out else 1
 
 
-def _in_turns(values: _Float64Array, together: int) -> _Float64Array:
+def _in_turns(values: _Float64Array, together: int, are_rates: bool) -> _Float64Array:
     """Return the means of so many neighbours at a time; those that are left over are left out."""
+    if together == 1:
+        return values
+    if are_rates:
+        return np.asarray(1 / _in_turns(1 / values, together, are_rates=False), np.float64)
     n = len(values) // together
     return np.asarray(values[: n * together].reshape(n, together).mean(axis=1), np.float64)
 

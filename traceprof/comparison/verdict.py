@@ -68,7 +68,8 @@ def _on_main(
     time = judged.get("step_period_ns", main)
     if time.unit == "ns":
         counts = (time.difference.new_count, time.difference.base_count)
-        medians = " (medians of {n_new:count} and {n_base:count} {of}(s))"
+        middle = "means" if time.difference.of_means else "medians"
+        medians = f" ({middle} of {{n_new:count}} and {{n_base:count}} {{of}}(s))"
         yield Note.of(
             ("An" if main.name == "turn_ns" else "A")
             + " {unit} takes {new:ns} instead of {base:ns}"

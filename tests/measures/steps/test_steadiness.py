@@ -1,6 +1,11 @@
 import numpy as np
 
-from traceprof.measures.steps.steadiness import measure_steadiness, outliers_of_processes
+from traceprof.measures.steps.steadiness import (
+    are_long,
+    measure_steadiness,
+    outliers_of_processes,
+    turn_of,
+)
 
 
 def test_ranks_of_different_speed_are_no_trend() -> None:
@@ -29,3 +34,23 @@ def test_where_steps_are_of_two_kinds_outliers_lie_beyond_both() -> None:
     found = outliers_of_processes(durations, ones, ones == 0)
     assert np.flatnonzero(found > 0).tolist() == [8]
     assert np.flatnonzero(found < 0).tolist() == [15]
+
+
+def test_steps_of_two_kinds_are_told_apart() -> None:
+    alternating = np.array([132, 1400, 131, 1390, 133, 1410, 130], np.float64)
+    is_long = are_long(alternating)
+    assert is_long is not None
+    assert is_long.tolist() == [False, True] * 3 + [False]
+    assert turn_of(is_long) == 2
+    random = np.random.default_rng(1)
+    for spread in (
+        random.normal(100, 10, 60),
+        random.uniform(50, 200, 60),
+        100 + random.exponential(100, 60),
+        np.array([100.0] * 59 + [5000.0]),
+        np.array([100.0, 300.0, 101.0]),
+    ):
+        assert are_long(spread) is None
+    in_no_order = are_long(np.where(random.random(60) < 0.5, 100.0, 900.0))
+    assert in_no_order is not None
+    assert turn_of(in_no_order) == 1

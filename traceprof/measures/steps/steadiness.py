@@ -52,6 +52,47 @@ def _slopes(durations_ns: Floats, most_places: int) -> Floats:
     return np.asarray(rise / (place[second] - place[first]), np.float64)
 
 
+_LEAST_TIMES: Final = 1.5
+_TOLD_APART: Final = 0.9
+_FEWEST_OF_A_KIND: Final = 2
+_RAREST: Final = 0.1
+_MOSTLY: Final = 0.9
+
+
+def are_long(durations_ns: Floats) -> Bools | None:
+    """Return which steps are of the longer of two kinds; None where all are of one.
+
+    They are of two kinds where a border explains nearly all by which their logarithms vary (of
+    evenly spread ones it explains three quarters), both hold a tenth of the steps and two of them,
+    and the median of one is half as long again as that of the other.
+    """
+    n = len(durations_ns)
+    fewest = max(_FEWEST_OF_A_KIND, int(np.ceil(_RAREST * n)))
+    if n < 2 * fewest or durations_ns.min() <= 0:
+        return None
+    order = np.sort(np.log(durations_ns))
+    whole = float(((order - order.mean()) ** 2).sum())
+    below = np.arange(1, n)
+    sums = np.cumsum(order)[:-1]
+    apart = sums / below - (order.sum() - sums) / (n - below)
+    explained = below * (n - below) / n * apart**2
+    explained[: fewest - 1] = explained[n - fewest :] = 0
+    place = int(explained.argmax())
+    times = np.exp(np.median(order[place + 1 :]) - np.median(order[: place + 1]))
+    if times < _LEAST_TIMES or explained[place] < _TOLD_APART * whole:
+        return None
+    return np.asarray(np.log(durations_ns) > order[place], np.bool_)
+
+
+def turn_of(is_long: Bools) -> int:
+    """Return every how many steps a long one comes; 1 where they come in no order."""
+    between = np.diff(np.flatnonzero(is_long))
+    if len(between) < 2:
+        return 1
+    usual = int(np.median(between))
+    return usual if (between == usual).mean() >= _MOSTLY else 1
+
+
 def outliers(durations_ns: Floats) -> Ints:
     """Return 1 for each slow outlier, -1 for each fast one, else 0.
 
