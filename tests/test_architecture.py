@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import pkgutil
 import re
 import subprocess
@@ -194,23 +192,3 @@ def test_the_changelog_knows_this_version() -> None:
 def test_documents_stay_short(name: str, most: int) -> None:
     words = (ROOT / name).read_text("utf-8").split()
     assert len(words) <= most
-
-
-@pytest.mark.parametrize("command", ["info", "breakdown", "analyze", "findings"])
-def test_commands_need_no_frames(command: str, tmp_path: Path) -> None:
-    """To import pandas, or Arrow, takes longer than all that a small command does."""
-    trace = tmp_path / "trace.sqlite"
-    trace.write_bytes(gzip.decompress((ROOT / "fixtures/traces/after.sqlite.gz").read_bytes()))
-    code = (
-        "import sys\nfrom traceprof.__main__ import main\ntry: main()\nexcept SystemExit: pass\n"
-        "sys.exit(' '.join({'pandas', 'pyarrow'} & {*sys.modules}) or 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, command, str(trace)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TRACEPROF_CACHE": "0"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr

@@ -41,7 +41,6 @@ def main() -> None:
         # numpy starts threads for linear algebra, which nothing here uses; where memory or
         # processes are limited, they cannot start and end the program. Who records keeps theirs.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        os.environ.setdefault("TRACEPROF_OWN_PROCESS", "1")  # see traceprof/processes.py
         gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
     try:
         from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C comes while it is imported)

@@ -16,9 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-OWN: Final = "TRACEPROF_OWN_PROCESS"
-"""The variable of processes that are commands of ours, or work for one, and do nothing else."""
-
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 _M_TRIM_THRESHOLD: Final = -1
