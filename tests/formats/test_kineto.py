@@ -70,6 +70,17 @@ def test_a_training_step(tmp_path: Path, suffix: str) -> None:
     assert trace.recorded >= {"kernels", "copies", "api_calls", "ranges", "host_ops"}
 
 
+def test_streams_of_hip_are_pointers(tmp_path: Path) -> None:
+    streams = (140234567890432, 140234567894528, 7, 2**31)
+    events = [
+        kernel("k", 1000 * i, 1000 * i + 500, stream=stream) for i, stream in enumerate(streams, 1)
+    ]
+    events.append(on_device("cuda_sync", "Context Sync", 9000, 9100, stream=2**32 - 1))
+    trace = open_trace(write(tmp_path / "t.json", events))
+    assert trace.kernels["stream"].tolist() == [*streams]
+    assert trace.syncs["stream"].tolist() == [ABSENT]
+
+
 @given(st.integers(EPOCH, EPOCH + 10**12), st.integers(0, 10**12))
 @settings(max_examples=10, deadline=None)
 def test_times_of_day_keep_every_digit(

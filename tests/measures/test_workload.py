@@ -42,6 +42,20 @@ def launched(name: str) -> TraceBuilder:
             "kernels of a decoder, such as paged_attention_v1_kernel",
         ),
         (
+            TraceBuilder()
+            .kernel("multi_tensor_apply_kernel<CopyFunctor<int>, Copy<int>>", 0, 3)
+            .kernel("paged_attention_v1_kernel", 9, 12),
+            "inference",
+            "kernels of a decoder, such as paged_attention_v1_kernel",
+        ),
+        (
+            TraceBuilder()
+            .kernel("multi_tensor_apply_kernel<UnaryOpFunctor<float>, Sqrt<float>>", 0, 3)
+            .kernel("paged_attention_v1_kernel", 9, 12),
+            "unknown",
+            "1 optimizer kernel",
+        ),
+        (
             TraceBuilder().kernel("ncclDevKernel_AllReduce", 0, 9),
             "communication benchmark",
             "100.0 % of the kernels' time is communication",

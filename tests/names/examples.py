@@ -30,6 +30,13 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "void nvshmemi_transfer_rma<X>(int)",
         "void tensorrt_llm::kernels::moeAllReduceFusionKernel<X>(int)",
         "ncclKernel_AllReduce_TREE_LL_Sum_half(ncclWorkElem)",
+        "void flashinfer::moe::moeA2ADispatchKernel<8, __nv_bfloat16>(int)",
+        "moe_a2a_combine_kernel",
+        "void tensorrt_llm::kernels::fusedMoeCommKernel<1>(int)",
+        "void mori::moe::EpDispatchInterNodeKernel<__hip_bfloat16>(int)",
+        "void pplx::a2a_dispatch_send_kernel<X>(int)",
+        "void c10d::nvshmem_extension::tile_reduce_kernel<float>(int)",
+        "void (anonymous namespace)::stream_write_value32_kernel(int)",
     ),
     "convolution": (
         "triton_tem_fused_convolution_4",
@@ -92,6 +99,9 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "fermiPlusCgemmLDS128_batched",
     ),
     "layout": (
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::Te"
+        "nsorListMetadata<2>, at::native::CopyFunctor<int, long, 2, 1, 1>, at::native::Co"
+        "py<int, long>>(int)",
         "void at::native::(anonymous namespace)::reflection_pad2d_out_kernel<float>(int)",
         "void at::native::roll_cuda_kernel<float>(int)",
         "void vllm::reshape_and_cache_kernel<unsigned short>(int)",

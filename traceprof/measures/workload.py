@@ -66,9 +66,11 @@ def workload(ranks: Ranks) -> Workload:
     """Return what the run does, by the names of its ranges and kernels and what they add up to."""
     kernels = _added_up(ranks.each(_times_of_names), "name", "activity")
     whole = float(kernels["total_ns"].sum())
-    training = [*_backward_of(ranks, kernels), *_optimizer_of(ranks, kernels)]
-    if training:
-        return Workload(TRAINING, tuple(training))
+    backward, stepped = _backward_of(ranks, kernels), _optimizer_of(ranks, kernels)
+    if training := [*backward, *stepped]:
+        # Names of kernels alone are worth no more than names of kernels that say otherwise.
+        against = [] if backward or _has_steps(ranks) else list(_inference_of(ranks, kernels))
+        return Workload(UNKNOWN if against else TRAINING, (*training, *against))
     if not whole:
         return _without_kernels(ranks)
     by_activity = _added_up([kernels], "activity")
@@ -189,6 +191,10 @@ def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
     if len(own):
         notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))
     return notes
+
+
+def _has_steps(ranks: Ranks) -> bool:
+    return any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
 
 
 def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:

@@ -79,6 +79,8 @@ communication: ^(nccl|rccl|hccl|msccl)|\ball ?reduce|\ball ?gather|\breduce ?sca
     |\bsend ?recv|\b(push|pull) ?(send|recv)|\bpush pull|\b(put|wait) signal
     |^barrier|\bdevice sync\b|^(producer|consumer)( batch)? kernel
     |^(cached )?notify (dispatch|combine)|^(dispatch|combine)( kernel)?$|\b(dispatch|combine) impl$
+    |\ba2 ?a\b.*\b(dispatch|combine|send|recv)|\bep (dispatch|combine)|\bmoe comm\b|\ballto all
+    |^exchange split|^stream write value
 # No work of a network, or of none of the classes: before what their names also mention.
 other: upsampl|\bresize|grid sampl|interpolat|roi align|\bnms\b
     |trsm|trsv|trtri|triangular|getr[fs]|potr[fs]|geqr|larf|syev|gesv|ipiv|laswp
@@ -145,6 +147,7 @@ elementwise: el(ement|t) ?wise|point ?wise|unary|binary|\bact\b|activation|vecto
 
 DECIDING_SCOPES: Final = _rules(
     r"""
+communication: nvshmem|rocshmem
 moe: (^|::)moe::dev(::|$)
 convolution: ^xmma_cudnn(::|$)|^xmma\w*::.*implicit_gemm(::|$)
 gemm: ^xmma\w*(::|$)
@@ -153,7 +156,7 @@ gemm: ^xmma\w*(::|$)
 
 SCOPES: Final = _rules(
     r"""
-communication: (^|::)(deep_ep|hybrid_ep|ep::)|(^|::)(inter|intra)node|nvshmem|rocshmem
+communication: (^|::)(deep_ep|hybrid_ep|ep::)|(^|::)(inter|intra)node
 moe: (^|::)moe(::|$)
 fft: (^|::)([sd]p)?(Radix|Vector|VectorFFT)\d|(^|::)\w*fft\b
 convolution: cudnn::(cnn|winograd|\w*::?gemm|gemm)
@@ -174,7 +177,7 @@ WRAPPERS: Final = tuple(
             "elementwise",
             _OF_ELEMENTS,
         ),
-        (r"(^|::)multi_tensor_apply_kernel$", "optimizer", "reduction quantise"),
+        (r"(^|::)multi_tensor_apply_kernel$", "optimizer", "reduction quantise layout"),
         (r"^cutlass\w*cudnn\w*::(Kernel2?|device_kernel)$", "convolution", "attention"),
         (r"^(cutlass\w*::)?(Kernel2?|device_kernel)$", "gemm", "attention convolution gemm"),
         (r"(^|::)kentry$", "other", _OF_ANYTHING),

@@ -226,7 +226,8 @@ _SYNC_KINDS: Final = {
     "Stream Sync": "stream",
     "Context Sync": "context",
 }
-_NO_STREAM: Final = 1 << 31
+_NO_STREAM: Final = (1 << 32) - 1
+"""What CUPTI writes where a wait concerns no stream; HIP's streams are pointers, far above it."""
 
 
 def make_kernels(rows: Rows, options: ReadOptions) -> Table:
@@ -294,7 +295,7 @@ def _place_on_device(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
         "start_ns": rows.start_ns,
         "end_ns": rows.end_ns,
         "device": np.where(device == ABSENT, rows.process, device),
-        "stream": np.where((stream < 0) | (stream >= _NO_STREAM), ABSENT, stream),
+        "stream": np.where((stream < 0) | (stream == _NO_STREAM), ABSENT, stream),
         "process": np.full(len(rows), rows.host_process),
         "correlation": rows.number("correlation"),
     }
