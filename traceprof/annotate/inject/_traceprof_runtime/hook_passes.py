@@ -2,8 +2,9 @@
 
 ``nn.Module.__call__`` is replaced as a whole: the global hooks of torch cost more and make
 torch.compile warn. Names of layers are kept beside the modules, never on them. In the backward pass
-a layer's range lasts from the gradient of its output to that of the next layer's output: autograd
-works through the layers one after another.
+a layer's range lasts from the gradient of its output to that of its input, where that is no other's
+output: autograd works through the layers one after another. What lies between two layers, such as
+functions, is of the layer around both.
 
 Whether a forward pass trains or evaluates is what its mode says, or what followed the last time.
 Without gradients nothing is trained, whatever the mode: many validate in the mode for training,
@@ -108,30 +109,40 @@ class Layers:
         """Call an inner module in a range of its own."""
         emitter = session.emitter()
         name = self._name_of(module) or "?:%s" % type(module).__name__
+        outer, local.layer = local.__dict__.get("layer"), name
+        # What gave it its input is no layer of its own, or has begun its range by then.
+        self._follow_backward(outer, (*args, *kwargs.values()))
         emitter.push("layer:" + name, steps.number)
         local.depth += 1
         try:
             output = self._original(module, *args, **kwargs)
         finally:
             local.depth -= 1
+            local.layer = outer
             emitter.pop()
-        if local.depth == self.deepest or next(module.children(), None) is None:
-            self._follow_backward(name, output)
+        self._follow_backward(name, output)
         return output
 
     def _follow_backward(self, name, output):
+        """Begin the range of a layer (None: of nobody) with the gradient of the first tensor.
+
+        Who asks for it first has it: a layer may return what the last one in it did.
+        """
         parts = output if isinstance(output, (list, tuple)) else (output,)
         tensor = next((part for part in parts if isinstance(part, self._torch.Tensor)), None)
-        if tensor is not None and tensor.requires_grad:
-            tensor.register_hook(functools.partial(_begin_layer, "layer.backward:" + name))
+        if tensor is None or not tensor.requires_grad:
+            return
+        known = (tensor._backward_hooks or {}).values()
+        if not any(getattr(one, "func", None) is _begin_layer for one in known):
+            tensor.register_hook(functools.partial(_begin_layer, name))
 
 
 def _begin_layer(name, _gradient):
     global _open_backward
     _end_layer()
-    if session.active:
+    if name is not None and session.active:
         emitter = session.emitter()
-        _open_backward = (emitter, emitter.start(name, steps.number))
+        _open_backward = (emitter, emitter.start("layer.backward:" + name, steps.number))
 
 
 def _end_layer():
