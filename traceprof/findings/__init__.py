@@ -36,6 +36,7 @@ RULES: Final[tuple[Rule, ...]] = (
     stalls.allocations,
     slow_ranks.slow_host,
     slow_ranks.straggler,
+    communication.host_communication,
     input_bound.input_bound,
     copies.slow_link,
     copies.pageable_copies,

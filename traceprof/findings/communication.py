@@ -13,10 +13,14 @@ from traceprof.findings.claims import Claim, Kind, Times, together
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import Finding, rule
+from traceprof.measures.device.times import devices_of_processes
+from traceprof.measures.host.states import HOST_BACKENDS
+from traceprof.measures.host.states import host_communication as communication_of_hosts
 from traceprof.measures.rows import ints, rows_by, unions_by
 from traceprof.measures.workload import COMMUNICATION
 from traceprof.model.activity import Activity
-from traceprof.model.intervals import Int64Array
+from traceprof.model.intervals import Int64Array, Intervals
+from traceprof.model.ranks import gpus_of
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 
@@ -87,6 +91,84 @@ def exposed_communication(context: Context) -> Iterator[Finding]:
         ),
         window="" if longest is None else context.window_text(*longest),
     )
+
+
+@rule("communication", "communication that the host carries out", "kernels", show="collectives")
+def host_communication(context: Context) -> Iterator[Finding]:
+    """Find time in which devices wait for what the host communicates (gloo, MPI).
+
+    With the copies that bring it to the host and back, where nothing hides them.
+    """
+    if context.kind == COMMUNICATION:
+        return
+    backends, count, n_bytes, under_way = _by_hosts(context)
+    copying = {
+        device: (time.transfer - time.kernel) & under_way[device]
+        for device, time in context.times.items()
+        if device in under_way
+    }
+    waiting = context.idle_for("communication")
+    claim = context.left(together((waiting.times, copying)))
+    share = context.share(claim)
+    if share < _LEAST_EXPOSED:
+        return
+    shared = len(set(gpus_of(context.ranks).values())) < len(context.devices)
+    yield Finding(
+        title=Note.of(
+            "exposed communication of the host ({backend}): devices wait for it or copy for it "
+            "{share:ratio} of the time",
+            backend=backends,
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            context.counted(
+                count,
+                "collective(s) or message(s)",
+                ", {size:bytes} in all",
+                size=n_bytes,
+            ),
+            Note.of(
+                "{copies:ratio} of the time are copies from devices to the host and back",
+                copies=context.share(claim) - context.share(context.left(waiting.times)),
+            ),
+        ),
+        action=context.advice(
+            pytorch="communicate between GPUs: init_process_group('nccl')"
+            + (", with a GPU for each rank" if shared else "")
+            + "; else send less (16 bits, no_sync() while gradients accumulate)",
+            other="communicate between GPUs (NCCL, GPU-aware MPI)"
+            + (", with a GPU for each rank" if shared else "")
+            + ", or send less",
+        ),
+        caveat="the time includes waiting for the other ranks",
+        window=context.longest_gap("communication"),
+    )
+
+
+def _by_hosts(context: Context) -> tuple[str, int, int, Times]:
+    """Return the backends of the host, how often and how much they carry, and when, by device."""
+    found = context.ranks.each(_by_host, context.typical)
+    names = sorted({name for own in found for name in own[0]})
+    under_way = {device: time for own in found for device, time in own[3].items()}
+    return ", ".join(names), sum(own[1] for own in found), sum(own[2] for own in found), under_way
+
+
+def _by_host(part: Trace, judged: Intervals) -> tuple[list[str], int, int, dict[int, Intervals]]:
+    calls = part.collectives
+    calls = calls.take(calls["backend"].isin(HOST_BACKENDS))
+    calls = calls.take(judged.covered_ns(calls["start_ns"], calls["start_ns"] + 1) > 0)
+    sizes = calls["n_bytes"]
+    times = communication_of_hosts(part)
+    under_way = {
+        device: times[process]
+        for process, devices in devices_of_processes(part).items()
+        for device in devices
+        if process in times
+    }
+    names = sorted(set(calls["backend"].plain().tolist()))
+    return names, len(calls), int(sizes[sizes > 0].sum()), under_way
 
 
 def _on_shares(context: Context, exposed: Times, share: float, saved: float) -> Iterator[Note]:

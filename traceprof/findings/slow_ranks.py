@@ -14,6 +14,7 @@ from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.collectives.blame import find_blame, why_withheld
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
+from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.ranks.costs import cost_of, tails_after
 from traceprof.measures.ranks.groups import Grouping, find_late_whole
 from traceprof.measures.ranks.stragglers import (
@@ -190,7 +191,11 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
     waited_ns = sum(time.clip(span.start_ns, span.end_ns).total_ns for time in others.values())
     typical_ns = sum((time & context.typical).total_ns for time in others.values())
     due_ns = cost_ns * typical_ns / waited_ns if waited_ns else 0.0
-    exposed = {d: time & context.times[d].communication for d, time in others.items()}
+    by_host, nothing = idle_times(context.ranks)["communication"], Intervals.empty()
+    exposed = {
+        d: time & (context.times[d].communication | by_host.get(d, nothing))
+        for d, time in others.items()
+    }
     more = context.left(computing, Ground.COMPUTE), context.left(resting)
     return (
         *_shared((context.left(exposed),), due_ns * len(others)),
@@ -199,11 +204,19 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
 
 
 def _devices(context: Context) -> dict[int, int]:
-    """Return the device on which each rank communicates, by place in `find_members`."""
+    """Return the device of each rank, by place in `find_members`."""
     rows = context.matches.rows.select("member", "device")
     known = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))
     places, first = np.unique(known["member"], return_index=True)
-    return dict(zip(places.tolist(), known["device"][first].tolist(), strict=True))
+    found = dict(zip(places.tolist(), known["device"][first].tolist(), strict=True))
+    # Where hosts communicate: the device that each works on.
+    devices: dict[int, int] = {}
+    for process, device in context.users:
+        devices.setdefault(process, device)
+    for place, member in enumerate(context.matches.members):
+        if member.process in devices:
+            found.setdefault(place, devices[member.process])
+    return found
 
 
 def _shared(claims: tuple[Claim, ...], due_ns: float) -> tuple[Claim, ...]:

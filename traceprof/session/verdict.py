@@ -103,7 +103,7 @@ def judge(
     has_any = steps is not None and not steps.table.empty
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
     parts = _parts(_table(results, "breakdown", "total"), steps if occasions else None)
-    parts = _undisturbed(parts, steps)
+    parts = _with_communication(_undisturbed(parts, steps), results)
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
         bound_by=bound_by(results, parts),
@@ -127,9 +127,7 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         return ""
     shares = dict(parts)
     idle_ratio = shares.pop("idle")
-    causes = _table(results, "idle", "causes")
-    if _is_undisturbed(results.get("steps")):  # what the profiler added is in no part
-        causes = causes.take(causes["cause"] != PROFILER)
+    causes = _causes(results)
     if len(causes):
         total_ns = causes["total_ns"].sum()
         for cause, ns in zip(causes["cause"].tolist(), causes["total_ns"].tolist(), strict=True):
@@ -145,10 +143,22 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     if len(found) and found["claimed_ratio"][is_known(found["once_ns"])].sum() >= _MOSTLY:
         return _PAID_ONCE
     words = _waiting_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
+    words += _by_host(found) if largest == _COMMUNICATION else ""
     # What takes nearly as much is no less the bottleneck.
     if shares[second] >= max(_MUCH, _ALIKE * shares[largest]) and _stands_beside(second):
         words += f" and {_BOUND_BY[second]}"
     return words
+
+
+def _causes(results: Mapping[str, Result]) -> Table:
+    """Return what devices were idle for, without what is in another part, or in none.
+
+    The host's communication is a part of its own, and what the profiler added is in no part where
+    steps without it are known.
+    """
+    causes = _table(results, "idle", "causes")
+    others = (_BY_HOST, PROFILER) if _is_undisturbed(results.get("steps")) else (_BY_HOST,)
+    return causes.take(~np.isin(causes["cause"], others)) if len(causes) else causes
 
 
 def _table(results: Mapping[str, Result], name: str, table: str | None = None) -> Table:
@@ -164,13 +174,25 @@ def _stands_beside(name: str) -> bool:
 
 def _waiting_for(found: Table, largest: str) -> str:
     """Return whom the others wait for, where that is most of the communication."""
-    if found.empty or largest != "exposed_communication":
+    if found.empty or largest != _COMMUNICATION:
         return ""
     first = found.row(0)
     names = first["title"].values if isinstance(first["title"], Note) else {}
     name = next((names[key] for key in ("slow", "name") if key in names), "")
     return f"waiting for {name}" if name and first["rule"] in _SLOW else ""
 
+
+def _by_host(found: Table) -> str:
+    """Return which backend of the host communicates, in words."""
+    for row in found.rows():
+        if row["rule"] == "host_communication" and isinstance(row["title"], Note):
+            return f" on {row['title'].values['backend']}"
+    return ""
+
+
+_COMMUNICATION: Final = "exposed_communication"
+_BY_HOST: Final = "communication"
+"""The cause of idle time that is communication, though no device carries it out."""
 
 _SLOW_STEPS: Final = "slow_steps"
 _SLOW: Final = ("straggler", "slow_host")
@@ -282,6 +304,24 @@ def _undisturbed(parts: dict[str, float], steps: Result | None) -> dict[str, flo
     whole_ns = max(busy_ns, float(steps.scalars[_UNDISTURBED]))
     means["idle"] = whole_ns - busy_ns
     return {part: ns / whole_ns for part, ns in means.items()}
+
+
+def _with_communication(parts: dict[str, float], results: Mapping[str, Result]) -> dict[str, float]:
+    """Return the parts, idle time in which the host communicates being exposed communication."""
+    by_host = _ratio_by_host(parts, results)
+    moved = {_COMMUNICATION: by_host, "idle": -by_host}
+    return {name: share + moved.get(name, 0.0) for name, share in parts.items()}
+
+
+def _ratio_by_host(parts: Mapping[str, float], results: Mapping[str, Result]) -> float:
+    causes = _table(results, "idle", "causes")
+    if not parts or causes.empty:
+        return 0.0
+    total = causes["total_ns"]
+    if _is_undisturbed(results.get("steps")):
+        total = np.where(causes["cause"] == PROFILER, 0, total)
+    by_host = total[causes["cause"] == _BY_HOST].sum()
+    return float(parts["idle"] * by_host / total.sum()) if by_host else 0.0
 
 
 def _on_recording(steps: Result, results: Mapping[str, Result]) -> tuple[str, dict[str, Any]]:

@@ -156,7 +156,7 @@ def find_alignment(ranks: Ranks) -> Alignment:
     """
     matches = find_matches(ranks)
     members = matches.members
-    clock_of = _clocks(members)
+    clock_of = clocks_of(members)
     clocks_once = list(dict.fromkeys(clock_of))
     ties = _tie(clocks_once, _ends(matches, clocks_once, clock_of))
     clocks = tuple(
@@ -200,7 +200,7 @@ def _over(trace: Trace, span: TimeWindow) -> Trace:
     return replace(trace, span=span)
 
 
-def _clocks(members: tuple[Member, ...]) -> list[str]:
+def clocks_of(members: tuple[Member, ...]) -> list[str]:
     """Return the clock of each member: that of its host, if all say theirs, else its own."""
     if all(member.host for member in members):
         return [member.host for member in members]

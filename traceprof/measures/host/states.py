@@ -223,6 +223,17 @@ def find_host_states(trace: Trace) -> dict[int, HostState]:
     }
 
 
+HOST_BACKENDS: Final = ("gloo", "mpi", "ucc")
+"""Of these the host carries out what is communicated: no kernel does."""
+
+
+@of_window
+def host_communication(trace: Trace) -> dict[int, Intervals]:
+    """Return when each process had collectives or messages under way that its host carries out."""
+    calls = trace.collectives
+    return unions_by(calls.take(calls["backend"].isin(HOST_BACKENDS)))
+
+
 def hold_devices_up(calls: Table) -> Bools:
     """Return which calls wait, of the threads that launch work; of all where none does."""
     launches = is_launch(calls["name"])

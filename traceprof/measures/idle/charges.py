@@ -186,7 +186,10 @@ _Columns: TypeAlias = tuple[Array, ...]
 NOTHING: Final = "(nothing recorded)"
 """Stands in tables and sentences for the time in which the host recorded nothing."""
 
-OF_HOST: Final = ("data", "synchronising", "launch", "host", "edge", "unknown")
+OF_HOST: Final = (
+    *("data", "synchronising", "communication", "launch", "host"),
+    *("edge", "unknown"),
+)
 """The causes for which it is told what the host did; in the others no thread holds a device up."""
 
 

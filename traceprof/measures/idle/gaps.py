@@ -17,7 +17,7 @@ import numpy as np
 from traceprof.measures.device.times import device_time, recorded_window, used_devices
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import Launches, launches_of
-from traceprof.measures.host.states import find_host_states
+from traceprof.measures.host.states import find_host_states, host_communication
 from traceprof.measures.rows import (
     Array,
     Bools,
@@ -144,14 +144,15 @@ _Parts: TypeAlias = "tuple[Array, Ints, Ints, Array]"
 """Rows of gaps, and the start, end and cause of a part of each."""
 
 CAUSES: Final = (
-    *("data", "synchronising", "launch", "host", "queued"),
-    *("peer", "profiler", "edge", "unknown"),
+    *("data", "synchronising", "communication", "launch", "host"),
+    *("queued", "peer", "profiler", "edge", "unknown"),
 )
 """What a device waits for.
 
-data: the host fetches data; synchronising: the host waits in a synchronising call; launch: the
-host launches as fast as it can, but too slowly; host: the host runs other code (or a launching
-call takes more than a millisecond, as when a module is loaded); queued: the work had been
+data: the host fetches data; synchronising: the host waits in a synchronising call;
+communication: for long, while the host itself carries out a collective or a message (gloo, MPI);
+launch: the host launches as fast as it can, but too slowly; host: the host runs other code (or a
+launching call takes more than a millisecond, as when a module is loaded); queued: the work had been
 launched: the pause between two kernels, or a wait for another stream or event; peer: the same
 before or after work that another device takes part in; profiler: the profiler itself, and what
 it adds to each launch where steps that it did not record tell (`disturbances`); edge: before the
@@ -251,7 +252,7 @@ def _gaps_and_parts(trace: Trace) -> tuple[Table, Table]:
     return gaps, parts
 
 
-_DISTURBED: Final = (("launch", "host"), ("synchronising",))
+_DISTURBED: Final = (("launch", "host"), ("synchronising", "communication"))
 """Where what the profiler adds to a step is looked for: the second where the first is too short."""
 
 
@@ -384,7 +385,8 @@ def _parts_of_known(trace: Trace, gaps: Table, following: _Ends) -> Iterator[_Pa
     arrived = np.maximum(launched, np.clip(arrival, starts, ends))
     of_launch, of_host = CAUSES.index("launch"), CAUSES.index("host")
     otherwise = np.where(ends - starts <= LAUNCH_BOUND_NS, of_launch, of_host)
-    for own, first, last, cause in _split_by_state(trace, process, starts, launched):
+    is_long = otherwise == of_host
+    for own, first, last, cause in _split_by_state(trace, process, starts, launched, is_long):
         yield _of_cause(rows[own], first, last, np.where(cause >= 0, cause, otherwise[own]))
     # A call that takes this long loads a module or compiles: it is no launching.
     quick = arrival - launch <= LONGEST_CALL_NS + LATENCY_NS
@@ -401,9 +403,14 @@ def _of_cause(rows: Ints, starts: Ints, ends: Ints, cause: Ints | int) -> _Parts
     return compact(rows[kept]), starts[kept], ends[kept], causes[kept]
 
 
-def _split_by_state(trace: Trace, process: Array, starts: Ints, ends: Ints) -> Iterator[_Parts]:
-    """Yield when the host of each time was in which state, -1 where in none."""
-    states = find_host_states(trace)
+def _split_by_state(
+    trace: Trace, process: Array, starts: Ints, ends: Ints, is_long: Bools
+) -> Iterator[_Parts]:
+    """Yield when the host of each time was in which state, -1 where in none.
+
+    What the host communicates beside its launches holds up none of them: long times alone are that.
+    """
+    states, communicating = find_host_states(trace), host_communication(trace)
     waited = np.flatnonzero(ends > starts)
     for owner, places in rows_by_value(process[waited]).items():
         own = waited[places]
@@ -413,7 +420,17 @@ def _split_by_state(trace: Trace, process: Array, starts: Ints, ends: Ints) -> I
         for name in _BEFORE_THAT if times else ():
             in_any = in_any | times[name]
             yield _cut(own, first, last, times[name], CAUSES.index(name))
-        yield _cut(own, first, last, in_any.gaps(int(first.min()), int(last.max())), -1)
+        rest = in_any.gaps(int(first.min()), int(last.max()))
+        exchange = communicating.get(owner, Intervals.empty()) & rest
+        if not len(exchange):
+            yield _cut(own, first, last, rest, -1)
+            continue
+        for chosen, time, cause in (
+            (is_long[own], exchange, CAUSES.index("communication")),
+            (is_long[own], rest - exchange, -1),
+            (~is_long[own], rest, -1),
+        ):
+            yield _cut(own[chosen], first[chosen], last[chosen], time, cause)
 
 
 def _cut(rows: Ints, starts: Ints, ends: Ints, time: Intervals, cause: int) -> _Parts:

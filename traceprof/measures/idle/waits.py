@@ -208,7 +208,7 @@ SYNC = Analysis(
     "sync",
     SYNC_SPEC,
     needs=("api_calls",),
-    uses=("copies", "ranges", "kernels", "overheads", "devices"),
+    uses=("copies", "ranges", "kernels", "overheads", "devices", "collectives"),
     whole=("api_calls", "copies", "kernels"),
     of_steps=True,
     of_rank=measure_sync,

@@ -341,7 +341,7 @@ WHATIF = Analysis(
     "whatif",
     WHATIF_SPEC,
     needs=("kernels", "api_calls"),
-    uses=("copies", "ranges", "overheads", "devices", "environment"),
+    uses=("copies", "ranges", "overheads", "devices", "environment", "collectives"),
     whole=("kernels", "copies"),
     of_steps=True,
     of_ranks=measure_whatif,

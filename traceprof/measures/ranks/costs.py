@@ -29,7 +29,7 @@ from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.trace import Trace
+from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _Float64Array = npt.NDArray[np.float64]
 
@@ -189,10 +189,13 @@ def tails_after(ranks: Ranks, places: tuple[int, ...]) -> tuple[Intervals, ...]:
     """Return when each rank neither waits nor computes, in collectives that slow ones come last to.
 
     From the start of the last rank, one at ``places``, to the end; by place in `find_members`.
+    Of what hosts carry out beside the devices nothing: no rank is done with it as others are.
     """
     matches = find_matches(ranks).collectives
     chosen = matches.table["match"][np.isin(matches.table["last_member"], places)]
     is_chosen = matches.among(chosen) & (matches.rows["member"] >= 0)
+    if ranks.recorded & set(DEVICE_TABLES):
+        is_chosen &= matches.rows["device"] != ABSENT
     rows = matches.rows.take(is_chosen)
     begin, end = matches.per_row(rows, "last_start_ns"), rows["end_ns"]
     device = rows["device"]

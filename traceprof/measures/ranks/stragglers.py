@@ -10,7 +10,12 @@ import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import Blame, find_blame
-from traceprof.measures.collectives.clocks import ENDS_TOGETHER, describe_clocks, is_beyond_clocks
+from traceprof.measures.collectives.clocks import (
+    ENDS_TOGETHER,
+    clocks_of,
+    describe_clocks,
+    is_beyond_clocks,
+)
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.collectives.waits import matches_in_step
@@ -199,7 +204,9 @@ def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
         and rank.charged_ns >= LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
         and int((blame.origins["member"] == rank.member).sum()) > 1
     )
-    is_clear = is_beyond_clocks(rank.cost_ns, rank.ends_ns)
+    # On one clock ends that differ say that some are done later, as with gloo.
+    has_one_clock = len({*clocks_of(find_members(ranks))}) == 1
+    is_clear = has_one_clock or is_beyond_clocks(rank.cost_ns, rank.ends_ns)
     judged = replace(rank, is_straggler=is_late and is_clear, is_unclear=is_late and not is_clear)
     cause = cause_of(ranks, rank.member) if judged.is_straggler else None
     if cause is None:
