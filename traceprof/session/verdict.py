@@ -13,26 +13,33 @@ import numpy as np
 
 from traceprof.measures.steps.between import EVALUATION
 from traceprof.measures.steps.costs import notes_on_occasions
-from traceprof.model.activity import PARTS
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
-from traceprof.model.table import Bools, Table, is_known
+from traceprof.model.table import Table, is_known
 from traceprof.model.trace import DEVICE_TABLES
-from traceprof.names.ranges import PROFILER, UNCLAIMED
+from traceprof.names.ranges import UNCLAIMED
+from traceprof.session.shares import (
+    COMMUNICATION,
+    CONSIDERABLE,
+    UNDISTURBED,
+    are_typical,
+    causes_of_idle,
+    is_undisturbed,
+    on_recording,
+    parts_of,
+    table_of,
+)
 
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
 _STEADY: Final = 0.1
 _MOSTLY: Final = 0.5
 _FILLED: Final = 0.95
-_CONSIDERABLE: Final = 0.05
 _SUBJECTS: Final = {
     "idle": "idle time",
     "exposed_communication": "communication",
     "exposed_transfer": "transfers",
 }
-_LEAST_ADDED: Final = 0.02
-_UNDISTURBED: Final = "undisturbed_ns"
 _UNTOLD: Final = ("profiler",)
 """Nobody records again to learn what the profiler itself takes."""
 _TOLD_BY: Final = ("record ", "traceprof record", "--", "traceprof.step()")
@@ -102,8 +109,7 @@ def judge(
     steps = results.get("steps")
     has_any = steps is not None and not steps.table.empty
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
-    parts = _parts(_table(results, "breakdown", "total"), steps if occasions else None)
-    parts = _with_communication(_undisturbed(parts, steps), results)
+    parts = parts_of(results, steps, has_occasions=bool(occasions))
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
         bound_by=bound_by(results, parts),
@@ -114,7 +120,7 @@ def judge(
         fine=_fine(results, parts, steps) if parts or has_any else (),
         unknown=_unknown(results),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
-        next_command=_next_command(_table(results, "findings"), recorded),
+        next_command=_next_command(table_of(results, "findings"), recorded),
         periodic=tuple(note for note in occasions if note.values["n"] > 1),
         parts=parts,
         has_steps=steps is not None and _fill(steps.table, window_ns),
@@ -127,7 +133,7 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         return ""
     shares = dict(parts)
     idle_ratio = shares.pop("idle")
-    causes = _causes(results)
+    causes = causes_of_idle(results)
     if len(causes):
         total_ns = causes["total_ns"].sum()
         for cause, ns in zip(causes["cause"].tolist(), causes["total_ns"].tolist(), strict=True):
@@ -139,33 +145,15 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
         is_in_part = working < _NEARLY_ALWAYS and shares[largest] >= _MUCH
         beside = _BOUND_BY[largest] if is_in_part and _stands_beside(largest) else ""
         return _GPU_BOUND + (f", partly {beside}" if beside else "")
-    found = _table(results, "findings")
+    found = table_of(results, "findings")
     if len(found) and found["claimed_ratio"][is_known(found["once_ns"])].sum() >= _MOSTLY:
         return _PAID_ONCE
     words = _waiting_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
-    words += _by_host(found) if largest == _COMMUNICATION else ""
+    words += _by_host(found) if largest == COMMUNICATION else ""
     # What takes nearly as much is no less the bottleneck.
     if shares[second] >= max(_MUCH, _ALIKE * shares[largest]) and _stands_beside(second):
         words += f" and {_BOUND_BY[second]}"
     return words
-
-
-def _causes(results: Mapping[str, Result]) -> Table:
-    """Return what devices were idle for, without what is in another part, or in none.
-
-    The host's communication is a part of its own, and what the profiler added is in no part where
-    steps without it are known.
-    """
-    causes = _table(results, "idle", "causes")
-    others = (_BY_HOST, PROFILER) if _is_undisturbed(results.get("steps")) else (_BY_HOST,)
-    return causes.take(~np.isin(causes["cause"], others)) if len(causes) else causes
-
-
-def _table(results: Mapping[str, Result], name: str, table: str | None = None) -> Table:
-    """Return a table of an analysis, without rows and columns where there is no such result."""
-    if name not in results:
-        return Table({})
-    return results[name].table if table is None else results[name].tables[table]
 
 
 def _stands_beside(name: str) -> bool:
@@ -174,7 +162,7 @@ def _stands_beside(name: str) -> bool:
 
 def _waiting_for(found: Table, largest: str) -> str:
     """Return whom the others wait for, where that is most of the communication."""
-    if found.empty or largest != _COMMUNICATION:
+    if found.empty or largest != COMMUNICATION:
         return ""
     first = found.row(0)
     names = first["title"].values if isinstance(first["title"], Note) else {}
@@ -189,10 +177,6 @@ def _by_host(found: Table) -> str:
             return f" on {row['title'].values['backend']}"
     return ""
 
-
-_COMMUNICATION: Final = "exposed_communication"
-_BY_HOST: Final = "communication"
-"""The cause of idle time that is communication, though no device carries it out."""
 
 _SLOW_STEPS: Final = "slow_steps"
 _SLOW: Final = ("straggler", "slow_host")
@@ -225,7 +209,7 @@ def _where(
             of = " (mean of {devices:count} ranks' shares of {gpus:count} GPU(s))"
         yield from _with_shares(start, shares, of, values)
         return
-    phases = _table(results, "phases")
+    phases = table_of(results, "phases")
     if len(phases):
         shares = _host_shares(phases, steps if left_out else None)
         if "eval" in shares:
@@ -250,8 +234,8 @@ def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]
     """Return what the shares are of: of a step where the window is made of them, else of it."""
     if steps is None or "median_ns" not in steps.scalars:
         return "The window", {}
-    if _is_undisturbed(steps):
-        return "A step of {step:ns}", {"step": steps.scalars[_UNDISTURBED]}
+    if is_undisturbed(steps):
+        return "A step of {step:ns}", {"step": steps.scalars[UNDISTURBED]}
     if not _fill(steps.table.take(~steps.table["is_warmup"]), window_ns):
         return "The window", {}
     values = {"step": steps.scalars["median_ns"]}
@@ -268,87 +252,6 @@ def _fill(steps: Table, window_ns: int) -> bool:
     return bool(covered.total_ns) and covered.total_ns >= _FILLED * window_ns
 
 
-def _parts(total: Table, steps: Result | None) -> dict[str, float]:
-    """Return the share of each of the five parts, of all devices together.
-
-    Of ``steps``, where given: the steady ones that nothing done now and then made longer.
-    """
-    if total.empty or not total["duration_ns"][0]:
-        return {}
-    if steps is not None and "compute_ns" in steps.table:
-        own = steps.table.take(_are_typical(steps.table))
-        sums = {part: float(own[f"{part}_ns"].sum()) for part in PARTS}
-        if whole := sum(sums.values()):
-            return {part: ns / whole for part, ns in sums.items()}
-    row = total.row(0)
-    return {part: float(row[f"{part}_ns"] / row["duration_ns"]) for part in PARTS}
-
-
-def _is_undisturbed(steps: Result | None) -> bool:
-    """Return whether it is known how long the steps are without a profiler."""
-    return steps is not None and _UNDISTURBED in steps.scalars
-
-
-def _undisturbed(parts: dict[str, float], steps: Result | None) -> dict[str, float]:
-    """Return the share of each part of a step that no profiler disturbed, where that is known.
-
-    The devices do in it what they do in recorded ones, and are idle for the rest of it.
-    """
-    if not parts or steps is None or not _is_undisturbed(steps) or "compute_ns" not in steps.table:
-        return parts
-    own = steps.table.take(_are_typical(steps.table))
-    means = {part: float(np.nanmean(own[f"{part}_ns"])) for part in PARTS} if len(own) else {}
-    busy_ns = sum(means.values()) - means.get("idle", 0.0)
-    if not busy_ns > 0:
-        return parts
-    whole_ns = max(busy_ns, float(steps.scalars[_UNDISTURBED]))
-    means["idle"] = whole_ns - busy_ns
-    return {part: ns / whole_ns for part, ns in means.items()}
-
-
-def _with_communication(parts: dict[str, float], results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the parts, idle time in which the host communicates being exposed communication."""
-    by_host = _ratio_by_host(parts, results)
-    moved = {_COMMUNICATION: by_host, "idle": -by_host}
-    return {name: share + moved.get(name, 0.0) for name, share in parts.items()}
-
-
-def _ratio_by_host(parts: Mapping[str, float], results: Mapping[str, Result]) -> float:
-    causes = _table(results, "idle", "causes")
-    if not parts or causes.empty:
-        return 0.0
-    total = causes["total_ns"]
-    if _is_undisturbed(results.get("steps")):
-        total = np.where(causes["cause"] == PROFILER, 0, total)
-    by_host = total[causes["cause"] == _BY_HOST].sum()
-    return float(parts["idle"] * by_host / total.sum()) if by_host else 0.0
-
-
-def _on_recording(steps: Result, results: Mapping[str, Result]) -> tuple[str, dict[str, Any]]:
-    """Return what recording did to the steps, and the values of these words."""
-    scalars = steps.scalars
-    ratio = scalars["disturbance_ratio"]
-    values = {"factor": 1 + ratio, "each": scalars.get("disturbance_per_launch_ns")}
-    if ratio < _LEAST_ADDED:
-        return "; recorded ones take as long", values
-    text = "; recorded ones take {factor:number} times as long"
-    text += " ({each:ns} for each launch)" if values["each"] is not None else ""
-    causes, devices = (_table(results, "idle", name) for name in ("causes", "devices"))
-    if devices.empty:
-        return text, values
-    own_ns = causes["total_ns"][causes["cause"] == PROFILER].sum()
-    left = ratio / (1 + ratio) - own_ns / devices["recorded_ns"].sum()
-    if left <= _CONSIDERABLE:
-        return f"{text}, which is taken out", values
-    return f"{text}, and {{left:ratio}} of the time cannot be taken out", {**values, "left": left}
-
-
-def _are_typical(steps: Table) -> Bools:
-    """Return which steps are no warm-up, and not longer by what is done now and then."""
-    typical: Bools = ~steps["is_warmup"] & (steps["excess_cause"] == "")
-    return typical
-
-
 def _host_shares(phases: Table, steps: Result | None) -> dict[str, float]:
     """Return the share of each phase in the first process.
 
@@ -357,7 +260,7 @@ def _host_shares(phases: Table, steps: Result | None) -> dict[str, float]:
     process = phases["process"][0]
     first = phases.take(phases["process"] == process)
     if steps is not None:
-        own = steps.table.take((steps.table["process"] == process) & _are_typical(steps.table))
+        own = steps.table.take((steps.table["process"] == process) & are_typical(steps.table))
         if whole_ns := float(own["period_ns"].sum()):
             known = [str(name) for name in first["phase"] if f"{name}_ns" in own]
             sums = {name: float(own[f"{name}_ns"].sum()) for name in known}
@@ -384,10 +287,10 @@ def _steadiness(results: Mapping[str, Result], left_out: set[str]) -> Iterable[N
     steps = results.get("steps")
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
         return
-    scalars, table = steps.scalars, steps.table.take(_are_typical(steps.table))
-    if _is_undisturbed(steps):
+    scalars, table = steps.scalars, steps.table.take(are_typical(steps.table))
+    if is_undisturbed(steps):
         text = "{n:count} steps were not recorded: 80 % of them take {p10:ns} to {p90:ns}"
-        more, values = _on_recording(steps, results)
+        more, values = on_recording(steps, results)
         names = ("undisturbed_p10_ns", "undisturbed_p90_ns", "undisturbed_count")
         values |= dict(zip(("p10", "p90", "n"), (scalars[name] for name in names), strict=True))
         rate = scalars.get("undisturbed_samples_per_s")
@@ -444,13 +347,13 @@ def _fine(
     Without those that the page itself shows to be an issue: what takes much of the time is not fine
     because a finding of another subject explains it.
     """
-    checked = _table(results, "findings", "checked")
+    checked = table_of(results, "findings", "checked")
     if checked.empty:
         return ()
-    visible = {own for part, own in _SUBJECTS.items() if parts.get(part, 0.0) >= _CONSIDERABLE}
+    visible = {own for part, own in _SUBJECTS.items() if parts.get(part, 0.0) >= CONSIDERABLE}
     if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= _STEADY:
         visible.add("even steps")
-    if steps is not None and steps.scalars.get("disturbance_ratio", 0.0) >= _CONSIDERABLE:
+    if steps is not None and steps.scalars.get("disturbance_ratio", 0.0) >= CONSIDERABLE:
         visible.add("profiler")
     fine = checked["subject"][checked["is_fine"].astype(bool)]
     return tuple(subject for subject in fine if subject not in visible)
@@ -458,7 +361,7 @@ def _fine(
 
 def _unknown(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Return what another recording, or an option, would tell: each reason once."""
-    checked, abstained = (_table(results, "findings", name) for name in ("checked", "abstained"))
+    checked, abstained = (table_of(results, "findings", name) for name in ("checked", "abstained"))
     if abstained.empty:
         return ()
     judged = {*checked["subject"][checked["is_judged"].astype(bool)], *_UNTOLD}
