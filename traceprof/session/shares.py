@@ -90,9 +90,9 @@ def on_recording(steps: Result, results: Mapping[str, Result]) -> tuple[str, dic
     ratio = scalars["disturbance_ratio"]
     values = {"factor": 1 + ratio, "each": scalars.get("disturbance_per_launch_ns")}
     if ratio < _LEAST_ADDED:
-        return "; recorded ones take as long", values
-    text = "; recorded ones take {factor:number} times as long"
-    text += " ({each:ns} for each launch)" if values["each"] is not None else ""
+        return "; with it they take as long", values
+    text = "; with it they take {factor:number} times as long"
+    text += " ({each:ns} more for each launch)" if values["each"] is not None else ""
     causes, devices = (table_of(results, "idle", name) for name in ("causes", "devices"))
     if devices.empty:
         return text, values

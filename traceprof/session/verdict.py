@@ -289,7 +289,7 @@ def _steadiness(results: Mapping[str, Result], left_out: set[str]) -> Iterable[N
         return
     scalars, table = steps.scalars, steps.table.take(are_typical(steps.table))
     if is_undisturbed(steps):
-        text = "{n:count} steps were not recorded: 80 % of them take {p10:ns} to {p90:ns}"
+        text = "{n:count} steps ran without the profiler: 80 % of them take {p10:ns} to {p90:ns}"
         more, values = on_recording(steps, results)
         names = ("undisturbed_p10_ns", "undisturbed_p90_ns", "undisturbed_count")
         values |= dict(zip(("p10", "p90", "n"), (scalars[name] for name in names), strict=True))

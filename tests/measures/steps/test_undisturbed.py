@@ -89,7 +89,7 @@ def test_a_finding_saves_at_most_what_undisturbed_steps_allow() -> None:
 def test_steps_that_take_as_long_change_nothing() -> None:
     document = page_of(recorded_in_part(20, 0, 50))
     assert document.results["steps"].scalars["disturbance_ratio"] == 0
-    assert "recorded ones take as long" in said(document)
+    assert "with it they take as long" in said(document)
 
 
 def test_what_cannot_be_taken_out_is_said() -> None:
