@@ -81,7 +81,7 @@ def test_warnings_of_the_reader_come_first() -> None:
     trace = clean().step(300, 400).build(info=info)
     assert suspicions(trace) == [
         ("reading", "3 records were lost {}"),
-        ("steps without work", "1 steps launch no device work: 2"),
+        ("steps without work", "1 steps have no work of devices in the recording: 2"),
     ]
 
 

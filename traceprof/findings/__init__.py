@@ -22,6 +22,7 @@ from traceprof.findings.context import Context
 from traceprof.findings.rules import Finding, Rule, SettledFinding, judge, losses_claimed
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.idle.losses import idle_times
+from traceprof.measures.lost_work import lost_work
 from traceprof.measures.ranks.stragglers import lateness_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
@@ -100,7 +101,12 @@ SPEC: Final = ResultSpec.of("""
     key subject: what rules are about
     same is_judged: a rule about it could judge
     same is_fine: and none found anything that is not minor
+    table lost: one row per sentence on work of devices that is missing in the recording
+    key number [number]: which one, from 1
+    same about: what is missing, why, or what to do
+    same message: the sentence
     scalars:
+    same is_idle_known: enough of their work is recorded to say when devices were idle
     same compute_ratio: the share of the analysed time that is compute
     same judged_ns: the analysed time of all devices together
     same compute_ns: what of it is compute
@@ -121,10 +127,12 @@ def measure_findings(ranks: Ranks) -> Result:
             if rule.name in abstained
         ],
         "checked": _checked(found, abstained),
+        "lost": _lost(context),
     }
     times = context.times.items()
     compute_ns = sum((time.compute & context.judged[i]).total_ns for i, time in times)
     scalars = {
+        "is_idle_known": context.is_idle_known,
         "compute_ratio": compute_ns / context.judged_ns * (1 - context.slow_ratio),
         "judged_ns": context.judged_ns,
         "compute_ns": compute_ns,
@@ -132,6 +140,16 @@ def measure_findings(ranks: Ranks) -> Result:
     }
     tables = {name: SPEC.table(name).of_rows(own) for name, own in rows.items()}
     return Result("findings", SPEC, tables, scalars, notes=_notes(context, bool(found), abstained))
+
+
+def _lost(context: Context) -> list[dict[str, object]]:
+    """Return the rows of the table ``lost``."""
+    lost = lost_work(context.ranks)
+    if lost is None:
+        return []
+    told = (("missing", lost.what), ("why", lost.causes), ("to do", (lost.action,)))
+    rows = [{"about": about, "message": note} for about, notes in told for note in notes]
+    return [{"number": number, **row} for number, row in enumerate(rows, 1)]
 
 
 def _checked(

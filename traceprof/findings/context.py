@@ -17,12 +17,15 @@ from traceprof.measures.device.times import device_times, devices_of_processes, 
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import idle_times, lost_in_gaps, undisturbed_times
+from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import bounds, unions_by
+from traceprof.measures.steps.completeness import WHOLE
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import (
     measured_steps,
     named_steps,
     typical_time,
+    wholeness_of_named_steps,
 )
 from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime
@@ -49,6 +52,12 @@ class Context:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
+
+    @cached_property
+    def is_idle_known(self) -> bool:
+        """Whether enough of the devices' work is recorded to say when they were idle."""
+        lost = lost_work(self.ranks)
+        return lost is None or lost.is_idle_known
 
     @cached_property
     def software(self) -> Software:
@@ -182,12 +191,18 @@ class Context:
 
     @property
     def _is_usual(self) -> npt.NDArray[np.bool_]:
-        return ~self.is_warmup & (self.step_outliers <= 0)
+        return ~self.is_warmup & (self.step_outliers <= 0) & self._is_whole
 
     @property
     def is_judged(self) -> npt.NDArray[np.bool_]:
         """Which of `steps` savings are spread over: no warm-up, no one-off costs."""
-        return ~self.is_warmup & ~self.is_occasional
+        return ~self.is_warmup & ~self.is_occasional & self._is_whole
+
+    @cached_property
+    def _is_whole(self) -> npt.NDArray[np.bool_]:
+        """Which of `steps` lack no work in the recording; all, where too few do to judge."""
+        found = wholeness_of_named_steps(self.ranks) == WHOLE
+        return found if self.is_idle_known else np.ones(len(found), np.bool_)
 
     @cached_property
     def times(self) -> dict[int, DeviceTime]:

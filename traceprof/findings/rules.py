@@ -14,6 +14,9 @@ from traceprof.model.results import Note
 from traceprof.processes import PROGRESS
 
 _MINOR: Final = 0.01
+_OF_HOST: Final = ("profiler_overhead", "slow_steps", "warmup")
+"""Rules that judge what the host does, whatever is recorded of devices."""
+_LOST: Final = "work of the devices is missing, so that it is not known when they were idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
     abstained: dict[str, str] = {}
     for one in rules:
         try:
-            context.ranks.require(*one.needs)
+            _require(context, one)
             for number, finding in enumerate(one.check(context), 1):
                 found.append(_settled(context, one, number, finding))
         except NotRecordedError as error:
@@ -107,6 +110,12 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
         PROGRESS.advance()
     found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
     return found, abstained
+
+
+def _require(context: Context, one: Rule) -> None:
+    context.ranks.require(*one.needs)
+    if one.name not in _OF_HOST and not context.is_idle_known:
+        raise NotRecordedError(_LOST)
 
 
 def _settled(context: Context, of: Rule, number: int, finding: Finding) -> SettledFinding:

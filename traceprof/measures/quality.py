@@ -16,7 +16,9 @@ import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
+from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import Ints, are_named, bounds, lengths_of, union_of
+from traceprof.measures.steps.completeness import KINDS, launched_work
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
@@ -59,7 +61,7 @@ def measure_quality(ranks: Ranks) -> Result:
     """Return what is suspicious in the files of a run, and in their clocks."""
     reading = [_row("reading", Note.of("{warning}", warning=text)) for text in ranks.info.warnings]
     found = [row for check in _CHECKS for row in _of_all(ranks, check)]
-    rows = [*reading, *found, *_clock_skew(ranks)]
+    rows = [*reading, *found, *_incomplete(ranks), *_clock_skew(ranks)]
     numbers = Counter[tuple[object, object]]()
     for row in rows:
         place = row["check"], row["table"]
@@ -139,6 +141,30 @@ def _without_launch(trace: Trace) -> Iterator[_Suspicion]:
     yield _Suspicion("kernels without launch", text, "kernels", rows)
 
 
+def _without_work(trace: Trace) -> Iterator[_Suspicion]:
+    """Work that was launched and is not there, though that of later launches is."""
+    launches = launched_work(trace.whole)
+    span = trace.span
+    for place, kind in enumerate(KINDS):
+        is_lost = launches["is_lost"] & (launches["kind"] == place)
+        rows = launches["row"][is_lost]
+        starts = trace.whole.api_calls["start_ns"][rows]
+        rows = rows[(starts >= span.start_ns) & (starts <= span.end_ns)]
+        what = {"kernel": "kernels", "graph": "kernels of CUDA graphs"}.get(kind, f"a {kind}")
+        text = f"{{n:count}} calls launch {what} that are not in the file"
+        if kind not in ("kernel", "graph"):
+            text = f"{{n:count}} calls make {what} that is not in the file"
+        yield _Suspicion("launches without work", text, "api_calls", rows)
+
+
+def _incomplete(ranks: Ranks) -> Iterator[dict[str, object]]:
+    """What else tells that work of devices is missing: passes without launches, versions, power."""
+    lost = lost_work(ranks)
+    if lost is not None:
+        passes = (note for note in lost.what if "phase" in note.values)
+        yield from (_row("work missing", note) for note in (*passes, *lost.causes))
+
+
 def _odd_times(trace: Trace) -> Iterator[_Suspicion]:
     for name, table in TABLES.items():
         if table.has_times:
@@ -173,11 +199,13 @@ def _idle_steps(trace: Trace) -> Iterator[_Suspicion]:
         return
     launches = launches_of(trace, "kernels")
     launched = launches.start_ns[launches.is_known]
-    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched]), kind="stable")
+    calls = launched_work(trace.whole)
+    lost = calls["start_ns"][calls["is_lost"]]
+    work = np.sort(np.concatenate([trace.kernels["start_ns"], launched, lost]), kind="stable")
     steps = find_steps(trace).table
     first, last = (np.searchsorted(work, instants) for instants in bounds(steps))
     numbers = steps["step"][first == last]
-    text = "{n:count} steps launch no device work: {rows}"
+    text = "{n:count} steps have no work of devices in the recording: {rows}"
     yield _Suspicion("steps without work", text, "", numbers)
 
 
@@ -198,7 +226,7 @@ def _without_bytes(trace: Trace) -> Iterator[_Suspicion]:
 
 
 _CHECKS: Final[tuple[Callable[[Trace], Iterator[_Suspicion]], ...]] = (
-    *(_overlapping, _without_launch, _odd_times, _profiler_work),
+    *(_overlapping, _without_launch, _without_work, _odd_times, _profiler_work),
     *(_idle_steps, _whole_graphs, _without_bytes),
 )
 

@@ -21,6 +21,7 @@ from traceprof.units import format_duration
 
 _NOTHING_FOUND: Final = "no rule found anything to improve"
 _NOTHING_KNOWN: Final = "no work of devices was recorded: little can be judged"
+_NOT_JUDGED: Final = "idle time, launches and kernels are not judged: work of devices is missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Briefing:
     called, ``times`` where in the run it lies, and ``notes`` say why it is that, the reason first.
     ``answer`` is the bottleneck in a word and where the time goes, ``nothing`` what to say instead
     of findings where there are none, ``per`` what savings are a share of, and ``remarks`` what
-    stands apart, each with its label.
+    stands apart, each with its label. ``lost`` is what of the devices' work is missing, why, and
+    what to do.
     """
 
     title: str
@@ -50,6 +52,7 @@ class Briefing:
     fine: str = ""
     unknown: tuple[str, ...] = ()
     next_command: str = ""
+    lost: tuple[str, ...] = ()
 
     @property
     def workload_line(self) -> str:
@@ -100,6 +103,7 @@ def briefing_of(document: Document) -> Briefing:
         fine=", ".join(verdict.fine),
         unknown=tuple(map(note_text, verdict.unknown)),
         next_command=plain_text(verdict.next_command.replace("TRACE", path)),
+        lost=tuple(map(note_text, verdict.lost)),
     )
 
 
@@ -132,6 +136,8 @@ def _of_findings(document: Document) -> tuple[str, str]:
         breakdown = document.results.get("breakdown")
         is_known = breakdown is not None and not breakdown.table.empty
         nothing = _NOTHING_FOUND if is_known else _NOTHING_KNOWN
+        if not findings.scalars.get("is_idle_known", True):
+            nothing = _NOT_JUDGED
     is_named = steps is not None and len(steps.table) and not steps.scalars.get("is_pattern")
     return nothing, "a step" if is_named else "the window"
 
@@ -172,7 +178,8 @@ def head_of(document: Answered) -> Head:
         every = (document.notes, document.warnings, document.verdict)
         return Head(document.title, "", *(tuple(sentences(notes)) for notes in every))
     words = briefing_of(document)
-    said = (words.workload_line, words.answer, *(": ".join(remark) for remark in words.remarks))
+    remarks = (": ".join(remark) for remark in words.remarks)
+    said = (words.workload_line, *words.lost, words.answer, *remarks)
     return Head(
         document.info.path,
         f"window {document.selection.label}: {words.times.replace(' .. ', ' to ')}",

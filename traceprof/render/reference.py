@@ -294,6 +294,7 @@ _VERDICT: Final = _record(
         "fine": _STRINGS,
         "unknown": _NOTES,
         "once": {**_NOTES, "description": "what costs time once"},
+        "lost": {**_NOTES, "description": "what of the devices' work is missing, and what to do"},
         "periodic": {**_NOTES, "description": "what does now and then, as evaluation"},
         "parts": {
             "description": "the share of each of the five parts that the sentences are about",

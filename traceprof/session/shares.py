@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.model.activity import PARTS
-from traceprof.model.results import Result
+from traceprof.model.results import Note, Result
 from traceprof.model.table import Bools, Table
 from traceprof.names.ranges import PROFILER
 
@@ -21,16 +21,24 @@ _LEAST_ADDED: Final = 0.02
 
 
 def parts_of(
-    results: Mapping[str, Result], steps: Result | None, *, has_occasions: bool
+    results: Mapping[str, Result], steps: Result | None, *, has_left_out: bool
 ) -> dict[str, float]:
     """Return the share of each of the five parts, {} where no device worked.
 
-    Of steps without what is done now and then (``has_occasions``), and without what the profiler
-    added where that is known; idle time in which the host communicates is communication.
+    Of steps without what is done now and then and those that lack work (``has_left_out``: there are
+    some), and without what the profiler added where that is known; idle time in which the host communicates is communication.
     """
     total = table_of(results, "breakdown", "total")
-    parts = _undisturbed(_parts(total, steps if has_occasions else None), steps)
+    parts = _undisturbed(_parts(total, steps if has_left_out else None), steps)
     return _with_communication(parts, results)
+
+
+def missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
+    """Return what of the devices' work is missing in the recording, why, and what to do."""
+    findings = results.get("findings")
+    if findings is None or "lost" not in findings.tables or findings.tables["lost"].empty:
+        return ()
+    return tuple(findings.tables["lost"].plain("message").tolist())
 
 
 def _parts(total: Table, steps: Result | None) -> dict[str, float]:
@@ -42,7 +50,7 @@ def _parts(total: Table, steps: Result | None) -> dict[str, float]:
         return {}
     if steps is not None and "compute_ns" in steps.table:
         own = steps.table.take(are_typical(steps.table))
-        sums = {part: float(own[f"{part}_ns"].sum()) for part in PARTS}
+        sums = {part: float(np.nansum(own[f"{part}_ns"])) for part in PARTS}
         if whole := sum(sums.values()):
             return {part: ns / whole for part, ns in sums.items()}
     row = total.row(0)

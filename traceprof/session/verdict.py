@@ -25,6 +25,7 @@ from traceprof.session.shares import (
     are_typical,
     causes_of_idle,
     is_undisturbed,
+    missing_work,
     on_recording,
     parts_of,
     table_of,
@@ -79,7 +80,9 @@ class Verdict:
     the sentences are about ({} where no device worked). ``has_steps``: the window is made of steps,
     warm-up with them. ``fine`` are the subjects that were checked and where nothing was found,
     ``unknown`` what could not be judged and why. ``once`` is what costs time once, ``periodic``
-    what does now and then, as evaluation every 50 steps: neither is in the sentences.
+    what does now and then, as evaluation every 50 steps: neither is in the sentences. ``lost`` says
+    what of the devices' work is missing, why, and what to do; where too little is left the verdict
+    says nothing of devices.
     ``next_command`` is what to run next, with TRACE for the file.
     """
 
@@ -92,6 +95,7 @@ class Verdict:
     periodic: tuple[Note, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
     has_steps: bool = False
+    lost: tuple[Note, ...] = ()
 
 
 def judge(
@@ -109,21 +113,27 @@ def judge(
     steps = results.get("steps")
     has_any = steps is not None and not steps.table.empty
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
-    parts = parts_of(results, steps, has_occasions=bool(occasions))
+    findings, lost = results.get("findings"), missing_work(results)
+    is_known = findings is None or bool(findings.scalars.get("is_idle_known", True))
+    has_left_out = bool(occasions or lost)
+    parts = parts_of(results, steps, has_left_out=has_left_out) if is_known else {}
     kinds = {str(note.values["kind"]) for note in occasions}
     return Verdict(
         bound_by=bound_by(results, parts),
         sentences=(
-            *_where(results, parts, window_ns, kinds, n_gpus),
+            *(_where(results, parts, window_ns, kinds, n_gpus) if is_known else ()),
             *_steadiness(results, kinds),
         ),
         fine=_fine(results, parts, steps) if parts or has_any else (),
         unknown=_unknown(results),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
-        next_command=_next_command(table_of(results, "findings"), recorded),
+        next_command=_next_command(table_of(results, "findings"), recorded)
+        if is_known
+        else "traceprof show quality TRACE",
         periodic=tuple(note for note in occasions if note.values["n"] > 1),
         parts=parts,
         has_steps=steps is not None and _fill(steps.table, window_ns),
+        lost=lost,
     )
 
 

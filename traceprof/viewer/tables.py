@@ -86,6 +86,7 @@ def _briefing(document: Document) -> Iterator[Any]:
     words = briefing_of(document)
     if words.workload:
         yield html.P(plain_text(words.workload_line))
+    yield from (html.P(plain_text(own)) for own in words.lost)
     if words.answer:
         yield html.P(html.Strong(plain_text(words.answer)))
     remarks = [f"{label}: {text}" for label, text in words.remarks]

@@ -40,7 +40,8 @@ def heading_html(document: Document, words: Briefing) -> str:
 def summary_html(document: Document, words: Briefing) -> str:
     """Return the verdict in words and as a bar, and what stands apart; "" for nothing known."""
     parts = {} if document.verdict is None else document.verdict.parts
-    text = f'<p class="answer">{html_text(words.answer)}</p>' if words.answer else ""
+    every = (*words.lost, *([words.answer] if words.answer else []))
+    text = "".join(f'<p class="answer">{html_text(own)}</p>' for own in every)
     items = "".join(
         f"<dt>{html_text(label)}</dt><dd>{html_text(about)}</dd>" for label, about in words.remarks
     )

@@ -176,6 +176,7 @@ def page_view(document: Document, verdict: Verdict, width: int) -> RenderableTyp
     words = briefing_of(document)
     blocks = (
         _heading(words, width),
+        _lost(words),
         _answer(document, words, verdict, width),
         _findings(document, words, width),
         _remarks(words, width),
@@ -215,6 +216,14 @@ def _heading(words: Briefing, width: int) -> Iterator[Text]:
     if left := len(words.notes) - shown:
         yield Text(f"… {left} more notes (--full)", "dim")
     yield from (_cut(warning, width) for warning in warnings)
+
+
+def _lost(words: Briefing) -> Iterator[Text]:
+    """Return what of the devices' work is missing, why, and last what to do."""
+    for text in words.lost[:-1]:
+        yield Text(f"incomplete: {text}" if text == words.lost[0] else text, style="yellow")
+    for text in words.lost[-1:]:
+        yield Text(f"→ {text}", style="green")
 
 
 def _answer(

@@ -1,0 +1,302 @@
+"""Work that is missing in a recording is not known: neither idle time nor compute, never fine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.requirements import require
+from tests.running import run
+from traceprof.measures.steps.completeness import completeness
+from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.trace import Trace
+from traceprof.render.formatting import note_text
+from traceprof.render.registry import Options, render
+from traceprof.session.answer import Document, page
+from traceprof.session.run import open_run
+
+MS = 1_000_000
+OF_IDLE = {"idle time", "launches", "graphs", "host code", "synchronisation", "fusion"}
+LOST = ("gpt-nsys2023.4-lost-kernels.sqlite.gz", "cnn-nsys2023.4-lost-kernels.sqlite.gz")
+
+
+def launching(n_steps: int, lost: Callable[[int], bool], n_kernels: int = 10) -> TraceBuilder:
+    """Steps of 1 ms with kernels of 90 µs, back to back; of some steps the kernels are lost."""
+    trace = TraceBuilder()
+    for step in range(n_steps):
+        start = step * MS
+        trace.step(start, start + MS, step)
+        for i in range(n_kernels):
+            call = (start + i * 5_000, start + i * 5_000 + 4_000)
+            if lost(step):
+                trace.api_call("cudaLaunchKernel", *call, correlation=100_000 + step * 100 + i)
+            else:
+                begins = start + 50_000 + i * 90_000
+                trace.kernel("gemm", begins, begins + 90_000, launched_ns=call)
+    return trace
+
+
+def n_lost(trace: Trace) -> dict[str, int]:
+    return {name: n for name, n in completeness(trace).n_lost.items() if n}
+
+
+def test_launches_without_their_kernels_are_lost() -> None:
+    assert n_lost(launching(10, lambda step: step < 4).build()) == {"kernel": 40}
+
+
+def test_all_launches_without_a_kernel_are_lost() -> None:
+    assert n_lost(launching(4, lambda _: True).build()) == {"kernel": 40}
+
+
+def test_what_was_still_to_run_at_the_end_is_not_lost() -> None:
+    assert n_lost(launching(10, lambda step: step == 9).build()) == {}
+
+
+def test_each_window_of_the_embedded_recorder_has_such_an_end() -> None:
+    trace = launching(6, lambda step: step in (2, 5))
+    for start in (0, 3 * MS):
+        trace.range("traceprof.window.start", start, start, domain=OWN_DOMAIN)
+        trace.range(
+            "traceprof.window.stop", start + 3 * MS - 2, start + 3 * MS - 1, domain=OWN_DOMAIN
+        )
+    assert n_lost(trace.build()) == {}
+
+
+def test_launches_that_a_stream_captures_have_no_work() -> None:
+    trace = launching(10, lambda step: step == 2)
+    trace.api_call("cudaStreamBeginCapture", 2 * MS - 9, 2 * MS - 5)
+    trace.api_call("cudaStreamEndCapture", 3 * MS - 9, 3 * MS - 5)
+    assert n_lost(trace.build()) == {}
+
+
+def test_the_drivers_call_inside_that_of_the_runtime_is_none_of_its_own() -> None:
+    trace = launching(4, lambda _: False)
+    trace.api_call("cuLaunchKernel", 1_000, 2_000, correlation=99_999)
+    assert n_lost(trace.build()) == {}
+
+
+def test_single_copies_without_a_record_are_none() -> None:
+    trace = launching(4, lambda _: False)
+    for i in range(20):
+        trace.copy("h2d", i * 100, i * 100 + 50, n_bytes=4, launched_ns=(i * 100, i * 100 + 9))
+    trace.api_call("cudaMemcpyAsync", 50, 60, correlation=99_998)  # of no bytes
+    assert n_lost(trace.build()) == {}
+
+
+def test_where_the_file_ties_no_work_to_its_launch_nothing_is_lost() -> None:
+    trace = TraceBuilder()
+    for i in range(20):
+        trace.api_call("cudaLaunchKernel", i * 100, i * 100 + 9, correlation=i + 1)
+        trace.kernel("gemm", i * 100 + 20, i * 100 + 90, correlation=1_000 + i)
+    assert n_lost(trace.build()) == {}
+
+
+def test_graphs_belong_to_their_launch() -> None:
+    trace = TraceBuilder()
+    for i in range(10):
+        at = i * MS
+        if i in (0, 9):
+            for j in range(3):
+                trace.kernel("gemm", at + 9 + j * 9, at + 15 + j * 9, correlation=50 + i)
+        trace.api_call("cudaGraphLaunch", at, at + 5, correlation=50 + i)
+    assert n_lost(trace.build()) == {"graph": 8}
+
+
+def test_idle_time_is_not_judged_where_most_is_lost() -> None:
+    result = run("findings", launching(10, lambda step: step < 9).build())
+    assert not result.scalars["is_idle_known"]
+    judged = result.tables["checked"]
+    fine = {row["subject"] for row in judged.rows() if row["is_fine"]}
+    assert not fine & OF_IDLE
+
+
+def test_without_steps_nothing_is_left_to_judge() -> None:
+    trace = TraceBuilder()
+    for i in range(100):
+        if 20 <= i < 40:
+            trace.api_call("cudaLaunchKernel", i * 100, i * 100 + 9, correlation=9_000 + i)
+        else:
+            trace.kernel("gemm", i * 100 + 10, i * 100 + 100, launched_ns=(i * 100, i * 100 + 9))
+    result = run("findings", trace.build())
+    assert not result.scalars["is_idle_known"]
+    assert result.table.empty
+
+
+def passes(is_silent: Callable[[int], bool], n_launches: int = 10) -> TraceBuilder:
+    trace = TraceBuilder().kernel("first", 100, 200, launched_ns=(1, 2))
+    for i in range(10):
+        start = (i + 1) * MS
+        trace.step(start, start + MS, i)
+        trace.range("forward", start, start + MS // 2, domain=OWN_DOMAIN)
+        for j in range(0 if is_silent(i) else n_launches):
+            at = start + j * 10_000
+            trace.kernel("gemm", at + 50, at + 9_000, launched_ns=(at, at + 20))
+    return trace.kernel("last", 12 * MS, 12 * MS + 5, launched_ns=(11 * MS, 11 * MS + 2))
+
+
+def test_passes_as_long_as_others_without_a_launch_show_that_launches_are_lost() -> None:
+    trace = passes(lambda i: i < 6).build()
+    assert completeness(trace).n_silent["forward"] == 6
+    result = run("findings", trace)
+    assert not result.scalars["is_idle_known"]
+    assert "though others as long launch much" in note_text(result.tables["lost"]["message"][0])
+
+
+def test_passes_on_the_host_alone_show_nothing_but_beside_an_older_profiler() -> None:
+    trace = passes(lambda _: True)
+    assert run("findings", trace.build()).scalars["is_idle_known"]
+    older = trace.setting("driver.cuda", "13.0").setting("cuda_runtime", "12.4").build()
+    result = run("findings", older)
+    assert not result.scalars["is_idle_known"]
+    told = [note_text(note) for note in result.tables["lost"]["message"]]
+    assert "in 10 of 10 forward passes no launch was recorded" in told
+    assert any("is of CUDA 12.4, older than CUDA 13.0 of the driver" in text for text in told)
+
+
+def test_an_older_profiler_alone_loses_nothing() -> None:
+    trace = launching(10, lambda _: False).setting("driver.cuda", "13.0")
+    assert run("findings", trace.setting("cuda_runtime", "12.4").build()).scalars["is_idle_known"]
+
+
+# The inputs of people, and of a real H100.
+
+
+@cache
+def document_of(path: Path) -> Document:
+    return page(open_run([path]))
+
+
+def wild(name: str) -> Document:
+    return document_of(Path(require("traces")).parent / "wild" / name)
+
+
+def told(document: Document) -> str:
+    return " ".join(render("text", document, Options(width=2_000)).split())
+
+
+def parts(document: Document) -> dict[str, float]:
+    assert document.verdict is not None
+    return {name: round(share, 3) for name, share in document.verdict.parts.items() if share}
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("name", "lost", "compute"),
+    [
+        ("pytorch192021-dropped-head.json", "48 of 80 kernel launches have no kernel", 0.88),
+        ("nsys-kernels-lost.sqlite", "60 of 100 kernel launches have no kernel", 0.9),
+    ],
+)
+def test_steps_that_are_whole_are_judged(name: str, lost: str, compute: float) -> None:
+    document = wild(name)
+    assert lost in told(document)
+    assert "6 of 10 steps launched what is missing" in told(document)
+    assert parts(document)["compute"] == compute
+    assert "give it work from the beginning" not in told(document)
+    quality = page_of_quality(document.info.path)
+    assert "launches without work" in quality
+    assert "steps without work" not in quality
+
+
+def page_of_quality(path: str) -> list[str]:
+    found = open_run([Path(path)]).answers(["quality"], strict=True).results["quality"]
+    checks: list[str] = found.table["check"].tolist()
+    return checks
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("launches-no-kernels-at-all.json", "kernels were not recorded: 80 launches have none"),
+        (
+            "hyperloom1047-graph-replays.json",
+            "95 of 100 launches of CUDA graphs have no kernels in the recording",
+        ),
+    ],
+)
+def test_where_too_little_is_left_nothing_is_said_of_idle_time(name: str, lost: str) -> None:
+    document = wild(name)
+    verdict = document.verdict
+    assert verdict is not None
+    assert lost in told(document)
+    assert not verdict.parts
+    assert not verdict.bound_by
+    assert "% idle" not in told(document)
+    assert not OF_IDLE & {*verdict.fine}
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", [*LOST, "ddp-gloo-2ranks-nsys2023.4"])
+def test_a_profiler_older_than_the_driver_is_named(name: str) -> None:
+    document = document_of(Path(require("traces")) / "h100" / name)
+    verdict = document.verdict
+    assert verdict is not None
+    assert not verdict.parts
+    assert not verdict.bound_by
+    assert not OF_IDLE & {*verdict.fine}
+    assert "2023.4.4.54 is of CUDA 12.4, older than CUDA 13.0 of the driver" in told(document)
+    assert "Host-bound" not in told(document)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", ["graphs", "gpt", "cnn", "item"])
+def test_windows_of_the_embedded_recorder_are_complete(name: str) -> None:
+    document = document_of(Path(require("traces")) / "h100" / f"{name}-embedded.sqlite.gz")
+    assert document.verdict is not None
+    assert not document.verdict.lost
+    assert not document.info.warnings
+
+
+@pytest.mark.traces
+def test_what_was_not_recorded_of_a_step_is_not_known() -> None:
+    path = Path(require("traces")) / "h100" / "gpt-embedded.sqlite.gz"
+    steps = open_run([path]).within("all").answers(["steps"], strict=True).results["steps"].table
+    is_seen = ~np.isnan(steps["device_ns"])
+    assert is_seen.sum() == 12
+    assert np.isnan(steps["compute_ns"][~is_seen]).all()
+    assert np.isnan(steps["idle_ns"][~is_seen]).all()
+    assert (steps["compute_ns"][is_seen] > 0).all()
+
+
+OF_DEVICES = {"kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset"}
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [
+        ("2021-resnet50", 0.0, 0.5),
+        ("2025-b200-rank0of8", 0.0, 0.2),
+        ("2025-b200-rank0of8", 0.4, 0.6),
+    ],
+)
+def test_events_of_devices_taken_away(name: str, first: float, last: float, tmp_path: Path) -> None:
+    whole = Path(require("traces")) / "kineto" / f"{name}.json.gz"
+    data: dict[str, Any] = json.loads(gzip.decompress(whole.read_bytes()))
+    events = data["traceEvents"]
+    work = [i for i, own in enumerate(events) if str(own.get("cat")).lower() in OF_DEVICES]
+    work.sort(key=lambda i: events[i]["ts"])
+    away = {*work[int(first * len(work)) : int(last * len(work))]}
+    data["traceEvents"] = [own for i, own in enumerate(events) if i not in away]
+    path = tmp_path / "cut.json"
+    path.write_text(json.dumps(data))
+    document = page(open_run([path]))
+    verdict = document.verdict
+    assert verdict is not None
+    assert "have no kernel in the recording" in told(document)
+    assert "give it work from the beginning" not in told(document)
+    if verdict.parts:  # the steps that are whole
+        true = page(open_run([whole])).verdict
+        assert true is not None
+        assert abs(verdict.parts["idle"] - true.parts["idle"]) < 0.15
+    else:
+        assert not OF_IDLE & {*verdict.fine}

@@ -1,0 +1,221 @@
+"""Work that is missing in the recordings of a run: how much, why, what to do, what is left.
+
+What is missing is not known: it is neither idle time nor compute.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from traceprof.measures.device.times import device_time, used_devices
+from traceprof.measures.facts import of_window
+from traceprof.measures.steps.completeness import (
+    LACKS_WORK,
+    WHOLE,
+    Completeness,
+    completeness,
+)
+from traceprof.measures.steps.find import find_steps, steps_of_ranks
+from traceprof.measures.steps.measured import named_steps, wholeness_of_named_steps
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.trace import Trace
+
+_LACKS: Final = {
+    "kernel": "kernel launches have no kernel",
+    "graph": "launches of CUDA graphs have no kernels",
+    "copy": "calls that copy have no copy",
+    "memset": "calls that set memory have no memset",
+}
+_NOTABLE: Final = 0.01
+"""Where no steps are known, less of the launches without work changes no answer."""
+_ENOUGH: Final = 0.25
+"""With a smaller share of the steps whole, or of devices' work, too little is left to judge."""
+_BUSY: Final = 0.2
+_DRAWS: Final = 2.0
+"""A device at work draws as many times of what it draws at rest, or more."""
+_SECOND_NS: Final = 1_000_000_000
+"""Power is sampled, and averaged, over up to a second."""
+_SAYS_SO: Final = re.compile(r"not all CUDA|lost|dropped|discarded|overflow", re.IGNORECASE)
+_NSYS: Final = re.compile(r"(?P<year>20\d\d)\.(?P<number>\d+)")
+_CUDA_OF_NSYS: Final = (
+    *((2022.4, "11.8"), (2023.1, "12.1"), (2023.2, "12.2"), (2023.3, "12.3"), (2023.4, "12.4")),
+    *((2024.2, "12.5"), (2024.4, "12.6"), (2024.6, "12.8"), (2025.1, "12.9"), (2025.3, "13.0")),
+    (2025.5, "13.1"),
+)
+"""The first release of Nsight Systems that came with each release of CUDA."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostWork:
+    """What is missing (``what``), why (``causes``) and what to do (``action``).
+
+    ``is_idle_known``: enough is left to say how long devices were idle.
+    """
+
+    what: tuple[Note, ...]
+    causes: tuple[Note, ...]
+    action: Note
+    is_idle_known: bool
+
+
+@of_window
+def lost_work(ranks: Ranks) -> LostWork | None:
+    """Return what of the work in a recording is missing, and whether that matters in the window.
+
+    None where nothing is missing.
+    """
+    found = ranks.whole.each(completeness)
+    counts = _counts(found)
+    empty = _sums(found, "n_empty")
+    older, drawn = _older_profiler(ranks), _drawn(ranks)
+    is_empty = sum(empty.values()) > 0 and (older is not None or drawn is not None)
+    silent = _sums(found, "n_silent") if not is_empty else empty
+    if not counts and not any(silent.values()):
+        return None
+    passes = _sums(found, "n_passes")
+    told = [_of_launches(name, *own) for name, own in counts.items()]
+    inside = ranks.each(completeness)
+    if counts and not _counts(inside):
+        told.append(Note("this window has none of them"))
+    for phase, n in silent.items():
+        if n:
+            others = "" if is_empty else ", though others as long launch much"
+            text = "in {n:count} of {all:count} {phase} passes no launch was recorded"
+            told.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
+    is_known = not any(silent.values()) and _is_enough_left(ranks, inside)
+    left_out = _left_out(ranks) if is_known else None
+    told += [left_out] if left_out else []
+    says = [text for text in ranks.info.warnings if _SAYS_SO.search(text)]
+    causes = [
+        *(Note.of("the recording says: {said}", said=text) for text in says[:1]),
+        *(note for note in (older, drawn) if note),
+    ]
+    if not says and (older is None or "Nsight Systems" not in ranks.info.profiler):
+        causes.append(
+            Note(
+                "usual causes: the profiler's buffers ran over, another profiler held CUPTI, or "
+                "profiling ended before the work was done"
+            )
+        )
+    return LostWork(tuple(told), tuple(causes), _action(ranks, older), is_known)
+
+
+def _sums(found: list[Completeness], name: str) -> dict[str, int]:
+    every = [getattr(own, name) for own in found]
+    return {key: sum(own[key] for own in every) for key in every[0]}
+
+
+def _counts(found: list[Completeness]) -> dict[str, tuple[int, int]]:
+    """Return how many launches of each kind lack their work, of how many; of those that do."""
+    lost, every = _sums(found, "n_lost"), _sums(found, "n_launches")
+    return {name: (n, every[name]) for name, n in lost.items() if n}
+
+
+def _of_launches(kind: str, n: int, n_all: int) -> Note:
+    if n == n_all and kind == "kernel":
+        return Note.of("kernels were not recorded: {n:count} launches have none", n=n)
+    return Note.of(f"{{n:count}} of {{all:count}} {_LACKS[kind]} in the recording", n=n, all=n_all)
+
+
+def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
+    """Return whether idle time can be judged without what is missing."""
+    if not any(own.has_work for own in found):
+        return False
+    wholeness, steps = wholeness_of_named_steps(ranks), named_steps(steps_of_ranks(ranks))
+    if len(steps):
+        is_whole = wholeness[~steps.warmup()] == WHOLE
+        return bool(is_whole.mean() >= _ENOUGH)
+    lost, every = (sum(_sums(found, name).values()) for name in ("n_lost", "n_launches"))
+    return lost < _NOTABLE * every
+
+
+def _left_out(ranks: Ranks) -> Note | None:
+    """Return which steps are not judged."""
+    wholeness = wholeness_of_named_steps(ranks)
+    n = int((wholeness == LACKS_WORK).sum())
+    text = "{n:count} of {all:count} steps launched what is missing: they, and the step after each"
+    return Note.of(f"{text} of them, are not judged", n=n, all=len(wholeness)) if n else None
+
+
+def _older_profiler(ranks: Ranks) -> Note | None:
+    """Return that the profiler is of an older major version of CUDA than the driver."""
+    environment = dict(
+        zip(*(ranks.table("environment")[n] for n in ("name", "value")), strict=True)
+    )
+    driver = _version(str(environment.get("driver.cuda") or environment.get("cuda_driver") or ""))
+    profiler, name = _cuda_of_profiler(ranks, environment), ranks.info.profiler
+    if not driver or not profiler or int(float(profiler)) >= int(float(driver)):
+        return None
+    text = "{name} is of CUDA {old}, older than CUDA {new} of the driver: it may lose work"
+    return Note.of(text, name=name, old=profiler, new=driver)
+
+
+def _version(text: str) -> str:
+    """Return a version of CUDA as people write it: of 13000 "13.0"; "" of none."""
+    if text.isdigit() and len(text) > 3:
+        return f"{int(text) // 1000}.{int(text) % 1000 // 10}"
+    return text if re.fullmatch(r"\d+\.\d+", text) else ""
+
+
+def _cuda_of_profiler(ranks: Ranks, environment: dict[str, str]) -> str:
+    """Return the release of CUDA that the profiler came with; "" where it is not known."""
+    if "Nsight Systems" not in ranks.info.profiler:
+        # That of CUPTI in torch is the runtime's.
+        return _version(str(environment.get("cuda_runtime", "")))
+    said = _NSYS.search(ranks.info.profiler)
+    if said is None:
+        return ""
+    release = float(f"{said['year']}.{said['number']}")
+    return max(
+        (own for own in _CUDA_OF_NSYS if own[0] <= release),
+        default=(0.0, ""),
+        key=lambda own: own[0],
+    )[1]
+
+
+def _drawn(ranks: Ranks) -> Note | None:
+    """Return that a device drew much power while hardly any of its work is recorded."""
+    found = [own for own in ranks.each(_power_of_one) if own is not None]
+    least, most = max(found, key=lambda own: own[1] / own[0], default=(0.0, 0.0))
+    if not found or most < _DRAWS * least:
+        return None
+    text = (
+        "a GPU drew up to {most:number} W while hardly any work was recorded, {least:number} W at "
+        "rest"
+    )
+    return Note.of(text, most=round(most), least=round(least))
+
+
+def _power_of_one(part: Trace) -> tuple[float, float] | None:
+    """Return the least power of the device that hardly works in the steps, and the most there."""
+    whole = part.whole
+    steps = find_steps(whole).table
+    if not len(steps):
+        return None
+    start, end = int(steps["start_ns"].min()), int(steps["next_ns"].max())
+    samples, found = whole.samples, []
+    power = samples.take(samples["metric"] == "power_watts")
+    for device in used_devices(whole):
+        own = power.take(power["source"] == f"gpu:{device}")
+        busy_ns = device_time(whole, device).busy.clip(start, end).total_ns
+        at = (own["start_ns"] >= start) & (own["start_ns"] <= end + _SECOND_NS)
+        if at.any() and busy_ns < _BUSY * (end - start):
+            found.append((max(float(own["value"].min()), 1.0), float(own["value"][at].max())))
+    return max(found, key=lambda one: one[1], default=None)
+
+
+def _action(ranks: Ranks, older: Note | None) -> Note:
+    """Return how to record what is missing."""
+    again = "record again with `traceprof record`, which tries a recorder before it is used"
+    if older is not None and "Nsight Systems" in ranks.info.profiler:
+        text = f"{again}, or with an Nsight Systems of CUDA {{new}} or later"
+        return Note.of(text, new=older.values["new"])
+    if "Nsight Systems" in ranks.info.profiler:
+        return Note(f"{again}, or a shorter part (nsys profile --duration)")
+    return Note(
+        f"{again}, or with fewer active steps in the schedule of torch.profiler, and nothing "
+        "beside it that uses CUPTI (nsys, ncu, DCGM)"
+    )

@@ -1,0 +1,299 @@
+"""Whether the work that a program launched is in its recording: what is missing is not known.
+
+Profilers lose work: buffers run over, another tool holds CUPTI, one that is older than the driver
+understands only some of what it is told. Three things show it: launches whose work is not there
+although that of later ones is; forward and backward passes in which nothing was launched; steps
+that launch far less than others that take as long. The work of the last launches of a process, or
+of a window of the embedded recorder, was still to come when recording ended: it is not suspicious.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceprof.measures.facts import fact, of_window
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
+from traceprof.measures.steps.find import find_steps, rows_of_steps
+from traceprof.model.grouping import rows_by_values
+from traceprof.model.intervals import Intervals
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT
+from traceprof.model.timing import OWN_DOMAIN
+from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import PHASES, PROFILER_RANGES, phases_of_ranges
+
+KINDS: Final = ("kernel", "graph", "copy", "memset")
+_PATTERNS: Final = (
+    re.compile(r"^(cuda|cu|hip)(Ext|Module|ExtModule)?Launch(?!Host)"),
+    re.compile(r"^(cuda|cu|hip)GraphLaunch"),
+    re.compile(r"^(cuda|cu|hip)Memcpy"),
+    re.compile(r"^(cuda|cu|hip)Memset"),
+)
+_COPIES: Final = (2, 3)
+"""A few of these without work mean nothing: they copy no byte, or from host to host."""
+_MANY_COPIES: Final = 0.1
+_BEGIN: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
+_END: Final = re.compile(r"^(cuda|cu|hip)StreamEndCapture")
+_PASSES: Final = ("forward", "backward")
+_FEWEST: Final = 3
+_MUCH: Final = 8
+"""A pass with as many launches, or more, works on a device."""
+_AS_LONG: Final = 0.5
+WHOLE: Final = 0
+LACKS_WORK: Final = 1
+"""Of a step that launched work that is missing in the recording."""
+BEGINS_UNKNOWN: Final = 2
+"""Of a step after such a one: when the devices began with it is not known."""
+_NO_ROWS: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completeness:
+    """What of the work that one recording should have is missing, in a window.
+
+    By kind of launch (of `KINDS`) how many calls launched work and how many lack theirs; by phase
+    how many forward and backward passes there are while devices were recorded, and in how many
+    nothing was launched: ``n_silent`` of those of which others as long launch much, ``n_empty`` of
+    those of which none launches anything. ``has_work``: any device work is in the recording.
+    """
+
+    n_launches: Mapping[str, int]
+    n_lost: Mapping[str, int]
+    n_passes: Mapping[str, int]
+    n_silent: Mapping[str, int]
+    n_empty: Mapping[str, int]
+    has_work: bool
+
+
+@of_window
+def completeness(trace: Trace) -> Completeness:
+    """Return what is missing in the window; nothing where calls or devices were not recorded."""
+    launches, passes = launched_work(trace), passes_with_launches(trace)
+    span = trace.span
+    inside = (launches["start_ns"] >= span.start_ns) & (launches["start_ns"] <= span.end_ns)
+    launches = launches.take(inside)
+    of_kind = {name: launches["kind"] == i for i, name in enumerate(KINDS)}
+    of_phase = {name: passes["phase"] == PHASES.index(name) for name in _PASSES}
+    is_silent, is_empty = passes["is_silent"], passes["is_empty"]
+    return Completeness(
+        {name: int(own.sum()) for name, own in of_kind.items()},
+        {name: int((own & launches["is_lost"]).sum()) for name, own in of_kind.items()},
+        {name: int(own.sum()) for name, own in of_phase.items()},
+        {name: int((own & is_silent).sum()) for name, own in of_phase.items()},
+        {name: int((own & is_empty).sum()) for name, own in of_phase.items()},
+        any(len(trace.whole.table(name)) for name in DEVICE_TABLES),
+    )
+
+
+@of_window
+def wholeness_of_steps(trace: Trace) -> Ints:
+    """Return how whole each of `find_steps` is: `WHOLE`, `LACKS_WORK` or `BEGINS_UNKNOWN`."""
+    return _wholeness(trace)[rows_of_steps(trace)]
+
+
+def recorded_windows(trace: Trace) -> dict[int, Intervals]:
+    """Return when the embedded recorder saw the devices of each process; {}: all the time."""
+    ranges = trace.whole.ranges
+    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    found: dict[int, Intervals] = {}
+    for process, rows in rows_by(own, "process").items():
+        marks = own.take(rows)
+        opened, closed = (marks.take(marks["name"] == name) for name in PROFILER_RANGES)
+        if not len(opened):
+            continue
+        starts, last = np.sort(opened["start_ns"]), trace.whole.span.end_ns
+        at = np.searchsorted(np.sort(closed["end_ns"]), starts, side="right")
+        found[process] = Intervals.union_of(
+            starts, np.append(np.sort(closed["end_ns"]), max(last, int(starts[-1])))[at]
+        )
+    return found
+
+
+@fact
+def launched_work(trace: Trace) -> Table:
+    """Return the calls that launch work, but for what a stream captures.
+
+    Columns: row (of the calls), process, start_ns, kind (a place in `KINDS`), has_work, and is_lost
+    (its work is missing, and not because recording ended). None where calls or work were not
+    recorded, or where there is nothing by which work is tied to its launch.
+    """
+    calls = trace.api_calls
+    names: Names = calls["name"]
+    kind = names.by_text(np.array([_kind_of(text) for text in names.texts], np.int64))
+    is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
+    rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
+    rows = rows[~_are_captured(calls, rows)]
+    own = calls.take(rows)
+    outer, worked = _outermost(own), np.zeros(len(own), np.bool_)
+    np.logical_or.at(worked, outer, _have_work(trace, own))
+    kept = np.flatnonzero(outer == np.arange(len(own)))
+    found = own.select("process", "start_ns").take(kept)
+    found = found.assign(row=rows[kept], kind=kind[rows[kept]], has_work=worked[kept])
+    return found.assign(is_lost=_are_lost(trace, found))
+
+
+def _kind_of(name: str) -> int:
+    return next((i for i, own in enumerate(_PATTERNS) if own.match(name)), ABSENT)
+
+
+def _are_captured(calls: Table, rows: Ints) -> Bools:
+    """Return which calls a stream captured into a graph: those have no work of their own."""
+    found = np.zeros(len(rows), np.bool_)
+    begins, ends = (np.flatnonzero(are_named(calls["name"], own)) for own in (_BEGIN, _END))
+    if not len(begins):
+        return found
+    start = calls["start_ns"]
+    threads = rows_by_values(calls["process"][rows], calls["thread"][rows])
+    for (process, thread), own in threads.items():
+        opened, closed = (
+            start[at[(calls["process"][at] == process) & (calls["thread"][at] == thread)]]
+            for at in (begins, ends)
+        )
+        at = start[rows[own]]
+        found[own] = np.searchsorted(opened, at) > np.searchsorted(closed, at)
+    return found
+
+
+def _have_work(trace: Trace, calls: Table) -> Bools:
+    """Return which calls have a kernel or copy of their process with their correlation."""
+    tables = [trace.table(name) for name in DEVICE_TABLES]
+    process, correlation = (
+        np.concatenate([table[name] for table in tables]) for name in ("process", "correlation")
+    )
+    processes = np.unique(calls["process"])
+    is_own = np.isin(process, processes)
+    keys = (np.searchsorted(processes, process) << 40) + correlation
+    wanted = (np.searchsorted(processes, calls["process"]) << 40) + calls["correlation"]
+    found: Bools = np.isin(wanted, keys[is_own])
+    return found
+
+
+def _outermost(calls: Table) -> Ints:
+    """Return the row of the launch around each: the runtime's calls call the driver's."""
+    found = np.arange(len(calls))
+    starts, ends = bounds(calls)
+    for rows in rows_by_values(calls["process"], calls["thread"]).values():
+        reach = np.maximum.accumulate(ends[rows])
+        is_inner = np.append(False, starts[rows][1:] < reach[:-1])
+        found[rows] = rows[np.maximum.accumulate(np.where(is_inner, 0, np.arange(len(rows))))]
+    return found
+
+
+def _are_lost(trace: Trace, launches: Table) -> Bools:
+    """Return which launches lack their work, and not because recording ended.
+
+    Where kernels or graphs are lost in the midst, those of the last launches may be, too.
+    """
+    kind, start, worked = launches["kind"], launches["start_ns"], launches["has_work"]
+    lost: Bools = ~worked
+    delay_ns, until_ns = _work_of_calls(trace, launches["row"])
+    windows, unlinked = recorded_windows(trace), _unlinked(trace)
+    for process, rows in rows_by(launches, "process").items():
+        if 0 < lost[rows].sum() <= unlinked.get(process, 0):
+            lost[rows] = False  # the file does not tie work to its launch
+            continue
+        opened = windows.get(process, Intervals.empty()).starts
+        window = np.searchsorted(opened, start[rows], side="right")
+        for number in np.unique(window).tolist():
+            own = rows[window == number]
+            if not worked[own].any():
+                lost[own] &= not worked[rows].any()
+                continue
+            # Streams run out of order: others wait as long, and what is last runs to the end.
+            pending = until_ns[own].max() - delay_ns[own].max()
+            last = start[own[np.flatnonzero(worked[own])[-1]]]
+            lost[own] &= start[own] < min(last, pending)
+        for one in _COPIES:
+            own = rows[kind[rows] == one]
+            if not worked[own].any() or lost[own].mean() < _MANY_COPIES:
+                lost[own] = False
+        ran = rows[~np.isin(kind[rows], _COPIES)]
+        if lost[ran].any():
+            lost[ran] = ~worked[ran]
+    return lost
+
+
+def _work_of_calls(trace: Trace, rows: Ints) -> tuple[Ints, Ints]:
+    """Return of calls how long their work waited, 0 where there is none, and when it ended."""
+    calls = trace.api_calls["start_ns"]
+    delay_ns, until_ns = (np.zeros(len(calls), np.int64) for _ in range(2))
+    for name in DEVICE_TABLES:
+        work, call = trace.table(name), launches_of(trace, name).call
+        known = call >= 0
+        starts, ends = (own[known] for own in bounds(work))
+        np.maximum.at(delay_ns, call[known], starts - calls[call[known]])
+        np.maximum.at(until_ns, call[known], ends)
+    return delay_ns[rows], until_ns[rows]
+
+
+def _unlinked(trace: Trace) -> dict[int, int]:
+    """Return how many kernels of each process have no launch."""
+    kernels = trace.kernels.take(~launches_of(trace, "kernels").is_known)
+    return {process: len(rows) for process, rows in rows_by(kernels, "process").items()}
+
+
+@fact
+def passes_with_launches(trace: Trace) -> Table:
+    """Return the forward and backward passes that lie in what was recorded of devices.
+
+    Columns: process, start_ns, end_ns, phase (a place in `PHASES`), n_launches, is_silent (nothing
+    was launched though others as long launch much) and is_empty (nothing in any of them).
+    """
+    ranges = trace.ranges.take(trace.ranges["kind"] == "push_pop")
+    phase = phases_of_ranges(ranges)
+    rows = np.flatnonzero(np.isin(phase, [PHASES.index(name) for name in _PASSES]))
+    passes = ranges.select("process", "start_ns", "end_ns").take(rows).assign(phase=phase[rows])
+    n_launches, is_seen = np.zeros(len(passes), np.int64), np.zeros(len(passes), np.bool_)
+    starts, ends = bounds(passes)
+    names: Names = trace.api_calls["name"]
+    launching = names.by_text(np.array([_kind_of(text) in (0, 1) for text in names.texts], bool))
+    windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
+    at_work = set(trace.kernels["process"].tolist())
+    for process, own in rows_by(passes, "process").items():
+        calls = calls_of.get(process, _NO_ROWS)
+        called, launched = (
+            trace.api_calls["start_ns"][at] for at in (calls, calls[launching[calls]])
+        )
+        if not len(called) or process not in at_work:
+            continue
+        seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
+        is_seen[own] = seen.covered_ns(starts[own], ends[own]) == ends[own] - starts[own]
+        first, last = (np.searchsorted(np.sort(launched), at[own]) for at in (starts, ends))
+        n_launches[own] = last - first
+    found = passes.assign(n_launches=n_launches).take(is_seen & (ends > starts))
+    return found.assign(**_without_launches(found))
+
+
+def _without_launches(passes: Table) -> Mapping[str, Bools]:
+    """Return which passes are silent, and which empty."""
+    silent, empty = (np.zeros(len(passes), np.bool_) for _ in range(2))
+    n, lengths = passes["n_launches"], passes["end_ns"] - passes["start_ns"]
+    for own in rows_by_values(passes["process"], passes["phase"]).values():
+        full, without = own[n[own] >= _MUCH], own[n[own] == 0]
+        if len(full):
+            without = without[lengths[without] >= _AS_LONG * np.median(lengths[full])]
+        if len(without) >= _FEWEST:
+            (silent if len(full) else empty)[without] = True
+    return {"is_silent": silent, "is_empty": empty}
+
+
+@fact
+def _wholeness(trace: Trace) -> Ints:
+    steps, launches = find_steps(trace).table, launched_work(trace)
+    found = np.full(len(steps), WHOLE)
+    of_process = rows_by(launches, "process")
+    for process, rows in rows_by(steps, "process").items():
+        own = launches.take(of_process.get(process, _NO_ROWS))
+        # What is launched between two steps is of the second.
+        lost = own["start_ns"][own["is_lost"]]
+        at = np.unique(np.searchsorted(steps["end_ns"][rows], lost, side="right"))
+        after = at[at + 1 < len(rows)] + 1
+        found[rows[after]] = BEGINS_UNKNOWN
+        found[rows[at[at < len(rows)]]] = LACKS_WORK
+    return found
