@@ -63,10 +63,7 @@ def test_what_was_still_to_run_at_the_end_is_not_lost() -> None:
 def test_each_window_of_the_embedded_recorder_has_such_an_end() -> None:
     trace = launching(6, lambda step: step in (2, 5))
     for start in (0, 3 * MS):
-        trace.range("traceprof.window.start", start, start, domain=OWN_DOMAIN)
-        trace.range(
-            "traceprof.window.stop", start + 3 * MS - 2, start + 3 * MS - 1, domain=OWN_DOMAIN
-        )
+        trace.range("traceprof.window", start, start + 3 * MS - 1, domain=OWN_DOMAIN)
     assert n_lost(trace.build()) == {}
 
 

@@ -19,13 +19,12 @@ from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.idle.losses import idle_times, lost_in_gaps, undisturbed_times
 from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import bounds, unions_by
-from traceprof.measures.steps.completeness import WHOLE
+from traceprof.measures.steps.completeness import WHOLE, wholeness_of_ranks
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import (
     measured_steps,
     named_steps,
     typical_time,
-    wholeness_of_named_steps,
 )
 from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime
@@ -201,8 +200,9 @@ class Context:
     @cached_property
     def _is_whole(self) -> npt.NDArray[np.bool_]:
         """Which of `steps` lack no work in the recording; all, where too few do to judge."""
-        found = wholeness_of_named_steps(self.ranks) == WHOLE
-        return found if self.is_idle_known else np.ones(len(found), np.bool_)
+        if not len(self.steps) or not self.is_idle_known:
+            return np.ones(len(self.steps), np.bool_)
+        return np.asarray(wholeness_of_ranks(self.ranks) == WHOLE, np.bool_)
 
     @cached_property
     def times(self) -> dict[int, DeviceTime]:

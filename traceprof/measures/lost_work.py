@@ -16,9 +16,10 @@ from traceprof.measures.steps.completeness import (
     WHOLE,
     Completeness,
     completeness,
+    wholeness_of_ranks,
 )
 from traceprof.measures.steps.find import find_steps, steps_of_ranks
-from traceprof.measures.steps.measured import named_steps, wholeness_of_named_steps
+from traceprof.measures.steps.measured import named_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
@@ -124,7 +125,7 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
     """Return whether idle time can be judged without what is missing."""
     if not any(own.has_work for own in found):
         return False
-    wholeness, steps = wholeness_of_named_steps(ranks), named_steps(steps_of_ranks(ranks))
+    wholeness, steps = wholeness_of_ranks(ranks), named_steps(steps_of_ranks(ranks))
     if len(steps):
         is_whole = wholeness[~steps.warmup()] == WHOLE
         return bool(is_whole.mean() >= _ENOUGH)
@@ -134,7 +135,7 @@ def _is_enough_left(ranks: Ranks, found: list[Completeness]) -> bool:
 
 def _left_out(ranks: Ranks) -> Note | None:
     """Return which steps are not judged."""
-    wholeness = wholeness_of_named_steps(ranks)
+    wholeness = wholeness_of_ranks(ranks)
     n = int((wholeness == LACKS_WORK).sum())
     text = "{n:count} of {all:count} steps launched what is missing: they, and the step after each"
     return Note.of(f"{text} of them, are not judged", n=n, all=len(wholeness)) if n else None

@@ -26,7 +26,8 @@ def parts_of(
     """Return the share of each of the five parts, {} where no device worked.
 
     Of steps without what is done now and then and those that lack work (``has_left_out``: there are
-    some), and without what the profiler added where that is known; idle time in which the host communicates is communication.
+    some), and without what the profiler added where that is known; idle time in which the host
+    communicates is communication.
     """
     total = table_of(results, "breakdown", "total")
     parts = _undisturbed(_parts(total, steps if has_left_out else None), steps)

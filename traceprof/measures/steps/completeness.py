@@ -18,15 +18,17 @@ import numpy as np
 
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
+from traceprof.measures.steps.undisturbed import WINDOW
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import PHASES, PROFILER_RANGES, phases_of_ranges
+from traceprof.names.ranges import PHASES, phases_of_ranges
 
 KINDS: Final = ("kernel", "graph", "copy", "memset")
 _PATTERNS: Final = (
@@ -97,22 +99,24 @@ def wholeness_of_steps(trace: Trace) -> Ints:
     return _wholeness(trace)[rows_of_steps(trace)]
 
 
+@of_window
+def wholeness_of_ranks(ranks: Ranks) -> Ints:
+    """Return the same of the steps of all ranks, as `steps_of_ranks` has them."""
+    order = Table.stacked([find_steps(part).table for part in ranks]).order("process", "start_ns")
+    return np.concatenate(ranks.each(wholeness_of_steps))[order if len(ranks) > 1 else slice(None)]
+
+
+def are_seen(trace: Trace, steps: Table) -> Bools:
+    """Return which steps lie, at least in part, where devices were recorded, and lack no work."""
+    inside = np.nan_to_num(covered_ns(steps, recorded_windows(trace)), nan=1.0) > 0
+    seen: Bools = inside | steps["on_device"]
+    return seen & (wholeness_of_steps(trace) == WHOLE) if len(find_steps(trace)) else seen
+
+
 def recorded_windows(trace: Trace) -> dict[int, Intervals]:
     """Return when the embedded recorder saw the devices of each process; {}: all the time."""
     ranges = trace.whole.ranges
-    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
-    found: dict[int, Intervals] = {}
-    for process, rows in rows_by(own, "process").items():
-        marks = own.take(rows)
-        opened, closed = (marks.take(marks["name"] == name) for name in PROFILER_RANGES)
-        if not len(opened):
-            continue
-        starts, last = np.sort(opened["start_ns"]), trace.whole.span.end_ns
-        at = np.searchsorted(np.sort(closed["end_ns"]), starts, side="right")
-        found[process] = Intervals.union_of(
-            starts, np.append(np.sort(closed["end_ns"]), max(last, int(starts[-1])))[at]
-        )
-    return found
+    return unions_by(ranges.take((ranges["name"] == WINDOW) & (ranges["domain"] == OWN_DOMAIN)))
 
 
 @fact
@@ -214,8 +218,7 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
             if not worked[own].any() or lost[own].mean() < _MANY_COPIES:
                 lost[own] = False
         ran = rows[~np.isin(kind[rows], _COPIES)]
-        if lost[ran].any():
-            lost[ran] = ~worked[ran]
+        lost[ran] = ~worked[ran] & (lost[ran].sum() >= _FEWEST)
     return lost
 
 

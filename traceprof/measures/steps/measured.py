@@ -10,9 +10,9 @@ import numpy as np
 
 from traceprof.measures.device.times import recorded_window, used_devices
 from traceprof.measures.facts import of_window
-from traceprof.measures.rows import Array, Bools, Floats, Ints, covered_ns, rows_by, unions_by
+from traceprof.measures.rows import Array, Bools, Floats, covered_ns, rows_by, unions_by
 from traceprof.measures.steps.between import between_steps, cause_of_steps
-from traceprof.measures.steps.completeness import WHOLE, recorded_windows, wholeness_of_steps
+from traceprof.measures.steps.completeness import WHOLE, are_seen, wholeness_of_ranks
 from traceprof.measures.steps.costs import explained_by, occasions_in
 from traceprof.measures.steps.find import (
     find_pattern,
@@ -154,7 +154,7 @@ def _measure(trace: Trace, *, is_pattern: bool) -> Table:
     }
     if trace.recorded & set(DEVICE_TABLES):
         on_device = np.where(known, steps.durations_ns, np.nan)
-        seen, parts = _are_seen(trace, rows), parts_of_devices(trace, rows)
+        seen, parts = are_seen(trace, rows), parts_of_devices(trace, rows)
         columns |= {"device_ns": np.where(seen, on_device, np.nan)}
         columns |= {name: np.where(seen, own, np.nan) for name, own in parts.items()}
     lag = (rows["device_end_ns"] - rows["end_ns"]).astype(np.float64)
@@ -177,14 +177,6 @@ def _measure(trace: Trace, *, is_pattern: bool) -> Table:
     columns |= {f"{_REASON}{name}": time for name, time in reasons.items()}
     columns |= {f"{_OCCASION}{name}": time for name, time in occasions_in(trace, spans).items()}
     return Table({**columns, "is_warmup": steps.warmup(), "is_cut": _are_cut(trace, rows)})
-
-
-def _are_seen(trace: Trace, steps: Table) -> Bools:
-    """Return which steps lie, at least in part, where devices were recorded, and lack no work."""
-    windows = recorded_windows(trace)
-    inside = np.nan_to_num(covered_ns(steps, windows), nan=1.0) > 0
-    seen: Bools = inside | steps["on_device"]
-    return seen & (wholeness_of_steps(trace) == WHOLE) if len(find_steps(trace)) else seen
 
 
 def _taken(table: Table, prefix: str) -> tuple[dict[str, Floats], Table]:
@@ -307,17 +299,8 @@ def are_typical(ranks: Ranks) -> Bools:
         return np.zeros(len(steps), np.bool_)
     excess_ns = measured_steps(ranks).table["excess_ns"]
     is_typical = ~steps.warmup() & ~np.asarray(excess_ns > 0, np.bool_)
-    found: Bools = is_typical & (wholeness_of_named_steps(ranks) == WHOLE)
+    found: Bools = is_typical & (wholeness_of_ranks(ranks) == WHOLE)
     return found
-
-
-@of_window
-def wholeness_of_named_steps(ranks: Ranks) -> Ints:
-    """Return how whole each of the `named_steps` of the window is, as `wholeness_of_steps` does."""
-    if not len(named_steps(steps_of_ranks(ranks))):
-        return np.empty(0, np.int64)
-    order = Table.stacked([find_steps(part).table for part in ranks]).order("process", "start_ns")
-    return np.concatenate(ranks.each(wholeness_of_steps))[order]
 
 
 @of_window
