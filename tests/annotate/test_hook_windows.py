@@ -1,6 +1,7 @@
 """When windows of torch's profiler are opened, with a torch that only pretends."""
 
 import os
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 def opened(runtime, monkeypatch):
     """Return a function that trains, and returns the steps in which windows were open."""
 
-    def train(n_steps, n_bytes, **variables):
+    def train(n_steps, n_bytes, *, on_gpu=False, asked=(), plan=(5, 10, 20), **variables):
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         session, steps = runtime("session"), runtime("steps")
@@ -32,13 +33,15 @@ def opened(runtime, monkeypatch):
             return SimpleNamespace(save=save)
 
         torch = SimpleNamespace(
+            __version__="2.11.0",
             _C=SimpleNamespace(_autograd=SimpleNamespace(_profiler_enabled=lambda: False)),
             autograd=SimpleNamespace(
-                profiler=SimpleNamespace(profile=lambda **_: made), _disable_profiler=disable
+                profiler=SimpleNamespace(profile=partial(_made, made, asked)),
+                _disable_profiler=disable,
             ),
-            cuda=SimpleNamespace(is_initialized=lambda: False),
+            cuda=SimpleNamespace(is_initialized=lambda: on_gpu),
         )
-        steps.on_boundary(windows._Windows(torch, 5, 10, 20).at_step)
+        steps.on_boundary(windows._Windows(torch, *plan).at_step)
         seen = []
         for _ in range(n_steps):
             steps.passing(may_train=True)
@@ -49,6 +52,12 @@ def opened(runtime, monkeypatch):
         return seen
 
     return train
+
+
+def _made(profile, asked, **options):
+    if isinstance(asked, list):
+        asked.append(options)
+    return profile
 
 
 def lengths(numbers):
@@ -151,3 +160,22 @@ def test_what_has_an_optimizer_is_left_alone_for_a_while(without_steps):
 def test_no_window_begins_or_ends_while_a_graph_is_captured(without_steps):
     seen = without_steps(captures=range(10, 100), length_ms=400)
     assert seen[0] == 100
+
+
+def test_on_a_gpu_the_first_window_has_operators_and_those_that_are_judged_have_none(opened):
+    asked = []
+    opened(60, 1_000, on_gpu=True, asked=asked)
+    first, *others = asked
+    assert first["use_cpu"]
+    assert first["record_shapes"]
+    assert others
+    assert {(one["use_cpu"], one["use_device"]) for one in others} == {(False, "cuda")}
+
+
+@pytest.mark.parametrize(("on_gpu", "plan"), [(False, (5, 10, 20)), (True, (5, 3, 0))])
+def test_elsewhere_and_in_steps_that_are_asked_for_every_window_has_operators(opened, on_gpu, plan):
+    asked = []
+    opened(60, 1_000, on_gpu=on_gpu, asked=asked, plan=plan)
+    assert asked
+    assert all(one["use_cpu"] for one in asked)
+    assert not any("record_shapes" in one for one in asked)

@@ -12,7 +12,7 @@ from traceprof.measures.durations import DURATIONS, finish_durations, summarise
 from traceprof.measures.rows import Ints, bounds, sums_at
 from traceprof.model.grouping import codes_of, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.results import Result, ResultSpec
+from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import plain_names
@@ -105,6 +105,9 @@ def measure_operators(trace: Trace) -> Result:
 
 def _finish_operators(result: Result) -> Result:
     finished = finish_durations(result)
+    if finished.table.empty:  # the embedded recorder sees those of a GPU program in one window
+        text = "no operator was recorded in this window: choose another one (--window all)"
+        return finished.with_notes(Note(text))
     self_ns = finished.table["self_ns"]
     table = finished.table.assign(self_ratio=self_ns / (int(self_ns.sum()) or float("nan")))
     return finished.with_table(table.in_order("-self_ns", *OPERATORS_SPEC.tables[0].keys))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, Texts, ints
+from traceprof.measures.steps.undisturbed import WINDOW
 from traceprof.model import grouping
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
@@ -96,6 +97,7 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> Tab
     table = trace.whole.table(name)
     columns = table.select("process", "thread", "start_ns", "end_ns", "name")
     within = columns.take(trace.rows_in_whole(name))
+    within = within.take(within["name"] != WINDOW)  # around it all, no name of what is done
     starts, ends, process = ints(within, "start_ns", "end_ns", "process")
     kept = np.zeros(len(starts), np.bool_)
     for owner, time in asked.items():
