@@ -60,9 +60,9 @@ def test_the_page_says_where_the_time_goes_and_what_to_do_next() -> None:
     found = page(four_steps().within("all"))
     assert set(found.results) | set(found.missing) == set(PAGE)
     assert found.verdict is not None
-    where, steadiness = sentences(found.verdict.sentences)
-    assert where == "A step of 10 ns is 64.0 % compute, 36.0 % idle."
-    assert steadiness.startswith("4 steps, uneven: 80 % of them take 10 ns to ")
+    steadiness, where = sentences(found.verdict.sentences)
+    assert where == "A typical step of 10 ns is 80.0 % compute, 20.0 % idle."
+    assert steadiness.startswith("4 steps, uneven: 10 ns to 20 ns; 1 of them slow, by 20.0 % of ")
     assert found.verdict.next_command.startswith("traceprof show ")
 
 
@@ -76,7 +76,7 @@ def test_steps_that_fill_no_window_are_not_drawn() -> None:
     found = page(run_of(Ranks.of(builder.build())).within("all"))
     assert found.verdict is not None
     assert not found.verdict.has_steps
-    assert sentences(found.verdict.sentences)[0].startswith("The window is ")
+    assert sentences(found.verdict.sentences)[-1].startswith("The window is ")
     assert "steps 0..2" not in render("text", found)
 
 
@@ -152,7 +152,7 @@ def test_the_page_of_a_run_is_about_all_its_ranks() -> None:
     plan = Plan(n_ranks=2, extra_ns={(1, "forward"): 100 * MS})
     found = page(run_of(place_run(make_run(plan))))
     assert found.verdict is not None
-    where, steadiness = sentences(found.verdict.sentences)
+    steadiness, where = sentences(found.verdict.sentences)
     assert "(mean of 2 devices)" in where
     assert "10 steps on 2 ranks" in steadiness
     assert found.verdict.next_command.startswith("traceprof show stragglers TRACE")

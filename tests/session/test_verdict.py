@@ -65,7 +65,7 @@ def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
     trace = builder.build()
     results = {name: run(name, trace) for name in ("steps", "phases")}
     paid = as_table(one_off_costs(Ranks.of(trace)))
-    note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[0]
+    note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[-1]
     shares = {note.values[f"part{i}"]: note.values[f"share{i}"] for i in range(4)}
     assert note.values["left_out"] == "evaluation"
     times = {"backward": 400, "forward": 300, "outside any phase": 200, "optimizer": 100}
@@ -90,12 +90,12 @@ def test_a_teacher_that_is_asked_in_every_step_is_no_evaluation() -> None:
     paid = as_table(one_off_costs(Ranks.of(trace)))
     verdict = judge(results, trace.recorded, trace.span.duration_ns, paid)
     shares = {
-        value: verdict.sentences[0].values[f"share{name.removeprefix('part')}"]
-        for name, value in verdict.sentences[0].values.items()
+        value: verdict.sentences[-1].values[f"share{name.removeprefix('part')}"]
+        for name, value in verdict.sentences[-1].values.items()
         if name.startswith("part")
     }
     assert shares["forward without gradients"] == pytest.approx(0.2, abs=0.02)
-    assert verdict.sentences[0].values["left_out"] == "evaluation"
+    assert verdict.sentences[-1].values["left_out"] == "evaluation"
     evaluated = paid.take(paid["kind"] == "evaluation")
     assert evaluated["total_ns"].tolist() == [2 * 4_950]
 
@@ -107,5 +107,5 @@ def test_a_program_that_only_infers_evaluates_nothing() -> None:
     trace = builder.build()
     results = {"phases": run("phases", trace)}
     paid = as_table(one_off_costs(Ranks.of(trace)))
-    note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[0]
+    note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[-1]
     assert note.values["part0"] == "forward without gradients"

@@ -64,7 +64,7 @@ def test_what_is_done_now_and_then_is_told_apart_with_what_it_costs(scenario):
     assert abs(values["each"] * values["n"] - planted_ns) <= NEAR * planted_ns
     assert verdict.bound_by == "GPU-bound"
     assert verdict.parts["compute"] > 0.9
-    assert scenario.occasion in note_text(verdict.sentences[0])
+    assert scenario.occasion in note_text(verdict.sentences[-1])
     assert not any("slow" in note_text(note) for note in verdict.sentences)
 
 

@@ -26,6 +26,7 @@ from traceprof.measures.steps.measured import (
     named_steps,
     typical_time,
 )
+from traceprof.measures.steps.steadiness import typical_length
 from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime
 from traceprof.model.intervals import Int64Array, Intervals
@@ -163,7 +164,7 @@ class Context:
 
     @cached_property
     def step_ns(self) -> float:
-        """The median length of a typical step; the window where steps are not known.
+        """The length of a typical step; the window where steps are not known.
 
         Of those that no profiler disturbed, where there are any.
         """
@@ -173,10 +174,10 @@ class Context:
 
     @cached_property
     def _recorded_step_ns(self) -> float:
-        """The median length of a typical step as it was recorded."""
+        """The length of a typical step as it was recorded: what its parts add up to."""
         kept = self._is_usual
-        length = np.median(self.steps.durations_ns[kept]) if kept.any() else None
-        return float(self.ranks.span.duration_ns if length is None else length)
+        lengths = self.steps.durations_ns[kept].astype(np.float64)
+        return typical_length(lengths) if kept.any() else float(self.ranks.span.duration_ns)
 
     @property
     def n_steps(self) -> float:

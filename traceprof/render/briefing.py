@@ -17,6 +17,8 @@ from traceprof.render.formatting import note_text, sentences
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
+from traceprof.session.pace import is_uneven
+from traceprof.session.shares import is_undisturbed
 from traceprof.units import format_duration
 
 _NOTHING_FOUND: Final = "no rule found anything to improve"
@@ -139,7 +141,11 @@ def _of_findings(document: Document) -> tuple[str, str]:
         if not findings.scalars.get("is_idle_known", True):
             nothing = _NOT_JUDGED
     is_named = steps is not None and len(steps.table) and not steps.scalars.get("is_pattern")
-    return nothing, "a step" if is_named else "the window"
+    if not is_named or steps is None:
+        return nothing, "the window"
+    if is_undisturbed(steps) or not is_uneven(steps):
+        return nothing, "a step"
+    return nothing, f"the mean step of {format_duration(steps.scalars['mean_ns'])}"
 
 
 _TITLES: Final = {

@@ -21,16 +21,15 @@ _LEAST_ADDED: Final = 0.02
 
 
 def parts_of(
-    results: Mapping[str, Result], steps: Result | None, *, has_left_out: bool
+    results: Mapping[str, Result], steps: Result | None, rows: Bools | None
 ) -> dict[str, float]:
     """Return the share of each of the five parts, {} where no device worked.
 
-    Of steps without what is done now and then and those that lack work (``has_left_out``: there are
-    some), and without what the profiler added where that is known; idle time in which the host
-    communicates is communication.
+    Of the ``rows`` of the steps (None: of the window), and without what the profiler added where
+    that is known; idle time in which the host communicates is communication.
     """
     total = table_of(results, "breakdown", "total")
-    parts = _undisturbed(_parts(total, steps if has_left_out else None), steps)
+    parts = _undisturbed(_parts(total, steps, rows), steps)
     return _with_communication(parts, results)
 
 
@@ -42,15 +41,12 @@ def missing_work(results: Mapping[str, Result]) -> tuple[Note, ...]:
     return tuple(findings.tables["lost"].plain("message").tolist())
 
 
-def _parts(total: Table, steps: Result | None) -> dict[str, float]:
-    """Return the share of each of the five parts, of all devices together.
-
-    Of ``steps``, where given: the steady ones that nothing done now and then made longer.
-    """
+def _parts(total: Table, steps: Result | None, rows: Bools | None) -> dict[str, float]:
+    """Return the share of each of the five parts, of all devices together."""
     if total.empty or not total["duration_ns"][0]:
         return {}
-    if steps is not None and "compute_ns" in steps.table:
-        own = steps.table.take(are_typical(steps.table))
+    if steps is not None and rows is not None and "compute_ns" in steps.table:
+        own = steps.table.take(rows)
         sums = {part: float(np.nansum(own[f"{part}_ns"])) for part in PARTS}
         if whole := sum(sums.values()):
             return {part: ns / whole for part, ns in sums.items()}

@@ -9,33 +9,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-
 from traceprof.measures.steps.between import EVALUATION
 from traceprof.measures.steps.costs import notes_on_occasions
-from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
 from traceprof.model.trace import DEVICE_TABLES
 from traceprof.names.ranges import UNCLAIMED
+from traceprof.session.pace import STEADY, Base, base_of, fill, on_pace
 from traceprof.session.shares import (
     COMMUNICATION,
     CONSIDERABLE,
-    UNDISTURBED,
-    are_typical,
     causes_of_idle,
-    is_undisturbed,
     missing_work,
-    on_recording,
     parts_of,
     table_of,
 )
 
 LEAST_SHARE: Final = 0.01
 """What makes up less of the time is not worth a line."""
-_STEADY: Final = 0.1
 _MOSTLY: Final = 0.5
-_FILLED: Final = 0.95
 _SUBJECTS: Final = {
     "idle": "idle time",
     "exposed_communication": "communication",
@@ -115,14 +107,14 @@ def judge(
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
     findings, lost = results.get("findings"), missing_work(results)
     is_known = findings is None or bool(findings.scalars.get("is_idle_known", True))
-    has_left_out = bool(occasions or lost)
-    parts = parts_of(results, steps, has_left_out=has_left_out) if is_known else {}
     kinds = {str(note.values["kind"]) for note in occasions}
+    base = base_of(steps, window_ns, kinds, has_lost=bool(lost))
+    parts = parts_of(results, steps, base.rows) if is_known else {}
     return Verdict(
         bound_by=bound_by(results, parts),
         sentences=(
-            *(_where(results, parts, window_ns, kinds, n_gpus) if is_known else ()),
-            *_steadiness(results, kinds),
+            *on_pace(results, kinds),
+            *(_where(results, parts, base, n_gpus) if is_known else ()),
         ),
         fine=_fine(results, parts, steps) if parts or has_any else (),
         unknown=_unknown(results),
@@ -132,7 +124,7 @@ def judge(
         else "traceprof show quality TRACE",
         periodic=tuple(note for note in occasions if note.values["n"] > 1),
         parts=parts,
-        has_steps=steps is not None and _fill(steps.table, window_ns),
+        has_steps=steps is not None and fill(steps.table, window_ns),
         lost=lost,
     )
 
@@ -195,19 +187,12 @@ _SLOW: Final = ("straggler", "slow_host")
 def _where(
     results: Mapping[str, Result],
     parts: Mapping[str, float],
-    window_ns: int,
-    left_out: set[str],
+    base: Base,
     n_gpus: int | None,
 ) -> Iterable[Note]:
-    """Return where the time of a step goes, on the devices or else on the host.
-
-    ``left_out`` are the kinds of what is done now and then.
-    """
+    """Return where the time of a step goes, on the devices or else on the host."""
     steps = results.get("steps")
-    start, values = _subject(steps, window_ns)
-    if left_out:
-        start += " without {left_out}"
-        values["left_out"] = " and ".join(sorted(left_out))
+    start, values = base.words, dict(base.values)
     if "breakdown" in results:
         shares = {
             _PART_NAMES.get(part, part.replace("_", " ")): share for part, share in parts.items()
@@ -221,7 +206,7 @@ def _where(
         return
     phases = table_of(results, "phases")
     if len(phases):
-        shares = _host_shares(phases, steps if left_out else None)
+        shares = _host_shares(phases, steps, base)
         if "eval" in shares:
             shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
         yield from _with_shares(start, shares, " on the host", values)
@@ -240,37 +225,12 @@ def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
     return "forward without gradients" if is_work else EVALUATION
 
 
-def _subject(steps: Result | None, window_ns: int) -> tuple[str, dict[str, Any]]:
-    """Return what the shares are of: of a step where the window is made of them, else of it."""
-    if steps is None or "median_ns" not in steps.scalars:
-        return "The window", {}
-    if is_undisturbed(steps):
-        return "A step of {step:ns}", {"step": steps.scalars[UNDISTURBED]}
-    if not _fill(steps.table.take(~steps.table["is_warmup"]), window_ns):
-        return "The window", {}
-    values = {"step": steps.scalars["median_ns"]}
-    if steps.scalars["is_pattern"]:
-        return "An iteration of the repeating pattern, {step:ns},", values
-    kind = "step" if steps.scalars["confidence_ratio"] == 1 else "step (inferred)"
-    return f"A {kind} of {{step:ns}}", values
-
-
-def _fill(steps: Table, window_ns: int) -> bool:
-    """Return whether ``steps``, of all ranks together, fill the window."""
-    starts = steps["at_ns"]
-    covered = Intervals.union_of(starts, starts + steps["duration_ns"])
-    return bool(covered.total_ns) and covered.total_ns >= _FILLED * window_ns
-
-
-def _host_shares(phases: Table, steps: Result | None) -> dict[str, float]:
-    """Return the share of each phase in the first process.
-
-    Of ``steps``, where given: the steady ones that nothing done now and then made longer.
-    """
+def _host_shares(phases: Table, steps: Result | None, base: Base) -> dict[str, float]:
+    """Return the share of each phase in the first process."""
     process = phases["process"][0]
     first = phases.take(phases["process"] == process)
-    if steps is not None:
-        own = steps.table.take((steps.table["process"] == process) & are_typical(steps.table))
+    if steps is not None and base.rows is not None:
+        own = steps.table.take((steps.table["process"] == process) & base.rows)
         if whole_ns := float(own["period_ns"].sum()):
             known = [str(name) for name in first["phase"] if f"{name}_ns" in own]
             sums = {name: float(own[f"{name}_ns"].sum()) for name in known}
@@ -291,46 +251,6 @@ def _with_shares(
         for i, (name, share) in enumerate(shown):
             numbered |= {f"share{i}": float(share), f"part{i}": name}
         yield Note.of(f"{start} is {words}{end}.", **values, **numbered)
-
-
-def _steadiness(results: Mapping[str, Result], left_out: set[str]) -> Iterable[Note]:
-    steps = results.get("steps")
-    if steps is None or steps.scalars.get("steady_count", 0) < 2:
-        return
-    scalars, table = steps.scalars, steps.table.take(are_typical(steps.table))
-    if is_undisturbed(steps):
-        text = "{n:count} steps ran without the profiler: 80 % of them take {p10:ns} to {p90:ns}"
-        more, values = on_recording(steps, results)
-        names = ("undisturbed_p10_ns", "undisturbed_p90_ns", "undisturbed_count")
-        values |= dict(zip(("p10", "p90", "n"), (scalars[name] for name in names), strict=True))
-        rate = scalars.get("undisturbed_samples_per_s")
-        text += "" if rate is None else ", {rate:number} samples/s"
-        yield Note.of(f"{text}{more}.", rate=rate, **values)
-        return
-    processes, n_steps = len(np.unique(table["process"])), len(np.unique(table["step"]))
-    what = "iteration" if scalars["is_pattern"] else "step"
-    on = " on {processes:count} ranks" if processes > 1 else ""
-    if n_steps == 1:
-        text = f"One {what}{on}: {{least:ns}} to {{most:ns}}"
-    else:
-        word = "steady" if scalars["spread_ratio"] < _STEADY else "uneven"
-        text = f"{{n:count}} {what}s{on}, {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
-    slow = int((table["excess_ns"] > 0).sum())
-    text += "; {slow:count} of them slow" if slow else ""
-    if "mean_samples_per_s" in scalars:
-        text += "; {rate:number} samples/s" + (", {left_out} included" if left_out else "")
-    yield Note.of(
-        f"{text}.",
-        n=n_steps,
-        processes=processes,
-        least=scalars["min_ns"],
-        most=scalars["max_ns"],
-        p10=scalars["p10_ns"],
-        p90=scalars["p90_ns"],
-        slow=slow,
-        rate=scalars.get("mean_samples_per_s"),
-        left_out=" and ".join(sorted(left_out)),
-    )
 
 
 def _once(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
@@ -361,7 +281,7 @@ def _fine(
     if checked.empty:
         return ()
     visible = {own for part, own in _SUBJECTS.items() if parts.get(part, 0.0) >= CONSIDERABLE}
-    if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= _STEADY:
+    if steps is not None and steps.scalars.get("spread_ratio", 0.0) >= STEADY:
         visible.add("even steps")
     if steps is not None and steps.scalars.get("disturbance_ratio", 0.0) >= CONSIDERABLE:
         visible.add("profiler")

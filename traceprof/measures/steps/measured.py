@@ -31,7 +31,11 @@ from traceprof.measures.steps.parts import (
     profiler_in_steps,
     sums_in_steps,
 )
-from traceprof.measures.steps.steadiness import measure_steadiness, outliers_of_processes
+from traceprof.measures.steps.steadiness import (
+    measure_steadiness,
+    outliers_of_processes,
+    typical_length,
+)
 from traceprof.measures.steps.undisturbed import disturbances_in, scalars_of
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
@@ -317,7 +321,7 @@ def typical_time(ranks: Ranks) -> Intervals:
 
 @of_window
 def typical_step_ns(ranks: Ranks) -> float:
-    """Return the median length of a typical step; the window where steps are not known.
+    """Return the length of a typical step; the window where steps are not known.
 
     Of those that no profiler disturbed, where there are any.
     """
@@ -327,7 +331,7 @@ def typical_step_ns(ranks: Ranks) -> float:
     undisturbed_ns = measured_steps(ranks).scalars.get("undisturbed_ns")
     if undisturbed_ns is not None:
         return float(undisturbed_ns)
-    return float(np.median(steps_of_ranks(ranks).durations_ns[is_typical]))
+    return typical_length(steps_of_ranks(ranks).durations_ns[is_typical].astype(np.float64))
 
 
 @of_window

@@ -1,0 +1,75 @@
+"""What a page says of steps that are not all alike: each sentence has one base."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import TraceBuilder
+from traceprof.model.ranks import Ranks
+from traceprof.render.briefing import briefing_of
+from traceprof.render.formatting import note_text
+from traceprof.session.answer import Document, page
+from traceprof.session.run import run_of
+
+MS = 1_000_000
+COMPUTE = 107 * MS
+
+
+def page_of(*lengths_ms: int) -> Document:
+    """Return the page of steps that take so long, and compute for 107 ms each."""
+    builder, now = TraceBuilder(), 0
+    for number, length in enumerate(lengths_ms):
+        end = now + length * MS
+        builder.step(now, end, number).kernel("gemm", end - COMPUTE, end)
+        now = end
+    return page(run_of(Ranks.of(builder.build())))
+
+
+def said(document: Document) -> list[str]:
+    assert document.verdict is not None
+    return [note_text(note) for note in document.verdict.sentences]
+
+
+def assert_savings_have_their_base(document: Document, mean_ns: float) -> None:
+    found = document.results["findings"].table
+    assert len(found)
+    for ns, ratio in zip(found["saving_ns"], found["saving_ratio"], strict=True):
+        assert ns <= mean_ns
+        assert ns == pytest.approx(ratio * mean_ns, rel=0.06)
+
+
+def test_steps_that_alternate_are_said_to_and_their_mean_is_told() -> None:
+    document = page_of(*[132, 1400] * 12)
+    kinds, _, where = said(document)
+    assert kinds.startswith(
+        "Every other step takes 1.400 s, the others 132.0 ms (medians): 1.268 s"
+    )
+    assert kinds.endswith("more idle time.")
+    assert where.startswith("The mean step of 7")
+    assert document.verdict is not None
+    mean_ns = document.results["steps"].scalars["mean_ns"]
+    # Every step computes the same: the share of the mean step is that time.
+    assert document.verdict.parts["compute"] * mean_ns == pytest.approx(COMPUTE, rel=0.01)
+    assert briefing_of(document).per.startswith("the mean step of 7")
+    assert_savings_have_their_base(document, mean_ns)
+
+
+def test_steps_of_two_kinds_in_no_order_are_counted() -> None:
+    lengths = [132, 132, 1400, 132, 1400, 1400, 132, 132, 132, 1400, 132, 1400, 132, 132]
+    assert said(page_of(*lengths))[0].startswith("Steps are of two kinds: 5 of 1.400 s, 9 of 132.0")
+
+
+def test_pauses_are_not_in_a_typical_step() -> None:
+    document = page_of(*([130] * 12 + [60_000]) * 3)
+    pace, where = said(document)
+    assert where == "A typical step of 130.0 ms is 82.3 % compute, 17.7 % idle."
+    assert "of them slow, by 9" in pace
+    mean_ns = document.results["steps"].scalars["mean_ns"]
+    assert_savings_have_their_base(document, mean_ns)
+    assert briefing_of(document).per.startswith("the mean step of 4.7")
+
+
+def test_of_few_steps_no_percentiles_are_told() -> None:
+    pace, where = said(page_of(497, 157, 156, 158))
+    assert pace == "3 steps, steady: 156.0 ms to 158.0 ms; 6.369 steps/s."
+    assert where.startswith("A step of 157.0 ms is 68.2 % compute")

@@ -1,0 +1,213 @@
+"""What a page says of steps: how long they are, of how many kinds, how steady, how many a second.
+
+Shares of a step add up over steps, so that they are of the mean one. Where that is no step that
+there is (a few slow ones, steps of two kinds) it is said what the sentence is about: a step without
+the slow ones, or the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from traceprof.measures.steps.steadiness import are_apart, are_long, turn_of
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note, Result
+from traceprof.model.table import Bools, Table, is_known
+from traceprof.session.shares import (
+    CONSIDERABLE,
+    UNDISTURBED,
+    are_typical,
+    is_undisturbed,
+    on_recording,
+)
+
+STEADY: Final = 0.1
+"""What steps may spread by, of their median, to be called so."""
+_FILLED: Final = 0.95
+_FEWEST_FOR_PERCENTILES: Final = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """What shares are of: in ``words`` with their ``values``.
+
+    ``rows`` are the steps whose parts they are; None: those of the window.
+    """
+
+    words: str
+    values: Mapping[str, Any]
+    rows: Bools | None = None
+
+
+def base_of(
+    steps: Result | None, window_ns: int, left_out: Iterable[str], *, has_lost: bool
+) -> Base:
+    """Return what the shares are of: of a step where the window is made of them, else of it.
+
+    ``left_out`` are the kinds of what is done now and then; ``has_lost``: some steps lack work.
+    """
+    if steps is None or steps.table.empty:
+        return Base("The window", {})
+    kinds = " and ".join(sorted(left_out))
+    without = " without {left_out}" if kinds else ""
+    values: dict[str, Any] = {"left_out": kinds} if kinds else {}
+    scalars, table = steps.scalars, steps.table
+    rows = are_typical(table) if kinds or has_lost else None
+    if is_undisturbed(steps):
+        return Base(
+            f"A step of {{step:ns}}{without}", {"step": scalars[UNDISTURBED], **values}, rows
+        )
+    if "median_ns" not in scalars or not fill(table.take(~table["is_warmup"]), window_ns):
+        return Base(f"The window{without}", values, rows)
+    if scalars["is_pattern"]:
+        words = "An iteration of the repeating pattern, {step:ns},"
+        return Base(words + without, {"step": scalars["median_ns"], **values}, rows)
+    kind = "step" if scalars["confidence_ratio"] == 1 else "step (inferred)"
+    if not is_uneven(steps):
+        return Base(
+            f"A {kind} of {{step:ns}}{without}", {"step": scalars["median_ns"], **values}, rows
+        )
+    usual = are_typical(table) & ~(table["excess_ns"] > 0)
+    lengths = table["duration_ns"][usual].astype(np.float64)
+    if (table["excess_ns"] > 0).any() and not are_apart(lengths):
+        step = float(np.median(lengths))
+        return Base(f"A typical {kind} of {{step:ns}}{without}", {"step": step, **values}, usual)
+    values = {"step": scalars["mean_ns"], "median": scalars["median_ns"], **values}
+    median = " (median {median:ns})" if _kinds(steps) is None else ""
+    return Base(f"The mean {kind} of {{step:ns}}{median}{without}", values, rows)
+
+
+def is_uneven(steps: Result) -> bool:
+    """Return whether the mean step is another one than most steps are."""
+    median, mean = (steps.scalars.get(name) for name in ("median_ns", "mean_ns"))
+    if not median or mean is None:
+        return False
+    return are_apart(np.array([mean]), median) or _kinds(steps) is not None
+
+
+def fill(steps: Table, window_ns: int) -> bool:
+    """Return whether ``steps``, of all ranks together, fill the window."""
+    starts = steps["at_ns"]
+    covered = Intervals.union_of(starts, starts + steps["duration_ns"])
+    return bool(covered.total_ns) and covered.total_ns >= _FILLED * window_ns
+
+
+def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[Note]:
+    """Yield of how many kinds the steps are, how steady, and how many there are a second."""
+    steps = results.get("steps")
+    if steps is None or steps.scalars.get("steady_count", 0) < 2:
+        return
+    if is_undisturbed(steps):
+        yield _on_undisturbed(steps, results)
+        return
+    yield from _on_kinds(steps)
+    scalars, table = steps.scalars, steps.table.take(are_typical(steps.table))
+    processes, n_steps = len(np.unique(table["process"])), len(np.unique(table["step"]))
+    what = "iteration" if scalars["is_pattern"] else "step"
+    on = " on {processes:count} ranks" if processes > 1 else ""
+    word = "steady" if scalars["spread_ratio"] < STEADY else "uneven"
+    if n_steps == 1:
+        text = f"One {what}{on}: {{least:ns}} to {{most:ns}}"
+    elif n_steps < _FEWEST_FOR_PERCENTILES:
+        text = f"{{n:count}} {what}s{on}, {word}: {{least:ns}} to {{most:ns}}"
+    else:
+        text = f"{{n:count}} {what}s{on}, {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
+    slow = table["excess_ns"] > 0
+    slow_ratio = 0.0
+    if slow.any():
+        whole_ns = float(table["duration_ns"].sum())
+        slow_ratio = float(table["excess_ns"][slow].sum()) / whole_ns if whole_ns else 0.0
+        text += "; {slow:count} of them slow"
+        text += ", by {slow_ratio:ratio} of the time" if slow_ratio > CONSIDERABLE else ""
+    each_s = _steps_per_s(steps.table) if not scalars["is_pattern"] else None
+    rates = ["{steps_rate:number} steps/s"] if each_s else []
+    rates += ["{rate:number} samples/s"] if "mean_samples_per_s" in scalars else []
+    kinds = " and ".join(sorted(left_out))
+    text += f"; {', '.join(rates)}{', {left_out} included' if kinds else ''}" if rates else ""
+    yield Note.of(
+        f"{text}.",
+        n=n_steps,
+        processes=processes,
+        least=scalars["min_ns"],
+        most=scalars["max_ns"],
+        p10=scalars["p10_ns"],
+        p90=scalars["p90_ns"],
+        slow=int(slow.sum()),
+        slow_ratio=slow_ratio,
+        steps_rate=each_s,
+        rate=scalars.get("mean_samples_per_s"),
+        left_out=kinds,
+    )
+
+
+def _steps_per_s(steps: Table) -> float | None:
+    """Return how many steps the first process does a second, warm-up apart; None: not known."""
+    steady = steps.take(~steps["is_warmup"])
+    lengths = steady["duration_ns"][steady["process"] == steady["process"][:1]]
+    whole_ns = float(lengths.sum())
+    return len(lengths) / whole_ns * 1e9 if whole_ns > 0 else None
+
+
+def _on_kinds(steps: Result) -> Iterable[Note]:
+    """Yield that steps are of two kinds, where they are, and what the longer ones do more."""
+    if (found := _kinds(steps)) is None:
+        return
+    first, is_long = found
+    lengths = first["duration_ns"].astype(np.float64)
+    what = "iteration" if steps.scalars["is_pattern"] else "step"
+    every = turn_of(is_long)
+    values: dict[str, Any] = {
+        "long": float(np.median(lengths[is_long])),
+        "short": float(np.median(lengths[~is_long])),
+        "n_long": int(is_long.sum()),
+        "n_short": int((~is_long).sum()),
+        "every": every,
+    }
+    if every == 1:
+        text = f"{what.capitalize()}s are of two kinds: {{n_long:count}} of {{long:ns}}, "
+        text += "{n_short:count} of {short:ns} (medians)"
+    else:
+        which = f"Every other {what}" if every == 2 else f"One {what} of every {{every:count}}"
+        text = f"{which} takes {{long:ns}}, the others {{short:ns}} (medians)"
+    grown = {
+        name: float(np.median(first[name][is_long]) - np.median(first[name][~is_long]))
+        for name in first
+        if name in _GROWS and is_known(first[name]).all()
+    }
+    part = max(grown, key=lambda name: grown[name], default="")
+    if part and grown[part] > (values["long"] - values["short"]) / 2:
+        text += ": {more:ns} more {part}"
+        values |= {"more": grown[part], "part": _GROWS[part]}
+    yield Note.of(f"{text}.", **values)
+
+
+def _kinds(steps: Result) -> tuple[Table, Bools] | None:
+    """Return the typical steps of the first process, and which are of the longer of two kinds."""
+    table = steps.table.take(are_typical(steps.table))
+    first = table.take(table["process"] == table["process"][:1])
+    is_long = are_long(first["duration_ns"].astype(np.float64)) if len(first) else None
+    return None if is_long is None else (first, is_long)
+
+
+_GROWS: Final = {
+    "compute_ns": "compute",
+    "exposed_communication_ns": "exposed communication",
+    "exposed_transfer_ns": "exposed transfers",
+    "device_memory_ns": "copies inside the device",
+    "idle_ns": "idle time",
+}
+
+
+def _on_undisturbed(steps: Result, results: Mapping[str, Result]) -> Note:
+    text = "{n:count} steps ran without the profiler: 80 % of them take {p10:ns} to {p90:ns}"
+    more, values = on_recording(steps, results)
+    names = ("undisturbed_p10_ns", "undisturbed_p90_ns", "undisturbed_count")
+    own = (steps.scalars[name] for name in names)
+    values |= dict(zip(("p10", "p90", "n"), own, strict=True))
+    rate = steps.scalars.get("undisturbed_samples_per_s")
+    text += "" if rate is None else ", {rate:number} samples/s"
+    return Note.of(f"{text}{more}.", rate=rate, **values)
