@@ -144,6 +144,8 @@ def test_gpt_on_an_h100_is_what_its_undisturbed_steps_are(
     for rule, ns in zip(table["rule"].tolist(), table["saving_ns"].tolist(), strict=True):
         assert rule not in ("launch_bound", "host_code") or ns <= idle_ns
     assert "profiler" not in document.verdict.fine
+    cases = open_run([real_trace("h100/gpt-embedded.sqlite.gz")]).result("whatif").table
+    assert (cases["gain_ns"] <= idle_ns).all()
 
 
 def test_graphs_on_an_h100_whose_host_runs_ahead(real_trace: Callable[[str], Path]) -> None:

@@ -42,6 +42,7 @@ from traceprof.measures.rows import ints, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.measured import (
     are_typical,
+    measured_steps,
     typical_step_ns,
     typical_time,
 )
@@ -213,11 +214,14 @@ def measure_whatif(ranks: Ranks) -> Result:
     """Return upper bounds of what could be gained."""
     speeds = copy_speeds(ranks)
     judged = typical_time(ranks)
+    # Without what the profiler added, where steps without it tell how much that is.
+    added_ratio = measured_steps(ranks).scalars.get("disturbance_ratio", 0.0)
+    kept_ns = round(judged.total_ns / (1 + added_ratio))
     found = Table.of_rows(
-        gains for own in ranks.each(_gains_of_one, speeds, judged) for gains in own
+        gains for own in ranks.each(_gains_of_one, speeds, judged, kept_ns) for gains in own
     )
     step_ns = typical_step_ns(ranks)
-    ratio = np.array([found[case].mean() for case in found]) / max(1, judged.total_ns)
+    ratio = np.array([found[case].mean() for case in found]) / max(1, kept_ns)
     cases = Table(
         {
             "case": found.names,
@@ -247,10 +251,10 @@ def measure_whatif(ranks: Ranks) -> Result:
 
 
 def _gains_of_one(
-    trace: Trace, speeds: Mapping[str, float], judged: Intervals
+    trace: Trace, speeds: Mapping[str, float], judged: Intervals, kept_ns: int
 ) -> list[dict[str, float]]:
     return [
-        _gains(trace, process, devices, speeds, judged)
+        _gains(trace, process, devices, speeds, judged, kept_ns)
         for process, devices in devices_at_work(trace).items()
     ]
 
@@ -261,8 +265,12 @@ def _gains(
     devices: tuple[int, ...],
     speeds: Mapping[str, float],
     judged: Intervals,
+    kept_ns: int,
 ) -> dict[str, float]:
-    """Return what each case would gain of the ``judged`` time for a process, in ns."""
+    """Return what each case would gain of the ``judged`` time for a process, in ns.
+
+    The time would last ``kept_ns`` without the profiler.
+    """
     parts, segments = find_path(trace, process)
     times = [device_time(trace, device).within(judged) for device in devices]
     gains: dict[str, float] = {}
@@ -271,7 +279,7 @@ def _gains(
         floor = max(time.busy_without_ns(without) for time in times)
         if without:  # what is hidden still takes its time
             floor = max(floor, *(getattr(time, without).total_ns for time in times))
-        gains[case] = min(on_path, judged.total_ns - floor)
+        gains[case] = max(0, min(on_path, kept_ns - floor))
     return gains | {_COPIES: _faster_copies(segments, speeds, judged)}
 
 

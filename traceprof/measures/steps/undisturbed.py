@@ -75,6 +75,8 @@ def disturbances(trace: Trace) -> Mapping[int, Disturbance]:
     steps = find_steps(trace)
     if not len(steps) or steps.is_inferred:
         return {}
+    if not _has_others(trace, steps.table):
+        return {}
     captured, recorder = _captured(trace), recorder_times(trace)
     devices, calls = devices_of_processes(trace), _work_calls(trace)
     called = rows_by(calls, "process")
@@ -132,6 +134,16 @@ def _busy_ns(trace: Trace, devices: Collection[int], steps: Table) -> float:
 def _work_calls(trace: Trace) -> Table:
     """Return the API calls that make kernels, copies or memsets."""
     return trace.api_calls.take(are_named(trace.api_calls["name"], _MAKES_WORK))
+
+
+def _has_others(trace: Trace, steps: Table) -> bool:
+    """Return whether steps may lie outside of what was recorded: most recordings have none."""
+    if (trace.ranges["name"] == WINDOW).any():
+        return True
+    tables = [table for table in map(trace.table, _CAPTURED) if len(table)]
+    first = min((int(table["start_ns"].min()) for table in tables), default=0)
+    last = max((int(table["end_ns"].max()) for table in tables), default=0)
+    return bool(((steps["next_ns"] < first) | (steps["start_ns"] > last)).any())
 
 
 def _captured(trace: Trace) -> dict[int, Intervals]:
