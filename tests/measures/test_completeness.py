@@ -127,6 +127,13 @@ def test_without_steps_nothing_is_left_to_judge() -> None:
     assert result.table.empty
 
 
+def test_idle_time_is_said_to_hold_what_is_missing() -> None:
+    result = run("idle", launching(10, lambda step: step < 4).build())
+    assert result.scalars["missing_count"] == 40
+    assert "the work of 40 launches is not in the recording" in note_text(result.notes[0])
+    assert run("idle", launching(10, lambda _: False).build()).scalars["missing_count"] == 0
+
+
 def passes(is_silent: Callable[[int], bool], n_launches: int = 10) -> TraceBuilder:
     trace = TraceBuilder().kernel("first", 100, 200, launched_ns=(1, 2))
     for i in range(10):

@@ -29,6 +29,7 @@ from traceprof.measures.rows import (
     rows_by,
     span_at,
 )
+from traceprof.measures.steps.completeness import completeness
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import union_lengths
@@ -95,6 +96,7 @@ IDLE_SPEC: Final = ResultSpec.of(
     same idle_ratio: how much they waited, the mean over devices
     scalars:
     same window_ns: the length of the window
+    total missing_count: launches in the window whose work is not in the recording
     """,
 )
 
@@ -113,7 +115,10 @@ def measure_idle(trace: Trace) -> Result:
         "idle",
         IDLE_SPEC,
         tables={name: IDLE_SPEC.table(name).of_rows(table) for name, table in tables.items()},
-        scalars={"window_ns": trace.span.duration_ns},
+        scalars={
+            "window_ns": trace.span.duration_ns,
+            "missing_count": sum(completeness(trace).n_lost.values()),
+        },
     )
 
 
@@ -233,7 +238,10 @@ def _finish(result: Result) -> Result:
     devices = devices.assign(share_ratio=_shares(devices, "idle_ns", recorded_ns))
     result = result.with_table(table.in_order("-total_ns", "device", "place"))
     result = result.with_table(names, "names").with_table(devices, "devices")
-    return result.with_notes(*_notes(result.tables["host_bound_steps"]), *_named(names))
+    missing = int(result.scalars["missing_count"])
+    text = "the work of {missing:count} launches is not in the recording: some of this is not idle"
+    lost = [Note.of(text, missing=missing)] if missing else []
+    return result.with_notes(*lost, *_notes(result.tables["host_bound_steps"]), *_named(names))
 
 
 def _shares(table: Table, column: str, recorded_ns: Mapping[int, int]) -> Floats:
