@@ -22,7 +22,6 @@ TRAINING = (
     "kineto/torchrec-4ranks-v100",
     "nsys/2022.2-pytorch-a100-gpu-metrics-sampling.sqlite.gz",
     "nsys/2022.2-pytorch-a100-sampling-osrt.sqlite.gz",
-    "nsys/2024.6-cuda-graphs-a100.sqlite",
     "nsys/2025.1-llm-17k-kernels.sqlite",
     "nsys/2026.2-2gpu-nccl-after.sqlite",
     "nsys/2026.2-2gpu-nccl-before.sqlite",
