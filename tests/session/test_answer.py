@@ -123,7 +123,21 @@ def test_what_takes_much_time_is_not_called_fine() -> None:
     assert found.verdict is not None
     assert found.verdict.parts["idle"] > 0.9
     assert "idle time" not in found.verdict.fine
-    assert "transfers" in found.verdict.fine
+    assert "fusion" in found.verdict.fine
+
+
+def test_only_what_occurred_is_fine() -> None:
+    found = page(once_and_more(100 * MS)).verdict
+    assert found is not None
+    nothing = {"transfers", "pinned memory", "links", "communication", "buckets", "graphs"}
+    assert not nothing & {*found.fine}
+    builder = TraceBuilder()
+    for i in range(10):
+        builder.step(i * MS, (i + 1) * MS, i)
+        builder.api_call("cudaLaunchKernel", i * MS, i * MS + 5_000, correlation=i + 1)
+    lost = page(run_of(Ranks.of(builder.build(recorded={"kernels", "copies"})))).verdict
+    assert lost is not None
+    assert lost.fine == ()
 
 
 def test_the_page_says_what_runs_on_what_and_why_this_window() -> None:

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Kind, Times, together
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
-from traceprof.findings.rules import Finding, rule
+from traceprof.findings.rules import COLLECTIVES, Finding, rule
 from traceprof.measures.device.times import devices_of_processes
 from traceprof.measures.host.states import HOST_BACKENDS
 from traceprof.measures.host.states import host_communication as communication_of_hosts
@@ -52,7 +53,13 @@ _QUICKEST: Final = 0.1
 """The quantile of the durations that is taken for the latency: what waits for nobody."""
 
 
-@rule("communication", "communication that compute does not hide", "kernels", show="collectives")
+@rule(
+    "communication",
+    "communication that compute does not hide",
+    "kernels",
+    about=COLLECTIVES,
+    show="collectives",
+)
 def exposed_communication(context: Context) -> Iterator[Finding]:
     """Find communication that no compute hides."""
     if context.kind == COMMUNICATION:
@@ -102,6 +109,8 @@ def host_communication(context: Context) -> Iterator[Finding]:
     if context.kind == COMMUNICATION:
         return
     backends, count, n_bytes, under_way = _by_hosts(context)
+    if not count:
+        raise NotRecordedError("no communication of hosts in the time that is judged")
     copying = {
         device: (time.transfer - time.kernel) & under_way[device]
         for device, time in context.times.items()
@@ -239,7 +248,13 @@ def _spans_of_devices(context: Context) -> dict[int, tuple[Int64Array, Int64Arra
     return found
 
 
-@rule("buckets", "many collectives that are too small for the link", "kernels", show="collectives")
+@rule(
+    "buckets",
+    "many collectives that are too small for the link",
+    "kernels",
+    about=COLLECTIVES,
+    show="collectives",
+)
 def small_buckets(context: Context) -> Iterator[Finding]:
     """Find many small collectives: latency instead of bandwidth."""
     kernels = context.kernels

@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
-from traceprof.findings.rules import Finding, rule
+from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import part_of_device
@@ -71,7 +72,14 @@ def are_blocking_copies(copies: Table) -> Bools:
     return np.asarray(_is_blocking(copies, "Mem") & moved & ~staged, np.bool_)
 
 
-@rule("blocking calls", "copies that block the host", "copies", "api_calls", show="copies")
+@rule(
+    "blocking calls",
+    "copies that block the host",
+    "copies",
+    "api_calls",
+    about=TRANSFERS,
+    show="copies",
+)
 def blocking_copies(context: Context) -> Iterator[Finding]:
     """Find copies that return only when they are done."""
     copies = context.copies(are_blocking_copies)
@@ -106,7 +114,14 @@ def are_blocking_memsets(copies: Table) -> Bools:
     return np.asarray(_is_blocking(copies, "Memset") & waited_for & is_memset, np.bool_)
 
 
-@rule("blocking calls", "memsets that block the host", "copies", "api_calls", show="copies")
+@rule(
+    "blocking calls",
+    "memsets that block the host",
+    "copies",
+    "api_calls",
+    about=COPIES,
+    show="copies",
+)
 def blocking_memsets(context: Context) -> Iterator[Finding]:
     """Find memsets that return only when they are done."""
     memsets = context.copies(are_blocking_memsets)
@@ -136,7 +151,12 @@ def _touches(copies: Table, kind: str) -> Bools:
 
 
 @rule(
-    "pinned memory", "asynchronous copies of pageable memory", "copies", "api_calls", show="copies"
+    "pinned memory",
+    "asynchronous copies of pageable memory",
+    "copies",
+    "api_calls",
+    about=TRANSFERS,
+    show="copies",
 )
 def pageable_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pageable memory: they are staged, and block the host."""
@@ -145,7 +165,13 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
     yield from _on_pageable(context, copies, "asynchronous copies of pageable memory")
 
 
-@rule("pinned memory", "blocking copies of memory that is not pinned", "copies", show="copies")
+@rule(
+    "pinned memory",
+    "blocking copies of memory that is not pinned",
+    "copies",
+    about=TRANSFERS,
+    show="copies",
+)
 def unpinned_memory(context: Context) -> Iterator[Finding]:
     """Find blocking copies of memory that is not pinned."""
     copies = context.copies(are_pageable)
@@ -178,7 +204,13 @@ def _on_pageable(context: Context, copies: Table, what: str) -> Iterator[Finding
     )
 
 
-@rule("transfers", "asynchronous copies that no compute hides", "copies", show="copies")
+@rule(
+    "transfers",
+    "asynchronous copies that no compute hides",
+    "copies",
+    about=TRANSFERS,
+    show="copies",
+)
 def exposed_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pinned memory that no compute hides."""
     own = context.copies(_are_pinned)
@@ -244,10 +276,18 @@ def _by_direction(context: Context, copies: Table) -> Iterator[Note]:
             yield context.timed(ns, after=" of {direction}", direction=direction)
 
 
-@rule("links", "copies of pinned memory below the speed of the link", "copies", show="copies")
+@rule(
+    "links",
+    "copies of pinned memory below the speed of the link",
+    "copies",
+    about=TRANSFERS,
+    show="copies",
+)
 def slow_link(context: Context) -> Iterator[Finding]:
     """Find copies of pinned memory that are far slower than any current link."""
     pinned = context.copies(_are_large_and_pinned)
+    if pinned.empty:
+        raise NotRecordedError("no large copies of pinned memory in the time that is judged")
     usual, why = _usual_rate(context)
     for direction in _TO_HOST_OR_BACK:
         own = pinned.take(pinned["direction"] == direction)

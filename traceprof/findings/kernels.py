@@ -13,7 +13,7 @@ import numpy.typing as npt
 from traceprof.findings.claims import Claim, Ground, Kind, Times, together
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
-from traceprof.findings.rules import Finding, rule
+from traceprof.findings.rules import COMPUTE, CONVOLUTIONS, GEMMS, Finding, rule
 from traceprof.measures.device.peaks import matrix_speedups
 from traceprof.measures.rows import are_named, bounds, lengths_of, unions_by
 from traceprof.measures.workload import Vendor
@@ -41,7 +41,11 @@ _NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
 
 
 @rule(
-    "precision", "GEMMs and convolutions in 32 bits where 16 are faster", "kernels", show="classes"
+    "precision",
+    "GEMMs and convolutions in 32 bits where 16 are faster",
+    "kernels",
+    about=GEMMS,
+    show="classes",
 )
 def precision(context: Context) -> Iterator[Finding]:
     """Find matrix work in 32 bits where the GPU multiplies 16 bits faster."""
@@ -120,7 +124,7 @@ def _narrower(context: Context, gain: _Gain) -> str:
     return context.advice(pytorch=train, other=other)
 
 
-@rule("layouts", "conversions between NCHW and NHWC", "kernels", show="kernels")
+@rule("layouts", "conversions between NCHW and NHWC", "kernels", about=CONVOLUTIONS, show="kernels")
 def layout_conversion(context: Context) -> Iterator[Finding]:
     """Find kernels that only convert between NCHW and NHWC."""
     own = context.kernels.named(_CONVERTS)
@@ -148,7 +152,7 @@ def layout_conversion(context: Context) -> Iterator[Finding]:
     )
 
 
-@rule("fusion", "pointwise kernels that could be one", "kernels", show="classes")
+@rule("fusion", "pointwise kernels that could be one", "kernels", about=COMPUTE, show="classes")
 def fusable_kernels(context: Context) -> Iterator[Finding]:
     """Find pointwise kernels that follow one another and could be one."""
     found = context.ranks.each(_pairs_of_one, context.typical)
@@ -233,7 +237,7 @@ def _is_pointwise(kernels: Table) -> npt.NDArray[np.bool_]:
     return np.asarray(kernels["activity"].isin(_POINTWISE) & ~compiled, np.bool_)
 
 
-@rule("fusion", "much time in kernels that are too short", "kernels", show="classes")
+@rule("fusion", "much time in kernels that are too short", "kernels", about=COMPUTE, show="classes")
 def small_kernels(context: Context) -> Iterator[Finding]:
     """Find much of the device's time in short kernels that could be one."""
     kernels = context.kernels.by_name

@@ -8,7 +8,7 @@ from typing import Final
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import time_of_kernels
-from traceprof.findings.rules import Finding, rule
+from traceprof.findings.rules import GRAPHS, Finding, rule
 from traceprof.measures.host.launches import launch_table
 from traceprof.model.activity import Activity
 from traceprof.model.combining import median_of_counted
@@ -88,7 +88,7 @@ def _calls_of_one(part: Trace) -> Table:
     return Table({"call_ns": lengths, "count": groups.counts, "empty": empty})
 
 
-@rule("graphs", "graphs that were traced as a whole", "kernels", show="kernels")
+@rule("graphs", "graphs that were traced as a whole", "kernels", about=GRAPHS, show="kernels")
 def whole_graphs(context: Context) -> Iterator[Finding]:
     """Find CUDA graphs that were traced as a whole: nobody can see inside."""
     graphs = context.kernels.doing(Activity.CUDA_GRAPH)

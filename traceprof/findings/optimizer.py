@@ -9,7 +9,7 @@ from typing import Final
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import times_of
-from traceprof.findings.rules import Finding, rule
+from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.rows import are_named, lengths_of, unions_by
@@ -43,6 +43,7 @@ def _saved_by_fusing(pass_ns: Collection[int]) -> float:
     "an optimizer with some kernels for each parameter",
     "kernels",
     "ranges",
+    about=COMPUTE,
     show="kernels",
 )
 def looped_optimizer(context: Context) -> Iterator[Finding]:
@@ -99,7 +100,13 @@ def _of_optimizer(part: Trace, typical: Intervals) -> Table:
     return kernels.select("name", "device", "start_ns", "end_ns").take(chosen)
 
 
-@rule("fusion", "an optimizer in several passes over the parameters", "kernels", show="kernels")
+@rule(
+    "fusion",
+    "an optimizer in several passes over the parameters",
+    "kernels",
+    about=COMPUTE,
+    show="kernels",
+)
 def unfused_optimizer(context: Context) -> Iterator[Finding]:
     """Find an optimizer that passes over the parameters several times."""
     if not context.software.has_pytorch:

@@ -2,21 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Ground, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.measures.idle.losses import DRAINED, LOSSES, find_losses, idle_times, within
+from traceprof.model.activity import Activity
 from traceprof.model.results import Note
+from traceprof.model.table import Bools, Table
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+from traceprof.names.kernels import MATRIX_WORK
 from traceprof.processes import PROGRESS
 
 _MINOR: Final = 0.01
 _OF_HOST: Final = ("profiler_overhead", "slow_steps", "warmup")
 """Rules that judge what the host does, whatever is recorded of devices."""
 _LOST: Final = "work of the devices is missing, so that it is not known when they were idle"
+
+WORK: Final = "work of devices"
+COMPUTE: Final = "kernels that compute"
+GEMMS: Final = "GEMMs, convolutions or attention"
+CONVOLUTIONS: Final = "convolutions"
+COLLECTIVES: Final = "communication"
+GRAPHS: Final = "CUDA graphs"
+COPIES: Final = "copies or memsets"
+TRANSFERS: Final = "copies between host and device or between devices"
+STEPS: Final = "steps"
+
+_OCCURS: Final[Mapping[str, Callable[[Context], bool]]] = {
+    WORK: lambda context: context.n_copies > 0 or not context.kernels.by_name.empty,
+    COMPUTE: lambda context: len(context.kernels.doing(*_COMPUTES)) > 0,
+    GEMMS: lambda context: len(context.kernels.doing(*MATRIX_WORK)) > 0,
+    CONVOLUTIONS: lambda context: len(context.kernels.doing(Activity.CONVOLUTION)) > 0,
+    COLLECTIVES: lambda context: len(context.kernels.doing(Activity.COMMUNICATION)) > 0,
+    GRAPHS: lambda context: any(context.ranks.each(_has_graphs)),
+    COPIES: lambda context: context.n_copies > 0,
+    TRANSFERS: lambda context: not context.copies(_are_transfers).empty,
+    STEPS: lambda context: len(context.all_steps) > 0,
+}
+"""What rules are about, and whether there is any: a rule that saw none of it checked nothing."""
+_COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
+_TRANSFERS: Final = ("h2d", "d2h", "p2p")
+_LAUNCHES_GRAPH: Final = re.compile("GraphLaunch")
+
+
+def _are_transfers(copies: Table) -> Bools:
+    return np.asarray(copies["direction"].isin(_TRANSFERS), np.bool_)
+
+
+def _has_graphs(part: Trace) -> bool:
+    kernels = part.kernels
+    calls = part.api_calls["name"].distinct()
+    return (
+        bool((kernels["graph_node"] != ABSENT).any())
+        or Activity.CUDA_GRAPH.value in kernels["activity"].distinct()
+        or any(map(_LAUNCHES_GRAPH.search, calls))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +95,26 @@ class Rule:
     """One rule. To add one: a function below `rule`, and its place in `RULES`.
 
     The order of `RULES` is that in which they claim: the more specific first. ``needs`` names the
-    tables without which it cannot judge, ``show`` the analysis that tells more. ``check`` yields
-    its findings and raises NotRecordedError, with the reason, where the trace does not let it
-    judge.
+    tables without which it cannot judge, ``about`` is what it looks at (of `_OCCURS`; where none
+    of it occurs there was nothing to judge), ``show`` the analysis that tells more. ``check``
+    yields its findings and raises NotRecordedError, with the reason, where the trace does not let
+    it judge.
     """
 
     name: str
     subject: str
     summary: str
     needs: tuple[str, ...]
+    about: str
     show: str
     check: Callable[[Context], Iterable[Finding]]
 
 
 def rule(
-    subject: str, summary: str, *needs: str, show: str
+    subject: str, summary: str, *needs: str, about: str = WORK, show: str
 ) -> Callable[[Callable[[Context], Iterable[Finding]]], Rule]:
     """Return what makes a rule of the function that checks it, and by whose name it is called."""
-    return lambda check: Rule(check.__name__, subject, summary, needs, show, check)
+    return lambda check: Rule(check.__name__, subject, summary, needs, about, show, check)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +153,10 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
     for one in rules:
         try:
             _require(context, one)
-            for number, finding in enumerate(one.check(context), 1):
+            own = list(one.check(context))
+            if not own and not _OCCURS[one.about](context):
+                abstained[one.name] = f"no {one.about} in the time that is judged"
+            for number, finding in enumerate(own, 1):
                 found.append(_settled(context, one, number, finding))
         except NotRecordedError as error:
             abstained[one.name] = str(error)

@@ -12,7 +12,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Ground, Kind
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
-from traceprof.findings.rules import Finding, rule
+from traceprof.findings.rules import STEPS, Finding, rule
 from traceprof.measures.rows import lengths_of, mean_of
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.grouping import grouped_by
@@ -33,7 +33,7 @@ _COUNTED: Final = {
 }
 
 
-@rule("warm-up", "leading steps that are unlike the rest", show="steps")
+@rule("warm-up", "leading steps that are unlike the rest", about=STEPS, show="steps")
 def warmup(context: Context) -> Iterator[Finding]:
     """Find leading steps that are warm-up and distort what is measured."""
     steps = context.all_steps
@@ -89,7 +89,7 @@ def warmup(context: Context) -> Iterator[Finding]:
     )
 
 
-@rule("even steps", "single steps far slower than the others", show="steps")
+@rule("even steps", "single steps far slower than the others", about=STEPS, show="steps")
 def slow_steps(context: Context) -> Iterator[Finding]:
     """Find single steps that take much longer than the others."""
     if len(context.steps) < 4:

@@ -107,6 +107,8 @@ def judge(
     occasions = (*notes_on_occasions(steps.table),) if steps is not None and has_any else ()
     findings, lost = results.get("findings"), missing_work(results)
     is_known = findings is None or bool(findings.scalars.get("is_idle_known", True))
+    # Devices were asked for and nothing of them came: even steps of the host tell little.
+    asked = "kernels" in recorded
     kinds = {str(note.values["kind"]) for note in occasions}
     base = base_of(steps, window_ns, kinds, has_lost=bool(lost))
     parts = parts_of(results, steps, base.rows) if is_known else {}
@@ -116,7 +118,7 @@ def judge(
             *on_pace(results, kinds),
             *(_where(results, parts, base, n_gpus) if is_known else ()),
         ),
-        fine=_fine(results, parts, steps) if parts or has_any else (),
+        fine=_fine(results, parts, steps) if parts or (has_any and not asked) else (),
         unknown=_unknown(results),
         once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
         next_command=_next_command(table_of(results, "findings"), recorded)
