@@ -22,7 +22,7 @@ import numpy as np
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
-from traceprof.model.table import Names, Table, as_table
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace
@@ -350,9 +350,9 @@ class TraceBuilder:
         return recorded
 
 
-def plain(rows: Any, *columns: str) -> list[tuple[Any, ...]]:
+def plain(rows: Table, *columns: str) -> list[tuple[Any, ...]]:
     """Return the rows of a table as tuples of plain values, for comparing in tests."""
-    return list(zip(*(as_table(rows)[name].tolist() for name in columns), strict=True))
+    return list(zip(*(rows[name].tolist() for name in columns), strict=True))
 
 
 def _with_depth(ranges: Table) -> Table:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import settings
 
@@ -20,10 +19,7 @@ from tests.render.browser import chromium
 from tests.requirements import ROOT, TRACES, nsys_in_turn, require
 from traceprof import processes
 
-# While some of the code still makes frames where other code makes tables:
-pd.DataFrame.to_frame = lambda frame: frame
-
-# No deadline: a busy machine is not a bug. Fewer examples than usual: most build a DataFrame.
+# No deadline: a busy machine is not a bug. Fewer examples than usual: most build tables.
 # CI judges a change, by the same examples each time; new ones are tried wherever people test.
 settings.register_profile(
     "traceprof", deadline=None, max_examples=60, derandomize="TRACEPROF_REQUIRE" in os.environ

@@ -38,7 +38,9 @@ from traceprof.session.run import open_run
 
 FAKE_ANALYSIS = """
 from traceprof.measures.analyses import Analysis
+from traceprof.model.grouping import groups_of
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table
 
 SPEC = ResultSpec.of('''
     table streams: one row per stream
@@ -48,9 +50,9 @@ SPEC = ResultSpec.of('''
 
 
 def measure(trace):
-    counts = trace.kernels.to_frame().groupby("stream").size()
-    frame = counts.rename("kernel_count").reset_index()
-    return Result("fake", SPEC, {"streams": frame}, notes=(Note("counted"),))
+    streams = groups_of(trace.kernels["stream"])
+    counts = {"stream": streams.values[0], "kernel_count": streams.counts}
+    return Result("fake", SPEC, {"streams": Table(counts)}, notes=(Note("counted"),))
 
 
 ANALYSIS = Analysis("fake", SPEC, needs=("kernels",), of_rank=measure)

@@ -58,7 +58,7 @@ class Result(PlainResult):
         return sentences(self.notes)
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}: {len(frame)} rows" for name, frame in self.tables.items())
+        sizes = ", ".join(f"{name}: {len(table)} rows" for name, table in self.tables.items())
         return f"<traceprof {self.name}: {sizes}>"
 
     def _repr_html_(self) -> str:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from traceprof.model.compact import CompactTable
 from traceprof.model.grouping import codes_of
-from traceprof.model.table import Table, as_table
+from traceprof.model.table import Table
 
 N_ROWS = 1500
 """More than the rows below which numbers are not coded."""
 
 
 def compact(frame: pd.DataFrame) -> CompactTable:
-    return CompactTable(as_table(frame).columns)
+    return CompactTable({str(name): frame[name].to_numpy() for name in frame})
 
 
 def plain(table: Table) -> pd.DataFrame:

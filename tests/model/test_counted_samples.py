@@ -1,7 +1,6 @@
 from collections import Counter
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from traceprof.model.combining import (
     medians_of_groups,
 )
 from traceprof.model.results import Result, ResultSpec, Samples, TableSpec, Unit, key, total
+from traceprof.model.table import Table
 
 SPEC = ResultSpec(
     (TableSpec("own", "of a test", (key("name", "of what"), total("n", Unit.COUNT, "how many"))),)
@@ -29,7 +29,7 @@ ranks = st.lists(
 
 
 def result_of(values: dict[str, list[int]]) -> Result:
-    table = pd.DataFrame({"name": list(values), "n": [len(own) for own in values.values()]})
+    table = Table({"name": list(values), "n": [len(own) for own in values.values()]})
     rows = np.repeat(np.arange(len(values)), table["n"])
     every = np.array([value for own in values.values() for value in own], np.int64)
     return Result("own", SPEC, {"own": table}, samples={"own": Samples(rows, every)})
@@ -41,9 +41,9 @@ def test_medians_of_counted_samples_are_those_of_single_ones(
 ) -> None:
     results = [result_of(one) for one in values]
     found = combine([compacted(one) for one in results])
-    for place, name in enumerate(found.table.to_frame()["name"]):
+    for place, name in enumerate(found.table["name"]):
         single = [value for one in values for value in one.get(name, ())]
-        assert medians_of(found.table.to_frame(), found.samples["own"])[place] == np.median(single)
+        assert medians_of(found.table, found.samples["own"])[place] == np.median(single)
 
 
 def test_samples_of_many_ranks_are_put_together_some_after_the_other(
@@ -53,7 +53,7 @@ def test_samples_of_many_ranks_are_put_together_some_after_the_other(
     results = [result_of({"a": [rank, 7], "b": [rank % 2] * 3}) for rank in range(20)]
     found = combine([compacted(one) for one in results])
     samples = found.samples["own"]
-    assert medians_of(found.table.to_frame(), samples).tolist() == [7.0, 0.5]
+    assert medians_of(found.table, samples).tolist() == [7.0, 0.5]
     assert samples.counts is not None
     assert int(samples.counts.sum()) == 20 * 5
     assert len(samples.values) == 20 + 2
@@ -80,7 +80,7 @@ def test_medians_of_few_rows_are_those_of_many(
 ) -> None:
     monkeypatch.setattr(combining, "_FEW_ROWS", most_rows)
     samples = Samples(np.array([3, 1, 3, 1, 3, 1, 0]), np.array([9, 4, -2, 1, 5, 2**53 + 2, 8]))
-    found = medians_of(pd.DataFrame(index=range(4)), samples)
+    found = medians_of(Table({}, 4), samples)
     assert found.tolist()[:2] + found.tolist()[3:] == [8.0, 4.0, 5.0]
     assert np.isnan(found[2])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from rich.text import Text
 from tests.measures.generated_run import MS, Plan, make_trace_of
 from tests.running import run
 from traceprof.model.results import Result, ResultSpec, TableSpec
-from traceprof.model.table import Table, as_table
+from traceprof.model.table import Table
 from traceprof.render.heat import HeatMap, find_lines, format_more, heat_chart, make_heat_map
 from traceprof.render.palette import HEAT
 from traceprof.render.text.comparisons import heat_lines
@@ -53,8 +52,7 @@ def even(_rank: int, _step: int) -> float:
     return 100
 
 
-def heat_of(given: Any, rows: int = 64, columns: int = 120) -> HeatMap:
-    table = as_table(given)
+def heat_of(table: Table, rows: int = 64, columns: int = 120) -> HeatMap:
     lines = find_lines(table, rows)
     assert lines is not None
     return make_heat_map(table, lines, columns)
@@ -72,7 +70,7 @@ def test_a_cell_is_the_share_beyond_the_median_of_its_step() -> None:
 
 def test_a_cell_says_who_when_how_long_and_in_which_phase() -> None:
     trace = make_trace_of(Plan(n_steps=3, extra_ns={(3, "backward"): 40 * MS}))
-    heat = heat_of(run("rank-steps", trace).table.to_frame())
+    heat = heat_of(run("rank-steps", trace).table)
     assert heat.words[3][1] == (
         "rank 3, step 1; own time 200.0 ms (+25.0 %); duration 200.0 ms; waited 0 ns; "
         "held up others 40.00 ms; longest in backward"

@@ -10,7 +10,6 @@ from typing import Any
 
 import jsonschema
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from traceprof.model.results import (
     same,
     total,
 )
+from traceprof.model.table import Table
 from traceprof.model.trace import TraceInfo
 from traceprof.render.escape import visible_text
 from traceprof.render.formatting import plain, to_json
@@ -71,10 +71,11 @@ def hand_made() -> Result:
         (2, 0, (Note("a"), "b"), np.int64(7), 3.0, False),
     ]
     columns = [column.name for column in SPEC.tables[0]]
+    edges = Table.of_rows([dict(zip(columns, row, strict=True)) for row in rows])
     return Result(
         "edges",
         SPEC,
-        {"edges": pd.DataFrame(rows, columns=columns), "total": pd.DataFrame({"size_bytes": [13]})},
+        {"edges": edges, "total": Table({"size_bytes": [13]})},
         {"lost_ns": np.int64(4)},
         (Note.of("{lost:ns} lost", lost=math.nan),),
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
 from traceprof.model.results import (
     Result,
     ResultSpec,
@@ -14,6 +12,7 @@ from traceprof.model.results import (
     same,
     total,
 )
+from traceprof.model.table import Table
 from traceprof.render.shown import further_tables, table_for_people, table_of
 
 SPEC = ResultSpec(
@@ -34,8 +33,8 @@ TWO_RANKS = {70: 1, 80: 0}
 
 
 def times(*processes: int) -> Result:
-    frame = pd.DataFrame({"name": "x", "process": processes, "total_ns": 1})
-    return Result("times", SPEC, {"times": frame})
+    table = Table({"name": "x", "process": processes, "total_ns": 1})
+    return Result("times", SPEC, {"times": table})
 
 
 def names(table: object) -> list[str]:
@@ -66,16 +65,16 @@ def test_a_trace_of_one_rank_is_shown_by_processes() -> None:
     assert names(table_for_people(times(70, 71), {70: 0})) == ["name", "process", "total_ns"]
 
 
-def test_the_frame_of_the_result_stays_as_it_is() -> None:
+def test_the_table_of_the_result_stays_as_it_is() -> None:
     result = times(80, 70)
     table_of(result, TWO_RANKS)
-    assert list(result.table.to_frame()) == ["name", "process", "total_ns"]
+    assert list(result.table) == ["name", "process", "total_ns"]
 
 
 def test_small_tables_stand_beside_the_first_and_large_ones_when_asked() -> None:
-    small = times(70).with_table(pd.DataFrame({"total_ns": [1] * 5}), "sums")
-    large = times(70).with_table(pd.DataFrame({"total_ns": [1] * 6}), "sums")
-    empty = times(70).with_table(pd.DataFrame({"total_ns": []}), "sums")
+    small = times(70).with_table(Table({"total_ns": [1] * 5}), "sums")
+    large = times(70).with_table(Table({"total_ns": [1] * 6}), "sums")
+    empty = times(70).with_table(Table({"total_ns": []}), "sums")
     assert further_tables(small, ()) == ["sums"]
     assert further_tables(large, ()) == further_tables(empty, ()) == further_tables(times(), ())
     assert further_tables(large, ("sums",)) == ["sums"]
@@ -110,8 +109,9 @@ def test_why_a_step_is_slow_is_one_sentence() -> None:
         (3, False, -2e6, "exposed_communication", -2e6, "", nan, nan),
         (4, False, 9e6, "", nan, None, nan, nan),
     ]
-    frame = pd.DataFrame(rows, columns=[column.name for column in STEPS.tables[0]])
-    table = table_for_people(Result("steps", STEPS, {"steps": frame}), {})
+    columns = [column.name for column in STEPS.tables[0]]
+    steps = Table.of_rows([dict(zip(columns, row, strict=True)) for row in rows])
+    table = table_for_people(Result("steps", STEPS, {"steps": steps}), {})
     assert names(table) == ["step", "remark"]
     assert table.values["remark"].tolist() == [
         "",
@@ -123,7 +123,7 @@ def test_why_a_step_is_slow_is_one_sentence() -> None:
 
 
 def test_columns_that_say_nothing_are_for_programs_only() -> None:
-    frame = pd.DataFrame({"step": [1, 2], "is_warmup": [False, False], "samples_per_s": None})
-    result = Result("steps", STEPS, {"steps": frame})
+    steps = Table({"step": [1, 2], "is_warmup": [False, False], "samples_per_s": None})
+    result = Result("steps", STEPS, {"steps": steps})
     assert names(table_of(result)) == ["step", "is_warmup", "samples_per_s"]
     assert names(table_for_people(result, {})) == ["step"]

@@ -10,7 +10,7 @@ from traceprof.measures.idle.idle import IDLE
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
-from traceprof.model.table import Table, as_table
+from traceprof.model.table import Table
 from traceprof.session.verdict import bound_by, judge
 
 PARTS = ("compute", "exposed_communication", "exposed_transfer", "device_memory", "idle")
@@ -64,7 +64,7 @@ def test_shares_of_the_host_leave_out_what_is_done_now_and_then() -> None:
         now += 1_000
     trace = builder.build()
     results = {name: run(name, trace) for name in ("steps", "phases")}
-    paid = as_table(one_off_costs(Ranks.of(trace)))
+    paid = one_off_costs(Ranks.of(trace))
     note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[-1]
     shares = {note.values[f"part{i}"]: note.values[f"share{i}"] for i in range(4)}
     assert note.values["left_out"] == "evaluation"
@@ -87,7 +87,7 @@ def test_a_teacher_that_is_asked_in_every_step_is_no_evaluation() -> None:
             now += 5_010
     trace = builder.build()
     results = {name: run(name, trace) for name in ("steps", "phases")}
-    paid = as_table(one_off_costs(Ranks.of(trace)))
+    paid = one_off_costs(Ranks.of(trace))
     verdict = judge(results, trace.recorded, trace.span.duration_ns, paid)
     shares = {
         value: verdict.sentences[-1].values[f"share{name.removeprefix('part')}"]
@@ -106,6 +106,6 @@ def test_a_program_that_only_infers_evaluates_nothing() -> None:
         builder.phase("eval", start, start + 80)
     trace = builder.build()
     results = {"phases": run("phases", trace)}
-    paid = as_table(one_off_costs(Ranks.of(trace)))
+    paid = one_off_costs(Ranks.of(trace))
     note = judge(results, trace.recorded, trace.span.duration_ns, paid).sentences[-1]
     assert note.values["part0"] == "forward without gradients"

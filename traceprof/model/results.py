@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.table import Table, as_table
+from traceprof.model.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,7 +147,7 @@ def columns(text: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table that an analysis returns: its columns in order. A frame may lack some of them."""
+    """A table that an analysis returns: its columns in order. Rows may lack some of them."""
 
     name: str
     about: str
@@ -178,23 +178,10 @@ class TableSpec:
                 return column
         raise KeyError(name)
 
-    def frame(self, rows: Sequence[Mapping[str, Any]] | pd.DataFrame = ()) -> pd.DataFrame:
-        """Return what `of_rows` does as a frame."""
-        import pandas as pd  # noqa: PLC0415
-
-        names = [column.name for column in self.columns]
-        if not isinstance(rows, pd.DataFrame):
-            rows = pd.DataFrame(list(rows)) if rows else pd.DataFrame(columns=names)
-        held = set(rows)
-        wanted = [name for name in names if name in held]
-        return rows.copy(deep=False) if wanted == list(rows) else rows[wanted]
-
-    def of_rows(self, rows: Sequence[Mapping[str, Any]] | Table | pd.DataFrame = ()) -> Table:
+    def of_rows(self, rows: Sequence[Mapping[str, Any]] | Table = ()) -> Table:
         """Return ``rows`` as a table with the columns in their order; without rows all of them."""
         names = [column.name for column in self.columns]
-        if not isinstance(rows, Sequence):
-            rows = as_table(rows)
-        else:
+        if not isinstance(rows, Table):
             rows = Table.of_rows(rows) if rows else Table(dict.fromkeys(names, ()))
         wanted = [name for name in names if name in rows]
         return rows if wanted == rows.names else rows.select(*wanted)
@@ -290,30 +277,25 @@ class Result:
 
     name: str
     spec: ResultSpec
-    tables: Mapping[str, Any]
+    tables: Mapping[str, Table]
     scalars: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     samples: Mapping[str, Samples] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        tables = {name: as_table(rows) for name, rows in self.tables.items()}
-        object.__setattr__(self, "tables", tables)
-
     @property
     def table(self) -> Table:
         """The table that answers."""
-        found: Table = self.tables[self.spec.tables[0].name]
-        return found
+        return self.tables[self.spec.tables[0].name]
 
     def to_frame(self, name: str | None = None) -> pd.DataFrame:
-        """Return the table called ``name``; the one that answers where none is given.
+        """Return the table called ``name`` as a frame of pandas; without it the one that answers.
 
         Raises:
             KeyError: there is no such table.
         """
         return (self.table if name is None else self.tables[name]).to_frame()
 
-    def with_table(self, table: Table | pd.DataFrame, name: str | None = None) -> Result:
+    def with_table(self, table: Table, name: str | None = None) -> Result:
         """Return the result with other rows in a table, its columns in the declared order."""
         spec = self.spec.tables[0] if name is None else self.spec.table(name)
         return replace(self, tables={**self.tables, spec.name: spec.of_rows(table)})

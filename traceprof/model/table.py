@@ -40,8 +40,6 @@ class Names:
         """Return the names of rows, one after another; the texts in alphabetical order."""
         if isinstance(values, Names):
             return values
-        if hasattr(values, "categories"):  # pandas' Categorical, without importing pandas
-            return cls(np.asarray(values.codes), objects(values.categories))  # type: ignore[attr-defined]
         rows = values.tolist() if isinstance(values, np.ndarray) else list(values)
         texts = sorted(set(rows))
         place = {text: code for code, text in enumerate(texts)}
@@ -186,21 +184,6 @@ class Table:
         return cls(
             {name: array_of([row.get(name) for row in given]) for name in columns}, len(given)
         )
-
-    @classmethod
-    def of_frame(cls, frame: pd.DataFrame) -> Table:
-        """Return the columns of a frame; its index is not kept."""
-        columns: dict[str, Any] = {}
-        for name in frame:
-            values = frame[name]
-            kind = values.dtype
-            if hasattr(kind, "categories"):
-                columns[str(name)] = Names.of(values.array)
-            elif getattr(kind, "kind", "O") in "iufb" and not hasattr(kind, "na_value"):
-                columns[str(name)] = values.to_numpy()
-            else:
-                columns[str(name)] = array_of(values.tolist())
-        return cls(columns, len(frame))
 
     @classmethod
     def stacked(cls, parts: Sequence[Table]) -> Table:
@@ -389,12 +372,8 @@ def sortable(column: Column) -> Array:
 def _column(values: Any) -> Any:
     if isinstance(values, np.ndarray | Names):
         return values
-    if hasattr(values, "categories") or hasattr(getattr(values, "dtype", None), "categories"):
-        return Names.of(getattr(values, "array", values))
     if isinstance(values, str) or not hasattr(values, "__len__"):
         return _Single(values)
-    if hasattr(values, "to_numpy"):
-        return values.to_numpy()
     return array_of(list(values))
 
 
@@ -442,8 +421,3 @@ def _joined(pieces: Sequence[Any]) -> Any:
 def _small(codes: Array, n_texts: int) -> Array:
     """Return codes in the smallest type that holds them all."""
     return codes.astype(np.min_scalar_type(-max(n_texts, 1)), copy=False)
-
-
-def as_table(rows: Table | pd.DataFrame) -> Table:
-    """Return rows as a table, also where some code still makes frames."""
-    return rows if isinstance(rows, Table) else Table.of_frame(rows)

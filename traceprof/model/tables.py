@@ -11,15 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.table import Names, Table, as_table, objects
-
-if TYPE_CHECKING:
-    pass
+from traceprof.model.table import Names, Table, objects
 
 ABSENT: Final = -1
 _LAUNCH_PLACE: Final = ("start_ns", "end_ns", "device", "stream", "process", "correlation")
@@ -211,9 +208,9 @@ def sort_order(
     return order
 
 
-def stack(name: str, parts: Sequence[Any]) -> Table:
+def stack(name: str, parts: Sequence[Table]) -> Table:
     """Return the rows of all ``parts`` (tables called ``name``) as one table."""
-    filled = [as_table(part) for part in parts if len(part)]
+    filled = [part for part in parts if len(part)]
     if len(filled) <= 1:
         return filled[0] if filled else empty_table(name)
     stacked = Table.stacked(filled)

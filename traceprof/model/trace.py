@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Hardware
-from traceprof.model.table import RowsOf, Table, as_table
+from traceprof.model.table import RowsOf, Table
 from traceprof.model.tables import (
     ABSENT,
     TABLES,
@@ -115,12 +115,6 @@ class Trace:
     own_devices: Mapping[int, int] = field(default_factory=dict, repr=False)
     rows: Mapping[str, RowsOf] = field(default_factory=dict, repr=False)
     facts: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        for name in TABLES:
-            rows = getattr(self, name)
-            if not isinstance(rows, Table | property):
-                object.__setattr__(self, name, as_table(rows))
 
     is_remote: ClassVar = False
     """Whether another process holds its events: see `traceprof.workers.remote`."""
@@ -227,11 +221,9 @@ class Trace:
             return replace(self, **changes)
         return replace(self.uncut, **changes).within(self.span)
 
-    def with_tables(self, tables: Mapping[str, Any]) -> Trace:
+    def with_tables(self, tables: Mapping[str, Table]) -> Trace:
         """Return the same whole trace with other rows in these tables."""
-        changes: dict[str, Any] = {
-            name: as_table(rows) for name, rows in tables.items() if name in TABLES
-        }
+        changes: dict[str, Any] = {name: rows for name, rows in tables.items() if name in TABLES}
         return replace(self, **changes)
 
     def with_warnings(self, *warnings: str) -> Trace:
@@ -258,7 +250,7 @@ def _is_by_traceprof(info: TraceInfo, recorded: Collection[str]) -> bool:
 
 def make_trace(
     info: TraceInfo,
-    tables: Mapping[str, Any],
+    tables: Mapping[str, Table],
     recorded: Iterable[str],
     span: TimeWindow | None = None,
     worked: Iterable[int] | None = None,
@@ -268,15 +260,13 @@ def make_trace(
     Without ``span`` the trace covers its rows, from the first start to the last end. Without
     ``worked`` the devices that worked are those of the kernels and copies given.
     """
-    frames: dict[str, Any] = {
-        name: as_table(tables.get(name, empty_table(name))) for name in TABLES
-    }
+    whole: dict[str, Any] = {name: tables.get(name, empty_table(name)) for name in TABLES}
     if worked is None:
-        at_work = np.unique(np.concatenate([frames[name]["device"] for name in DEVICE_TABLES]))
+        at_work = np.unique(np.concatenate([whole[name]["device"] for name in DEVICE_TABLES]))
     else:
         at_work = np.unique(np.array(list(worked), np.int64))
-    frames["devices"] = _with_used_devices(frames["devices"], at_work)
-    return Trace(info=info, recorded=frozenset(recorded), span=span or span_of(frames), **frames)
+    whole["devices"] = _with_used_devices(whole["devices"], at_work)
+    return Trace(info=info, recorded=frozenset(recorded), span=span or span_of(whole), **whole)
 
 
 def _with_used_devices(listed: Table, worked: np.ndarray) -> Table:

@@ -72,7 +72,7 @@ def findings(n: int) -> Result:
         }
         for i in range(n)
     ]
-    return Result("findings", FINDINGS, {"findings": FINDINGS.tables[0].to_frame().frame(rows)})
+    return Result("findings", FINDINGS, {"findings": FINDINGS.tables[0].of_rows(rows)})
 
 
 def devices(n: int) -> Document:
