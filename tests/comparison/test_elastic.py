@@ -223,6 +223,4 @@ def test_the_chart_has_a_lane_for_each_rank_and_bars_of_their_length(tmp_path):
     assert "a rank failed" in chart
     assert "epoch 2, life 1" in chart
     without = comparison.results[TIMELINE_NAME]
-    assert (
-        elastic_chart(without.with_table(without.table.to_frame().assign(at_ns=float("nan")))) == ""
-    )
+    assert elastic_chart(without.with_table(without.table.assign(at_ns=float("nan")))) == ""

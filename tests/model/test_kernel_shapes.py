@@ -13,9 +13,7 @@ def test_rows_that_match_are_taken_as_they_stand() -> None:
         .kernel("b", 5, 9, correlation=2, shape={"grid_x": 4})
         .build()
     )
-    assert shapes_of(trace.kernels.to_frame(), trace.kernel_shapes.to_frame())[
-        "grid_x"
-    ].tolist() == [3, 4]
+    assert shapes_of(trace.kernels, trace.kernel_shapes)["grid_x"].tolist() == [3, 4]
 
 
 def test_a_kernel_without_a_shape_gets_none_of_another() -> None:
@@ -26,9 +24,7 @@ def test_a_kernel_without_a_shape_gets_none_of_another() -> None:
         .kernel("b", 5, 9, correlation=2, shape={"grid_x": 4})
         .build()
     )
-    assert shapes_of(trace.kernels.to_frame(), trace.kernel_shapes.to_frame())[
-        "grid_x"
-    ].tolist() == [3, ABSENT, 4]
+    assert shapes_of(trace.kernels, trace.kernel_shapes)["grid_x"].tolist() == [3, ABSENT, 4]
 
 
 def test_kernels_that_nothing_tells_apart_get_no_shape() -> None:
@@ -39,7 +35,4 @@ def test_kernels_that_nothing_tells_apart_get_no_shape() -> None:
         .kernel("c", 6, 7)
         .build()
     )
-    assert (
-        shapes_of(trace.kernels.to_frame(), trace.kernel_shapes.to_frame())["grid_x"].tolist()
-        == [ABSENT] * 3
-    )
+    assert shapes_of(trace.kernels, trace.kernel_shapes)["grid_x"].tolist() == [ABSENT] * 3

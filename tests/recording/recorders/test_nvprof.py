@@ -48,7 +48,7 @@ def test_profiles_of_processes_are_put_on_the_clock_of_the_hooks():
         builder.range("forward", 1, 2, domain="traceprof").range("theirs", 3, 4)
         info = TraceInfo(profiler="nvprof", utc_epoch_ns=epoch_ns)
         trace = builder.build()
-        tables = {name: trace.table(name).to_frame() for name in ("kernels", "ranges")}
+        tables = {name: trace.table(name) for name in ("kernels", "ranges")}
         return ProcessProfile(pid, make_trace(info, tables, tables))
 
     profiles = [profile(5, EPOCH + 100), profile(6, EPOCH + 1000)]
