@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,8 @@ from traceprof.measures.idle.charges import NOTHING
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
 from traceprof.measures.idle.losses import DRAINED, lost_in_gaps
 from traceprof.measures.idle.waits import find_waits
-from traceprof.measures.rows import bounds, lengths_of
+from traceprof.measures.rows import bounds, lengths_of, unions_by
+from traceprof.measures.steps.between import UNKNOWN, between_steps
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -174,9 +175,11 @@ def _on_host_code(context: Context, claim: Claim, kind: Kind) -> Finding:
     named, names = notes_on_names(context, claim.times)
     what = f", mostly {_WORDS[most]}" if most in _WORDS else ""
     own = _gaps_of(context, claim)
+    is_between = kind is not Kind.ONCE and _lies_between_steps(context, claim)
+    where = "between steps" if is_between else "host code between launches"
     return Finding(
         title=Note.of(
-            ("one long gap" if kind is Kind.ONCE else "host code between launches")
+            ("one long gap" if kind is Kind.ONCE else where)
             + f"{what}: devices are idle {{share:ratio}} of the time",
             share=context.share(claim),
         ),
@@ -188,11 +191,36 @@ def _on_host_code(context: Context, claim: Claim, kind: Kind) -> Finding:
             *_before_forward(context, claim),
             *named,
         ),
-        action=_against(context, most),
+        action=_BETWEEN_STEPS if is_between else _against(context, most),
         caveat="gaps of a host that merely launches very slowly look the same",
         window=context.longest_row(own) if len(own) else "",
         ranges=names,
     )
+
+
+_BETWEEN_STEPS: Final = (
+    "the loop may fetch a batch, evaluate or log there: name its parts (traceprof.range, "
+    "record_function, NVTX) to see which; fetch batches in workers ahead of time, evaluate and log "
+    "less often"
+)
+
+
+def _lies_between_steps(context: Context, claim: Claim) -> bool:
+    """Return whether most of ``claim`` lies between the end of a step's range and the next one.
+
+    That is known of the loop even where nothing was recorded there.
+    """
+    between_ns = 0
+    for between, devices in context.ranks.each(_between_unknown):
+        for process, time in between.items():
+            own = [claim.times[d] for d in devices.get(process, ()) if d in claim.times]
+            between_ns += sum((one & time).total_ns for one in own)
+    return between_ns > _MOST * claim.total_ns
+
+
+def _between_unknown(part: Trace) -> tuple[dict[int, Intervals], Mapping[int, Iterable[int]]]:
+    rows = between_steps(part)
+    return unions_by(rows.take(rows["cause"] == UNKNOWN)), devices_of_processes(part)
 
 
 def _gaps_of(context: Context, claim: Claim) -> Table:

@@ -15,6 +15,7 @@ from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import STEPS, Finding, rule
 from traceprof.measures.rows import lengths_of, mean_of
 from traceprof.measures.steps.measured import measured_steps
+from traceprof.measures.steps.parts import BETWEEN_STEPS
 from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
@@ -121,13 +122,20 @@ def slow_steps(context: Context) -> Iterator[Finding]:
             *(_why(table.row(i)) for i in worst[:3].tolist()),
             *_machine(table, slow, ~context.is_warmup & (context.step_outliers == 0)),
         ),
-        action=(
-            "see what is longer in them (`traceprof explain TRACE slowest`): logging, garbage "
-            "collection, a slow file, other jobs on the machine"
-        ),
+        action=_against_slow(set(table["grown_phase"][slow].tolist())),
         caveat="evaluation or saving that no range names is often meant to be there",
         window=f"step:{table['step'][worst[0]]}",
     )
+
+
+def _against_slow(grown: set[str]) -> str:
+    """Return what to do about slow steps, by the phases of the host that ``grown`` in them."""
+    see = "see what is longer in them (`traceprof explain TRACE slowest`)"
+    if grown == {"data"}:
+        return f"{see}: they wait for data: more workers, prefetching, faster storage"
+    if grown == {BETWEEN_STEPS}:
+        return f"{see}: the time lies between steps: fetching a batch, evaluation, logging"
+    return f"{see}: logging, garbage collection, a slow file, other jobs on the machine"
 
 
 def _why(step: Mapping[str, Any]) -> Note:

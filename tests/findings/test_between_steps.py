@@ -1,0 +1,33 @@
+"""Time between the range of a step and the next one is known to be that, whatever ran there."""
+
+from tests.builders import TraceBuilder
+from tests.findings.found import findings_of
+
+MS = 1_000_000
+
+
+def test_idle_time_between_the_ranges_of_steps_is_said_to_be_there() -> None:
+    builder, now = TraceBuilder(), 0
+    for number in range(12):
+        builder.step(now, now + 40 * MS, number)
+        builder.kernel("gemm", now + MS, now + 40 * MS, launched_ns=(now, now + MS // 2))
+        now += 100 * MS
+    first = findings_of(builder.build())[0]
+    assert first.rule == "host_code"
+    assert str(first.title).startswith("between steps")
+    assert "fetch a batch, evaluate or log" in first.action
+    assert "fetch batches in workers" in first.action
+
+
+def test_slow_steps_that_wait_for_data_are_no_matter_of_logging() -> None:
+    builder, now = TraceBuilder(), 0
+    for number in range(20):
+        wait = 300 * MS if number in (7, 12, 16) else 2 * MS
+        builder.step(now, now + wait + 40 * MS, number).phase("data", now, now + wait)
+        builder.kernel(
+            "gemm", now + wait, now + wait + 40 * MS, launched_ns=(now + wait - 10_000, now + wait)
+        )
+        now += wait + 40 * MS
+    (slow,) = [one for one in findings_of(builder.build()) if one.rule == "slow_steps"]
+    assert "they wait for data" in slow.action
+    assert "logging" not in slow.action
