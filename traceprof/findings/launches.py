@@ -82,6 +82,7 @@ def launch_bound(context: Context) -> Iterator[Finding]:
 def _calls_of_one(part: Trace) -> Table:
     """Return how many launches took how long, and how many found the device empty."""
     table = launch_table(part)
+    table = table.take(table["is_first"])
     groups = groups_of(table["launched_ns"] - table["launch_ns"])
     (lengths,) = groups.values
     empty = groups.sums(table["is_empty"])

@@ -15,6 +15,16 @@ from traceprof.measures.host.launches import launch_table
 from traceprof.model.results import Note
 
 
+def test_a_call_that_launches_a_graph_counts_once() -> None:
+    builder = TraceBuilder().api_call("cudaGraphLaunch", 0, 100, correlation=5)
+    builder.api_call("cudaGraphLaunch", 1000, 1300, correlation=6)
+    for i in range(3):
+        builder.kernel("k", 200 + 10 * i, 205 + 10 * i, correlation=5)
+    builder.kernel("k", 1400, 1500, correlation=6)
+    (row,) = run("launches", builder.build()).table.rows()
+    assert (row["count"], row["call_total_ns"], row["call_ns"]) == (4, 400, 200)
+
+
 def test_latency_and_queue_of_launches() -> None:
     trace = (
         TraceBuilder()

@@ -25,7 +25,7 @@ from traceprof.measures.rows import (
     rows_by,
 )
 from traceprof.model.combining import medians_of
-from traceprof.model.grouping import compact, parents_of, rows_by_values
+from traceprof.model.grouping import compact, numbered, parents_of, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import Note, Result, ResultSpec, Samples
 from traceprof.model.table import Names, RowsOf, Table
@@ -164,9 +164,10 @@ def range_of_launches(trace: Trace, launches: Launches) -> Ints:
 def launch_table(trace: Trace) -> Table:
     """Return every kernel and copy whose launch was recorded, in the order of the launches.
 
-    Columns: device, stream, start_ns, end_ns, launch_ns, launched_ns, api, table (both Names:
-    kernels or copies), queue_depth (pieces of work of the device in the window that were launched
-    before but had not started), is_empty (no such work was queued or running at the launch).
+    Columns: device, stream, start_ns, end_ns, launch_ns, launched_ns, call (its row), api, table
+    (both Names: kernels or copies), is_first (the first that its call launched on the device: a
+    call launches all of a graph), queue_depth (pieces of work of the device in the window that were
+    launched before but had not started), is_empty (no such work was queued or running then).
     """
     parts = [_launched(trace, name) for name in DEVICE_TABLES]
     table = Table.stacked(parts).in_order("launch_ns")
@@ -181,7 +182,10 @@ def launch_table(trace: Trace) -> Table:
         ended = np.searchsorted(closes, launches[rows], side="right")
         depth[rows] = np.maximum(before - started, 0)
         empty[rows] = ended >= before
-    return table.assign(queue_depth=depth, is_empty=empty)
+    _, first = numbered(table["device"], table["call"])
+    is_first = np.zeros(len(table), np.bool_)
+    is_first[first] = True
+    return table.assign(queue_depth=depth, is_empty=empty, is_first=is_first)
 
 
 def _launched(trace: Trace, name: str) -> Table:
@@ -193,6 +197,7 @@ def _launched(trace: Trace, name: str) -> Table:
     return columns.take(known).assign(
         launch_ns=launches.start_ns,
         launched_ns=launches.end_ns,
+        call=launches.call,
         api=launches.calls["name"][launches.call],
         table=Names(np.full(len(known), DEVICE_TABLES.index(name), np.int8), DEVICE_TABLES),
     )
@@ -223,6 +228,7 @@ def measure_launches(trace: Trace) -> Result:
     """Return the launches by device and call."""
     rows = launch_table(trace)
     launch, launched, starts = ints(rows, "launch_ns", "launched_ns", "start_ns")
+    is_first = rows["is_first"]
     call, delay = launched - launch, np.maximum(starts - launched, 0)
     all_work = sum(len(trace.table(name)) for name in DEVICE_TABLES)
     table, place = _by_call(rows, call)
@@ -231,7 +237,9 @@ def measure_launches(trace: Trace) -> Result:
         LAUNCHES_SPEC,
         tables={"launches": LAUNCHES_SPEC.tables[0].of_rows(table)},
         scalars={"unlinked_count": all_work - len(rows)},
-        samples={"launches": Samples(place, np.stack([call, delay], axis=1))},
+        samples={
+            "launches": Samples(place, np.stack([np.where(is_first, call, ABSENT), delay], axis=1))
+        },
     )
 
 
@@ -248,7 +256,7 @@ def _by_call(rows: Table, call: Ints) -> tuple[Table, Ints]:
         {
             **keys,
             "count": groups.counts,
-            "call_total_ns": groups.reduced(np.add, call),
+            "call_total_ns": groups.reduced(np.add, np.where(rows["is_first"], call, 0)),
             "queue_max": groups.reduced(np.maximum, depth),
             **{name: groups.reduced(np.add, own) / groups.counts for name, own in means.items()},
         }
@@ -258,10 +266,12 @@ def _by_call(rows: Table, call: Ints) -> tuple[Table, Ints]:
 
 def _finish(result: Result) -> Result:
     samples = result.samples["launches"]
-    medians = {
-        name: medians_of(result.table, Samples(samples.rows, samples.values[:, i]))
-        for i, name in enumerate(_MEDIANS)
-    }
+    medians = {}
+    for i, name in enumerate(_MEDIANS):
+        is_known = samples.values[:, i] != ABSENT
+        counts = None if samples.counts is None else samples.counts[is_known]
+        own = Samples(samples.rows[is_known], samples.values[is_known, i], counts)
+        medians[name] = medians_of(result.table, own)
     table = result.table.assign(**medians).in_order("-count", "device", "api")
     lost = int(result.scalars["unlinked_count"])
     text = "{lost:count} kernels and copies have no recorded launch and do not count"
