@@ -53,7 +53,7 @@ def test_idle_is_what_the_breakdown_says_by_cause(name: str) -> None:
 def test_no_share_is_more_than_all(name: str) -> None:
     for result in document_of(name).results.values():
         for table in result.spec.tables:
-            frame = result.tables[table.name]
+            frame = result.to_frame(table.name)
             for column in ("share_ratio", "claimed_ratio", "saving_ratio", "idle_ratio"):
                 if column in frame:
                     assert (frame[column].dropna() <= 1 + ROUNDING).all(), (result.name, column)

@@ -148,7 +148,7 @@ def test_rules_claim_of_their_subject_alone(name: str) -> None:
     assert findings is not None
     losses = findings.to_frame("losses")
     steady = 1 - findings.scalars["slow_ratio"]
-    claims = findings.table.groupby("rule")["claimed_ratio"].sum()
+    claims = findings.to_frame().groupby("rule")["claimed_ratio"].sum()
     for row in records(losses):
         for rule in filter(None, row["rules"].split(", ")):
             assert row["loss"] in RULES.get(rule, (row["loss"],)), (rule, row["loss"])
@@ -187,7 +187,7 @@ def test_a_straggler_costs_what_stragglers_says(name: str) -> None:
         return
     costs = stragglers.to_frame("ranks")["cost_ns"].tolist()
     costs += stragglers.to_frame("late_groups")["cost_ns"].tolist()
-    for row in records(findings.table[findings.table["rule"] == "straggler"]):
+    for row in findings.table.take(findings.table["rule"] == "straggler").rows():
         values = row["evidence"][0].values
         if "cost" in values:
             assert values["cost"] in costs
