@@ -36,6 +36,7 @@ COPIES: Final = "copies or memsets"
 TRANSFERS: Final = "copies between host and device or between devices"
 STEPS: Final = "steps"
 
+_COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
 _OCCURS: Final[Mapping[str, Callable[[Context], bool]]] = {
     WORK: lambda context: context.n_copies > 0 or not context.kernels.by_name.empty,
     COMPUTE: lambda context: len(context.kernels.doing(*_COMPUTES)) > 0,
@@ -48,7 +49,6 @@ _OCCURS: Final[Mapping[str, Callable[[Context], bool]]] = {
     STEPS: lambda context: len(context.all_steps) > 0,
 }
 """What rules are about, and whether there is any: a rule that saw none of it checked nothing."""
-_COMPUTES: Final = tuple({*Activity} - {Activity.COMMUNICATION, Activity.CUDA_GRAPH})
 _TRANSFERS: Final = ("h2d", "d2h", "p2p")
 _LAUNCHES_GRAPH: Final = re.compile("GraphLaunch")
 
