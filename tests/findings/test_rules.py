@@ -562,4 +562,5 @@ def test_slow_steps_cost_each_step_what_they_take_more_in_all() -> None:
         builder.kernel("gemm", at, at + length * MS - 1, launched_ns=(at, at + 1))
         at += length * MS
     finding = found(builder.build())["slow_steps"]
-    assert finding.saving_ns == pytest.approx((1000 - 40) * MS / len(lengths), rel=0.001)
+    usual = (40 + 40 + 60) / 3  # they are of two kinds: the base is their mean
+    assert finding.saving_ns == pytest.approx((1000 - usual) * MS / len(lengths), rel=0.001)

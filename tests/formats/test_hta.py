@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.requirements import TRACES, require
@@ -82,9 +83,7 @@ def test_hta_counts_triton_rows_of_the_host_and_takes_custom_all_reduce_for_comp
 def only_with_launches(trace: Trace) -> Trace:
     launched = trace.api_calls.to_frame()["correlation"]
     kept: dict[str, Any] = {
-        name: trace.table(name).to_frame()[
-            trace.table(name).to_frame()["correlation"].isin(launched)
-        ]
+        name: trace.table(name).take(np.isin(trace.table(name)["correlation"], list(launched)))
         for name in ("kernels", "copies")
     }
     return replace(trace, **kept)
@@ -92,7 +91,7 @@ def only_with_launches(trace: Trace) -> Trace:
 
 def measure(trace: Trace, more_compute: Intervals | None = None) -> dict[str, float | None]:
     """Return HTA's quantities: from the first to the last device work, copies of any kind alike."""
-    (device,) = trace.kernels.to_frame()["device"].unique()
+    (device,) = np.unique(trace.kernels["device"])
     times = device_time(trace, int(device))
     compute = times.compute | (more_compute or Intervals.empty())
     busy = compute | times.busy

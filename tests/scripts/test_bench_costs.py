@@ -24,7 +24,7 @@ def test_a_row_has_the_median_the_least_and_the_most():
     loader = SourceFileLoader("bench_costs", str(SCRIPT))
     module = module_from_spec(spec_from_loader("bench_costs", loader))
     loader.exec_module(module)
-    lines = module.table({"a mark": [3, 1, 2.04], "a range": [-0.5]}).to_frame().splitlines()
+    lines = module.table({"a mark": [3, 1, 2.04], "a range": [-0.5]}).splitlines()
     assert lines[2:] == ["| a mark | 2.0 | 1.0 … 3.0 |", "| a range | -0.5 | -0.5 … -0.5 |"]
 
 

@@ -53,8 +53,8 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 def test_every_kernel_is_found(run: tuple[Path, Planted]) -> None:
     folder, planted = run
-    assert abs(planted.kernels.to_frame() - 2000) < 100
-    assert table(folder, "kernels")["count"].sum() == 2 * planted.kernels.to_frame()
+    assert abs(planted.kernels - 2000) < 100
+    assert table(folder, "kernels")["count"].sum() == 2 * planted.kernels
 
 
 def test_every_step_is_found(run: tuple[Path, Planted]) -> None:
@@ -67,9 +67,7 @@ def test_every_step_is_found(run: tuple[Path, Planted]) -> None:
 def test_copies_have_their_bytes(run: tuple[Path, Planted]) -> None:
     folder, planted = run
     found = table(folder, "copies").groupby("direction")[["count", "size_bytes"]].sum()
-    assert found["count"].to_dict() == {
-        name: 2 * n for name, n in planted.copies.to_frame().items()
-    }
+    assert found["count"].to_dict() == {name: 2 * n for name, n in planted.copies.items()}
     assert found["size_bytes"].to_dict() == {
         name: 2 * n for name, n in planted.copied_bytes.items()
     }
@@ -78,7 +76,7 @@ def test_copies_have_their_bytes(run: tuple[Path, Planted]) -> None:
 def test_ranks_meet_in_every_collective(run: tuple[Path, Planted]) -> None:
     folder, planted = run
     shared = table(folder, "shared")
-    assert len(shared) == planted.collectives.to_frame()
+    assert len(shared) == planted.collectives
     assert (shared["ranks"] == 2).all()
     assert shared["spread_ns"].max() < 2000
 
@@ -93,7 +91,7 @@ def test_one_file_holds_all_ranks(tmp_path: Path) -> None:
     path = tmp_path / "all.sqlite"
     planted = generate(path, 500, Job(n_ranks=2))
     sql = "SELECT count(*), count(DISTINCT correlationId) FROM {} GROUP BY globalPid"
-    n_kernels = planted.kernels.to_frame()
+    n_kernels = planted.kernels
     assert rows(path, sql.format(EVENTS[0])) == [(n_kernels, n_kernels)] * 2
 
 

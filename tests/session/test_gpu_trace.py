@@ -17,6 +17,7 @@ from tests import real_traces
 from tests.requirements import require
 from traceprof.errors import UsageError
 from traceprof.formats import open_trace
+from traceprof.model.table import Table
 from traceprof.session.operations import operations
 from traceprof.session.run import open_run
 
@@ -28,7 +29,7 @@ _OF_NVPROF = ("Grid X", "Grid Y", "Grid Z", "Block X", "Block Y", "Block Z", "Re
 
 
 def listed(path: Path) -> pd.DataFrame:
-    return pd.concat(operations(open_run([path]).within("all")).chunks(), ignore_index=True)
+    return Table.stacked([*operations(open_run([path]).within("all")).chunks()]).to_frame()
 
 
 def numbers(values: object) -> tuple[int | None, ...]:

@@ -311,7 +311,7 @@ def test_what_runs_are_compared_by_is_kept(path: Path, reads: list[str]) -> None
     assert reads == []
     assert_same(found.results, expected.results)
     for name, frame in expected.tables.items():
-        assert_frame_equal(found.to_frame(name), frame.to_frame(), check_exact=True)
+        assert_frame_equal(found.tables[name].to_frame(), frame.to_frame(), check_exact=True)
     plain = {"tables": {}, "results": {}}
     assert repr(replace(found, **plain)) == repr(replace(expected, **plain))  # type: ignore[arg-type]
     assert summary_of(open_run([path]), "a", {}).labels == {}

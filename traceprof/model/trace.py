@@ -60,6 +60,7 @@ class TraceInfo:
 
     ``utc_epoch_ns`` is the wall clock (ns since 1970) at time 0 of the trace, None where it is
     not known. ``warnings`` are one-line sentences about what makes the trace suspicious.
+    ``is_part``: it was cut out of a larger one, with calls whose work is not in it.
     """
 
     path: str = ""
@@ -69,6 +70,7 @@ class TraceInfo:
     host: str = ""
     utc_epoch_ns: int | None = None
     warnings: tuple[str, ...] = ()
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -151,7 +151,7 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:
     """Return how many GPUs of each model worked."""
-    return Counter(name for _, _, name in dict.fromkeys(gpus_of(ranks).values()) if name)
+    return dict(Counter(name for _, _, name in dict.fromkeys(gpus_of(ranks).values()) if name))
 
 
 def ranks_of_processes(ranks: Ranks) -> dict[int, int]:

@@ -52,7 +52,8 @@ def test_a_host_whose_ranks_all_come_late_is_named() -> None:
     is_wobbling = (moved["process"] == 102) & moved["name"].astype(str).str.startswith("nccl")
     wobble = [1000 if place % 2 else -1000 for place in range(int(is_wobbling.sum()))]
     moved.loc[is_wobbling, "start_ns"] += wobble
-    notes = said(run("stragglers", replace(trace, kernels=moved)))
+    kernels = trace.kernels.assign(start_ns=moved["start_ns"].to_numpy())
+    notes = said(run("stragglers", replace(trace, kernels=kernels)))
     assert notes[0].startswith("host b is a straggler: 2 of its 2 ranks come late")
 
 

@@ -66,11 +66,7 @@ def test_a_rank_with_little_leaves_its_share_to_the_others(ranks: Ranks) -> None
     first, second = ranks.parts[:2]
     little = replace(
         second,
-        **{
-            name: second.table(name).to_frame().iloc[:9]
-            for name in TABLES
-            if TABLES[name].has_times
-        },
+        **{name: second.table(name).head(9) for name in TABLES if TABLES[name].has_times},
     )
     both = Ranks((first, little), ranks.info)
     n_items = build_lanes(first, ranks.span).n_items + build_lanes(little, ranks.span).n_items

@@ -44,6 +44,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "environment": header.make_environment(events.header),
     }
     info = header.make_info(path, events, zero_ns, FORMAT.name)
+    info = replace(info, is_part=window is not None)
     has_rows = {name for name, table in tables.items() if len(table)}
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))

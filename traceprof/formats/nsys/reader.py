@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -90,6 +91,7 @@ class _Reading:
         # A part of another file covers at least its window.
         span = survey.span if note.window is None else survey.span | note.window
         info = target.read_info(self.database, FORMAT.name)
+        info = replace(info, is_part=note.window is not None)
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
         told = (*read_losses(self.database), *read_diagnostics(self.database))
         return trace.with_warnings(*self._warnings(), *told)

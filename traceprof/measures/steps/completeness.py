@@ -196,6 +196,8 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
     """
     kind, start, worked = launches["kind"], launches["start_ns"], launches["has_work"]
     lost: Bools = ~worked
+    if trace.info.is_part:  # the work of its last launches lies in the rest of the recording
+        return np.zeros(len(lost), np.bool_)
     delay_ns, until_ns = _work_of_calls(trace, launches["row"])
     windows, unlinked = recorded_windows(trace), _unlinked(trace)
     for process, rows in rows_by(launches, "process").items():

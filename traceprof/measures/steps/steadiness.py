@@ -66,9 +66,12 @@ def are_apart(durations_ns: Floats, typical_ns: float | None = None) -> bool:
 def typical_length(durations_ns: Floats) -> float:
     """Return the median length of steps; the mean where that is another one.
 
-    Parts of steps add up to the mean: one that waits every other time has no typical part.
+    Parts of steps add up to the mean: one that waits every other time has no typical part. It is
+    another one also without the shortest: a step that is cut short tells nothing of the others.
     """
-    return float(durations_ns.mean() if are_apart(durations_ns) else np.median(durations_ns))
+    others = np.delete(durations_ns, durations_ns.argmin()) if len(durations_ns) > 1 else ()
+    is_mean = are_apart(durations_ns) and are_apart(np.asarray(others))
+    return float(durations_ns.mean() if is_mean else np.median(durations_ns))
 
 
 _LEAST_TIMES: Final = 1.5
