@@ -90,8 +90,8 @@ _TAIL: Final = """
 - Files of gigabytes, network file systems, other systems than Linux, power that fails: that data
   is on the disk before it gets its name is written, not tested by pulling a plug.
 - Two faults at once, and a second Ctrl-C while the first one tidies up.
-- `recover`, and `record` under nsys and nvprof: see `tests/recording`; here it is the embedded
-  recorder.
+- `recover`, and `record` under nsys, nvprof and with cupti: see `tests/recording`; here it is the
+  embedded recorder.
 """
 
 
