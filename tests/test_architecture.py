@@ -121,7 +121,7 @@ def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         title = Note.of("fake: {share:ratio} of the time", share=context.share(claim))
         yield Finding(title, (claim,), Kind.MEASURED, (), "do it", "it is fake")
 
-    fake = Rule("fake", "fakes", "for this test", ("kernels",), "kernels", check)
+    fake = Rule("fake", "fakes", "for this test", ("kernels",), WORK, "kernels", check)
     monkeypatch.setattr(findings, "RULES", (fake,))
     path = str(small_trace(tmp_path))
     shown = CliRunner().invoke(app, ["findings", path]).stdout
