@@ -26,6 +26,7 @@ from traceprof.cli import app, commands
 from traceprof.findings import Finding, Rule
 from traceprof.findings.claims import Kind
 from traceprof.findings.context import Context
+from traceprof.findings.rules import WORK
 from traceprof.formats import FORMATS, TraceFormat, open_trace
 from traceprof.formats.contract import Candidate, ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
