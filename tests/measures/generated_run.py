@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.builders import TraceBuilder
-from traceprof.model.placement import merge_run, place_run
+from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.trace import Trace, TraceInfo
 
@@ -71,7 +71,7 @@ def make_ranks_of(plan: Plan) -> Ranks:
 
 def make_trace_of(plan: Plan) -> Trace:
     """Return all ranks as one trace, each on its own clock."""
-    return merge_run(make_run(plan))
+    return place_run(make_run(plan)).merged()
 
 
 def _add_step(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import TraceBuilder, plain
 from traceprof.measures.device.peaks import peak_of_interface
-from traceprof.model.placement import clock_offsets_ns, merge_run
+from traceprof.model.placement import clock_offsets_ns, place_run
 from traceprof.model.ranks import RankTrace, RunFiles, of_process
 from traceprof.model.trace import Trace
 
@@ -28,7 +28,7 @@ def of_rank(rank: int, start_ns: int, *, epoch_ns: int | None = None) -> RankTra
 
 
 def merged(*members: RankTrace) -> Trace:
-    return merge_run(RunFiles("test", members))
+    return place_run(RunFiles("test", members)).merged()
 
 
 def test_hosts_and_racks_of_the_run_reach_its_processes() -> None:
@@ -40,7 +40,7 @@ def test_hosts_and_racks_of_the_run_reach_its_processes() -> None:
         RankTrace(traces[0], 0, host="told", rack="r1"),
         RankTrace(traces[1], 1, host="told", rack="r2"),
     )
-    processes = merge_run(RunFiles("run", members), (0, 0)).processes.to_frame()
+    processes = place_run(RunFiles("run", members), (0, 0)).merged().processes.to_frame()
     assert plain(processes, "rank", "host", "rack") == [(0, "told", "r1"), (1, "own", "r2")]
 
 
@@ -66,7 +66,7 @@ def test_clocks_are_tied_by_their_wall_time() -> None:
 
 def test_offsets_that_are_given_win() -> None:
     run = RunFiles("test", (of_rank(0, 20, epoch_ns=1_000), of_rank(1, 20, epoch_ns=1_500)))
-    assert merge_run(run, (0, -5)).kernels.to_frame()["start_ns"].tolist() == [15, 20]
+    assert place_run(run, (0, -5)).merged().kernels.to_frame()["start_ns"].tolist() == [15, 20]
 
 
 def test_clocks_that_nothing_ties_are_warned_of() -> None:
@@ -92,7 +92,7 @@ def test_splitting_a_file_by_process_and_merging_gives_the_file_again() -> None:
         .build()
     )
     parts = tuple(RankTrace(of_process(whole, 5 + rank), rank=rank) for rank in (0, 1))
-    again = merge_run(RunFiles("test", parts), (0, 0))
+    again = place_run(RunFiles("test", parts), (0, 0)).merged()
     for table in ("kernels", "ranges", "samples"):
         pd.testing.assert_frame_equal(again.table(table).to_frame(), whole.table(table).to_frame())
     assert again.span == whole.span
@@ -126,7 +126,7 @@ def test_every_gpu_of_a_machine_is_sampled_by_all_of_its_ranks() -> None:
         for gpu in (0, 1):
             builder.sample("power_w", 3, 100.0 * (host == "b") + gpu, source=f"gpu:{gpu}")
         members.append(RankTrace(builder.build(), rank=rank, host=host))
-    samples = merge_run(RunFiles("test", tuple(members)), (0, 0, 0, 0)).samples
+    samples = place_run(RunFiles("test", tuple(members)), (0, 0, 0, 0)).merged().samples
     assert sorted(plain(samples, "source", "value")) == [
         ("gpu:0", 0.0),
         ("gpu:1", 1.0),
@@ -147,7 +147,7 @@ def test_a_series_that_goes_on_in_another_file_of_the_host_is_kept() -> None:
         )
         for rank, at in ((0, 0), (1, 2), (2, 6))
     ]
-    samples = merge_run(RunFiles("test", tuple(members)), (0, 0, 0)).samples
+    samples = place_run(RunFiles("test", tuple(members)), (0, 0, 0)).merged().samples
     assert plain(samples, "start_ns", "value") == [(0, 1.0), (4, 2.0), (6, 2.0), (10, 2.0)]
 
 

@@ -273,6 +273,15 @@ def leaders_of(numbers: npt.NDArray[Any]) -> _Int64Array:
     return leader
 
 
+def renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:
+    """Return numbers by their new ``names``; those without one stay."""
+    if all(old == new for old, new in names.items()):
+        return values
+    place, distinct = places_of(values)
+    found: _Int64Array = np.array([names.get(one, one) for one in distinct], np.int64)[place]
+    return found
+
+
 def codes_of(column: Column) -> npt.NDArray[Any]:
     """Return a whole number for each row of any column, the same where values are."""
     if isinstance(column, Names):

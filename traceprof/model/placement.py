@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.grouping import places_of, rows_by_values
+from traceprof.model.grouping import places_of, renamed, rows_by_values
 from traceprof.model.ranks import Ranks, RunFiles, change_each, measure_each
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT, TABLES, make_table
@@ -224,9 +224,9 @@ def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
         for time in columns.keys() & {"start_ns", "end_ns"}:
             columns[time] = frame[time] + placement.offset_ns
         for column in columns.keys() & {"process"}:
-            columns[column] = _renamed(frame[column], placement.processes)
+            columns[column] = renamed(frame[column], placement.processes)
         for column in columns.keys() & {"device", "src_device", "dst_device"}:
-            columns[column] = _renamed(frame[column], placement.devices)
+            columns[column] = renamed(frame[column], placement.devices)
         moved[name] = make_table(name, columns)
     return moved
 
@@ -251,14 +251,6 @@ def _with_roles(processes: Table, member: Placement) -> Table:
     if known.any():
         return placed
     return placed.assign(rank=member.rank, local_rank=member.local_rank)
-
-
-def _renamed(values: _Int64Array, names: Mapping[int, int]) -> _Int64Array:
-    if all(old == new for old, new in names.items()):
-        return values
-    place, distinct = places_of(values)
-    renamed: _Int64Array = np.array([names.get(one, one) for one in distinct], np.int64)[place]
-    return renamed
 
 
 def clock_offsets_ns(members: Iterable[TraceInfo]) -> tuple[int, ...] | None:
@@ -315,11 +307,6 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     return Ranks(tuple(placed), _info(run, warnings, offsets_ns))
 
 
-def merge_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Trace:
-    """Return all ranks of ``run`` as one Trace (see `place_run`)."""
-    return place_run(run, offsets_ns).merged()
-
-
 def _info(run: RunFiles, warnings: Sequence[str], offsets_ns: Sequence[int]) -> TraceInfo:
     first = run.members[0].trace.info
     epochs = [
@@ -342,7 +329,7 @@ def _info(run: RunFiles, warnings: Sequence[str], offsets_ns: Sequence[int]) -> 
 def process_ids(run: RunFiles) -> list[dict[int, int]]:
     """Return the id that `place_run` gives each process of each member."""
     taken: set[int] = set()
-    renamed = []
+    found = []
     for own in measure_each(run.traces, processes_in):
         new = {}
         for process in own:
@@ -351,8 +338,8 @@ def process_ids(run: RunFiles) -> list[dict[int, int]]:
                 candidate += _APART
             new[process] = candidate
         taken.update(new.values())
-        renamed.append(new)
-    return renamed
+        found.append(new)
+    return found
 
 
 def device_ids(run: RunFiles) -> list[dict[int, int]]:

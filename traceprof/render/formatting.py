@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.model.results import Column, Note, Unit, columns
-from traceprof.model.table import Table, objects
+from traceprof.model.table import Table, is_unknown, objects
 from traceprof.render.escape import plain_text, visible_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.units import (
@@ -108,10 +108,8 @@ def column_texts(unit: Unit, values: Sequence[Any]) -> list[str]:
 
 
 def is_known(value: object) -> bool:
-    """Return whether a cell holds anything: not None, NaN or their like."""
-    if value is None:
-        return False
-    return not (isinstance(value, float | np.floating) and math.isnan(value))
+    """Return whether a cell holds anything: neither None nor NaN."""
+    return not is_unknown(value)
 
 
 _FIELD: Final = re.compile(

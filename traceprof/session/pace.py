@@ -207,11 +207,16 @@ _GROWS: Final = {
 
 
 def _on_undisturbed(steps: Result, results: Mapping[str, Result]) -> Note:
-    text = "{n:count} steps ran without the profiler: 80 % of them take {p10:ns} to {p90:ns}"
     more, values = on_recording(steps, results)
-    names = ("undisturbed_p10_ns", "undisturbed_p90_ns", "undisturbed_count")
-    own = (steps.scalars[name] for name in names)
-    values |= dict(zip(("p10", "p90", "n"), own, strict=True))
+    scalars = steps.scalars
+    is_many = scalars["undisturbed_count"] >= _FEWEST_FOR_PERCENTILES
+    ends = ("p10", "p90") if is_many else ("min", "max")
+    values |= {
+        name: scalars[f"undisturbed_{end}_ns"] for name, end in zip(("a", "b"), ends, strict=True)
+    }
+    values["n"] = scalars["undisturbed_count"]
+    share = "80 % of " if is_many else ""
+    text = f"Without the profiler {share}{{n:count}} steps take {{a:ns}} to {{b:ns}}"
     rate = steps.scalars.get("undisturbed_samples_per_s")
     text += "" if rate is None else ", {rate:number} samples/s"
     return Note.of(f"{text}{more}.", rate=rate, **values)

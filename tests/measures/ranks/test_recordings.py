@@ -2,7 +2,7 @@
 
 from tests.builders import TraceBuilder, plain
 from tests.running import run
-from traceprof.model.placement import merge_run, place_run, retime
+from traceprof.model.placement import place_run, retime
 from traceprof.model.ranks import RankTrace, RunFiles
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo
@@ -45,7 +45,7 @@ def test_a_window_is_cut_to_the_recording_of_each_rank() -> None:
         (40, 20, 20),
         (20, 10, 10),
     ]
-    merged = merge_run(skewed()).within(window)
+    merged = place_run(skewed()).merged().within(window)
     assert plain(run("breakdown", merged).table.to_frame(), *COLUMNS) == [
         (40, 20, 20),
         (20, 10, 10),

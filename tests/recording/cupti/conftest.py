@@ -18,6 +18,15 @@ from traceprof.model.tables import stack
 from traceprof.recording.cupti.records import activity_tables
 from traceprof.recording.cupti.spool import DeviceActivity, read_activities
 
+WRITTEN = """
+import glob, os, time
+def written(n_bytes):
+    \"\"\"Wait until so many bytes are on the disk: the recorder writes when it is time.\"\"\"
+    spools = os.path.join(os.environ["TRACEPROF_DIR"], "cupti.*.spool")
+    end_s = time.monotonic() + 60
+    while sum(map(os.path.getsize, glob.glob(spools))) < n_bytes and time.monotonic() < end_s:
+        time.sleep(0.005)
+"""
 _PRELUDE = """
 import ctypes, os, sys, threading, time
 from ctypes import c_long, c_uint64
@@ -72,7 +81,13 @@ def program(libraries: Libraries, tmp_path: Path) -> Program:
     def run(code: str, **environment: str) -> Left:
         given = {**os.environ, **libraries.environment, "TRACEPROF_DIR": str(tmp_path)}
         done = subprocess.run(
-            [sys.executable, "-c", _PRELUDE + code, libraries.standin, libraries.recorder],
+            [
+                sys.executable,
+                "-c",
+                _PRELUDE + WRITTEN + code,
+                libraries.standin,
+                libraries.recorder,
+            ],
             env={**given, **environment},
             capture_output=True,
             text=True,

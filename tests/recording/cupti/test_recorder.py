@@ -162,7 +162,7 @@ def test_a_worker_that_is_late_is_waited_for(program):
 def test_what_is_complete_is_written_each_second(program):
     """Whoever is killed loses no more than that; what is torn is left out."""
     left = program("""
-start(); launch(3000); finish(); time.sleep(2.2); launch(1000); os._exit(0)
+start(); launch(3000); finish(); written(3000 * 256); launch(1000); os._exit(0)
 """)
     assert left.one.is_cut
     assert len(left.tables["kernels"]) == 3000
@@ -212,6 +212,12 @@ def small_file(libraries, tmp_path_factory):
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     (path,) = folder.glob("cupti.*.spool")
     return path
+
+
+def test_a_damaged_number_of_a_device_takes_no_memory(small_file):
+    one, number = survey(1, small_file), 0xFFFF_FFF0
+    (tables,) = activity_tables(one, {(1, 0): 7, (1, number): number}, lambda times: times, str)
+    assert set(tables["kernels"]["device"].tolist()) == {7}
 
 
 def test_a_forked_process_writes_nothing_and_does_not_hang(program):
@@ -354,9 +360,9 @@ import resource
 def peak_mb():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 start()
-cupti.standin_run(c_long(20), 0); time.sleep(0.2); before = peak_mb()
-for _ in range(10):
-    cupti.standin_run(c_long(20), 0); time.sleep(0.1)
+cupti.standin_run(c_long(20), 0); written(1 << 20); before = peak_mb()
+for n in range(2, 12):
+    cupti.standin_run(c_long(20), 0); written(n * 20_000 * 256 - (4 << 20))
 print(peak_mb() - before)
 recorder.traceprof_stop()
 """)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.recording.conftest import Recorded, environment_of_test, finished
+from tests.recording.cupti.conftest import WRITTEN
 from tests.recording.cupti.libraries import Libraries, compiler
 from tests.requirements import require
 from traceprof.formats import open_trace
@@ -126,7 +127,7 @@ if "RANK" not in os.environ:
 
 
 def test_what_was_done_before_a_kill_is_kept(recorded):
-    end = "time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)"
+    end = f"{WRITTEN}\nwritten(6 * (70 * 216 + 54 * 40)); os.kill(os.getpid(), signal.SIGKILL)"
     run = recorded(_STEPS + end)
     assert run.done.returncode == 137
     assert "was killed: its last second may be missing" in run.done.stderr
@@ -157,7 +158,7 @@ int main(void) { cuInit(0); standin_launch(300, 1, 0); standin_synchronize(); re
 
 
 def test_what_a_recorder_that_was_killed_has_left_is_recovered(recorded, tmp_path):
-    end = "time.sleep(1.5); os.kill(os.getppid(), signal.SIGKILL); time.sleep(0.2)"
+    end = f"{WRITTEN}\nwritten(6 * (70 * 216 + 54 * 40)); os.kill(os.getppid(), signal.SIGKILL)"
     work = tmp_path / "work"
     work.mkdir()
     recorded(_STEPS + end, TMPDIR=str(work))

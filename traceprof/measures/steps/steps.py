@@ -105,6 +105,8 @@ SPEC: Final = ResultSpec.of(
         that nobody disturbed them; without the warm-up and the first half of each stretch of them,
         in which the host runs ahead of the devices
     same undisturbed_ns: the median of their periods
+    same undisturbed_min_ns: the shortest of their periods
+    same undisturbed_max_ns: the longest of their periods
     same undisturbed_p10_ns: the 10th percentile of their periods
     same undisturbed_p90_ns: the 90th percentile of their periods
     same undisturbed_samples_per_s: their throughput

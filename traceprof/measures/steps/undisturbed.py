@@ -184,6 +184,8 @@ def scalars_of(ranks: Ranks) -> dict[str, Any]:
     known: dict[str, Any] = {
         "undisturbed_count": len(periods),
         "undisturbed_ns": period_ns,
+        "undisturbed_min_ns": int(periods.min()),
+        "undisturbed_max_ns": int(periods.max()),
         "undisturbed_p10_ns": float(np.quantile(periods, 0.1)),
         "undisturbed_p90_ns": float(np.quantile(periods, 0.9)),
         "disturbed_ns": float(np.median(recorded)),

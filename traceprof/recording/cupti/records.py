@@ -24,6 +24,7 @@ from traceprof.formats.shared.cupti import (
     make_traced_graphs,
     names_by_number,
 )
+from traceprof.model.grouping import renamed
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, make_table, stack
 from traceprof.recording.cupti.spool import DeviceActivity, DeviceFacts, buffers
@@ -180,10 +181,7 @@ class _Reading:
         is_same = np.abs(offset_ns).max() < _SAME_CLOCK_NS
         self._offset_ns = np.zeros_like(offset_ns) if is_same else offset_ns
         self._device_of: dict[int, int] = {}  # a context → its device
-        here = {device: at for (pid, device), at in numbers.items() if pid == activity.pid}
-        self._numbers = np.arange(max(here, default=0) + 1)
-        for device, at in here.items():
-            self._numbers[device] = at
+        self._numbers = {d: at for (pid, d), at in numbers.items() if pid == activity.pid}
 
     def tables(self, body: bytes, names: Mapping[int, str]) -> dict[str, Table]:
         """Return the tables of buffers that lie one behind the other."""
@@ -227,9 +225,7 @@ class _Reading:
     def _on_device(self, rows: Records) -> dict[str, npt.NDArray[np.int64]]:
         contexts = rows["context"].astype(np.int64)
         if "device" in (rows.dtype.names or ()):
-            given = rows["device"].astype(np.int64)
-            is_known = given < len(self._numbers)
-            device = np.where(is_known, self._numbers[np.where(is_known, given, 0)], given)
+            device = renamed(rows["device"].astype(np.int64), self._numbers)
             _, first = np.unique(contexts, return_index=True)
             seen = zip(contexts[first].tolist(), device[first].tolist(), strict=True)
             self._device_of.update(seen)
