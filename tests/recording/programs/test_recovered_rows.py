@@ -140,8 +140,12 @@ def test_of_a_node_that_was_lost_every_row_is_there_until_then(recording):
     found = rows_of(recovered_of(recording / "in_the_middle"))
     marks = {row["textId"]: row["start"] for row in normal["NVTX_EVENTS"] if row["end"] is None}
     mark = marks.get("settled", marks["end"])
-    other = (*EVENTS, *BY_THE_SECOND, "TRACEPROF_MANIFEST", "ANALYSIS_DETAILS")
+    other = (*EVENTS, *BY_THE_SECOND, "ThreadNames", "TRACEPROF_MANIFEST", "ANALYSIS_DETAILS")
     assert without(found, *other) == without(normal, *other)
+    # Each of gloo's threads has a name from its first work on, which may come later.
+    threads = [row for row in normal["ThreadNames"] if row in found["ThreadNames"]]
+    assert found["ThreadNames"] == threads
+    assert bool(threads) == bool(normal["ThreadNames"])
     for name in (name for name in EVENTS if normal.get(name)):
         before = until(mark, normal[name])
         assert until(mark, found[name]) == before
