@@ -225,6 +225,7 @@ def page_of_quality(path: str) -> list[str]:
             "hyperloom1047-graph-replays.json",
             "95 of 100 launches of CUDA graphs have no kernels in the recording",
         ),
+        ("kineto109-zero-ts.json", "20 of 100 kernel launches have no kernel in the recording"),
     ],
 )
 def test_where_too_little_is_left_nothing_is_said_of_idle_time(name: str, lost: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -24,7 +25,7 @@ from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
 from traceprof.formats.kineto.header import NOTE, cut_note_in, note_of
 from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, batch_of_items, parse_batch
-from traceprof.formats.kineto.rows import PHASES, is_taken
+from traceprof.formats.kineto.rows import PHASES, YEAR_NS, is_stamped, is_taken, usual_years
 from traceprof.formats.shared import redaction
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.formats.shared.redaction import secrets_of_values
@@ -256,14 +257,18 @@ class _Reading:
         Raises:
             TraceError: no event has a time.
         """
-        first: int | None = None
+        counts, firsts = Counter[int](), dict[int, int]()
         for batch, _ in self.pieces(0):
             starts, lengths = batch.start_ns.tolist(), batch.duration_ns.tolist()
             for event, start, length in zip(batch.events, starts, lengths, strict=True):
                 is_timed = start != NO_TIME and (length >= 0 or event.ph == "i")
-                is_first = is_timed and (first is None or start < first)
-                if is_first and event.ph in PHASES and is_taken(event):
-                    first = start
+                if not is_timed or event.ph not in PHASES or not is_taken(event):
+                    continue
+                if is_stamped(event.cat, start, length):
+                    year = start // YEAR_NS
+                    counts[year] += 1
+                    firsts[year] = min(start, firsts.get(year, start))
+        first = min((firsts[year] for year in usual_years(counts)), default=None)
         window = cut_note_in(self.stream.header.get(NOTE)).window
         if window is not None:
             return window.start_ns if first is None else min(first, window.start_ns)

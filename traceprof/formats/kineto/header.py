@@ -25,8 +25,10 @@ _VERSIONED: Final = (
 _FIRST_EPOCH_NS: Final = 10**18  # September 2001: an earlier time is counted from boot
 
 
-def make_info(path: Path, events: KinetoEvents, zero_ns: int, format_name: str) -> TraceInfo:
-    """Return where the trace comes from."""
+def make_info(
+    path: Path, events: KinetoEvents, zero_ns: int, format_name: str, n_untimed: int
+) -> TraceInfo:
+    """Return where the trace comes from; ``n_untimed`` events in it have no time that can be."""
     utc_ns = events.base_time_ns + zero_ns
     warnings = []
     if not events.is_complete:
@@ -44,6 +46,11 @@ def make_info(path: Path, events: KinetoEvents, zero_ns: int, format_name: str) 
         warnings.append(
             f"{events.left_out} events left out: their time or length is missing, or none that "
             "can be"
+        )
+    if n_untimed:
+        warnings.append(
+            f"{n_untimed} events left out: their times are 0, or years away from all others "
+            "(lost by the profiler)"
         )
     return TraceInfo(
         path=str(path),

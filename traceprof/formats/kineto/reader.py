@@ -28,11 +28,14 @@ def read(path: Path, options: ReadOptions) -> Trace:
     )
     note = header.cut_note_in(events.header.get(header.NOTE))
     window = note.window
-    if not len(events) and window is None:
+    has_time = kineto.have_times(events)
+    if not has_time.any() and window is None:
         raise TraceError(f"{path}: {_why_nothing(events)}")
     begins = [] if window is None else [window.start_ns]
-    zero_ns = min([*begins, *([int(events.start_ns.min())] if len(events) else [])])
+    zero_ns = min([*begins, *([int(events.start_ns[has_time].min())] if has_time.any() else [])])
     rows = kineto.all_rows(events, zero_ns, kineto.ON_HOST)
+    n_untimed = int((~has_time).sum())
+    rows = rows.where(has_time) if n_untimed else rows
     tables = _tables(rows, options, header.rank_of(events.header))
     every = [table["process"] for table in tables.values() if "process" in table]
     used = np.unique(np.concatenate(every))
@@ -43,7 +46,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "threads": header.make_threads(events, used),
         "environment": header.make_environment(events.header),
     }
-    info = header.make_info(path, events, zero_ns, FORMAT.name)
+    info = header.make_info(path, events, zero_ns, FORMAT.name, n_untimed)
     info = replace(info, is_part=window is not None)
     has_rows = {name for name, table in tables.items() if len(table)}
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
@@ -92,4 +95,6 @@ def _why_nothing(events: KinetoEvents) -> str:
         return "JSON without traceEvents: not a trace of torch.profiler"
     if not events.is_complete:
         return "a trace of torch.profiler that is cut off before its first event: record it again"
+    if len(events):
+        return "no event has a time: the profiler stamped all with 0, record again"
     return "no events of torch.profiler: it was stopped before its first active step"

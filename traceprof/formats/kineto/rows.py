@@ -201,6 +201,36 @@ def _is_early_annotation(operators: Rows) -> npt.NDArray[np.bool_]:
     return early & operators.named(_EARLY_ANNOTATION.match)
 
 
+_BY_DRIVER: Final = frozenset((*KERNELS, *COPIES, *API_CALLS, *SYNCS))
+"""The categories whose times the driver stamps: both are 0 where it has none."""
+YEAR_NS: Final = 365 * 86_400 * 10**9
+"""Nothing that is recorded takes as long."""
+
+
+def is_stamped(category: str, start_ns: int, duration_ns: int) -> bool:
+    """Return whether an event has a time of its own, as far as it tells by itself."""
+    is_zero = start_ns == 0 and duration_ns <= 0 and category in _BY_DRIVER
+    return not is_zero and duration_ns < YEAR_NS
+
+
+def usual_years(counts: Mapping[int, int]) -> list[int]:
+    """Return the year that most events begin in, and those next to it, of the ``counts`` of all."""
+    most = max(counts, key=lambda year: counts[year], default=0)
+    return [year for year in counts if abs(year - most) <= 1]
+
+
+def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
+    """Return which events have a time that can be: none of 0, and none years from most others."""
+    starts, lengths = events.start_ns, events.end_ns - events.start_ns
+    is_zero = (starts == 0) & (lengths == 0) & events.category.isin(tuple(_BY_DRIVER))
+    found: npt.NDArray[np.bool_] = ~is_zero & (lengths < YEAR_NS)
+    years, counts = np.unique(starts[found] // YEAR_NS, return_counts=True)
+    if len(years) > 1:
+        usual = usual_years(dict(zip(years.tolist(), counts.tolist(), strict=True)))
+        found &= np.isin(starts // YEAR_NS, usual)
+    return found
+
+
 PHASES: Final = ("X", "i")
 _TAKEN: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
 

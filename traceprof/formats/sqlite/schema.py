@@ -117,6 +117,8 @@ MOST_BYTES: Final = 1 << 57
 """No address space holds more."""
 
 _START_COLUMNS: Final = ("start", "timestamp")
+_DAY_NS: Final = 86_400 * 10**9
+_BY_DRIVER: Final = "CUPTI_ACTIVITY_KIND_"
 _MAY_BE_OPEN: Final = ("NVTX_EVENTS", "MPI_", "UCP_")
 _ON_DEVICES: Final = tuple(
     f"CUPTI_ACTIVITY_KIND_{kind}"
@@ -145,8 +147,10 @@ class Soundness:
 
     ``end`` is "" for instants. ``needed`` are columns that must be known, ``sizes`` those that
     are neither negative nor more than any memory. ``zero_is_lost``: the profiler wrote times of 0
-    where it lost a record, which readers count by themselves, but for instants. ``columns`` are
-    all that tell.
+    where it lost a record, which readers count by themselves, but for instants.
+    ``is_since_session``: times count from the beginning of the recording, and a record that was
+    lost has two of 0, or one of 0 on another clock, which is days before that. ``columns`` are all
+    that tell.
     """
 
     table: str
@@ -156,6 +160,7 @@ class Soundness:
     needed: tuple[str, ...]
     sizes: tuple[str, ...]
     zero_is_lost: bool
+    is_since_session: bool
     columns: tuple[str, ...]
 
     def is_broken(self, columns: Mapping[str, Any]) -> bool:
@@ -182,9 +187,13 @@ class Soundness:
         is_early = int(starts.min()) <= -LATEST_NS and not (self.zero_is_lost and self.end)
         if is_early or int(starts.max()) >= LATEST_NS:
             return True
+        if self.is_since_session and (starts <= -_DAY_NS).any():
+            return True
         if ends is None:
             return False
         if int(ends.max()) >= LATEST_NS:
+            return True
+        if self.is_since_session and ((starts == 0) & (ends == 0)).any():
             return True
         is_before = ends < starts
         if not is_before.any():
@@ -207,6 +216,10 @@ class Soundness:
         if self.zero_is_lost:
             found = {} if self.end else {"no time": lost}
         found["a time more than 146 years from 0"] = beyond
+        if self.is_since_session:
+            found["times lost by the profiler"] = (
+                f"coalesce({start} <= -{_DAY_NS} OR {start} = 0 AND {end} = 0, 0)"
+            )
         if self.end:
             found["an end before the start"] = f"coalesce({end} < {start}, 0)"
         for name in self.needed:
@@ -246,6 +259,7 @@ def soundness_of(
     return Soundness(
         *(table, start, end, table.startswith(_MAY_BE_OPEN), tuple(needed), tuple(sizes)),
         zero_is_lost=zero_is_lost,
+        is_since_session=bool(end) and table.startswith(_BY_DRIVER) and not zero_is_lost,
         columns=tuple(filter(None, (start, end, *needed, *sizes))),
     )
 
