@@ -127,7 +127,8 @@ def test_an_export_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     """As long as neither the report nor nsys changes, and only where the cache is on."""
     exports: list[str] = []
 
-    def export(_: str, report: Path, database: Path) -> None:
+    def export(_: str, report: Path, database: Path, shown: Path) -> None:
+        assert shown.name == "a.nsys-rep"
         exports.append(report.name)
         write_nsys(TraceBuilder().kernel("gemm", 0, 10).build(), database)
 

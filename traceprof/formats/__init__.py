@@ -22,8 +22,8 @@ from traceprof.formats.nvprof.format import FORMAT as NVPROF
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.redaction import masked_trace, shortened
 from traceprof.formats.sqlite.database import reporting_undecodable_names
-from traceprof.formats.sqlite.pages.tree import SQLITE_MAGIC
 from traceprof.formats.tables.format import FORMAT as TABLES
+from traceprof.formats.unread import described
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 
@@ -118,35 +118,7 @@ def _opened(
     with reporting_undecodable_names(path), unpacked(path) as candidate:
         known = recognised(candidate, formats)
         if known is None:
-            raise TraceError(f"{path}: {_explain(candidate)}")
+            raise TraceError(f"{path}: {described(candidate)}")
         export = known.export or nullcontext
         with export(candidate.path) as file:
             yield known, file
-
-
-def _explain(candidate: Candidate) -> str:
-    """Return what an unknown file seems to be, and what to do with it."""
-    if candidate.files:
-        return (
-            "a folder of tables that are no trace: expected what `traceprof export --to parquet` "
-            "or `nsys export --type parquetdir` wrote"
-        )
-    head = candidate.head.lstrip()
-    if candidate.tables or head.startswith(SQLITE_MAGIC):
-        return "a SQLite database without the tables of a profiler (nsys export --type sqlite)"
-    for magic, advice in _KNOWN_BUT_NOT_READ.items():
-        if head.startswith(magic):
-            return advice
-    return (
-        "not a trace that can be read: expected a SQLite file from "
-        "`traceprof record` or `nsys export --type sqlite` "
-        "(what a program printed: `traceprof runs show LOG`)"
-    )
-
-
-_KNOWN_BUT_NOT_READ: Final = {
-    b"<?xml": "an XML session of the Visual Profiler: give the SQLite file that nvprof wrote",
-    b"PK\x03\x04": "a zip archive: unpack it and give the trace inside",
-    b"{": "JSON without the events of torch.profiler (traceEvents)",
-    b"\x1f\x8b": "a gzip file: unpack it first (gunzip)",
-}

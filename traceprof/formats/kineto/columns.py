@@ -7,8 +7,9 @@ there is no compiler. What comes of both is the same.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -49,6 +50,8 @@ _FEW: Final = 16
 """Of distinct texts there may be more than of events, where these are few."""
 _MOST_METADATA: Final = 1024
 _TEXTS: Final = msgspec.json.Decoder(list[str])
+LASTING: Final = ("X", "B", "b")
+"""The phases of events that have a length, or begin one."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ class EventColumns:
     Times are in ns, `NO_TIME` where there is none. ``kind`` numbers ``kinds``, ``shape`` numbers
     ``shapes`` (0 is none), and those of ``arguments``, of each that one of the events has, are
     parse.whole numbers or number ``texts`` (0 is ""). ``metadata`` are the events of phase M.
-    ``left_out`` counts what is not there because its time cannot be.
+    ``left_out`` counts what is not there because its time cannot be, ``refused`` by category the
+    events with a length that are not there because of their kind.
     """
 
     start_ns: _Array
@@ -73,12 +77,17 @@ class EventColumns:
     shapes: _Array
     metadata: Sequence[parse.KinetoEvent]
     left_out: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.kind)
 
     def take(
-        self, rows: npt.NDArray[np.int64], kinds: Sequence[int], left_out: int
+        self,
+        rows: npt.NDArray[np.int64],
+        kinds: Sequence[int],
+        left_out: int,
+        refused: Mapping[str, int],
     ) -> EventColumns:
         """Return some of the events, in their order, which are of these ``kinds``."""
         taken = {name: column[rows] for name, column in self.arguments.items()}
@@ -108,6 +117,7 @@ class EventColumns:
             shapes=self.shapes,
             metadata=self.metadata,
             left_out=left_out,
+            refused=refused,
         )
 
     def _numbered(self, codes: _Array, texts: parse.Codes[str]) -> _Array:
@@ -130,7 +140,8 @@ def columns_of(
 ) -> EventColumns:
     """Return the columns of those events whose kinds are kept, as `decode` does of all."""
     kinds, texts = parse.Codes[parse.Kind](), parse.Codes({"": 0})
-    rows = [row for row, event in enumerate(batch.events) if is_kept(parse.kind_of(event))]
+    every = list(map(parse.kind_of, batch.events))
+    rows = [row for row, kind in enumerate(every) if is_kept(kind)]
     events = [batch.events[row] for row in rows]
     arguments = [event.args or parse.NO_ARGUMENTS for event in events]
     shapes, shape = _shapes(arguments, with_shapes=with_shapes)
@@ -160,6 +171,11 @@ def columns_of(
         texts=list(texts),
         shapes=shapes,
         metadata=[event for event in batch.events if event.ph == parse.METADATA],
+        refused=Counter(
+            kind[1] or ""
+            for kind, start in zip(every, batch.start_ns.tolist(), strict=True)
+            if kind[0] in LASTING and start != parse.NO_TIME and not is_kept(kind)
+        ),
     )
 
 

@@ -7,6 +7,7 @@ since the base, which `KinetoEvents.base_time_ns` gives.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from traceprof.errors import TraceError
 from traceprof.formats.kineto import json_stream
-from traceprof.formats.kineto.columns import EventColumns, columns_of, decode
+from traceprof.formats.kineto.columns import LASTING, EventColumns, columns_of, decode
 from traceprof.formats.kineto.parse import (
     NO_SHAPE,
     NO_TIME,
@@ -90,7 +91,14 @@ class ColumnMaker:
         kinds = np.flatnonzero(is_row).tolist()
         if len(timed) < len(rows):
             kinds = list(dict.fromkeys(events.kind[timed].tolist()))
-        return events.take(timed, kinds, len(rows) - len(timed))
+        refused = Counter(events.refused)
+        if not is_row.all():
+            at_a_time = events.kind[events.start_ns != NO_TIME]
+            counts = np.bincount(at_a_time, minlength=len(events.kinds)).tolist()
+            for (phase, category, _), taken, n in zip(events.kinds, is_row, counts, strict=True):
+                if not taken and phase in LASTING:
+                    refused[category or ""] += n
+        return events.take(timed, kinds, len(rows) - len(timed), refused)
 
 
 def _names_in(events: Sequence[Any]) -> tuple[dict[int, str], dict[tuple[int, int], str]]:
@@ -120,6 +128,7 @@ class KinetoEvents:
     no events to begin with, and ``is_damaged`` says that what follows can not be read.
     ``left_out`` counts the events at no time that can be. ``shapes`` has a row of `SHAPE` for
     each event, where they were asked for, and ``has_shapes`` says whether an event has one.
+    ``unread`` counts, by category, the events with a length of which no row is made.
     """
 
     base_time_ns: int
@@ -139,6 +148,7 @@ class KinetoEvents:
     left_out: int = 0
     shapes: npt.NDArray[np.int64] | None = None
     has_shapes: bool = False
+    unread: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -210,6 +220,7 @@ class _Joined:
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[tuple[int, int], str] = field(default_factory=dict)
     left_out: int = 0
+    unread: Counter[str] = field(default_factory=Counter)
 
     def add(self, run: EventColumns) -> None:
         """Add the rows of the next run."""
@@ -217,6 +228,7 @@ class _Joined:
         self.process_names |= processes
         self.thread_names |= threads
         self.left_out += run.left_out
+        self.unread.update(run.refused)
         if not len(run):
             return
         self.has_shapes |= bool(run.shape.any())
@@ -265,6 +277,7 @@ class _Joined:
             left_out=self.left_out,
             shapes=shapes,
             has_shapes=self.has_shapes,
+            unread=self.unread,
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from traceprof.formats.kineto.events import KinetoEvents
 from traceprof.formats.kineto.parse import whole
+from traceprof.formats.kineto.rows import PASSED_OVER
 from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, noted_numbers
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, make_table
@@ -52,6 +53,12 @@ def make_info(
             f"{n_untimed} events left out: their times are 0, or years away from all others "
             "(lost by the profiler)"
         )
+    if unread := unread_kinds(events):
+        shown = ", ".join(f"{kind or 'none'} ({n})" for kind, n in sorted(unread.items()))
+        warnings.append(
+            f"{sum(unread.values())} events are of categories that are not read: {shown}; work of "
+            "devices that they tell is missing"
+        )
     return TraceInfo(
         path=str(path),
         format=format_name,
@@ -60,6 +67,11 @@ def make_info(
         utc_epoch_ns=utc_ns if utc_ns >= _FIRST_EPOCH_NS else None,
         warnings=tuple(warnings),
     )
+
+
+def unread_kinds(events: KinetoEvents) -> dict[str, int]:
+    """Return how many events there are of categories that tell something and are not read."""
+    return {kind: n for kind, n in events.unread.items() if n and kind not in PASSED_OVER}
 
 
 _NVIDIA_WARP: Final = 32

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
+from traceprof.formats.kineto.rows import PASSED_OVER
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
 from traceprof.model.table import Table
@@ -90,6 +93,22 @@ def _recorded(has_rows: set[str]) -> set[str]:
     return has_rows.union(*(activity for activity in activities if activity & has_rows))
 
 
+_OF_KINETO: Final = frozenset(
+    ("schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds", "trace_id")
+)
+"""What Kineto writes beside its events."""
+_CATEGORIES_OF: Final = {
+    "NCCL's profiler plugin": {"GROUP_API", "COLL_API", "P2P_API", "COLL", "P2P", "PROXY", "NET"},
+}
+_PROCESSES_OF: Final = {
+    "Ascend's profiler": re.compile(r"Ascend Hardware|CANN"),
+    "TensorFlow (a timeline)": re.compile("/job:"),
+    "jax.profiler or TensorFlow": re.compile(r"/(device|host):"),
+    "rocprof or rocmProfileData": re.compile(r"CPU HI[PA] API|HIP API|GPU\d+$"),
+}
+"""Other programs that write Chrome traces, and how these or their processes are called."""
+
+
 def _why_nothing(events: KinetoEvents) -> str:
     if not events.has_array:
         return "JSON without traceEvents: not a trace of torch.profiler"
@@ -97,4 +116,26 @@ def _why_nothing(events: KinetoEvents) -> str:
         return "a trace of torch.profiler that is cut off before its first event: record it again"
     if len(events):
         return "no event has a time: the profiler stamped all with 0, record again"
-    return "no events of torch.profiler: it was stopped before its first active step"
+    unread = header.unread_kinds(events)
+    kinds = ", ".join(sorted(kind or "none" for kind in unread))
+    if _OF_KINETO & events.header.keys() or PASSED_OVER & events.unread.keys():
+        if unread:
+            return (
+                f"a trace of torch.profiler with events of categories alone that are not read "
+                f"({kinds}): record with activities CPU and CUDA"
+            )
+        return "no events of torch.profiler: it was stopped before its first active step"
+    if not unread:
+        return "a Chrome trace with no events: record with torch.profiler or `traceprof record`"
+    names = list(events.process_names.values())
+    programs = [name for name, own in _CATEGORIES_OF.items() if own & unread.keys()]
+    programs += [name for name, own in _PROCESSES_OF.items() if any(map(own.match, names))]
+    processes = f", of processes {', '.join(names[:_FEW])}" if names else ""
+    return (
+        f"a Chrome trace of {programs[0] if programs else 'another program'}, which is not read "
+        f"(events of categories {kinds}{processes}): ui.perfetto.dev shows it; record with "
+        "torch.profiler or `traceprof record`"
+    )
+
+
+_FEW: Final = 5

@@ -233,6 +233,8 @@ def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
 
 PHASES: Final = ("X", "i")
 _TAKEN: Final = frozenset((*KERNELS, *COPIES, *ON_HOST, *SYNCS, *OVERHEADS, *MEMORY))
+PASSED_OVER: Final = frozenset((*FUNCTIONS, "Trace", "gpu_user_annotation"))
+"""What repeats others, or says how the program was called: not reading these loses nothing."""
 
 
 def is_taken(event: KinetoEvent) -> bool:

@@ -6,6 +6,8 @@ user's cache: nothing appears beside the user's file, and nothing is written to 
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -53,16 +55,18 @@ def _importers_beside(nsys: Path) -> Iterator[Path]:
             yield from above.glob("nsight-systems/host-linux*/QdstrmImporter")
 
 
-def convert_stream(nsys: str | Path, stream: Path, report: Path) -> None:
+def convert_stream(nsys: str | Path, stream: Path, report: Path, shown: Path | None = None) -> None:
     """Convert a ``.qdstrm``, which the importer may change, to the ``.nsys-rep`` file ``report``.
+
+    ``shown`` is what the user calls the stream.
 
     Raises:
         TraceError: there is no importer, it does not start, or the stream is damaged.
     """
-    importer = find_importer(nsys)
+    importer, file = find_importer(nsys), shown or Path(stream.name)
     if importer is None:
         raise TraceError(
-            f"{stream.name}: an unfinished report of Nsight Systems, and this nsys has no "
+            f"{file}: an unfinished report of Nsight Systems, and this nsys has no "
             "QdstrmImporter to convert it: install the complete Nsight Systems package"
         )
     code, said = _run([importer, "-f", "-i", stream, "-o", report])
@@ -70,14 +74,16 @@ def convert_stream(nsys: str | Path, stream: Path, report: Path) -> None:
         raise TraceError(f"{importer} does not start: install what it lacks ({_last_line(said)})")
     if code or not report.is_file():
         raise TraceError(
-            f"{stream.name}: cannot be converted, it is damaged or was cut off ({_last_line(said)})"
+            _newer(nsys, stream, file)
+            or f"{file}: cannot be converted, it is damaged or was cut off ({_last_line(said)})"
         )
 
 
-def export_report(nsys: str, report: Path, database: Path) -> None:
+def export_report(nsys: str, report: Path, database: Path, shown: Path | None = None) -> None:
     """Export a ``.nsys-rep`` to the SQLite file ``database``, which is overwritten.
 
-    With NVTX payloads where this nsys can: in them are the sizes of NCCL's messages.
+    With NVTX payloads where this nsys can: in them are the sizes of NCCL's messages. ``shown`` is
+    what the user calls the report.
 
     Raises:
         TraceError: nsys could not.
@@ -87,7 +93,45 @@ def export_report(nsys: str, report: Path, database: Path) -> None:
     command = [nsys, "export", "--type=sqlite", "--force-overwrite=true", *more]
     code, said = _run([*command, f"--output={database}", report])
     if code or not database.is_file():
-        raise TraceError(f"{report.name}: nsys cannot read this report ({_last_line(said)})")
+        file = shown or Path(report.name)
+        raise TraceError(
+            _newer(nsys, report, file)
+            or f"{file}: nsys cannot read this report ({_last_line(said)})"
+        )
+
+
+_TAIL_BYTES: Final = 1 << 20
+_VERSION: Final = re.compile(r"(20\d\d\.\d+\.\d+)\b")
+_OF_REPORT: Final = re.compile(rb"\b(20\d\d)[.@](\d+)[.@](\d+)[.@]\d+-[0-9a-f]+")
+"""A version of nsys as its reports have it: near their end, in newer ones at the beginning, too."""
+
+
+def version_of_report(report: Path) -> str:
+    """Return the version of nsys that recorded a report, "" where it does not tell."""
+    with report.open("rb") as file:
+        head = file.read(256)
+        file.seek(max(0, report.stat().st_size - _TAIL_BYTES))
+        tail = file.read()
+    found = _OF_REPORT.findall(tail) or _OF_REPORT.findall(head)
+    return b".".join(found[-1]).decode() if found else ""
+
+
+def _newer(nsys: str | Path, file: Path, shown: Path) -> str:
+    """Return that a report or stream is of a newer nsys than the one here; "" where it is not."""
+    with file.open("rb") as head:
+        is_stream = STREAM in head.read(MAGIC_WITHIN)
+    recorded, here = version_of_report(file), _VERSION.search(_run([nsys, "--version"])[1])
+    if not recorded or here is None or _numbers(recorded) <= _numbers(here.group(1)):
+        return ""
+    return (
+        f"{shown}: recorded by nsys {recorded}, here is {here.group(1)}, which cannot read it: run "
+        f"`{_export_command(shown, is_stream=is_stream)}` with nsys {recorded} or newer, and give "
+        "the .sqlite file"
+    )
+
+
+def _numbers(version: str) -> list[int]:
+    return list(map(int, version.split(".")))
 
 
 def _run(command: Sequence[str | Path]) -> tuple[int, str]:
@@ -134,11 +178,11 @@ def exported_report(path: Path) -> Iterator[Path]:
         if is_stream:
             copy = folder / f"{path.stem}.qdstrm"
             shutil.copyfile(path, copy)  # the importer writes to the file that it reads
-            convert_stream(program, copy, report)
+            convert_stream(program, copy, report, path)
             copy.unlink()
         else:
             _stand_in(path, report)
-        export_report(program, report, database)
+        export_report(program, report, database, path)
         # Kept unless the report changed meanwhile.
         if cache is not None and _place_in_cache(path, program)[1] == key:
             with suppress(OSError):
@@ -165,10 +209,19 @@ def _stand_in(path: Path, report: Path) -> None:
 
 
 def _advice(path: Path, *, is_stream: bool) -> str:
-    report = path.with_suffix(".nsys-rep").name if is_stream else path.name
-    export = f"nsys export --type=sqlite --include-blobs=true --output={path.stem}.sqlite {report}"
-    first = f"QdstrmImporter -i {path.name} -o {report} && " if is_stream else ""
     return (
         "a report of Nsight Systems, which only nsys can read, and there is no nsys here: run "
-        f"`{first}{export}` where it is, and give the .sqlite file"
+        f"`{_export_command(path, is_stream=is_stream)}` where it is, and give the .sqlite file"
     )
+
+
+def _export_command(path: Path, *, is_stream: bool) -> str:
+    """Return what makes a database of a report, or of a stream that is no report yet."""
+    own, report = shlex.quote(path.name), path.name
+    first = ""
+    if is_stream:
+        report = path.with_suffix(".nsys-rep").name
+        first = f"QdstrmImporter -i {own} -o {shlex.quote(report)} && "
+    database = shlex.quote(f"{path.stem}.sqlite")
+    options = f"--type=sqlite --include-blobs=true --output={database}"
+    return f"{first}nsys export {options} {shlex.quote(report)}"

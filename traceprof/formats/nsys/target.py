@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -42,11 +43,44 @@ def read_info(database: Database, format_name: str) -> TraceInfo:
     return TraceInfo(
         path=str(database.path),
         format=format_name,
-        profiler=f"{product} {version}".strip(),
+        profiler=_profiler(database, product, version),
         schema_version=about.get("EXPORT_SCHEMA_VERSION", ""),
         host=database.settings(_PROPERTIES_OF_TARGET).get("Hostname", ""),
         utc_epoch_ns=first_number(database, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
     )
+
+
+_NSYS: Final = "Nsight Systems"
+_FIRST_STRINGS: Final = 100_000
+_OWN_FOLDER: Final = re.compile(
+    r"nsight[ _-]?systems(?:-cli)?[-/\\ ]+(20\d\d\.\d+\.\d+)[/\\]target-", re.IGNORECASE
+)
+
+
+def _profiler(database: Database, product: str, version: str) -> str:
+    """Return the profiler that recorded the trace: an export bears the version that exported it.
+
+    An nsys that records names its own files, which lie in a folder with its version.
+    """
+    if _NSYS not in product:
+        return f"{product} {version}".strip()
+    texts = [
+        f"SELECT {column} FROM (SELECT {column} FROM {table} LIMIT {_FIRST_STRINGS}) "
+        f"WHERE {column} LIKE '%nsight%target-%' LIMIT 20"
+        for table, column in (("DIAGNOSTIC_EVENT", "text"), ("StringIds", "value"))
+        if column in database.columns(table)
+    ]
+    found = (
+        own
+        for sql in texts
+        for (text,) in database.rows(sql)
+        if (own := _OWN_FOLDER.search(str(text)))
+    )
+    recorded = next((own.group(1) for own in found), "")
+    by_us = "TRACEPROF_ENVIRONMENT" in database.tables  # which exports what it records
+    if not version or (f"{version}.".startswith(f"{recorded}.") if recorded else by_us):
+        return f"{product} {version or recorded}".strip()
+    return f"{product} {recorded}".strip() + f" (export by {version})"
 
 
 def read_devices(database: Database) -> Table:
