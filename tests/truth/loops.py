@@ -6,7 +6,18 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tests.truth.machine import AUTOGRAD, COMM, COMPUTE, COPY, MAIN, MS, US, Machine, Meeting
+from tests.truth.machine import (
+    AUTOGRAD,
+    COMM,
+    COMPUTE,
+    COPY,
+    LOADER,
+    MAIN,
+    MS,
+    US,
+    Machine,
+    Meeting,
+)
 from traceprof.model.activity import Activity
 
 __all__ = ["BF16", "FP32", "Inference", "Pipeline", "Training", "nothing"]
@@ -79,7 +90,7 @@ class Training:
             self.before(machine, step)
             start = machine.now
             yield from self._step(machine, step)
-            finished.append(max(machine.stream_ns.values()))
+            finished.append(max(ns for own, ns in machine.stream_ns.items() if own != LOADER))
             if self.is_item_read:
                 machine.copy("d2h", 4, stream=COMPUTE, kind="pageable", blocks=True)
             elif step >= self.ahead:

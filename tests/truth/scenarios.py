@@ -162,6 +162,14 @@ def _log(machine: Machine, step: int) -> None:
     machine.work(10 * MS)
 
 
+def _load_on_gpu(machine: Machine, step: int) -> None:
+    """Decode and flip the next batch from another thread, at its own pace: as DALI does."""
+    at = machine.now + 3 * step % 17 * MS
+    for i in range(4):
+        ended = machine.launch_beside(f"void dali::kernels::flip{i}<float>()", 2 * MS, at)
+        at = ended + (step + i) % 3 * MS
+
+
 def _slow(rank: int, factor: float = 1.4) -> Callable[[int], dict[str, Any]]:
     return lambda own: {"kernel_factor": factor if own == rank else 1.0}
 
@@ -195,6 +203,11 @@ SCENARIOS: Final = (
         also=("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
     ),
     Scenario("clean_inference", one(Inference())),
+    Scenario(
+        "clean_gpu_loader_on_another_thread",
+        one(replace(HEALTHY, ahead=0, before=_load_on_gpu)),
+        also=("gpu_gaps",),
+    ),
     against(
         "input_wait_between_steps",
         ["input_bound"],
