@@ -202,6 +202,20 @@ SCENARIOS: Final = (
         several(_pipeline(4), 4),
         also=("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
     ),
+    Scenario(
+        "pipeline_bubble",
+        several(_pipeline(4), 4),
+        ("pipeline_bubble",),
+        also=("exposed_communication", "gpu_gaps", "low_utilisation"),
+        subject="each of 4 stages stands still",
+    ),
+    Scenario(
+        "pipeline_bubble_before_a_closing_all_reduce",
+        several(_pipeline(4, is_closed=True, n_micro=4), 4),
+        ("pipeline_bubble",),
+        also=("exposed_communication", "gpu_gaps", "low_utilisation"),
+        subject="with 4 micro-batches",
+    ),
     Scenario("clean_inference", one(Inference())),
     Scenario(
         "clean_gpu_loader_on_another_thread",
