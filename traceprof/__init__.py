@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from traceprof.api import Runs as Runs
     from traceprof.api import accuracy as accuracy
     from traceprof.api import compare as compare
+    from traceprof.api import memory as memory
     from traceprof.api import open as open
     from traceprof.api import runs as runs
     from traceprof.api import scaling as scaling
@@ -29,7 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
 _READING: Final = (
-    *("Comparison", "Result", "Run", "Runs", "accuracy", "compare", "open", "runs", "scaling"),
+    *(
+        "Comparison",
+        "Result",
+        "Run",
+        "Runs",
+        "accuracy",
+        "compare",
+        "memory",
+        "open",
+        "runs",
+        "scaling",
+    ),
 )
 
 

@@ -35,12 +35,24 @@ from traceprof.session.options import Align, Opening, split_cluster
 from traceprof.session.querying import query
 from traceprof.session.run import Run as SessionRun
 from traceprof.session.run import open_run
+from traceprof.snapshots.measured import memory as memory_held
 from traceprof.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Comparison", "Result", "Run", "Runs", "accuracy", "compare", "open", "runs", "scaling"]
+__all__ = [
+    "Comparison",
+    "Result",
+    "Run",
+    "Runs",
+    "accuracy",
+    "compare",
+    "memory",
+    "open",
+    "runs",
+    "scaling",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -343,8 +355,7 @@ def accuracy(
         to: the target; left out, that of the runs, else the best that all of them reach.
         metric: top1, val_loss …; left out, an accuracy, else a loss.
         is_lower: whether lower is better; left out, by the name of the metric.
-        base: what speed-ups are against, a name or a number of devices; left out, the first of
-            the fewest devices.
+        base: what speed-ups are against, a name or a number; left out, the fewest devices.
         db: the database of runs; left out, the user's own.
 
     Raises:
@@ -354,12 +365,18 @@ def accuracy(
     return _comparison(reached(found, target=to, metric=metric, is_lower=is_lower, base=base))
 
 
+def memory(*snapshots: str | Path) -> Comparison:
+    """Return what held a GPU's memory, by snapshots of PyTorch's allocator.
+
+    Raises:
+        TraceprofError: one cannot be read, or is no snapshot.
+    """
+    return _comparison(memory_held([Path(one) for one in snapshots]))
+
+
 def _summaries(runs: Sequence[str | Path | Summary], db: str | Path | None) -> list[Summary]:
-    return [
-        own
-        for run in runs
-        for own in ([run] if isinstance(run, Summary) else summaries_of([run], db=_path(db)))
-    ]
+    each = ([r] if isinstance(r, Summary) else summaries_of([r], db=_path(db)) for r in runs)
+    return [own for found in each for own in found]
 
 
 def _comparison(found: PlainComparison) -> Comparison:
@@ -407,8 +424,7 @@ def open(
     Raises:
         UsageError: ``align`` is none of these.
     """
-    ways = [way.value for way in Align]
-    if align not in ways:
+    if align not in (ways := [way.value for way in Align]):
         raise UsageError(f"align {align!r}: expected one of {', '.join(ways)}")
     scheduler, hosts = split_cluster(str(cluster or ""))
     opening = Opening(
@@ -426,8 +442,7 @@ def open(
         allow_missing=allow_missing,
         is_cached=cache,
     )
-    named = [paths] if isinstance(paths, str | Path) else paths
-    return Run.over(open_run(named, opening))
+    return Run.over(open_run(_several(paths), opening))
 
 
 def _path(path: str | Path | None) -> Path | None:

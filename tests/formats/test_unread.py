@@ -41,7 +41,7 @@ def said_of(path: Path) -> str:
         (
             pickle.dumps({"segments": [], "device_traces": [[]]}),
             "a memory snapshot of PyTorch",
-            "memory_viz",
+            "traceprof memory",
         ),
         (pickle.dumps({"version": "2.4", "pg_config": {}, "entries": []}), "flight recorder", ""),
         (pickle.dumps([1]), "a pickle of Python", ""),

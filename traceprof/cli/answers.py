@@ -23,7 +23,7 @@ from traceprof.cli.options import (
     option,
     with_options,
 )
-from traceprof.cli.output import Printing
+from traceprof.cli.output import Destination, Printing
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -193,6 +193,41 @@ def explain(
         return explained(open_run(trace, opening), window, against)
 
     print_kept(("explain", window, against), trace, opening, answered, printing)
+
+
+@partial(with_options, rows=12)
+def memory(
+    opening: Opening,
+    trace: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SNAPSHOT", help="What torch.cuda.memory._dump_snapshot wrote, or a trace."
+        ),
+    ],
+    window: WindowText = None,
+    *,
+    destination: Destination,
+) -> None:
+    """What held a GPU's memory at the peak, or when it ran out: by kind, line and layer.
+
+    Of a trace: the snapshots that `record --memory` left beside it, else memory as it was sampled.
+    """
+    from traceprof.snapshots.measured import memory as held
+    from traceprof.snapshots.reading import snapshots_of
+
+    found = snapshots_of(trace)
+    if found and window is not None:
+        raise UsageError("--window: a snapshot has no windows, only a trace")
+    if found:
+        destination.put(lambda: held(found), found)
+    elif destination.output is None:
+        print_answers(["memory"], check_paths(trace), opening, window, destination.printing)
+    else:
+        from traceprof.session.answer import answer
+        from traceprof.session.run import open_run
+
+        run = open_run(check_paths(trace), opening).within(window)
+        destination.put(lambda: answer(run, ["memory"], strict=True), trace)
 
 
 @with_options

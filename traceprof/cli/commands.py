@@ -72,6 +72,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "elastic", "a job whose ranks come and go: restarts, the time lost and why", "comparisons"
     ),
     Command("accuracy", "time, epochs, steps and samples to a target, by run", "comparisons"),
+    Command("memory", "what held a GPU's memory: a snapshot of PyTorch, or samples", "answers"),
     Command(
         "nodes", "nodes side by side: independent or synchronised, forward or both", "comparisons"
     ),

@@ -65,6 +65,10 @@ def record(
     gpu_metrics: Annotated[
         bool, option("--gpu-metrics", "Counters inside the GPUs, too (nsys).")
     ] = False,
+    memory: Annotated[
+        str | None,
+        option("--memory", "A snapshot of GPU memory over these steps, beside the trace.", "A..B"),
+    ] = None,
     nsys_arg: Annotated[
         list[str] | None, option("--nsys-arg", "An argument for nsys profile, as it is.", "ARG")
     ] = None,
@@ -90,7 +94,12 @@ def record(
     from traceprof.cli.output import message
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
-    from traceprof.recording.request import parse_bounds, parse_grace, parse_step_from
+    from traceprof.recording.request import (
+        parse_bounds,
+        parse_grace,
+        parse_step_from,
+        parse_steps,
+    )
 
     request = RecordRequest(
         command=command,
@@ -110,6 +119,7 @@ def record(
         },
         grace_s=parse_grace(grace),
         gpu_metrics=gpu_metrics,
+        memory_steps=None if memory is None else parse_steps(memory, "--memory"),
         say=message,
         detail=message if verbose else lambda _line: None,
     )

@@ -56,7 +56,7 @@ _KINDS: Final = (
     ),
     UnreadKind(
         "a memory snapshot of PyTorch, which holds allocations and no times of kernels: "
-        "pytorch.org/memory_viz draws it",
+        "`traceprof memory FILE` tells what held the memory",
         b"\x80",
         (b"segments",),
     ),

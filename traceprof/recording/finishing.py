@@ -11,7 +11,7 @@ from typing import Any, Final
 from traceprof.recording.captured import Captured, gather
 from traceprof.recording.job import Job
 from traceprof.recording.orphans import is_alive
-from traceprof.recording.outputs import write_outputs
+from traceprof.recording.outputs import keep_snapshots, write_outputs
 from traceprof.recording.recorders import recorder_named
 from traceprof.recording.request import Bounds, Recording, RecordRequest, RunRecorded
 from traceprof.recording.sampling.sampler import Sample
@@ -159,10 +159,10 @@ def finish(
         known = sum(one.rank is not None for one in captured.ranks)
         if starts > known > 0 and any(one.run_id for one in captured.processes):
             request.say(_STARTED_AGAIN)
-    return _written(Job(request, run, captured, notes))
+    return _written(Job(request, run, captured, notes), folder)
 
 
-def _written(job: Job) -> Recording:
+def _written(job: Job, folder: Path) -> Recording:
     notes = [*job.run.notes, *_notes_on(job.captured), *_notes_on_secrets(job.request.command)]
     exit_code, name = job.run.exit_code, job.recorder_name
     has_profile = job.run.database is not None or bool(job.run.profiles)
@@ -171,6 +171,7 @@ def _written(job: Job) -> Recording:
         notes.append(f"{why}; no trace was written")
         return Recording(exit_code, name, None, notes=tuple(notes))
     files = write_outputs(job, notes)
+    notes += keep_snapshots(job, folder, files)
     return Recording(
         exit_code=exit_code,
         recorder=name,

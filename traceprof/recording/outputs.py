@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from traceprof.formats.nsys import split
 from traceprof.formats.nsys.sidecar import LOSSES
 from traceprof.formats.nsys.split import OwnEvents
 from traceprof.formats.nsys.writer import append_to_nsys, write_nsys
-from traceprof.formats.runs.manifest import MANIFEST_KEY
+from traceprof.formats.runs.manifest import BESIDE, MANIFEST_KEY
 from traceprof.formats.shared.redaction import renamed
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES, stack
@@ -259,6 +260,29 @@ def write_outputs(job: Job, notes: list[str]) -> list[OutputFile]:
     finally:
         job.places.give_back()
     return files
+
+
+def keep_snapshots(job: Job, folder: Path, files: Sequence[OutputFile]) -> list[str]:
+    """Put the snapshots of memory in a work folder beside the traces; return what to say of them.
+
+    That of a trace of one process is called as the trace, of several by the process, too.
+    """
+    found = sorted(folder.glob("memory.*.pickle"))
+    if job.request.memory_steps is not None and not found:
+        return ["no snapshot of memory: torch used no GPU in the steps that --memory names"]
+    notes = []
+    for snapshot in found:
+        pid = int(snapshot.name.split(".")[1])
+        file = next((one for one in files if one.holds(pid)), files[0])
+        ending = BESIDE if len(found) == 1 or file.main == pid else f".{pid}{BESIDE}"
+        path = file.path.with_suffix(ending)
+        try:
+            with new_file(path, force=job.request.force) as temporary:
+                shutil.copyfile(snapshot, temporary)
+            notes.append(f"a snapshot of memory: traceprof memory {shlex.quote(str(path))}")
+        except (UsageError, OSError) as error:  # the trace is written
+            notes.append(f"the snapshot of memory was lost: {error}")
+    return notes
 
 
 def _write_spool(job: Job, part: OutputFile) -> OutputFile:

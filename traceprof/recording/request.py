@@ -61,7 +61,7 @@ def parse_bounds(
     if steps is not None and (delay is not None or duration is not None):
         raise UsageError("--steps cannot be combined with --delay or --duration: choose one")
     return Bounds(
-        _parse_steps(steps) if steps is not None else None,
+        parse_steps(steps) if steps is not None else None,
         _parse_time(delay) if delay is not None else 0,
         _parse_time(duration) if duration is not None else 0,
         _parse_size(max_size) if max_size is not None else 0,
@@ -96,13 +96,18 @@ def parse_step_from(text: str | None) -> str:
     raise UsageError(f"--step-from {text!r}: expected {known}, optimizer#N or range:NAME")
 
 
-def _parse_steps(text: str) -> tuple[int, int]:
+def parse_steps(text: str, option: str = "--steps") -> tuple[int, int]:
+    """Return the first and the last step that ``text`` means ("20..30", "20").
+
+    Raises:
+        UsageError: it means nothing.
+    """
     match = _STEPS.fullmatch(text)
     if match is None:
-        raise UsageError(f"--steps {text!r}: expected the first and last step, such as 20..30")
+        raise UsageError(f"{option} {text!r}: expected the first and last step, such as 20..30")
     first, last = int(match.group(1)), int(match.group(2) or match.group(1))
     if last < first:
-        raise UsageError(f"--steps {text!r}: the last step comes before the first")
+        raise UsageError(f"{option} {text!r}: the last step comes before the first")
     return first, last
 
 
@@ -129,7 +134,7 @@ class RecordRequest:
     modules get ranges of their own (0: not at all). ``step_from`` is what a step is (see
     `traceprof.recording.request.parse_step_from`; "": as found). ``profiler_arguments`` (name of a
     recorder → arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters
-    inside GPUs.
+    inside GPUs, ``memory_steps`` for a snapshot of the allocator over these steps.
     ``grace_s`` is how long the program may go on after SIGTERM before the trace is written
     and what still runs is killed.
     ``say`` is told what the user should know at once, ``detail`` what helps to find faults.
@@ -147,6 +152,7 @@ class RecordRequest:
     keep_environment: bool = False
     profiler_arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gpu_metrics: bool = False
+    memory_steps: tuple[int, int] | None = None
     grace_s: float = 10.0
     say: Callable[[str], None] = field(default=lambda _line: None)
     detail: Callable[[str], None] = field(default=lambda _line: None)

@@ -30,6 +30,9 @@ from traceprof.units import format_duration
 MANIFEST_KEY: Final = "traceprof_run"
 """The key by which a JSON object is known as a manifest; its value is the version, 1."""
 
+BESIDE: Final = ".memory.pickle"
+"""How the snapshot of memory that was made with a trace ends, instead of .sqlite."""
+
 LAUNCHER: Final = "launcher"
 """The key by which an entry that was read tells its manifest: the launcher that wrote it."""
 

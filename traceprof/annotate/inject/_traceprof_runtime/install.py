@@ -20,6 +20,7 @@ _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
     ("sizes", "hook_optimizers"),
     ("windows", "hook_windows"),
     ("devices", "hook_devices"),
+    ("memory", "hook_memory"),
     ("named", "hook_calls"),
     ("pauses", "hook_calls"),
     ("groups", "hook_calls"),

@@ -21,3 +21,4 @@ def _numbers(variable, separator):
 
 WINDOWS = _numbers("TRACEPROF_WINDOWS", ",")  # skip, active, every: steps of the profiler
 STEPS = _numbers("TRACEPROF_STEPS", "..")  # first and last step to capture
+MEMORY = _numbers("TRACEPROF_MEMORY", "..")  # first and last step whose allocations are kept

@@ -1,0 +1,186 @@
+"""What `traceprof memory` says: of a training program whose memory is known, and of a real one."""
+
+import pickle
+
+import pytest
+
+from tests.requirements import TRACES, require
+from tests.snapshots.allocator import Allocator, backward, forward, optimizer
+from traceprof.render.registry import Options, render
+from traceprof.snapshots import MEMORY_NAME
+from traceprof.snapshots.measured import memory
+
+MB = 1_000_000
+REAL = TRACES / "h100" / "memory-gpt.pickle"
+
+
+def train(n_steps, leak=0, with_cpp=True):
+    """Train: 8 MB of parameters from before, 2 MB of activations, gradients, state of 16 MB."""
+    allocator = Allocator()
+    allocator.is_recording = False
+    allocator.alloc(8 * MB)
+    allocator.is_recording = True
+    state = None
+    for _ in range(n_steps):
+        activations = [allocator.alloc(1 * MB, forward(21)), allocator.alloc(1 * MB, forward(22))]
+        short = allocator.alloc(MB // 2, forward(21))
+        allocator.free(short)
+        gradient = allocator.alloc(8 * MB, backward("AddmmBackward0") if with_cpp else None)
+        for one in activations:
+            allocator.free(one)
+        if state is None:
+            state = allocator.alloc(16 * MB, optimizer(31))
+        allocator.step()
+        allocator.free(gradient)
+        if leak:
+            allocator.alloc(leak, forward(40, "loss"))
+        allocator.step("Optimizer.zero_grad#AdamW.zero_grad")
+    return allocator
+
+
+def rows(found, result, when=None):
+    table = found.results[result].table.rows()
+    return [row for row in table if when is None or row["when"] == when]
+
+
+@pytest.mark.parametrize("with_cpp", [True, False])
+def test_each_kind_is_told_by_its_stack_and_its_life(tmp_path, with_cpp):
+    found = memory([train(3, with_cpp=with_cpp).write(tmp_path / "s.pickle")])
+    (device,) = rows(found, MEMORY_NAME)
+    assert device["start_bytes"] == 8 * MB
+    assert device["peak_bytes"] == 34 * MB  # in the second step: all of it at once
+    assert device["end_bytes"] == 24 * MB
+    at_peak = {row["kind"]: row["held_bytes"] for row in rows(found, "kinds", "at the peak")}
+    assert at_peak == {
+        "gradients": 8 * MB,
+        "optimizer state": 16 * MB,
+        "activations": 2 * MB,
+        "before the recording": 8 * MB,
+    }
+    assert sum(row["held_ratio"] for row in rows(found, "kinds", "at the peak")) == pytest.approx(1)
+    at_end = {row["kind"]: row["held_bytes"] for row in rows(found, "kinds", "at the end")}
+    assert at_end == {"optimizer state": 16 * MB, "before the recording": 8 * MB}
+
+
+def test_lines_hold_what_they_made(tmp_path):
+    found = memory([train(2).write(tmp_path / "s.pickle")])
+    held = {
+        (row["place"], row["operator"], row["module"]): row["held_bytes"]
+        for row in rows(found, "holders", "at the peak")
+    }
+    assert held[("train.py:21 train", "", "linear")] == 1 * MB
+    assert held[("", "AddmmBackward0", "")] == 8 * MB
+    assert held[("train.py:31 train", "", "")] == 16 * MB
+    assert sum(held.values()) == rows(found, MEMORY_NAME)[0]["peak_bytes"]
+
+
+def test_memory_that_grows_with_each_step_is_told_with_its_line(tmp_path):
+    found = memory([train(5, leak=3 * MB).write(tmp_path / "s.pickle")])
+    assert [row["grown_bytes"] for row in rows(found, "steps")][1:] == [3 * MB] * 4
+    (growth,) = rows(found, "growth")
+    assert growth["place"] == "train.py:40 train"
+    assert growth["per_step_bytes"] == 3 * MB
+    assert "grows with every step: 3.000 MB" in render("text", found, Options(width=200))
+
+
+def test_what_does_not_grow_is_not_said_to(tmp_path):
+    found = memory([train(5).write(tmp_path / "s.pickle")])
+    assert "growth" not in found.results
+    assert "grows" not in render("text", found, Options(width=200))
+
+
+def test_memory_that_ran_out_comes_first(tmp_path):
+    allocator = train(1)
+    for _ in range(4):  # pieces that are too small
+        allocator.free(allocator.alloc(3 * MB))
+    pieces = [allocator.alloc(3 * MB + 512 * i) for i in range(4)]
+    for piece in pieces:
+        allocator.free(piece)
+    allocator.fail(10 * MB, left=1 * MB)
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    said = render("text", found, Options(width=200))
+    assert "out of memory: 10.00 MB were asked for" in said
+    assert "the device had 1.000 MB left" in said
+    assert "fragmentation; try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in said
+    assert {row["when"] for row in rows(found, "kinds")} >= {"when memory ran out"}
+
+
+def test_room_in_one_piece_is_no_fragmentation(tmp_path):
+    allocator = train(1)
+    allocator.free(allocator.alloc(30 * MB))
+    allocator.fail(10 * MB, left=1 * MB)
+    said = render("text", memory([allocator.write(tmp_path / "s.pickle")]), Options(width=200))
+    assert "out of memory" in said
+    assert "fragmentation" not in said
+
+
+def test_tensors_that_the_hooks_named_are_what_they_say(tmp_path):
+    allocator = train(2)
+    (address,) = [at for at, one in allocator.blocks.items() if one["requested_size"] == 8 * MB][:1]
+    tensor = {"device": 0, "address": address + 64, "size": 64, "kind": "parameters", "name": "w"}
+    path = allocator.write(tmp_path / "s.pickle", traceprof={"tensors": [tensor]})
+    at_end = {row["kind"]: row["held_bytes"] for row in rows(memory([path]), "kinds", "at the end")}
+    assert at_end == {"parameters": 8 * MB, "optimizer state": 16 * MB}
+
+
+def test_a_snapshot_without_history_tells_what_is_there(tmp_path):
+    allocator = Allocator()
+    allocator.is_recording = False
+    allocator.alloc(5 * MB)
+    found = memory([allocator.write(tmp_path / "s.pickle")])
+    said = render("text", found, Options(width=200))
+    assert "5.000 MB allocated at the peak: 100.0 % before the recording" not in said
+    assert "5.000 MB allocated at the end" in said
+    assert "no allocation was recorded" in said
+
+
+def test_every_form_can_be_written(tmp_path):
+    found = memory([train(2).write(tmp_path / "s.pickle")])
+    page = render("html", found)
+    assert page.count("<polygon") == 5
+    assert '"peak_bytes": 34000000' in render("json", found).replace("34000000.0", "34000000")
+    assert render("markdown", found).count("train.py:21 train") >= 1
+
+
+def test_the_real_one_adds_up():
+    """By torch's own words: what segments hold, what the events add up to, what a stack holds."""
+    if not REAL.exists():
+        require("traces")
+    plain = pickle.loads(REAL.read_bytes())
+    found = memory([REAL])
+    (device,) = rows(found, MEMORY_NAME)
+    segments = plain["segments"]
+    assert device["reserved_bytes"] == sum(one["total_size"] for one in segments)
+    assert device["end_bytes"] == sum(one["requested_size"] for one in segments)
+    rounding = sum(one["allocated_size"] - one["requested_size"] for one in segments)
+    assert device["rounding_bytes"] == rounding
+    level = highest = device["start_bytes"]
+    for event in plain["device_traces"][0]:
+        sign = {"alloc": 1, "free_requested": -1}.get(event["action"], 0)
+        level += sign * event["size"]
+        highest = max(highest, level)
+    assert level == device["end_bytes"]
+    assert device["peak_bytes"] == highest
+    for when in ("at the peak", "at the end"):
+        whole = device["peak_bytes" if when == "at the peak" else "end_bytes"]
+        assert sum(row["held_bytes"] for row in rows(found, "kinds", when)) == whole
+        assert sum(row["held_bytes"] for row in rows(found, "holders", when)) == whole
+    # 55.5 M parameters in fp32: so much are their gradients, held from step to zero_grad.
+    assert [row["end_bytes"] - device["end_bytes"] for row in rows(found, "steps")] == [
+        pytest.approx(222 * MB, rel=0.01)
+    ] * 2
+
+
+@pytest.mark.torch
+def test_torch_itself_says_the_same_of_the_real_one():
+    if not REAL.exists():
+        require("traces")
+    require("torch")
+    from torch.cuda import _memory_viz  # noqa: PLC0415
+
+    plain = pickle.loads(REAL.read_bytes())
+    (device,) = rows(memory([REAL]), MEMORY_NAME)
+    said = _memory_viz.segsum(plain)
+    assert f"total_reserved: {_memory_viz.Bytes(device['reserved_bytes'])}" in said
+    told = sum(_memory_viz.calc_active(one) for one in plain["segments"])
+    assert device["end_bytes"] + device["rounding_bytes"] == told
