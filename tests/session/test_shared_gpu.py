@@ -10,8 +10,14 @@ from tests.requirements import require
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.ranks import gpus_of
 from traceprof.render.briefing import briefing_of
-from traceprof.session.answer import hardware_of, page
+from traceprof.render.registry import render
+from traceprof.render.report.places import StillPictures
+from traceprof.render.timeline.lanes import build_lanes
+from traceprof.session.answer import answer, hardware_of, page
+from traceprof.session.contents import describe
+from traceprof.session.options import Opening
 from traceprof.session.run import open_run
+from traceprof.session.run import run_of as run_of_ranks
 
 UUID = "GPU-ff50c0bd-0ee8-3fb7-6d83-97ac253b8eab"
 OTHER = "3f4db687-fea8-acc6-cc07-4f373ecd0de0"
@@ -46,6 +52,27 @@ def test_gpus_are_counted_by_what_they_are(tmp_path, uuids, hosts, of_hosts, n_g
     ranks = run_of(tmp_path, uuids, hosts, of_hosts)
     assert len(set(gpus_of(ranks).values())) == n_gpus
     assert hardware_of(ranks) == {"NVIDIA H100": n_gpus}
+
+
+def test_one_gpu_that_ranks_share_is_said_to_be_one_wherever_devices_are_listed(tmp_path):
+    ranks = run_of(tmp_path, [UUID, UUID, OTHER], ["a", "a", "a"], [])
+    names = [
+        "rank 0 (shared by 2 ranks) NVIDIA H100",
+        "rank 1 (the same GPU as GPU 0) NVIDIA H100",
+        "rank 2 NVIDIA H100",
+    ]
+    assert run_of_ranks(ranks).result("breakdown").table["name"].tolist() == names
+    assert [own.name for own in describe([tmp_path], Opening()).devices] == names
+    text = render("text", answer(run_of_ranks(ranks), ["breakdown"]))
+    assert "mean of 3 ranks' shares of 2 GPUs" in text
+    labels = [own.label for own in build_lanes(ranks.merged(), ranks.span).groups]
+    assert "GPU 1 (the same GPU as GPU 0) · rank 1 NVIDIA H100" in labels
+    pictures = StillPictures(ranks)
+    assert [pictures._name(device) for device in pictures.devices] == [
+        "rank 0 · GPU 0",
+        "rank 1 · GPU 0",
+        "rank 2 · GPU 2",
+    ]
 
 
 @pytest.mark.traces

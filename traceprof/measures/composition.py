@@ -20,7 +20,7 @@ from traceprof.measures.device.times import (
     device_time,
     devices_of_processes,
     places_in_part,
-    recorded_window,
+    recorded_times,
 )
 from traceprof.measures.facts import fact
 from traceprof.measures.host.states import phase_times
@@ -162,8 +162,8 @@ def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator
     work = work_of_trace(trace)
     charges = find_charges(trace).times
     for device in devices:
-        span = recorded_window(trace, device)
-        time = device_time(trace, device).clip(span.start_ns, span.end_ns)
+        span, recorded = trace.span, recorded_times(trace, device)
+        time = device_time(trace, device).within(recorded)
         exposed = time.parts()
         own = work.take(work["device"] == device)
         shared = released.take(released["device"] == device)
@@ -175,7 +175,7 @@ def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator
                 left = left - union_of(shared)
             found.append(_claims(own.take(own["place"] == place), left, part, span))
         found.append(_idle(charges.take(charges["device"] == device)))
-        found.append(_rest(found, exposed, span.duration_ns))
+        found.append(_rest(found, exposed, recorded.total_ns))
         yield device, Table.stacked(found)
 
 

@@ -13,7 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.grouping import places_of, renamed, rows_by_values
-from traceprof.model.ranks import Ranks, RunFiles, change_each, measure_each
+from traceprof.model.ranks import (
+    SAME_GPU,
+    Ranks,
+    RunFiles,
+    change_each,
+    identified_gpus,
+    measure_each,
+)
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT, TABLES, make_table
 from traceprof.model.timing import ClockCorrection, TimeWindow
@@ -184,6 +191,8 @@ class Placement:
     recorded: frozenset[str]
     span: TimeWindow
     environment: Table = field(repr=False)
+    shared: Mapping[int, str] = field(default_factory=dict)
+    """Of devices (as the run numbers them) that are shares of one GPU: with whom they share it."""
 
 
 def processes_in(trace: Trace) -> list[int]:
@@ -214,7 +223,7 @@ def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
     for name in TABLES:
         frame = trace.table(name)
         if name == "devices":
-            frame = _with_rank(frame.take(frame["used"] == 1), placement.rank)
+            frame = _with_rank(frame.take(frame["used"] == 1), placement)
         if name == "processes":
             frame = _with_roles(frame, placement)
         if frame.empty:
@@ -231,11 +240,37 @@ def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
     return moved
 
 
-def _with_rank(devices: Table, rank: int) -> Table:
-    if rank == ABSENT:
-        return devices
-    names = [f"rank {rank} {name}".strip() for name in devices["name"]]
-    return devices.assign(name=objects(names))
+def _with_rank(devices: Table, placement: Placement) -> Table:
+    rank = "" if placement.rank == ABSENT else f"rank {placement.rank}"
+    own = (placement.devices.get(device, device) for device in devices["device"].tolist())
+    about = ((rank, placement.shared.get(device, "")) for device in own)
+    names = zip(about, devices["name"], strict=True)
+    return devices.assign(
+        name=objects(" ".join(filter(None, (*told, str(name)))) for told, name in names)
+    )
+
+
+def _shared_gpus(
+    run: RunFiles, numbers: Sequence[Mapping[int, int]], environment: Table
+) -> dict[int, str]:
+    """Return, of the devices that are ranks' shares of one GPU, with whom each is shared."""
+    devices = [member.trace.devices for member in run]
+    hosts = [member.trace.info.host for member in run]
+    placed = [
+        own.assign(device=renamed(own["device"], new))
+        for own, new in zip(devices, numbers, strict=True)
+    ]
+    of_gpu: dict[tuple[str, str], list[int]] = {}
+    for device, (host, uuid, _) in identified_gpus(
+        [*zip(hosts, placed, strict=True)], environment
+    ).items():
+        of_gpu.setdefault((host, uuid), []).append(device)
+    found = {}
+    for first, *others in of_gpu.values():
+        if others:
+            found[first] = f"(shared by {len(others) + 1} ranks)"
+            found |= dict.fromkeys(others, f"({SAME_GPU} GPU {first})")
+    return found
 
 
 def _with_roles(processes: Table, member: Placement) -> Table:
@@ -290,6 +325,7 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     processes, devices = process_ids(run), device_ids(run)
     known = merge_environments(run)
     samples = places_of_samples(run, offsets_ns, processes, devices)
+    shared = _shared_gpus(run, devices, known)
     recorded = frozenset[str]().union(*(member.trace.recorded for member in run))
     for name in sorted(recorded):
         without = [str(m.rank) for m in run if name not in m.trace.recorded]
@@ -298,7 +334,10 @@ def place_run(run: RunFiles, offsets_ns: Sequence[int] | None = None) -> Ranks:
     spans = (m.trace.span.moved(ns) for m, ns in zip(run, offsets_ns, strict=True))
     span = reduce(or_, spans)
     placements = [
-        Placement(m.rank, m.local_rank, m.host, m.rack, ns, *numbers, own, recorded, span, known)
+        Placement(
+            *(m.rank, m.local_rank, m.host, m.rack, ns, *numbers, own, recorded, span, known),
+            shared=shared,
+        )
         for m, ns, numbers, own in zip(
             run, offsets_ns, zip(processes, devices, strict=True), samples, strict=True
         )

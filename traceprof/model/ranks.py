@@ -280,23 +280,33 @@ def gpus_of(ranks: Ranks) -> dict[int, tuple[str, str, str]]:
     Ranks that share a GPU each have a device of it: that these are one is known by the identifier.
     Recordings of torch's profiler have none; on a host with one GPU they can only be of that.
     """
-    whole, hosts = ranks.whole, {part.info.host for part in ranks.whole}
-    facts = whole.table("environment")
-    said = zip(facts["name"], facts["value"], strict=True)
+    whole = ranks.whole
+    parts = [(part.info.host, part.devices) for part in whole]
+    return identified_gpus(parts, whole.table("environment"))
+
+
+def identified_gpus(
+    parts: Sequence[tuple[str, Table]], environment: Table
+) -> dict[int, tuple[str, str, str]]:
+    """Return the same of the host and the devices of each part of a run, and what all know."""
+    hosts = {host for host, _ in parts}
+    said = zip(environment["name"], environment["value"], strict=True)
     of_host = [value for name, value in said if _UUID.fullmatch(name)]
     found = {}
-    for part in whole:
-        used = part.devices.take(part.devices["used"] == 1)
+    for host, devices in parts:
+        used = devices.take(devices["used"] == 1)
         is_only = len(hosts) == len(of_host) == len(used) == 1
         for device, name, uuid in zip(*(used[one] for one in _TOLD), strict=True):
             told = uuid if uuid.strip("-0") else (of_host[0] if is_only else f"device {device}")
             same = told.lower().removeprefix("gpu-").replace("-", "")
-            found[int(device)] = part.info.host, same, _OF_RANK.sub("", str(name))
+            found[int(device)] = host, same, _OF_RANK.sub("", str(name))
     return found
 
 
+SAME_GPU: Final = "the same GPU as"
+"""Stands in the name of a device that is another rank's share of a GPU, but for the first."""
 _UUID: Final = re.compile(r"gpu\.\d+\.uuid")
-_OF_RANK: Final = re.compile(r"^rank \d+ ?")
+_OF_RANK: Final = re.compile(rf"^(rank \d+ ?)?(\((shared by|{SAME_GPU})[^)]*\) ?)?")
 _TOLD: Final = ("device", "name", "uuid")
 
 

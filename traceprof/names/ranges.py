@@ -56,6 +56,8 @@ PHASES: Final = (
     *("data", "h2d", "forward", "eval", "backward", "communication", "optimizer"),
     PROFILER,
 )
+WINDOW: Final = "traceprof.window"
+"""The range of the embedded recorder around what it records."""
 PROFILER_RANGES: Final = ("traceprof.window.start", "traceprof.window.stop")
 """Where the embedded recorder opens and closes its windows."""
 _OWN: Final = {

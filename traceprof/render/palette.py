@@ -62,11 +62,14 @@ CATEGORIES: Final[tuple[Category, ...]] = (
     Category("exposed_transfer", "Exposed transfer", "#009E73", "#1FBF92", like="h2d"),
     Category("device_memory", "Device memory", "#CC79A7", "#E39BC6", like="d2d"),
     Category("idle", "Idle", "#C9CED6", "#3A4452"),
+    Category("not_recorded", "Not recorded", "#EDE8DC", "#241F1A"),
 )
-"""Every category; those with a part are what a device does, the last five what state it is in."""
+"""Every category; those with a part are what a device does, the last six what state it is in."""
 
 STATES: Final = (PARTS[0], "overlap", *PARTS[1:])
-"""What a device is doing, each instant exactly one of them, from the bottom of a stack up."""
+"""What a device is doing, each recorded instant exactly one of them, from the bottom of a stack."""
+NOT_RECORDED: Final = "not_recorded"
+"""The state of a device of which nothing was recorded: nobody knows what it did."""
 
 
 @dataclass(frozen=True, slots=True)

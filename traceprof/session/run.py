@@ -21,7 +21,7 @@ from traceprof.measures.steps.find import has_named_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
-from traceprof.model.trace import Trace
+from traceprof.model.trace import DEVICE_TABLES, OWN_PROFILER, Trace
 from traceprof.processes import PROGRESS
 from traceprof.session.opening import open_ranks, read_window
 from traceprof.session.options import Opening
@@ -117,6 +117,8 @@ class _Source:
             return known.ranks
         if self.ranks is None:
             self._read_first(text, tables, is_cut=not uncut)
+        if not tables.isdisjoint(DEVICE_TABLES) and not tables & _STEPS and self._has_windows:
+            return self.within(text, tables | _STEPS, uncut)
         selection, part, ranks = self.selection(text), None, self.ranks
         # To read the window alone is worth it of a small part of one file that was not read before.
         if (
@@ -137,6 +139,13 @@ class _Source:
             del self.windows[next(iter(self.windows))]
         self.windows[text] = part
         return part.ranks
+
+    @property
+    def _has_windows(self) -> bool:
+        """Whether ranges may tell when devices were recorded at all."""
+        return self.ranks is not None and any(
+            part.info.profiler == OWN_PROFILER for part in self.ranks.whole
+        )
 
     def _read_first(self, text: str | None, tables: frozenset[str], *, is_cut: bool) -> None:
         """Read what it takes to know the window ``text``, and what it makes sense to read with it.

@@ -34,13 +34,14 @@ from traceprof.errors import UsageError
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
-from traceprof.measures.steps.undisturbed import WINDOW, disturbances
+from traceprof.measures.steps.undisturbed import disturbances
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Bools, Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import WINDOW
 from traceprof.units import format_duration, parse_duration
 
 RANGE: Final = re.compile(

@@ -56,6 +56,16 @@ def test_the_longest_gap_of_a_device_is_one_click_away(reader: Reader) -> None:
 
 
 @pytest.mark.traces
+def test_where_devices_were_recorded_in_windows_shares_are_of_these(
+    real_trace: Callable[[str], Path], open_page: Callable[..., OpenPage]
+) -> None:
+    trace = open_trace(real_trace("h100/gpt-embedded.sqlite.gz"))
+    reader = Reader(open_page(render_timeline(trace, title="gpt")))
+    ((idle, _, recorded),) = reader.table("Devices in view").values()
+    assert (idle, recorded) == ("30.2 %", "2.0 %")  # as breakdown has it
+
+
+@pytest.mark.traces
 def test_so_it_is_on_a_real_trace(
     real_trace: Callable[[str], Path], open_page: Callable[..., OpenPage]
 ) -> None:

@@ -13,12 +13,15 @@ export const CATEGORIES = [
   { key: "exposed_transfer", label: "Transfer", part: null, light: "#009E73", dark: "#1FBF92" },
   { key: "device_memory", label: "Memory", part: null, light: "#CC79A7", dark: "#E39BC6" },
   { key: "idle", label: "Idle", part: null, light: "#C9CED6", dark: "#3A4452" },
+  { key: "not_recorded", label: "Not recorded", part: null, light: "#EDE8DC", dark: "#241F1A" },
 ];
 
 const PARTS = ["compute", "communication", "transfer", "device_memory"];
+const NOT_RECORDED = 16;
 
 /** What `state_of_parts` of render/timeline/drawn.py holds. */
 function stateOf(bits) {
+  if (bits === NOT_RECORDED) return "not_recorded";
   if (bits & 1) return bits & 2 ? "overlap" : "compute";
   if (bits & 2) return "exposed_communication";
   if (bits & 4) return "exposed_transfer";
@@ -59,8 +62,9 @@ export function trace(groups, { names = ["a", "b", "c"], duration = 100, offset 
     groups: built,
     categories: CATEGORIES,
     states: ["compute", "overlap", "exposed_communication", "exposed_transfer", "device_memory", "idle"].map(place),
-    part_bits: CATEGORIES.map(({ part }) => (part ? 1 << PARTS.indexOf(part) : 0)),
-    state_of_parts: Array.from({ length: 16 }, (_, bits) => place(stateOf(bits))),
+    not_recorded: place("not_recorded"),
+    part_bits: CATEGORIES.map(({ key, part }) => (part ? 1 << PARTS.indexOf(part) : key === "not_recorded" ? NOT_RECORDED : 0)),
+    state_of_parts: Array.from({ length: 32 }, (_, bits) => place(stateOf(bits))),
     duration_ns: duration,
     offset_ns: offset,
     n_events: rows.flatMap((row) => row.channels).reduce((sum, c) => sum + c.n, 0),

@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { deriveStates } from "../../../traceprof/render/timeline/assets/states.mjs";
-import { CATEGORIES, channel, device, stream, trace } from "./build.mjs";
+import { meanStates } from "../../../traceprof/render/timeline/assets/areas.mjs";
+import { idleWithin, recordedOfSpan, recordedShare } from "../../../traceprof/render/timeline/assets/states_of_span.mjs";
+import { CATEGORIES, channel, device, place, stream, trace } from "./build.mjs";
 
 function statesOf(...rows) {
   const built = trace([device(...rows)]);
@@ -40,4 +42,33 @@ test("what a window cut off does not count", () => {
     compute: [[0, 20], [90, 100]],
     idle: [[20, 90]],
   });
+});
+
+/** A device of which [0, 30) and [60, 100) were not recorded; it computes for 10 of the rest. */
+function partly() {
+  const states = { channels: [channel("not_recorded", [[0, 30], [60, 100]])] };
+  const built = trace([{ ...device(stream(channel("compute", [[40, 50]]))), states }]);
+  deriveStates(built);
+  return built;
+}
+
+test("where nothing was recorded a device is not idle", () => {
+  const found = partly().groups[0].states.channels.map((c) => [CATEGORIES[c.category].key, Array.from(c.starts, (s, i) => [s, c.ends[i]])]);
+  assert.deepEqual(Object.fromEntries(found), {
+    not_recorded: [[0, 30], [60, 100]],
+    idle: [[30, 40], [50, 60]],
+    compute: [[40, 50]],
+  });
+});
+
+test("shares are of what was recorded", () => {
+  const built = partly();
+  assert.equal(recordedOfSpan(built, 0, 0, 100), 30);
+  assert.equal(recordedShare(built, 0, 0, 100), 0.3);
+  const gap = idleWithin(built, 0, 0, 100);
+  const channelOf = built.groups[0].states.channels[gap.channel];
+  assert.equal(channelOf.ends[gap.item] - channelOf.starts[gap.item], 10);
+  const mean = meanStates(built.groups, 20, 40, 2, built.not_recorded);
+  assert.deepEqual([...mean.get(place("compute"))], [10 / 30, 0]);
+  assert.deepEqual([...mean.get(place("not_recorded"))], [0.25, 1]);
 });

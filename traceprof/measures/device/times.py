@@ -12,15 +12,16 @@ import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_window
-from traceprof.measures.rows import Ints, bounds, ratio_of
+from traceprof.measures.rows import Ints, bounds, ratio_of, unions_by
 from traceprof.model.activity import Activity, DeviceTime, Part
 from traceprof.model.grouping import groups_of, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
 from traceprof.model.table import Names, Table
-from traceprof.model.timing import TimeWindow
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.ranges import WINDOW
 
 _PLACES: Final = {part: place for place, part in enumerate(Part)} | {None: -1}
 _PART_OF_COPY: Final = {"d2d": Part.DEVICE_MEMORY, "memset": Part.DEVICE_MEMORY, "h2h": None}
@@ -37,29 +38,54 @@ def device_time(trace: Trace, device: int) -> DeviceTime:
     return device_times(trace).get(device) or DeviceTime.nothing()
 
 
-def recorded_window(trace: Trace, device: int) -> TimeWindow:
-    """Return the part of the window in which the processes that use ``device`` were recorded.
+def recorded_times(trace: Trace, device: int) -> Intervals:
+    """Return when in the window the work of ``device`` was recorded: else nothing is known of it.
 
-    The files of a run seldom begin and end together: a device is not idle before and after.
+    The files of a run seldom begin and end together, and the embedded recorder sees devices in
+    windows of a few steps: a device is not idle before, between and after.
     """
-    return _recordings_of_devices(trace).get(device, trace.span) & trace.span
+    span = trace.span
+    known = _recordings_of_devices(trace).get(device)
+    if known is None:
+        return Intervals.single(span.start_ns, span.end_ns)
+    return known.clip(span.start_ns, span.end_ns)
 
 
 @fact
-def _recordings_of_devices(trace: Trace) -> Mapping[int, TimeWindow]:
+def recorded_windows(trace: Trace) -> Mapping[int, Intervals]:
+    """Return when the embedded recorder saw the devices of each process; {}: all the time."""
+    ranges = trace.whole.ranges
+    return unions_by(ranges.take((ranges["name"] == WINDOW) & (ranges["domain"] == OWN_DOMAIN)))
+
+
+@fact
+def _recordings_of_devices(trace: Trace) -> Mapping[int, Intervals]:
     """Return when each device was recorded, of those of which this is known apart."""
-    found: dict[int, TimeWindow] = {}
-    windows = {*trace.recordings.values()}
-    if len(windows) == 1:  # devices that rest in all of a part of a trace
-        found = dict.fromkeys(used_devices(trace), *windows)
+    found: dict[int, Intervals] = {}
+    windows, processes = recorded_windows(trace), [*trace.recordings]
+    if len({*trace.recordings.values()}) == 1 or (windows and not processes):
+        # Devices that rest in all of a part of a trace.
+        rest = _recording_of(trace, (processes or [*windows])[0])
+        found = dict.fromkeys(used_devices(trace), rest) if rest is not None else found
+    worked: set[int] = set()
     for process, devices in devices_at_work(trace).items():
-        if (own := trace.recordings.get(process)) is None:
+        if (own := _recording_of(trace, process)) is None:
             continue
         for device in devices:
-            known = found.get(device, own)
-            first, last = min(known.start_ns, own.start_ns), max(known.end_ns, own.end_ns)
-            found[device] = TimeWindow(first, last)
+            found[device] = found[device] | own if device in worked else own
+            worked.add(device)
+    if windows:  # what was queued when one ended was seen to its end
+        times = _times_of_devices(trace)
+        found = {device: own | times[device].busy for device, own in found.items()}
     return found
+
+
+def _recording_of(trace: Trace, process: int) -> Intervals | None:
+    """Return when the devices of a process were recorded; None: as long as anything was."""
+    own, windows = trace.recordings.get(process), recorded_windows(trace).get(process)
+    if own is None or windows is None:
+        return windows if own is None else Intervals.single(own.start_ns, own.end_ns)
+    return windows.clip(own.start_ns, own.end_ns)
 
 
 def part_of_device(ranks: Ranks, device: int) -> Trace:
@@ -138,9 +164,9 @@ def device_parts(trace: Trace) -> Table:
     """
     rows: list[dict[str, int | str]] = []
     for device, name in used_devices(trace).items():
-        time, span = device_time(trace, device), recorded_window(trace, device)
-        parts = time.parts_within(np.array([span.start_ns]), np.array([span.end_ns]))
-        ns = {f"{part}_ns": int(values[0]) for part, values in parts.items()}
+        time, recorded = device_time(trace, device), recorded_times(trace, device)
+        parts = time.within(recorded).parts_within(recorded.starts, recorded.ends)
+        ns = {f"{part}_ns": int(values.sum()) for part, values in parts.items()}
         communication_ns, transfer_ns = time.communication.total_ns, time.transfer.total_ns
         measures = {
             "communication_ns": communication_ns,
@@ -150,7 +176,7 @@ def device_parts(trace: Trace) -> Table:
             "kernel_ns": time.kernel.total_ns,
         }
         rows.append(
-            {"device": device, "name": name, "duration_ns": span.duration_ns, **ns, **measures}
+            {"device": device, "name": name, "duration_ns": recorded.total_ns, **ns, **measures}
         )
     return Table.of_rows(rows)
 
@@ -175,6 +201,7 @@ _ON_GRAPHS: Final = (
     "{graphs:count} CUDA graph launches were traced whole and count as compute: "
     "gaps and communication inside them are not seen (nsys --cuda-graph-trace=node)"
 )
+_NEARLY_ALL: Final = 0.99
 _RATIOS: Final = (
     ("utilisation_ratio", "kernel_ns", "duration_ns"),
     ("communication_overlap_ratio", "communication_overlap_ns", "communication_ns"),
@@ -191,6 +218,7 @@ BREAKDOWN_SPEC: Final = ResultSpec.of(
     """
     scalars:
     total graphs_count: CUDA graphs that were traced whole, as one kernel each
+    same window_ns: the length of the window
     """,
 )
 
@@ -202,7 +230,7 @@ def measure_breakdown(trace: Trace) -> Result:
         "breakdown",
         BREAKDOWN_SPEC,
         tables={"devices": BREAKDOWN_SPEC.table("devices").of_rows(device_parts(trace))},
-        scalars={"graphs_count": int(graphs)},
+        scalars={"graphs_count": int(graphs), "window_ns": trace.span.duration_ns},
     )
 
 
@@ -217,7 +245,22 @@ def _finish(result: Result) -> Result:
         ratios = {own: ratio_of(table[part], table[of]) for own, part, of in _RATIOS}
         result = result.with_table(table.assign(**ratios), name)
     graphs = int(result.scalars["graphs_count"])
-    return result.with_notes(Note.of(_ON_GRAPHS, graphs=graphs)) if graphs else result
+    notes = [Note.of(_ON_GRAPHS, graphs=graphs)] if graphs else []
+    return result.with_notes(*notes, *note_on_unrecorded(result, devices["duration_ns"]))
+
+
+def note_on_unrecorded(result: Result, recorded_ns: Ints) -> tuple[Note, ...]:
+    """Return what of the window was not recorded of the devices, where that is considerable."""
+    window_ns = int(result.scalars["window_ns"])
+    part = recorded_ns < _NEARLY_ALL * window_ns
+    if not part.any():
+        return ()
+    text = "{most:ns} of {window:ns}, or less, were recorded of {n:count} device(s)"
+    if len(set(recorded_ns[part].tolist())) == 1:
+        text = text.replace(", or less,", "")
+    text += ": the rest is not known, no idle time"
+    most_ns = int(recorded_ns[part].max())
+    return (Note.of(text, n=int(part.sum()), most=most_ns, window=window_ns),)
 
 
 BREAKDOWN = Analysis(

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from traceprof.measures.device.times import device_time, recorded_window, used_devices
+from traceprof.measures.device.times import device_time, recorded_times, used_devices
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import Launches, launches_of
 from traceprof.measures.host.states import find_host_states, host_communication
@@ -346,8 +346,8 @@ def _bounded_gaps(trace: Trace) -> tuple[Table, _Ends]:
 
 def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
     """Return device, start, end, the work around each gap, and how much of it is at an edge."""
-    span = recorded_window(trace, device)
-    idle = device_time(trace, device).busy.gaps(span.start_ns, span.end_ns)
+    span = trace.span
+    idle = recorded_times(trace, device) - device_time(trace, device).busy
     first_ns, last_ns = span.end_ns, span.start_ns
     if len(work.rows):
         first_ns, last_ns = int(work.starts[0]), int(work.ends_sorted[-1])

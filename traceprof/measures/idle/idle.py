@@ -9,7 +9,12 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.device.times import devices_of_processes, recorded_window, used_devices
+from traceprof.measures.device.times import (
+    devices_of_processes,
+    note_on_unrecorded,
+    recorded_times,
+    used_devices,
+)
 from traceprof.measures.idle.charges import charged_by_host, find_charges
 from traceprof.measures.idle.gaps import (
     CAUSES,
@@ -150,7 +155,7 @@ def _by_device(trace: Trace, gaps: Table) -> Table:
     """Return how long each device that worked was recorded, and idle."""
     devices, lengths = [*used_devices(trace)], lengths_of(gaps)
     idle_ns = {device: lengths[rows].sum() for device, rows in rows_by(gaps, "device").items()}
-    recorded_ns = [recorded_window(trace, device).duration_ns for device in devices]
+    recorded_ns = [recorded_times(trace, device).total_ns for device in devices]
     return Table(
         {
             "device": np.array(devices, np.int64),
@@ -241,7 +246,10 @@ def _finish(result: Result) -> Result:
     missing = int(result.scalars["missing_count"])
     text = "the work of {missing:count} launches is not in the recording: some of this is not idle"
     lost = [Note.of(text, missing=missing)] if missing else []
-    return result.with_notes(*lost, *_notes(result.tables["host_bound_steps"]), *_named(names))
+    unrecorded = note_on_unrecorded(result, devices["recorded_ns"])
+    return result.with_notes(
+        *lost, *unrecorded, *_notes(result.tables["host_bound_steps"]), *_named(names)
+    )
 
 
 def _shares(table: Table, column: str, recorded_ns: Mapping[int, int]) -> Floats:

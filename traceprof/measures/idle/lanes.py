@@ -18,13 +18,12 @@ import numpy.typing as npt
 
 from traceprof.measures.host.states import is_synchronisation
 from traceprof.measures.rows import Bools, Ints, Texts, ints
-from traceprof.measures.steps.undisturbed import WINDOW
 from traceprof.model import grouping
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
-from traceprof.names.ranges import are_matched, common_categories
+from traceprof.names.ranges import WINDOW, are_matched, common_categories
 
 _FEW_ROUNDS: Final = 64
 """Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""

@@ -22,7 +22,7 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.times import (
     device_time,
     devices_at_work,
-    recorded_window,
+    recorded_times,
     used_devices,
 )
 from traceprof.measures.facts import of_window
@@ -288,7 +288,7 @@ def _lost_by_devices(ranks: Ranks) -> Table:
     losses, judged = find_losses(ranks), undisturbed_times(ranks)
     judged_ns = sum(time.total_ns for time in judged.values())
     recorded_ns = sum(
-        recorded_window(part, device).duration_ns for part in ranks for device in used_devices(part)
+        recorded_times(part, device).total_ns for part in ranks for device in used_devices(part)
     )
     rows = []
     for case, _, _, name in _CASES:

@@ -82,7 +82,7 @@ def _apart(trace: Trace) -> Trace:
     Their numbers are places among the pairs of process and device.
     """
     place: dict[tuple[int, ...], int] = {pair: i for i, pair in enumerate(_pairs(trace))}
-    tables = {}
+    tables = {"ranges": trace.ranges}  # they tell when devices were recorded
     for name in DEVICE_TABLES:
         table = trace.table(name)
         users = groups_of(table["process"], table["device"])

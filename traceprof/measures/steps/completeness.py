@@ -16,17 +16,16 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by, unions_by
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
-from traceprof.measures.steps.undisturbed import WINDOW
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
-from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
 
@@ -111,12 +110,6 @@ def are_seen(trace: Trace, steps: Table) -> Bools:
     inside = np.nan_to_num(covered_ns(steps, recorded_windows(trace)), nan=1.0) > 0
     seen: Bools = inside | steps["on_device"]
     return seen & (wholeness_of_steps(trace) == WHOLE) if len(find_steps(trace)) else seen
-
-
-def recorded_windows(trace: Trace) -> dict[int, Intervals]:
-    """Return when the embedded recorder saw the devices of each process; {}: all the time."""
-    ranges = trace.whole.ranges
-    return unions_by(ranges.take((ranges["name"] == WINDOW) & (ranges["domain"] == OWN_DOMAIN)))
 
 
 @fact

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.measures.device.times import recorded_window, used_devices
+from traceprof.measures.device.times import recorded_times, used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.rows import Array, Bools, Floats, covered_ns, rows_by, unions_by
 from traceprof.measures.steps.between import between_steps, cause_of_steps
@@ -340,8 +340,7 @@ def judged_times(ranks: Ranks) -> Mapping[int, Intervals]:
     found: dict[int, Intervals] = {}
     for part in ranks:
         for device in used_devices(part):
-            window = recorded_window(part, device)
-            found[device] = typical_time(ranks).clip(window.start_ns, window.end_ns)
+            found[device] = typical_time(ranks) & recorded_times(part, device)
     return found
 
 

@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.measures.device.times import device_time, devices_of_processes
+from traceprof.measures.device.times import (
+    device_time,
+    devices_of_processes,
+    recorded_windows,
+)
 from traceprof.measures.facts import fact, of_window
-from traceprof.measures.rows import Bools, Floats, Ints, are_named, bounds, rows_by, unions_by
+from traceprof.measures.rows import Bools, Floats, Ints, are_named, bounds, rows_by
 from traceprof.measures.steps.find import find_steps, recorder_times
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
-from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
-
-WINDOW: Final = "traceprof.window"
-"""The range of the embedded recorder around what it records."""
 
 _FEWEST: Final = 3
 _CAPTURED: Final = ("api_calls", *DEVICE_TABLES)
@@ -138,7 +138,7 @@ def _work_calls(trace: Trace) -> Table:
 
 def _has_others(trace: Trace, steps: Table) -> bool:
     """Return whether steps may lie outside of what was recorded: most recordings have none."""
-    if (trace.ranges["name"] == WINDOW).any():
+    if recorded_windows(trace):
         return True
     tables = [table for table in map(trace.table, _CAPTURED) if len(table)]
     first = min((int(table["start_ns"].min()) for table in tables), default=0)
@@ -146,12 +146,10 @@ def _has_others(trace: Trace, steps: Table) -> bool:
     return bool(((steps["next_ns"] < first) | (steps["start_ns"] > last)).any())
 
 
-def _captured(trace: Trace) -> dict[int, Intervals]:
+def _captured(trace: Trace) -> Mapping[int, Intervals]:
     """Return when the profiler recorded each process: its windows, else from first to last row."""
-    ranges = trace.ranges
-    windows = ranges.take((ranges["name"] == WINDOW) & (ranges["domain"] == OWN_DOMAIN))
-    if len(windows):
-        return unions_by(windows)
+    if windows := recorded_windows(trace):
+        return windows
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for name in _CAPTURED:

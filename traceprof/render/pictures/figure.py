@@ -165,7 +165,9 @@ def _line_pixels(
     """Return the (`_STRIP_PX`, width) pixels behind the bars of one line."""
     pixels = np.zeros((_STRIP_PX, width, 4), np.uint8)
     if line.states:
-        ordered = sorted(line.states, key=lambda c: STATES.index(c.category))
+        # What was not recorded stays blank.
+        known = [own for own in line.states if own.category in STATES]
+        ordered = sorted(known, key=lambda c: STATES.index(c.category))
         layers = [(c, _colour(c.category, theme)) for c in ordered]
         pixels[1:-1] = state_strip(layers, (0, duration), (width, _STRIP_PX - 2))
     elif line.row:

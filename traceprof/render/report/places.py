@@ -19,12 +19,11 @@ from traceprof.measures.device.times import (
     device_times,
     devices_of_processes,
     part_of_device,
-    recorded_window,
+    recorded_times,
     used_devices,
 )
 from traceprof.model.activity import IDLE, PARTS
-from traceprof.model.intervals import Intervals
-from traceprof.model.ranks import Ranks, measure_of_each
+from traceprof.model.ranks import Ranks, gpus_of, measure_of_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -136,6 +135,13 @@ class StillPictures:
         }
 
     @cached_property
+    def _gpus(self) -> Mapping[int, int]:
+        """The first device of the GPU that each device is: ranks may share one."""
+        first: dict[object, int] = {}
+        gpus = {device: gpu[:2] for device, gpu in gpus_of(self.ranks).items()}
+        return {device: first.setdefault(gpu, device) for device, gpu in gpus.items()}
+
+    @cached_property
     def devices(self) -> list[int]:
         """The devices that worked, in the order of their ranks."""
         worked = [device for part in self.ranks for device in used_devices(part)]
@@ -183,15 +189,17 @@ class StillPictures:
         """Return devices of ranks that are named, then those that were recorded at ``place``."""
 
         def order(device: int) -> tuple[bool, int]:
-            recorded = recorded_window(part_of_device(self.ranks, device), device) & place
-            return self._ranks.get(device, ABSENT) not in named, -recorded.duration_ns
+            recorded = recorded_times(part_of_device(self.ranks, device), device)
+            inside_ns = recorded.clip(place.start_ns, place.end_ns).total_ns
+            return self._ranks.get(device, ABSENT) not in named, -inside_ns
 
         first = sorted(self.devices, key=order)[:_MOST_OF_A_PLACE]
         return sorted(first, key=self.devices.index)
 
     def _name(self, device: int) -> str:
         rank = self._ranks.get(device, ABSENT)
-        return f"GPU {device}" if rank == ABSENT else f"rank {rank} · GPU {device}"
+        number = f"GPU {self._gpus.get(device, device)}"
+        return number if rank == ABSENT else f"rank {rank} · {number}"
 
     def _time(self, at_ns: int) -> str:
         return format_duration(at_ns - self.ranks.span.start_ns)
@@ -230,9 +238,7 @@ def _shares_of(trace: Trace, device: int, edges: npt.NDArray[np.int64]) -> dict[
     lengths = np.maximum(1, np.diff(edges))
     own = device_times(trace)[device].clip(int(edges[0]), int(edges[-1])).parts()
     found = {part: times.covered_ns(edges[:-1], edges[1:]) / lengths for part, times in own.items()}
-    window = recorded_window(trace, device)
-    recorded = Intervals.single(window.start_ns, window.end_ns)
-    known = recorded.covered_ns(edges[:-1], edges[1:]) / lengths
+    known = recorded_times(trace, device).covered_ns(edges[:-1], edges[1:]) / lengths
     found[IDLE] = np.maximum(0.0, known - sum(found.values(), np.zeros(len(lengths))))
     return found
 

@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from traceprof.model.ranks import SAME_GPU
 from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import Briefing, briefing_of, findings_for_people
 from traceprof.render.escape import plain_text
@@ -47,7 +48,11 @@ def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
         shown.append(line.append(f"  {first} {last}", "dim"))
     if len(devices) > 1:
         (total,) = result.tables["total"].rows()
-        shown.append(Text(f"mean of {len(devices)} devices", style="bold"))
+        n_gpus = sum(SAME_GPU not in row["name"] for row in devices)
+        what = f"{len(devices)} devices"
+        if n_gpus < len(devices):
+            what = f"{len(devices)} ranks' shares of {n_gpus} GPU{'s' if n_gpus > 1 else ''}"
+        shown.append(Text(f"mean of {what}", style="bold"))
         shown += _in_numbers(total, _shares(total), len(devices))
     return Group(*shown)
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.model.intervals import Int64Array
+from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.tables import ABSENT
 
 STATES: Final = "state"
@@ -54,6 +54,11 @@ class Channel:
         return len(self.starts) if self.counts is None else int(self.counts.sum())
 
 
+def state_channel(key: str, times: Intervals) -> Channel:
+    """Return the channel of a state: when a device is in it."""
+    return Channel(key, times.starts, times.ends, np.zeros(len(times), np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class LaneRow:
     """One line: ``kind`` is range, host_op, api, gpu, sync, mark, collective or overhead."""
@@ -67,6 +72,7 @@ class LaneRow:
 class LaneGroup:
     """The rows of one thread or one device; ``states`` are channels of what a device does.
 
+    Of an exact page they are only when it was not recorded: the others follow from the rows.
     ``device`` is the number of the device in the run, ABSENT for threads.
     """
 

@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.model.activity import DeviceTime, Part
+from traceprof.model.activity import IDLE, DeviceTime, Part
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.palette import CATEGORIES, CATEGORY_INDEX
+from traceprof.render.palette import CATEGORIES, CATEGORY_INDEX, NOT_RECORDED
 from traceprof.render.timeline.channels import (
     Channel,
     LaneGroup,
@@ -27,6 +27,7 @@ from traceprof.render.timeline.channels import (
     condense,
     condense_until,
     items_by_width,
+    state_channel,
     times_to_widen,
     width_of,
 )
@@ -52,16 +53,22 @@ def with_states(lanes: Lanes, duration_ns: int) -> Lanes:
 def device_states(group: LaneGroup, duration_ns: int) -> tuple[Channel, ...]:
     """Return the states of one device: exclusive, and together the whole duration."""
     time = DeviceTime(**{part.value: _busy(group, part) for part in _UNIONS})
-    return tuple(
-        Channel(key, span.starts, span.ends, np.zeros(len(span), np.int64))
-        for key, span in time.states(0, duration_ns).items()
-        if len(span)
-    )
+    found = dict(time.states(0, duration_ns))
+    unknown = (own for own in group.states if own.category == NOT_RECORDED)
+    for own in unknown:
+        found[NOT_RECORDED] = Intervals(own.starts, own.ends)
+        found[IDLE] = found[IDLE] - found[NOT_RECORDED]
+    return tuple(state_channel(key, span) for key, span in found.items() if len(span))
 
 
 def part_bits() -> list[int]:
-    """Return, for each category, the bit of the union that its events belong to; 0 for none."""
-    return [0 if c.part is None else 1 << _UNIONS.index(c.part) for c in CATEGORIES]
+    """Return, for each category, the bit of the union that its events belong to; 0 for none.
+
+    What was not recorded has one, too: the greatest.
+    """
+    bits = [0 if c.part is None else 1 << _UNIONS.index(c.part) for c in CATEGORIES]
+    bits[CATEGORY_INDEX[NOT_RECORDED]] = 1 << len(_UNIONS)
+    return bits
 
 
 def state_of_parts() -> list[int]:
@@ -75,7 +82,7 @@ def state_of_parts() -> list[int]:
         parts = {p.value: always if bits >> i & 1 else never for i, p in enumerate(_UNIONS)}
         (state,) = (key for key, own in DeviceTime(**parts).states(0, 1).items() if len(own))
         found.append(CATEGORY_INDEX[state])
-    return found
+    return [*found, CATEGORY_INDEX[NOT_RECORDED], *found[1:]]
 
 
 def _busy(group: LaneGroup, part: Part) -> Intervals:

@@ -13,15 +13,18 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.measures.device.times import recorded_times
 from traceprof.model.activity import Activity, Part
+from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import SAME_GPU
 from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
 from traceprof.render.escape import plain_text
-from traceprof.render.palette import CATEGORY_INDEX
-from traceprof.render.timeline.channels import LaneGroup, LaneRow, Lanes
+from traceprof.render.palette import CATEGORY_INDEX, NOT_RECORDED
+from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lanes, state_channel
 from traceprof.render.timeline.encode import in_order_of_use, renumbered
 from traceprof.render.timeline.events import (
     LaneEvents,
@@ -79,6 +82,10 @@ def describe_device(trace: Trace, device: int) -> str:
     known = trace.devices["name"][trace.devices["device"] == device]
     name = str(known[0]) if len(known) else ""
     number = "GPU" if device == ABSENT else f"GPU {device}"
+    if SAME_GPU in name:
+        before, _, rest = name.partition(f"({SAME_GPU}")
+        other, _, rest = rest.partition(")")
+        number, name = f"{number} ({SAME_GPU}{other})", f"{before.strip()}{rest}".strip()
     return f"{number} · {name}" if name else number
 
 
@@ -230,7 +237,7 @@ def build_lanes(trace: Trace, window: TimeWindow) -> Lanes:
 
 def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankLanes:
     """Return the lanes of the Trace of one rank; ``has_hosts``: the run has several."""
-    names = NameTable()
+    names, whole = NameTable(), trace
     trace = rows_inside(trace, window)
     devices: dict[int, list[tuple[int, tuple[LaneRow, ...]]]] = defaultdict(list)
     for process, device, rows in device_groups(trace, window.start_ns, names):
@@ -245,7 +252,9 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
         groups.extend(_thread_groups(trace, section, threads[process]))
         groups.extend(
             LaneGroup(
-                section, describe_device(trace, device), "device", rows, process, device=device
+                *(section, describe_device(trace, device), "device", rows, process),
+                states=_unrecorded(whole, device, window),
+                device=device,
             )
             for device, rows in devices[process]
         )
@@ -259,6 +268,15 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
         for process in sorted(set(threads) - set(main))
     ]
     return RankLanes(Lanes((*groups, *quiet), names.names), len(quiet))
+
+
+def _unrecorded(trace: Trace, device: int, window: TimeWindow) -> tuple[Channel, ...]:
+    """Return when nothing was recorded of the device of a whole trace, where that is so."""
+    recorded = recorded_times(trace, device)
+    inside = window & trace.span
+    unknown = recorded.gaps(inside.start_ns, inside.end_ns)
+    starts, ends = unknown.starts - window.start_ns, unknown.ends - window.start_ns
+    return (state_channel(NOT_RECORDED, Intervals(starts, ends)),) if len(unknown) else ()
 
 
 def arranged(every: Sequence[RankLanes], processes: Table) -> Lanes:

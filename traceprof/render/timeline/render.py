@@ -21,7 +21,7 @@ from traceprof.render.page.document import (
     plotly_bundle,
     write_document,
 )
-from traceprof.render.palette import CATEGORIES, CATEGORY_INDEX, STATES
+from traceprof.render.palette import CATEGORIES, CATEGORY_INDEX, NOT_RECORDED, STATES
 from traceprof.render.timeline.drawn import draw_ranks, part_bits, state_of_parts
 from traceprof.render.timeline.encode import Templates, encode_lanes
 from traceprof.render.timeline.marks import (
@@ -230,6 +230,7 @@ def timeline_head(trace: Trace | Ranks, span: TimeWindow, n_events: int) -> dict
         "n_events": n_events,
         "categories": [asdict(category) for category in CATEGORIES],
         "states": [CATEGORY_INDEX[key] for key in STATES],
+        "not_recorded": CATEGORY_INDEX[NOT_RECORDED],
         "part_bits": part_bits(),
         "state_of_parts": state_of_parts(),
         "steps": describe_steps(ranks, span),

@@ -14,16 +14,18 @@ export function measureAreas(trace, t0, t1, width) {
   const sides = (trace.beside?.sides ?? [null]).map((_, side) => {
     const groups = deviceGroups(trace).filter((group) => !trace.beside || group.side === side);
     const channels = groups.flatMap((g) => g.rows.flatMap((row) => trace.rows[row].channels));
-    return { busy: meanStates(groups, t0, binNs, nBins), rates: bandwidth(channels, t0, binNs, nBins) };
+    return { busy: meanStates(groups, t0, binNs, nBins, trace.not_recorded), rates: bandwidth(channels, t0, binNs, nBins) };
   });
   return { t0, binNs, nBins, sides };
 }
 
-/** Map(category → ratio per bin), the mean over the device groups. */
-export function meanStates(groups, t0, binNs, nBins) {
+/** Map(category → ratio per bin), the mean over the device groups, as far as they were recorded. */
+export function meanStates(groups, t0, binNs, nBins, notRecorded) {
   const found = occupancyByCategory(groups.flatMap((g) => g.states?.channels ?? []), t0, binNs, nBins);
-  for (const ratios of found.values()) {
-    for (let k = 0; k < nBins; k++) ratios[k] /= groups.length;
+  const unknown = found.get(notRecorded);
+  for (const [category, ratios] of found) {
+    const of = (k) => groups.length - (category === notRecorded || !unknown ? 0 : unknown[k]);
+    for (let k = 0; k < nBins; k++) ratios[k] = ratios[k] > 0 ? ratios[k] / of(k) : 0;
   }
   return found;
 }

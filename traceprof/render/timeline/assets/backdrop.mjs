@@ -1,3 +1,4 @@
+import { itemsBetween } from "./channel.mjs";
 import { paintRaster } from "./raster.mjs";
 
 const HATCH_PX = 7;
@@ -65,17 +66,18 @@ function drawFocus(context, { trace, theme, t0, binNs, width }, height) {
   context.strokeRect(Math.round(left) + 0.5, 0.5, Math.round(right - left) - 1, height - 1);
 }
 
-/** Where a recording has no part of the axis, its lanes are hatched: that is no idle time. */
+/** Where a recording has no part of the axis, or saw no device, lanes are hatched: that is no idle time. */
 function drawPauses(context, { trace, lines, theme, t0, t1, binNs, width }) {
-  if (!trace.beside) return;
-  const pauses = trace.beside.sides.map(({ clock }) => clock.pauses(t0, t1));
+  const pauses = (trace.beside?.sides ?? []).map(({ clock }) => clock.pauses(t0, t1));
+  const unknown = trace.groups.map(({ states }) => stretches(states, trace.not_recorded, t0, t1));
+  if (!pauses.length && !unknown.some((found) => found.length)) return;
   context.save();
   context.beginPath();
   for (const line of lines) {
     const place = line.type === "group" ? line.group : line.type === "row" ? trace.rows[line.row].group : -1;
-    for (const [from, to] of pauses[trace.groups[place]?.side] ?? []) {
-      const left = (from - t0) / binNs;
-      context.rect(left, line.y, Math.max(0, (to - from) / binNs), line.height);
+    for (const [from, to] of [...(pauses[trace.groups[place]?.side] ?? []), ...(unknown[place] ?? [])]) {
+      const left = Math.max(0, (from - t0) / binNs);
+      context.rect(left, line.y, Math.max(0, Math.min(width, (to - t0) / binNs) - left), line.height);
     }
   }
   context.clip();
@@ -89,6 +91,15 @@ function drawPauses(context, { trace, lines, theme, t0, t1, binNs, width }) {
   }
   context.stroke();
   context.restore();
+}
+
+/** When, between two instants, a device is in a state. */
+function stretches(states, category, t0, t1) {
+  const channels = (states?.channels ?? []).filter((channel) => channel.category === category);
+  return channels.flatMap((channel) => {
+    const [first, last] = itemsBetween(channel, t0, t1);
+    return Array.from({ length: last - first }, (_, i) => [channel.starts[first + i], channel.ends[first + i]]);
+  });
 }
 
 function drawGrid(context, { ticks, theme, t0, binNs }, height) {

@@ -119,7 +119,8 @@ function deviceRows(trace, [first, second], from, to) {
   const [, ...others] = stateColumns(trace);
   const parts = [first, second].map((place) => partsOfSpan(trace, place, from, to));
   const of = (category) => parts.map((found) => found.get(category) ?? 0);
-  const busy = parts.map((found) => [...found].reduce((sum, [category, ns]) => (category === idle ? sum : sum + ns), 0));
+  const isBusy = ([category]) => category !== idle && category !== trace.not_recorded;
+  const busy = parts.map((found) => [...found].filter(isBusy).reduce((sum, [, ns]) => sum + ns, 0));
   const gap = idleWithin(trace, second, from, to) ?? idleWithin(trace, first, from, to);
   const made = others.map(({ category, about }) => [about, of(category)]).filter(([, [a, b]]) => a || b);
   return [["busy", busy], ["idle", of(idle), gap], ...made].map(([what, [a, b], target]) => comparedRow(what, a, b, target));

@@ -3,11 +3,10 @@ import { describeEvent, findPartner } from "./query.mjs";
 import { durationsOf, summarize } from "./population.mjs";
 import { eventFacts } from "./facts.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate, ordinal } from "./format.mjs";
-import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
+import { idleWithin, partsOfSpan, recordedOfSpan, stateColumns } from "./states_of_span.mjs";
 import { neighboursOf, openAt } from "./neighbours.mjs";
 import { peersOf } from "./peers.mjs";
 import { lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
-import { ownLength } from "./clock.mjs";
 import { counterpartParts } from "./counterparts.mjs";
 import { stepParts } from "./beside.mjs";
 
@@ -116,7 +115,7 @@ function stepPart(trace, event) {
   const rows = trace.groups.flatMap((group, place) => {
     if (!group.states) return [];
     const parts = partsOfSpan(trace, place, start, end);
-    const whole = ownLength(group.clock, [start, end]);
+    const whole = recordedOfSpan(trace, place, start, end);
     const shares = columns.map(({ category }) => (whole > 0 ? formatPercent((parts.get(category) ?? 0) / whole) : "–"));
     return [{ cells: [deviceName(trace, place), ...shares], target: idleWithin(trace, place, start, end) }];
   });

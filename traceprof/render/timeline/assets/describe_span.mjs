@@ -2,9 +2,8 @@ import { GROUPINGS, keyFunction } from "./groupings.mjs";
 import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
 import { deviceName, signed, titleOf } from "./describe_event.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate } from "./format.mjs";
-import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
+import { idleWithin, isPartly, partsOfSpan, recordedOfSpan, recordedShare, stateColumns } from "./states_of_span.mjs";
 import { MERGED, unionsBy } from "./unions.mjs";
-import { ownLength } from "./clock.mjs";
 import { sideFacts, spanParts, viewName } from "./beside.mjs";
 import { groupOf, spanOf, timesOf } from "./targets.mjs";
 import { sumSpan } from "./query.mjs";
@@ -59,24 +58,32 @@ const groupClock = (trace, target) => trace.groups[groupOf(trace, target)].clock
 function devicesPart(trace, places, t0, t1) {
   const columns = stateColumns(trace);
   const categories = columns.map(({ category }) => category);
+  const partly = isPartly(trace, places, t0, t1);
+  const known = (shares) => (partly ? [formatPercent(shares.reduce((sum, share) => sum + share, 0) / shares.length)] : []);
   const each = places.map((place) => sharesOfSpan(trace, place, t0, t1));
   const shareOf = (parts, category) => formatPercent(parts.get(category) ?? 0);
   const rows = places.map((place, i) => ({
-    cells: [deviceName(trace, place), ...categories.map((category) => shareOf(each[i], category))],
+    cells: [
+      deviceName(trace, place),
+      ...categories.map((category) => shareOf(each[i], category)),
+      ...known([recordedShare(trace, place, t0, t1)]),
+    ],
     target: idleWithin(trace, place, t0, t1),
   }));
   if (places.length > 1) {
     const mean = new Map(categories.map((c) => [c, each.reduce((sum, parts) => sum + (parts.get(c) ?? 0), 0) / places.length]));
-    rows.unshift({ cells: [`mean of ${places.length}`, ...categories.map((category) => shareOf(mean, category))], target: null });
+    const shares = places.map((place) => recordedShare(trace, place, t0, t1));
+    const cells = [`mean of ${places.length}`, ...categories.map((category) => shareOf(mean, category)), ...known(shares)];
+    rows.unshift({ cells, target: null });
   }
-  const header = ["Device", ...columns.map(({ title }) => title)];
+  const header = ["Device", ...columns.map(({ title }) => title), ...(partly ? ["Recorded"] : [])];
   const caption = "What each device does (shares add up)";
   return tablePart(caption, header, rows.slice(0, 65), { about: ["", ...columns.map(({ about }) => about)] });
 }
 
 /** The part that each state has of the span, as far as the recording has a part in it. */
 function sharesOfSpan(trace, place, t0, t1) {
-  const whole = Math.max(1, ownLength(trace.groups[place].clock, [t0, t1]));
+  const whole = Math.max(1, recordedOfSpan(trace, place, t0, t1));
   return new Map([...partsOfSpan(trace, place, t0, t1)].map(([category, ns]) => [category, ns / whole]));
 }
 

@@ -1,9 +1,8 @@
 import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
 import { formatDuration, formatPercent } from "./format.mjs";
-import { idleWithin, partsOfSpan } from "./states_of_span.mjs";
+import { idleWithin, isPartly, partsOfSpan, recordedOfSpan, recordedShare } from "./states_of_span.mjs";
 import { deviceName } from "./describe_event.mjs";
 import { lengthOfTarget } from "./targets.mjs";
-import { ownLength } from "./clock.mjs";
 import { spanParts, viewName } from "./beside.mjs";
 
 /** What the panel says while nothing is chosen: the devices in the view, and their longest gaps. */
@@ -27,19 +26,24 @@ export function viewContent(app) {
 
 function gapsPart(trace, places, from, to) {
   const isCut = places.length > MAX_DEVICES;
+  const partly = isPartly(trace, places, from, to);
   const devices = places.map((place) => ({ place, idle: idleShare(trace, place, from, to) }));
   if (isCut) devices.sort((a, b) => b.idle - a.idle);
   const rows = devices.slice(0, MAX_DEVICES).map(({ place, idle }) => {
     const gap = idleWithin(trace, place, from, to);
     const longest = gap ? formatDuration(lengthOfTarget(trace, gap)) : "–";
-    return { cells: [deviceName(trace, place), Number.isFinite(idle) ? formatPercent(idle) : "–", longest], target: gap };
+    const known = partly ? [recordedShare(trace, place, from, to)] : [];
+    return { cells: [deviceName(trace, place), formatShare(idle), longest, ...known.map(formatShare)], target: gap };
   });
   const more = isCut ? `; the ${MAX_DEVICES} of ${places.length} that are idle the most` : "";
-  return tablePart(`Devices in view; a row leads to the longest gap${more}`, ["Device", "Idle", "Longest gap"], rows);
+  const header = ["Device", "Idle", "Longest gap", ...(partly ? ["Recorded"] : [])];
+  return tablePart(`Devices in view; a row leads to the longest gap${more}`, header, rows);
 }
 
+const formatShare = (share) => (Number.isFinite(share) ? formatPercent(share) : "–");
+
 const idleShare = (trace, place, from, to) =>
-  (partsOfSpan(trace, place, from, to).get(trace.states.at(-1)) ?? 0) / ownLength(trace.groups[place].clock, [from, to]);
+  (partsOfSpan(trace, place, from, to).get(trace.states.at(-1)) ?? 0) / recordedOfSpan(trace, place, from, to);
 
 function stepsInView(trace, from, to) {
   const { starts, ends } = trace.steps;

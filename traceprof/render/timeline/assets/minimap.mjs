@@ -104,7 +104,7 @@ export class Minimap {
 function overviewLayers(trace, { t0, binNs, nBins }) {
   const devices = trace.groups.filter((group) => group.states);
   if (devices.length) {
-    const busy = meanStates(devices, t0, binNs, nBins);
+    const busy = meanStates(devices, t0, binNs, nBins, trace.not_recorded);
     return trace.states.slice(0, -1).filter((c) => busy.has(c)).map((c) => [c, busy.get(c)]);
   }
   const first = trace.groups.flatMap((group) => group.rows)[0];

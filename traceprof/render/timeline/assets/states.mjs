@@ -6,12 +6,13 @@ import { makeChannel } from "./channel.mjs";
  * `state_of_parts` the state for each sum of bits.
  */
 
-/** Give every device group of an exact trace its states. */
+/** Give every device group of an exact trace its states; when it was not recorded is told. */
 export function deriveStates(trace) {
   const { part_bits: bitOf, state_of_parts: lut } = trace;
   for (const group of trace.groups) {
-    if (group.kind !== "device" || group.states) continue;
-    const all = group.rows.flatMap((row) => trace.rows[row].channels);
+    const known = group.states?.channels ?? [];
+    if (group.kind !== "device" || known.some(({ category }) => category !== trace.not_recorded)) continue;
+    const all = [...group.rows.flatMap((row) => trace.rows[row].channels), ...known];
     const channels = all.filter((channel) => bitOf[channel.category] > 0);
     const bits = channels.map((channel) => bitOf[channel.category]);
     group.states = { channels: sweep(channels, bits, lut, trace.duration_ns) };

@@ -1,6 +1,7 @@
 import { BLOCK, busyBefore, itemsBetween, lengthOf } from "./channel.mjs";
 import { idleOf } from "./targets.mjs";
 import { lowerBound } from "./bisect.mjs";
+import { ownLength } from "./clock.mjs";
 
 /** What devices do in a span: the time of each state, and the longest idle gap. */
 
@@ -14,6 +15,20 @@ export function partsOfSpan(trace, group, t0, t1) {
   }
   return found;
 }
+
+/** How much of the span was recorded of a device: its shares are shares of that. */
+export function recordedOfSpan(trace, group, t0, t1) {
+  const unknown = partsOfSpan(trace, group, t0, t1).get(trace.not_recorded) ?? 0;
+  return ownLength(trace.groups[group].clock, [t0, t1]) - unknown;
+}
+
+/** The same as a share of the span. */
+export const recordedShare = (trace, group, t0, t1) =>
+  recordedOfSpan(trace, group, t0, t1) / ownLength(trace.groups[group].clock, [t0, t1]);
+
+/** Whether something of the span was not recorded of one of the devices. */
+export const isPartly = (trace, places, t0, t1) =>
+  places.some((place) => partsOfSpan(trace, place, t0, t1).has(trace.not_recorded));
 
 /**
  * The longest idle gap with a part in the span: a target, or null. What lies before the first or
