@@ -47,8 +47,9 @@ def warmup(context: Context) -> Iterator[Finding]:
     first = processes == processes[0]
     count = int((leading & first).sum())
     usual = float(np.median(steps.durations_ns[~leading]))
-    excess_ns = float((steps.durations_ns[leading] - usual).clip(min=0).sum())
-    whole_ratio = excess_ns / float(steps.durations_ns.sum())
+    lengths = steps.whole_lengths_ns
+    excess_ns = float((lengths[leading] - usual).clip(min=0).sum())
+    whole_ratio = excess_ns / float(lengths.sum())
     inside = int(context.is_warmup.sum())
     if whole_ratio < _LEAST_WARMUP or (count < _FEWEST and not inside):
         return
@@ -76,7 +77,7 @@ def warmup(context: Context) -> Iterator[Finding]:
                 f"{words}; {{mean:ns}} on average, the others {{usual:ns}}",
                 first=int(numbers[0]),
                 last=int(numbers[-1]),
-                mean=float(steps.durations_ns[leading & first].mean()),
+                mean=float(lengths[leading & first].mean()),
                 usual=usual,
             ),
         ),

@@ -115,6 +115,14 @@ class Steps:
         return np.asarray(whole - left_out, np.int64)
 
     @property
+    def whole_lengths_ns(self) -> npt.NDArray[np.int64]:
+        """The length of each step; the first of a process has what its host did before any work."""
+        table, process = self.table, self.table["process"]
+        is_first = np.append(True, process[1:] != process[:-1])[: len(process)]
+        before = np.maximum(table["device_start_ns"] - table["start_ns"], 0)
+        return self.durations_ns + np.where(is_first & table["on_device"], before, 0)
+
+    @property
     def periods_ns(self) -> npt.NDArray[np.int64]:
         """From the start of each step to the next on the host, without the recorder's own time."""
         whole = self.table["next_ns"] - self.table["start_ns"]

@@ -377,7 +377,7 @@ def _steady(ranks: Ranks) -> Selection:
     if is_warmup.any():
         dropped = table.take(is_warmup)
         first = dropped.take(dropped["process"] == dropped["process"][0])
-        lost_ns = _window_of(first).duration_ns
+        lost_ns = int(first["device_end_ns"].max() - first["start_ns"].min())
         why = "warm-up" if ranks.parts[0].warmup_steps is None else "as asked"
         leading = "first step" if len(first) == 1 else "first {dropped:count} steps"
         text += f"; without the {leading}, {{lost:ns}}, {why}"

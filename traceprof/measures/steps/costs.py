@@ -142,7 +142,9 @@ def _matching(table: Table, pattern: re.Pattern[str]) -> Table:
 def _warmup(trace: Trace) -> Table:
     steps = find_steps(trace)
     own = steps.table.take(steps.warmup())
-    return _paid(WARMUP, own.assign(start_ns=own["device_start_ns"], end_ns=own["device_end_ns"]))
+    # What the host did before any work of the first step is a part of it.
+    starts = np.minimum(own["start_ns"], own["device_start_ns"])
+    return _paid(WARMUP, own.assign(start_ns=starts, end_ns=own["device_end_ns"]))
 
 
 def _copies(trace: Trace) -> Table:

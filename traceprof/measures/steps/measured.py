@@ -114,8 +114,8 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     outliers[is_short] = 0
     outliers[is_explained] = 1
     is_short &= np.isnan(table["device_ns"]) if "device_ns" in table else True
-    dropped = table.take(is_warmup)
-    first = dropped["duration_ns"][dropped["process"] == dropped["process"][:1]]
+    leading = steps.warmup() & (steps.table["process"] == steps.table["process"][:1])
+    first = (steps.whole_lengths_ns if ranks.uncut is None else steps.durations_ns)[leading]
     excess = excess_of_steps(table.assign(**reasons), outliers)
     is_typical = ~is_warmup & ~is_explained & ~is_short
     steadiness = measure_steadiness(durations[is_typical], processes[is_typical])
