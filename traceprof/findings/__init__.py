@@ -58,6 +58,7 @@ RULES: Final[tuple[Rule, ...]] = (
     kernels.layout_conversion,
     kernels.fusable_kernels,
     kernels.small_kernels,
+    kernels.unfilled_kernels,
     gaps.gpu_gaps,
     gaps.low_utilisation,
 )

@@ -82,6 +82,8 @@ _ENTRIES: Final = """
     launches .host.launches:LAUNCHES launch latency and queue depth
     sync .idle.waits:SYNC where the host waits for a device
     memory .device.memory:MEMORY device memory over time, by phase
+    counters .device.counters:COUNTERS what counters of the GPUs measured: SMs, tensor cores, DRAM,
+        links
     ranges .host.ranges:RANGES NVTX and other host ranges by name
     range-work .host.range_work:RANGE_WORK device work launched inside NVTX and other host ranges,
         by name

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from traceprof.measures.device.counters import active_sms
 from traceprof.measures.device.times import device_time, used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.steps.completeness import (
@@ -35,6 +36,8 @@ _NOTABLE: Final = 0.01
 _ENOUGH: Final = 0.25
 """With a smaller share of the steps whole, or of devices' work, too little is left to judge."""
 _BUSY: Final = 0.2
+_SEEN: Final = 2
+"""So many times as much work as was recorded, and more, was not recorded."""
 _DRAWS: Final = 2.0
 """A device at work draws as many times of what it draws at rest, or more."""
 _SECOND_NS: Final = 1_000_000_000
@@ -71,7 +74,7 @@ def lost_work(ranks: Ranks) -> LostWork | None:
     found = ranks.whole.each(completeness)
     counts = _counts(found)
     empty = _sums(found, "n_empty")
-    older, drawn = _older_profiler(ranks), _drawn(ranks)
+    older, drawn = _older_profiler(ranks), _drawn(ranks) or _active(ranks)
     is_empty = sum(empty.values()) > 0 and (older is not None or drawn is not None)
     silent = _sums(found, "n_silent") if not is_empty else empty
     if not counts and not any(silent.values()):
@@ -188,6 +191,20 @@ def _drawn(ranks: Ranks) -> Note | None:
         "rest"
     )
     return Note.of(text, most=round(most), least=round(least))
+
+
+def _active(ranks: Ranks) -> Note | None:
+    """Return that counters of a GPU saw far more work than was recorded."""
+    found = [own for part in ranks.each(active_sms) for own in part]
+    text = "the SMs of a GPU were active {active:ratio} of the time, kernels recorded {own:ratio}"
+    return next(
+        (
+            Note.of(text, active=one.active_ratio, own=one.recorded_ratio)
+            for one in found
+            if one.active_ratio > _SEEN * (one.recorded_ratio + _BUSY)
+        ),
+        None,
+    )
 
 
 def _power_of_one(part: Trace) -> tuple[float, float] | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from traceprof.formats.nsys import schema
+from traceprof.formats.nsys.metrics import GENERIC
 from traceprof.formats.nsys.secrets import Redaction, redaction_of
 from traceprof.formats.nsys.survey import tells_of_collectives
 from traceprof.formats.nsys.target import physical_devices
@@ -71,7 +72,7 @@ _MODEL: Final = {
 
 def model_tables(name: str) -> frozenset[str]:
     """Return the tables of the Trace that are made of a table of the file."""
-    if name.startswith(("NET_", "GPU_METRICS", "SOC_")):
+    if name.startswith(("NET_", "GPU_METRICS", "SOC_", GENERIC)):
         return frozenset({"samples"})
     return frozenset(_MODEL.get(re.sub(r"_V\d+$", "", name), ()))
 
@@ -227,6 +228,10 @@ class _Cut:
             conditions += self._enclosing(is_ranges=is_ranges)
         if table.name.endswith("CUDA_EVENT"):
             conditions.append(self._of_calls(table))
+        if table.name == GENERIC and table.has("rawTimestamp"):
+            window = self.request.reach
+            is_inside = f"rawTimestamp >= {window.start_ns} AND rawTimestamp < {window.end_ns}"
+            conditions.append(f"(timestamp IS NULL AND {is_inside})")
         if is_ranges and times.end:
             conditions += [_DEFINITIONS, f"({_OPEN} AND [start] < {self.request.reach.end_ns})"]
         return self._copy(table, " OR ".join(conditions))

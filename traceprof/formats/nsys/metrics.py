@@ -1,5 +1,8 @@
 """Time series in an nsys export: counters of GPUs and networks, device memory, page faults.
 
+Of GPUs there is a row for each counter (``GPU_METRICS``, since 2023) or an event with all of them
+as JSON (``GENERIC_EVENTS``, before).
+
 A row of a network interface (``--nic-metrics``) is an interval with a *rate* in it, mostly in
 bytes/ms; the unit stands beside the name of the metric. Bytes become counters that add up, as our
 own samplers take them; the rest is kept as it is.
@@ -7,11 +10,16 @@ own samplers take them; the rest is kept as it is.
 
 from __future__ import annotations
 
+import math
 import re
+from array import array
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +28,7 @@ from traceprof.formats.shared.cupti import names_by_number
 from traceprof.formats.sqlite.columns import ColumnType, known
 from traceprof.formats.sqlite.conditions import Condition, between
 from traceprof.formats.sqlite.database import Database
+from traceprof.formats.sqlite.pages.totals import TableExtent
 from traceprof.formats.sqlite.survey import RowSource
 from traceprof.model.grouping import groups_of, rows_by_values
 from traceprof.model.table import Column, Names, Table
@@ -35,6 +44,9 @@ _BYTES: Final = re.compile(
 _PER: Final = {"bytes/ns": 1, "bytes/us": 1e3, "bytes/ms": 1e6, "bytes/s": 1e9, "bytes/sec": 1e9}
 """How many ns the time is that a rate counts by."""
 _GPU: Final = "GPU_METRICS"
+GENERIC: Final = "GENERIC_EVENTS"
+"""Events with a time and a JSON object."""
+_OF_GPUS: Final = re.compile(r"gpu ?metrics", re.IGNORECASE)
 _MEMORY: Final = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 _GPU_FAULTS: Final = "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 _CPU_FAULTS: Final = "CUDA_UM_CPU_PAGE_FAULT_EVENTS"
@@ -59,11 +71,15 @@ def read_metrics(database: Database, window: TimeWindow | None = None) -> Table:
     With ``window`` rows outside it may be missing; counters that add up are read whole.
     """
     of_all = (read(database) for read in (network_metrics, _memory_usage, _page_faults))
-    return stack("samples", [_gpu_metrics(database, window), *of_all])
+    of_gpus = _gpu_metrics(database, window), generic_metrics(database, window)
+    return stack("samples", [*of_gpus, *of_all])
 
 
 def metric_sources(database: Database) -> list[RowSource]:
-    """Return where the samples come from, but for those of networks: `network_metrics`."""
+    """Return where the samples come from.
+
+    But for those of networks, `network_metrics`, and of events, `generic_extent`.
+    """
     on_device = f"memKind IN ({', '.join(map(str, _ON_DEVICE))})"
     known_sources = (
         RowSource(_GPU, "timestamp", end=""),
@@ -111,6 +127,109 @@ def _gpu_metrics(database: Database, window: TimeWindow | None) -> Table:
         Names.coded(texts, groups.number, is_sorted=True) for texts in (sources, metrics)
     )
     return _samples(raw["timestamp"], source, metric, raw["value"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """One type of generic events that are counters of a GPU: each event has a value for each."""
+
+    type_id: int
+    metrics: tuple[str, ...]
+    at: str
+    """SQL of when an event was: in the time of the session."""
+
+    def rows(self, what: str, *conditions: str) -> str:
+        """Return a query of its events."""
+        told = (f"typeId = {self.type_id}", f"{self.at} IS NOT NULL", *filter(None, conditions))
+        return f"SELECT {what} FROM {GENERIC} WHERE {' AND '.join(told)}"
+
+
+def _counting_events(database: Database) -> list[_Events]:
+    """Return the types of generic events that are counters of GPUs."""
+    known_by = {"typeId", "sourceId", "data"}, {"sourceId", "data"}, {"typeId", "timestamp", "data"}
+    tables = ("GENERIC_EVENT_TYPES", "GENERIC_EVENT_SOURCES", GENERIC)
+    if not all(own <= database.columns(one) for own, one in zip(known_by, tables, strict=True)):
+        return []
+    rows = database.rows(
+        "SELECT t.typeId, t.data, s.data FROM GENERIC_EVENT_TYPES t "
+        "JOIN GENERIC_EVENT_SOURCES s USING (sourceId) ORDER BY t.typeId"
+    )
+    found, has_raw = [], "rawTimestamp" in database.columns(GENERIC)
+    for type_id, told, source in rows:
+        fields, name = _json(told).get("Fields"), str(_json(source).get("Name", ""))
+        if isinstance(type_id, int) and isinstance(fields, list) and _OF_GPUS.match(name):
+            named = (str(one.get("Name", "")) for one in fields if isinstance(one, dict))
+            is_raw = has_raw and _json(source).get("TimeSource") == "SessionNs"
+            at = "coalesce(timestamp, rawTimestamp)" if is_raw else "timestamp"
+            found.append(_Events(type_id, tuple(dict.fromkeys(filter(None, named))), at))
+    return found
+
+
+_MANY: Final = 4096
+
+
+def _objects(texts: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the objects in JSON texts, which are mostly sound."""
+    try:
+        found: list[Any] = msgspec.json.decode(f"[{','.join(texts)}]")
+    except (msgspec.DecodeError, TypeError, RecursionError):
+        found = []
+    if len(found) == len(texts) and all(isinstance(one, dict) for one in found):
+        return found
+    return list(map(_json, texts))
+
+
+def _json(text: object) -> dict[str, Any]:
+    """Return the object in a JSON text, an empty one where there is none."""
+    try:
+        value = msgspec.json.decode(str(text))
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def generic_extent(database: Database) -> TableExtent:
+    """Return the extent of what `generic_metrics` makes, by SQL: its rows are not parsed."""
+    extent = TableExtent()
+    for one in _counting_events(database):
+        asked = f"count(*), min({one.at}), max({one.at})"
+        ((n, first, last),) = database.rows(one.rows(asked))
+        if n and one.metrics:
+            extent |= TableExtent(n * len(one.metrics), 0, int(first), int(last))
+    return extent
+
+
+def generic_metrics(database: Database, window: TimeWindow | None = None) -> Table:
+    """Return the counters of GPUs that stand in generic events: a sample for each that is named.
+
+    Its value is NaN where an event does not have it.
+    """
+    parts = []
+    for one in _counting_events(database):
+        inside = f"{one.at} BETWEEN {window.start_ns} AND {window.end_ns}" if window else ""
+        rows = database.some_rows(one.rows(f"{one.at}, data", inside))
+        starts, values = array("q"), array("d")
+        while some := list(islice(rows, _MANY)):
+            starts.extend(int(start) for start, _ in some)
+            for event in _objects([text for _, text in some]):
+                values.extend(_value(event.get(metric)) for metric in one.metrics)
+        n_metrics = len(one.metrics)
+        parts.append(
+            _samples(
+                np.repeat(np.array(starts, np.int64), n_metrics),
+                Names.repeated(f"gpu:{one.type_id & _GPU_INDEX}", len(values)),
+                Names.coded(one.metrics, np.tile(np.arange(n_metrics), len(starts))),
+                np.array(values, np.float64),
+            )
+        )
+    return stack("samples", parts)
+
+
+def _value(text: object) -> float:
+    try:
+        return float(text)  # type: ignore[arg-type]  # what is none of these is told by the error
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def _memory_usage(database: Database) -> Table:

@@ -6,7 +6,8 @@ By source and over time, beside the collectives that may have caused it, against
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from traceprof.hardware.catalogue import Link, Peak
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.operations import collectives_of_ranks
 from traceprof.measures.collectives.rates import rates_of_peaks
+from traceprof.measures.device.counters import measured_links
 from traceprof.measures.device.peaks import peak_of, peak_of_interface
 from traceprof.measures.device.times import part_of_device
 from traceprof.measures.facts import fact, of_window
@@ -202,27 +204,45 @@ SPEC: Final = ResultSpec.of(
     derived top_ratio: the highest rate's share of the link's speed
     total in_collectives_bytes: of size_bytes, between samples in which a collective was on its way
     total collective_bytes: what ranks handed in to them meanwhile
+    """,
+    """
+    table links: one row per link of a GPU and direction, where the GPU itself counted its use in
+        per cent (nsys --gpu-metrics-devices); bytes are not told
+    key source: a GPU
+    key link: nvlink or pcie
+    key direction: sent or received, as the source sees it
+    total duration_ns: the part of the window that the samples cover
+    derived mean_ratio: the mean share of the link's speed over it, protocol and data
+    derived top_ratio: the largest sample
+    """,
+    """
     scalars:
     same window_ns: the length of the window
     """,
 )
 _SOURCES: Final = SPEC.tables[0]
+_LINKS: Final = SPEC.tables[1]
 
 
 def measure_network(ranks: Ranks) -> Result:
     """Return the traffic of each source in the window."""
     traffic = traffic_beside_collectives(ranks)
     window_ns = ranks.span.duration_ns
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in chain.from_iterable(ranks.each(measured_links)):
+        rows.setdefault(tuple(row[key] for key in _KEYS), row)
+    links = _LINKS.of_rows(list(rows.values()))
     if traffic.empty:
-        tables = {"sources": _SOURCES.of_rows()}
-        return Result("network", SPEC, tables, {"window_ns": window_ns}, (NO_COUNTERS,))
+        tables = {"sources": _SOURCES.of_rows(), "links": links}
+        told = [] if rows else [NO_COUNTERS]
+        return Result("network", SPEC, tables, {"window_ns": window_ns}, tuple(told))
     table = _summed(traffic)
     speed = _peaks(ranks, table)
     table = table.assign(
         peak_ratio=table["rate_bytes_per_s"] / speed,
         top_ratio=table["top_rate_bytes_per_s"] / speed,
     )
-    tables = {"sources": _SOURCES.of_rows(table)}
+    tables = {"sources": _SOURCES.of_rows(table), "links": links}
     notes = (*_notes(table), *_gaps(table, window_ns))
     return Result("network", SPEC, tables, {"window_ns": window_ns}, notes)
 
