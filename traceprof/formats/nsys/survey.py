@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import reduce
-from operator import or_
 from typing import Final
 
 import numpy as np
@@ -18,7 +16,12 @@ import numpy.typing as npt
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.communication import count_communication, has_communication
 from traceprof.formats.nsys.device import has_kernel_shapes
-from traceprof.formats.nsys.metrics import generic_extent, metric_sources, network_metrics
+from traceprof.formats.nsys.metrics import (
+    GENERIC,
+    generic_extent,
+    metric_sources,
+    network_metrics,
+)
 from traceprof.formats.nsys.mpi import count_mpi_collectives
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Condition, among
@@ -54,10 +57,11 @@ def survey_of(
     more: dict[str, Callable[[TableExtent], TableExtent]] = {
         "ranges": lambda ranges: ranges | closed if ranges.n_open else ranges,
         "collectives": with_told,
-        "samples": lambda samples: reduce(
-            or_, (TableExtent.of(network_metrics(database)), generic_extent(database)), samples
-        ),
+        "samples": lambda samples: samples | TableExtent.of(network_metrics(database)),
     }
+    if GENERIC in database.tables:
+        by_rows = more["samples"]
+        more["samples"] = lambda samples: by_rows(samples) | generic_extent(database)
     found = {
         "kernels": _rows_of(schema.KERNELS, schema.GRAPHS, owner=_ON_DEVICE),
         "copies": _rows_of(schema.COPIES, schema.MEMSETS, owner=_ON_DEVICE),
