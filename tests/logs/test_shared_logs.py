@@ -266,7 +266,7 @@ def test_the_largest_run_prints_what_its_own_times_rule_out() -> None:
     run = read_log(shared("mlperf-v2.0-dgxa100_n527_ngc22.04_mxnet-resnet.txt"))[0]
     values = values_of(run, "contradicts itself")
     assert values["samples"] == 86 * 1_281_167
-    assert values["by"] < 6.1e6 < 19e6 < values["rate"]
+    assert values["by"] < 6.2e6 < 19e6 < values["rate"]
 
 
 def test_a_job_that_was_rescaled() -> None:

@@ -6,7 +6,18 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tests.truth.machine import AUTOGRAD, COMM, COMPUTE, COPY, MAIN, MS, US, Machine, Meeting
+from tests.truth.machine import (
+    AUTOGRAD,
+    COMM,
+    COMPUTE,
+    COPY,
+    LOADER,
+    MAIN,
+    MS,
+    US,
+    Machine,
+    Meeting,
+)
 from traceprof.model.activity import Activity
 
 __all__ = ["BF16", "FP32", "Inference", "Pipeline", "Training", "nothing"]
@@ -79,7 +90,7 @@ class Training:
             self.before(machine, step)
             start = machine.now
             yield from self._step(machine, step)
-            finished.append(max(machine.stream_ns.values()))
+            finished.append(max(ns for own, ns in machine.stream_ns.items() if own != LOADER))
             if self.is_item_read:
                 machine.copy("d2h", 4, stream=COMPUTE, kind="pageable", blocks=True)
             elif step >= self.ahead:
@@ -187,7 +198,10 @@ class Inference:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A stage of a pipeline, of ``n_replicas`` side by side that reduce their gradients."""
+    """A stage of a pipeline, of ``n_replicas`` side by side that reduce their gradients.
+
+    ``is_closed``: each step ends with an all-reduce of all stages (the norm of the gradients).
+    """
 
     stage: int
     n_stages: int
@@ -198,6 +212,8 @@ class Pipeline:
     kernel_ns: int = 3 * MS
     slow_every: int = 0
     slow_factor: float = 1.0
+    is_closed: bool = False
+    send_ns: int = 100 * US
 
     def __call__(self, machine: Machine) -> Generator[Meeting, None, None]:
         finished: list[int] = []
@@ -218,6 +234,9 @@ class Pipeline:
             if self.n_replicas > 1:
                 ranks = tuple(range(self.stage, self.n_stages * self.n_replicas, self.n_stages))
                 yield Meeting("all_reduce", ranks, 2 * MS, 100_000_000, f"dp{self.stage}")
+            if self.is_closed:
+                every = tuple(range(self.n_stages * self.n_replicas))
+                yield Meeting("all_reduce", every, 200 * US, 1_000, "world")
             with machine.phase("optimizer"):
                 machine.launch(_ADAM, self.kernel_ns // 2)
             finished.append(max(machine.stream_ns.values()))
@@ -236,4 +255,4 @@ class Pipeline:
         op = "send" if sends else "recv"
         group = f"pp{ranks[0]}-{ranks[1]}"
         peer = ranks.index(first + other)
-        yield Meeting(op, ranks, 100 * US, 16_000_000, group, True, True, peer)
+        yield Meeting(op, ranks, self.send_ns, 16_000_000, group, True, True, peer)

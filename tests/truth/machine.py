@@ -23,6 +23,7 @@ __all__ = [
     "AUTOGRAD",
     "COMM",
     "COPY",
+    "LOADER",
     "MAIN",
     "MS",
     "US",
@@ -36,7 +37,7 @@ __all__ = [
 US = 1_000
 MS = 1_000_000
 MAIN, AUTOGRAD, WORKER = 1, 100, 200
-COMPUTE, COPY, COMM = 7, 14, 20
+COMPUTE, COPY, COMM, LOADER = 7, 14, 20, 30
 _CALL_NS = 4 * US
 _LATENCY_NS = 3 * US
 
@@ -155,6 +156,38 @@ class Machine:
         self.stream_ns[stream] = start + length
         self.now += gap_ns
         return start + length
+
+    def launch_beside(
+        self,
+        name: str,
+        length_ns: int,
+        at_ns: int,
+        *,
+        stream: int = LOADER,
+        thread: int = WORKER,
+    ) -> int:
+        """Launch a kernel from another thread at an instant; return when it ends."""
+        self.correlation += 1
+        self.builder.api_call(
+            "cudaLaunchKernel",
+            at_ns,
+            at_ns + _CALL_NS,
+            process=self.process,
+            thread=thread,
+            correlation=self.correlation,
+        )
+        start = max(at_ns + _CALL_NS + US, self.stream_ns.get(stream, 0))
+        self.builder.kernel(
+            name,
+            start,
+            start + length_ns,
+            correlation=self.correlation,
+            device=self.rank,
+            stream=stream,
+            process=self.process,
+        )
+        self.stream_ns[stream] = start + length_ns
+        return start + length_ns
 
     def copy(
         self,

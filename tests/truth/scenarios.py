@@ -162,6 +162,14 @@ def _log(machine: Machine, step: int) -> None:
     machine.work(10 * MS)
 
 
+def _load_on_gpu(machine: Machine, step: int) -> None:
+    """Decode and flip the next batch from another thread, at its own pace: as DALI does."""
+    at = machine.now + 3 * step % 17 * MS
+    for i in range(4):
+        ended = machine.launch_beside(f"void dali::kernels::flip{i}<float>()", 2 * MS, at)
+        at = ended + (step + i) % 3 * MS
+
+
 def _slow(rank: int, factor: float = 1.4) -> Callable[[int], dict[str, Any]]:
     return lambda own: {"kernel_factor": factor if own == rank else 1.0}
 
@@ -194,7 +202,26 @@ SCENARIOS: Final = (
         several(_pipeline(4), 4),
         also=("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
     ),
+    Scenario(
+        "pipeline_bubble",
+        several(_pipeline(4), 4),
+        ("pipeline_bubble",),
+        also=("exposed_communication", "gpu_gaps", "low_utilisation"),
+        subject="each of 4 stages stands still",
+    ),
+    Scenario(
+        "pipeline_bubble_before_a_closing_all_reduce",
+        several(_pipeline(4, is_closed=True, n_micro=4), 4),
+        ("pipeline_bubble",),
+        also=("exposed_communication", "gpu_gaps", "low_utilisation"),
+        subject="with 4 micro-batches",
+    ),
     Scenario("clean_inference", one(Inference())),
+    Scenario(
+        "clean_gpu_loader_on_another_thread",
+        one(replace(HEALTHY, ahead=0, before=_load_on_gpu)),
+        also=("gpu_gaps",),
+    ),
     against(
         "input_wait_between_steps",
         ["input_bound"],

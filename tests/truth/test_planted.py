@@ -74,3 +74,12 @@ def test_how_far_the_device_lags_behind_the_host_is_said():
     # Four steps ahead; a range of the host ends where it waits for the first of them.
     assert 2.9 <= steps.scalars["lag_ns"] / steps.scalars["median_ns"] <= 4
     assert any("lag" in note_text(note) for note in steps.notes)
+
+
+def test_a_loader_on_another_thread_makes_no_step_slow():
+    (scenario,) = [one for one in SCENARIOS if one.name == "clean_gpu_loader_on_another_thread"]
+    verdict = page(run_of(decide_steps(scenario.make()))).verdict
+    assert verdict.bound_by == "GPU-bound"
+    told = [note_text(note) for note in verdict.sentences]
+    assert any("30 steps, steady" in text for text in told)
+    assert not any("slow" in text for text in told)

@@ -46,7 +46,8 @@ class WindowSide:
     """One of the two: what it is called, the window that holds it, and whose time is when.
 
     ``of_devices`` and ``of_hosts`` are the spans of each, ``step`` its number (None: it is a
-    window, the same for all) and ``notes`` what must be known of it.
+    window, the same for all), ``launched`` when each process launched the work of the step (None:
+    its work is what runs in its span) and ``notes`` what must be known of it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class WindowSide:
     of_devices: DeviceSpans
     of_hosts: HostSpans
     step: int | None = None
+    launched: Mapping[int, TimeWindow] | None = None
     notes: tuple[Note, ...] = ()
 
     def shared_with(self, other: WindowSide) -> WindowSide:
@@ -159,8 +161,21 @@ def _of_step(ranks: Ranks, steps: Steps, number: int, selection: Selection) -> W
             for device in devices if process in windows else ():
                 spans.setdefault((place, device), windows[process])
     name = f"iteration {number} of the pattern" if steps.is_pattern else f"step {number}"
-    hosts = {} if steps.is_inferred or steps.is_pattern else _hosts_of(rows)
-    return WindowSide(name, selection, spans, hosts, number, notes)
+    is_named = not (steps.is_inferred or steps.is_pattern)
+    hosts = _hosts_of(rows) if is_named else {}
+    launched = _launched_when(steps, rows) if is_named else None
+    return WindowSide(name, selection, spans, hosts, number, launched, notes)
+
+
+def _launched_when(steps: Steps, rows: Mapping[int, Mapping[str, Any]]) -> Mapping[int, TimeWindow]:
+    """Return when the work of a step was launched: from the end of the step before on the host."""
+    of_process, found = rows_by(steps.table, "process"), {}
+    for process, row in rows.items():
+        ends = steps.table["end_ns"][of_process[process]]
+        before = ends[ends <= row["start_ns"]]
+        start_ns = int(before.max()) if len(before) else row["start_ns"]
+        found[process] = TimeWindow(start_ns, row["end_ns"])
+    return found
 
 
 def _hosts_of(rows: Mapping[int, Mapping[str, Any]]) -> HostSpans:
@@ -250,7 +265,9 @@ def _of_devices(ranks: Ranks, own: WindowSide, other: WindowSide) -> _About:
     why_not = find_blame(ranks).why_not
     n = len(own.of_devices)
     made = [
-        composition_of_devices(ranks, side.of_devices, knows_waits=not why_not)
+        composition_of_devices(
+            ranks, side.of_devices, knows_waits=not why_not, launched=side.launched
+        )
         for side in (other, own)
     ]
     causes = causes_of(made, _WINDOWS, (n, n), per_unit=False)

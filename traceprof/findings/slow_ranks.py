@@ -39,7 +39,7 @@ _ACTIONS: Final = {
 }
 
 
-def _require_waiting(context: Context) -> None:
+def require_waiting(context: Context) -> None:
     """Check that it is known who waits for whom."""
     if not context.matches.is_shared:
         raise NotRecordedError("no collective is shared by several ranks")
@@ -50,7 +50,7 @@ def _require_waiting(context: Context) -> None:
 @rule("ranks in step", "a whole host or rack is late at the collectives", "kernels", show="hosts")
 def slow_host(context: Context) -> Iterator[Finding]:
     """Find a whole host, or rack, that arrives late at the collectives."""
-    _require_waiting(context)
+    require_waiting(context)
     members = context.matches.members
     if len({member.host for member in members if member.host}) < 2:
         raise NotRecordedError(
@@ -102,7 +102,7 @@ def straggler(context: Context) -> Iterator[Finding]:
     """Find one rank, or stage of a pipeline, that arrives late at the collectives."""
     if len(context.devices) < 2:
         raise NotRecordedError("the trace has one device: give the traces of all ranks")
-    _require_waiting(context)
+    require_waiting(context)
     slow = _slow(context)
     if slow is None or find_late_whole(context.ranks) is not None:
         return
@@ -174,7 +174,7 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
     and they do that much less while the others wait. Where more is waited than that, it belongs to
     others, or would be waited all the same.
     """
-    device_of = _devices(context)
+    device_of = devices_of_members(context)
     waiting = waiting_of_members(context.ranks.whole)
     tails = tails_after(context.ranks, tuple(places))
     others: dict[int, Intervals] = {}
@@ -203,7 +203,7 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
     )
 
 
-def _devices(context: Context) -> dict[int, int]:
+def devices_of_members(context: Context) -> dict[int, int]:
     """Return the device of each rank, by place in `find_members`."""
     rows = context.matches.rows.select("member", "device")
     known = rows.take(np.isin(rows["device"], list(context.places)) & (rows["member"] >= 0))

@@ -308,6 +308,12 @@ class Gathered:
             if key.metric == metric:
                 yield key, series
 
+    def renamed(self, metric: str, name: str) -> None:
+        """Call a metric otherwise, once all of it is known."""
+        for key, series in list(self.of(metric)):
+            del self.series[key]
+            self.series[key._replace(metric=name)] = series
+
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of it."""

@@ -41,11 +41,15 @@ def recognise(lines: Iterable[LogLine]) -> Recognised | None:
     Launchers count where there is nothing else; all are read beside any program.
     """
     counts: Counter[str] = Counter()
-    marks = [(source.name, source.all_marks()) for source in SOURCES]
+    marks = [(source, source.all_marks()) for source in SOURCES]
     for i, line in enumerate(lines):
-        counts.update(name for name, own in marks if any(mark.search(line.text) for mark in own))
+        for source, own in marks:
+            if any(mark.search(line.text) for mark in own):
+                counts[source.name] += 1
+                if source.is_decisive:
+                    return Recognised(source, 1)
         if i >= _LOOKED_AT and max(counts.values(), default=0) >= _ENOUGH:
-            break
+            marks = [pair for pair in marks if pair[0].is_decisive]
     programs = [source for source in SOURCES if not source.is_launcher]
     for candidates in (programs, SOURCES):
         found = [(source, counts[source.name]) for source in candidates if counts[source.name]]

@@ -338,7 +338,9 @@ class LogSource:
     ``marks``, and the patterns that are marks, match lines that it alone prints, anywhere in them;
     the more of a log they match, the more likely it is of this program. ``says`` is what must be
     read with a metric, ``reader`` the module and the class that read what lines do not say.
-    Launchers and what else stands beside a program's own lines are read with it.
+    Launchers and what else stands beside a program's own lines are read with it. A source that
+    ``is_decisive`` has lines that are made for programs: one of them says what a log is, whatever
+    else is printed beside it.
     """
 
     name: str
@@ -348,6 +350,7 @@ class LogSource:
     marks: tuple[str, ...] = ()
     says: Mapping[str, str] = field(default_factory=dict)
     is_launcher: bool = False
+    is_decisive: bool = False
 
     def all_marks(self) -> tuple[re.Pattern[str], ...]:
         """Return what only its lines match."""

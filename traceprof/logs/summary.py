@@ -16,7 +16,9 @@ from traceprof.model.results import Unit
 from traceprof.model.summary import SUMMARY, SourceFile, Summary, better_of
 from traceprof.model.table import Table, array_of, is_unknown, objects
 
-_EVALUATED: Final = re.compile(r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP")
+_EVALUATED: Final = re.compile(
+    r"(?:val|eval|test)_|top\d|accuracy|[\w.]+/AP|word_error_rate|dice$|fid$|clip_score|bleu$"
+)
 _TYPICAL: Final = ("_per_s", "_ns", "mfu_ratio")
 _TELLING: Final = ("step_period_ns", "samples_per_s", "tokens_per_s", "frames_per_s", "step_ns")
 _ALIKE: Final = 0.02

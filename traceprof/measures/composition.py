@@ -23,6 +23,7 @@ from traceprof.measures.device.times import (
     recorded_times,
 )
 from traceprof.measures.facts import fact
+from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.states import phase_times
 from traceprof.measures.idle.charges import NOTHING, OF_HOST, find_charges
 from traceprof.measures.rows import (
@@ -118,7 +119,13 @@ _WITHOUT_HOST: Final = {
 """What idle time is called in which the host held nothing up."""
 
 
-def composition_of_devices(ranks: Ranks, spans: DeviceSpans, *, knows_waits: bool = True) -> Table:
+def composition_of_devices(
+    ranks: Ranks,
+    spans: DeviceSpans,
+    *,
+    knows_waits: bool = True,
+    launched: Mapping[int, TimeWindow] | None = None,
+) -> Table:
     """Return what each device did in its span.
 
     Columns: part (of `PARTS`), kind (`KERNEL`, `COPY`, of communication also "collective" and
@@ -127,7 +134,9 @@ def composition_of_devices(ranks: Ranks, spans: DeviceSpans, *, knows_waits: boo
     device, ns, count (how many began in the span, of idle time how many gaps) and n_bytes (of
     copies, and what ranks hand in; NaN: not known). The ns add up to the spans, as far as they
     were recorded.
-    ``knows_waits``: whether it can be told when the others came to a collective.
+    ``knows_waits``: whether it can be told when the others came to a collective. ``launched``: when
+    each process launched what is of the span, as of a step: kernels and copies are counted by that,
+    whenever they ran; only those whose launch is not known where they began.
     """
     released = released_collectives(ranks, knows_waits=knows_waits)
     parts, asked = [], []
@@ -137,7 +146,8 @@ def composition_of_devices(ranks: Ranks, spans: DeviceSpans, *, knows_waits: boo
     for (place, window), devices in by_window.items():
         known = ranks if window == ranks.span else ranks.whole  # what is known of a cut Trace
         parts.append(known.parts[place])
-        asked.append((window, tuple(devices), released.take(np.isin(released["device"], devices))))
+        own = released.take(np.isin(released["device"], devices))
+        asked.append((window, tuple(devices), own, launched))
     sums = _added_up(measure_of_each(parts, _of_window, asked))
     return sums.take((sums["ns"] != 0) | (sums["count"] != 0))
 
@@ -150,11 +160,42 @@ def _added_up(found: Sequence[Table]) -> Table:
 
 
 def _of_window(
-    trace: Trace, window: TimeWindow, devices: Sequence[int], released: CompactTable
+    trace: Trace,
+    window: TimeWindow,
+    devices: Sequence[int],
+    released: CompactTable,
+    launched: Mapping[int, TimeWindow] | None,
 ) -> Table:
     """Return what the devices of a Trace did in a window, where the Trace is."""
     own = _of_trace(trace.within(window), devices, released)
-    return _added_up([rows.assign(device=device) for device, rows in own])
+    sums = _added_up([rows.assign(device=device) for device, rows in own])
+    if launched is None:
+        return sums
+    is_work = (sums["kind"] == KERNEL) | (sums["kind"] == COPY)
+    sums = sums.assign(
+        count=np.where(is_work, 0, sums["count"]),
+        n_bytes=np.where(is_work, np.nan, sums["n_bytes"]),
+    )
+    counted = _launched_work(trace.whole, window, launched)
+    counted = counted.take(np.isin(counted["device"], devices) & (counted["place"] >= 0))
+    part = np.array(BUSY_PARTS, object)[counted["place"]]
+    counted = counted.select("kind", "name", "device", "n_bytes").assign(part=part, ns=0, count=1)
+    return _added_up([sums, counted])
+
+
+def _launched_work(trace: Trace, window: TimeWindow, launched: Mapping[int, TimeWindow]) -> Table:
+    """Return the kernels and copies that processes launched in a time; see `work_of_trace`.
+
+    Those whose launch is not known if they began in the window.
+    """
+    parts = []
+    for name in DEVICE_TABLES:
+        launches, work = launches_of(trace, name), trace.table(name)
+        is_inside = ~launches.is_known & window.holds(work["start_ns"])
+        for process, own in launched.items():
+            is_inside |= (work["process"] == process) & own.holds(launches.start_ns)
+        parts.append(_work_rows(trace, name).take(is_inside))
+    return Table.stacked(parts)
 
 
 def _of_trace(trace: Trace, devices: Sequence[int], released: Table) -> Iterator[tuple[int, Table]]:
@@ -185,20 +226,21 @@ def work_of_trace(trace: Trace) -> Table:
     Columns: start_ns, end_ns, device, place (in the list of parts), kind, name (both Names)
     and n_bytes.
     """
-    parts = []
-    for name in DEVICE_TABLES:
-        rows, is_kernel = trace.table(name), name == "kernels"
-        columns = {
-            "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
-            "end_ns": rows["end_ns"],
-            "device": compact(rows["device"]),
-            "place": compact(places_in_part(trace, name)),
-            "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
-            "name": rows["name"] if is_kernel else _routes(rows),
-            "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
-        }
-        parts.append(Table(columns))
-    return Table.stacked(parts).in_order("start_ns")
+    return Table.stacked([_work_rows(trace, name) for name in DEVICE_TABLES]).in_order("start_ns")
+
+
+def _work_rows(trace: Trace, name: str) -> Table:
+    rows, is_kernel = trace.table(name), name == "kernels"
+    columns = {
+        "start_ns": trace.whole.table(name)["start_ns"][trace.rows_in_whole(name)],
+        "end_ns": rows["end_ns"],
+        "device": compact(rows["device"]),
+        "place": compact(places_in_part(trace, name)),
+        "kind": Names.repeated(KERNEL if is_kernel else COPY, len(rows)),
+        "name": rows["name"] if is_kernel else _routes(rows),
+        "n_bytes": np.full(len(rows), np.nan) if is_kernel else _sizes(rows["n_bytes"]),
+    }
+    return Table(columns)
 
 
 def _routes(copies: Table) -> Names:

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from traceprof.measures.facts import fact
-from traceprof.measures.host.phases import autograd_rows, phases_of_all_ranges, phases_of_work
+from traceprof.measures.host.phases import phases_of_all_ranges, phases_of_work
+from traceprof.measures.host.threads import autograd_rows
 from traceprof.measures.rows import are_named, grouped, lengths_of
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of

@@ -97,7 +97,7 @@ SUMMARY: Final = ResultSpec.of("""
     """)
 CONTRADICTS: Final = "the log contradicts itself"
 """How a note begins that says that numbers of a source rule one another out."""
-_HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap")
+_HIGHER: Final = ("accuracy", "top1", "top5", "bleu", "reward", "/ap", "clip_score")
 _LOWER: Final = ("loss", "perplexity", "error")
 # Short names are found as whole words: "power" is no word error rate.
 _HIGHER_WORDS: Final = frozenset(
@@ -110,6 +110,7 @@ _LOWER_WORDS: Final = frozenset(
 _WORD: Final = re.compile(r"[a-z]+")
 _ACCURACIES: Final = ("top1", "accuracy", "acc")
 _OTHERS: Final = ("loss", "ppl", "perplexity")
+_QUALITY: Final = re.compile(r"/ap$|\bdice\b|bleu|error_rate|\bwer\b|\bfid\b")
 _OF_TRAINING: Final = ("train", "epoch_", "mean_")
 
 
@@ -190,8 +191,14 @@ def is_accuracy(metric: str) -> bool:
 
 
 def quality_among(metrics: Sequence[str]) -> str | None:
-    """Return which of ``metrics`` says best how good a model is: an accuracy, of validation."""
+    """Return which of ``metrics`` says best how good a model is: an accuracy, of validation.
+
+    Else another quality, such as a word error rate, else a loss.
+    """
     for words in (_ACCURACIES, _OTHERS):
+        others = [name for name in metrics if _QUALITY.search(name.lower())]
+        if words is _OTHERS and others:
+            return min(others, key=lambda name: (len(name), name))
         for is_of_training in (False, True):
             for word in words:
                 found = [

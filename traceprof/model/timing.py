@@ -12,8 +12,8 @@ from traceprof.model.table import Table
 
 OWN_DOMAIN: Final = "traceprof"
 """The NVTX domain of the ranges that `traceprof record` injects."""
-STEP_COLUMNS: Final = ("process", "step", "start_ns", "end_ns", "declared_warmup")
-"""What is read from ranges, or inferred from kernels."""
+STEP_COLUMNS: Final = ("process", "thread", "step", "start_ns", "end_ns", "declared_warmup")
+"""What is read from ranges, or inferred from kernels: those have no thread (-1)."""
 _Int64Array = npt.NDArray[np.int64]
 
 
@@ -64,10 +64,11 @@ def empty_steps() -> Table:
     return Table({**columns, "declared_warmup": np.empty(0, np.bool_)})
 
 
-def steps_between(process: int, ends: npt.NDArray[np.int64]) -> Table:
+def steps_between(process: int, thread: int, ends: npt.NDArray[np.int64]) -> Table:
     """Return the steps of a process from each of ``ends`` to the next, numbered from 1."""
     numbers, declared = np.arange(1, len(ends)), np.zeros(len(ends) - 1, np.bool_)
-    columns = (np.full(len(numbers), process), numbers, ends[:-1], ends[1:], declared)
+    place = (np.full(len(numbers), number) for number in (process, thread))
+    columns = (*place, numbers, ends[:-1], ends[1:], declared)
     return Table(dict(zip(STEP_COLUMNS, columns, strict=True)))
 
 
@@ -77,7 +78,7 @@ class Steps:
 
     ``table`` has one row per process and step, sorted by process and start:
 
-    - process, step (its number);
+    - process, thread (that of its loop; -1 where it is not known), step (its number);
     - start_ns, end_ns: its borders on the host;
     - next_ns: where the next step of the process starts on the host, of the last one its own end:
       from start to next, without recorder_ns, is its period;

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
+from collections import defaultdict
+from pathlib import Path
 from re import IGNORECASE
 from re import compile as rx
 from typing import Any, Final, NamedTuple
@@ -16,10 +19,27 @@ from traceprof.logs.checks import Evidence, disagree
 from traceprof.logs.gathered import LogPoint, When
 from traceprof.logs.lines import LogLine
 from traceprof.logs.source import LogReader, json_in, number
+from traceprof.logs.sources.mlperf_rates import COUNTS_FROM, LogCounter, Progress, TrainedSpan
 
+_BENCHMARKS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
+    Path(__file__).with_name("mlperf.toml").read_text("utf-8")
+)
+_QUALITIES: Final = {
+    "bbox": "bbox/AP",
+    "segm": "segm/AP",
+    "wer": "word_error_rate",
+    "clip": "clip_score",
+    "mean_dice": "dice",
+}
+"""Names of qualities where an evaluation has several or says which; others are called as there."""
+_MOST_SPANS: Final = 20_000
 _NODES: Final = rx(r"^(\d+)\s*x", IGNORECASE)
 _LOWER: Final = rx(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", IGNORECASE)
 _RATES: Final = ("imgs_sec", "samples_sec", "samples_per_sec", "throughput", "seqs_per_sec")
+_SETTINGS: Final = frozenset(
+    {"d_batch_size", "train_samples", "samples_per_epoch", "max_sequence_length"}
+    | {"target_accuracy", "quality_target"}
+)
 _BEGINNINGS: Final = ("init_start", "run_start", "cache_clear", "submission_benchmark")
 _ENVIRONMENT: Final = {
     "submission_platform": "platform",
@@ -49,13 +69,23 @@ class _Event(NamedTuple):
 
     @property
     def number(self) -> float | None:
-        """Its value."""
-        return number(self.value)
+        """Its value, where it is a finite number."""
+        found = number(self.value)
+        return found if found is not None and math.isfinite(found) else None
 
     @property
     def epoch(self) -> float | None:
-        """The number of the epoch."""
-        return number(self.about.get("epoch_num"))
+        """The number of the epoch; None: not known, or what counts samples."""
+        epoch = number(self.about.get("epoch_num"))
+        return epoch if epoch is not None and epoch < COUNTS_FROM else None
+
+
+class _Evaluated(NamedTuple):
+    """A quality and where it was measured."""
+
+    metric: str
+    value: float
+    event: _Event
 
 
 class MlperfReader(LogReader):
@@ -68,10 +98,11 @@ class MlperfReader(LogReader):
         self.known: dict[str, float | None] = {}
         self.status = ""
         self.benchmark = ""
-        self.evaluations: list[tuple[LogPoint, float]] = []
-        self.spans: list[tuple[float, float]] = []
-        self.seen_samples = 0.0
-        self.training_from_s = math.nan
+        self.evaluations: list[_Evaluated] = []
+        self.open: dict[str, _Event] = {}
+        self.spans: dict[str, list[TrainedSpan]] = {"block": [], "epoch": [], "eval": []}
+        self.step = math.nan
+        self.iterations = (0.0, 0.0)
         self.has_tracked = False
 
     def event(self, match: re.Match[str], *_: object) -> None:
@@ -101,7 +132,7 @@ class MlperfReader(LogReader):
         handler = getattr(self, f"_on_{event.key}", None)
         if handler is not None:
             handler(event)
-        elif event.key in ("d_batch_size", "train_samples", "target_accuracy"):
+        elif event.key in _SETTINGS:
             self.known[event.key] = event.number
         elif event.key in _ENVIRONMENT:
             self.run.environment[_ENVIRONMENT[event.key]] = value = str(event.value)
@@ -112,7 +143,7 @@ class MlperfReader(LogReader):
 
     def end(self) -> None:
         """Note what follows from the whole."""
-        run, facts = self.run, self.run.facts
+        facts = self.run.facts
         facts.train_samples = self.known.get("train_samples")
         facts.batch_per_device = each = self.known.get("d_batch_size")
         if each and facts.global_batch:
@@ -120,13 +151,69 @@ class MlperfReader(LogReader):
             facts.devices = facts.world_size = round(facts.global_batch / each) or None
         if not facts.world_size and self.starts > 1:
             facts.devices = facts.world_size = self.starts
-        name, target = self._metric_name(), self.known.get("target_accuracy")
-        for point, value in self.evaluations:
-            run.metric(name, value, point, over="run")
-        run.measure(f"target_{name}", target)
+        progress = self._progress()
+        self._qualities(progress)
+        if progress.unit == progress.epoch_samples:
+            for own in (one for one in self.run.epochs.values() if "seconds" in one):
+                own["samples"] = progress.unit or math.nan
         self._time_to_train()
-        self._throughput_of_spans()
+        self._throughput(progress)
+        if self._rules.get("batch") == "tokens":
+            facts.tokens_per_step, facts.global_batch = facts.global_batch, None
+        elif "sequence" in self._rules or _LOWER.search(self.benchmark):
+            facts.sequence = progress.sequence
         self.begin()
+
+    @property
+    def _rules(self) -> dict[str, Any]:
+        return _BENCHMARKS.get(self.benchmark, {})
+
+    def _progress(self) -> Progress:
+        run, rules = self.run, self._rules
+        spans = self.spans
+        if not spans["eval"]:
+            points = [(one.event.at_s, LogCounter.of(one.event.about)) for one in self.evaluations]
+            spans["eval"] = [TrainedSpan(at_s, at_s, at, at) for at_s, at in points]
+        printed = [v for _, series in run.of("samples_per_s") for v in series.steady()]
+        return Progress(
+            batch=run.facts.global_batch,
+            sequence=rules.get("sequence") or self.known.get("max_sequence_length"),
+            world_size=run.facts.world_size,
+            train_samples=self.known.get("train_samples"),
+            samples_per_epoch=self.known.get("samples_per_epoch"),
+            sizes=rules.get("epoch_samples", ()),
+            printed=sorted(printed)[len(printed) // 2] if printed else None,
+            began_s=self.times.get("run_start", math.nan),
+            ended_s=self.times.get("run_stop", math.inf),
+            blocks=spans["block"],
+            epochs=spans["epoch"],
+            evaluations=[one for one in spans["eval"] if math.isfinite(one.start_s)],
+            iterations=self.iterations,
+        )
+
+    def _qualities(self, progress: Progress) -> None:
+        """Note the evaluations; what was evaluated behind the run counts when it was trained."""
+        run, found = self.run, self.evaluations
+        trained = {progress.position(block.stop): block.stop_s for block in self.spans["block"]}
+        general = self._metric_name()
+        times = defaultdict(set)
+        for metric, _, event in found:
+            times[metric, LogCounter.of(event.about)].add(event.at_s // 1)
+        for metric, value, event in found:
+            point = self._point(event)
+            samples = progress.position(LogCounter.of(event.about))
+            if len(times[metric, LogCounter.of(event.about)]) > 1 and event.at_s < progress.ended_s:
+                # All evaluations say the same epoch: their time tells them apart.
+                point = LogPoint(at_s=event.at_s)
+            elif math.isfinite(samples):
+                step = samples / progress.batch if progress.batch else math.nan
+                point = point._replace(samples=samples, step=step)
+            if event.at_s > progress.ended_s:
+                point = point._replace(at_s=trained.get(samples, math.nan))
+            run.metric(metric or general, value, point, over="run")
+        for name in dict.fromkeys(metric or general for metric, _, _ in found):
+            target = self.known.get("target_accuracy", self.known.get("quality_target"))
+            run.measure(f"target_{name}", target)
 
     def _on_init_start(self, event: _Event) -> None:
         self.starts += 1
@@ -155,39 +242,60 @@ class MlperfReader(LogReader):
     def _on_gradient_accumulation_steps(self, event: _Event) -> None:
         self.run.facts.accumulation = int(event.number) if event.number else None
 
+    def _on_block_start(self, event: _Event) -> None:
+        self.open.setdefault("block", event)
+
+    def _on_block_stop(self, event: _Event) -> None:
+        self._span("block", event)
+
     def _on_epoch_start(self, event: _Event) -> None:
+        self.open.setdefault("epoch", event)
         if event.epoch is not None:
-            self.times["epoch"] = event.at_s
             self.run.epoch(int(event.epoch), at_s=event.at_s)
 
     def _on_epoch_stop(self, event: _Event) -> None:
-        if event.epoch is not None and "epoch" in self.times:
-            seconds, samples = event.at_s - self.times.pop("epoch"), self.known.get("train_samples")
-            self.run.epoch(int(event.epoch), seconds=seconds, samples=samples)
+        seconds = self._span("epoch", event)
+        if seconds is not None:
+            if event.epoch is not None:
+                self.run.epoch(int(event.epoch), seconds=_known(seconds))
+            self.iterations = (self.step, len(self.spans["epoch"]))
 
     def _on_eval_start(self, event: _Event) -> None:
-        if "eval" in self.times:
-            return
-        self.times["eval"] = event.at_s
-        samples = self._samples(event)
-        seconds = event.at_s - self.training_from_s
-        if samples is not None and samples > self.seen_samples and seconds > 0:
-            self.spans.append((samples - self.seen_samples, seconds))
-            self.seen_samples = samples
+        self.open.setdefault("eval", event)
 
     def _on_eval_stop(self, event: _Event) -> None:
-        began = self.times.pop("eval", None)
-        if began is not None:
-            self.training_from_s = event.at_s
-            seconds = _known(event.at_s - began)
-            self.run.event("evaluation", When(began), seconds, epoch=event.epoch)
+        began = self.open.get("eval")
+        seconds = self._span("eval", event)
+        if began is not None and seconds is not None:
+            self.run.event("evaluation", When(began.at_s), _known(seconds), epoch=event.epoch)
+
+    def _span(self, kind: str, stop: _Event) -> float | None:
+        """Note a block, an epoch or an evaluation that ends; return its seconds, None: of none."""
+        start, own = self.open.pop(kind, None), self.spans[kind]
+        if start is None:
+            return None
+        begun, done = LogCounter.of(start.about), LogCounter.of(stop.about)
+        epochs = number(start.about.get("epoch_count")) if kind == "block" else 1.0
+        if kind == "eval":
+            pairs = zip(begun, done, strict=True)
+            done = LogCounter(*(b if math.isfinite(b) else d for b, d in pairs))
+        if len(own) < _MOST_SPANS:
+            count = math.nan if epochs is None else epochs
+            own.append(TrainedSpan(start.at_s, stop.at_s, begun, done, count))
+        return stop.at_s - start.at_s
 
     def _on_eval_accuracy(self, event: _Event) -> None:
+        values = {str(event.about.get("metric", "")): event.value}
         if isinstance(event.value, dict):
-            about = {**event.about, "epoch_num": event.value.get("epoch")}
-            event = event._replace(about=about, value=event.value.get("value"))
-        if event.number is not None:
-            self.evaluations.append((self._point(event), event.number))
+            values = event.value
+            if "value" in values:
+                epoch = values.get("epoch")
+                event = event._replace(about={**event.about, "epoch_num": epoch})
+                values = {"": values["value"]}
+        for name, text in values.items():
+            value, key = number(text), name.lower()
+            if value is not None and len(self.evaluations) < _MOST_SPANS:
+                self.evaluations.append(_Evaluated(_QUALITIES.get(key, key), value, event))
 
     def _on_train_loss(self, event: _Event) -> None:
         self.run.metric("loss", event.number, self._point(event), over="interval")
@@ -199,6 +307,8 @@ class MlperfReader(LogReader):
     def _on_tracked_stats(self, event: _Event) -> None:
         values = event.value if isinstance(event.value, dict) else {}
         run, point = self.run, self._point(event)
+        step = number(event.about.get("step"))
+        self.step = self.step if step is None else step
         for key, text in values.items():
             found = number(text)
             if key in _RATES:
@@ -220,16 +330,18 @@ class MlperfReader(LogReader):
         )
 
     def _samples(self, event: _Event) -> float | None:
-        samples, whole = number(event.about.get("samples_count")), self.known.get("train_samples")
-        if samples is not None:
-            return samples
-        return event.epoch * whole if event.epoch is not None and whole else None
+        """Return how many samples were trained, where the event itself counts them."""
+        at, batch = LogCounter.of(event.about), self.run.facts.global_batch
+        steps = number(event.about.get("step_num"))
+        if math.isfinite(at.samples):
+            return at.samples
+        return steps * batch if steps is not None and batch else None
 
     def _metric_name(self) -> str:
         """Return what the quality is; language models have the logarithm of the perplexity."""
-        if self.benchmark in ("resnet", "resnet50"):
-            return "top1"
-        values, target = [value for _, value in self.evaluations], self.known.get("target_accuracy")
+        if "metric" in self._rules:
+            return str(self._rules["metric"])
+        values, target = [one.value for one in self.evaluations], self.known.get("target_accuracy")
         if target is not None and len(values) > 1:
             is_lower = values[0] > target >= values[-1] or values[0] > values[-1] > target
         else:
@@ -249,23 +361,33 @@ class MlperfReader(LogReader):
         if self.status != "success":
             run.say("the run ended as {status}: it reached no target", status=self.status or "–")
 
-    def _throughput_of_spans(self) -> None:
-        """Add the throughput between evaluations, without the first part, which holds warm-up."""
-        run, spans = self.run, self.spans
-        if not spans:
+    def _throughput(self, progress: Progress) -> None:
+        """Add the throughput that blocks, epochs or evaluations give, else none."""
+        run, rate = self.run, progress.throughput()
+        if rate is None:
+            run.renamed("samples_per_s", "printed_samples_per_s")
+            if progress.printed:
+                text = (
+                    "it prints a rate, and nothing in the log tells of what: there is no throughput"
+                )
+                run.say(text)
             return
-        steady = spans[1:] if len(spans) >= 3 else spans
-        rate = sum(n for n, _ in steady) / sum(s for _, s in steady)
-        run.measure("samples_per_s", rate, source="computed")
-        text = "throughput is of the time between evaluations"
-        if len(spans) >= 3:
+        run.measure("samples_per_s", rate.per_s, source="computed")
+        size, said = progress.unit, progress.train_samples
+        if size == progress.epoch_samples and size and said and size != said:
+            text = "an epoch is {n:count} samples by the rest of the log and the rules of the "
+            text += "benchmark; {said:count} are called train_samples"
+            run.say(text, n=round(size), said=round(said))
+        text = "throughput is of {what}"
+        if rate.is_without_first:
             text += ", without the first: {first:1/s} until then, later {later:1/s}"
-        run.say(text, first=spans[0][0] / spans[0][1], later=rate)
-        printed = [v for _, series in run.of("samples_per_s") for v in series.steady()]
-        if printed:
-            whole = Evidence(sum(n for n, _ in spans), sum(s for _, s in spans))
-            middle = sorted(printed)[len(printed) // 2]
-            disagree(run, "samples", middle, whole, "all between evaluations")
+        first = rate.amounts[0].samples / rate.amounts[0].seconds
+        run.say(text, what=rate.what, first=first, later=rate.per_s)
+        if progress.prints_tokens(rate):
+            run.renamed("samples_per_s", "printed_tokens_per_s")
+        elif progress.printed:
+            whole = Evidence(*rate.whole)
+            disagree(run, "samples", progress.printed, whole, f"all of {rate.what}")
 
 
 def _known(seconds: float) -> float | None:

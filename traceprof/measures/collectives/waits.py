@@ -72,7 +72,16 @@ def _in_step(ranks: Ranks) -> Int64Array:
 @fact
 def waiting_of_members(ranks: Ranks) -> tuple[Intervals, ...]:
     """Return when each rank waited for others and did not compute, by place in `find_members`."""
-    matches = find_matches(ranks)
+    return _waiting(ranks, find_matches(ranks))
+
+
+@fact
+def waiting_in_collectives(ranks: Ranks) -> tuple[Intervals, ...]:
+    """Return the same of collectives alone, without messages."""
+    return _waiting(ranks, find_matches(ranks).collectives)
+
+
+def _waiting(ranks: Ranks, matches: Matches) -> tuple[Intervals, ...]:
     waiting = [Intervals.empty() for _ in matches.members]
     computing = computing_of_devices(ranks.whole)
     rows = _shared(matches)

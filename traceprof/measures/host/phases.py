@@ -22,16 +22,16 @@ import numpy as np
 
 from traceprof.measures.facts import fact, of_rows
 from traceprof.measures.host.launches import _NOTHING, Launches, innermost, launches_of
-from traceprof.measures.rows import Bools, Ints, are_named, bounds, span_at, unions_by
-from traceprof.model.grouping import groups_of, places_of, rows_by_value
+from traceprof.measures.host.threads import are_working, autograd_rows
+from traceprof.measures.rows import Bools, Ints, are_named, bounds, looked_up, span_at, unions_by
+from traceprof.model.grouping import groups_of, rows_by_value
 from traceprof.model.intervals import Intervals, nesting_depth
-from traceprof.model.table import Names, Table
+from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PHASES, phases_of_ranges
 
 BACKWARD: Final = PHASES.index("backward")
-_AUTOGRAD: Final = re.compile(r"^(autograd::engine::evaluate_function|torch::autograd::)")
 _ZERO_GRAD: Final = re.compile(r"(?i)zero[ _]?grad")
 _ALWAYS: Final = (-(1 << 61), 1 << 61)
 _NEARLY_ALL: Final = 0.95
@@ -60,11 +60,6 @@ class InferredBackward:
             mine = np.flatnonzero(threads == thread)
             found[mine] = are_inside(times, instants[mine])
         return found
-
-
-def autograd_rows(names: Names) -> Bools:
-    """Return which of a column are operators of PyTorch's autograd engine."""
-    return are_named(names, _AUTOGRAD)
 
 
 def infer_backward(
@@ -208,7 +203,7 @@ def _phased(trace: Trace) -> tuple[Table, Ints]:
 def phase_of_launches(trace: Trace, launches: Launches) -> Ints:
     """Return the place in `PHASES` that each launch belongs to, -1 where it belongs to none."""
     phased, phases = _phased(trace)
-    inner = _innermost_or_adopting(phased, launches, phased, phases)
+    inner = _innermost_or_adopting(trace, phased, launches, phased, phases)
     return np.where(launches.is_known, np.append(phases, _NOTHING)[inner], _NOTHING)
 
 
@@ -218,28 +213,37 @@ def adopting_range_of_launches(trace: Trace, spans: Table, launches: Launches) -
     A launch on a thread without an open span belongs to the one that is open on the thread of
     the same process that calls backward.
     """
-    found = _innermost_or_adopting(spans, launches, *_phased(trace))
+    found = _innermost_or_adopting(trace, spans, launches, *_phased(trace))
     return np.where(launches.is_known, found, _NOTHING)
 
 
-def _innermost_or_adopting(spans: Table, launches: Launches, phased: Table, phases: Ints) -> Ints:
-    """Return the innermost span on the thread of each launch, else on that which calls backward."""
+def _innermost_or_adopting(
+    trace: Trace, spans: Table, launches: Launches, phased: Table, phases: Ints
+) -> Ints:
+    """Return the innermost span on the thread of each launch, else on that which calls backward.
+
+    What a thread in the background launches is adopted by none.
+    """
     found = innermost(spans, launches.process, launches.thread, launches.start_ns)
     rest = np.flatnonzero(found < 0)
     process = launches.process[rest]
-    thread = _calling_thread(phased, phases, process)
+    calling = _calling_threads(phased, phases)
+    is_helping = are_working(trace, process, launches.thread[rest], calling)
+    rest, process = rest[is_helping], process[is_helping]
+    thread = looked_up(process, {own: main for own, (main, _) in calling.items()}, ABSENT)
     found[rest] = innermost(spans, process, thread, launches.start_ns[rest])
     return found
 
 
-def _calling_thread(phased: Table, phases: Ints, process: Ints) -> Ints:
-    """Return the thread of each process that calls backward the most, else that names phases."""
+def _calling_threads(phased: Table, phases: Ints) -> dict[int, tuple[int, int]]:
+    """Return the thread of each process that calls backward the most, else that names phases.
+
+    And how often it calls it.
+    """
     threads = groups_of(phased["process"], phased["thread"])
     backward = threads.reduced(np.add, (phases == PHASES.index("backward")).astype(np.int64))
     most: dict[int, tuple[tuple[int, int], int]] = {}
     for (own, thread), *counts in zip(threads.keys, backward, threads.counts, strict=True):
         if own not in most or tuple(counts) > most[own][0]:
             most[own] = (counts[0], counts[1]), thread
-    place, distinct = places_of(process)
-    thread_of = np.array([most[own][1] if own in most else ABSENT for own in distinct], np.int64)
-    return np.asarray(thread_of[place], np.int64)
+    return {own: (thread, int(n_backward)) for own, ((n_backward, _), thread) in most.items()}

@@ -14,7 +14,8 @@ from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
 from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.collectives.operations import find_collectives
-from traceprof.measures.facts import fact
+from traceprof.measures.collectives.waits import waiting_in_collectives
+from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import bounds, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_calls
@@ -182,8 +183,8 @@ SPEC: Final = ResultSpec.of("""
     same rank: its rank
     derived bubble_ratio: bubble_ns of span_ns
     same ideal_ratio: what p stages and m micro-batches cannot avoid, (p-1)/(m+p-1)
-    total bubble_ns: waiting for others, sends and receives included
-    total busy_ns: when it computes or takes part in collectives
+    total bubble_ns: waiting for others, also in collectives; sends and receives included
+    total busy_ns: when it computes, or takes part in collectives that all ranks have begun
     total span_ns: the steps, each while any stage of it computes
     same step_count: over how many steps
     same micro_batches [number]: tensors that a step sends to a neighbour
@@ -197,29 +198,56 @@ SPEC: Final = ResultSpec.of("""
 _STAGES: Final = SPEC.tables[0]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Bubbles:
+    """The bubble of each stage: ``rows`` as the table has them, in the order of `find_stages`.
+
+    ``spans`` are the steps of the pipeline of each stage, while any stage of it computes: columns
+    step, start_ns, end_ns; ``own`` those while the stage itself does.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    spans: tuple[Table, ...]
+    own: tuple[Table, ...]
+
+
+@of_window
+def find_bubbles(ranks: Ranks) -> Bubbles:
+    """Return the bubble of each stage in the window."""
+    stages = find_stages(ranks)
+    members = tuple(stage.member for stage in stages)
+    by_step = any(len(find_steps(part)) for part in ranks)
+    numbers = [stage.pipeline for stage in stages]
+    told = Table.stacked(ranks.each(_spans, members, np.array(numbers), by_step=by_step))
+    every = _hulls(told, "pipeline")
+    spans = [every.take(every["pipeline"] == number) for number in range(max(numbers) + 1)]
+    of_stages = [spans[number] for number in numbers]
+    own = [told.take(told["stage"] == place) for place in range(len(stages))]
+    found = ranks.each(_busy, members, of_stages, by_step=by_step)
+    busy_ns = {place: ns for one in found for place, ns in one.items()}
+    place_of = {member: place for place, member in enumerate(find_members(ranks))}
+    waiting = waiting_in_collectives(ranks.whole)
+    micro = {process: n for part in ranks.each(_sends_per_step) for process, n in part.items()}
+    rows = []
+    for place, stage in enumerate(stages):
+        time = waiting[place_of[stage.member]]
+        waited_ns = int(time.covered_ns(*bounds(of_stages[place])).sum())
+        working_ns = max(busy_ns.get(place, 0) - waited_ns, 0)
+        rows.append(_measure(stage, working_ns, of_stages[place], micro))
+    return Bubbles(tuple(rows), tuple(of_stages), tuple(own))
+
+
 def measure_pipeline(ranks: Ranks) -> Result:
     """Return the bubble of each stage in the window."""
     stages = find_stages(ranks)
     if not stages:
         note = Note("no stages can be told: neither by ranges nor by sends and receives")
         return Result("pipeline", SPEC, {"stages": _STAGES.of_rows()}, notes=(note,))
-    members = tuple(stage.member for stage in stages)
-    by_step = any(len(find_steps(part)) for part in ranks)
-    numbers = [stage.pipeline for stage in stages]
-    every = _hulls(Table.stacked(ranks.each(_spans, members, np.array(numbers), by_step=by_step)))
-    spans = [every.take(every["pipeline"] == number) for number in range(max(numbers) + 1)]
-    of_stages = [spans[number] for number in numbers]
-    told = ranks.each(_busy, members, of_stages, by_step=by_step)
-    busy_ns = {place: own for one in told for place, own in one.items()}
-    micro = {process: n for own in ranks.each(_sends_per_step) for process, n in own.items()}
-    rows = [
-        _measure(stage, busy_ns.get(i, 0), spans[stage.pipeline], micro)
-        for i, stage in enumerate(stages)
-    ]
+    rows = find_bubbles(ranks).rows
     whole = sum(row["span_ns"] for row in rows)
     scalars: dict[str, Any] = {
         "stages_count": len(rows),
-        "pipelines_count": len(spans),
+        "pipelines_count": max(stage.pipeline for stage in stages) + 1,
         "bubble_ratio": sum(row["bubble_ns"] for row in rows) / whole if whole else 0.0,
         "known_from": stages[0].known_from,
     }
@@ -231,7 +259,7 @@ def measure_pipeline(ranks: Ranks) -> Result:
         known_from=scalars["known_from"],
         bubble=scalars["bubble_ratio"],
     )
-    return Result("pipeline", SPEC, {"stages": _STAGES.of_rows(rows)}, scalars, (note,))
+    return Result("pipeline", SPEC, {"stages": _STAGES.of_rows([*rows])}, scalars, (note,))
 
 
 def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:
@@ -279,15 +307,15 @@ def _stage_of_work(trace: Trace, members: tuple[Member, ...]) -> Int64Array:
 def _spans(
     trace: Trace, members: tuple[Member, ...], pipelines: Int64Array, *, by_step: bool
 ) -> Table:
-    """Return, of each pipeline by step, the first start and last end of compute in one file."""
+    """Return, of each stage by step, the first start and last end of compute in one file."""
     work = _of_stages(trace, members, by_step=by_step)
-    computing = work.take(work["computes"])
-    return _hulls(computing.assign(pipeline=pipelines[computing["stage"]]))
+    found = _hulls(work.take(work["computes"]), "stage")
+    return found.assign(pipeline=pipelines[found["stage"]])
 
 
-def _hulls(work: Table) -> Table:
-    """Return, of each pipeline by step, the first start and last end of ``work``."""
-    found, groups = grouped_by(work, "pipeline", "step")
+def _hulls(work: Table, of: str) -> Table:
+    """Return, of each stage or pipeline by step, the first start and last end of ``work``."""
+    found, groups = grouped_by(work, of, "step")
     starts, ends = bounds(work)
     return found.assign(
         start_ns=groups.reduced(np.minimum, starts), end_ns=groups.reduced(np.maximum, ends)

@@ -7,9 +7,9 @@ kernels. The last ones are inferred, and say so. A period of the kernel sequence
 `find_pattern` knows it.
 
 The span of a step lasts from the end of the last work that the step before launched to the end of
-the last work that it launched itself: a device may lag behind the host by more than a step. Spans
-of a process follow one another; work that was launched between two steps lies in that of the
-second.
+the last work that it launched itself: a device may lag behind the host by more than a step. What
+threads in the background launch, as to load data, ends no step. Spans of a process follow one
+another; work that was launched between two steps lies in that of the second.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 from traceprof.errors import UsageError
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.threads import are_of_loop
 from traceprof.measures.rows import Bools, Ints, bounds, ints, rows_by, span_at, unions_by
 from traceprof.measures.steps.from_kernels import find_optimizer_steps, find_periodic_steps
 from traceprof.measures.steps.from_phases import BACKWARD, steps_of_phases
@@ -108,6 +109,8 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
     Of steps that launched nothing, and of processes of which hardly any launch is known, the first
     is later than any time and the last earlier.
     """
+    of_process = rows_by(table, "process")
+    main = {p: (int(table["thread"][rows[0]]), len(rows)) for p, rows in of_process.items()}
     first, last = np.full(len(table), _EARLIEST), np.full(len(table), _LATEST)
     called = last.copy()
     linked = np.zeros(len(table), np.int64)
@@ -120,14 +123,13 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
         launches = launches_of(trace, name)
         owner = owner_of(table, work["process"], launches.start_ns)
         owner = np.where(launches.is_known, owner, -1)
-        owned = owner >= 0
+        linked += np.bincount(owner[owner >= 0], minlength=len(table))
+        owned = (owner >= 0) & are_of_loop(trace, name, main)
         np.minimum.at(first, owner[owned], starts[owned])
         np.maximum.at(last, owner[owned], ends[owned])
         np.maximum.at(called, owner[owned], launches.end_ns[owned])
-        linked += np.bincount(owner[owned], minlength=len(table))
         place, processes = places_of(work["process"])
         n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
-    of_process = rows_by(table, "process")
     # Of those that begin in steps there are at most as many as there are.
     few = [r for p, r in of_process.items() if linked[r].sum() < _FEWEST_LINKED * n_rows[p]]
     seen = _work_begun_in(table, trace) if few else linked

@@ -7,10 +7,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from traceprof.measures.rows import Floats, Ints
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.threads import are_of_loop
+from traceprof.measures.rows import Floats, Ints, lengths_of, rows_by
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import groups_of
 from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT
 from traceprof.model.timing import empty_steps, steps_between
 from traceprof.model.trace import Trace
 
@@ -109,7 +112,7 @@ InferredSteps: TypeAlias = tuple[Table, float]
 def find_optimizer_steps(trace: Trace) -> InferredSteps:
     """Return the steps between the ends of the bursts of optimizer kernels."""
     tables, alike = [], []
-    for process, kernels in _busiest_lanes(trace.kernels):
+    for process, kernels in _busiest_lanes(trace):
         optimizer = np.flatnonzero(kernels["activity"] == Activity.OPTIMIZER.value)
         heavy = np.cumsum(kernels["activity"].isin(_HEAVY))
         if len(optimizer) < _FEWEST_STEPS:
@@ -120,7 +123,7 @@ def find_optimizer_steps(trace: Trace) -> InferredSteps:
         sizes = np.diff(last)
         if np.median(sizes) < _FEWEST_KERNELS:
             continue
-        tables.append(steps_between(process, _reach(kernels)[last]))
+        tables.append(steps_between(process, ABSENT, _reach(kernels)[last]))
         alike.append(float(np.mean(np.abs(sizes - np.median(sizes)) <= 0.1 * np.median(sizes))))
     return _joined(tables, alike)
 
@@ -128,22 +131,26 @@ def find_optimizer_steps(trace: Trace) -> InferredSteps:
 def find_periodic_steps(trace: Trace) -> InferredSteps:
     """Return the steps that repeat the same sequence of kernel names."""
     tables, alike = [], []
-    for process, kernels in _busiest_lanes(trace.kernels):
+    for process, kernels in _busiest_lanes(trace):
         gaps = np.append(np.maximum(kernels["start_ns"][1:] - _reach(kernels)[:-1], 0), 0)
         codes = kernels["name"].codes.astype(np.int64)
         period = find_period(codes, gaps)
         if period is None or len(period.lasts) <= _FEWEST_STEPS:
             continue
-        tables.append(steps_between(process, _reach(kernels)[period.lasts]))
+        tables.append(steps_between(process, ABSENT, _reach(kernels)[period.lasts]))
         alike.append(period.match_ratio)
     return _joined(tables, alike)
 
 
-def _busiest_lanes(kernels: Table) -> list[tuple[int, Table]]:
-    """Return, per process, the kernels of the stream that runs the most of them.
+def _busiest_lanes(trace: Trace) -> list[tuple[int, Table]]:
+    """Return, per process, the kernels of the stream that runs the most of its loop's.
 
-    Of a process with too few for steps there are none.
+    What threads in the background launch is not among them. Of a process with too few for steps
+    there are none.
     """
+    kernels, threads = trace.kernels, launches_of(trace, "kernels").thread
+    if (threads != threads[:1]).any():
+        kernels = kernels.take(are_of_loop(trace, "kernels", _threads_of_loops(trace)))
     groups = groups_of(kernels["process"], kernels["device"], kernels["stream"])
     counts = groups.counts
     busiest: dict[int, int] = {}
@@ -156,6 +163,24 @@ def _busiest_lanes(kernels: Table) -> list[tuple[int, Table]]:
         for process, place in busiest.items()
         for first, n in [(groups.first[place], counts[place])]
     ]
+
+
+def _threads_of_loops(trace: Trace) -> dict[int, tuple[int, int]]:
+    """Return the thread of each process that launches its optimizer's kernels, else most work.
+
+    In how many steps it does so is not known yet: 0.
+    """
+    kernels, launches = trace.kernels, launches_of(trace, "kernels")
+    length_ns = lengths_of(kernels)
+    is_optimizer = kernels["activity"] == Activity.OPTIMIZER.value
+    found = {}
+    for process, rows in rows_by(kernels.take(launches.is_known), "process").items():
+        known = np.flatnonzero(launches.is_known)[rows]
+        chosen = known[is_optimizer[known]] if is_optimizer[known].any() else known
+        threads = groups_of(launches.thread[chosen])
+        busiest = threads.reduced(np.add, length_ns[chosen]).argmax()
+        found[process] = int(threads.values[0][busiest]), 0
+    return found
 
 
 def _reach(kernels: Table) -> Ints:

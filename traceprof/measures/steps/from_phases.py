@@ -93,8 +93,8 @@ class PhaseBlock:
             self.start = self.evaluated if is_trained else start
 
 
-def events_of(own: Table, closing: int) -> Iterator[tuple[int, Iterable[PhaseEvent]]]:
-    """Yield the events of each process that trains, sorted by start."""
+def events_of(own: Table, closing: int) -> Iterator[tuple[int, int, Iterable[PhaseEvent]]]:
+    """Yield the events of each process that trains and its thread, sorted by start."""
     phase_of, which_of = map(own["name"].by_text, _named(own["name"].texts.tolist()))
     every = (own["thread"], phase_of, own["start_ns"], own["end_ns"], which_of)
     chosen = np.flatnonzero(phase_of >= 0)
@@ -106,10 +106,11 @@ def events_of(own: Table, closing: int) -> Iterator[tuple[int, Iterable[PhaseEve
             continue
         # Of several threads that train the one with most; fetches ahead have threads of their own.
         distinct, counts = np.unique(closes, return_counts=True)
-        is_main = thread == distinct[counts.argmax()]
+        main = distinct[counts.argmax()]
+        is_main = thread == main
         if not (is_main & (phase == BACKWARD)).any():
             is_main |= phase == BACKWARD
-        yield process, map(PhaseEvent, *columns[1:, rows[is_main]].tolist())
+        yield process, int(main), map(PhaseEvent, *columns[1:, rows[is_main]].tolist())
 
 
 def blocks_of(events: Iterable[PhaseEvent], closing: int) -> Iterator[PhaseBlock]:
@@ -176,13 +177,13 @@ def steps_of_phases(own: Table, closing: int = OPTIMIZER) -> tuple[Table, str]:
     """
     rows, sizes = [], Counter[int]()
     first = _first_numbers(own, closing)
-    for process, events in events_of(own, closing):
+    for process, thread, events in events_of(own, closing):
         blocks = list(blocks_of(events, closing))
         join = _optimizers_joined if closing == OPTIMIZER else _batches_joined
         for number, step in enumerate(join(_trained(blocks)), first.get(process, 0)):
             # With a loader, the time up to the next batch is its own.
             end = step.reach if step.until == NEVER else step.until
-            rows.append((process, number, step.start, end, False))
+            rows.append((process, thread, number, step.start, end, False))
             sizes[len(set(step.optimizers))] += 1
     if not rows:
         return empty_steps(), ""

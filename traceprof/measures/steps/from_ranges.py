@@ -91,7 +91,7 @@ def steps_between_ends(ranges: Table, pattern: re.Pattern[str], words: Sequence[
     found = _of_one_thread(ranges.take(ranges["name"] == usual))
     return Table.stacked(
         [
-            steps_between(process, found["end_ns"][rows])
+            steps_between(process, int(found["thread"][rows[0]]), found["end_ns"][rows])
             for process, rows in rows_by(found, "process").items()
         ]
     )

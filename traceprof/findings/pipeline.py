@@ -1,0 +1,114 @@
+"""The bubble of a pipeline: stages that stand still until others hand them work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from traceprof.errors import NotRecordedError
+from traceprof.findings.claims import Kind, Times, together
+from traceprof.findings.context import Context
+from traceprof.findings.rules import Finding, rule
+from traceprof.findings.slow_ranks import devices_of_members, require_waiting
+from traceprof.measures.collectives.members import find_members
+from traceprof.measures.collectives.messages import find_messages
+from traceprof.measures.collectives.operations import find_collectives
+from traceprof.measures.collectives.waits import waiting_of_members
+from traceprof.measures.ranks.pipeline import POINT_TO_POINT, find_bubbles, find_stages
+from traceprof.measures.rows import bounds, unions_by
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.model.tables import ABSENT
+from traceprof.model.trace import Trace
+
+_LEAST: Final = 0.05
+_MOSTLY: Final = 0.5
+
+
+@rule("pipeline", "stages of a pipeline that wait for one another", "kernels", show="pipeline")
+def pipeline_bubble(context: Context) -> Iterator[Finding]:
+    """Find time in which the stages of a pipeline wait for one another."""
+    stages = find_stages(context.ranks)
+    if not stages:
+        raise NotRecordedError("no stages of a pipeline are known")
+    require_waiting(context)
+    claim = context.left(_standing_still(context))
+    share = context.share(claim)
+    if share < _LEAST:
+        return
+    rows = find_bubbles(context.ranks).rows
+    ratios = [row["bubble_ratio"] for row in rows]
+    known = next((row for row in rows if row["micro_batches"]), None)
+    yield Finding(
+        title=Note.of("pipeline bubble: stages stand still {share:ratio} of the time", share=share),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            Note.of(
+                "between the first and the last compute of a step each of {n:count} stages stands "
+                "still {least:ratio}"
+                + (" to {most:ratio}" if max(ratios) - min(ratios) >= 0.001 else "")
+                + " of the time, sends and receives included",
+                n=len(rows),
+                least=min(ratios),
+                most=max(ratios),
+            ),
+            *([] if known is None else [_unavoidable(stages[0].n_stages, known["micro_batches"])]),
+        ),
+        action="more micro-batches per step, or interleaved stages (several smaller parts of the "
+        "model on each device); in training also a schedule that splits the backward pass (zero "
+        "bubble)",
+        caveat="sends and receives are in it: where links are slow a part of it is transfer",
+    )
+
+
+def _unavoidable(n_stages: int, n_micro_batches: float) -> Note:
+    """Return what the number of micro-batches makes of the bubble, and what twice as many would."""
+    others = n_stages - 1
+    return Note.of(
+        "{stages:count} stages cannot avoid {ideal:ratio} with {n:number} micro-batches per step, "
+        "and {twice:ratio} with twice as many",
+        stages=n_stages,
+        n=round(n_micro_batches, 1),
+        ideal=others / (n_micro_batches + others),
+        twice=others / (2 * n_micro_batches + others),
+    )
+
+
+def _standing_still(context: Context) -> Times:
+    """Return when each device waits for other stages, or has no work before or after its own."""
+    ranks = context.ranks
+    bubbles, device_of = find_bubbles(ranks), devices_of_members(context)
+    place_of = {member: place for place, member in enumerate(find_members(ranks))}
+    waiting = waiting_of_members(ranks.whole)
+    messages = together(ranks.each(_messages))
+    nothing = Intervals.empty()
+    found: dict[int, Intervals] = {}
+    sent: list[tuple[int, int]] = []
+    for number, stage in enumerate(find_stages(ranks)):
+        place = place_of[stage.member]
+        if place not in device_of:
+            continue
+        device = device_of[place]
+        time, own = context.times[device], waiting[place]
+        steps = Intervals.union_of(*bounds(bubbles.spans[number]))
+        at_work = Intervals.union_of(*bounds(bubbles.own[number]))
+        exposed = messages.get(device, nothing) - time.compute
+        sent.append(((exposed & own).total_ns, exposed.total_ns))
+        working = time.communication - exposed - own
+        still = (steps - at_work) | (own & steps) | (exposed & steps)
+        found[device] = still - time.compute - working
+    waited_ns, whole_ns = (sum(values) for values in zip(*sent, strict=True)) if sent else (0, 0)
+    if waited_ns < _MOSTLY * whole_ns and find_messages(ranks)["is_matched"].all():
+        # Transfers are no bubble: more of them, and smaller, make them no shorter.
+        for stage in find_stages(ranks):
+            device = device_of.get(place_of[stage.member], ABSENT)
+            if device in found:
+                found[device] -= messages.get(device, nothing) - waiting[place_of[stage.member]]
+    return found
+
+
+def _messages(part: Trace) -> dict[int, Intervals]:
+    """Return when the devices of one file send or receive."""
+    work = find_collectives(part)
+    return unions_by(work.take(work["op"].isin(POINT_TO_POINT)), "device")
