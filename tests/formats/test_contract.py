@@ -13,6 +13,13 @@ from tests.builders import TraceBuilder
 from tests.formats import kineto_file
 from tests.formats.kineto_file import complete, on_device
 from tests.formats.nvprof_database import NvprofDatabase, object_id
+from tests.formats.xplane_file import (
+    Event,
+    WrittenLine,
+    WrittenPlane,
+    write_chrome,
+    write_xplane,
+)
 from traceprof.formats import FORMATS, cut, open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.shared.cupti import api_names
@@ -186,12 +193,57 @@ def write_as_tables(trace: Trace, path: Path) -> None:
     write_tables(replace(read, info=replace(read.info, format="")), path)
 
 
-WRITERS: dict[str, Callable[[Trace, Path], None]] = {
+def planes_of(trace: Trace) -> list[WrittenPlane]:
+    """Return a trace as a profiler of XLA has it: steps are named, other ranges are not told."""
+    devices: dict[int, dict[int, list[Event]]] = {}
+    for row in _rows(trace.kernels.to_frame()):
+        told = {"correlation_id": row["correlation"]}
+        work = devices.setdefault(row["device"], {}).setdefault(row["stream"], [])
+        work.append((row["name"], *_span(row), told))
+    names = {"h2d": "MemcpyH2D", "d2h": "MemcpyD2H", "p2p": "MemcpyP2P", "memset": "Memset"}
+    for row in _rows(trace.copies.to_frame()):
+        kinds = f"kind_src:{row['src_kind']} kind_dst:{row['dst_kind']}"
+        details = f"{kinds} size:{row['n_bytes']}"
+        if row["direction"] == "memset":
+            details = f"kind:{row['dst_kind']} size:{row['n_bytes']}"
+        told = {"correlation_id": row["correlation"], "memcpy_details": details}
+        work = devices.setdefault(row["device"], {}).setdefault(row["stream"], [])
+        work.append((names[row["direction"]], *_span(row), told))
+    threads: dict[int, list[Event]] = {}
+    for row in _rows(trace.api_calls.to_frame()):
+        told = {"correlation_id": row["correlation"]} if row["correlation"] != ABSENT else {}
+        threads.setdefault(row["thread"], []).append((row["name"], *_span(row), told))
+    for row in _rows(trace.ranges.to_frame()):
+        told = {"step_num": 1} if "step" in row["name"] else {}
+        event = (row["name"].removesuffix(" 1"), *_span(row), told)
+        threads.setdefault(row["thread"], []).append(event)
+    on_host = [WrittenLine(thread, "python3", events) for thread, events in threads.items()]
+    return [
+        WrittenPlane("/host:CPU", on_host, {"process_id": PID}, PID),
+        *(
+            WrittenPlane(
+                f"/device:GPU:{device}",
+                [
+                    WrittenLine(stream, f"Stream #{stream}(Compute)", events)
+                    for stream, events in streams.items()
+                ],
+                number=device,
+            )
+            for device, streams in devices.items()
+        ),
+    ]
+
+
+WRITERS: dict[str, Callable[[Trace, Path], object]] = {
     "nsys": write_nsys,
     "nvprof": write_as_nvprof,
     "kineto": write_as_kineto,
     "tables": write_as_tables,
+    "xplane": lambda trace, path: write_xplane(path, planes_of(trace)),
+    "xplane-json": lambda trace, path: write_chrome(path, planes_of(trace)),
 }
+_OF_XLA = ("xplane", "xplane-json")
+"""These tell no ranges but steps, and not between which devices a copy went."""
 
 
 def test_every_format_has_a_writer() -> None:
@@ -207,10 +259,13 @@ def test_every_format_gives_the_same_tables(known: str, table: str, tmp_path: Pa
     trace = open_trace(path)
     assert trace.info.format == known
     assert trace.info.warnings == ()
-    columns = COLUMNS[table]
+    expected = EXECUTION.table(table).to_frame()[COLUMNS[table]]
+    if known in _OF_XLA:
+        expected = expected.drop(columns=["src_device", "dst_device"], errors="ignore")
+        if table == "ranges":
+            expected = expected[expected["name"] == "step 1"]
     pd.testing.assert_frame_equal(
-        _comparable(trace.table(table).to_frame()[columns]),
-        _comparable(EXECUTION.table(table).to_frame()[columns]),
+        _comparable(trace.table(table).to_frame()[list(expected)]), _comparable(expected)
     )
     assert trace.recorded >= set(COLUMNS)
     assert trace.span == EXECUTION.span

@@ -9,11 +9,12 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tests.formats.test_contract import EXECUTION, write_as_kineto, write_as_nvprof
+from tests.formats.test_contract import EXECUTION, planes_of, write_as_kineto, write_as_nvprof
+from tests.formats.xplane_file import write_xplane
 from tests.reliability import mutations
 from tests.reliability.same_execution import ASKED, FORMS, execution, written, wrong_answers
 from tests.reliability.workplace import LOG, make_trace
@@ -66,6 +67,12 @@ def nvprof_rows(folder: Path, rng: random.Random) -> Question:
 def kineto_bytes(folder: Path, rng: random.Random) -> Question:
     """A Kineto file whose bytes are damaged."""
     return _bytes(folder, rng, "json")
+
+
+def xplane_bytes(folder: Path, rng: random.Random) -> Question:
+    """An XPlane file of jax.profiler whose bytes are damaged."""
+    question = _bytes(folder, rng, "pb")
+    return replace(question, trace=None)  # what is left of it no oracle reads
 
 
 def kineto_values(folder: Path, rng: random.Random) -> Question:
@@ -315,7 +322,7 @@ CLASSES: Final[tuple[Maker, ...]] = (
     *(nsys_bytes, nsys_rows, nvprof_bytes, nvprof_rows, kineto_bytes, kineto_values, gzipped),
     *(own_recordings, many_ranks, manifests, rules, hardware, cluster, logs, tables),
     *(databases_of_runs, exported, cuts, cutting, pages, windows, steps, spools),
-    same_execution,
+    *(same_execution, xplane_bytes),
 )
 CHEAP: Final = frozenset(
     (
@@ -487,6 +494,8 @@ def _example(kind: str) -> bytes:
             write_as_nvprof(EXECUTION, path)
         elif kind == "json":
             write_as_kineto(EXECUTION, path)
+        elif kind == "pb":
+            return write_xplane(path, planes_of(EXECUTION)).read_bytes()
         elif kind.startswith("rank"):
             write_nsys(make_trace(3, rank=int(kind[-1])), path)
         elif kind == "own":

@@ -24,10 +24,15 @@ from traceprof.formats.shared.redaction import masked_trace, shortened
 from traceprof.formats.sqlite.database import reporting_undecodable_names
 from traceprof.formats.tables.format import FORMAT as TABLES
 from traceprof.formats.unread import described
+from traceprof.formats.xla.format import FORMAT as XPLANE
+from traceprof.formats.xla.format import JSON_FORMAT as XPLANE_JSON
 from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 
-FORMATS: Final[tuple[TraceFormat, ...]] = (NSYS, NVPROF, KINETO, NSYS_REPORT, NSYS_FOLDER, TABLES)
+FORMATS: Final[tuple[TraceFormat, ...]] = (
+    *(NSYS, NVPROF, XPLANE_JSON, KINETO, XPLANE, NSYS_REPORT, NSYS_FOLDER, TABLES),
+)
+"""In the order in which they are asked: what is more special before what is less."""
 
 
 def open_trace(
@@ -97,7 +102,10 @@ def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgre
     """
     with _opened(Path(path), None) as (known, inner):
         if known.cut is None:
-            raise TraceError(f"{path}: {known.summary}: this cannot be cut")
+            raise TraceError(
+                f"{path}: {known.summary}: this cannot be cut; `traceprof export TRACE --window W "
+                "--to parquet -o FOLDER` writes a window of it as tables"
+            )
         return known.cut(inner, target, request, progress)
 
 

@@ -141,7 +141,6 @@ def _of_kinds(head: bytes, tables: Collection[str]) -> str:
     return next((kind.says for kind in _KINDS if kind.is_that(head, tables)), "")
 
 
-_PLANES: Final = (b"/device:", b"/host:", b"Task Environment")
 _PACKETS: Final = (b"\x40", b"\x50", b"\x18", b"\x32", b"\x5a", b"\xe2\x03", b"\xd0\x03")
 """What the first field of a packet of Perfetto is: its time, its sequence, its clocks, a track."""
 
@@ -152,11 +151,6 @@ def _of_protobuf(head: bytes) -> str:
         return ""
     start = next((at + 1 for at, byte in enumerate(head) if at and byte < 128), 0)
     first = head[start:]
-    if any(plane in first[:64] for plane in _PLANES):
-        return (
-            "an XPlane file of jax.profiler or TensorFlow, which is not read: xprof and "
-            "TensorBoard show it"
-        )
     if first.startswith(_PACKETS):
         return (
             "a trace of Perfetto (`rocprofv3 --output-format pftrace` writes such), which is not "

@@ -1,0 +1,68 @@
+"""How traces of jax.profiler and TensorFlow are recognised, plain or gzip.
+
+The profiler writes ``HOST.xplane.pb``, a protobuf, and beside it ``HOST.trace.json.gz`` for
+viewers, which holds less of the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
+from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
+
+_PLANES: Final = (b"/device:", b"/host:", b"Task Environment")
+_FIRST_BYTES: Final = 64
+_HEAD_BYTES: Final = 1 << 16
+_NAMED: Final = re.compile(rb'"process_name"[^{}]*\{\s*"name"\s*:\s*"/(device|host):')
+_OF_KINETO: Final = (b'"schemaVersion"', b'"deviceProperties"', b'"baseTimeNanoseconds"')
+
+
+def _head(candidate: Candidate, n_bytes: int) -> bytes:
+    if candidate.head.startswith(GZIP_MAGIC):
+        return unpacked_head(candidate.path, n_bytes)
+    if len(candidate.head) >= n_bytes:
+        return candidate.head
+    with candidate.path.open("rb") as file:
+        return file.read(n_bytes)
+
+
+def recognises(candidate: Candidate) -> bool:
+    """Return whether the file is a list of planes: what a plane is called stands near its start."""
+    if candidate.tables or candidate.files:
+        return False
+    head = _head(candidate, len(candidate.head))
+    # Of a text that begins with an empty line no byte is as small as the type of a field.
+    is_message = head[:1] == b"\n" and any(byte < 9 for byte in head)
+    return is_message and any(plane in head[:_FIRST_BYTES] for plane in _PLANES)
+
+
+FORMAT: Final = TraceFormat(
+    name="xplane",
+    summary="XPlane file of jax.profiler or TensorFlow (.xplane.pb)",
+    recognises=recognises,
+    read=partial(loaded_late, "traceprof.formats.xla.reader", "read"),
+)
+
+
+def recognises_json(candidate: Candidate) -> bool:
+    """Return whether the file is a Chrome trace whose processes are planes."""
+    if candidate.tables or candidate.files:
+        return False
+    start = _head(candidate, len(candidate.head)).lstrip()[:1]
+    if start not in (b"{", b"["):
+        return False
+    head = _head(candidate, _HEAD_BYTES)
+    return _NAMED.search(head) is not None and not any(key in head for key in _OF_KINETO)
+
+
+JSON_FORMAT: Final = replace(
+    FORMAT,
+    name="xplane-json",
+    summary="Chrome trace of jax.profiler or TensorFlow (.trace.json.gz)",
+    recognises=recognises_json,
+    read=partial(loaded_late, "traceprof.formats.xla.reader", "read_json"),
+)

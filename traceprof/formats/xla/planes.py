@@ -1,0 +1,356 @@
+"""What a profiler of XLA recorded, as planes of lines of events: of its protobuf or Chrome JSON.
+
+A plane is a device or the host, a line a stream or a thread. Of the messages of ``xplane.proto``
+the fields that are needed are read by their numbers, which never change.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.errors import TraceError
+from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
+from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.model.table import objects
+
+_PS: Final = 1000
+_LATEST_NS: Final = 1 << 62
+NO_STATS: Final[Mapping[str, Any]] = {}
+WANTED: Final = frozenset(
+    {
+        *("correlation_id", "cuda_graph_node_id", "hlo_category", "step_num"),
+        *("kernel_details", "memcpy_details", "memset_details"),
+    }
+)
+"""The statistics of events that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a plane: when its events were (ns), their names, and of each what is `WANTED`."""
+
+    number: int
+    name: str
+    starts_ns: npt.NDArray[np.int64]
+    ends_ns: npt.NDArray[np.int64]
+    names: npt.NDArray[np.object_]
+    stats: npt.NDArray[np.object_]
+
+    def __len__(self) -> int:
+        return len(self.starts_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A plane: its lines and what is said of it as a whole. ``number`` is that of Chrome JSON."""
+
+    name: str
+    number: int
+    lines: list[Line]
+    stats: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Space:
+    """All planes of a file; ``left_out`` counts events at no time that can be."""
+
+    planes: list[Plane] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    left_out: int = 0
+    is_complete: bool = True
+
+
+class _DamagedError(Exception):
+    pass
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise _DamagedError
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each field of a message: an int, or the bytes of what has more."""
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            length, at = _varint(data, at)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise _DamagedError
+        if at + length > end:
+            raise _DamagedError
+        yield key >> 3, data[at : at + length]
+        at += length
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _entry(data: bytes) -> tuple[int, dict[int, Any], list[bytes]]:
+    """Return key and value of an entry of a map of metadata, and the statistics in the value."""
+    entry = dict(_fields(data))
+    own, stats = dict[int, Any](), list[bytes]()
+    for number, value in _fields(entry.get(2, b"")):
+        if number == 5 and isinstance(value, bytes):
+            stats.append(value)
+        else:
+            own[number] = value
+    return int(entry.get(1, 0)), own, stats
+
+
+_VALUES: Final[Mapping[int, Callable[[Any], Any]]] = {
+    2: lambda own: struct.unpack("<d", own)[0],
+    3: int,
+    4: _signed,
+    5: _text,
+}
+"""How the value of a statistic is read, by the number of the field that has it."""
+
+
+class _PlaneReader:
+    """Reads one plane, whose names of statistics and events stand in maps of its own."""
+
+    def __init__(self, data: bytes) -> None:
+        self.plane: dict[int, Any] = {}
+        self.lines: list[bytes] = []
+        self.told: list[bytes] = []
+        self.stat_names: dict[int, str] = {}
+        entries = []
+        for number, value in _fields(data):
+            match number:
+                case 3:
+                    self.lines.append(value)
+                case 4:
+                    entries.append(_entry(value))
+                case 5:
+                    key, own, _ = _entry(value)
+                    self.stat_names[key] = _text(own.get(2))
+                case 6:
+                    self.told.append(value)
+                case _:
+                    self.plane[number] = value
+        self.known: dict[bytes, tuple[str, Any]] = {}
+        self.events = {
+            # What is shown, of an operation its name instead of all of its text.
+            key: (_text(own.get(4)) or _text(own.get(2)), self.wanted(stats))
+            for key, own, stats in entries
+        }
+        self.left_out = 0
+
+    def stat(self, data: bytes) -> tuple[str, Any]:
+        """Return name and value of a statistic; most are repeated many times."""
+        found = self.known.get(data)
+        if found is None:
+            (name, value), names = ("", None), self.stat_names
+            for number, own in _fields(data):
+                if number == 1:
+                    name = names.get(own, "")
+                elif number == 7:
+                    value = names.get(own, "")
+                elif number in _VALUES:
+                    value = _VALUES[number](own)
+            found = self.known[data] = name, value
+        return found
+
+    def wanted(self, stats: list[bytes]) -> Mapping[str, Any]:
+        """Return those statistics that are `WANTED`."""
+        found = dict(map(self.stat, stats))
+        return {name: found[name] for name in WANTED & found.keys()} or NO_STATS
+
+    def read(self) -> Plane:
+        """Return the plane."""
+        lines = [self.line(data) for data in self.lines]
+        stats = dict(map(self.stat, self.told))
+        return Plane(_text(self.plane.get(2)), int(self.plane.get(1, 0)), lines, stats)
+
+    def line(self, data: bytes) -> Line:
+        """Return a line; of what happened so often no time is told, and it is no event."""
+        own, events = dict[int, Any](), list[bytes]()
+        for number, value in _fields(data):
+            if number == 4:
+                events.append(value)
+            else:
+                own[number] = value
+        rows = _Rows()
+        base = _signed(own.get(3, 0)) * _PS
+        for event in events:
+            self.add_event(event, base, rows)
+        self.left_out += rows.left_out
+        # As viewers have it: of the address of a thread its low half.
+        number = own.get(10) or own.get(1, 0)
+        return rows.line(number & 0xFFFFFFFF, _text(own.get(11)) or _text(own.get(2)))
+
+    def add_event(self, data: bytes, base_ps: int, rows: _Rows) -> None:
+        """Add an event of a line that begins at ``base_ps``."""
+        own, stats = dict[int, int](), list[bytes]()
+        for number, value in _fields(data):
+            if number == 4:
+                stats.append(value)
+            else:
+                own[number] = value
+        if 2 not in own:
+            return
+        name, told = self.events.get(own.get(1, 0), ("", NO_STATS))
+        start = base_ps + _signed(own[2])
+        more = self.wanted(stats) if stats else NO_STATS
+        both = {**told, **more} if told and more else (more or told)
+        rows.add(start // _PS, (start + _signed(own.get(3, 0))) // _PS, name, both)
+
+
+@dataclass(slots=True)
+class _Rows:
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    names: list[str] = field(default_factory=list)
+    stats: list[Mapping[str, Any]] = field(default_factory=list)
+    left_out: int = 0
+
+    def add(self, start_ns: int, end_ns: int, name: str, stats: Mapping[str, Any]) -> None:
+        if not -_LATEST_NS < start_ns <= end_ns < _LATEST_NS:
+            self.left_out += 1
+            return
+        self.starts.append(start_ns)
+        self.ends.append(end_ns)
+        self.names.append(name)
+        self.stats.append(stats)
+
+    def line(self, number: int, name: str) -> Line:
+        starts, ends = (np.array(own, np.int64) for own in (self.starts, self.ends))
+        return Line(number, name, starts, ends, objects(self.names), objects(self.stats))
+
+
+def read_space(path: Path) -> Space:
+    """Return what an XPlane file holds.
+
+    Raises:
+        TraceError: it is damaged or was cut off.
+    """
+    with path.open("rb") as file:
+        data = b"".join(_pieces(_source(file)))
+    space = Space()
+    try:
+        for number, value in _fields(data):
+            if number == 1:
+                reader = _PlaneReader(value)
+                space.planes.append(reader.read())
+                space.left_out += reader.left_out
+            elif number == 4:
+                space.hosts.append(_text(value))
+    except (_DamagedError, IndexError, TypeError, ValueError, struct.error) as error:
+        raise TraceError(
+            f"{path}: an XPlane file that is damaged or was cut off: copy or record it again"
+        ) from error
+    return space
+
+
+def _source(file: BinaryIO) -> ByteSource:
+    is_packed = file.read(2) == GZIP_MAGIC
+    file.seek(0)
+    return GzipSource(file) if is_packed else file
+
+
+def _pieces(source: ByteSource) -> Iterator[bytes]:
+    while data := source.read(1 << 22):
+        yield data
+
+
+class _ChromeEvent(msgspec.Struct, gc=False):
+    ph: str = ""
+    pid: int = 0
+    tid: int = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    name: str = ""
+    args: dict[str, Any] | None = None
+
+
+_EVENTS: Final = msgspec.json.Decoder(list[_ChromeEvent])
+
+
+def _decoded(text: bytes) -> list[_ChromeEvent] | None:
+    try:
+        return _EVENTS.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _converted(item: Any) -> Iterator[_ChromeEvent]:
+    try:
+        yield msgspec.convert(item, _ChromeEvent, strict=False)
+    except msgspec.MsgspecError:
+        return
+
+
+def read_chrome(path: Path) -> Space:
+    """Return what the Chrome JSON of such a profiler holds.
+
+    Raises:
+        TraceError: its values nest deeper than can be read.
+    """
+    names: dict[tuple[int, int | None], str] = {}
+    rows: dict[tuple[int, int], _Rows] = {}
+    with path.open("rb") as file:
+        stream = JsonArrayStream(_source(file), "traceEvents", 1 << 21)
+        try:
+            for found in stream.batches(_decoded):
+                for item in found:
+                    given = [item] if isinstance(item, _ChromeEvent) else _converted(item)
+                    for event in given:
+                        _take(event, names, rows)
+        except TooDeepError:
+            raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
+    planes: dict[int, Plane] = {}
+    for (pid, tid), own in rows.items():
+        plane = planes.setdefault(pid, Plane(names.get((pid, None), ""), pid, [], NO_STATS))
+        plane.lines.append(own.line(tid & 0xFFFFFFFF, names.get((pid, tid), "")))
+    n_left_out = sum(own.left_out for own in rows.values())
+    return Space(list(planes.values()), [], n_left_out, stream.is_complete)
+
+
+def _take(
+    event: _ChromeEvent,
+    names: dict[tuple[int, int | None], str],
+    rows: dict[tuple[int, int], _Rows],
+) -> None:
+    arguments = event.args or NO_STATS
+    if event.ph == "X":
+        own = rows.setdefault((event.pid, event.tid), _Rows())
+        if not 0 <= abs(event.ts) + event.dur < _LATEST_NS / _PS:
+            own.left_out += 1
+            return
+        start, length = round(event.ts * _PS), round(event.dur * _PS)
+        told = {name: arguments[name] for name in WANTED & arguments.keys()} or NO_STATS
+        own.add(start, start + length, event.name, told)
+    elif event.name == "process_name":
+        names[event.pid, None] = str(arguments.get("name", ""))
+    elif event.name == "thread_name":
+        names[event.pid, event.tid] = str(arguments.get("name", ""))

@@ -1,0 +1,358 @@
+"""Traces of jax.profiler and TensorFlow on GPUs of NVIDIA and AMD, and TPUs, as Traces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.errors import TraceError
+from traceprof.formats.contract import ReadOptions
+from traceprof.formats.shared.cupti import plain_api_name, with_depth
+from traceprof.formats.xla.format import FORMAT, JSON_FORMAT
+from traceprof.formats.xla.planes import Line, Plane, Space, read_chrome, read_space
+from traceprof.model.activity import Activity
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.names.classes import classify
+
+_DEVICE: Final = re.compile(r"/device:(?P<kind>GPU|TPU):(?P<number>\d+)")
+_HOST: Final = re.compile(r"/host:(CPU|CUPTI|ROCTRACER|python-tracer)")
+_STREAM: Final = re.compile(r"Stream #(\d+)")
+_OPERATIONS: Final = ("XLA Ops", "Async XLA Ops")
+_STEPS: Final = "Steps"
+_DETAIL: Final = re.compile(r"(\w+):(\S+)")
+_COPY: Final = re.compile(r"(?i)(async)?mem(cpy|set)(?P<direction>[HDP][to]*[2T]?[tT]?o?[HDP])?")
+_OF_COPIES: Final = frozenset({"memcpy_details", "memset_details"})
+_DIRECTIONS: Final = {"HH": "h2h", "HD": "h2d", "DH": "d2h", "DD": "d2d", "PP": "p2p"}
+_CUDA_CALL: Final = re.compile(r"(cu|hip|cuda)[A-Z]\w+")
+_STEP_WORD: Final = re.compile(r"(step|iter(ation)?|batch)$", re.IGNORECASE)
+_COLLECTIVE: Final = re.compile(
+    r"all-(reduce|gather|to-all)|reduce-scatter|collective-(permute|broadcast)|ragged-all-to-all"
+)
+_FIRST_EPOCH_NS: Final = 10**17  # 1973: an earlier time is counted from the start of the profiler
+_MOST_IN_JSON: Final = 1_000_000
+
+
+def read(path: Path, options: ReadOptions) -> Trace:
+    """Return the trace in an XPlane file; time 0 is its first event."""
+    return _trace(path, read_space(path), options, FORMAT.name)
+
+
+def read_json(path: Path, options: ReadOptions) -> Trace:
+    """Return the trace in the Chrome JSON of such a profiler; time 0 is its first event."""
+    return _trace(path, read_chrome(path), options, JSON_FORMAT.name)
+
+
+def _trace(path: Path, space: Space, options: ReadOptions, format_name: str) -> Trace:
+    starts = [int(line.starts_ns.min()) for one in space.planes for line in one.lines if len(line)]
+    if not starts:
+        raise TraceError(f"{path}: a trace of jax.profiler or TensorFlow without events")
+    zero_ns = min(starts)
+    process = _process(space)
+    rows = _Tables(process, zero_ns, options)
+    for plane in space.planes:
+        if device := _DEVICE.match(plane.name):
+            rows.add_device(plane, int(device["number"]), device["kind"])
+        elif _HOST.match(plane.name):
+            rows.add_host(plane)
+    tables = rows.tables()
+    tables["devices"] = make_table("devices", _devices(space))
+    tables["processes"] = make_table("processes", {"process": [process]})
+    tables["environment"] = _environment(space)
+    recorded = {name for name, table in tables.items() if len(table)}
+    if rows.has_device:
+        recorded |= {"kernels", "copies"}
+    if rows.has_host:
+        recorded |= {"host_ops", "ranges"}
+    return make_trace(_info(path, space, zero_ns, format_name), tables, recorded)
+
+
+def _process(space: Space) -> int:
+    """Return the process that was traced; in Chrome JSON it is the number of the host's plane."""
+    told = (plane.stats.get("process_id") for plane in space.planes)
+    found = next((one for one in told if isinstance(one, int)), None)
+    if found is not None:
+        return found
+    return next((plane.number for plane in space.planes if _HOST.match(plane.name)), 0)
+
+
+class _Tables:
+    """The tables of a Trace, as they grow plane by plane."""
+
+    def __init__(self, process: int, zero_ns: int, options: ReadOptions) -> None:
+        self.process = process
+        self.zero_ns = zero_ns
+        self.options = options
+        self.parts: dict[str, list[Table]] = {}
+        self.threads: dict[int, str] = {}
+        self.steps_of_device: list[Table] = []
+        self.has_device = self.has_host = False
+
+    def add_device(self, plane: Plane, device: int, kind: str) -> None:
+        """Add kernels and copies: what ran on streams, or else the operations of XLA."""
+        self.has_device = True
+        streams = [(line, found) for line in plane.lines if (found := _STREAM.match(line.name))]
+        for line, stream in streams:
+            self._add_work(line, device, int(stream[1]))
+        for line in plane.lines:
+            if not streams and line.name in _OPERATIONS:
+                leaves = _leaves(line)
+                self._add_work(leaves, device, _OPERATIONS.index(line.name))
+            elif kind == "TPU" and line.name == _STEPS:
+                self.steps_of_device.append(self._ranges(line, [f"step {n}" for n in line.names]))
+
+    def _add_work(self, line: Line, device: int, stream: int) -> None:
+        is_copy = np.array(
+            [
+                _COPY.match(name) is not None
+                or "memcpy_details" in told
+                or "memset_details" in told
+                for name, told in zip(line.names, line.stats, strict=True)
+            ],
+            np.bool_,
+        )
+        for name, make, chosen in (
+            ("kernels", self._kernels, ~is_copy),
+            ("copies", self._copies, is_copy),
+        ):
+            own = _taken(line, chosen)
+            place = {
+                **self._times(own),
+                "device": np.full(len(own), device),
+                "stream": np.full(len(own), stream),
+                "process": np.full(len(own), self.process),
+                "correlation": _numbers(own, "correlation_id"),
+            }
+            node = {"graph_node": _numbers(own, "cuda_graph_node_id")}
+            self._add(name, make_table(name, {**place, **node, **make(own)}))
+            if name == "kernels" and any("kernel_details" in told for told in own.stats):
+                self._add("kernel_shapes", make_table("kernel_shapes", {**place, **_shapes(own)}))
+
+    def _kernels(self, line: Line) -> dict[str, Any]:
+        names = Names.of(line.names)
+        activity = classify(names, self.options.rules)
+        categories = [str(told.get("hlo_category", "")) for told in line.stats]
+        if any(categories):
+            exchanged = [
+                _COLLECTIVE.search(category or name) is not None
+                for category, name in zip(categories, line.names, strict=True)
+            ]
+            texts = np.array(list(activity), object)
+            texts[np.array(exchanged, np.bool_)] = Activity.COMMUNICATION.value
+            activity = Names.of(texts)
+        return {"name": names, "activity": activity}
+
+    @staticmethod
+    def _copies(line: Line) -> dict[str, Any]:
+        told = [_details(own) for own in line.stats]
+        return {
+            "direction": [_direction(name) for name in line.names],
+            "n_bytes": [_whole(own.get("size")) for own in told],
+            "src_kind": [own.get("kind_src", "") for own in told],
+            "dst_kind": [own.get("kind_dst", own.get("kind", "")) for own in told],
+        }
+
+    def add_host(self, plane: Plane) -> None:
+        """Add calls of CUDA, steps, and everything else that threads did."""
+        self.has_host = True
+        for line in plane.lines:
+            self.threads[line.number] = line.name
+            is_step = np.array(["step_num" in told for told in line.stats], np.bool_)
+            is_call = np.array(
+                [_CUDA_CALL.match(name) is not None for name in line.names], np.bool_
+            )
+            calls = _taken(line, is_call)
+            names = [plain_api_name(name.split()[0]) for name in calls.names]
+            correlation = _numbers(calls, "correlation_id")
+            own = {"name": names, "correlation": correlation}
+            self._add("api_calls", make_table("api_calls", {**self._on_thread(calls), **own}))
+            steps = _taken(line, is_step)
+            self._add("ranges", self._ranges(steps, _named_steps(steps)))
+            others = _taken(line, ~(is_step | is_call))
+            sources = ["python" if name.startswith("$") else "xla" for name in others.names]
+            own = {"source": sources, "name": list(others.names)}
+            self._add("host_ops", make_table("host_ops", {**self._on_thread(others), **own}))
+
+    def _ranges(self, line: Line, names: Sequence[str]) -> Table:
+        own = {"name": list(names), "kind": ["push_pop"] * len(line)}
+        return make_table("ranges", {**self._on_thread(line), **own})
+
+    def tables(self) -> dict[str, Table]:
+        """Return what was added, each table as one; steps of devices where the host has none."""
+        if not any(map(len, self.parts.get("ranges", ()))):
+            self.parts["ranges"] = self.steps_of_device
+        found = {name: stack(name, parts) for name, parts in self.parts.items()}
+        found["ranges"] = with_depth(found.get("ranges", empty_table("ranges")))
+        named = [number for number, name in self.threads.items() if name]
+        found["threads"] = make_table(
+            "threads",
+            {
+                "process": [self.process] * len(named),
+                "thread": named,
+                "name": [self.threads[number] for number in named],
+            },
+        )
+        return found
+
+    def _add(self, name: str, table: Table) -> None:
+        self.parts.setdefault(name, []).append(table)
+
+    def _times(self, line: Line) -> dict[str, npt.NDArray[np.int64]]:
+        return {"start_ns": line.starts_ns - self.zero_ns, "end_ns": line.ends_ns - self.zero_ns}
+
+    def _on_thread(self, line: Line) -> dict[str, npt.NDArray[np.int64]]:
+        return {
+            **self._times(line),
+            "process": np.full(len(line), self.process),
+            "thread": np.full(len(line), line.number),
+        }
+
+
+def _taken(line: Line, chosen: npt.NDArray[np.bool_]) -> Line:
+    return replace(
+        line,
+        starts_ns=line.starts_ns[chosen],
+        ends_ns=line.ends_ns[chosen],
+        names=line.names[chosen],
+        stats=line.stats[chosen],
+    )
+
+
+def _leaves(line: Line) -> Line:
+    """Return the operations of a line that enclose no others: a loop is the sum of its turns."""
+    order = np.lexsort((-line.ends_ns, line.starts_ns))
+    starts, ends = line.starts_ns[order], line.ends_ns[order]
+    encloses = np.zeros(len(order), np.bool_)
+    encloses[:-1] = (starts[1:] < ends[:-1]) & (ends[1:] <= ends[:-1])
+    chosen = np.zeros(len(order), np.bool_)
+    chosen[order] = ~encloses
+    return _taken(line, chosen)
+
+
+def _named_steps(line: Line) -> list[str]:
+    """Return what steps are called with their numbers: of "train" and 3 "train step 3"."""
+    found = []
+    for name, told in zip(line.names, line.stats, strict=True):
+        word = name if _STEP_WORD.search(name) else f"{name} step"
+        found.append(f"{word} {told['step_num']}".strip())
+    return found
+
+
+def _numbers(line: Line, name: str) -> npt.NDArray[np.int64]:
+    return np.array([_whole(told.get(name)) for told in line.stats], np.int64)
+
+
+def _whole(value: object) -> int:
+    """Return a whole number, which may be a text; `ABSENT` of what is none."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else ABSENT
+
+
+def _details(told: Mapping[str, Any]) -> dict[str, str]:
+    text = told.get("memcpy_details") or told.get("memset_details") or ""
+    return dict(_DETAIL.findall(str(text)))
+
+
+def _direction(name: str) -> str:
+    found = _COPY.match(name)
+    if found is not None and found[2].lower() == "set":
+        return "memset"
+    ends = "".join(re.findall(r"[HDP]", (found and found["direction"]) or ""))
+    return _DIRECTIONS.get(ends, "unknown")
+
+
+def _shapes(line: Line) -> dict[str, Any]:
+    told = [dict(_DETAIL.findall(str(own.get("kernel_details", "")))) for own in line.stats]
+
+    def of(name: str) -> list[int]:
+        return [_whole(own.get(name)) for own in told]
+
+    def axes(name: str) -> dict[str, list[int]]:
+        values = [(own.get(name, "").split(",") + [""] * 3)[:3] for own in told]
+        return {
+            f"{name}_{axis}": [_whole(own[place]) for own in values]
+            for place, axis in enumerate("xyz")
+        }
+
+    static, dynamic = of("static_shared"), of("dynamic_shared")
+    both = [a + b if min(a, b) >= 0 else ABSENT for a, b in zip(static, dynamic, strict=True)]
+    return {
+        **axes("grid"),
+        **axes("block"),
+        "registers": of("regs"),
+        "static_shared_bytes": static,
+        "dynamic_shared_bytes": dynamic,
+        "shared_bytes": both,
+    }
+
+
+def _capability(told: Mapping[str, Any]) -> int:
+    major, minor = (_whole(told.get(f"compute_cap_{part}")) for part in ("major", "minor"))
+    is_nvidia = str(told.get("device_vendor", "")).lower() == "nvidia"
+    return major * 10 + minor if is_nvidia and major > 0 and minor >= 0 else ABSENT
+
+
+_OF_DEVICE: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "name": lambda told: str(told.get("gpu_device_name") or told.get("device_type_string") or ""),
+    "memory_bytes": lambda told: _whole(told.get("memory_size")),
+    "memory_bytes_per_s": lambda told: _whole(told.get("memory_bandwidth")),
+    "sm_count": lambda told: _whole(told.get("core_count")),
+    "compute_capability": _capability,
+}
+
+
+def _devices(space: Space) -> dict[str, list[Any]]:
+    found = [(plane, one) for plane in space.planes if (one := _DEVICE.match(plane.name))]
+    numbers = [int(one["number"]) for _, one in found]
+    own = {name: [of(plane.stats) for plane, _ in found] for name, of in _OF_DEVICE.items()}
+    return {"device": numbers, **own}
+
+
+_VERSIONS: Final = {
+    "jax_version": "jax",
+    "jaxlib_version": "jaxlib",
+    "cuda_driver_version": "cuda_driver",
+    "cuda_runtime_version": "cuda_runtime",
+    "tensorflow_version": "tensorflow",
+}
+
+
+def _environment(space: Space) -> Table:
+    stats = {name: value for plane in space.planes for name, value in plane.stats.items()}
+    found = {own: str(stats[name]) for name, own in _VERSIONS.items() if stats.get(name)}
+    return make_table("environment", {"name": list(found), "value": list(found.values())})
+
+
+def _info(path: Path, space: Space, zero_ns: int, format_name: str) -> TraceInfo:
+    """Return where the trace comes from; times are of the day, or since the profiler started."""
+    stats = {name: value for plane in space.planes for name, value in plane.stats.items()}
+    started, utc_ns = stats.get("profile_start_time"), zero_ns
+    if zero_ns < _FIRST_EPOCH_NS:
+        utc_ns = started + zero_ns if isinstance(started, int) else 0
+    version = stats.get("jax_version")
+    warnings = []
+    if not space.is_complete:
+        warnings.append("the file is cut off: what follows is missing")
+    if space.left_out:
+        warnings.append(f"{space.left_out} events left out: they have no time that can be")
+    n_events = sum(len(line) for plane in space.planes for line in plane.lines)
+    if format_name == JSON_FORMAT.name and n_events >= _MOST_IN_JSON:
+        warnings.append(
+            f"this JSON holds at most {_MOST_IN_JSON} events: give the .xplane.pb beside it"
+        )
+    return TraceInfo(
+        path=str(path),
+        format=format_name,
+        profiler=f"jax.profiler {version}" if version else "jax.profiler or TensorFlow",
+        host=next(iter(space.hosts), ""),
+        utc_epoch_ns=utc_ns if utc_ns >= _FIRST_EPOCH_NS else None,
+        warnings=tuple(warnings),
+    )
