@@ -11,7 +11,7 @@ import pytest
 
 from tests.formats.kineto_file import as_json, complete, kernel, write
 from traceprof.formats import ReadOptions, cut, open_trace
-from traceprof.formats.kineto.json_stream import JsonArrayStream
+from traceprof.formats.shared.json_stream import JsonArrayStream
 from traceprof.model.cutting import REMOVED, CutRequest, no_progress
 from traceprof.model.timing import TimeWindow
 

@@ -4,7 +4,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.formats.kineto.json_stream import JsonArrayStream, mend_text
+from traceprof.formats.shared.json_stream import JsonArrayStream, mend_text
 
 DOCUMENT = (
     b'{"schemaVersion": 1, "text": "a, \\"b\\" ]} \xc3\xa9", "rate": 12.5e+3, "n": 120,\n'

@@ -16,9 +16,9 @@ from traceprof.formats.kineto import events as module
 from traceprof.formats.kineto import parse
 from traceprof.formats.kineto.columns import decode
 from traceprof.formats.kineto.events import ColumnMaker, _Joined, read_kineto_events
-from traceprof.formats.kineto.json_stream import JsonArrayStream
 from traceprof.formats.kineto.parse import batch_of_items
 from traceprof.formats.kineto.rows import PHASES, is_taken
+from traceprof.formats.shared.json_stream import JsonArrayStream
 from traceprof.model.tables import ABSENT
 
 SHORT = b'[{"ph":"X","cat":"c","name":"n","pid":1,"tid":2,"ts":3.5,"dur":4%s}]'

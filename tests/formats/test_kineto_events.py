@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceprof.formats.kineto.events import read_kineto_events
-from traceprof.formats.kineto.json_stream import JsonArrayStream
 from traceprof.formats.kineto.parse import exact_ns
+from traceprof.formats.shared.json_stream import JsonArrayStream
 from traceprof.model.tables import ABSENT
 
 pytestmark = pytest.mark.usefixtures("decoder")

@@ -115,7 +115,8 @@ class TraceFormat:
     others are parts of `loaded_late`. It may hand out more than `ReadOptions` ask for: `open_trace`
     drops it. Without ``outline`` the outline comes from reading everything. ``export`` gives what
     files of this format are read through, in a temporary folder: all else is asked of that. An
-    export may also stand beside them under the same name. ``cut`` writes a part of a file as a file
+    export may also stand beside them under the same name. ``repeats`` names a format whose files in
+    the same folder hold all that such a file does. ``cut`` writes a part of a file as a file
     of the same format. ``secrets`` returns what a file tells to be secret: values of environments
     and arguments, which names of events may repeat; the longest first.
     """
@@ -126,6 +127,7 @@ class TraceFormat:
     read: Callable[[Path, ReadOptions], Trace]
     outline: Callable[[Path], Outline] | None = None
     export: Callable[[Path], AbstractContextManager[Path]] | None = None
+    repeats: str = ""
     cut: Cutter | None = None
     secrets: Callable[[Path], Sequence[str]] = lambda _: ()
 

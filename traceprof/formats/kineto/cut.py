@@ -23,11 +23,11 @@ import msgspec
 from traceprof.errors import TraceError
 from traceprof.formats.kineto.cut_rules import DEVICE, Related, Rules
 from traceprof.formats.kineto.header import NOTE, cut_note_in, note_of
-from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.formats.kineto.parse import NO_TIME, Batch, KinetoEvent, batch_of_items, parse_batch
 from traceprof.formats.kineto.rows import PHASES, YEAR_NS, is_stamped, is_taken, usual_years
 from traceprof.formats.shared import redaction
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.formats.shared.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.formats.shared.redaction import secrets_of_values
 from traceprof.model.cutting import REMOVED, CutProgress, CutReport, CutRequest
 from traceprof.model.timing import TimeWindow

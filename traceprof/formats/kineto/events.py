@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
-from traceprof.formats.kineto import json_stream
 from traceprof.formats.kineto.columns import LASTING, EventColumns, columns_of, decode
 from traceprof.formats.kineto.parse import (
     NO_SHAPE,
@@ -32,6 +31,7 @@ from traceprof.formats.kineto.parse import (
     parse_batch,
     whole,
 )
+from traceprof.formats.shared import json_stream
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
 from traceprof.model.table import Names
 from traceprof.model.tables import ABSENT

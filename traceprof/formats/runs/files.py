@@ -21,8 +21,6 @@ from traceprof.formats.runs.manifest import (
     warning_on_attempts,
 )
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
-from traceprof.formats.xla.format import FORMAT as XPLANE
-from traceprof.formats.xla.format import JSON_FORMAT as XPLANE_JSON
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
@@ -294,10 +292,10 @@ def _add_directory(found: _Found, folder: Path) -> None:
 def _traces_among(files: Sequence[Path]) -> list[Path]:
     """Return the traces; a report whose export stands beside it is the same recording.
 
-    So is Chrome JSON that was made of planes which stand beside it.
+    So is a file that repeats those of another format in its folder.
     """
     needs_export: dict[Path, bool] = {}
-    planes, made_of_planes = set[Path](), set[Path]()
+    formats, repeats = set[tuple[Path, str]](), dict[Path, str]()
     for path in files:
         try:
             candidate = examine(path)
@@ -308,16 +306,15 @@ def _traces_among(files: Sequence[Path]) -> list[Path]:
         known = recognised(candidate)
         if known is not None or is_packed_database(candidate):
             needs_export[path] = known is not None and known.export is not None
-        if known is XPLANE:
-            planes.add(path.parent)
-        elif known is XPLANE_JSON:
-            made_of_planes.add(path)
+        if known is not None:
+            formats.add((path.parent, known.name))
+            repeats[path] = known.repeats
     exported = {path.with_suffix("") for path, is_report in needs_export.items() if not is_report}
     return [
         path
         for path, is_report in needs_export.items()
         if (not is_report or path.with_suffix("") not in exported)
-        and not (path in made_of_planes and path.parent in planes)
+        and (path.parent, repeats.get(path, "")) not in formats
     ]
 
 

@@ -64,5 +64,6 @@ JSON_FORMAT: Final = replace(
     name="xplane-json",
     summary="Chrome trace of jax.profiler or TensorFlow (.trace.json.gz)",
     recognises=recognises_json,
+    repeats=FORMAT.name,
     read=partial(loaded_late, "traceprof.formats.xla.reader", "read_json"),
 )

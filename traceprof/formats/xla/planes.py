@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
-from traceprof.formats.kineto.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.formats.shared.files import GZIP_MAGIC, GzipSource
+from traceprof.formats.shared.json_stream import ByteSource, JsonArrayStream, TooDeepError
 from traceprof.model.table import objects
 
 _PS: Final = 1000
