@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.logs.reading import shared
+from traceprof.comparison.scaling.compared import scaling
+from traceprof.comparison.scaling.laws import NOT_FROM_RATES
 from traceprof.errors import TraceError
 from traceprof.logs import read_table
 from traceprof.model.summary import Summary
@@ -48,8 +50,135 @@ def test_rates(tmp_path: Path, column: str, measure: str) -> None:
 
 
 def test_a_number_with_a_text_among_it_is_a_label(tmp_path: Path) -> None:
-    runs = table(tmp_path, "gpus,samples_per_s,note\n1,10,5\n2,20,cold\n")
-    assert [run.labels for run in runs] == [{"note": "5"}, {"note": "cold"}]
+    runs = table(tmp_path, "gpus,samples_per_s,ring\n1,10,5\n1,20,tree\n")
+    assert [run.labels for run in runs] == [{"ring": "5"}, {"ring": "tree"}]
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "labels"),
+    [("notes", "a;b;b", []), ("log", "x.txt;y.txt;z.txt", []), ("hint", "a;b;c", []),
+     ("hint", "a;a;b", ["hint"]), ("network", "a;b;c", ["network"]),
+     ("hint", "[a](b);[a](b);[a](b)", []), ("stages", "3;4;5", []), ("stages", "3;3;4", ["stages"]),
+     ("description", "1 P100;2 P100;4 P100", []),
+     ("description", "VGG, 1 GPU;VGG, 2 GPUs;ResNet, 4 GPUs", ["description"])],
+)  # fmt: skip
+def test_what_differs_in_every_row_is_a_note_and_no_label(
+    tmp_path: Path, column: str, cells: str, labels: list[str]
+) -> None:
+    rows = zip((1, 2, 4), cells.split(";"), strict=True)
+    text = f"gpus;img/s;{column}\n" + "".join(f"{n};{9 * n};{cell}\n" for n, cell in rows)
+    assert {name for run in table(tmp_path, text) for name in run.labels} == set(labels)
+
+
+@pytest.mark.parametrize(
+    ("heading", "cell", "measure", "value"),
+    [("rate", "226 images/sec", "samples_per_s", 226),
+     ("processing rate (images/sec)", "1,226", "samples_per_s", 1226),
+     ("speed (tokens/s/gpu)", "1.5e3", "tokens_per_s_per_device", 1500),
+     ("throughput per GPU", "80 img/s", "samples_per_s_per_device", 80),
+     ("expected images/s", "220", "expected_samples_per_s", 220),
+     ("Scaling efficiency", "95%", "printed_efficiency_percent", 95),
+     ("efficiency", "0.95", "printed_efficiency_percent", 95),
+     ("efficiency (%)", "1.5", "printed_efficiency_percent", 1.5),
+     ("speed-up", "4.487x", "printed_speedup", 4.487),
+     ("top-1", "73.2", "top1", 0.732), ("top5 accuracy", "0.91", "top5_accuracy", 0.91),
+     ("memory", "15.5G", "memory_bytes", 15.5e9),
+     ("training time", "58m", "training_time_ns", 3480e9),
+     ("duration (h)", "2", "duration_ns", 7200e9), ("step (ms)", "12.5", "step_ns", 12.5e6),
+     ("# of servers", "2", "nodes_count", 2)],
+)  # fmt: skip
+def test_units_stand_in_headings_and_cells(
+    tmp_path: Path, heading: str, cell: str, measure: str, value: float
+) -> None:
+    (run,) = table(tmp_path, f"gpus\t{heading}\n8\t{cell}\n")
+    assert run.measure(measure) == pytest.approx(value)
+
+
+def test_semicolons_part_cells_with_decimal_commas(tmp_path: Path) -> None:
+    runs = table(tmp_path, "gpus;speedup;rate (img/s)\n6;4,487;1.346,1\n2;1,615;484,5\n")
+    assert [run.measure("printed_speedup") for run in runs] == [4.487, 1.615]
+    assert [run.measure("samples_per_s") for run in runs] == [1346.1, 484.5]
+    assert "decimal points" in runs[0].notes[0].text
+    (other,) = table(tmp_path, "gpus;rate (img/s)\n6;1,226.5\n")
+    assert other.measure("samples_per_s") == 1226.5
+
+
+MARKDOWN = """# Notes
+
+no table | of ours
+
+## Real data
+
+| Description | Cluster | processing rate | Scaling efficiency | Notes |
+|-------------|:--------|----------------:|:------------------:|-------|
+| 1 P100      | Prod    | 226 images/sec  | 100%               | [log](a_b.txt) |
+| 2 P100      | Prod    | 426 images/sec  | 95%                |       |
+| 4 P100      | Prod    | 704 images/sec  | 77%                | a\\|b |
+
+### Pipelines
+
+GPUs | Batch Size | Memory | images/second
+--- | --- | --- | ---
+6 | 64 | 14G | 260
+6 | 128 | OOM | -
+"""
+
+
+def test_markdown_tables_stand_in_a_text(tmp_path: Path) -> None:
+    runs = table(tmp_path, MARKDOWN)
+    assert [run.measure("devices_count") for run in runs] == [1, 2, 4, 6, 6]
+    assert [run.measure("samples_per_s") for run in runs] == [226, 426, 704, 260, None]
+    assert [run.labels["table"] for run in runs] == ["Real data"] * 3 + ["Pipelines"] * 2
+    assert [run.labels.get("cluster") for run in runs] == ["Prod"] * 3 + [None] * 2
+    assert runs[2].table("typed")["cell"].tolist() == ["4 P100", "Prod", "704 images/sec", "77%",
+                                                        "a|b"]  # fmt: skip
+
+
+def test_batch_sizes_of_whom_are_said_to_be_those_of_a_device(tmp_path: Path) -> None:
+    runs = table(tmp_path, MARKDOWN)
+    assert runs[3].measure("batch_per_device_count") == 64
+    assert runs[3].notes[0].text.startswith("{column} is taken for that of one")
+    assert not runs[0].notes
+
+
+def test_a_run_out_of_memory_is_a_result(tmp_path: Path) -> None:
+    runs = table(tmp_path, MARKDOWN)
+    assert runs[4].table("events")["text"].tolist() == ["out of memory (Memory: OOM)"]
+    found = scaling(runs[3:])
+    (row,) = found.results["scaling"].tables["failures"].rows()
+    assert (row["run"], row["devices_count"], row["why"]) == (
+        *("rates:5", 6, "out of memory (Memory: OOM)"),
+    )
+    assert any("{why}" in note.text for note in found.notes)
+
+
+def test_expected_rates_are_held_against_those_that_came(tmp_path: Path) -> None:
+    text = "description,storage,summary\n"
+    text += '"1 Node, 2 GPUs",COS,"Throughput is about 140 images/s, expected 220 images/s. Slow"\n'
+    (run,) = table(tmp_path, text)
+    assert [run.measure(name) for name in ("nodes_count", "devices_count", "samples_per_s")] == [
+        *(1, 2, 140),
+    ]
+    found = scaling([run])
+    assert found.results["scaling"].table["expected_ratio"].tolist() == [140 / 220]
+    assert any("was expected" in note.text for note in found.notes)
+
+
+def test_a_base_is_no_contradiction_to_itself(tmp_path: Path) -> None:
+    runs = table(tmp_path, "gpus,img/s,efficiency\n2,426,95%\n4,704,77%\n")
+    found = scaling(runs).results["scaling"].table
+    assert found["printed_is"].tolist() == ["", NOT_FROM_RATES]
+
+
+def test_records_without_a_rate_are_kept(tmp_path: Path) -> None:
+    text = "Description,Storage options,Workload,Expected results\n"
+    text += "first,COS w S3FS,DDL,as local\nsecond,NFS,DDL,slower\n"
+    runs = table(tmp_path, text)
+    assert [run.labels for run in runs] == [
+        {"storage_options": "COS w S3FS", "workload": "DDL"},
+        {"storage_options": "NFS", "workload": "DDL"},
+    ]
+    assert all(not len(run.table("measures")) for run in runs)
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,15 @@ def _keep_each(
 @partial(with_options, rows=100)
 def list_runs(
     label: Annotated[
-        list[str] | None, option("--label -l", "Only runs with this label.", "KEY=VALUE")
+        list[str] | None,
+        option("--label -l", "Only runs with this label; * is any text.", "KEY=VALUE"),
     ] = None,
+    column: Annotated[
+        list[str] | None, option("--column -c", "This label in a column of its own.", "LABEL")
+    ] = None,
+    is_typed: Annotated[
+        bool, option("--as-typed", "The rows of tables as they were typed, and nothing else.")
+    ] = False,
     measure: Annotated[
         list[str] | None, option("--measure -m", "Show this measure, too.", "NAME")
     ] = None,
@@ -175,12 +182,21 @@ def list_runs(
 ) -> None:
     """The runs that are kept, with labels and key measures: traceprof runs list -l gpus=8."""
     from traceprof.cli.output import print_document
-    from traceprof.comparison.records import list_of_runs
+    from traceprof.comparison.records import as_typed, list_of_runs
     from traceprof.store import Store
 
+    store = Store.at(db)
     found = list_of_runs(
-        Store.at(db), labels_of(label), measure or (), sort=sort, is_reversed=is_reversed
+        store,
+        labels_of(label),
+        measure or (),
+        shown=column or (),
+        sort=sort,
+        is_reversed=is_reversed,
     )
+    if is_typed:
+        names = found.results["runs"].table["name"].tolist()
+        found = as_typed([store.get(name) for name in names])
     print_document(found, printing)
 
 

@@ -111,8 +111,8 @@ def epochs_table(job: ElasticJob, base: ElasticJob | None) -> Result:
     """Return the epochs of a job, beside those of the base."""
     table = _with_accuracy(job)
     if base is not None:
-        other = _with_accuracy(base).select("epoch", "duration_ns", "accuracy")
-        other = other.renamed(duration_ns="base_ns", accuracy="base_accuracy")
+        other = _with_accuracy(base).select("epoch", "duration_ns", "accuracy", "top5")
+        other = other.renamed(duration_ns="base_ns", accuracy="base_accuracy", top5="base_top5")
         table = joined(table, other, "epoch")
         table = table.assign(difference_ns=table["duration_ns"] - table["base_ns"])
     known = [c.name for c in EPOCHS.tables[0] if c.name in table and is_known(table[c.name]).any()]
@@ -120,8 +120,11 @@ def epochs_table(job: ElasticJob, base: ElasticJob | None) -> Result:
 
 
 def _with_accuracy(job: ElasticJob) -> Table:
-    accuracy = [job.accuracy_after(epoch) for epoch in job.epochs["epoch"].tolist()]
-    return job.epochs.assign(accuracy=np.array(accuracy, np.float64))
+    epochs = job.epochs["epoch"].tolist()
+    return job.epochs.assign(
+        accuracy=np.array([job.accuracy_after(epoch) for epoch in epochs], np.float64),
+        top5=np.array([job.top5_after(epoch) for epoch in epochs], np.float64),
+    )
 
 
 def timeline_table(jobs: Sequence[ElasticJob], runs: Sequence[Summary]) -> Result:

@@ -75,6 +75,7 @@ class ElasticJob:
     restarts_count: int = 0
     accuracy: Mapping[float, float] = field(default_factory=dict)
     accuracy_name: str = ""
+    top5: Mapping[float, float] = field(default_factory=dict)
 
     @property
     def lost_ns(self) -> float:
@@ -88,8 +89,15 @@ class ElasticJob:
 
     def accuracy_after(self, epoch: float) -> float:
         """Return the accuracy after an epoch; metrics may count how many epochs there were."""
-        counts = bool(self.accuracy) and max(self.accuracy) > max(self.epochs["epoch"], default=0)
-        return self.accuracy.get(epoch + 1 if counts else epoch, nan)
+        return self._after(self.accuracy, epoch)
+
+    def top5_after(self, epoch: float) -> float:
+        """Return how often one of the five likeliest was right after an epoch."""
+        return self._after(self.top5, epoch)
+
+    def _after(self, metric: Mapping[float, float], epoch: float) -> float:
+        counts = bool(metric) and max(metric) > max(self.epochs["epoch"], default=0)
+        return metric.get(epoch + 1 if counts else epoch, nan)
 
 
 def elastic_job(run: Summary) -> ElasticJob:
@@ -104,7 +112,8 @@ def elastic_job(run: Summary) -> ElasticJob:
     kept = by_life.take(groups.order[groups.first + groups.counts - 1])
     epochs = _judged(kept, lost)
     first = _first_events(events)
-    name, accuracy = _accuracy(table_of(run, "metrics"))
+    metrics = table_of(run, "metrics")
+    name, accuracy = _accuracy(metrics, ("top1", "acc"))
     return ElasticJob(
         name=run.name,
         total_ns=_total_ns(run),
@@ -116,6 +125,7 @@ def elastic_job(run: Summary) -> ElasticJob:
         restarts_count=int((events["kind"] == "restart").sum()),
         accuracy=accuracy,
         accuracy_name=name,
+        top5=_accuracy(metrics, ("top5",))[1],
     )
 
 
@@ -247,10 +257,10 @@ def _typical(
     return typical, names
 
 
-def _accuracy(metrics: Table) -> tuple[str, dict[float, float]]:
+def _accuracy(metrics: Table, words: Sequence[str]) -> tuple[str, dict[float, float]]:
     """Return the accuracy after each epoch, and what it is called; nothing where none is told."""
     names = [str(own) for own in dict.fromkeys(metrics["metric"]) if "train" not in own.lower()]
-    ranked = [name for wanted in ("top1", "acc") for name in names if wanted in name.lower()]
+    ranked = [name for wanted in words for name in names if wanted in name.lower()]
     if not ranked:
         return "", {}
     epochs, values = floats(metrics, "epoch", "value", rows=metrics["metric"] == ranked[0])

@@ -31,6 +31,7 @@ _KEY_MEASURES: Final = {
     "world_size": Unit.COUNT,
 }
 _NAMED: Final = columns("key name: what it is called\nsame labels: its labels")
+_AS_TYPED: Final = "rows of tables as they were typed"
 _LISTED: Final = columns(
     """
     same devices_count: in how many devices work was recorded
@@ -49,10 +50,13 @@ def list_of_runs(
     labels: Mapping[str, str],
     measures: Sequence[str] = (),
     *,
+    shown: Sequence[str] = (),
     sort: str | None = None,
     is_reversed: bool = False,
 ) -> Comparison:
     """Return the runs that have all of ``labels``, with key measures and ``measures``.
+
+    ``shown`` are labels, or columns of tables that runs were typed in, with a column each.
 
     Raises:
         UsageError: there is no measure of that name, or no column to sort by.
@@ -63,15 +67,22 @@ def list_of_runs(
         if name not in told:
             raise UsageError(f"no run has a measure {name!r}: {_known(told)}")
     units = {**_KEY_MEASURES, **{name: _unit(told[name]) for name in measures}}
+    listed = {*units, *(column.name for column in (*_NAMED, *_LISTED))}
+    by = sort is not None and sort not in listed and any(run.told(sort) for run in runs)
+    named = dict.fromkeys((*shown, *([sort] if by and sort else [])))
+    for name in shown:
+        if name in listed or not any(run.told(name) for run in runs):
+            raise UsageError(f"--column {name}: no run has such a label, or such a column")
     columns = (
-        *_NAMED,
+        *(_NAMED[:1] if named else _NAMED),
+        *(Column(name, Unit.TEXT, "a label", Combine.SAME, is_proper=True) for name in named),
         *(same(name, unit, "a measure of the run") for name, unit in units.items()),
         *_LISTED,
     )
     table = TableSpec("runs", "the runs that are kept", columns)
-    rows = [_listed(run, units) for run in runs]
-    listed = Table.of_rows(rows, [column.name for column in columns])
-    kept = _sorted(listed, sort, is_reversed)
+    rows = [_listed(run, units) | {name: run.told(name) for name in named} for run in runs]
+    every = Table.of_rows(rows, [column.name for column in columns])
+    kept = _sorted(every, sort, is_reversed)
     result = Result("runs", ResultSpec((table,)), {"runs": kept})
     title = Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
     return Comparison("runs", {"runs": result}, (title,), about={"runs": table.about})
@@ -141,6 +152,40 @@ def table_of_runs(runs: Sequence[Summary], name: str) -> Comparison:
     result = Result(name, ResultSpec((spec,)), {name: spec.of_rows(rows)})
     titles = " · ".join(run.name for run, _, _ in found)
     return Comparison(titles, {name: result}, about={name: spec.about})
+
+
+def as_typed(runs: Sequence[Summary]) -> Comparison:
+    """Return the rows that runs were typed in as the tables that they were, one a heading.
+
+    Raises:
+        UsageError: none of them was typed in a table.
+    """
+    found: dict[tuple[str, ...], list[Summary]] = {}
+    for run in runs:
+        typed = run.table("typed")
+        if len(typed):
+            title = run.labels.get("table", "")
+            found.setdefault((title, *map(str, typed["heading"])), []).append(run)
+    if not found:
+        raise UsageError("none of these runs was typed in a table")
+    results = {}
+    for number, ((_, *heading), own) in enumerate(found.items(), 1):
+        name = f"typed_{number}" if len(found) > 1 else "typed"
+        spec = TableSpec(
+            name,
+            _AS_TYPED,
+            tuple(
+                Column(
+                    one, Unit.TEXT, "as it was typed", Combine.SAME, is_proper=True, is_typed=True
+                )
+                for one in heading
+            ),
+        )
+        cells = zip(*([*map(str, run.table("typed")["cell"])] for run in own), strict=True)
+        table = Table(dict(zip(heading, map(objects, cells), strict=True)))
+        results[name] = Result(name, ResultSpec((spec,)), {name: table})
+    titles = dict(zip(results, (title or _AS_TYPED for title, *_ in found), strict=True))
+    return Comparison(_AS_TYPED, results, about=titles)
 
 
 def _table(run: Summary, name: str) -> tuple[TableSpec, Table] | None:

@@ -29,6 +29,7 @@ SCALING_SPEC: Final = spec_of(
     derived scaling: against the base: weak, strong, mixed, or unknown
     derived printed_ratio: the efficiency that the source prints
     derived printed_is: how that follows from the rates
+    derived expected_ratio: throughput over the one that was expected
     derived low_ratio: the lower end of the 95 % interval of it
     derived high_ratio: the upper end
     key global_batch_count: samples of a step on all devices
@@ -75,6 +76,13 @@ SCALING_SPEC: Final = spec_of(
     same steps_per_s: the same in steps
     same ranks: one, synchronised, or independent
     same origin: what it was read from
+    table failures: runs that ended without a throughput
+    key run: its name
+    same labels: its labels
+    same devices_count: GPUs, or ranks
+    same nodes_count: machines
+    same global_batch_count: samples of a step on all devices
+    same why: what it ended for, and where that stands
     scalars
     same by: what the size is: gpus or nodes
     same devices: what devices are: GPUs, or ranks where there are none
@@ -198,6 +206,8 @@ EPOCHS: Final = spec_of(
     derived beyond_ns: what neither of the two explains
     derived accuracy [number]: the accuracy after it
     derived base_accuracy [number]: that of the base
+    derived top5 [number]: the accuracy of the five likeliest after it
+    derived base_top5 [number]: that of the base
     derived ranks_count: ranks
     derived steps_count: steps
     derived life [number]: which start of the program made it

@@ -58,7 +58,8 @@ class Column:
     """One column, or one scalar.
 
     ``weight`` names the column by which a mean is weighted. Unknown values are None or NaN.
-    ``is_proper``: the name is one that a user gave (that of a run), and is shown as it is.
+    ``is_proper``: the name is one that a user gave (that of a run), and is shown as it is;
+    ``is_typed``: so are its cells.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Column:
     combine: Combine
     weight: str = ""
     is_proper: bool = False
+    is_typed: bool = False
 
     @property
     def is_key(self) -> bool:

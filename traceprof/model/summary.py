@@ -94,6 +94,10 @@ SUMMARY: Final = ResultSpec.of("""
     same end_ns [at_ns]: when it ended
     same ended: how: finished, killed, failed; empty: not known
     same source: the file that holds it
+    table typed: the row of a table that the run was typed in
+    key place [number]: the number of the column, from 0
+    same heading: what the column is called there
+    same cell: what stands in it
     """)
 CONTRADICTS: Final = "the log contradicts itself"
 """How a note begins that says that numbers of a source rule one another out."""

@@ -91,11 +91,19 @@ def render_csv(document: Answered, options: Options) -> str:
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 _MOST_ROWS: Final = 100
+_ACTIVE: Final = re.compile(r"[<`\\]|!\[|\]\(\s*(?!https?:)[\w+.-]*:")
+"""What would be more than text or a link to a page or a file."""
 
 
 def markdown_text(text: object) -> str:
     """Return ``text`` for a paragraph or a cell: shown as it is, nothing in it interpreted."""
     return _SPECIAL.sub(r"\\\1", plain_text(text))
+
+
+def typed_text(text: object) -> str:
+    """Return ``text``, which a user typed into such a table, as it was; nothing in it may run."""
+    plain = plain_text(text)
+    return markdown_text(plain) if _ACTIVE.search(plain) else plain.replace("|", "\\|")
 
 
 def markdown_table(table: ShownTable, most_rows: int) -> str:
@@ -105,9 +113,11 @@ def markdown_table(table: ShownTable, most_rows: int) -> str:
     rules = ["---:" if STYLES[column.unit].is_number else ":---" for column in table]
     rows = table.rows(most_rows)
     texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]
-    columns = [[markdown_text(text.rstrip()) for text in own] for own in texts]
+    forms = [typed_text if column.is_typed else markdown_text for column in table]
+    pairs = zip(forms, texts, strict=True)
+    columns = [[form(text.rstrip()) for text in own] for form, own in pairs]
     lines = [
-        [markdown_text(title) for title in headings(table).values()],
+        [form(title) for form, title in zip(forms, headings(table).values(), strict=True)],
         rules,
         *zip(*columns, strict=True),
     ]

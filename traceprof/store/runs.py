@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -107,6 +108,23 @@ class Kept:
     devices_count: int | None
     labels: Mapping[str, str]
     measures: Mapping[str, Measure]
+    typed: Mapping[str, str]
+
+    def told(self, name: str) -> str:
+        """Return a label; else the cell of the row it was typed in, by the column's first words."""
+        if name in self.labels:
+            return self.labels[name]
+        plain = _plain(name)
+        for every in (self.labels, self.typed):
+            for own, text in every.items():
+                if f"{_plain(own)}_".startswith(f"{plain}_"):
+                    return text
+        return ""
+
+    def is_such(self, wanted: Mapping[str, str]) -> bool:
+        """Return whether it tells all of ``wanted``; * and ? stand for any letters."""
+        told = ((self.told(name), text) for name, text in wanted.items())
+        return all(own and (own == text or fnmatchcase(own, text)) for own, text in told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +176,13 @@ class Store:
             return read_summary(database, number)
 
     def listed(self, labels: Mapping[str, str] | None = None) -> list[Kept]:
-        """Return what there is, as it was added: the runs that have all of ``labels``."""
+        """Return what there is, as it was added: the runs that have all of ``labels``.
+
+        In these * and ? stand for any letters.
+        """
         with reading(self.path) as database:
             every = [] if database is None else _listed(database)
-        wanted = (labels or {}).items()
-        return [run for run in every if wanted <= run.labels.items()]
+        return [run for run in every if run.is_such(labels or {})]
 
     def names(self, labels: Mapping[str, str] | None = None) -> list[str]:
         """Return the names of the runs that have all of ``labels``, as they were added."""
@@ -249,7 +269,22 @@ def _listed(database: Database) -> list[Kept]:
         "SELECT id AS number, name, added, origin, started_utc_ns, steps_count, devices_count "
         "FROM runs ORDER BY id"
     )
+    typed: dict[int, dict[str, str]] = {}
+    if "typed" in database.table_names():
+        for number, heading, cell in database.execute(
+            'SELECT run_id, heading, cell FROM typed ORDER BY run_id, "row"'
+        ).fetchall():
+            typed.setdefault(number, {})[str(heading)] = str(cell or "")
     return [
-        Kept(**row, labels=labels.get(row["number"], {}), measures=measures.get(row["number"], {}))
+        Kept(
+            **row,
+            labels=labels.get(row["number"], {}),
+            measures=measures.get(row["number"], {}),
+            typed=typed.get(row["number"], {}),
+        )
         for row in rows
     ]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^\w]+", "_", name.lower()).strip("_")

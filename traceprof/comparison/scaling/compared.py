@@ -28,6 +28,7 @@ from traceprof.comparison.scaling.points import (
     ScalingPoint,
     point_of,
 )
+from traceprof.comparison.sides import table_of
 from traceprof.comparison.specs_of_many import SCALING_SPEC, SCALING_SUMMARY
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
@@ -49,6 +50,7 @@ def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
             "scaling": one.kind,
             "printed_ratio": first.printed_percent / 100,
             "printed_is": one.printed_is,
+            "expected_ratio": one.expected_ratio,
             "low_ratio": one.efficiency.low,
             "high_ratio": one.efficiency.high,
             "ranks": ", ".join(sorted(filter(None, kinds))),
@@ -127,8 +129,25 @@ def run_rows(groups: Sequence[RunGroup]) -> Iterator[dict[str, Any]]:
             }
 
 
+def failure_rows(points: Sequence[ScalingPoint]) -> Iterator[dict[str, Any]]:
+    """Yield the runs that ended without a throughput, and why."""
+    for point in points:
+        events = table_of(point.run, "events")
+        why = events["text"][events["kind"] == "failure"].tolist()
+        if why and not point.rate.value > 0:
+            yield {
+                "run": point.run.name,
+                "labels": ", ".join(point.run.labels.values()),
+                "devices_count": point.devices,
+                "nodes_count": point.nodes,
+                "global_batch_count": point.batch,
+                "why": str(why[0]),
+            }
+
+
 KINDS: Final = (WEAK, STRONG)
 _MOST_VERDICTS: Final = 4
+_MOST_FAILURES: Final = 8
 _NOT_TRACES: Final = ("log", "table")
 
 
@@ -169,9 +188,9 @@ def scaling(
     counted = "1 run" if len(usable) == 1 else f"{len(usable)} runs"
     return Comparison(
         title=f"{counted} on {listed} {what.removesuffix('s') if sizes == [1] else what}",
-        results={SCALING: _result(found, groups, by_nodes=by_nodes, base=base)},
+        results={SCALING: _result(found, groups, points, by_nodes=by_nodes, base=base)},
         verdict=tuple(_verdict(found, what)),
-        notes=tuple(_notes(found, points, base)),
+        notes=tuple(_notes(found, points, base, what)),
         warnings=(*_contradictions(found, what), *_doubts(usable)),
         about={SCALING: SCALING_SUMMARY},
     )
@@ -188,7 +207,12 @@ def _none_usable(points: Sequence[ScalingPoint], *, by_nodes: bool) -> str:
 
 
 def _result(
-    found: Sequence[Measured], groups: Sequence[RunGroup], *, by_nodes: bool, base: float | None
+    found: Sequence[Measured],
+    groups: Sequence[RunGroup],
+    points: Sequence[ScalingPoint],
+    *,
+    by_nodes: bool,
+    base: float | None,
 ) -> Result:
     rows: dict[str, Iterable[dict[str, Any]]] = {
         "scaling": scaling_rows(found),
@@ -200,6 +224,7 @@ def _result(
             for label, value in group.labels.items()
         ],
         "runs": run_rows(groups),
+        "failures": failure_rows(points),
     }
     tables = {name: SCALING_SPEC.table(name).of_rows(list(own)) for name, own in rows.items()}
     kept = {name: table for name, table in tables.items() if name == SCALING or len(table)}
@@ -245,11 +270,15 @@ def _verdict(found: Sequence[Measured], what: str) -> Iterator[Note]:
 
 
 def _notes(
-    found: Sequence[Measured], points: Sequence[ScalingPoint], base: float | None
+    found: Sequence[Measured], points: Sequence[ScalingPoint], base: float | None, what: str
 ) -> Iterator[Note]:
     for point in points:
         yield from point.notes
-    left_out = [one.run.name for one in points if not (one.size > 0 and one.rate.value > 0)]
+    yield from _expected(found, what)
+    failed = {row["run"]: row for row in failure_rows(points)}
+    yield from _failed(list(failed.values()), what)
+    unknown = (one.run.name for one in points if not (one.size > 0 and one.rate.value > 0))
+    left_out = [name for name in unknown if name not in failed]
     if left_out:
         yield Note.of(
             "left out, since size or throughput is not known: {names}", names=", ".join(left_out)
@@ -266,6 +295,37 @@ def _notes(
             base=base,
             n=len(alone),
         )
+
+
+def _expected(found: Sequence[Measured], what: str) -> Iterator[Note]:
+    """Yield what was reached of a throughput that was expected."""
+    for one in found:
+        if isfinite(one.expected_ratio):
+            yield Note.of(
+                "{where}{n:number} {what}: {rate:1/s}, where {expected:1/s} was expected: "
+                "{share:ratio} of it",
+                where=f"{one.group.name}, " if one.group.name else "",
+                n=one.cell.size,
+                what=what.removesuffix("s") if one.cell.size == 1 else what,
+                rate=one.cell.rate.value,
+                expected=one.cell.rate.value / one.expected_ratio,
+                share=one.expected_ratio,
+            )
+
+
+def _failed(rows: Sequence[dict[str, Any]], what: str) -> Iterator[Note]:
+    """Yield which runs ended without a throughput, and why."""
+    for row in rows[:_MOST_FAILURES]:
+        yield Note.of(
+            "{where}{n:number} {what}{batch}: {why}",
+            where=f"{row['labels']}, " if row["labels"] else "",
+            n=row["devices_count"],
+            what=what,
+            batch=f", batch {row['global_batch_count']:g}" if row["global_batch_count"] > 0 else "",
+            why=row["why"],
+        )
+    if (left := len(rows) - _MOST_FAILURES) > 0:
+        yield Note.of("{n:count} more in the table failures", n=left)
 
 
 def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
@@ -295,11 +355,18 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
 
 
 def _doubts(points: Iterable[ScalingPoint]) -> Iterator[Note]:
-    """Yield what is doubtful of logs and tables in themselves; traces have none that count here."""
+    """Yield what is doubtful of logs and tables in themselves; traces have none that count here.
+
+    What several runs say in the same words, as the rows of a table do, is said once.
+    """
+    said: dict[tuple[str, str], list[tuple[str, Note]]] = {}
     for point in points:
         if point.run.origin.startswith(_NOT_TRACES):
             for note in point.run.notes:
-                yield Note.of("{run}: {note}", run=point.run.name, note=note)
+                key = (note.text, repr(sorted(note.values.items())))
+                said.setdefault(key, []).append((point.run.name, note))
+    for (run, note), *others in said.values():
+        yield note if others else Note.of("{run}: {note}", run=run, note=note)
 
 
 def _contradictions(found: Sequence[Measured], what: str) -> Iterator[Note]:

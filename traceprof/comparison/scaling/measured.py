@@ -324,6 +324,13 @@ class Measured:
         return tuple(Note.of("{loss} {lost:ratio}", loss=name, lost=lost) for lost, name in large)
 
     @property
+    def expected_ratio(self) -> float:
+        """The throughput over the one that was expected; NaN: no such thing is said."""
+        name = f"expected_{self.cell.first.counts}_per_s"
+        known = [point.run.measure(name) for point in self.cell.points]
+        return self.cell.rate.value / fmean(nan if one is None else one for one in known)
+
+    @property
     def _rates(self) -> PrintedRates:
         if self.cell.first.is_factor:
             return PrintedRates(self.cell.rate.value, 1.0, self.cell.size)
@@ -332,7 +339,12 @@ class Measured:
 
     @property
     def printed_is(self) -> str:
-        """How the printed efficiency follows from the rates; "" where there is none."""
+        """How the printed efficiency follows from the rates; "" where there is none.
+
+        Of a base nothing but 100 % follows: what else is printed is of another base.
+        """
+        if self.is_base and not isclose(self.cell.first.printed_percent, 100):
+            return ""
         return judge_printed(self.cell.first.printed_percent, self._rates)
 
     @property
