@@ -14,6 +14,8 @@ import numpy as np
 from tests.truth.loops import FP32, Inference, Pipeline, Training, nothing
 from tests.truth.machine import MS, US, WORKER, Machine, run
 from traceprof.model.ranks import Ranks
+from traceprof.model.tables import TABLES, make_table
+from traceprof.model.trace import Trace, span_of
 
 __all__ = ["SCENARIOS", "Scenario"]
 
@@ -66,6 +68,39 @@ def several(
         ]
         programs = {rank: program_of(rank) for rank in range(n_ranks)}
         return run(machines, lambda machine: programs[machine.rank](machine))
+
+    return make
+
+
+def on_wandering_clocks(
+    program_of: Callable[[int], Any], n_ranks: int, of_rank: Callable[[int], dict[str, Any]]
+) -> Callable[[], Ranks]:
+    """Return a run of hosts whose clocks wander by 10 ms, each in its own way, twice a second."""
+
+    def shown(trace: Trace, rank: int) -> Trace:
+        def at(instants: Any) -> Any:
+            wander = 10 * MS * np.sin(2 * np.pi * instants / (500 * MS) + 2.5 * rank)
+            return instants + np.rint(wander).astype(np.int64)
+
+        moved: dict[str, Any] = {}
+        for name, table in TABLES.items():
+            rows = trace.table(name)
+            if table.has_times and len(rows):
+                times = {"start_ns", "end_ns"} & rows.columns.keys()
+                moved[name] = make_table(
+                    name, {**rows.columns, **{one: at(rows[one]) for one in times}}
+                )
+        every = {name: moved.get(name, trace.table(name)) for name in TABLES}
+        return replace(trace, span=span_of(every), recordings={}, **moved)
+
+    def make() -> Ranks:
+        machines = [
+            Machine(rank=rank, n_ranks=n_ranks, host=f"node{rank}", **of_rank(rank))
+            for rank in range(n_ranks)
+        ]
+        programs = {rank: program_of(rank) for rank in range(n_ranks)}
+        ranks = run(machines, lambda own: programs[own.rank](own), several_files=True)
+        return replace(ranks, parts=tuple(map(shown, ranks.parts, range(n_ranks))))
 
     return make
 
@@ -319,6 +354,27 @@ SCENARIOS: Final = (
         several(lambda _: parallel(4), 4),
         ("exposed_communication",),
         "2",
+    ),
+    Scenario(
+        "slow_rank_where_clocks_are_wrong",
+        on_wandering_clocks(lambda _: parallel(4), 4, _slow(2)),
+        ("straggler",),
+        several(lambda _: parallel(4), 4),
+        ("exposed_communication", "pipeline_bubble", "host_code", "gpu_gaps", "slow_steps"),
+        "slow rank 2",
+    ),
+    Scenario(
+        "slow_stage_where_clocks_are_wrong",
+        on_wandering_clocks(_pipeline(4), 4, _slow(0, 2.3)),
+        ("straggler",),
+        None,
+        ("exposed_communication", "host_code", "gpu_gaps", "slow_steps"),
+        "slow rank 0 (stage 0 of the pipeline)",
+    ),
+    Scenario(
+        "alike_ranks_where_clocks_are_wrong",
+        on_wandering_clocks(lambda _: parallel(4), 4, lambda _: {}),
+        also=("host_code", "gpu_gaps", "slow_steps"),
     ),
     Scenario(
         "slow_gpu_clock_of_8",

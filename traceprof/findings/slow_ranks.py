@@ -17,16 +17,20 @@ from traceprof.measures.collectives.waits import find_waits, matches_in_step, wa
 from traceprof.measures.idle.losses import idle_times
 from traceprof.measures.ranks.costs import cost_of, tails_after
 from traceprof.measures.ranks.groups import Grouping, find_late_whole
+from traceprof.measures.ranks.own_times import SlowRanks, describe_slow, find_slow_ranks
 from traceprof.measures.ranks.stragglers import (
     RankLateness,
     describe_stage,
     find_late_stage,
     lateness_of_ranks,
+    stages_of_members,
 )
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 
 _LEAST: Final = 0.03
+_CLEARLY_SLOW: Final = 1.5
+_FEWEST_SHARED: Final = 2
 _ACTIONS: Final = {
     "host": (
         "look at what the ranks of {name} share (`traceprof show hosts`): its processors and their "
@@ -45,6 +49,9 @@ def require_waiting(context: Context) -> None:
         raise NotRecordedError("no collective is shared by several ranks")
     if why_not := why_withheld(context.ranks):
         raise NotRecordedError(why_not)
+    waits = find_waits(context.ranks)
+    if len(np.unique(waits["match"][waits["is_in_step"]])) < _FEWEST_SHARED:
+        raise NotRecordedError("the ranks share too few collectives to tell who waits for whom")
 
 
 @rule("ranks in step", "a whole host or rack is late at the collectives", "kernels", show="hosts")
@@ -102,12 +109,22 @@ def straggler(context: Context) -> Iterator[Finding]:
     """Find one rank, or stage of a pipeline, that arrives late at the collectives."""
     if len(context.devices) < 2:
         raise NotRecordedError("the trace has one device: give the traces of all ranks")
-    require_waiting(context)
-    slow = _slow(context)
-    if slow is None or find_late_whole(context.ranks) is not None:
+    by_own = find_slow_ranks(context.ranks)
+    try:
+        require_waiting(context)
+    except NotRecordedError as error:
+        if by_own is None:
+            raise
+        yield _by_own_time(context, by_own, str(error))
         return
-    ratio = slow.cost_ns / context.window_ns
-    if ratio < _LEAST:
+    if find_late_whole(context.ranks) is not None:
+        return
+    slow = _slow(context)
+    ratio = slow.cost_ns / context.window_ns if slow else 0.0
+    if slow is None or ratio < _LEAST:
+        # Whoever waits for nobody by the clocks, and computes so much longer: these are wrong.
+        if by_own is not None and by_own.is_compute and by_own.factor >= _CLEARLY_SLOW:
+            yield _by_own_time(context, by_own, "by the clocks nobody holds the others up")
         return
     origins = find_blame(context.ranks).origins
     own = origins.take(np.isin(origins["member"], slow.places))
@@ -123,13 +140,51 @@ def straggler(context: Context) -> Iterator[Finding]:
         claims=_waiting_for(context, slow.places, slow.cost_ns),
         kind=Kind.BOUNDED,
         evidence=(slow.evidence,),
-        action=(
-            f"find out why {slow.label} is late (`traceprof show stragglers`): more work (uneven "
-            "batches or layers), a slower or throttled GPU, a busier host, slower storage"
-        ),
+        action=_find_out_why(slow.label),
         caveat="its delay is traced back along the waiting of the ranks; what they waited before "
         "they first were in step is left out",
         window=context.window_text(begin_ns, at_ns),
+    )
+
+
+def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
+    """Return the finding on ranks that are slow by what they do in their own steps."""
+    device_of = devices_of_members(context)
+    own = {device for place, device in device_of.items() if place in slow.places}
+    times = {device: context.times[device] for device in device_of.values()}
+    exposed = {d: time.communication - time.compute for d, time in times.items() if d not in own}
+    more = {d: times[d].compute if slow.is_compute else context.judged[d] for d in own}
+    ground = Ground.COMPUTE if slow.is_compute else Ground.LOST
+    due_ns = slow.excess_ns * context.n_steps
+    stages = stages_of_members(context.ranks)
+    of_slow = {stages.get(place) for place in slow.places}
+    number = of_slow.pop() if len(of_slow) == 1 else None
+    stage = "" if number is None else f" (stage {number} of the pipeline)"
+    return Finding(
+        title=Note.of(
+            f"slow {{who}}{stage}: {{excess:ns}} more {'compute' if slow.is_compute else 'work'} "
+            f"{'per step' if slow.n_steps else 'in the recording'} than the median of the others",
+            who=slow.label,
+            excess=slow.excess_ns,
+        ),
+        claims=(
+            *_shared((context.left(exposed),), due_ns * len(exposed)),
+            *_shared((context.left(more, ground),), due_ns * len(more)),
+        ),
+        kind=Kind.BOUNDED,
+        evidence=(
+            describe_slow(slow),
+            Note.of("judged by each rank's own steps, without clocks: {why}", why=why_not),
+        ),
+        action=_find_out_why(slow.label),
+        caveat="a rank may also have more to do on purpose, as the last stage of a pipeline",
+    )
+
+
+def _find_out_why(who: str) -> str:
+    return (
+        f"find out why {who} is late (`traceprof show stragglers`): more work (uneven batches or "
+        "layers), a slower or throttled GPU, a busier host, slower storage"
     )
 
 

@@ -16,7 +16,7 @@ from traceprof.formats.contract import trace_of_outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
 from traceprof.formats.runs.manifest import read_manifest
 from traceprof.hardware.catalogue import Hardware, built_in_hardware, parse_hardware
-from traceprof.model.placement import clock_offsets_ns, place_run
+from traceprof.model.placement import UNTIED_CLOCKS, clock_offsets_ns, place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
 from traceprof.model.timing import TimeWindow
@@ -233,6 +233,8 @@ _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})
 """The tables that tell which file is which rank, and which device is which."""
 _TIED_BY: Final = frozenset({"kernels", "api_calls", "ranges", "collectives", "processes"})
 """The tables that collectives, which tie the clocks of files, are found in."""
+_ALIGNED: Final = "clocks aligned, "
+_BY_WALL_TIME: Final = "the clocks are aligned by wall time"
 _TIMES_OF_STEPS: Final = frozenset({"ranges"})
 
 
@@ -279,9 +281,12 @@ def _aligned(ranks: Ranks) -> tuple[Ranks, tuple[Note, ...]]:
 
     alignment = find_alignment(ranks)
     if len(alignment.corrections) < 2:
-        note = Note("no collectives are shared: the clocks are aligned by wall time")
-        return ranks, (note,)
+        by_wall_time = () if UNTIED_CLOCKS in ranks.info.warnings else (Note(_BY_WALL_TIME),)
+        return ranks, (*alignment.notes, *by_wall_time)
     aligned = align_clocks(ranks, alignment)
     # Each is said once: of ranks that nothing ties the aligned run warns.
     about = [note for note in alignment.notes if note.text not in aligned.info.warnings]
-    return aligned, tuple(Note(f"clocks aligned, {note.text}", note.values) for note in about)
+    told = (
+        _ALIGNED + note.text if note.text.startswith("residual") else note.text for note in about
+    )
+    return aligned, tuple(map(Note, told, (note.values for note in about)))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.measures.collectives.clocks import find_alignment
+from traceprof.measures.collectives.clocks import find_alignment, why_no_common_clock
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.collectives.waits import find_waits
@@ -180,6 +180,8 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
     A collective does not end on one rank before the last has begun, and ranks of one communicator
     carry out the same collectives.
     """
+    if why_not := why_no_common_clock(ranks):
+        return why_not
     is_together = ~waits["is_message"]
     waited, contradicted = (waits[f"{n}_ns"][is_together] for n in ("wait", "contradicted"))
     if contradicted.sum() > waited.sum():

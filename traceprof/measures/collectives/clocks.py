@@ -6,7 +6,7 @@ clocks: their median is the offset, a robust line through them over time the dri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -40,9 +40,16 @@ ENDS_TOGETHER: Final = (
 """The operations that end on all their ranks at once."""
 
 _CLEARLY: Final = 2.0
-_MIXED_NOTE_NS: Final = 1_000_000
+_LARGEST_RESIDUAL_NS: Final = 1_000_000  # beyond that, some were matched wrongly
+_FEWEST_SHARED: Final = 3  # one agrees with itself, whatever its clocks
+DOUBTFUL_CLOCKS: Final = (
+    "the ends of shared collectives differ by more than 1 ms however the clocks are shifted: some "
+    "were matched wrongly"
+)
+"""Why nothing that needs one clock of all ranks can be said of them."""
 _LEAST_SPAN_NS: Final = 1_000_000_000  # over less, a real drift stays below the jitter
 _ROWS_AT_ONCE: Final = 1 << 14
+_MOST_NAMED: Final = 8
 _FEWEST_POINTS: Final = 8
 _MOST_POINTS: Final = 400
 _SIGNIFICANT: Final = 3.0
@@ -117,7 +124,8 @@ class RankClock:
     ``offset_ns`` is how much it is ahead in the middle of the shared collectives, ``drift_ppm``
     how fast that grows (0 where it cannot be told from the jitter), ``residual_ns`` the median
     distance of the ends from that line, over ``collectives_count`` collectives. None where the
-    rank shares none with the others. ``device`` tells the ranks of one process apart, else None.
+    rank shares too few with the others; where the ends do not fit any line there is a residual
+    alone. ``device`` tells the ranks of one process apart, else None.
     """
 
     rank: int | None
@@ -138,6 +146,11 @@ class Alignment:
     corrections: dict[int, ClockCorrection]
     notes: tuple[Note, ...] = ()
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the collectives of some rank fit no clock."""
+        return any(one.offset_ns is None and one.residual_ns is not None for one in self.clocks)
+
 
 @dataclass(frozen=True, slots=True)
 class _Tie:
@@ -146,6 +159,11 @@ class _Tie:
     correction: ClockCorrection
     residual_ns: float
     count: int
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the ends fit it: else some were matched wrongly."""
+        return self.residual_ns <= _LARGEST_RESIDUAL_NS
 
 
 @fact
@@ -166,9 +184,17 @@ def find_alignment(ranks: Ranks) -> Alignment:
     corrections = {
         member.process: ties[clock].correction
         for member, clock in zip(members, clock_of, strict=True)
-        if clock in ties
+        if clock in ties and ties[clock].is_good
     }
-    return Alignment(clocks, corrections, tuple(_notes(clocks, ties)))
+    return Alignment(clocks, corrections, tuple(_notes(clocks)))
+
+
+def why_no_common_clock(ranks: Ranks) -> str:
+    """Return why times of several ranks cannot be held against each other; "" where they can."""
+    alignment = find_alignment(ranks)
+    if alignment.is_doubtful:
+        return DOUBTFUL_CLOCKS
+    return UNTIED_CLOCKS if UNTIED_CLOCKS in ranks.info.warnings else ""
 
 
 def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
@@ -225,7 +251,7 @@ def _tie(clocks: list[str], instants: _FloatArray) -> dict[str, _Tie]:
 
     ``instants`` are when matches ended on each of ``clocks``. Each clock is tied to the tied one
     that it shares the most collectives with (Prim's way to a spanning tree), to the earlier one of
-    equals.
+    equals. Ties that are not good tie nothing else; those of too few collectives are left out.
     """
     if not clocks:
         return {}
@@ -242,14 +268,16 @@ def _tie(clocks: list[str], instants: _FloatArray) -> dict[str, _Tie]:
     while True:
         most[~is_open] = 0
         there, here = _closest(most, nearest)
-        if not most[here]:
+        if most[here] < _FEWEST_SHARED:
             return ties
         own = instants[:, members[here]]
         both = is_known[:, members[there]] & is_known[:, members[here]]
         tie = _fit(own[both], own[both] - corrected[both, there])
         ties[clocks[members[here]]] = tie
-        corrected[:, here] = own - tie.correction.error_ns(own)
         is_open[here] = False
+        if not tie.is_good:
+            continue
+        corrected[:, here] = own - tie.correction.error_ns(own)
         is_nearer = (counts[here] > most) | ((counts[here] == most) & (here < nearest))
         most[is_nearer], nearest[is_nearer] = counts[here][is_nearer], here
 
@@ -292,6 +320,8 @@ def _describe(member: Member, tie: _Tie | None, before: ClockCorrection) -> Rank
     )
     if tie is None:
         return clock
+    if not tie.is_good:
+        return replace(clock, residual_ns=tie.residual_ns, collectives_count=tie.count)
     return replace(
         clock,
         offset_ns=tie.correction.offset_ns + before.offset_ns,
@@ -301,25 +331,41 @@ def _describe(member: Member, tie: _Tie | None, before: ClockCorrection) -> Rank
     )
 
 
-def _notes(clocks: tuple[RankClock, ...], ties: dict[str, _Tie]) -> Iterator[Note]:
+def _notes(clocks: tuple[RankClock, ...]) -> Iterator[Note]:
     if len(clocks) < 2:
         yield Note("there is only one rank: nothing to align")
         return
     yield from map(Note, _on_untied(clocks))
-    worst = max((tie.residual_ns for tie in list(ties.values())[1:]), default=None)
-    if worst is not None:
-        text = "residual: the ends of shared collectives agree to {residual:ns}"
-        yield Note.of(text, residual=worst)
-        if worst > _MIXED_NOTE_NS:
-            yield Note("a residual above 1 ms means that some were matched wrongly")
+    told = [one for one in clocks[1:] if one.residual_ns is not None]
+    if tied := [one for one in told if one.offset_ns is not None]:
+        text = "residual: the ends of {n:count} shared collectives agree to {residual:ns}"
+        yield Note.of(text, **_worst(tied))
+    if doubtful := [one for one in told if one.offset_ns is None]:
+        text = (
+            "the clocks of {who} are left as they are: the ends of {n:count} shared collectives "
+            "differ by {residual:ns} however they are shifted, so that some were matched wrongly"
+        )
+        yield Note.of(text, who=_named(doubtful), **_worst(doubtful))
+
+
+def _worst(clocks: Sequence[RankClock]) -> dict[str, int | float]:
+    """Return the largest residual, and over how few collectives one was found."""
+    residual = max(one.residual_ns or 0.0 for one in clocks)
+    return {"n": min(one.collectives_count for one in clocks), "residual": residual}
 
 
 def _on_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
     """Yield which ranks are not tied; nothing where all are."""
-    untied = [clock for clock in clocks if clock.offset_ns is None]
+    untied = [clock for clock in clocks if clock.offset_ns is None and clock.residual_ns is None]
     if untied:
-        named = [str(clock.process if clock.rank is None else clock.rank) for clock in untied]
-        yield f"the clocks of {', '.join(named)} are not tied to the others by any collective"
+        few = f"they share fewer than {_FEWEST_SHARED} collectives"
+        yield f"the clocks of {_named(untied)} are not tied to the others: {few}"
+
+
+def _named(clocks: Sequence[RankClock]) -> str:
+    named = [str(one.process if one.rank is None else one.rank) for one in clocks]
+    more = len(named) - _MOST_NAMED
+    return ", ".join(named[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 SPEC: Final = ResultSpec.of("""

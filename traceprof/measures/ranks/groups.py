@@ -16,7 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.measures.collectives.blame import Blame, find_blame
-from traceprof.measures.collectives.clocks import is_beyond_clocks, spread_of_ends_ns
+from traceprof.measures.collectives.clocks import (
+    is_beyond_clocks,
+    spread_of_ends_ns,
+    why_no_common_clock,
+)
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.collectives.members import Member
 from traceprof.measures.collectives.waits import matches_in_step
@@ -106,12 +110,12 @@ class GroupLateness:
 def measure_lateness(ranks: Ranks, grouping: Grouping) -> tuple[GroupLateness, ...]:
     """Return the lateness of each group, in the order of their first ranks.
 
-    Nothing where there is but one group.
+    Nothing where there is but one group, or no clock of all.
     """
     matches = matches_in_step(ranks)
     names = [grouping.of_member(member) for member in matches.members]
     groups = list(dict.fromkeys(filter(None, names)))
-    if len(groups) < 2 or not matches.is_shared:
+    if len(groups) < 2 or not matches.is_shared or why_no_common_clock(ranks):
         return ()
     meetings = _Meetings(matches, np.array([groups.index(n) if n else -1 for n in names]))
     found = [_measure(ranks, meetings, i, grouping, name) for i, name in enumerate(groups)]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from traceprof.errors import NotRecordedError
 from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.clocks import describe_clocks
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.collectives.members import Member
@@ -145,7 +146,8 @@ def _measure(spec: ResultSpec, grouping: Grouping, above: Grouping | None, ranks
     notes = [] if larger is None else [describe_lateness(larger)]
     if unclear is not None:
         notes.append(describe_clocks(f"{kind} {unclear.name}", unclear.cost_ns, unclear.ends_ns))
-    notes += [*_notes(kind, names, matches, lateness), *_on_scopes(kind, scopes)]
+    why_not = why_withheld(ranks)
+    notes += [*_notes(kind, names, matches, lateness, why_not), *_on_scopes(kind, scopes)]
     tables = {
         f"{kind}s": spec.tables[0].of_rows(_groups(ranks, kind, shown, lateness, shared)),
         "late_groups": table_of_late(own for own in (larger, straggler, unclear) if own),
@@ -221,13 +223,19 @@ def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, 
 
 
 def _notes(
-    kind: str, names: list[str], matches: Matches, lateness: tuple[GroupLateness, ...]
+    kind: str,
+    names: list[str],
+    matches: Matches,
+    lateness: tuple[GroupLateness, ...],
+    why_not: str,
 ) -> Iterator[Note]:
     straggler = find_late_group(lateness)
     if straggler is not None:
         yield describe_lateness(straggler)
     elif lateness:
         yield from _on_single_ranks(matches.members, lateness)
+    elif why_not:
+        yield Note.of("who waits for whom is withheld: {why}", why=why_not)
     elif len(set(names)) == 1:
         yield Note(f"all ranks are on one {kind}: there is no other to compare it with")
     elif not matches.is_shared:

@@ -11,12 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
+from traceprof.measures.collectives.clocks import why_no_common_clock
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
 from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.collectives.operations import find_collectives
 from traceprof.measures.collectives.waits import waiting_in_collectives
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
+from traceprof.measures.ranks.own_times import own_times
 from traceprof.measures.rows import bounds, lengths_of, rows_by, unions_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps, steps_of_calls
 from traceprof.model.activity import Activity
@@ -173,6 +175,7 @@ def _named_stages(trace: Trace) -> dict[int, int]:
     return {process: min(own) for process, own in by_process.items() if len(own) == 1}
 
 
+_MOST_NAMED: Final = 16
 _WHOLE_WINDOW: Final = -1
 _OUTSIDE: Final = -2
 
@@ -243,6 +246,9 @@ def measure_pipeline(ranks: Ranks) -> Result:
     if not stages:
         note = Note("no stages can be told: neither by ranges nor by sends and receives")
         return Result("pipeline", SPEC, {"stages": _STAGES.of_rows()}, notes=(note,))
+    if why_not := why_no_common_clock(ranks):
+        notes = Note.of("bubbles are not told: {why}", why=why_not), _compute_of(ranks, stages)
+        return Result("pipeline", SPEC, {"stages": _STAGES.of_rows()}, notes=notes)
     rows = find_bubbles(ranks).rows
     whole = sum(row["span_ns"] for row in rows)
     scalars: dict[str, Any] = {
@@ -260,6 +266,19 @@ def measure_pipeline(ranks: Ranks) -> Result:
         bubble=scalars["bubble_ratio"],
     )
     return Result("pipeline", SPEC, {"stages": _STAGES.of_rows([*rows])}, scalars, (note,))
+
+
+def _compute_of(ranks: Ranks, stages: Sequence[Stage]) -> Note:
+    """Return how long each stage computes in its own steps, which needs no clock of all."""
+    times, members = own_times(ranks), find_members(ranks)
+    known = dict(zip(times["place"].tolist(), times["compute_ns"].tolist(), strict=True))
+    computed = {
+        f"stage{i}": known.get(members.index(stage.member))
+        for i, stage in enumerate(stages[:_MOST_NAMED])
+    }
+    listed = ", ".join(f"stage {stages[i].number} {{stage{i}:ns}}" for i in range(len(computed)))
+    more = " …" if len(stages) > _MOST_NAMED else ""
+    return Note.of(f"compute per step, the median: {listed}{more}", **computed)
 
 
 def _of_stages(trace: Trace, members: tuple[Member, ...], *, by_step: bool) -> Table:

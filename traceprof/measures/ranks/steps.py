@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from traceprof.errors import NotRecordedError
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.collectives.blame import beyond_others
+from traceprof.measures.collectives.blame import beyond_others, why_withheld
 from traceprof.measures.collectives.matches import Matches, find_matches
 from traceprof.measures.collectives.members import Member, find_members
 from traceprof.measures.collectives.waits import find_waits, value_in, waiting_of_members, where_in
@@ -236,6 +236,9 @@ def measure_rank_steps(ranks: Ranks) -> Result:
     if n_ranks > 1 and not find_matches(ranks.whole).is_shared:
         text = "no collective is shared: what ranks wait for each other is in their own time"
         notes.append(Note(text))
+    if n_ranks > 1 and (why_not := why_withheld(ranks)):
+        text = "what a rank waits, and own_ns without it, cannot be relied on: {why}"
+        notes.append(Note.of(text, why=why_not))
     if n_ranks > 1 and scalars["partial_count"]:
         text = "{fewer:count} of {n:count} steps are not known of every one of {ranks:count} ranks"
         fewer = scalars["partial_count"]

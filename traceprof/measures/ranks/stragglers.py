@@ -32,6 +32,7 @@ from traceprof.measures.ranks.groups import (
     find_late_whole,
     table_of_late,
 )
+from traceprof.measures.ranks.own_times import describe_slow, find_slow_ranks
 from traceprof.measures.ranks.pipeline import find_stages
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.ranks import Ranks
@@ -268,7 +269,9 @@ def measure_stragglers(ranks: Ranks) -> Result:
     if why or not lateness:
         nothing = {"ranks": _RANKS.of_rows(), "late_groups": LATE_GROUPS.of_rows()}
         why = why or "the ranks share nothing after they first were in step"
-        return Result("stragglers", SPEC, nothing, scalars, (Note(why), *skew))
+        slow = find_slow_ranks(ranks)
+        by_own = () if slow is None else (describe_slow(slow),)
+        return Result("stragglers", SPEC, nothing, scalars, (Note(why), *by_own, *skew))
     mean_ns = blame.whole_ns / len(matches.members)
     scalars |= {
         "waited_ns": blame.whole_ns,

@@ -1,0 +1,148 @@
+"""Slow ranks where no clock is shared: by what each does in its own steps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.measures.generated_run import MS, Clock, Plan, make_ranks_of
+from tests.truth.scenarios import SCENARIOS
+from traceprof.measures.collectives.blame import why_withheld
+from traceprof.measures.collectives.clocks import DOUBTFUL_CLOCKS, find_alignment
+from traceprof.measures.ranks.own_times import find_slow_ranks
+from traceprof.measures.steps.find import decide_steps
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import Ranks, RankTrace, RunFiles
+from traceprof.model.trace import TraceInfo
+from traceprof.render.formatting import note_text
+from traceprof.session.opening import _aligned
+from traceprof.session.run import Run, run_of
+
+SIZES = (2, 4, 16)
+
+
+def clocks_of(n: int, apart_ms: int = 50) -> list[Clock]:
+    rng = random.Random(n)
+    return [Clock(rng.randrange(-apart_ms, apart_ms) * MS, rng.uniform(-20, 20)) for _ in range(n)]
+
+
+def ranks_of(n: int, **more: object) -> Ranks:
+    hosts = [f"h{rank}" for rank in range(n)]
+    own = {"n_ranks": n, "n_steps": 20, "clocks": clocks_of(n), "hosts": hosts}
+    return make_ranks_of(Plan(**{**own, **more}))  # type: ignore[arg-type]
+
+
+def opened(ranks: Ranks) -> tuple[Run, str]:
+    """Return the run as its files would be opened, and what is said of that."""
+    aligned, notes = _aligned(ranks)
+    return run_of(decide_steps(aligned)), " ".join(map(note_text, notes))
+
+
+def first_straggler(run: Run) -> str:
+    table = run.result("findings").table
+    found = table.take(table["rule"] == "straggler")
+    return note_text(found["title"][0]) if len(found) else ""
+
+
+def is_fine(run: Run, subject: str) -> bool:
+    checked = run.result("findings").tables["checked"]
+    return bool(dict(zip(checked["subject"], checked["is_fine"], strict=True))[subject])
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_offsets_and_drift_are_corrected(n: int) -> None:
+    run, told = opened(ranks_of(n, extra_ns={(n - 1, "backward"): 40 * MS}))
+    assert "the ends of 20 shared collectives agree to " in told
+    assert first_straggler(run).startswith(f"straggler: the others wait for rank {n - 1}")
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_ends_that_fit_no_clock_tie_none(n: int) -> None:
+    """Ends that are up to 15 ms off: matched wrongly, or by clocks that jump."""
+    ranks = ranks_of(n, jitter_ns=15 * MS, extra_ns={(n - 1, "backward"): 40 * MS})
+    alignment = find_alignment(ranks)
+    assert alignment.is_doubtful
+    assert len(alignment.corrections) < n
+    assert why_withheld(ranks) == DOUBTFUL_CLOCKS
+    run, told = opened(ranks)
+    assert "however they are shifted" in told
+    assert first_straggler(run).startswith(f"slow rank {n - 1}: ")
+    notes = " ".join(map(note_text, run.result("stragglers").notes))
+    assert "who waits for whom is withheld" in notes
+    assert f"rank {n - 1}: " in notes
+    hosts = " ".join(map(note_text, run.result("hosts").notes))
+    assert "who waits for whom is withheld" in hosts
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_alike_ranks_on_such_clocks_are_not_fine_but_not_checked(n: int) -> None:
+    run, _ = opened(ranks_of(n, jitter_ns=15 * MS))
+    assert not first_straggler(run)
+    assert not is_fine(run, "ranks in step")
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_one_collective_ties_nothing(n: int) -> None:
+    run, told = opened(ranks_of(n, n_steps=1, clocks=clocks_of(n, 200)))
+    assert "agree" not in told
+    assert "share fewer than 3 collectives" in told
+    assert not is_fine(run, "ranks in step")
+    assert not first_straggler(run)
+
+
+def test_each_rank_is_held_against_the_median_of_the_others() -> None:
+    """Rank 1 computes 135 ms a step and communicates 5 ms, the others 95 ms and 45 ms."""
+    slow = find_slow_ranks(
+        decide_steps(ranks_of(4, clocks=(), extra_ns={(1, "backward"): 40 * MS}))
+    )
+    assert slow is not None
+    assert (slow.label, slow.is_compute) == ("rank 1", True)
+    assert (slow.excess_ns, slow.exposed_ns, slow.usual_exposed_ns) == (40 * MS, 5 * MS, 45 * MS)
+    assert slow.factor == pytest.approx(135 / 95, abs=0.01)
+
+
+def test_who_waits_least_is_named_where_all_compute_alike() -> None:
+    """Rank 1 is held up for 40 ms a step by its host: its kernels take no longer."""
+    builders = []
+    for rank in range(3):
+        builder = TraceBuilder().process(1 + rank, rank=rank)
+        for step in range(6):
+            at = step * 100 * MS
+            ready = at + (50 if rank == 1 else 10) * MS
+            own = {"process": 1 + rank, "device": rank}
+            builder.step(at, at + 100 * MS, step, process=1 + rank)
+            builder.kernel("gemm", ready - 10 * MS, ready, launched_ns=(at, at + 5), **own)
+            builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", ready, at + 60 * MS,
+                           launched_ns=(at + 5, at + 9), **own)  # fmt: skip
+        builders.append(builder)
+    members = tuple(
+        RankTrace(one.build(info=TraceInfo(path=str(rank))), rank, rank)
+        for rank, one in enumerate(builders)
+    )
+    ranks = decide_steps(place_run(RunFiles("generated", members, 3)))
+    slow = find_slow_ranks(ranks)
+    assert slow is not None
+    assert (slow.label, slow.is_compute, slow.excess_ns) == ("rank 1", False, 40 * MS)
+    assert first_straggler(run_of(ranks)).startswith("slow rank 1: 40.00 ms more work per step")
+
+
+def test_half_of_the_ranks_are_slow_together_or_none_is() -> None:
+    late = {(rank, "backward"): 40 * MS for rank in (0, 1)}
+    slow = find_slow_ranks(decide_steps(ranks_of(4, extra_ns=late)))
+    assert slow is not None
+    assert slow.places == (0, 1)
+    late[2, "backward"] = 40 * MS
+    slow = find_slow_ranks(decide_steps(ranks_of(4, extra_ns=late)))
+    assert slow is None or slow.places == (3,)
+
+
+def test_bubbles_are_not_told_of_such_clocks_but_what_each_stage_computes() -> None:
+    (scenario,) = [one for one in SCENARIOS if one.name == "slow_stage_where_clocks_are_wrong"]
+    result = run_of(decide_steps(scenario.make())).result("pipeline")
+    assert result.table.empty
+    withheld, computed = map(note_text, result.notes)
+    assert withheld == f"bubbles are not told: {DOUBTFUL_CLOCKS}"
+    assert computed.startswith("compute per step, the median: stage 0 ")
+    assert "stage 3 " in computed
