@@ -51,7 +51,9 @@ def require_waiting(context: Context) -> None:
         raise NotRecordedError(why_not)
     waits = find_waits(context.ranks)
     if len(np.unique(waits["match"][waits["is_in_step"]])) < _FEWEST_SHARED:
-        raise NotRecordedError("the ranks share too few collectives to tell who waits for whom")
+        raise NotRecordedError(
+            "too few collectives are shared in this window to tell who waits for whom"
+        )
 
 
 @rule("ranks in step", "a whole host or rack is late at the collectives", "kernels", show="hosts")

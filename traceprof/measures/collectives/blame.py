@@ -15,7 +15,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.measures.collectives.clocks import find_alignment, why_no_common_clock
+from traceprof.measures.collectives.clocks import (
+    LARGEST_RESIDUAL_NS,
+    find_alignment,
+    why_no_common_clock,
+)
 from traceprof.measures.collectives.matches import find_matches
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.collectives.waits import find_waits
@@ -30,6 +34,7 @@ from traceprof.model.tables import ABSENT
 _Float64Array = npt.NDArray[np.float64]
 
 _AT_ONCE: Final = 200_000
+_MOST_EARLY: Final = 0.05
 _MOST_ALONE: Final = 0.5
 _OWN: Final = 0.5
 
@@ -188,6 +193,13 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
         return (
             "ranks end collectives before others begin them: these were matched wrongly, or the "
             "clocks differ (--align collectives)"
+        )
+    early = waits["contradicted_ns"][waits["is_message"]]
+    # Of each message there are two rows, of which one receives.
+    if 2 * np.count_nonzero(early > LARGEST_RESIDUAL_NS) > _MOST_EARLY * len(early):
+        return (
+            "messages are received before they are sent: they were matched wrongly, or the clocks "
+            "differ"
         )
     rows = find_matches(ranks).collectives.rows
     rows = rows.take(rows["is_timed"] & (rows["member"] >= 0))

@@ -40,7 +40,8 @@ ENDS_TOGETHER: Final = (
 """The operations that end on all their ranks at once."""
 
 _CLEARLY: Final = 2.0
-_LARGEST_RESIDUAL_NS: Final = 1_000_000  # beyond that, some were matched wrongly
+LARGEST_RESIDUAL_NS: Final = 1_000_000
+"""Ends that are further apart on the clocks that fit them best were matched wrongly."""
 _FEWEST_SHARED: Final = 3  # one agrees with itself, whatever its clocks
 DOUBTFUL_CLOCKS: Final = (
     "the ends of shared collectives differ by more than 1 ms however the clocks are shifted: some "
@@ -163,7 +164,7 @@ class _Tie:
     @property
     def is_good(self) -> bool:
         """Whether the ends fit it: else some were matched wrongly."""
-        return self.residual_ns <= _LARGEST_RESIDUAL_NS
+        return self.residual_ns <= LARGEST_RESIDUAL_NS
 
 
 @fact

@@ -13,7 +13,7 @@ import numpy as np
 
 from traceprof.measures.collectives.members import Member, find_members
 from traceprof.measures.collectives.operations import SINGLE_OPS, find_collectives
-from traceprof.measures.device.times import device_time, devices_of_processes, recorded_window
+from traceprof.measures.device.times import device_time, devices_of_processes, recorded_windows
 from traceprof.measures.facts import of_window
 from traceprof.measures.rows import ints, rows_by
 from traceprof.measures.steps.find import find_steps
@@ -77,7 +77,7 @@ def _of_one(part: Trace, members: tuple[Member, ...]) -> Table:
     steps = find_steps(part)
     table = steps.table.take(~steps.warmup()) if len(steps) else steps.table
     rows_of, used = rows_by(table, "process"), devices_of_processes(part)
-    work = find_collectives(part)
+    work, windows = find_collectives(part), recorded_windows(part)
     talking = set(work["process"][work["op"].isin(SINGLE_OPS)].tolist())
     starts, ends = ints(table, "device_start_ns", "device_end_ns")
     found = []
@@ -87,8 +87,11 @@ def _of_one(part: Trace, members: tuple[Member, ...]) -> Table:
             devices = tuple(own for own in devices if own == member.device)
         if not devices:
             continue
-        own = recorded_window(part, devices[0])
+        own = part.recordings.get(member.process, part.span) & part.span
         rows = rows_of.get(member.process, np.empty(0, np.int64))
+        if (seen := windows.get(member.process)) is not None:
+            lengths = ends[rows] - starts[rows]
+            rows = rows[seen.covered_ns(starts[rows], ends[rows]) == lengths]
         spans = (
             (starts[rows], ends[rows])
             if len(rows)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.collectives.clocks import why_no_common_clock
+from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.members import Member, find_members, member_of_rows
 from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.collectives.operations import find_collectives
@@ -246,7 +246,7 @@ def measure_pipeline(ranks: Ranks) -> Result:
     if not stages:
         note = Note("no stages can be told: neither by ranges nor by sends and receives")
         return Result("pipeline", SPEC, {"stages": _STAGES.of_rows()}, notes=(note,))
-    if why_not := why_no_common_clock(ranks):
+    if why_not := why_withheld(ranks):
         notes = Note.of("bubbles are not told: {why}", why=why_not), _compute_of(ranks, stages)
         return Result("pipeline", SPEC, {"stages": _STAGES.of_rows()}, notes=notes)
     rows = find_bubbles(ranks).rows
