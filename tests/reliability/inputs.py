@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tests.formats.test_contract import EXECUTION, planes_of, write_as_kineto, write_as_nvprof
+from tests.formats.test_contract import (
+    EXECUTION,
+    planes_of,
+    write_as_kineto,
+    write_as_nvprof,
+    write_as_rocpd,
+)
 from tests.formats.xplane_file import write_xplane
 from tests.reliability import mutations
 from tests.reliability.same_execution import ASKED, FORMS, execution, written, wrong_answers
@@ -73,6 +79,16 @@ def xplane_bytes(folder: Path, rng: random.Random) -> Question:
     """An XPlane file of jax.profiler whose bytes are damaged."""
     question = _bytes(folder, rng, "pb")
     return replace(question, trace=None)  # what is left of it no oracle reads
+
+
+def rocpd_bytes(folder: Path, rng: random.Random) -> Question:
+    """A database of rocprofv3 whose bytes or pages are damaged."""
+    return replace(_bytes(folder, rng, "rocpd"), trace=None)
+
+
+def rocpd_rows(folder: Path, rng: random.Random) -> Question:
+    """A database of rocprofv3 with values, columns and tables that cannot be."""
+    return replace(_rows(folder, rng, "rocpd"), trace=None)
 
 
 def kineto_values(folder: Path, rng: random.Random) -> Question:
@@ -322,7 +338,7 @@ CLASSES: Final[tuple[Maker, ...]] = (
     *(nsys_bytes, nsys_rows, nvprof_bytes, nvprof_rows, kineto_bytes, kineto_values, gzipped),
     *(own_recordings, many_ranks, manifests, rules, hardware, cluster, logs, tables),
     *(databases_of_runs, exported, cuts, cutting, pages, windows, steps, spools),
-    *(same_execution, xplane_bytes),
+    *(same_execution, xplane_bytes, rocpd_bytes, rocpd_rows),
 )
 CHEAP: Final = frozenset(
     (
@@ -494,6 +510,8 @@ def _example(kind: str) -> bytes:
             write_as_nvprof(EXECUTION, path)
         elif kind == "json":
             write_as_kineto(EXECUTION, path)
+        elif kind == "rocpd":
+            write_as_rocpd(EXECUTION, path)
         elif kind == "pb":
             return write_xplane(path, planes_of(EXECUTION)).read_bytes()
         elif kind.startswith("rank"):

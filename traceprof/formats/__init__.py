@@ -19,6 +19,7 @@ from traceprof.formats.nsys.format import FOLDER_FORMAT as NSYS_FOLDER
 from traceprof.formats.nsys.format import FORMAT as NSYS
 from traceprof.formats.nsys.format import REPORT_FORMAT as NSYS_REPORT
 from traceprof.formats.nvprof.format import FORMAT as NVPROF
+from traceprof.formats.rocpd.format import FORMAT as ROCPD
 from traceprof.formats.shared.files import examine, unpacked
 from traceprof.formats.shared.redaction import masked_trace, shortened
 from traceprof.formats.sqlite.database import reporting_undecodable_names
@@ -30,7 +31,7 @@ from traceprof.model.cutting import CutProgress, CutReport, CutRequest
 from traceprof.model.trace import Trace
 
 FORMATS: Final[tuple[TraceFormat, ...]] = (
-    *(NSYS, NVPROF, XPLANE_JSON, KINETO, XPLANE, NSYS_REPORT, NSYS_FOLDER, TABLES),
+    *(NSYS, NVPROF, ROCPD, XPLANE_JSON, KINETO, XPLANE, NSYS_REPORT, NSYS_FOLDER, TABLES),
 )
 """In the order in which they are asked: what is more special before what is less."""
 

@@ -1,0 +1,1 @@
+"""Databases of rocprofv3 and rocprof-sys (rocpd)."""

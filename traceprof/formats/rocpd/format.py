@@ -1,0 +1,27 @@
+"""How databases of rocprofv3 (rocpd) are recognised: by their tables, which bear a unique id."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from traceprof.formats.contract import Candidate, TraceFormat, loaded_late
+
+PREFIX: Final = "rocpd_"
+KERNELS: Final = "kernel_dispatch"
+REGIONS: Final = "region"
+_MARKS: Final = (f"{PREFIX}info_process", f"{PREFIX}{KERNELS}")
+
+
+def recognises(candidate: Candidate) -> bool:
+    """Return whether the file has the tables of rocpd; rocmProfileData has others."""
+    return all(any(table.startswith(mark) for table in candidate.tables) for mark in _MARKS)
+
+
+FORMAT: Final = TraceFormat(
+    name="rocpd",
+    summary="database of rocprofv3 or rocprof-sys (rocpd, *_results.db)",
+    recognises=recognises,
+    read=partial(loaded_late, "traceprof.formats.rocpd.reader", "read"),
+    secrets=partial(loaded_late, "traceprof.formats.rocpd.machine", "told_secrets"),
+)

@@ -1,0 +1,362 @@
+"""Databases of rocprofv3 and rocprof-sys (rocpd, schema 3): kernels, copies, HIP, RCCL, ROCTx.
+
+The tables behind the documented views are read, column by column. What an event belongs to stands
+in ``rocpd_event``: its category, and as ``stack_id`` the number of the call that it is or that
+launched it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceprof.errors import TraceError
+from traceprof.formats.contract import ReadOptions
+from traceprof.formats.rocpd import machine
+from traceprof.formats.rocpd.file import ProfiledProcess, looked_up, named, profiled_processes
+from traceprof.formats.rocpd.format import FORMAT, KERNELS, REGIONS
+from traceprof.formats.shared.collectives import tied_by_launch
+from traceprof.formats.shared.cupti import with_depth
+from traceprof.formats.sqlite.columns import NULL
+from traceprof.formats.sqlite.database import Database, reading
+from traceprof.formats.sqlite.schema import quoted
+from traceprof.model.table import Names, Table
+from traceprof.model.tables import ABSENT, empty_table, make_table, stack
+from traceprof.model.trace import Trace, TraceInfo, make_trace
+from traceprof.names.classes import classify
+from traceprof.names.messages import collective_op
+
+_COPIES: Final = "memory_copy"
+_CALLS: Final = "HIP_"
+_MARKERS: Final = "MARKER"
+_RCCL: Final = "RCCL"
+_COLLECTIVE: Final = re.compile(
+    r"[nr]ccl(AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|Bcast|Send|Recv|AllToAllv?|Gather"
+    r"|Scatter)"
+)
+_DIRECTIONS: Final = {
+    "HOST_TO_DEVICE": "h2d",
+    "DEVICE_TO_HOST": "d2h",
+    "DEVICE_TO_DEVICE": "d2d",
+    "HOST_TO_HOST": "h2h",
+}
+_OF_ALL_RANKS: Final = ("reduce_scatter", "all_to_all", "all_to_all_v", "scatter")
+"""Of these a call tells the size for one rank, and how many ranks there are is not told."""
+_TYPES: Final = """
+    int8 1, uint8 1, int32 4, uint32 4, int64 8, uint64 8, float16 2, float32 4, float64 8,
+    bfloat16 2, float8e4m3 1, float8e5m2 1"""
+_SIZES: Final = {n: int(size) for n, size in map(str.split, _TYPES.strip().split(","))}
+_NUMBERED: Final = tuple(_SIZES)
+_ALIASES: Final = {"char": "int8", "int": "int32", "half": "float16", "float": "float32"} | {
+    "double": "float64"
+}
+
+
+def read(path: Path, options: ReadOptions) -> Trace:
+    """Return the trace in a rocpd database; time 0 is its first event."""
+    return reading(path, lambda database: _Reading(database, options).trace())
+
+
+class _Reading:
+    """One reading of a database, of all processes in it."""
+
+    def __init__(self, database: Database, options: ReadOptions) -> None:
+        self.database = database
+        self.options = options
+        self.processes = profiled_processes(database)
+        self.gpus = machine.gpus(self.processes)
+
+    def trace(self) -> Trace:
+        """Return the trace."""
+        parts: dict[str, list[Table]] = {}
+        for process in self.processes:
+            for name, table in _Tables(process, self.gpus[process.suffix], self.options).read():
+                parts.setdefault(name, []).append(table)
+        tables = {name: stack(name, own) for name, own in parts.items()}
+        starts = [int(own["start_ns"][0]) for own in tables.values() if len(own)]
+        if not starts:
+            raise TraceError(
+                f"{self.database.path}: a database of rocprofv3 without events: record with "
+                "`rocprofv3 --sys-trace -- PROGRAM`"
+            )
+        zero_ns = min(starts)
+        tables = {name: _since(own, zero_ns) for name, own in tables.items()}
+        tables["ranges"] = with_depth(tables["ranges"])
+        tables["collectives"] = tied_by_launch(
+            tables["collectives"], tables["kernels"], tables["api_calls"]
+        )
+        tables["devices"] = machine.read_devices(self.processes)
+        tables["processes"] = machine.read_processes(self.processes)
+        tables["threads"] = machine.read_threads(self.processes)
+        tables["environment"] = machine.read_environment(self.processes)
+        has_rows = {name for name, own in tables.items() if len(own)}
+        return make_trace(self._info(), tables, has_rows)
+
+    def _info(self) -> TraceInfo:
+        told: dict[str, str] = {}
+        hosts: list[str] = []
+        for process in self.processes:
+            told |= {
+                str(tag): str(value) for tag, value in process.rows("metadata", "tag", "value")
+            }
+            hosts += filter(None, process.texts("info_node", "hostname").values())
+        n_left_out = sum(process.n_left_out for process in self.processes)
+        warnings = self.database.catalogue.warnings()
+        if n_left_out:
+            warnings.append(
+                f"{n_left_out} rows left out: they end before they start, or have no time that "
+                "can be"
+            )
+        return TraceInfo(
+            path=str(self.database.path),
+            format=FORMAT.name,
+            profiler="ROCprofiler-SDK",
+            schema_version=told.get("schema_version", ""),
+            host=next(iter(hosts), ""),
+            warnings=tuple(warnings),
+        )
+
+
+def _since(table: Table, zero_ns: int) -> Table:
+    times = [name for name in ("start_ns", "end_ns") if name in table]
+    return table.assign(**{name: table[name] - zero_ns for name in times})
+
+
+class _Tables:
+    """The tables of one process, with times as the file has them."""
+
+    def __init__(
+        self, process: ProfiledProcess, gpus: dict[int, int], options: ReadOptions
+    ) -> None:
+        self.process = process
+        self.gpus = gpus
+        self.options = options
+        self.strings = process.texts("string", "string")
+        self.pids = {
+            key: machine.whole(pid) for key, pid in process.rows("info_process", "id", "pid")
+        }
+        self.tids = {
+            key: machine.whole(tid) for key, tid in process.rows("info_thread", "id", "tid")
+        }
+        self.events = process.numbers("event", "id", "category_id", "stack_id")
+
+    def read(self) -> list[tuple[str, Table]]:
+        """Return the tables by their names."""
+        dispatched = self.process.spans(
+            KERNELS,
+            *("pid", "agent_id", "kernel_id", "queue_id", "stream_id", "event_id"),
+            *(f"{of}_size_{axis}" for of in ("grid", "workgroup") for axis in "xyz"),
+            "group_segment_size",
+        )
+        regions = self.process.spans(REGIONS, "pid", "tid", "name_id", "event_id")
+        category = looked_up(regions["event_id"], self.events["id"], self.events["category_id"])
+        kinds = named(category, lambda key: self.strings.get(key, ""))
+        return [
+            ("kernels", self._kernels(dispatched)),
+            ("kernel_shapes", self._shapes(dispatched)),
+            ("copies", self._copies()),
+            ("api_calls", self._api_calls(regions.take(_begins(kinds, _CALLS)))),
+            ("host_ops", self._host_ops(regions, kinds)),
+            ("ranges", self._ranges(regions.take(_begins(kinds, _MARKERS)))),
+            ("marks", self._marks()),
+            ("collectives", self._collectives(regions.take(_begins(kinds, _RCCL)))),
+        ]
+
+    def _place(self, rows: Table, agents: npt.NDArray[np.int64]) -> dict[str, Any]:
+        streams = np.where(rows["stream_id"] == NULL, rows["queue_id"], rows["stream_id"])
+        return {
+            **_times(rows),
+            "device": _mapped(agents, self.gpus),
+            "stream": np.where(streams == NULL, ABSENT, streams),
+            "process": _mapped(rows["pid"], self.pids),
+            "correlation": looked_up(rows["event_id"], self.events["id"], self.events["stack_id"]),
+        }
+
+    def _kernels(self, rows: Table) -> Table:
+        symbols = self.process.texts("info_kernel_symbol", "display_name", "kernel_name")
+        names = named(rows["kernel_id"], lambda key: symbols.get(key) or f"kernel {key}")
+        own = {"name": names, "activity": classify(names, self.options.rules)}
+        return make_table("kernels", {**self._place(rows, rows["agent_id"]), **own})
+
+    def _shapes(self, rows: Table) -> Table:
+        """Return how kernels were launched: a grid counts work items, not groups of them."""
+        if "grid_size_x" not in self.process.columns(KERNELS):
+            return empty_table("kernel_shapes")
+        own: dict[str, Any] = {}
+        for axis in "xyz":
+            items, group = rows[f"grid_size_{axis}"], rows[f"workgroup_size_{axis}"]
+            known = (items > 0) & (group > 0)
+            own[f"grid_{axis}"] = np.where(known, -(-items // np.where(known, group, 1)), ABSENT)
+            own[f"block_{axis}"] = np.where(known, group, ABSENT)
+        registers = {
+            key: machine.whole(arch) + max(machine.whole(more), 0)
+            for key, arch, more in self.process.rows(
+                "info_kernel_symbol", "id", "arch_vgpr_count", "accum_vgpr_count"
+            )
+        }
+        own["registers"] = _mapped(rows["kernel_id"], registers)
+        shared = rows["group_segment_size"]
+        own["shared_bytes"] = np.where(shared == NULL, ABSENT, shared)
+        return make_table("kernel_shapes", {**self._place(rows, rows["agent_id"]), **own})
+
+    def _copies(self) -> Table:
+        ends = ("src_agent_id", "dst_agent_id")
+        rows = self.process.spans(
+            _COPIES, "pid", "name_id", "size", "queue_id", "stream_id", "event_id", *ends
+        )
+        source, target = (_mapped(rows[end], self.gpus) for end in ends)
+        names = named(rows["name_id"], lambda key: self.strings.get(key, ""))
+        directions = names.by_text(np.array(list(map(_direction, names.texts)), object))
+        is_between = (directions == "d2d") & (source != target) & (source >= 0) & (target >= 0)
+        directions[is_between] = "p2p"
+        # It is work of the device that it comes from, unless it comes from the host.
+        agents = np.where(source >= 0, rows["src_agent_id"], rows["dst_agent_id"])
+        own = {
+            "direction": Names.of(directions),
+            "n_bytes": np.where(rows["size"] == NULL, ABSENT, rows["size"]),
+            "src_device": np.where(is_between, source, ABSENT),
+            "dst_device": np.where(is_between, target, ABSENT),
+        }
+        return make_table("copies", {**self._place(rows, agents), **own})
+
+    def _on_thread(self, rows: Table) -> dict[str, Any]:
+        return {
+            **_times(rows),
+            "process": _mapped(rows["pid"], self.pids),
+            "thread": _mapped(rows["tid"], self.tids),
+        }
+
+    def _names(self, rows: Table) -> Names:
+        return named(rows["name_id"], lambda key: self.strings.get(key, ""))
+
+    def _calls_of(self, rows: Table) -> npt.NDArray[np.int64]:
+        return looked_up(rows["event_id"], self.events["id"], self.events["stack_id"])
+
+    def _api_calls(self, rows: Table) -> Table:
+        own = {"name": self._names(rows), "correlation": self._calls_of(rows)}
+        return make_table("api_calls", {**self._on_thread(rows), **own})
+
+    def _host_ops(self, regions: Table, kinds: Names) -> Table:
+        is_other = ~(_begins(kinds, _CALLS) | _begins(kinds, _MARKERS))
+        rows, own_kinds = regions.take(is_other), kinds[is_other]
+        sources = [kind.lower().removesuffix("_api") or "region" for kind in own_kinds.texts]
+        own = {"name": self._names(rows), "source": Names.coded(sources, own_kinds.codes)}
+        return make_table("host_ops", {**self._on_thread(rows), **own})
+
+    def _ranges(self, rows: Table) -> Table:
+        """Return the ranges of ROCTx: what the program wrote stands beside the event."""
+        functions, messages = self._names(rows), self._messages()
+        texts = [
+            messages.get(event) or function
+            for event, function in zip(rows["event_id"].tolist(), functions, strict=True)
+        ]
+        is_process = functions.by_text(["Process" in text for text in functions.texts])
+        kinds = Names.coded(["push_pop", "start_end"], np.asarray(is_process, np.int8))
+        own = {"name": texts, "kind": kinds}
+        return make_table("ranges", {**self._on_thread(rows), **own})
+
+    def _messages(self) -> dict[int, str]:
+        """Return event → the text of its marker."""
+        if "extdata" not in self.process.columns("event"):
+            return {}
+        markers = [key for key, text in self.strings.items() if text.startswith(_MARKERS)]
+        listed = ", ".join(str(int(key)) for key in markers) or "NULL"
+        rows = self.process.database.rows(
+            f"SELECT id, extdata FROM {quoted(self.process.table('event'))} "
+            f"WHERE category_id IN ({listed})"
+        )
+        return {key: str(machine.json_object(told).get("message", "")) for key, told in rows}
+
+    def _marks(self) -> Table:
+        rows = self.process.numbers("sample", "timestamp", "track_id", "event_id")
+        tracks = self.process.rows("track", "id", "pid", "tid")
+        owners = {key: self.pids.get(pid, ABSENT) for key, pid, _ in tracks}
+        threads = {key: self.tids.get(tid, ABSENT) for key, _, tid in tracks}
+        messages = self._messages()
+        told = [messages.get(event, "") for event in rows["event_id"].tolist()]
+        is_mark = np.array(list(map(bool, told)), np.bool_) & (rows["timestamp"] != NULL)
+        own = rows.take(is_mark)
+        return make_table(
+            "marks",
+            {
+                "start_ns": own["timestamp"],
+                "process": _mapped(own["track_id"], owners),
+                "thread": _mapped(own["track_id"], threads),
+                "name": [text for text, kept in zip(told, is_mark.tolist(), strict=True) if kept],
+            },
+        )
+
+    def _collectives(self, regions: Table) -> Table:
+        names = self._names(regions)
+        found = [_COLLECTIVE.match(name) for name in names.texts]
+        ops = [collective_op(one.group(1)) if one else "" for one in found]
+        rows = regions.take(names.by_text(np.array(ops, np.bool_)))
+        own = [ops[code] for code in names[names.by_text(np.array(ops, np.bool_))].codes.tolist()]
+        arguments = self._arguments(rows["event_id"])
+        told = [arguments.get(event, {}) for event in rows["event_id"].tolist()]
+        types = [_type(one.get("datatype", "")) for one in told]
+        return make_table(
+            "collectives",
+            {
+                **self._on_thread(rows),
+                "op": own,
+                "n_bytes": [
+                    _size(op, one, kind) for op, one, kind in zip(own, told, types, strict=True)
+                ],
+                "dtype": types,
+                "group": [one.get("comm", "") for one in told],
+                "backend": ["nccl"] * len(rows),
+                "peer": [machine.whole(one.get("peer")) for one in told],
+            },
+        )
+
+    def _arguments(self, events: npt.NDArray[np.int64]) -> dict[int, dict[str, str]]:
+        """Return event → the arguments of its call by their names."""
+        found: dict[int, dict[str, str]] = {}
+        if not len(events) or not {"event_id", "name", "value"} <= self.process.columns("arg"):
+            return found
+        rows = self.process.database.rows(
+            f"SELECT event_id, name, value FROM {quoted(self.process.table('arg'))} "
+            f"WHERE event_id BETWEEN {int(events.min())} AND {int(events.max())} AND name IN "
+            "('count', 'sendcount', 'recvcount', 'datatype', 'peer', 'comm')"
+        )
+        for event, name, value in rows:
+            found.setdefault(event, {})[str(name)] = str(value)
+        return found
+
+
+def _begins(kinds: Names, prefix: str) -> npt.NDArray[np.bool_]:
+    return np.asarray(kinds.by_text([text.startswith(prefix) for text in kinds.texts]), np.bool_)
+
+
+def _times(rows: Table) -> dict[str, npt.NDArray[np.int64]]:
+    return {"start_ns": rows["start"], "end_ns": rows["end"]}
+
+
+def _mapped(keys: npt.NDArray[np.int64], numbers: dict[int, int]) -> npt.NDArray[np.int64]:
+    """Return the number of each key, `ABSENT` where it has none."""
+    ids = np.array(list(numbers), np.int64)
+    return looked_up(keys, ids, np.array(list(numbers.values()), np.int64))
+
+
+def _direction(name: str) -> str:
+    return next((short for long, short in _DIRECTIONS.items() if long in name.upper()), "unknown")
+
+
+def _type(text: str) -> str:
+    """Return the type of the elements of a collective, which is told by number or name."""
+    if text.isdecimal():
+        return _NUMBERED[int(text)] if int(text) < len(_NUMBERED) else ""
+    plain = re.sub(r"^nccl|\W", "", text).lower()
+    plain = _ALIASES.get(plain, plain)
+    return plain if plain in _SIZES else ""
+
+
+def _size(op: str, told: dict[str, str], kind: str) -> int:
+    counts = (machine.whole(told.get(name)) for name in ("count", "sendcount", "recvcount"))
+    count = next((n for n in counts if n >= 0), ABSENT)
+    return count * _SIZES[kind] if kind and count >= 0 and op not in _OF_ALL_RANKS else ABSENT
