@@ -30,7 +30,10 @@ class Clock:
 
 @dataclass(frozen=True)
 class Plan:
-    """``extra_ns[rank, phase]`` is how much longer a rank takes in a phase from ``since_step``."""
+    """``extra_ns[rank, phase]`` is how much longer a rank takes in a phase from ``since_step``.
+
+    ``extra_of_step_ns[rank, phase, step]`` is how much longer it takes in one step.
+    """
 
     n_ranks: int = 4
     n_steps: int = 10
@@ -38,6 +41,7 @@ class Plan:
     hosts: Sequence[str] = ()
     extra_ns: Mapping[tuple[int, str], int] = field(default_factory=dict)
     since_step: int = 0
+    extra_of_step_ns: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
     jitter_ns: int = 0
     first_step: Mapping[int, int] = field(default_factory=dict)
     on_gpu: bool = True
@@ -82,8 +86,9 @@ def _add_step(
     for rank in range(plan.n_ranks):
         late = step >= plan.since_step
         extra = {p: n if late else 0 for (r, p), n in plan.extra_ns.items() if r == rank}
-        forward = begin + 30 * MS + extra.get("forward", 0)
-        backward = forward + 60 * MS + extra.get("backward", 0)
+        once = {p: plan.extra_of_step_ns.get((rank, p, step), 0) for p in ("forward", "backward")}
+        forward = begin + 30 * MS + extra.get("forward", 0) + once["forward"]
+        backward = forward + 60 * MS + extra.get("backward", 0) + once["backward"]
         ready.append((forward, backward))
     end = max(backward for _, backward in ready) + _ALL_REDUCE
     for rank, (forward, backward) in enumerate(ready):

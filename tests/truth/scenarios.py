@@ -193,6 +193,11 @@ def _wait_of_rank_3(machine: Machine, step: int) -> None:
     machine.work(WAIT)
 
 
+def _once(machine: Machine, step: int) -> None:
+    if step == 12:
+        machine.work(500 * MS)
+
+
 def _log(machine: Machine, step: int) -> None:
     machine.work(10 * MS)
 
@@ -438,6 +443,14 @@ SCENARIOS: Final = (
         several(_pipeline(2, 4), 8, lambda r: {"host": f"node{r // 4}"}),
         ("exposed_communication", "gpu_gaps", "low_utilisation", "pipeline_bubble"),
         "node1",
+    ),
+    Scenario(
+        "delay_of_rank_2_once",
+        several(lambda r: parallel(4, inside=_once if r == 2 else nothing), 4),
+        ("slow_steps",),
+        several(lambda _: parallel(4), 4),
+        ("straggler",),
+        "step 12",
     ),
     Scenario(
         "input_wait_of_one_rank",

@@ -175,14 +175,14 @@ class Context:
     @cached_property
     def _recorded_step_ns(self) -> float:
         """The length of a typical step as it was recorded: what its parts add up to."""
-        kept = self._is_usual
+        kept = self.is_usual
         lengths = self.steps.durations_ns[kept].astype(np.float64)
         return typical_length(lengths) if kept.any() else float(self.ranks.span.duration_ns)
 
     @property
     def n_steps(self) -> float:
         """How many typical steps a process has, the mean (1 where steps are not known)."""
-        kept = self._is_usual
+        kept = self.is_usual
         return (
             int(kept.sum()) / len(set(self.steps.table["process"][kept].tolist()))
             if kept.any()
@@ -190,7 +190,8 @@ class Context:
         )
 
     @property
-    def _is_usual(self) -> npt.NDArray[np.bool_]:
+    def is_usual(self) -> npt.NDArray[np.bool_]:
+        """Which of `steps` are typical."""
         return ~self.is_warmup & (self.step_outliers <= 0) & self._is_whole
 
     @property

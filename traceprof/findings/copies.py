@@ -11,6 +11,7 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
+from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
@@ -55,7 +56,7 @@ def _how_much(context: Context, copies: Table, words: str) -> Note:
     n_bytes = int(np.maximum(copies["n_bytes"], 0).sum())
     rate = n_bytes / (total_ns / 1e9) if total_ns else None
     more = " ({moved:bytes} in all, at {rate:bytes/s})"
-    return context.counted(len(copies), words, more, moved=n_bytes, rate=rate)
+    return counted(context, copies, words, more, is_of_host=False, moved=n_bytes, rate=rate)
 
 
 def _call_time(context: Context, copies: Table) -> Note:
@@ -95,7 +96,7 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
         claims=(claim,),
         kind=Kind.BOUNDED,
         evidence=(
-            context.counted(len(pinned), "cop(y|ies) by {calls}", calls=calls),
+            counted(context, pinned, "cop(y|ies) by {calls}", is_of_host=False, calls=calls),
             _call_time(context, pinned),
         ),
         action=context.advice(
@@ -133,7 +134,9 @@ def blocking_memsets(context: Context) -> Iterator[Finding]:
         title=Note.of("blocking memsets: {share:ratio} of the time nothing else runs", share=share),
         claims=(claim,),
         kind=Kind.BOUNDED,
-        evidence=(context.counted(len(memsets), "memset(s) of pinned or managed memory"),),
+        evidence=(
+            counted(context, memsets, "memset(s) of pinned or managed memory", is_of_host=False),
+        ),
         action=context.worded("use cudaMemsetAsync, or do not clear what is overwritten anyway"),
         caveat="the first touch of managed memory costs time in any case",
     )
@@ -308,7 +311,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
             kind=Kind.ESTIMATED,
             model=Note.of("{why} would be reached", why=why),
             evidence=(
-                context.counted(len(own), least, least=_LARGE_BYTES),
+                counted(context, own, least, is_of_host=False, least=_LARGE_BYTES),
                 Note.of("{usual:bytes/s} are usual ({why})", usual=usual, why=why),
                 Note.of("{share:ratio} of the time nothing hides them", share=share),
             ),

@@ -12,6 +12,7 @@ import numpy as np
 from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps, notes_on_names
+from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import devices_of_processes
 from traceprof.measures.host.states import before_forward
@@ -19,11 +20,13 @@ from traceprof.measures.idle.charges import NOTHING
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
 from traceprof.measures.idle.losses import DRAINED, lost_in_gaps
 from traceprof.measures.idle.waits import find_waits
-from traceprof.measures.rows import bounds, lengths_of, unions_by
+from traceprof.measures.rows import bounds, lengths_of, looked_up, unions_by
 from traceprof.measures.steps.between import UNKNOWN, between_steps
+from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
+from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
 _LEAST_WAITING: Final = 0.02
@@ -77,7 +80,9 @@ def host_sync(context: Context) -> Iterator[Finding]:
     waits = context.rows(find_waits)
     starts = waits["start_ns"]
     waits = waits.take(context.typical.covered_ns(starts, starts + 1) > 0)
-    kinds = Counter(zip(waits["name"], waits["pattern"], strict=True))
+    kinds, groups = grouped_by(waits, "name", "pattern")
+    usual = np.argsort(-groups.counts, kind="stable")[:3]
+    called = [f"{own['name']} ({own['pattern']})" for own in kinds.take(usual).rows()]
     places = Counter(waits["host_range"].tolist())
     del places[""]
     inside = context.share(context.idle_for("synchronising"))
@@ -91,8 +96,8 @@ def host_sync(context: Context) -> Iterator[Finding]:
         evidence=(
             _when(inside, share - inside),
             *(
-                context.counted(n, "call(s) of {call}", is_of_host=True, call=f"{call} ({pattern})")
-                for (call, pattern), n in kinds.most_common(3)
+                counted(context, waits.take(groups.rows[row]), "call(s) of {call}", call=call)
+                for row, call in zip(usual, called, strict=True)
             ),
             *named,
         ),
@@ -241,13 +246,15 @@ def _busy_gaps(part: Trace, typical: Intervals) -> Table:
 
 
 def _long_ones(context: Context, gaps: Table) -> Iterator[Note]:
-    lengths = lengths_of(gaps)
-    lengths = lengths[lengths > LAUNCH_BOUND_NS]
+    gaps = gaps.take(lengths_of(gaps) > LAUNCH_BOUND_NS)
+    lengths, processes = lengths_of(gaps), {device: own for own, device in context.users}
     if len(lengths):
-        yield context.counted(
-            len(lengths),
+        yield counted(
+            context,
+            gaps.assign(process=looked_up(gaps["device"], processes, ABSENT)),
             "gap(s) longer than {least:ns}",
             " (median {median:ns})" if len(lengths) > 1 else " ({median:ns})",
+            is_of_host=False,
             least=LAUNCH_BOUND_NS,
             median=float(np.median(lengths)),
         )

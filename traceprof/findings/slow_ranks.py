@@ -11,6 +11,7 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Ground, Kind
 from traceprof.findings.context import Context
+from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.collectives.blame import find_blame, why_withheld
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
@@ -20,8 +21,10 @@ from traceprof.measures.ranks.groups import Grouping, find_late_whole
 from traceprof.measures.ranks.own_times import SlowRanks, describe_slow, find_slow_ranks
 from traceprof.measures.ranks.stragglers import (
     RankLateness,
+    describe_delay,
     describe_stage,
     find_late_stage,
+    is_once_in_all,
     lateness_of_ranks,
     stages_of_members,
 )
@@ -133,16 +136,23 @@ def straggler(context: Context) -> Iterator[Finding]:
     at_ns = int(own["at_ns"][own["charged_ns"].argmax()])
     waits = find_waits(context.ranks)
     begin_ns = int(waits["start_ns"][waits["last_start_ns"] == at_ns].min())
+    claims = _waiting_for(context, slow.places, slow.cost_ns)
+    if slow.is_once and not any(claim.total_ns for claim in claims):
+        return  # it lies in a slow step
+    once = "late once" if slow.is_once else "straggler"
     yield Finding(
         title=Note.of(
-            "straggler: the others wait for {slow}, {share:ratio} of the window",
+            f"{once}: the others wait for {{slow}}, {{share:ratio}} of the window",
             slow=slow.label,
             share=ratio,
         ),
-        claims=_waiting_for(context, slow.places, slow.cost_ns),
-        kind=Kind.BOUNDED,
-        evidence=(slow.evidence,),
-        action=_find_out_why(slow.label),
+        claims=claims,
+        kind=Kind.ONCE if slow.is_once else Kind.BOUNDED,
+        once_ns=slow.cost_ns if slow.is_once else None,
+        evidence=(slow.evidence, *notes_on_names(context, claims[-1].times)[0])
+        if slow.is_once
+        else (slow.evidence,),
+        action=_ACTION_ONCE.format(slow=slow.label) if slow.is_once else _find_out_why(slow.label),
         caveat="its delay is traced back along the waiting of the ranks; what they waited before "
         "they first were in step is left out",
         window=context.window_text(begin_ns, at_ns),
@@ -190,6 +200,12 @@ def _find_out_why(who: str) -> str:
     )
 
 
+_ACTION_ONCE: Final = (
+    "see what {slow} did then (`traceprof timeline`): a checkpoint, garbage collection, a retry of "
+    "storage or network, another job on its host"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Slow:
     """Who the others wait for, and how long one of them does on average."""
@@ -198,6 +214,7 @@ class _Slow:
     places: tuple[int, ...]
     cost_ns: int
     evidence: Note
+    is_once: bool = False
 
 
 def _slow(context: Context) -> _Slow | None:
@@ -205,10 +222,15 @@ def _slow(context: Context) -> _Slow | None:
     if stage is not None:
         label = f"stage {stage.name} of the pipeline"
         return _Slow(label, stage.late_members, stage.cost_ns, describe_stage(stage))
-    slow = next((rank for rank in lateness_of_ranks(context.ranks) if rank.is_straggler), None)
-    if slow is None:
+    lateness = lateness_of_ranks(context.ranks)
+    slow = next((rank for rank in lateness if rank.is_straggler), None)
+    if slow is not None:
+        return _Slow(slow.label, (slow.member,), slow.cost_ns, _on_rank(slow))
+    late = next((rank for rank in lateness if is_once_in_all(context.ranks, rank)), None)
+    if late is None:
         return None
-    return _Slow(slow.label, (slow.member,), slow.cost_ns, _on_rank(slow))
+    told = describe_delay(context.ranks, late)
+    return _Slow(late.label, (late.member,), late.cost_ns, told, is_once=True)
 
 
 def _on_rank(slow: RankLateness) -> Note:

@@ -11,6 +11,7 @@ import numpy as np
 
 from traceprof.findings.claims import Claim, Kind, together
 from traceprof.findings.context import Context
+from traceprof.findings.recurrence import counted, occurs_once
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.rows import bounds, lengths_of, unions_by
 from traceprof.measures.steps.costs import compiling_ranges
@@ -26,6 +27,9 @@ _LOADS: Final = re.compile(
     r"^(cuda|cu|hip)(Module(Load|Unload)|Library(Load|Unload|GetKernel)|Link(Create|Add|Complete))"
     r"|^(nvrtc|hiprtc|nvvm)(Compile|Create|Get(PTX|CUBIN|LTOIR|Code))\w*|^nvJitLink(Create|Complete)"
     r"|^nvPTXCompilerCompile"
+)
+_PINS: Final = re.compile(
+    r"^(cuda|cu|hip)(Host|MallocHost|FreeHost|Mem(HostAlloc|AllocHost|FreeHost))"
 )
 _ALLOCATES: Final = re.compile(
     r"^(cuda|cu|hip)(Malloc(?!Async|FromPool)|Free(?!Async)|Mem(Host)?Alloc(?!Async)|MemFree(?!Async)"
@@ -47,11 +51,10 @@ def loading(context: Context) -> Iterator[Finding]:
     calls = Table.stacked([*named, *ranges])
     names, groups = grouped_by(calls, "name")
     longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_SHOWN]
-    counts = zip(names["name"][longest], groups.counts[longest].tolist(), strict=True)
     yield from _on_calls(
         context,
         calls,
-        list(counts),
+        names["name"][longest].tolist(),
         title="kernels are compiled or loaded{}: devices are idle {{share:ratio}} of the time "
         "meanwhile",
         action=context.advice(
@@ -68,44 +71,61 @@ def loading(context: Context) -> Iterator[Finding]:
 def allocations(context: Context) -> Iterator[Finding]:
     """Find memory that is allocated and freed in the loop."""
     calls = _calls_named(context, _ALLOCATES)
+    pins = calls["name"].by_text([bool(_PINS.search(text)) for text in calls["name"].texts])
+    lengths = lengths_of(calls)
+    if 2 * lengths[np.asarray(pins, np.bool_)].sum() > lengths.sum():
+        action = context.advice(pytorch=_REUSE_PINNED_TENSOR, other=_REUSE_PINNED)
+    else:
+        action = context.advice(pytorch=_KEEP_SIZES, other=_ALLOCATE_AHEAD)
     yield from _on_calls(
         context,
         calls,
-        Counter(calls["name"]).most_common(_SHOWN),
+        [name for name, _ in Counter(calls["name"]).most_common(_SHOWN)],
         title="memory is allocated{}: devices are idle {{share:ratio}} of the time in these calls",
-        action=context.advice(
-            pytorch="keep the sizes of tensors the same from step to step, leave memory free for "
-            "the caching allocator (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), do not call "
-            "torch.cuda.empty_cache()",
-            other="allocate once before the loop, or from a pool (cudaMallocAsync)",
-        ),
+        action=action,
         caveat="the first steps allocate in any case: look at later ones",
     )
+
+
+_KEEP_SIZES: Final = (
+    "keep the sizes of tensors the same from step to step, leave memory free for the caching "
+    "allocator (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), do not call "
+    "torch.cuda.empty_cache()"
+)
+_ALLOCATE_AHEAD: Final = "allocate once before the loop, or from a pool (cudaMallocAsync)"
+_REUSE_PINNED_TENSOR: Final = (
+    "reuse pinned buffers: allocate them ahead of the loop (torch.empty(…, pin_memory=True)) and "
+    "copy_() into them; a new pinned tensor locks pages anew"
+)
+_REUSE_PINNED: Final = (
+    "reuse pinned buffers: allocate or register them once, ahead of the loop, and copy into them"
+)
 
 
 def _on_calls(
     context: Context,
     calls: Table,
-    counts: Sequence[tuple[str, int]],
+    told: Sequence[str],
     *,
     title: str,
     action: str,
     caveat: str,
 ) -> Iterator[Finding]:
-    """Yield the finding on ``calls`` that leave devices idle; ``counts`` of those that are told."""
+    """Yield the finding on ``calls`` that leave devices idle; ``told`` are named."""
     claim = _idle_in(context, calls)
     share = context.share(claim)
     if share < _LEAST:
         return
-    is_loop = bool(len(context.steps))
+    is_once = occurs_once(context, calls)
+    is_loop = bool(len(context.steps)) and not is_once
     yield Finding(
         title=Note.of(title.format(" in the loop" if is_loop else ""), share=share),
         claims=(claim,),
-        kind=Kind.MEASURED if is_loop else Kind.ONCE,
-        once_ns=None if is_loop else context.once_ns(claim),
+        kind=Kind.ONCE if is_once else Kind.MEASURED,
+        once_ns=context.once_ns(claim) if is_once else None,
         evidence=tuple(
-            context.counted(n, "call(s) of {name}", is_of_host=True, name=name)
-            for name, n in counts
+            counted(context, calls.take(calls["name"] == name), "call(s) of {name}", name=name)
+            for name in told
         ),
         action=action,
         caveat=caveat,

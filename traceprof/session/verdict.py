@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from traceprof.measures.steps.between import EVALUATION
-from traceprof.measures.steps.costs import notes_on_occasions
+from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
+from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
 from traceprof.model.trace import DEVICE_TABLES
@@ -112,6 +112,7 @@ def judge(
     kinds = {str(note.values["kind"]) for note in occasions}
     base = base_of(steps, window_ns, kinds, has_lost=bool(lost))
     parts = parts_of(results, steps, base.rows) if is_known else {}
+    again, once = _told_apart(occasions, _outside(one_off, occasions))
     return Verdict(
         bound_by=bound_by(results, parts),
         sentences=(
@@ -120,11 +121,11 @@ def judge(
         ),
         fine=_fine(results, parts, steps) if parts or (has_any and not asked) else (),
         unknown=_unknown(results),
-        once=(*(note for note in occasions if note.values["n"] == 1), *_once(one_off, occasions)),
+        once=once,
         next_command=_next_command(table_of(results, "findings"), recorded)
         if is_known
         else "traceprof show quality TRACE",
-        periodic=tuple(note for note in occasions if note.values["n"] > 1),
+        periodic=again,
         parts=parts,
         has_steps=steps is not None and fill(steps.table, window_ns),
         lost=lost,
@@ -255,8 +256,24 @@ def _with_shares(
         yield Note.of(f"{start} is {words}{end}.", **values, **numbered)
 
 
-def _once(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
-    """Return what was paid once, not all in the window, by the process that paid the most.
+_REPEATED: Final = (EVALUATION, CHECKPOINT, GARBAGE)
+"""What costs as much each time; of compiling and loading all times together are one set-up."""
+
+
+def _told_apart(
+    occasions: Iterable[Note], outside: Iterable[Note]
+) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
+    """Return what was done several times, and what once."""
+    sides: tuple[list[Note], list[Note]] = [], []
+    for note in occasions:
+        sides[note.values["n"] == 1].append(note)
+    for note in outside:
+        sides[note.values["n"] == 1 or note.values["kind"] not in _REPEATED].append(note)
+    return tuple(sides[0]), tuple(sides[1])
+
+
+def _outside(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
+    """Return what was paid, not all in the window, by the process that paid the most.
 
     What lies in the window is ``told`` already; of what is done again and again, all is.
     """
@@ -267,8 +284,9 @@ def _once(one_off: Table, told: Iterable[Note]) -> Iterable[Note]:
         if ns > most.get(kind, {"outside_ns": 0})["outside_ns"] and not again.get(kind):
             most[kind] = row
     for kind, row in most.items():
-        ns = row["outside_ns" if kind in again else "total_ns"]
-        yield Note.of("{kind} {ns:ns}", kind=kind, ns=int(ns))
+        ns, n = row["outside_ns" if kind in again else "total_ns"], int(row["count"])
+        times = " {n:count} times, {ns:ns} in all" if n > 1 and kind in _REPEATED else " {ns:ns}"
+        yield Note.of(f"{{kind}}{times}", kind=kind, n=n, ns=int(ns))
 
 
 def _fine(

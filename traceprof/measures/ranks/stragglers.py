@@ -113,6 +113,7 @@ class RankLateness:
     device: int | None
     is_straggler: bool
     is_unclear: bool
+    is_blamed: bool
     cost_ns: int
     cost_ratio: float
     charged_ns: int
@@ -120,6 +121,7 @@ class RankLateness:
     phase: str
     excess_ns: int
     since_ns: int | None
+    delays_count: int
     last_count: int
     median_late_ns: float
     ends_ns: int
@@ -129,6 +131,11 @@ class RankLateness:
     cause: str = ""
     cause_ns: int | None = None
     factor: float | None = None
+
+    @property
+    def is_late_once(self) -> bool:
+        """Whether the others wait for it, and nearly all of that in a single collective."""
+        return self.is_blamed and self.delays_count == 1
 
     @property
     def label(self) -> str:
@@ -185,6 +192,8 @@ def _of_rank(
         stage=stages_of_members(ranks).get(place),
         is_straggler=False,
         is_unclear=False,
+        is_blamed=False,
+        delays_count=_count_delays(blame, place),
         last_count=len(last),
         last_ratio=len(last) / len(own) if len(own) else 0.0,
         cost_ns=cost_ns,
@@ -198,23 +207,38 @@ def _of_rank(
     )
 
 
+def _count_delays(blame: Blame, place: int) -> int:
+    """Return in how many collectives nearly all arises that the rank is charged."""
+    charged = np.sort(blame.origins["charged_ns"][blame.origins["member"] == place])[::-1]
+    return (
+        int(np.searchsorted(np.cumsum(charged), _NEARLY_ALL * charged.sum()) + 1)
+        if len(charged)
+        else 0
+    )
+
+
 def _judged(ranks: Ranks, rank: RankLateness, blame: Blame) -> RankLateness:
     """Return the rank with the verdict, and of a straggler the cause."""
-    is_late = (
-        rank.cost_ratio >= LEAST_COST_RATIO
-        and rank.charged_ns >= LEAST_SHARE_RATIO * int(blame.charged_ns.sum())
-        and int((blame.origins["member"] == rank.member).sum()) > 1
+    is_blamed = rank.cost_ratio >= LEAST_COST_RATIO and rank.charged_ns >= LEAST_SHARE_RATIO * int(
+        blame.charged_ns.sum()
     )
     # On one clock ends that differ say that some are done later, as with gloo.
     has_one_clock = len({*clocks_of(find_members(ranks))}) == 1
     is_clear = has_one_clock or is_beyond_clocks(rank.cost_ns, rank.ends_ns)
-    judged = replace(rank, is_straggler=is_late and is_clear, is_unclear=is_late and not is_clear)
+    is_late = is_blamed and rank.delays_count > 1
+    judged = replace(
+        rank,
+        is_straggler=is_late and is_clear,
+        is_unclear=is_late and not is_clear,
+        is_blamed=is_blamed and is_clear,
+    )
     cause = cause_of(ranks, rank.member) if judged.is_straggler else None
     if cause is None:
         return judged
     return replace(judged, cause=cause.text, cause_ns=cause.excess_ns, factor=cause.factor)
 
 
+_NEARLY_ALL: Final = 0.9
 _NOTABLE_SKEW_NS: Final = 100_000
 
 _RANKS: Final = TableSpec.of("""
@@ -228,6 +252,7 @@ _RANKS: Final = TableSpec.of("""
     same phase: where it takes the longest beyond the other ranks
     total excess_ns: by how much, in all
     same since_ns [at_ns]: when it first was late by half of what is usual
+    same delays_count: in how many collectives nine tenths of that arise; 1: it was late once
     total last_count: to how many collectives it came last
     same median_late_ns: its lateness beyond the median of the others
     same host: its host
@@ -294,7 +319,9 @@ def measure_stragglers(ranks: Ranks) -> Result:
         "ranks": _RANKS.of_rows([asdict(rank) for rank in lateness]),
         "late_groups": table_of_late(own for own in (late_whole, late_stage) if own),
     }
-    notes = (*on_groups, *_notes(lateness, scalars, is_explained=bool(on_groups)), *skew)
+    on_delays = [describe_delay(ranks, rank) for rank in lateness if rank.is_late_once]
+    told = _notes(lateness, on_delays, scalars, is_explained=bool(on_groups))
+    notes = (*on_groups, *told, *skew)
     return Result("stragglers", SPEC, tables, scalars, notes)
 
 
@@ -311,7 +338,11 @@ def _on_skew(blame: Blame) -> list[Note]:
 
 
 def _notes(
-    lateness: Sequence[RankLateness], scalars: dict[str, int | float], *, is_explained: bool
+    lateness: Sequence[RankLateness],
+    on_delays: Sequence[Note],
+    scalars: dict[str, int | float],
+    *,
+    is_explained: bool,
 ) -> list[Note]:
     late = [_on_straggler(rank) for rank in reversed(lateness) if rank.is_straggler]
     waiting = Note.of(
@@ -321,9 +352,31 @@ def _notes(
         share=scalars["waited_ratio"],
         n=scalars["shared_count"],
     )
-    if late or is_explained:
-        return [*late, waiting]
+    if late or on_delays or is_explained:
+        return [*late, *on_delays, waiting]
     return [waiting, Note("no single rank is to blame for more than half of it")]
+
+
+def is_once_in_all(ranks: Ranks, rank: RankLateness) -> bool:
+    """Return whether a rank that is late once in the window is so in the whole recording."""
+    return rank.is_late_once and _count_delays(find_blame(ranks.whole), rank.member) == 1
+
+
+def describe_delay(ranks: Ranks, rank: RankLateness) -> Note:
+    """Return a note on a rank that is late once, in all that was recorded or in the window."""
+    is_in_all = is_once_in_all(ranks, rank)
+    n = len(find_matches(ranks.whole if is_in_all else ranks).table)
+    when = "once, in one of {n:count}" if is_in_all else "once in this window, in one of {n:count}"
+    when += " shared collectives and messages"
+    return Note.of(
+        f"{{who}} comes late {when if n > 1 else 'to all that is shared here, one collective'}: it "
+        "costs the others {cost:ns} ({share:ratio} of the window), at {since:ns}",
+        who=rank.label,
+        n=n,
+        cost=rank.cost_ns,
+        share=rank.cost_ratio,
+        since=rank.since_ns,
+    )
 
 
 def _on_straggler(rank: RankLateness) -> Note:

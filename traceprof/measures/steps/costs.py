@@ -148,7 +148,10 @@ def _warmup(trace: Trace) -> Table:
 
 
 def _copies(trace: Trace) -> Table:
-    """Return the copies to devices before the first step, or before most of the kernels."""
+    """Return the copies to devices before the first step, or before most of the kernels.
+
+    Without those of a size that as many have later: the first batches are no model that is loaded.
+    """
     steps, kernels = find_steps(trace).table, trace.kernels
     limits = {
         p: steps["device_start_ns"][own].min() for p, own in rows_by(steps, "process").items()
@@ -160,6 +163,9 @@ def _copies(trace: Trace) -> Table:
     before = np.zeros(len(copies), np.bool_)
     for process, rows in rows_by(copies, "process").items():
         before[rows] = copies["start_ns"][rows] < limits.get(process, -np.inf)
+    sizes = groups_of(copies["n_bytes"])
+    first = sizes.reduced(np.add, before.astype(np.int64))
+    before &= (2 * first > sizes.counts)[sizes.number] if len(copies) else False
     return _paid(LOADING, copies.take(before))
 
 

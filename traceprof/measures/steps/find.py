@@ -181,8 +181,8 @@ _PROFILER_STEP: Final = re.compile(r"ProfilerStep\s*#\s*(?P<number>\d+)")
 _OPTIMIZER_STEP: Final = re.compile(r"Optimizer\.step#.*")
 _NAMED_STEP: Final = re.compile(
     r"(?:train(?:ing)?[\s_:-]*)?(?:step|iteration|iter)(?:[\s_#:=.-]*(?P<number>\d+))?"
-    r"|(?!.*(?:optim|sched|valid|eval|test|predict))"
-    r"[a-z][\w\s:/,.#-]*?(?:step|iteration|iter|batch)[\s_#:=.-]*(?P<other_number>\d+)",
+    r"|(?!.*(?:optim|sched|valid|eval|test|predict))(?:\[[a-z]\w*\]\s*)?"
+    r"[a-z_][\w\s:/,.#-]*?(?:step|iteration|iter|batch)[\s_#:=.-]*(?P<other_number>\d+)",
     re.IGNORECASE,
 )
 

@@ -1,0 +1,195 @@
+"""Once, in a few steps, or again and again: each is said only of what occurred so often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.findings.found import Found, findings_of
+from tests.measures.generated_run import Plan, make_ranks_of
+from tests.requirements import require
+from tests.running import run
+from traceprof.measures.steps.costs import one_off_costs
+from traceprof.model.ranks import Ranks
+from traceprof.model.trace import Trace
+from traceprof.render.formatting import note_text
+from traceprof.session.answer import page
+from traceprof.session.run import Run, open_run, run_of
+
+US = 1_000
+MS = 1_000 * US
+
+
+def with_calls(
+    calls: dict[int, int], *, name: str = "cudaMalloc", is_named: bool = True, n: int = 12
+) -> Trace:
+    """Return turns of 10 ms that compute for 8; ``calls`` says how many calls of 1 ms each has.
+
+    A call keeps the host from launching: so much later the kernel of the turn begins.
+    """
+    builder, now = TraceBuilder(), 0
+    for turn in range(n):
+        own = calls.get(turn, 0)
+        end = now + 10 * MS + own * MS
+        if is_named:
+            builder.step(now, end, number=turn)
+        at = now + 100 * US
+        for _ in range(own):
+            builder.api_call(name, at, at + MS)
+            at += MS
+        # No two alike: without names nothing repeats.
+        kernel = "gemm" if is_named else f"gemm{turn * turn % 7}"
+        builder.kernel(kernel, at + 50 * US, at + 8_050 * US, launched_ns=(at, at + 10 * US))
+        now = end
+    return builder.build()
+
+
+def allocations(of: Trace) -> Found:
+    return next(own for own in findings_of(of) if own.rule == "allocations")
+
+
+def said(own: Found) -> str:
+    return " ".join((own.title, *own.evidence))
+
+
+def test_what_every_step_does_is_saved_by_each() -> None:
+    own = allocations(with_calls(dict.fromkeys(range(12), 1)))
+    assert (own.kind, own.once_ns) == ("measured", None)
+    assert "in the loop" in said(own)
+    assert "1 call of cudaMalloc per step" in said(own)
+    assert own.saving_ns == pytest.approx(MS, rel=0.1)
+
+
+def test_what_half_of_the_steps_do_is_counted_with_these() -> None:
+    own = allocations(with_calls(dict.fromkeys(range(1, 12, 2), 2)))
+    assert own.kind == "measured"
+    assert "12 calls of cudaMalloc in 6 of 12 steps" in said(own)
+
+
+def test_what_one_step_does_costs_once() -> None:
+    own = allocations(with_calls({1: 1}, n=4))
+    assert own.kind == "once"
+    assert own.once_ns == pytest.approx(MS, rel=0.1)
+    assert "in the loop" not in said(own)
+    assert "1 call of cudaMalloc in 1 of 4 steps" in said(own)
+
+
+def test_without_steps_calls_all_the_time_do_not_cost_once() -> None:
+    own = allocations(with_calls(dict.fromkeys(range(12), 1), is_named=False))
+    assert (own.kind, own.once_ns) == ("measured", None)
+    # Of the first call devices knew nothing yet.
+    assert own.saving_ns == pytest.approx(11 * MS, rel=0.1)
+
+
+def test_without_steps_calls_at_the_beginning_cost_once() -> None:
+    own = allocations(with_calls({1: 6, 2: 3}, is_named=False))
+    assert own.kind == "once"
+    assert own.once_ns == pytest.approx(9 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        *((own, "reuse pinned buffers") for own in ("cudaHostAlloc", "cudaMallocHost")),
+        *((own, "reuse pinned buffers") for own in ("cudaHostRegister", "cuMemHostAlloc")),
+        *((own, "keep the sizes of tensors the same") for own in ("cudaMalloc", "cuMemAlloc_v2")),
+    ],
+)
+def test_pinned_memory_is_to_be_reused(name: str, advice: str) -> None:
+    own = allocations(with_calls(dict.fromkeys(range(12), 1), name=name))
+    assert own.action.startswith(advice)
+
+
+def delayed(times: tuple[int, ...], *, ns: int = 90 * MS) -> Ranks:
+    """Return 12 steps of four ranks, of which rank 2 is late in some."""
+    extra = {(2, "forward", step): ns for step in times}
+    return make_ranks_of(Plan(n_ranks=4, n_steps=12, extra_of_step_ns=extra))
+
+
+def test_a_rank_that_is_late_once_is_to_blame_once() -> None:
+    result = run("stragglers", delayed((5,)))
+    (first, *others) = result.table.rows()
+    assert (first["rank"], first["delays_count"]) == (2, 1)
+    assert not any(row["is_straggler"] for row in (first, *others))
+    told = " ".join(map(note_text, result.notes))
+    assert "rank 2 comes late once, in one of " in told
+    assert "no single rank is to blame" not in told
+
+
+def test_a_rank_that_is_late_twice_is_a_straggler() -> None:
+    result = run("stragglers", delayed((3, 8)))
+    first = result.table.row(0)
+    assert (first["rank"], first["is_straggler"], first["delays_count"]) == (2, True, 2)
+    assert "once" not in " ".join(map(note_text, result.notes))
+
+
+def test_a_rank_with_one_large_delay_and_a_small_one_is_late_once() -> None:
+    extra = {(2, "forward", 5): 90 * MS, (2, "forward", 8): 5 * MS}
+    result = run("stragglers", make_ranks_of(Plan(n_ranks=4, n_steps=12, extra_of_step_ns=extra)))
+    assert result.table.row(0)["delays_count"] == 1
+    assert "rank 2 comes late once" in " ".join(map(note_text, result.notes))
+
+
+def test_batches_are_no_model_that_is_loaded() -> None:
+    builder = TraceBuilder()
+    builder.copy("h2d", 0, 50 * MS, n_bytes=4_000_000_000)
+    for turn in range(20):
+        at = 60 * MS + turn * 10 * MS
+        builder.copy("h2d", at, at + MS, n_bytes=16_000_000)
+        builder.kernel("gemm", at + MS, at + 9 * MS)
+    costs = one_off_costs(Ranks.of(builder.build()))
+    assert costs.select("kind", "total_ns").rows() == [{"kind": "loading", "total_ns": 50 * MS}]
+
+
+@pytest.mark.parametrize(("n", "label"), [(1, "once"), (3, "periodic")])
+def test_evaluations_are_told_as_often_as_they_were(n: int, label: str) -> None:
+    builder, now = TraceBuilder(), 0
+    for _ in range(n):
+        builder.range("validation", now, now + 100 * MS)
+        now += 101 * MS
+    for number in range(10):
+        builder.step(now, now + 10 * MS, number=number)
+        builder.kernel("gemm", now + MS, now + 9 * MS, launched_ns=(now, now + US))
+        now += 10 * MS
+    verdict = page(run_of(Ranks.of(builder.build()))).verdict
+    assert verdict is not None
+    (told,) = getattr(verdict, label)
+    expected = "evaluation 100.0 ms" if n == 1 else "evaluation 3 times, 300.0 ms in all"
+    assert note_text(told) == expected
+
+
+def wild(name: str) -> Run:
+    return open_run([Path(require("traces")).parent / "wild" / name])
+
+
+@pytest.mark.traces
+def test_a_collective_of_a_benchmark_that_one_rank_comes_late_to() -> None:
+    """Rank 1 is to blame for all 5.000 s, in one collective of 40."""
+    opened = wild("nccltests184")
+    told = " ".join(map(note_text, opened.result("stragglers").notes))
+    assert "rank 1 comes late once, in one of 40 shared collectives" in told
+    assert "5.000 s (99.2 % of the window)" in told
+    assert "no single rank" not in told
+    first = opened.result("findings").table.row(0)
+    assert (first["rule"], first["kind"], first["once_ns"]) == ("straggler", "once", 5_000 * MS)
+    verdict = page(opened).verdict
+    assert verdict is not None
+    assert "ranks in step" not in verdict.fine
+
+
+@pytest.mark.traces
+def test_pinned_memory_of_every_step_of_a_server() -> None:
+    """A cudaHostAlloc of 5.0 ms in every one of 8 steps of 30 ms, before a graph is launched."""
+    opened = wild("trtllm16313-prepare.json")
+    first = opened.result("findings").table.row(0)
+    assert (first["rule"], first["kind"]) == ("allocations", "measured")
+    assert first["saving_ns"] == pytest.approx(5 * MS, rel=0.1)
+    assert first["action"].startswith("reuse pinned buffers")
+    assert "1 call of cudaHostAlloc per step" in " ".join(map(note_text, first["evidence"]))
+    steps = opened.result("steps")
+    assert steps.scalars["median_ns"] == 30 * MS
+    verdict = page(opened).verdict
+    assert verdict is not None
+    assert not verdict.once
