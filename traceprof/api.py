@@ -26,6 +26,7 @@ from traceprof.model.results import Result as PlainResult
 from traceprof.model.summary import Summary
 from traceprof.query.engine import Limits
 from traceprof.render.briefing import head_of
+from traceprof.render.escape import html_list
 from traceprof.render.formatting import sentences
 from traceprof.render.html_text import piece_of_html, result_html
 from traceprof.render.pictures.figure import THEMES, NotebookFigure, timeline_figure
@@ -59,10 +60,11 @@ __all__ = [
 class Result(PlainResult):
     """A result that shows itself: its tables by `to_frame`, scalars, notes and `sentences`.
 
-    ``ranks`` gives the rank of each process that has one, in a run of several.
+    ``ranks`` gives the rank of each process that has one; ``doubts`` must be read with all of it.
     """
 
     ranks: Mapping[int, int] = field(default_factory=dict)
+    doubts: tuple[str, ...] = ()
 
     @property
     def sentences(self) -> list[str]:
@@ -71,10 +73,10 @@ class Result(PlainResult):
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {len(table)} rows" for name, table in self.tables.items())
-        return f"<traceprof {self.name}: {sizes}>"
+        return "\n".join((f"<traceprof {self.name}: {sizes}>", *self.doubts))
 
     def _repr_html_(self) -> str:
-        return result_html(self, self.ranks)
+        return html_list(self.doubts) + result_html(self, self.ranks)
 
 
 class Run(SessionRun):
@@ -159,9 +161,8 @@ class Run(SessionRun):
 
         >>> run.query("SELECT name, sum(duration_ns) AS ns FROM kernels GROUP BY name")
 
-        The views are those that ``traceprof query --schema`` prints; unknown values are None.
-        ``attrs["is_cut"]`` says whether there were more than ``rows``, ``attrs["remarks"]`` what
-        was not recorded.
+        The views are those that ``traceprof query --schema`` prints; unknown values are None. In
+        ``attrs``: "is_cut", whether there were more ``rows``; "remarks", on what is in doubt.
 
         Raises:
             UsageError: the statement is wrong, no SELECT, or needs too much time or memory.
@@ -171,7 +172,8 @@ class Run(SessionRun):
         import pandas as pd  # noqa: PLC0415 (half of what a small command costs)
 
         frame = pd.DataFrame(found.rows.rows, columns=list(found.rows.columns))
-        frame.attrs |= {"is_cut": found.rows.is_cut, "remarks": list(found.remarks)}
+        remarks = [*found.remarks, *sentences(found.doubts.notes)]
+        frame.attrs |= {"is_cut": found.rows.is_cut, "remarks": remarks}
         return frame
 
     def __getattr__(self, name: str) -> Callable[[], Result]:
@@ -247,7 +249,7 @@ def runs(db: str | Path | None = None) -> Runs:
 def _shown(document: Document, name: str) -> Result:
     found = document.results[name]
     own = {field.name: getattr(found, field.name) for field in fields(PlainResult)}
-    return Result(**own, ranks=document.ranks)
+    return Result(**own, ranks=document.ranks, doubts=head_of(document).doubts)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -291,8 +293,6 @@ def compare(
     db: str | Path | None = None,
 ) -> Comparison:
     """Return what is different in ``new``, and whether that is more than chance.
-
-    >>> tp.compare("before.sqlite", "after.sqlite").sentences
 
     Args:
         base: a trace, a run, a file of ``traceprof runs export`` or the name of a run in the

@@ -26,6 +26,7 @@ from traceprof.session.answer import answer, page
 from traceprof.session.run import Run, open_run
 
 WORK = {"kernels", "copies", "devices"}
+TELL_WHAT_IS_MISSING = {"ranges", "api_calls"}
 EVENTS = {name for name, table in TABLES.items() if table.has_times}
 Read = tuple[frozenset[str] | None, TimeWindow | None]
 NAMES = [entry.name for entry in ANALYSES]
@@ -59,18 +60,18 @@ def test_nothing_is_read_before_something_is_asked(path: Path, reads: list[Read]
     assert reads == []
 
 
-def test_breakdown_of_everything_reads_its_tables_and_no_other(
+def test_breakdown_of_everything_reads_its_tables_and_what_tells_what_is_missing(
     path: Path, reads: list[Read]
 ) -> None:
     answer(open_run([path]).within("all"), ["breakdown"])
-    assert reads == [(frozenset(WORK), None)]
+    assert reads == [(frozenset(WORK | TELL_WHAT_IS_MISSING), None)]
 
 
 def test_the_default_window_reads_what_it_takes_to_know_it_at_once(
     path: Path, reads: list[Read]
 ) -> None:
     answer(open_run([path]), ["breakdown"])
-    assert reads == [(frozenset(WORK | {"ranges", "api_calls"}), None)]
+    assert reads == [(frozenset(WORK | TELL_WHAT_IS_MISSING), None)]
 
 
 def test_a_page_reads_once(path: Path, reads: list[Read]) -> None:
@@ -83,7 +84,7 @@ def test_a_small_window_of_one_file_is_read_alone(path: Path, reads: list[Read])
     found = run.breakdown()
     (nothing, none), (tables, window) = reads
     assert nothing is not None and nothing.isdisjoint(EVENTS) and none is None
-    assert tables == WORK - {"devices"}
+    assert tables == WORK - {"devices"} | {"ranges"}  # windows of our own recorder are among them
     assert window == run.selection.window
     assert window.duration_ns == 100_000_000
     whole = open_run([path])
@@ -91,6 +92,18 @@ def test_a_small_window_of_one_file_is_read_alone(path: Path, reads: list[Read])
     check_equal(found, whole.within("210ms..310ms").breakdown())
     run.breakdown()
     assert len(reads) == 2 + 1  # and the full one
+
+
+def test_of_a_window_of_a_large_file_the_launches_in_it_tell_what_is_missing(
+    path: Path, reads: list[Read], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceprof.session.doubts._LARGE_BYTES", 0)
+    answer(open_run([path]).within("210ms..310ms"), ["breakdown"])
+    (_, none), (tables, window), *others = reads
+    assert none is None
+    assert tables == WORK - {"devices"} | TELL_WHAT_IS_MISSING
+    assert window is not None
+    assert all(own is None or own.isdisjoint(EVENTS) or at is not None for own, at in others)
 
 
 def test_a_large_window_is_cut_from_the_whole(path: Path, reads: list[Read]) -> None:
@@ -104,8 +117,8 @@ def test_another_question_reads_what_is_missing(path: Path, reads: list[Read]) -
     run.kernels()
     run.breakdown()
     assert len(reads) == 1
-    run.ranges()
-    assert reads[1:] == [(frozenset(WORK | {"ranges"}), None)]
+    run.launches()
+    assert reads[1:] == [(frozenset(WORK | {"ranges", "api_calls"}), None)]
     assert repr(run.kernels().table.to_frame()) == repr(
         open_run([path]).within("all").kernels().table.to_frame()
     )
@@ -122,7 +135,10 @@ def test_what_must_be_parsed_as_a_whole_is_parsed_once(tmp_path: Path, reads: li
     run.kernels()
     run.copies()
     run.quality()
-    assert [tables for tables, _ in reads] == [{"kernels"}, set(TABLES) - {"kernel_shapes"}]
+    assert [tables for tables, _ in reads] == [
+        {"kernels", "ranges"},
+        set(TABLES) - {"kernel_shapes"},
+    ]
 
 
 def check_equal(one: Result, other: Result) -> None:

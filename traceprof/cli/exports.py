@@ -61,10 +61,11 @@ def cut(
     force: Force = False,
 ) -> None:
     """A window of a trace as a smaller trace of the same format, which other tools open, too."""
-    from traceprof.cli.output import ProgressLine, message
+    from traceprof.cli.output import ProgressLine, message, say_doubts
     from traceprof.files import check_target
     from traceprof.render.formatting import note_text
     from traceprof.session.cutting import Cutting, cut_run, cut_steps
+    from traceprof.session.doubts import doubts
     from traceprof.session.run import open_run
     from traceprof.units import format_bytes, format_count
 
@@ -85,6 +86,8 @@ def cut(
         message(note_text(note))
     for remark in cuts.remarks:
         message(remark)
+    if run.is_read:
+        say_doubts(doubts(run))
     files = f"{cuts.n_files} files, " if cuts.n_files > 1 else ""
     size = f"{format_count(cuts.n_events)} events, {format_bytes(cuts.n_bytes)}"
     message(f"wrote {output} ({files}{size})")
@@ -132,9 +135,10 @@ def export(
     force: Force = False,
 ) -> None:
     """A trace in a form that other tools read: Perfetto, Parquet, CSV, TensorBoard and more."""
-    from traceprof.cli.output import ProgressLine, message
+    from traceprof.cli.output import ProgressLine, message, say_doubts
     from traceprof.export import exporter_called
     from traceprof.export.request import Request, check_analyses, check_tables
+    from traceprof.session.doubts import doubts
     from traceprof.session.run import open_run
     from traceprof.units import format_bytes, format_count
 
@@ -155,6 +159,7 @@ def export(
     done = exporter.load()(run, request)
     for remark in done.remarks:
         message(remark)
+    say_doubts(doubts(run))
     size = f"{format_count(done.n_rows)} rows, {format_bytes(done.n_bytes)}"
     message(f"wrote {output} ({size})")
 

@@ -23,6 +23,7 @@ from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
     from traceprof.render.registry import Answered, Options
+    from traceprof.session.doubts import Doubts
     from traceprof.session.options import Opening
 
 
@@ -103,7 +104,15 @@ def print_kept(
 
     name, options = printing.renderer, _options(printing)
     cache = RunCache.of(paths, opening)
-    out(cache.texts((*what, name, options), lambda: [render(name, answered(), options)])[0], name)
+
+    def rendered() -> list[str]:
+        document = answered()
+        return [render(name, document, options), *_said_apart(document, name)]
+
+    text, *doubts = cache.texts((*what, name, options), rendered)
+    for doubt in doubts:
+        message(doubt)
+    out(text, name)
 
 
 def print_document(document: Answered, printing: Printing) -> None:
@@ -111,7 +120,25 @@ def print_document(document: Answered, printing: Printing) -> None:
     from traceprof.render.registry import render
 
     name = printing.renderer
-    out(render(name, document, _options(printing)), name)
+    text = render(name, document, _options(printing))
+    for doubt in _said_apart(document, name):
+        message(doubt)
+    out(text, name)
+
+
+def _said_apart(document: Answered, form: str) -> tuple[str, ...]:
+    """Return what must be read with an answer, for standard error where its form has no place."""
+    from traceprof.render.briefing import head_of
+
+    return head_of(document).doubts if form == "csv" else ()
+
+
+def say_doubts(doubts: Doubts) -> None:
+    """Say on standard error what must be read with rows that have no place for it."""
+    from traceprof.render.formatting import note_text
+
+    for note in doubts.notes:
+        message(note_text(note))
 
 
 def _options(printing: Printing) -> Options:

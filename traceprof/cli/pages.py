@@ -187,21 +187,25 @@ def _picture(
     """Return the picture, and what is to be said of it."""
     from traceprof.render.pictures.figure import render_picture, timeline_figure
 
-    found, part, notes = _drawn(trace, opening, window)
+    found, part, notes = _drawn(trace, opening, window, is_picture=True)
     return render_picture(timeline_figure(found.merged(), title=heading, window=part), kind), notes
 
 
 def _drawn(
-    trace: list[Path], opening: Opening, window: str | None
+    trace: list[Path], opening: Opening, window: str | None, *, is_picture: bool = False
 ) -> tuple[Ranks, TimeWindow | None, list[str]]:
     """Return what is drawn, the part of it that was chosen, and what is to be said of that."""
     from traceprof.render.formatting import note_text
+    from traceprof.session.doubts import doubts
     from traceprof.session.run import open_run
 
     run = open_run(trace, opening)
     found = run.within("all").of_ranks()
     selection = run.within(window or "all").selection
-    return found, selection.window if window else None, list(map(note_text, selection.notes))
+    notes = list(map(note_text, selection.notes))
+    # A page says itself what is in doubt.
+    notes += [note_text(note) for note in doubts(run).notes] if is_picture else []
+    return found, selection.window if window else None, notes
 
 
 @with_options

@@ -62,8 +62,9 @@ def ops(
     force: Force = False,
 ) -> None:
     """Every kernel, copy and memset one by one, with how it was launched: `ops TRACE --longest`."""
-    from traceprof.cli.output import print_lines
+    from traceprof.cli.output import print_lines, say_doubts
     from traceprof.render.rows_text import OPERATION_FORMS, ncu_lines
+    from traceprof.session.doubts import doubts
     from traceprof.session.operations import OPERATIONS, OperationFilter, operations
     from traceprof.session.run import open_run
     from traceprof.units import parse_duration
@@ -81,7 +82,9 @@ def ops(
         n_rows=rows,
         longest_first=longest,
     )
-    found = operations(open_run(trace, opening).within(window), chosen, counts_launches=ncu)
+    run = open_run(trace, opening).within(window)
+    found = operations(run, chosen, counts_launches=ncu)
+    say_doubts(doubts(run))
     if ncu:
         lines = ncu_lines(found.launches())
     else:
@@ -132,7 +135,7 @@ def query(
     force: Force = False,
 ) -> None:
     """SQL about a trace: `query TRACE "SELECT name, sum(duration_ns) FROM kernels GROUP BY 1"`."""
-    from traceprof.cli.output import message, print_lines, terminal_options
+    from traceprof.cli.output import message, print_lines, say_doubts, terminal_options
     from traceprof.query.engine import Limits
     from traceprof.render.rows_text import QUERY_FORMS, schema_text
     from traceprof.session.querying import query as answered
@@ -152,6 +155,7 @@ def query(
     print_lines([text], output, paths, force=force)
     for remark in found.remarks:
         message(remark)
+    say_doubts(found.doubts)
     if found.rows.is_cut:
         message(f"only the first {most} rows: --rows N gives more")
 

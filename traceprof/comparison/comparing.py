@@ -5,7 +5,7 @@ From what the user names to that, or to two recordings side by side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +38,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.session.doubts import doubts_of_run, is_incomplete
 from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
 from traceprof.session.selection import check_ranks
@@ -61,7 +62,11 @@ def compare(
     judged = judge(*sides)
     missing: dict[str, str] = {}
     matched = matched_kernels(*sides)
-    difference = _difference(sides, matched, missing)
+    lacking = _lacking(sides)
+    doubts = (note for run in (*base, *new) for note in doubts_of_run(run.name, run.notes))
+    difference = None if lacking else _difference(sides, matched, missing)
+    if lacking:
+        missing["difference"] = f"{' and '.join(lacking)}: a part is missing"
     settings, measures = settings_of(*sides, matched), _measures(*sides)
     better = dict(zip(measures.table["measure"], measures.table["better"], strict=True))
     results = {
@@ -86,12 +91,25 @@ def compare(
     return Comparison(
         title=f"{sides[1].name} against {sides[0].name}",
         results={name: shown[name] for name in ABOUT if name in shown},
-        verdict=verdict_of(judged, difference, sides),
+        verdict=(*_heading(lacking), *verdict_of(judged, difference, sides)),
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
-        warnings=(*same, *warnings_of(settings)),
+        warnings=(*doubts, *same, *warnings_of(settings)),
         missing=missing,
         about=ABOUT,
     )
+
+
+def _lacking(sides: tuple[Side, Side]) -> list[str]:
+    """Return the runs of which a part is missing: a difference may be nothing but that."""
+    runs = (run for side in sides for run in side.runs)
+    return [run.name for run in runs if any(map(is_incomplete, run.notes))]
+
+
+def _heading(lacking: Sequence[str]) -> Iterator[Note]:
+    if lacking:
+        text = "{names} is incomplete" if len(lacking) == 1 else "{names} are incomplete"
+        text += ": what differs may be what is missing, so that no difference is explained."
+        yield Note.of(text, names=" and ".join(lacking))
 
 
 def _difference(sides: tuple[Side, Side], matched: Any, missing: dict[str, str]) -> Result | None:

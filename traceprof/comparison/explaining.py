@@ -34,6 +34,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
 from traceprof.model.timing import Steps, TimeWindow
 from traceprof.session.answer import Document, document_about
+from traceprof.session.doubts import doubts_of
 from traceprof.session.run import Run
 from traceprof.session.selection import Selection, select
 
@@ -209,7 +210,8 @@ def explain(run: Run, text: str, against: str | None = None) -> Document:
     """
     ranks = run.within("all").of_ranks().whole
     own, result = explain_ranks(ranks, text, against)
-    return document_about(ranks, own.selection, {EXPLAIN: result})
+    document = document_about(ranks, own.selection, {EXPLAIN: result})
+    return replace(document, lost=doubts_of(ranks).missing)
 
 
 def explain_ranks(ranks: Ranks, text: str, against: str | None = None) -> tuple[WindowSide, Result]:

@@ -26,6 +26,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.ranges import PROFILER
+from traceprof.session.doubts import doubts_of
 from traceprof.session.run import Run
 
 _BACKWARD: Final = "layer.backward:"
@@ -49,9 +50,14 @@ def iterations_of_run(run: Run, name: str) -> list[NodeIterations]:
     n_warm = max((_warmup_of(find_iterations(part)) for part in every), default=0)
     found = [one for part in every for one in _of_part(part, name, n_warm)]
     n = max([len(found), *(int(size) for size in every.table("processes")["world_size"])])
-    waited = _waited(every, found)
+    waited, said = _waited(every, found), doubts_of(every).notes
     return [
-        replace(one, ranks_count=n, waited_ns=waited.get(one.rank) if one.calls_count else None)
+        replace(
+            one,
+            ranks_count=n,
+            waited_ns=waited.get(one.rank) if one.calls_count else None,
+            doubts=said,
+        )
         for one in found
     ]
 

@@ -27,6 +27,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
 from traceprof.names.ranges import PHASES
+from traceprof.session.doubts import doubts_of_run
 
 FORWARD: Final = "forward"
 BOTH: Final = "forward+backward"
@@ -43,7 +44,7 @@ class NodeIterations:
     together. ``calls_count`` collectives after the first iteration handed in ``calls_bytes`` and
     took ``calls_ns``; the iterations after it took ``calls_iterations_ns``, without what lies
     between them, such as a profiler that starts. ``waited_ns`` were spent in all of them waiting
-    for others. ``span`` goes from the first of them to the last.
+    for others. ``span`` goes from the first of them to the last. ``doubts`` are those of the run.
     """
 
     run: str
@@ -56,6 +57,7 @@ class NodeIterations:
     phases: Mapping[str, int] = field(default_factory=dict)
     layers: Table = field(default_factory=lambda: Table({}))
     are_phases_ours: bool = True
+    doubts: tuple[Note, ...] = ()
     samples_count: float | None = None
     calls_count: int | None = None
     calls_iterations_ns: int = 0
@@ -115,9 +117,15 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
         results=results,
         verdict=tuple(_verdict(rows)),
         notes=tuple(_notes(known, left_out)),
+        warnings=tuple(_doubts(of_ranks)),
         missing={} if of_runs else {NODE_LAYERS: "no layers are named: record with --layers 2"},
         about=_ABOUT,
     )
+
+
+def _doubts(of_ranks: Sequence[NodeIterations]) -> Iterator[Note]:
+    for name, notes in {one.run: one.doubts for one in of_ranks}.items():
+        yield from doubts_of_run(name, notes)
 
 
 def _runs(known: Sequence[NodeIterations]) -> Iterator[list[NodeIterations]]:

@@ -23,6 +23,7 @@ from traceprof.model.results import (
 )
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.table import Table, is_unknown, objects
+from traceprof.session.doubts import doubts_of_run, is_doubt
 from traceprof.store import Kept, Store
 
 _KEY_MEASURES: Final = {
@@ -128,6 +129,7 @@ def record_of_runs(runs: Sequence[Summary]) -> Comparison:
         " · ".join(run.name for run in runs),
         {part: result for part, result in results.items() if len(result.table)},
         notes=tuple(_notes(runs)),
+        warnings=tuple(note for run in runs for note in doubts_of_run(run.name, run.notes)),
         about={part: about for part, (about, _) in parts.items()},
     )
 
@@ -279,7 +281,7 @@ def _kept(run: Summary) -> dict[str, Any]:
 
 def _notes(runs: Sequence[Summary]) -> Iterator[Note]:
     for run in runs:
-        for note in run.notes:
+        for note in (note for note in run.notes if not is_doubt(note)):
             yield note if len(runs) == 1 else Note.of("{run}: {note}", run=run.name, note=note)
 
 

@@ -353,8 +353,6 @@ def _export(run: Run, request: Request) -> Exported:
         # The list of events ends with what is not empty: the last of them has no comma.
         described = [*drawing.lanes.described(), _LAST]
         out.write(",\n".join(described).encode("utf-8", "replace") + b"\n]}\n")
-    for warning in ranks.info.warnings:
-        done.remark(f"warning: {warning}")
     return done
 
 

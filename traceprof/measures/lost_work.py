@@ -25,6 +25,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
 
+_PHASE: Final = "phase"
 _LACKS: Final = {
     "kernel": "kernel launches have no kernel",
     "graph": "launches of CUDA graphs have no kernels",
@@ -42,7 +43,11 @@ _DRAWS: Final = 2.0
 """A device at work draws as many times of what it draws at rest, or more."""
 _SECOND_NS: Final = 1_000_000_000
 """Power is sampled, and averaged, over up to a second."""
-_SAYS_SO: Final = re.compile(r"not all CUDA|lost|dropped|discarded|overflow", re.IGNORECASE)
+_SAYS_SO: Final = re.compile(
+    r"not all CUDA|lost|dropped|discarded|overflow|cut off|(file|it) is damaged|is missing"
+    r"|not in the file|no trace of|were not recorded",
+    re.IGNORECASE,
+)
 _NSYS: Final = re.compile(r"(?P<year>20\d\d)\.(?P<number>\d+)")
 _CUDA_OF_NSYS: Final = (
     *((2022.4, "11.8"), (2023.1, "12.1"), (2023.2, "12.2"), (2023.3, "12.3"), (2023.4, "12.4")),
@@ -71,28 +76,18 @@ def lost_work(ranks: Ranks) -> LostWork | None:
 
     None where nothing is missing.
     """
-    found = ranks.whole.each(completeness)
-    counts = _counts(found)
-    empty = _sums(found, "n_empty")
-    older, drawn = _older_profiler(ranks), _drawn(ranks) or _active(ranks)
-    is_empty = sum(empty.values()) > 0 and (older is not None or drawn is not None)
-    silent = _sums(found, "n_silent") if not is_empty else empty
-    if not counts and not any(silent.values()):
+    told = [*missing_work(ranks)]
+    if not told:
         return None
-    passes = _sums(found, "n_passes")
-    told = [_of_launches(name, *own) for name, own in counts.items()]
-    inside = ranks.each(completeness)
-    if counts and not _counts(inside):
-        told.append(Note("this window has none of them"))
-    for phase, n in silent.items():
-        if n:
-            others = "" if is_empty else ", though others as long launch much"
-            text = "in {n:count} of {all:count} {phase} passes no launch was recorded"
-            told.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
-    is_known = not any(silent.values()) and _is_enough_left(ranks, inside)
+    inside, older = ranks.each(completeness), _older_profiler(ranks)
+    drawn = _drawn(ranks) or _active(ranks)
+    are_silent = [note for note in told if _PHASE in note.values]
+    if len(are_silent) < len(told) and not _counts(inside):
+        told.insert(len(told) - len(are_silent), Note("this window has none of them"))
+    is_known = not are_silent and _is_enough_left(ranks, inside)
     left_out = _left_out(ranks) if is_known else None
     told += [left_out] if left_out else []
-    says = [text for text in ranks.info.warnings if _SAYS_SO.search(text)]
+    says = [text for text in ranks.info.warnings if says_incomplete(text)]
     causes = [
         *(Note.of("the recording says: {said}", said=text) for text in says[:1]),
         *(note for note in (older, drawn) if note),
@@ -105,6 +100,35 @@ def lost_work(ranks: Ranks) -> LostWork | None:
             )
         )
     return LostWork(tuple(told), tuple(causes), _action(ranks, older), is_known)
+
+
+@of_window
+def missing_work(ranks: Ranks) -> tuple[Note, ...]:
+    """Return what of the work in a recording is missing, wherever the window is."""
+    found = ranks.whole.each(completeness)
+    counts, empty = _counts(found), _sums(found, "n_empty")
+    told_by = _older_profiler(ranks) or _drawn(ranks) or _active(ranks)
+    is_empty = sum(empty.values()) > 0 and told_by is not None
+    silent = empty if is_empty else _sums(found, "n_silent")
+    passes = _sums(found, "n_passes")
+    told = [_of_launches(name, *own) for name, own in counts.items()]
+    for phase, n in silent.items():
+        if n:
+            others = "" if is_empty else ", though others as long launch much"
+            text = "in {n:count} of {all:count} {phase} passes no launch was recorded"
+            told.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
+    return tuple(told)
+
+
+def depends_on_power(ranks: Ranks) -> bool:
+    """Return whether it takes samples of power to tell what is missing."""
+    empty = _sums(ranks.whole.each(completeness), "n_empty")
+    return any(empty.values()) and _older_profiler(ranks) is None
+
+
+def says_incomplete(warning: str) -> bool:
+    """Return whether a warning of a reader says that a part of what happened is missing."""
+    return _SAYS_SO.search(warning) is not None
 
 
 def _sums(found: list[Completeness], name: str) -> dict[str, int]:

@@ -17,6 +17,7 @@ from traceprof.render.formatting import note_text, sentences
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
+from traceprof.session.doubts import INCOMPLETE, WARNING
 from traceprof.session.pace import is_uneven
 from traceprof.session.shares import is_undisturbed
 from traceprof.units import format_duration
@@ -34,8 +35,8 @@ class Briefing:
     called, ``times`` where in the run it lies, and ``notes`` say why it is that, the reason first.
     ``answer`` is the bottleneck in a word and where the time goes, ``nothing`` what to say instead
     of findings where there are none, ``per`` what savings are a share of, and ``remarks`` what
-    stands apart, each with its label. ``lost`` is what of the devices' work is missing, why, and
-    what to do.
+    stands apart, each with its label. ``lost`` is what of the devices' work is missing; of a page
+    also why, and what to do.
     """
 
     title: str
@@ -89,7 +90,7 @@ def briefing_of(document: Document) -> Briefing:
         warnings=tuple(map(plain_text, document.info.warnings)),
     )
     if verdict is None:
-        return words
+        return replace(words, lost=tuple(map(note_text, document.lost)))
     (workload, because), (nothing, per) = _what_runs(document), _of_findings(document)
     bound_by, path = verdict.bound_by, shlex.quote(document.info.path)
     first = [f"{bound_by[:1].upper()}{bound_by[1:]}."] if bound_by else []
@@ -169,13 +170,27 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands above the results: what was looked at, what to know of it, and the answer."""
+    """What stands above the results: what was looked at, what to know of it, and the answer.
+
+    ``warnings`` are those of readers, ``lost`` says what is missing where the answer does not.
+    """
 
     title: str
     where: str
     remarks: tuple[str, ...]
     warnings: tuple[str, ...]
     sentences: tuple[str, ...]
+    lost: tuple[str, ...] = ()
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What must be read with every number, in sentences."""
+        return (*map(as_warning, self.warnings), *self.lost)
+
+
+def as_warning(text: str) -> str:
+    """Return a warning as a line that says what it is."""
+    return text if text.startswith((INCOMPLETE, WARNING)) else f"{WARNING}{text}"
 
 
 def head_of(document: Answered) -> Head:
@@ -192,6 +207,7 @@ def head_of(document: Answered) -> Head:
         words.notes,
         document.info.warnings,
         tuple(filter(None, said)) if document.verdict else (),
+        () if document.verdict else tuple(f"{INCOMPLETE}{text}" for text in words.lost),
     )
 
 

@@ -82,7 +82,7 @@ def render_html(document: Answered, options: Options) -> str:
     top = (
         f"<header><h1>{html_text(title)}</h1>"
         f'<div class="sub">{html_text(head.where, 400)}</div>'
-        f"{html_list([*head.remarks, *head.warnings])}"
+        f"{html_list([*head.remarks, *head.warnings, *head.lost])}"
         + "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
         + "</header>"
     )

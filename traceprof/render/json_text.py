@@ -47,6 +47,7 @@ def document_of(document: Answered) -> dict[str, Any]:
             "host": info.host,
             "recorded": sorted(document.recorded),
             "warnings": list(info.warnings),
+            "incomplete": [note_of(note) for note in document.lost],
         },
         "clock": {  # what time 0 is: on the wall clock, and on that of the trace
             "zero": "start of the run",

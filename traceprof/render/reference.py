@@ -263,6 +263,7 @@ _TRACE: Final = _record(
     {
         **dict.fromkeys(("path", "format", "profiler", "host"), _STRING),
         **dict.fromkeys(("recorded", "warnings"), _STRINGS),
+        "incomplete": _NOTES,
     }
 )
 _CLOCK: Final = _record(

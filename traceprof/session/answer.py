@@ -12,13 +12,14 @@ from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks, gpus_of
-from traceprof.model.results import Result, TableSpec
+from traceprof.model.results import Note, Result, TableSpec
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
+from traceprof.session.doubts import Doubts, missing_in
 from traceprof.session.kept_answers import KeptAnswers
-from traceprof.session.run import Answers, Run
+from traceprof.session.run import Answers, Run, tables_of
 from traceprof.session.selection import Selection
 from traceprof.session.verdict import Verdict, judge
 
@@ -55,7 +56,8 @@ ONE_OFF: Final = TableSpec.of("""
 class Document:
     """What is told about a run: everything was measured before, renderers measure nothing.
 
-    ``span`` is the whole run and ``selection`` the window that the results are about. ``missing``
+    ``span`` is the whole run and ``selection`` the window that the results are about. ``lost`` is
+    what work of devices the recording lacks, wherever (`traceprof.session.doubts`). ``missing``
     says why other analyses have no result, ``recorded`` which tables the trace has. ``ranks``
     gives the rank of each process that has one. ``hardware`` says how many devices of each model
     worked, by its name. A page also has ``workload``, what the run does, and ``one_off``, what it
@@ -73,6 +75,12 @@ class Document:
     verdict: Verdict | None = None
     workload: Workload | None = None
     one_off: Table | None = None
+    lost: tuple[Note, ...] = ()
+
+    @property
+    def doubts(self) -> Doubts:
+        """What must be read with the results: warnings of readers, and what is missing."""
+        return Doubts(self.info.warnings, self.lost)
 
     def ns_after_start(self, instant_ns: int) -> int:
         """Return an instant of the trace's clock in ns after the start of the run."""
@@ -90,6 +98,7 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     values = ((name, kept.value(("result", name))) for name in names)
     known = {name: one for name, one in values if one is not None}
     rest = [name for name in names if name not in known]
+    lost = missing_in(run, tables_of(rest)) if rest else ()
     answers = run.answers(rest, strict=strict) if rest else Answers({}, {})
     new: dict[str, Result | str] = {**answers.results, **answers.missing}
     every = {name: known[name] if name in known else new[name] for name in names}
@@ -105,7 +114,8 @@ def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     document = None if rest else next(filter(None, map(kept.value, whats)), None)
     if document is None:
         ranks = run.of_ranks(frozenset({"processes"} if tells_processes else ()))
-        document = document_about(ranks, run.selection, {})
+        lost = lost if rest else missing_in(run)
+        document = replace(document_about(ranks, run.selection, {}), lost=lost)
         to_keep["about", tells_processes] = document
     kept.keep(to_keep)
     return replace(document, results=results, missing=missing)

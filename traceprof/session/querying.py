@@ -21,6 +21,7 @@ from traceprof.query.engine import (
     ViewColumn,
     plain_columns,
 )
+from traceprof.session.doubts import Doubts, doubts
 from traceprof.session.material import Material
 from traceprof.session.run import Run
 
@@ -37,7 +38,8 @@ class Answer:
     """The rows that a query gives, and remarks on what it asked for and was not recorded."""
 
     rows: QueryRows
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...]
+    doubts: Doubts
 
 
 def views() -> tuple[View, ...]:
@@ -69,7 +71,7 @@ def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
         remarks = tuple(source.remarks())
         for name, columns, n_rows in source.rows():
             asked.add(name, columns, n_rows)
-        return Answer(asked.run(), remarks)
+        return Answer(asked.run(), remarks, doubts(run))
 
 
 @dataclass

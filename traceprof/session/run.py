@@ -116,6 +116,8 @@ class _Source:
         if known and tables <= known.tables and not (known.is_alone and uncut):
             return known.ranks
         if self.ranks is None:
+            tells = text in (None, "all") and not tables.isdisjoint(DEVICE_TABLES)
+            tables |= _STEPS if tells else frozenset()
             self._read_first(text, tables, is_cut=not uncut)
         if not tables.isdisjoint(DEVICE_TABLES) and not tables & _STEPS and self._has_windows:
             return self.within(text, tables | _STEPS, uncut)
@@ -203,6 +205,11 @@ class Run:
         return tuple(map(Path, self._source.paths))
 
     @property
+    def is_read(self) -> bool:
+        """Whether anything was read so far."""
+        return self._source.ranks is not None
+
+    @property
     def is_read_in_parts(self) -> bool:
         """Whether to read a part costs less than to read all: so of one file, not read so far."""
         source = self._source
@@ -246,12 +253,8 @@ class Run:
         Raises:
             NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         """
-        analyses = [load_analysis(name) for name in names]
-        tables = frozenset[str]().union(*(analysis.tables for analysis in analyses))
+        analyses, tables = [load_analysis(name) for name in names], tables_of(names)
         whole = frozenset[str]().union(*(analysis.whole_tables for analysis in analyses))
-        columns = {c.name for one in analyses for table in one.spec.tables for c in table}
-        if "process" in columns:  # what names them
-            tables |= {"processes"}
         ranks = self.of_ranks(tables, whole & tables)
         results: dict[str, Result] = {}
         missing: dict[str, str] = {}
@@ -306,6 +309,15 @@ class Run:
             used = (int(part.devices["used"].sum()) for part in source.ranks)
             yield "devices", str(sum(used))
         yield "window", (self.window or "default") if part is None else part.selection.label
+
+
+def tables_of(names: Sequence[str]) -> frozenset[str]:
+    """Return the tables that analyses of these ``names`` read."""
+    analyses = [load_analysis(name) for name in names]
+    columns = {c.name for one in analyses for table in one.spec.tables for c in table}
+    # What names processes is read where there is a column of them.
+    named = frozenset({"processes"} if "process" in columns else ())
+    return named.union(*(analysis.tables for analysis in analyses))
 
 
 def open_run(paths: Sequence[Path | str], opening: Opening | None = None) -> Run:

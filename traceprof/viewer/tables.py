@@ -243,7 +243,7 @@ def _told(found: Comparison) -> Iterator[Any]:
     for number, sentence in enumerate(head.sentences):
         text = plain_text(sentence, 400)
         yield html.P(text if number else html.Strong(text))
-    for remark in (*head.remarks, *head.warnings):
+    for remark in (*head.remarks, *head.warnings, *head.lost):
         yield html.P(plain_text(remark, 400), className="note")
     for section in sections_of(found, Options()):
         yield html.H3(plain_text(section.title, 200))

@@ -20,8 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.grouping import compact
+from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.render.formatting import sentences
 from traceprof.render.timeline.channels import (
     FIRST_BIN_NS,
     Channel,
@@ -36,6 +38,7 @@ from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import SampleSeries, sample_series
 from traceprof.render.timeline.render import timeline_head
+from traceprof.session.doubts import doubts_of
 
 GROWTH: Final = 4
 _LEAST_GAIN: Final = 0.7
@@ -117,7 +120,8 @@ class Timeline:
         lanes = with_states(exact, trace.span.duration_ns)
         samples, remarks = sample_series(trace, trace.span)
         info = trace.info
-        warnings = (*info.warnings, *notes, *remarks)
+        doubts = sentences(doubts_of(Ranks.of(trace)).notes)
+        warnings = (*doubts, *notes, *remarks)
         return cls(
             lanes=lanes,
             samples=samples,

@@ -33,6 +33,7 @@ from traceprof.comparison.specs_of_many import SCALING_SPEC, SCALING_SUMMARY
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
+from traceprof.session.doubts import doubts_of_run
 
 
 def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
@@ -355,12 +356,13 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
 
 
 def _doubts(points: Iterable[ScalingPoint]) -> Iterator[Note]:
-    """Yield what is doubtful of logs and tables in themselves; traces have none that count here.
+    """Yield what is doubtful of logs and tables in themselves; of traces what is of all of them.
 
     What several runs say in the same words, as the rows of a table do, is said once.
     """
     said: dict[tuple[str, str], list[tuple[str, Note]]] = {}
     for point in points:
+        yield from doubts_of_run(point.run.name, point.run.notes)
         if point.run.origin.startswith(_NOT_TRACES):
             for note in point.run.notes:
                 key = (note.text, repr(sorted(note.values.items())))

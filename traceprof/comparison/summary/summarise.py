@@ -37,6 +37,7 @@ from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import MATRIX_WORK, precisions
 from traceprof.secrets import kept_variables
 from traceprof.session.answer import PAGE, hardware_of, ranks_of_processes
+from traceprof.session.doubts import doubts_of
 from traceprof.session.run import Run
 from traceprof.store.summaries import masked_run
 from traceprof.units import format_bytes
@@ -283,9 +284,10 @@ def summarise(run: Run, *, name: str = "", labels: Mapping[str, str] | None = No
     devices: int | None = None
     notes: tuple[Note, ...] = selection.notes
     if every.recorded & set(DEVICE_TABLES):
-        devices, made, doubts = composition_of_run(ranks)
+        devices, made, on_them = composition_of_run(ranks)
         tables["makeup"] = bounded_composition(beside(made, place_of_work(ranks), "kind", "name"))
-        notes += doubts
+        notes += on_them
+    notes += doubts_of(every).notes
     _, are_guessed = rank_numbers(every)
     if are_guessed:
         notes += (_GUESSED,)

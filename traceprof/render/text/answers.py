@@ -51,7 +51,7 @@ def render_text(document: Answered, options: Options) -> str:
             Text(plain_text(head.title, 400), style="bold"),
             *(Text(sentence) for sentence in head.sentences),
             *(Text(f"note: {note}", "dim") for note in head.remarks),
-            *(Text(f"warning: {warning}", "yellow") for warning in head.warnings),
+            *(Text(doubt, "yellow") for doubt in head.doubts),
         ]
     elif document.verdict is None:
         above = where_view(document)

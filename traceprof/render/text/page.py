@@ -23,6 +23,7 @@ from traceprof.render.formatting import is_known, saving_words, value_text
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.shown import Row
 from traceprof.session.answer import Document
+from traceprof.session.doubts import INCOMPLETE
 from traceprof.session.verdict import LEAST_SHARE, Verdict
 from traceprof.units import format_duration, format_ratio
 
@@ -196,7 +197,9 @@ def where_view(document: Document) -> list[RenderableType]:
     """Return what was looked at: the trace, the window, all remarks and warnings."""
     words = briefing_of(document)
     title, window, warnings = _top(words)
-    return [title, window, *(Text(f"note: {note}", "dim") for note in words.notes), *warnings]
+    notes = (Text(f"note: {note}", "dim") for note in words.notes)
+    lost = (Text(f"{INCOMPLETE}{text}", "yellow") for text in words.lost)
+    return [title, window, *notes, *warnings, *lost]
 
 
 def _top(words: Briefing) -> tuple[Text, Text, list[Text]]:
@@ -226,7 +229,7 @@ def _heading(words: Briefing, width: int) -> Iterator[Text]:
 def _lost(words: Briefing) -> Iterator[Text]:
     """Return what of the devices' work is missing, why, and last what to do."""
     for text in words.lost[:-1]:
-        yield Text(f"incomplete: {text}" if text == words.lost[0] else text, style="yellow")
+        yield Text(f"{INCOMPLETE}{text}" if text == words.lost[0] else text, style="yellow")
     for text in words.lost[-1:]:
         yield Text(f"→ {text}", style="green")
 

@@ -10,9 +10,11 @@ import numpy as np
 
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.intervals import Int64Array
+from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.escape import html_text, plain_text
+from traceprof.render.escape import html_list, html_text, plain_text
+from traceprof.render.formatting import sentences
 from traceprof.render.timeline.channels import Channel, LaneGroup, Lanes, NameTotals, condense_until
 from traceprof.render.timeline.drawn import with_states
 from traceprof.render.timeline.encode import encode_lanes
@@ -39,6 +41,7 @@ from traceprof.render.timeline.render import (
     timeline_head,
     timeline_page,
 )
+from traceprof.session.doubts import doubts_of, doubts_of_run
 from traceprof.units import format_count, format_duration
 
 Describe = Callable[[Trace, TimeWindow], dict[str, Any]]
@@ -109,7 +112,18 @@ def render_beside(
 
     (drawn, axis), packed = pack_within(draw, max_items)
     subtitle = html_text(" · ".join(_told(one) for one in drawn), 600)
-    return timeline_page(timeline_fragment(packed), title, subtitle, _notes(drawn, axis))
+    doubts = (
+        note
+        for side in sides
+        for note in doubts_of_run(side.name, doubts_of(Ranks.of(side.trace)).notes)
+    )
+    return timeline_page(
+        timeline_fragment(packed),
+        title,
+        subtitle,
+        _notes(drawn, axis),
+        html_list(sentences(doubts)),
+    )
 
 
 def _draw(side: TimelineSide, describe: Describe, max_items: int) -> _Drawn:

@@ -14,6 +14,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.escape import html_list, html_text
+from traceprof.render.formatting import sentences
 from traceprof.render.page.document import (
     PLOTLY_CONFIG,
     Fragment,
@@ -30,6 +31,7 @@ from traceprof.render.timeline.marks import (
     describe_steps,
     sample_series,
 )
+from traceprof.session.doubts import doubts_of
 from traceprof.units import format_count, format_duration
 
 MAX_ITEMS: Final = 5_000_000
@@ -171,7 +173,7 @@ def render_timeline(
     info, window_words = ranks.info, f"window {window_label}" if window_label else ""
     about = (info.profiler, info.host, format_duration(span.duration_ns), window_words)
     subtitle = html_text(" · ".join(filter(None, about)), 400)
-    warnings = html_list((*ranks.info.warnings, *encoded.warnings))
+    warnings = html_list((*sentences(doubts_of(ranks).notes), *encoded.warnings))
     return timeline_page(fragment, title, subtitle, encoded.notes, warnings)
 
 

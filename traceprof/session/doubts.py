@@ -1,0 +1,100 @@
+"""What must be read with every result of a run: what readers warned of, and what is missing.
+
+It is decided here alone, of the whole recording whatever the window, and goes with every result
+into every form: a table that is cut off by its file looks like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from traceprof.measures.analyses import STEP_TABLES
+from traceprof.measures.lost_work import depends_on_power, missing_work, says_incomplete
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note
+from traceprof.model.trace import DEVICE_TABLES
+from traceprof.session.kept_answers import KeptAnswers
+from traceprof.session.run import Run
+
+INCOMPLETE: Final = "incomplete: "
+"""How a sentence begins that says what is missing."""
+WARNING: Final = "warning: "
+_LAUNCHES: Final = frozenset({"api_calls", *DEVICE_TABLES})
+_LARGE_BYTES: Final = 64 << 20
+"""Of a window of a larger file the launches in it alone are looked at."""
+_KEPT: Final = ("missing",)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """``warnings`` are those of readers, ``missing`` is the work that the recording lacks."""
+
+    warnings: tuple[str, ...] = ()
+    missing: tuple[Note, ...] = ()
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """All of it in sentences; what says that something is missing begins with `INCOMPLETE`."""
+        return (
+            *(Note.of(f"{INCOMPLETE}{note.text}", **note.values) for note in self.missing),
+            *(
+                Note.of(f"{INCOMPLETE if says_incomplete(text) else WARNING}{{said}}", said=text)
+                for text in self.warnings
+            ),
+        )
+
+
+def is_incomplete(note: Note) -> bool:
+    """Return whether a note says that a part of what happened is missing."""
+    return note.text.startswith(INCOMPLETE)
+
+
+def is_doubt(note: Note) -> bool:
+    """Return whether a note, among others that are kept of a run, is one of `Doubts`."""
+    return note.text.startswith((INCOMPLETE, WARNING))
+
+
+def doubts_of_run(name: str, notes: Iterable[Note]) -> Iterator[Note]:
+    """Yield, of what is kept of the run called ``name``, the doubts, each with that name."""
+    for note in filter(is_doubt, notes):
+        kind = INCOMPLETE if is_incomplete(note) else WARNING
+        yield Note.of(f"{kind}{{of}}: {note.text.removeprefix(kind)}", of=name, **note.values)
+
+
+def doubts(run: Run) -> Doubts:
+    """Return what must be read with every result of ``run``.
+
+    Raises:
+        TraceError: it cannot be read.
+    """
+    missing = missing_in(run)
+    return Doubts(run.of_ranks(frozenset()).info.warnings, missing)
+
+
+def missing_in(run: Run, beside: frozenset[str] = frozenset()) -> tuple[Note, ...]:
+    """Return what work the recording lacks; ``beside`` are tables that are asked for next."""
+    kept = KeptAnswers(run.cache, None)
+    known: tuple[Note, ...] | None = kept.value(_KEPT)
+    if known is not None:
+        return known
+    if run.window not in (None, "all") and run.is_read_in_parts and _is_large(run):
+        return missing_work(run.of_ranks(_LAUNCHES | beside))
+    whole = run.within(run.window if run.window is None else "all")
+    ranks = whole.of_ranks(STEP_TABLES | beside)
+    if "samples" in ranks.recorded and depends_on_power(ranks):
+        ranks = whole.of_ranks(STEP_TABLES | beside | {"samples", "devices"})
+    found = missing_work(ranks.whole)
+    kept.keep({_KEPT: found})
+    return found
+
+
+def doubts_of(ranks: Ranks) -> Doubts:
+    """Return the same of ranks of which all tables were read."""
+    return Doubts(ranks.info.warnings, missing_work(ranks.whole))
+
+
+def _is_large(run: Run) -> bool:
+    return any(Path(path).stat().st_size > _LARGE_BYTES for path in run.paths if path.is_file())
