@@ -29,6 +29,8 @@ class Found:
     kind: str
     once_ns: float | None
     is_minor: bool
+    range_ns: tuple[int, int] | None
+    model: str
 
 
 def findings_of(of: Trace | Ranks) -> list[Found]:
@@ -48,6 +50,10 @@ def findings_of(of: Trace | Ranks) -> list[Found]:
             kind=row["kind"],
             once_ns=row["once_ns"],
             is_minor=row["is_minor"],
+            range_ns=None
+            if row["least_saving_ns"] is None
+            else (row["least_saving_ns"], row["most_saving_ns"]),
+            model=note_text(row["model"]) if row["model"] else "",
         )
         for row in run("findings", of).table.to_frame().to_dict("records")
     ]

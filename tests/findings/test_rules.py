@@ -188,7 +188,8 @@ def test_no_more_copies_can_be_hidden_than_there_are_kernels_to_hide_them() -> N
     finding = found(trace)["exposed_copies"]
     assert finding.title.startswith("exposed copies: 90.0 % of the time")
     assert finding.saving_ns == 10 * MS
-    assert "there are kernels to hide 11.1 % of that at most" in finding.evidence
+    hidden = "there are kernels to hide 11.1 % of that at most: the rest only moving less saves"
+    assert hidden in finding.evidence
 
 
 def test_copies_that_kernels_hide_are_fine() -> None:
@@ -233,7 +234,34 @@ def test_layout_conversions() -> None:
         .kernel("void cudnn::ops::nchwToNhwcKernel<float>", 90 * US, 100 * US)
         .build()
     )
-    assert found(trace)["layout_conversion"].saving_ratio == pytest.approx(0.1)
+    finding = found(trace)["layout_conversion"]
+    assert (finding.kind, finding.range_ns) == ("measured", None)
+    assert finding.saving_ratio == pytest.approx(0.1)
+
+
+def test_batch_norms_over_nchw_gain_by_another_layout() -> None:
+    builder = TraceBuilder().kernel("conv", 0, 50 * US)
+    builder.kernel("void cudnn::ops::nchwToNhwcKernel<float>", 50 * US, 60 * US)
+    norm = "void at::native::batch_norm_backward_kernel<float>"
+    finding = found(builder.kernel(norm, 60 * US, 100 * US).build())["layout_conversion"]
+    assert (finding.kind, finding.saving_ns) == ("estimated", 30 * US)
+    assert finding.range_ns == (10 * US, 40 * US)
+    assert finding.title.startswith("layout conversion: 10.0 %")
+
+
+@pytest.mark.parametrize(
+    ("operator", "device", "says"),
+    [
+        ("aten::conv2d", "NVIDIA A100", "torch.channels_last)"),
+        ("aten::conv3d", "NVIDIA A100", "torch.channels_last_3d)"),
+        ("aten::conv2d", "AMD Instinct MI300X", "with PYTORCH_MIOPEN_SUGGEST_NHWC=1"),
+    ],
+)
+def test_the_layout_that_is_advised_fits_the_work(operator: str, device: str, says: str) -> None:
+    builder = TraceBuilder().device(0, device).range(operator, 0, 10 * US)
+    builder.kernel("at::native::conv_fprop", 0, 90 * US)
+    builder.kernel("void cudnn::ops::nchwToNhwcKernel<float>", 90 * US, 100 * US)
+    assert found(builder.build())["layout_conversion"].action.endswith(says)
 
 
 def test_small_kernels() -> None:
@@ -247,12 +275,32 @@ def test_small_kernels() -> None:
 
 def test_pointwise_kernels_in_a_row_could_be_fused() -> None:
     builder = TraceBuilder().kernel("gemm", 0, 50 * US)
-    # Two pairs, 10 + 20 and 10 + 5, and one that is left over.
+    # 10, 20, 10, 5 and 5: as long as the longest; of two and two (10 + 20, 10 + 5) 15 are saved.
     for start, end in ((50, 60), (60, 80), (80, 90), (90, 95), (95, 100)):
         builder.kernel("elementwise_kernel", start * US, end * US)
     finding = found(builder.build())["fusable_kernels"]
-    assert finding.title.startswith("pointwise kernels one after the other: 45.0 % of the time")
-    assert (finding.kind, finding.saving_ns) == ("estimated", 15 * US)
+    assert finding.title.startswith("pointwise kernels one after the other: 50.0 % of the time")
+    assert (finding.kind, finding.saving_ns) == ("estimated", 30 * US)
+    assert finding.range_ns == (15 * US, 40 * US)
+
+
+@pytest.mark.parametrize(
+    ("between", "saved"),
+    [
+        # An eager model's layer norm, cast and bias in a row become one kernel.
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>", 20),
+        # What follows statistics over the whole batch reads everything anew.
+        ("void at::native::batch_norm_collect_statistics_kernel<InvStd, float>", 10),
+        ("cudnn::ops::layer_norm_kernel<float>", 10),  # no compiler looks into a library
+        ("triton_per_fused_native_layer_norm_3", 10),
+    ],
+)
+def test_what_a_compiler_fuses(between: str, saved: int) -> None:
+    cast = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>"
+    builder = TraceBuilder().kernel("gemm", 0, 50 * US)
+    for i, name in enumerate((between, cast, "elementwise_kernel", "gemm")):
+        builder.kernel(name, (50 + 10 * i) * US, (60 + 10 * i) * US)
+    assert found(builder.build())["fusable_kernels"].saving_ns == saved * US
 
 
 @pytest.mark.parametrize("name", ["triton_poi_fused_add_0", "gather_kernel"])
@@ -301,7 +349,11 @@ def test_a_fused_optimizer_is_fine() -> None:
         ("NVIDIA A100-SXM4-80GB", "ampere_sgemm_128x64_tn", 1 - 1 / 16, "BF16"),
         ("NVIDIA A100-SXM4-80GB", "cutlass_80_tensorop_s1688gemm_128x64", 0.5, "BF16"),
         ("NVIDIA GeForce RTX 4060", "cutlass_80_simt_sgemm_128x64", 0.5, "BF16"),
+        # How fast TF32 is there is not known.
         ("NVIDIA GeForce RTX 3070 Ti", "fmha_cutlassF_f32_aligned_64x64_rf_sm80", 0.5, "BF16"),
+        # Three products of TF32 each, of tensor cores: half as fast as BF16.
+        ("NVIDIA H100 80GB HBM3", "fmha_cutlassF_f32_aligned_64x64_rf_sm80", 5 / 6, "BF16"),
+        ("Tesla V100-SXM2-16GB", "fmha_cutlassF_f32_aligned_64x64_rf_sm70", 1 - 15.7 / 125, "FP16"),
         ("Tesla V100-SXM2-16GB", "volta_sgemm_128x64_tn", 1 - 15.7 / 125, "FP16"),
         ("Tesla T4", "volta_sgemm_128x64_tn", 1 - 8.1 / 65, "FP16"),
         ("AMD Instinct MI300X", "Cijk_Ailk_Bljk_SB_MT128x128x16_MI32x32x2", 0.875, "BF16"),
@@ -322,6 +374,25 @@ def test_matrix_work_in_32_bits(device: str, kernel: str, saved: float, action: 
     assert not any(
         word in finding.action for name, words in others.items() if name in device for word in words
     )
+
+
+@pytest.mark.parametrize(
+    ("kernels", "is_advice"),
+    [
+        (["ampere_sgemm_128x64_tn"], True),
+        # What uses it already, by default or by nature, gains nothing by allowing it.
+        (["ampere_sgemm_128x64_tn", "cutlass_80_tensorop_s1688gemm_128x64"], False),
+        (["sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nhwckrsc_nhwc_ffma"], False),
+        (["fmha_cutlassF_f32_aligned_64x64_rf_sm80"], False),
+    ],
+)
+def test_tf32_is_advice_where_it_would_be_new(kernels: list[str], is_advice: bool) -> None:
+    builder = TraceBuilder().device(0, "NVIDIA A100-SXM4-80GB")
+    builder.kernel("at::native::x", 0, 10 * US)
+    for i, name in enumerate(kernels, 1):
+        builder.kernel(name, 100 * i * US, 100 * (i + 1) * US)
+    finding = next(own for own in findings_of(builder.build()) if own.rule == "precision")
+    assert ("TF32" in finding.action) is is_advice
 
 
 @pytest.mark.parametrize(

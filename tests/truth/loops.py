@@ -49,7 +49,8 @@ class Training:
 
     The step range stands inside ``for batch in loader``. ``before`` runs before it (there is
     where an iterator waits), ``fetch`` in it under a range of the recorder's phase "data",
-    ``after`` behind it. ``ahead`` is by how many steps the host may be ahead of the device.
+    ``begin`` once it is copied, ``after`` behind the step. ``ahead`` is by how many steps the host
+    may be ahead of the device.
     """
 
     n_steps: int = 30
@@ -63,6 +64,7 @@ class Training:
     batch_kind: str = "pinned"
     is_copy_hidden: bool = True
     is_copy_blocking: bool = False
+    copy_api: str = ""
     n_buckets: int = 4
     reduce_ns: int = 2 * MS
     is_reduce_hidden: bool = True
@@ -71,6 +73,7 @@ class Training:
     set_up: Callable[[Machine], None] | None = None
     before: Hook = nothing
     fetch: Hook = nothing
+    begin: Hook = nothing
     inside: Hook = nothing
     after: Hook = nothing
     ahead: int = 1
@@ -105,6 +108,7 @@ class Training:
             self.fetch(machine, step)
             machine.batch()
         self._copy(machine)
+        self.begin(machine, step)
         if self.is_graph:
             machine.launch(
                 "CUDA graph",
@@ -156,6 +160,7 @@ class Training:
             rate=50.0 if self.batch_kind == "pinned" else 6.0,
             stream=stream,
             blocks=self.is_copy_blocking,
+            api=self.copy_api,
         )
         if self.is_copy_hidden:
             machine.join(COMPUTE, COPY)

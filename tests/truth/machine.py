@@ -199,9 +199,10 @@ class Machine:
         stream: int = COPY,
         blocks: bool = False,
         after: Sequence[int] = (),
+        api: str = "",
     ) -> int:
         """Copy ``n_bytes`` at ``rate`` bytes per ns; the host waits where it ``blocks``."""
-        api = "cudaMemcpy" if blocks else "cudaMemcpyAsync"
+        api = api or ("cudaMemcpy" if blocks else "cudaMemcpyAsync")
         called = self.now
         start = self._ready(stream, after, called + _CALL_NS)
         end = start + max(int(n_bytes / rate), 1)

@@ -26,7 +26,8 @@ class Scenario:
 
     ``rules``: any of these must come first; none: nothing may be found. ``also`` may be said, too.
     ``subject`` is what the finding must name, ``once`` what must be listed as paid once, and
-    ``occasion`` what must be told as done now and then, or in a single step.
+    ``occasion`` what must be told as done now and then, or in a single step. ``is_ranged``: what it
+    saves is not within 10 %, but in the range that is said.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Scenario:
     subject: str = ""
     once: str = ""
     occasion: str = ""
+    is_ranged: bool = False
 
     @property
     def saving_ns(self) -> float:
@@ -152,6 +154,12 @@ def _wait_for_workers(machine: Machine, step: int) -> None:
     with machine.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
         machine.work(60 * MS)
     machine.beside("decode_jpeg", start, machine.now)
+
+
+def _embed(machine: Machine, step: int) -> None:
+    """Launch many small kernels slowly: a host that is ahead of the device hides it."""
+    for _ in range(40):
+        machine.launch(f"{HEALTHY.gemm}_embed", 6 * US, gap_ns=40 * US)
 
 
 def _compile(machine: Machine, step: int) -> None:
@@ -297,6 +305,31 @@ SCENARIOS: Final = (
         batch_kind="pageable",
         is_copy_hidden=False,
         is_copy_blocking=True,
+    ),
+    Scenario(
+        # Each call blocks the host: what it launches late because of that is the copy's.
+        "pageable_copies_that_should_be_asynchronous",
+        one(
+            replace(
+                HEALTHY,
+                batch_bytes=30_000_000,
+                batch_kind="pageable",
+                is_copy_hidden=False,
+                is_copy_blocking=True,
+                copy_api="cudaMemcpyAsync",
+                begin=_embed,
+            )
+        ),
+        ("pageable_copies",),
+        one(replace(HEALTHY, batch_bytes=30_000_000, begin=_embed)),
+    ),
+    Scenario(
+        "loss_read_every_step_and_slow_launches",
+        one(replace(HEALTHY, is_item_read=True, begin=_embed)),
+        ("host_sync",),
+        one(replace(HEALTHY, begin=_embed)),
+        ("launch_bound",),
+        is_ranged=True,
     ),
     Scenario(
         "loss_read_every_step",

@@ -1,11 +1,14 @@
 """What was planted is found first, with what it costs, and nothing else is."""
 
+import re
+
 import pytest
 
 from tests.truth.scenarios import SCENARIOS, Scenario
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.steps.find import decide_steps
 from traceprof.render.formatting import note_text
+from traceprof.render.registry import Options, render
 from traceprof.session.answer import page
 from traceprof.session.run import run_of
 
@@ -32,12 +35,46 @@ def test_what_was_planted_is_found_and_nothing_else(scenario):
     if scenario.subject:
         told = " ".join([note_text(first["title"]), *map(note_text, first["evidence"])])
         assert scenario.subject in told
-    if scenario.healthy:
+    if scenario.healthy and not scenario.is_ranged:
         off = abs(first["saving_ns"] - scenario.saving_ns)
         assert off <= max(NEAR * scenario.saving_ns, SURE_NS), (
             first["saving_ns"],
             scenario.saving_ns,
         )
+
+
+SAYS = re.compile(
+    r"saves (at most |about |)(\d[\d.  ]* \S+) of (?:a step|the mean step of [^()]*) "
+    r"\([\d.]+ %(?:, \w+)?(?:: (.+?) to (.+?))?\)"
+)
+"""What a page says that a finding saves, and the range of an estimate."""
+UNITS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+
+
+def ns_of(words: str) -> float:
+    number, _, unit = words.rpartition(" ")
+    return float(number.replace("\u202f", "").replace(" ", "")) * UNITS[unit]
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [one for one in SCENARIOS if one.rules and one.healthy],
+    ids=lambda one: one.name,
+)
+def test_at_most_is_never_exceeded_and_about_lies_in_its_range(scenario):
+    text = render("text", page(run_of(decide_steps(scenario.make()))), Options(width=300))
+    found = SAYS.search(text)
+    assert found, text
+    true_ns, (kind, said, least, most) = scenario.saving_ns, found.groups()
+    # One step of some 30 has none before it that could be in trouble.
+    unsure = max(SURE_NS, true_ns / 23)
+    if kind == "at most ":
+        assert true_ns <= ns_of(said) + unsure
+    elif kind == "about ":
+        assert least, "an estimate without a range"
+        assert ns_of(least) - unsure <= true_ns <= ns_of(most) + unsure
+    else:
+        assert abs(true_ns - ns_of(said)) <= max(NEAR * true_ns, SURE_NS)
 
 
 @pytest.mark.parametrize(

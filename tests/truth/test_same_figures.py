@@ -35,7 +35,9 @@ RULES = {
     "host_code": ("host",),
     "host_sync": ("synchronising", "launch", "host"),
     "exposed_copies": ("exposed_transfer",),
-    "pageable_copies": ("exposed_transfer",),
+    "pageable_copies": ("exposed_transfer", "synchronising", "launch", "host"),
+    "unpinned_memory": ("exposed_transfer", "synchronising", "launch", "host"),
+    "blocking_copies": ("exposed_transfer", "synchronising", "launch", "host"),
 }
 """What a rule may claim of the time that is no compute."""
 

@@ -8,6 +8,8 @@ from typing import Final
 from traceprof.findings import (
     communication,
     copies,
+    filling,
+    fusion,
     gaps,
     host,
     input_bound,
@@ -58,9 +60,9 @@ RULES: Final[tuple[Rule, ...]] = (
     kernels.precision,
     optimizer.unfused_optimizer,
     kernels.layout_conversion,
-    kernels.fusable_kernels,
-    kernels.small_kernels,
-    kernels.unfilled_kernels,
+    fusion.fusable_kernels,
+    fusion.small_kernels,
+    filling.unfilled_kernels,
     gaps.gpu_gaps,
     gaps.low_utilisation,
 )
@@ -72,11 +74,13 @@ SPEC: Final = ResultSpec.of("""
     key rule: the rule that found it
     key number [number]: which one of that rule, from 1
     same title: what was found
-    same kind: how sure the saving is: measured, bounded (at most), estimated (by a model), once (a
-        cost that occurs once), none (nothing is known to be saved)
+    same kind: how sure the saving is: measured, bounded (provably at most that), estimated (by a
+        model), once (a cost that occurs once), none (nothing is known to be saved)
     same claimed_ratio: the share of the time that it is about, its own
     same saving_ratio: the share of the time that could be saved
-    same saving_ns: the same per step; of the window without steps
+    same saving_ns: the same of step_ns
+    same least_saving_ns: of an estimated saving the least of its range
+    same most_saving_ns: and the most
     same once_ns: what it costs once, where it is not per step
     same model: what an estimated saving rests on
     same evidence: what shows it
@@ -113,7 +117,9 @@ SPEC: Final = ResultSpec.of("""
     same compute_ratio: the share of the analysed time that is compute
     same judged_ns: the analysed time of all devices together
     same compute_ns: what of it is compute
-    same slow_ratio: the share by which slow steps are longer than typical
+    same slow_ratio: the share of it by which slow steps are longer than typical
+    same step_ns: what shares and savings are of: the mean step, slow ones with it; the window where
+        no steps are known
     """)
 
 
@@ -140,6 +146,7 @@ def measure_findings(ranks: Ranks) -> Result:
         "judged_ns": context.judged_ns,
         "compute_ns": compute_ns,
         "slow_ratio": context.slow_ratio,
+        "step_ns": context.mean_step_ns,
     }
     tables = {name: SPEC.table(name).of_rows(own) for name, own in rows.items()}
     return Result("findings", SPEC, tables, scalars, notes=_notes(context, bool(found), abstained))
@@ -170,7 +177,10 @@ def _row(own: SettledFinding) -> dict[str, object]:
     finding = own.finding
     as_they_are = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
     granted = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
+    least_ns, most_ns = own.range_ns or (None, None)
     return {
+        "least_saving_ns": least_ns,
+        "most_saving_ns": most_ns,
         "rule": own.rule.name,
         "show": own.rule.show,
         "kind": finding.kind.value,
@@ -186,11 +196,9 @@ def _notes(context: Context, found_any: bool, abstained: Mapping[str, str]) -> t
     """Return that nothing was found, what shares are of, and which rules could not judge."""
     notes = [] if found_any else [Note("no rule found anything to improve")]
     if found_any and context.slow_ratio:
-        text = (
-            "shares in titles and evidence are of the typical steps, savings of all: slow ones add "
-            "{slow:ratio} of these"
-        )
-        notes.append(Note.of(text, slow=context.slow_ratio))
+        text = "shares and savings are of the mean step of {step:ns}, to which slow ones add "
+        values = {"step": context.mean_step_ns, "slow": context.slow_ratio}
+        notes.append(Note.of(f"{text}{{slow:ratio}} of it", **values))
     rules: dict[str, list[str]] = {}
     for rule, reason in abstained.items():
         rules.setdefault(reason, []).append(rule)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
 
 Times = Mapping[int, Intervals]
 """When, by device."""
@@ -38,24 +40,51 @@ class Kind(StrEnum):
     """How sure a saving is."""
 
     MEASURED = "measured"  # the time is there and would be gone
-    BOUNDED = "bounded"  # at most this much
-    ESTIMATED = "estimated"  # a model says so
+    BOUNDED = "bounded"  # provably at most this much
+    ESTIMATED = "estimated"  # a model says so, which tells the range, too
     ONCE = "once"  # a cost that occurs once, whatever the number of steps
     NONE = "none"  # nothing is known to be saved
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """Time that a finding claims, and how much of it (0 to 1) could be saved."""
+    """Time that a finding claims, and how much of it (0 to 1) could be saved.
+
+    Of an estimate ``between`` is the range in which that lies: the most may be more than all of it,
+    where something else gets faster, too.
+    """
 
     times: Times
     ground: Ground = Ground.LOST
     saved_ratio: float = 1.0
+    between: tuple[float, float] | None = None
 
     @property
     def total_ns(self) -> int:
         """The ns of all devices together."""
         return sum(time.total_ns for time in self.times.values())
+
+
+LATER: Final = Note(
+    "what devices wait for until work is launched again; at most also what they lose later on, up "
+    "to the length of each of these calls: without it the host would be that much ahead"
+)
+"""The model of what a call costs that holds the host up."""
+_NEARLY_ALL: Final = 1.01
+
+
+def up_to(claim: Claim, most: Times) -> Claim:
+    """Return ``claim`` with a range where ``most`` could be saved, too; else it is a bound."""
+    nothing = Intervals.empty()
+    whole = [time | most.get(device, nothing) for device, time in claim.times.items()]
+    ratio = sum(time.total_ns for time in whole) / max(1, claim.total_ns)
+    return replace(claim, between=(1.0, ratio)) if ratio > _NEARLY_ALL else claim
+
+
+def bound_or_estimate(claims: Iterable[Claim], model: Note) -> tuple[Kind, Note | None]:
+    """Return how sure a saving is: a bound, unless a claim has a range, which ``model`` says."""
+    is_bound = all(claim.between is None for claim in claims)
+    return (Kind.BOUNDED, None) if is_bound else (Kind.ESTIMATED, model)
 
 
 class Ledger:

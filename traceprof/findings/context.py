@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -133,9 +133,19 @@ class Context:
 
     @cached_property
     def slow_ratio(self) -> float:
-        """That, as a share of the steady steps."""
-        whole_ns = int(self.steps.durations_ns[self.is_judged].sum())
-        return self.slow_excess_ns / max(1, whole_ns)
+        """What the slow steps add to the mean one, as a share of that."""
+        return self._slow_each_ns / self.mean_step_ns
+
+    @cached_property
+    def mean_step_ns(self) -> float:
+        """The step that shares and savings are of: a typical one, and what slow ones add to it."""
+        if not self.slow_excess_ns or self._has_undisturbed:
+            return max(1.0, self.step_ns + self._slow_each_ns)
+        return max(1.0, float(self.steps.durations_ns[self.is_judged].mean()))
+
+    @property
+    def _slow_each_ns(self) -> float:
+        return self.slow_excess_ns / max(1, int(self.is_judged.sum()))
 
     @cached_property
     def typical(self) -> Intervals:
@@ -168,9 +178,13 @@ class Context:
 
         Of those that no profiler disturbed, where there are any.
         """
-        if "undisturbed_ns" in (scalars := measured_steps(self.ranks).scalars):
-            return float(scalars["undisturbed_ns"])
+        if self._has_undisturbed:
+            return float(measured_steps(self.ranks).scalars["undisturbed_ns"])
         return self._recorded_step_ns
+
+    @property
+    def _has_undisturbed(self) -> bool:
+        return "undisturbed_ns" in measured_steps(self.ranks).scalars
 
     @cached_property
     def _recorded_step_ns(self) -> float:
@@ -225,42 +239,35 @@ class Context:
             }
         )
 
-    def left(self, times: Times, ground: Ground = Ground.LOST, saved_ratio: float = 1.0) -> Claim:
+    def left(
+        self,
+        times: Times,
+        ground: Ground = Ground.LOST,
+        saved_ratio: float = 1.0,
+        between: tuple[float, float] | None = None,
+    ) -> Claim:
         """Return the claim on what of ``times`` no finding has claimed yet."""
-        return self.ledger.left(Claim(times, ground, saved_ratio))
+        return self.ledger.left(Claim(times, ground, saved_ratio, between))
 
     def share(self, claim: Claim) -> float:
-        """Return the share that ``claim`` covers of the analysed time of all devices."""
-        return claim.total_ns / self.judged_ns
+        """Return the share of ``claim`` of the time of all devices, that of slow steps with it."""
+        return claim.total_ns / self.judged_ns * (1 - self.slow_ratio)
 
     def once_ns(self, claim: Claim) -> int:
         """Return what ``claim`` costs once, of a device on average."""
         return round(claim.total_ns / max(1, len(self.places)))
 
     def claimed_ratio(self, claim: Claim) -> float:
-        """Return the share of all that is judged, the slow steps with it."""
-        if claim.ground is Ground.SLOW:
-            return self.slow_ratio
-        return self.share(claim) * (1 - self.slow_ratio)
+        """Return the share of all that is judged, also of slow steps: what they take longer."""
+        return self.slow_ratio if claim.ground is Ground.SLOW else self.share(claim)
 
     def saving_ratio(self, claim: Claim) -> float:
         """Return how much of all that is judged ``claim`` could save."""
         return self.claimed_ratio(claim) * claim.saved_ratio
 
     def saving_ns(self, claims: Iterable[Claim]) -> int:
-        """Return what ``claims`` could save per step, in ns (of the window without steps).
-
-        Of a typical step; what slow ones take more is spread over all of them.
-        """
-        judged_count = max(1, int(self.is_judged.sum()))
-        return round(
-            sum(
-                self.slow_excess_ns / judged_count * claim.saved_ratio
-                if claim.ground is Ground.SLOW
-                else self.share(claim) * claim.saved_ratio * self.step_ns
-                for claim in claims
-            )
-        )
+        """Return what ``claims`` could save per step, in ns (of the window without steps)."""
+        return round(sum(map(self.saving_ratio, claims)) * self.mean_step_ns)
 
     def idle_for(self, *causes: str) -> Claim:
         """Return the claim on the idle time that ``causes`` account for."""
@@ -310,10 +317,12 @@ class Context:
         """The kernels that start in the typical time, summed up by their names."""
         return kernel_times(self.ranks, self.typical)
 
-    def kernel_claim(self, rows: Table, saved_ratio: float = 1.0) -> Claim:
+    def kernel_claim(
+        self, rows: Table, saved_ratio: float = 1.0, between: tuple[float, float] | None = None
+    ) -> Claim:
         """Return the claim on the compute kernels ``rows`` of `KernelTimes.by_name`."""
         times = time_of_kernels(self.ranks, set(rows["name"]))
-        return self.left(times, Ground.COMPUTE, saved_ratio)
+        return self.left(times, Ground.COMPUTE, saved_ratio, between)
 
     def ncu(self, names: Mapping[str, int]) -> str:
         """Return what profiles a launch of the kernel with the most of ``names``, times by name.
@@ -384,26 +393,8 @@ class Context:
         return places, " per step and device" if places > 1 else " per step"
 
     def advice(self, *, pytorch: str, other: str) -> str:
-        """Return the advice for PyTorch where it ran, else the other; `worded`."""
-        return self.worded(pytorch if self.software.has_pytorch else other)
-
-    def worded(self, text: str) -> str:
-        """Return ``text`` with the names that things have at the vendor of the devices."""
-        if self.software.vendor is not Vendor.AMD:
-            return text
-        for nvidia, amd in _AMD_WORDS:
-            text = text.replace(nvidia, amd)
-        return text
-
-
-_AMD_WORDS: Final = (
-    ("cudaMem", "hipMem"),
-    ("cudaMalloc", "hipMalloc"),
-    ("cudaFree", "hipFree"),
-    ("cudaHost", "hipHost"),
-    ("CUDA graph", "HIP graph"),
-    ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
-)
+        """Return the advice for PyTorch where it ran, else the other."""
+        return pytorch if self.software.has_pytorch else other
 
 
 def _longest_gap(

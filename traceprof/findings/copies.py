@@ -9,16 +9,21 @@ from typing import Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Kind
-from traceprof.findings.context import Context
+from traceprof.findings.claims import LATER, Claim, Kind, Times, bound_or_estimate, together, up_to
+from traceprof.findings.context import Choose, Context, copies_with_calls
 from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import part_of_device
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
+from traceprof.measures.idle.losses import held_up, within
 from traceprof.measures.rows import Bools, are_named, lengths_of
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
+from traceprof.model.trace import Trace
 
 _LEAST: Final = 0.02
 _LEAST_PAGEABLE: Final = 0.01
@@ -86,15 +91,21 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
     copies = context.copies(are_blocking_copies)
     # Those of pageable memory are the findings of another rule.
     pinned = copies.take(~_touches(copies, "pageable"))
-    claim = context.left(context.exposed(pinned))
+    claim = _of_calls(context, context.exposed(pinned), _are_blocking_and_pinned)
     share = context.share(claim)
     if pinned.empty or share < _LEAST:
         return
+    kind, model = bound_or_estimate((claim,), LATER)
     calls = ", ".join(sorted(pinned["api"].distinct()))
     yield Finding(
-        title=Note.of("blocking copies: {share:ratio} of the time nothing else runs", share=share),
+        title=Note.of(
+            "blocking copies: {share:ratio} of the time nothing else runs, or devices wait for "
+            "work that they delay",
+            share=share,
+        ),
         claims=(claim,),
-        kind=Kind.BOUNDED,
+        kind=kind,
+        model=model,
         evidence=(
             counted(context, pinned, "cop(y|ies) by {calls}", is_of_host=False, calls=calls),
             _call_time(context, pinned),
@@ -106,6 +117,10 @@ def blocking_copies(context: Context) -> Iterator[Finding]:
         caveat="what the host needs at once has to be waited for",
         window=context.longest_row(pinned),
     )
+
+
+def _are_blocking_and_pinned(copies: Table) -> Bools:
+    return are_blocking_copies(copies) & ~_touches(copies, "pageable")
 
 
 def are_blocking_memsets(copies: Table) -> Bools:
@@ -137,7 +152,7 @@ def blocking_memsets(context: Context) -> Iterator[Finding]:
         evidence=(
             counted(context, memsets, "memset(s) of pinned or managed memory", is_of_host=False),
         ),
-        action=context.worded("use cudaMemsetAsync, or do not clear what is overwritten anyway"),
+        action="use cudaMemsetAsync, or do not clear what is overwritten anyway",
         caveat="the first touch of managed memory costs time in any case",
     )
 
@@ -165,7 +180,8 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
     """Find asynchronous copies of pageable memory: they are staged, and block the host."""
     copies = context.copies(are_pageable)
     copies = copies.take(are_asynchronous(copies))
-    yield from _on_pageable(context, copies, "asynchronous copies of pageable memory")
+    what = "asynchronous copies of pageable memory"
+    yield from _on_pageable(context, copies, what, is_asynchronous=True)
 
 
 @rule(
@@ -178,23 +194,34 @@ def pageable_copies(context: Context) -> Iterator[Finding]:
 def unpinned_memory(context: Context) -> Iterator[Finding]:
     """Find blocking copies of memory that is not pinned."""
     copies = context.copies(are_pageable)
-    yield from _on_pageable(context, copies.take(~are_asynchronous(copies)), "unpinned memory")
+    copies = copies.take(~are_asynchronous(copies))
+    yield from _on_pageable(context, copies, "unpinned memory", is_asynchronous=False)
 
 
-def _on_pageable(context: Context, copies: Table, what: str) -> Iterator[Finding]:
-    claim = context.left(context.exposed(copies))
+def _on_pageable(
+    context: Context, copies: Table, what: str, *, is_asynchronous: bool
+) -> Iterator[Finding]:
+    exposed = context.exposed(copies)
+    choose = _are_pageable_and_asynchronous if is_asynchronous else _are_pageable_and_blocking
+    claim = _of_calls(context, exposed, choose)
+    late = context.share(claim) - context.share(context.left(exposed))
     share = context.share(claim)
     if copies.empty or share < _LEAST_PAGEABLE:
         return
+    kind, model = bound_or_estimate((claim,), LATER)
     yield Finding(
         title=Note.of(
-            f"{what}: {{share:ratio}} of the time in copies that nothing hides", share=share
+            f"{what}: {{share:ratio}} of the time in copies that nothing hides"
+            + (", or waiting for work that they delay" if late >= _WORTH_A_WORD else ""),
+            share=share,
         ),
         claims=(claim,),
-        kind=Kind.BOUNDED,
+        kind=kind,
+        model=model,
         evidence=(
             _how_much(context, copies, "cop(y|ies) of pageable memory"),
             _call_time(context, copies),
+            *_on_late(late),
         ),
         action=context.advice(
             pytorch="pin the memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy "
@@ -205,6 +232,48 @@ def _on_pageable(context: Context, copies: Table, what: str) -> Iterator[Finding
         caveat="pinned memory is taken from the host's and costs time to allocate: reuse it",
         window=context.longest_row(copies),
     )
+
+
+def _on_late(late: float) -> Iterator[Note]:
+    if late >= _WORTH_A_WORD:
+        text = "{late:ratio} of the time devices wait for what the host launches late because of "
+        yield Note.of(f"{text}these calls: it is blocked in them", late=late)
+
+
+def _are_pageable_and_asynchronous(copies: Table) -> Bools:
+    return are_pageable(copies) & are_asynchronous(copies)
+
+
+def _are_pageable_and_blocking(copies: Table) -> Bools:
+    return are_pageable(copies) & ~are_asynchronous(copies)
+
+
+def _of_calls(context: Context, exposed: Times, choose: Choose) -> Claim:
+    """Return the claim on copies that block the host, and on what devices wait for because of it.
+
+    With a range where more could be saved.
+    """
+    late, lost = (
+        together(context.ranks.each(_held_up_by, context.typical, choose, is_all))
+        for is_all in (False, True)
+    )
+    return up_to(context.left(together((exposed, late))), within(lost, context.judged))
+
+
+def _held_up_by(part: Trace, judged: Intervals, choose: Choose, is_all: bool) -> Times:
+    """Return when devices were idle since the host was in calls that make the copies chosen.
+
+    Not of a few bytes: those to the device return at once, and of others the host waits for what
+    they bring, not for the copy.
+    """
+    copies = copies_with_calls(part)
+    chosen = choose(copies) & (copies["n_bytes"] > _STAGED_BYTES)
+    launches = launches_of(part, "copies")
+    chosen &= launches.is_known & (judged.covered_ns(launches.start_ns, launches.end_ns) > 0)
+    names = ("process", "start_ns", "end_ns")
+    calls = Table({name: getattr(launches, name)[chosen] for name in names})
+    # The runtime returns when the last piece is staged; its copy follows.
+    return held_up(part, calls, LAUNCH_BOUND_NS, is_all=is_all)
 
 
 @rule(
@@ -240,9 +309,7 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
             *_hideable(claim.saved_ratio),
         ),
         action=context.advice(
-            pytorch="copy the next batch while this one is computed: prefetch on a stream of its "
-            "own with non_blocking=True (two buffers), or move less (smaller types, data prepared "
-            "on the device)",
+            pytorch=_STREAM if _is_streamed(context, own) else _PREFETCH,
             other="copy on a stream of its own while the last piece is computed (two buffers), or "
             "move less",
         )
@@ -251,6 +318,25 @@ def exposed_copies(context: Context) -> Iterator[Finding]:
         caveat="what the next kernel needs at once cannot be hidden behind it",
         window=context.longest_row(own),
     )
+
+
+_PREFETCH: Final = (
+    "copy the next batch while this one is computed: prefetch on a stream of its own with "
+    "non_blocking=True (two buffers), or move less (smaller types, data prepared on the device)"
+)
+_STREAM: Final = (
+    "copy what the next layers need (weights, states) while this one is computed: prefetch on a "
+    "stream of its own with non_blocking=True (two buffers), or keep more of it on the device "
+    "(fewer bits)"
+)
+_MOST_OF_A_BATCH: Final = 8
+
+
+def _is_streamed(context: Context, copies: Table) -> bool:
+    """Return whether weights come piece by piece: more large copies in a step than a batch has."""
+    is_large = (copies["direction"] == "h2d") & (copies["n_bytes"] >= _LARGE_BYTES)
+    each = int(is_large.sum()) / context.n_steps / max(1, len(context.devices))
+    return each > _MOST_OF_A_BATCH if len(context.steps) else not context.is_training
 
 
 def _are_pinned(copies: Table) -> Bools:
@@ -264,7 +350,8 @@ def _hideable(ratio: float) -> Iterator[Note]:
     if ratio < _WORTH_A_WORD:
         yield Note("no kernels run that could hide them")
     elif ratio < 1:
-        yield Note.of("there are kernels to hide {hidden:ratio} of that at most", hidden=ratio)
+        text = "there are kernels to hide {hidden:ratio} of that at most: the rest only moving less"
+        yield Note.of(f"{text} saves", hidden=ratio)
 
 
 def _by_direction(context: Context, copies: Table) -> Iterator[Note]:
@@ -298,7 +385,9 @@ def slow_link(context: Context) -> Iterator[Finding]:
         if not total_ns:
             continue
         rate = int(own["n_bytes"].sum()) / (total_ns / 1e9)
-        claim = context.left(context.exposed(own), saved_ratio=max(0.0, 1 - rate / usual))
+        saved, *ends = (max(0.0, 1 - rate / (usual * by)) for by in (1, _SLOW, 1 / _USUAL_SHARE))
+        between = (ends[0], ends[1])
+        claim = context.left(context.exposed(own), saved_ratio=saved, between=between)
         share = context.share(claim)
         if rate >= _SLOW * usual or share * claim.saved_ratio < _LEAST_SLOW:
             continue
@@ -309,16 +398,14 @@ def slow_link(context: Context) -> Iterator[Finding]:
             ),
             claims=(claim,),
             kind=Kind.ESTIMATED,
-            model=Note.of("{why} would be reached", why=why),
+            model=Note.of("{why} would be reached: at least 60 % of that, at most 125 %", why=why),
             evidence=(
                 counted(context, own, least, is_of_host=False, least=_LARGE_BYTES),
                 Note.of("{usual:bytes/s} are usual ({why})", usual=usual, why=why),
                 Note.of("{share:ratio} of the time nothing hides them", share=share),
             ),
-            action=context.worded(
-                "check the link (nvidia-smi -q -d PCIE: generation and width now and at most), "
-                "the slot, NUMA placement (numactl), and other traffic on the same switch"
-            ),
+            action="check the link (nvidia-smi -q -d PCIE: generation and width now and at most), "
+            "the slot, NUMA placement (numactl), and other traffic on the same switch",
             caveat="many GPUs behind one switch share its link",
         )
 

@@ -216,7 +216,7 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
             f"{_TITLES.get(most, 'idle for several reasons')}: {{who}}, {{share:ratio}} of the "
             "time",
             who=_listed(list(low), len(context.devices)),
-            share=claim.total_ns / context.typical_ns / len(low),
+            share=context.share(claim) * len(context.places) / len(low),
         ),
         claims=(claim,),
         kind=Kind.NONE if most == "edge" else Kind.BOUNDED,

@@ -9,16 +9,16 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.findings.claims import Claim, Kind, Times
+from traceprof.findings.claims import LATER, Claim, Kind, Times, bound_or_estimate, together, up_to
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps, notes_on_names
 from traceprof.findings.recurrence import counted
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import devices_of_processes
-from traceprof.measures.host.states import before_forward
+from traceprof.measures.host.states import before_forward, hold_devices_up
 from traceprof.measures.idle.charges import NOTHING
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
-from traceprof.measures.idle.losses import DRAINED, lost_in_gaps
+from traceprof.measures.idle.losses import DRAINED, held_up, lost_in_gaps, within
 from traceprof.measures.idle.waits import find_waits
 from traceprof.measures.rows import bounds, lengths_of, looked_up, unions_by
 from traceprof.measures.steps.between import UNKNOWN, between_steps
@@ -86,13 +86,17 @@ def host_sync(context: Context) -> Iterator[Finding]:
     places = Counter(waits["host_range"].tolist())
     del places[""]
     inside = context.share(context.idle_for("synchronising"))
+    lost = together(context.ranks.each(_lost_by_waits, context.typical))
+    claim = up_to(claim, within(lost, context.judged))
+    kind, model = bound_or_estimate((claim,), LATER)
     named, _ = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
             "the host waits for the device: devices are idle {share:ratio} of the time", share=share
         ),
         claims=(claim,),
-        kind=Kind.BOUNDED,
+        kind=kind,
+        model=model,
         evidence=(
             _when(inside, share - inside),
             *(
@@ -115,6 +119,12 @@ def host_sync(context: Context) -> Iterator[Finding]:
         window=context.longest_gap("synchronising", DRAINED),
         ranges=tuple(place for place, _ in places.most_common(3)),
     )
+
+
+def _lost_by_waits(part: Trace, judged: Intervals) -> Times:
+    calls = part.api_calls
+    calls = calls.take(hold_devices_up(calls) & (judged.covered_ns(*bounds(calls)) > 0))
+    return held_up(part, calls, is_all=True)
 
 
 def _when(inside: float, after: float) -> Note:
@@ -294,7 +304,7 @@ def _against(context: Context, kind: str) -> str:
     """Return what helps where the host mostly does work of this ``kind``."""
     python = "Python code" if context.software.has_python else "code of the host"
     if kind == _LAUNCHING:
-        return context.worded(
+        return (
             "the first launch of a kernel loads its code: run all once before measuring, or set "
             "CUDA_MODULE_LOADING=EAGER; where later ones are slow, too: locks, WSL, other jobs"
         )

@@ -29,7 +29,8 @@ def input_bound(context: Context) -> Iterator[Finding]:
         yield from _before_forward(context)
         return
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
-    host_ratio = sum(time.total_ns for time in fetching) / len(fetching) / context.typical_ns
+    fetching_ns = sum(time.total_ns for time in fetching) / len(fetching)
+    host_ratio = fetching_ns / context.typical_ns * (1 - context.slow_ratio)
     claim = context.idle_for("data") if has_devices else _of_places(context, _fetching)
     share = context.share(claim)
     if share < (_LEAST if has_devices else _LEAST_ON_HOST):
@@ -46,8 +47,8 @@ def input_bound(context: Context) -> Iterator[Finding]:
                 "the main thread is in data loading {share:ratio} of the time ({data:ns} of "
                 "{step:ns})",
                 share=host_ratio,
-                data=host_ratio * context.step_ns,
-                step=context.step_ns,
+                data=host_ratio * context.mean_step_ns,
+                step=context.mean_step_ns,
             ),
         ),
         action=context.advice(

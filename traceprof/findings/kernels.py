@@ -1,50 +1,50 @@
-"""Kernels that could be fewer, shorter or of fewer bits."""
+"""Kernels that could be of fewer bits, or in another layout."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, Times, together
+from traceprof.findings.claims import Claim, Ground, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
-from traceprof.findings.rules import COMPUTE, CONVOLUTIONS, GEMMS, Finding, rule
-from traceprof.measures.device.counters import active_sms
+from traceprof.findings.rules import CONVOLUTIONS, GEMMS, Finding, rule
 from traceprof.measures.device.peaks import matrix_speedups
-from traceprof.measures.rows import are_named, bounds, lengths_of, unions_by
 from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import grouped_by
-from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import SHORT_NS, wide_precision_of
 
 _LEAST_CONVERTING: Final = 0.01
-_LEAST_FUSABLE: Final = 0.03
-_LEAST_SMALL: Final = 0.1
 _LEAST_WIDE: Final = 0.05
+_WORTH_A_WORD: Final = 0.05
+_MOST: Final = 0.5
 
-_POINTWISE: Final = ("elementwise", "random", "rng_dropout")
-_BY_COMPILERS: Final = re.compile(r"(?i)triton|nvfuser|fused")
-"""What a compiler made: it has fused what it could."""
-_FUSED_AWAY: Final = 0.5
-"""The share of the time of short kernels that fusing pairs of them saves."""
+_OVER_NCHW: Final = re.compile(
+    r"(?i)^(?!.*(channels_?last|nhwc)).*(batch_?norm|\bbn_\w*nchw)", re.DOTALL
+)
+_NORMS_SAVED: Final = 0.5
+_NORMS_BETWEEN: Final = (0.0, 0.75)
+_THREE_DIMENSIONS: Final = re.compile(
+    r"(?i)(conv(olution)?|norm|pool|pooling)(_transpose)?_?3d|ncdhw|ndhwc"
+)
 _CONVERTS: Final = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|tensorTransform", re.IGNORECASE)
-_MATRIX_WORK: Final = (Activity.GEMM, Activity.CONVOLUTION, Activity.ATTENTION)
+_MATRIX_WORK: Final = {
+    Activity.GEMM: "GEMMs",
+    Activity.CONVOLUTION: "convolutions",
+    Activity.ATTENTION: "attention",
+}
 _NAMES: Final = {"fp32": "FP32", "tf32": "TF32", "fp16": "FP16", "bf16": "BF16"}
 
 
 @rule(
     "precision",
-    "GEMMs and convolutions in 32 bits where 16 are faster",
+    "matrices that are multiplied in 32 bits where 16 are faster",
     "kernels",
     about=GEMMS,
     show="classes",
@@ -53,77 +53,123 @@ def precision(context: Context) -> Iterator[Finding]:
     """Find matrix work in 32 bits where the GPU multiplies 16 bits faster."""
     matrix = context.kernels.doing(*_MATRIX_WORK)
     widths = np.array([wide_precision_of(name) for name in matrix["name"]], object)
-    for wide in ("fp32", "tf32"):
-        own = matrix.take(widths == wide)
-        gains = {d: gain for d in context.devices if (gain := _gain_of(context, d, wide))}
-        times = context.kernel_claim(own).times
-        # Of kernels that are long enough multiplying takes the time.
-        whole = int(own["total_ns"].sum())
-        gaining = 1 - int(own["short_ns"].sum()) / whole if whole else 0.0
-        claims = tuple(
-            context.left({device: times[device]}, Ground.COMPUTE, gaining * (1 - 1 / gain.factor))
-            for device, gain in gains.items()
-            if device in times
-        )
+    for wide, ways in _WIDE.items():
+        rows = matrix.take(np.isin(widths, ways))
+        own = [(way, matrix.take(widths == way)) for way in ways]
+        faster, factors, claims = "", [], []
+        for way, kernels in own:
+            for device, time in context.kernel_claim(kernels).times.items():
+                if gain := _gain_of(context, device, way):
+                    faster = faster or gain[0]
+                    factors.append(gain[1])
+                    most = (_gain_of(context, device, wide) or gain)[1]
+                    claims.append(_narrower(context, kernels, {device: time}, gain[1], most))
         if sum(map(context.share, claims)) >= _LEAST_WIDE:
-            yield _on_width(context, own, wide, next(iter(gains.values())), claims)
+            yield _on_width(context, rows, wide, (faster, factors), tuple(claims))
 
 
-@dataclass(frozen=True, slots=True)
-class _Gain:
-    """The precision of 16 bits that a device gains by, how much; and whether TF32 helps, too."""
-
-    faster: str
-    factor: float
-    tf32_helps: bool
+_WIDE: Final = {"fp32": ("fp32", "3xtf32"), "tf32": ("tf32",)}
+"""Types of 32 bits with the ways in which they are multiplied."""
+_LEAST_GAIN: Final = 1.5
+"""How much faster half the bits are at least: what memory limits moves half, and has more to do."""
 
 
-def _gain_of(context: Context, device: int, wide: str) -> _Gain | None:
+def _gain_of(context: Context, device: int, way: str) -> tuple[str, float] | None:
+    """Return the type of 16 bits that a device multiplies faster, and how much; None without."""
     speedups = matrix_speedups(context.ranks, device)
     faster = next((name for name in ("bf16", "fp16") if name in speedups), "")
-    now = 1.0 if wide == "fp32" else speedups.get(wide, 0.0)
+    tf32 = speedups.get("tf32", 0.0)
+    now = {"fp32": 1.0, "tf32": tf32, "3xtf32": tf32 / 3 or 1.0}[way]
     if not faster or not now or speedups[faster] <= now:
         return None
-    return _Gain(faster, speedups[faster] / now, speedups.get("tf32", 0.0) > now)
+    return faster, speedups[faster] / now
+
+
+def _narrower(context: Context, rows: Table, times: Times, factor: float, most: float) -> Claim:
+    """Return the claim on kernels that 16 bits make ``factor`` times as fast.
+
+    Of those that are long enough multiplying takes the time; at ``most`` all gain as much.
+    """
+    whole = int(rows["total_ns"].sum())
+    gaining = 1 - int(rows["short_ns"].sum()) / whole if whole else 0.0
+    saved, least, most = (
+        1 - 1 / by for by in (factor, min(factor, _LEAST_GAIN), max(factor, most))
+    )
+    return context.left(times, Ground.COMPUTE, gaining * saved, (gaining * least, most))
 
 
 def _on_width(
-    context: Context, rows: Table, wide: str, gain: _Gain, claims: tuple[Claim, ...]
+    context: Context,
+    rows: Table,
+    wide: str,
+    gain: tuple[str, list[float]],
+    claims: tuple[Claim, ...],
 ) -> Finding:
-    names = times_of(rows)
+    (faster, factors), names = gain, times_of(rows)
+    least, most = min(factors), max(factors)
+    as_fast = "{most:factor}" if least == most else "{least:factor} (as 3 × TF32) to {most:factor}"
     return Finding(
         title=Note.of(
-            f"{_NAMES[wide]} GEMMs and convolutions: {{share:ratio}} of the time, where this GPU "
-            f"is faster in {_NAMES[gain.faster]}",
+            f"{_NAMES[wide]} {_kinds_of(rows)}: {{share:ratio}} of the time, where this GPU "
+            f"is faster in {_NAMES[faster]}",
             share=sum(map(context.share, claims)),
         ),
         claims=claims,
         kind=Kind.ESTIMATED,
         model=Note.of(
-            f"peaks: {_NAMES[gain.faster]} is {{factor:factor}} as fast as {_NAMES[wide]} here, if "
-            "nothing else limits these kernels; of those below {short:ns} nothing is counted",
-            factor=gain.factor,
+            f"peaks: {_NAMES[faster]} is {as_fast} as fast as {_NAMES[wide]} here, if nothing else "
+            "limits these kernels, and of those below {short:ns} nothing is counted; at least 1.5 "
+            "times as fast, as where memory limits; at most all of them are at the peaks",
+            least=least,
+            most=most,
             short=SHORT_NS,
         ),
         evidence=tuple(context.timed_by_kernel(names)),
-        action=_narrower(context, gain),
-        caveat=(
-            "what memory limits gains at most a factor of two; fewer bits round more: check that "
-            "the model still " + ("converges" if context.is_training else "answers well")
-        ),
+        action=_in_fewer_bits(context, rows, wide, faster),
+        caveat="fewer bits round more: check that the model still "
+        + ("converges" if context.is_training else "answers well"),
         ncu=context.ncu(names),
     )
 
 
-def _narrower(context: Context, gain: _Gain) -> str:
-    scaled = context.is_training and gain.faster != "bf16"
+def _kinds_of(rows: Table) -> str:
+    """Return what ``rows`` do in words, what takes the most time first."""
+    sums = {
+        words: int(rows["total_ns"][rows["activity"] == activity.value].sum())
+        for activity, words in _MATRIX_WORK.items()
+    }
+    whole = max(1, sum(sums.values()))
+    told = [words for words, ns in largest(sums, 3) if ns >= _WORTH_A_WORD * whole]
+    return " and ".join((", ".join(told[:-1]), told[-1])) if len(told) > 1 else "".join(told)
+
+
+def _in_fewer_bits(context: Context, rows: Table, wide: str, faster: str) -> str:
+    scaled = context.is_training and faster != "bf16"
     scaler = " and a GradScaler" if scaled else ""
     train = "train" if context.is_training else "compute"
-    train += f" in {_NAMES[gain.faster]} (torch.autocast{scaler})"
-    if gain.tf32_helps and context.software.vendor is Vendor.NVIDIA:
+    train += f" in {_NAMES[faster]} (torch.autocast{scaler})"
+    if wide == "fp32" and _helps_tf32(context, rows):
         train += ', or at least allow TF32 (torch.set_float32_matmul_precision("high"))'
-    other = f"multiply matrices in {_NAMES[gain.faster]} where the result allows it"
+    other = f"multiply matrices in {_NAMES[faster]} where the result allows it"
     return context.advice(pytorch=train, other=other)
+
+
+def _helps_tf32(context: Context, rows: Table) -> bool:
+    """Return whether most of ``rows`` are GEMMs that TF32 speeds up, and none uses it yet.
+
+    That convolutions may use it is PyTorch's default, and attention uses it three times.
+    """
+    if context.software.vendor is not Vendor.NVIDIA:
+        return False
+    speedups = [matrix_speedups(context.ranks, device) for device in context.devices]
+    gemms = context.kernels.doing(Activity.GEMM)
+    widths = np.array([wide_precision_of(name) for name in gemms["name"]], object)
+    own_ns = int(gemms["total_ns"][widths == "fp32"].sum())
+    return (
+        all(own.get("tf32", 0.0) > 1 for own in speedups)
+        and not (widths == "tf32").any()
+        and own_ns > _MOST * int(rows["total_ns"].sum())
+    )
 
 
 @rule("layouts", "conversions between NCHW and NHWC", "kernels", about=CONVOLUTIONS, show="kernels")
@@ -135,20 +181,24 @@ def layout_conversion(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST_CONVERTING:
         return
+    norms = context.kernels.named(_OVER_NCHW)
+    of_norms = context.kernel_claim(norms, _NORMS_SAVED, _NORMS_BETWEEN)
+    norms_ns = int(norms["total_ns"].sum())
+    more = "; batch norms over NCHW take half as long then, as on an H100: between as long as now "
     yield Finding(
         title=Note.of(
             "layout conversion: {share:ratio} of the time between NCHW and NHWC", share=share
         ),
-        claims=(claim,),
-        # No bound: channels_last saved 9.35 ms of an H100's step of which conversions took 5.2.
-        kind=Kind.ESTIMATED,
-        model=Note("the conversions alone; convolutions are often faster without them, too"),
+        claims=(claim, of_norms) if norms_ns else (claim,),
+        kind=Kind.ESTIMATED if norms_ns else Kind.MEASURED,
+        model=Note("the conversions fall away" + f"{more}and a quarter of it" * bool(norms_ns)),
         evidence=(
             context.counted(int(own["count"].sum()), "conversion(s)"),
+            *([context.timed(norms_ns, after=" in batch norms over NCHW")] if norms_ns else ()),
             *context.timed_by_kernel(names),
         ),
         action=context.advice(
-            pytorch="keep model and input in channels_last: .to(memory_format=torch.channels_last)",
+            pytorch=_channels_last(context),
             other="keep data in the layout that the kernels want (NHWC on tensor cores)",
         ),
         caveat="layers without a channels_last kernel convert back and forth",
@@ -156,177 +206,15 @@ def layout_conversion(context: Context) -> Iterator[Finding]:
     )
 
 
-@rule("fusion", "pointwise kernels that could be one", "kernels", about=COMPUTE, show="classes")
-def fusable_kernels(context: Context) -> Iterator[Finding]:
-    """Find pointwise kernels that follow one another and could be one."""
-    found = context.ranks.each(_pairs_of_one, context.typical)
-    n_pairs = sum(own.count for own in found)
-    if not n_pairs:
-        return
-    sum_ns, shorter_ns = sum(own.sum_ns for own in found), sum(own.shorter_ns for own in found)
-    times = together(own.times for own in found)
-    claim = context.left(times, Ground.COMPUTE, shorter_ns / max(1, sum_ns))
-    share = context.share(claim)
-    if share * claim.saved_ratio < _LEAST_FUSABLE:
-        return
-    by_name = Table.stacked([own.by_name for own in found])
-    kernels, groups = grouped_by(by_name, "name")
-    names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
-    yield Finding(
-        title=Note.of(
-            "pointwise kernels one after the other: {share:ratio} of the time, and they could be "
-            "fused",
-            share=share,
-        ),
-        claims=(claim,),
-        kind=Kind.ESTIMATED,
-        model=Note("two that follow one another become one, which takes as long as the longer"),
-        evidence=(context.counted(n_pairs, "pair(s) of them"), *context.timed_by_kernel(names)),
-        action=context.advice(
-            pytorch="let torch.compile fuse them, or use fused versions (of activations with bias, "
-            "dropout, residuals)",
-            other="fuse them: what one writes to memory the next reads again",
-        ),
-        caveat="kernels on different tensors cannot be fused",
-        ncu=context.ncu(names),
-    )
+def _channels_last(context: Context) -> str:
+    layout = "channels_last_3d" if any(context.ranks.each(_has_3d)) else "channels_last"
+    advice = f"keep model and input in {layout}: .to(memory_format=torch.{layout})"
+    if context.software.vendor is Vendor.AMD:
+        advice += ", with PYTORCH_MIOPEN_SUGGEST_NHWC=1"
+    return advice
 
 
-def pairs_of(part: Trace) -> npt.NDArray[np.int64]:
-    """Return the rows of the kernels that form pairs, the first and the second of each in a row.
-
-    Of pointwise kernels that follow one another on a stream the first and the second are a pair,
-    the third and the fourth, and so on.
-    """
-    kernels = part.kernels
-    order = np.lexsort((kernels["start_ns"], kernels["stream"], kernels["device"]))
-    fits = _is_pointwise(kernels)[order]
-    device, stream = (kernels[name][order] for name in ("device", "stream"))
-    follows = np.zeros(len(order), np.bool_)
-    follows[1:] = fits[1:] & fits[:-1] & (device[1:] == device[:-1]) & (stream[1:] == stream[:-1])
-    run_start = np.maximum.accumulate(np.where(follows, 0, np.arange(len(order))))
-    second = np.flatnonzero(follows & ((np.arange(len(order)) - run_start) % 2 == 1))
-    return order[np.column_stack((second - 1, second))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """The pairs of a rank: how many, how long, how long the shorter of each, when, by name."""
-
-    count: int
-    sum_ns: int
-    shorter_ns: int
-    times: dict[int, Intervals]
-    by_name: Table
-
-
-def _pairs_of_one(part: Trace, typical: Intervals) -> _Pairs:
-    kernels, pairs = part.kernels, pairs_of(part)
-    starts, ends = bounds(kernels)
-    pairs = pairs[typical.covered_ns(starts[pairs[:, 0]], ends[pairs[:, 0]]) > 0]
-    lengths = (ends - starts)[pairs]
-    rows = kernels.select("start_ns", "end_ns", "device", "name").take(pairs.ravel())
-    names, groups = grouped_by(rows, "name")
-    return _Pairs(
-        len(pairs),
-        int(lengths.sum()),
-        int(lengths.min(axis=1).sum()),
-        unions_by(rows, "device"),
-        names.assign(ns=groups.sums(lengths.ravel())),
-    )
-
-
-def _is_pointwise(kernels: Table) -> npt.NDArray[np.bool_]:
-    compiled = are_named(kernels["name"], _BY_COMPILERS)
-    return np.asarray(kernels["activity"].isin(_POINTWISE) & ~compiled, np.bool_)
-
-
-@rule("fusion", "much time in kernels that are too short", "kernels", about=COMPUTE, show="classes")
-def small_kernels(context: Context) -> Iterator[Finding]:
-    """Find much of the device's time in short kernels that could be one."""
-    kernels = context.kernels.by_name
-    own = kernels.take(kernels["activity"] != Activity.COMMUNICATION.value)
-    count, n_short = int(own["count"].sum()), int(own["short_count"].sum())
-    short = together(context.ranks.each(_short_of_one))
-    claim = context.left(short, Ground.COMPUTE, _FUSED_AWAY)
-    share = context.share(claim)
-    if share < _LEAST_SMALL:
-        return
-    activities, groups = grouped_by(own, "activity")
-    sums = dict(zip(activities["activity"], groups.sums(own["short_ns"]).tolist(), strict=True))
-    yield Finding(
-        title=Note.of(
-            "small kernels: {share:ratio} of the time in kernels below {least:ns}",
-            share=share,
-            least=SHORT_NS,
-        ),
-        claims=(claim,),
-        kind=Kind.ESTIMATED,
-        model=Note("half of their time falls away when they are fused"),
-        evidence=(
-            context.counted(n_short, "of them", " ({share:ratio} of all)", share=n_short / count),
-            *(context.timed(ns, after=" of {name}", name=name) for name, ns in largest(sums, 3)),
-        ),
-        action=context.advice(
-            pytorch="fuse them: torch.compile, fused optimizers and normalisations, larger batches",
-            other="fuse them, or give each more work",
-        ),
-        caveat="kernels that depend on one another across threads cannot be fused",
-        ncu=context.ncu(times_of(own, "short_ns")),
-    )
-
-
-def _short_of_one(part: Trace) -> Times:
-    kernels = part.kernels
-    is_short = lengths_of(kernels) < SHORT_NS
-    is_short &= kernels["activity"] != Activity.COMMUNICATION.value
-    return unions_by(kernels.select("start_ns", "end_ns", "device").take(is_short), "device")
-
-
-_LEAST_UNFILLED: Final = 0.1
-
-
-@rule("use of the SMs", "kernels that leave SMs idle", "kernels", about=COMPUTE, show="counters")
-def unfilled_kernels(context: Context) -> Iterator[Finding]:
-    """Find kernels that occupy few of the SMs, as counters of the GPU measured."""
-    counted = [own for part in context.ranks.each(active_sms) for own in part]
-    if not counted:
-        raise NotRecordedError("no counters of the SMs were sampled")
-    compute = {device: time.compute for device, time in context.times.items()}
-    found = [
-        (own, context.left({own.device: compute[own.device]}, Ground.COMPUTE, 1 - own.of_kernels))
-        for own in counted
-        if own.device in compute and own.of_kernels < 1
-    ]
-    if sum(context.share(claim) * claim.saved_ratio for _, claim in found) < _LEAST_UNFILLED:
-        return
-    names = context.kernels.by_name.in_order("-total_ns")
-    yield Finding(
-        title=Note.of(
-            "kernels leave SMs idle: while they run, {share:ratio} of the SMs work",
-            share=sum(own.of_kernels for own, _ in found) / len(found),
-        ),
-        claims=tuple(claim for _, claim in found),
-        kind=Kind.BOUNDED,
-        model=Note("every kernel would fill all SMs"),
-        evidence=tuple(
-            Note.of(
-                "device {device:number}: SMs active {active:ratio} of the time, kernels "
-                "{recorded:ratio} (measured)",
-                device=own.device,
-                active=own.active_ratio,
-                recorded=own.recorded_ratio,
-            )
-            for own, _ in found[:_FEW]
-        ),
-        action=context.advice(
-            pytorch="give each kernel more work: a larger batch, fewer and larger operations, or "
-            "work of several streams side by side",
-            other="give each kernel more blocks than the GPU has SMs, or run several side by side",
-        ),
-        caveat="kernels that wait for memory gain less",
-        ncu=context.ncu(times_of(names)),
-    )
-
-
-_FEW: Final = 3
+def _has_3d(part: Trace) -> bool:
+    """Return whether convolutions have three dimensions, by names of operators or kernels."""
+    names = (*part.ranges["name"].distinct(), *part.kernels["name"].distinct())
+    return any(map(_THREE_DIMENSIONS.search, names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from traceprof.findings.claims import Ground, Kind
@@ -10,6 +11,7 @@ from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import time_of_kernels
 from traceprof.findings.rules import GRAPHS, Finding, rule
 from traceprof.measures.host.launches import launch_table
+from traceprof.measures.idle.losses import DRAINED, idle_times, within
 from traceprof.model.activity import Activity
 from traceprof.model.combining import median_of_counted
 from traceprof.model.grouping import groups_of
@@ -20,6 +22,8 @@ from traceprof.model.trace import Trace
 
 _LEAST: Final = 0.05
 _MOST_OF_IT: Final = 0.5
+_BETWEEN_KERNELS_NS: Final = 1_000
+"""What a device pauses between two kernels though both are launched."""
 _CAVEAT: Final = "profilers slow launches down (some µs per call): measure the gain without one"
 
 
@@ -32,6 +36,16 @@ def launch_bound(context: Context) -> Iterator[Finding]:
     share = context.share(claim)
     if share < _LEAST:
         return
+    n_pauses = sum(len(time) for time in claim.times.values())
+    after_wait = within(idle_times(context.ranks)[DRAINED], context.judged)
+    after_ns = sum(time.total_ns for time in after_wait.values())
+    least = max(0.0, 1 - _BETWEEN_KERNELS_NS * n_pauses / claim.total_ns)
+    claim = replace(claim, between=(least, 1 + after_ns / claim.total_ns))
+    model = Note.of(
+        "nothing waits for launches any more; at least with {pause:ns} between kernels, at most "
+        "also less of what follows waits of the host",
+        pause=_BETWEEN_KERNELS_NS,
+    )
     calls = context.rows(_calls_of_one)
     n_calls = int(calls["count"].sum())
     call_ns = median_of_counted(calls["call_ns"], calls["count"])
@@ -44,7 +58,8 @@ def launch_bound(context: Context) -> Iterator[Finding]:
                 share=share,
             ),
             claims=(claim,),
-            kind=Kind.BOUNDED,
+            kind=Kind.ESTIMATED,
+            model=model,
             evidence=(context.counted(context.n_copies, "cop(y|ies) or memset(s)"), of_calls),
             action="copy larger pieces at once",
             caveat=_CAVEAT,
@@ -57,7 +72,8 @@ def launch_bound(context: Context) -> Iterator[Finding]:
             "launch-bound: devices are idle {share:ratio} of the time between launches", share=share
         ),
         claims=(claim,),
-        kind=Kind.BOUNDED,
+        kind=Kind.ESTIMATED,
+        model=model,
         evidence=(
             context.counted(
                 int(counts.sum()), "kernel(s)", " (median {median:ns})", median=median_ns

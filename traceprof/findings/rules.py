@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Ground, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.measures.idle.losses import DRAINED, LOSSES, find_losses, idle_times, within
+from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
 from traceprof.model.results import Note
 from traceprof.model.table import Bools, Table
@@ -90,6 +91,50 @@ class Finding:
     ncu: str = ""
 
 
+_AMD_WORDS: Final = (
+    ("cudaMem", "hipMem"),
+    ("cudaMalloc", "hipMalloc"),
+    ("cudaFree", "hipFree"),
+    ("cudaHost", "hipHost"),
+    ("CUDA graph", "HIP graph"),
+    ("CUDA_MODULE_LOADING=EAGER", "HIP_ENABLE_DEFERRED_LOADING=0"),
+    ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
+    ("NCCL", "RCCL"),
+    ("NVTX", "ROCTX"),
+    ("tensor cores", "matrix cores"),
+    ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),
+    (
+        "(nsys: --trace=cuda, and openacc or openmp where the program uses them)",
+        "(rocprofv3: --hip-trace)",
+    ),
+)
+"""Before longer names of which they are a part. torch.cuda is PyTorch's own name on both."""
+
+
+def in_words_of(vendor: Vendor, finding: Finding) -> Finding:
+    """Return a finding with the names that things have at the ``vendor`` of the devices."""
+    if vendor is not Vendor.AMD:
+        return finding
+    return replace(
+        finding,
+        title=_of_amd(finding.title),
+        evidence=tuple(map(_of_amd, finding.evidence)),
+        action=_named_by_amd(finding.action),
+        caveat=_named_by_amd(finding.caveat),
+        model=finding.model and _of_amd(finding.model),
+    )
+
+
+def _of_amd(note: Note) -> Note:
+    return replace(note, text=_named_by_amd(note.text))
+
+
+def _named_by_amd(text: str) -> str:
+    for nvidia, amd in _AMD_WORDS:
+        text = text.replace(nvidia, amd)
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule. To add one: a function below `rule`, and its place in `RULES`.
@@ -122,7 +167,8 @@ class SettledFinding:
     """A finding, the ``number``-th of its rule, with what it was granted.
 
     ``claimed_ratio`` is the share of the time that it is about, ``saving_ratio`` the share of it
-    that could be saved, ``saving_ns`` the same per step (of the window without steps).
+    that could be saved, ``saving_ns`` the same per step (of the window without steps), and
+    ``range_ns`` the range of an estimate.
     """
 
     rule: Rule
@@ -132,6 +178,7 @@ class SettledFinding:
     claimed_ratio: float
     saving_ratio: float
     saving_ns: int
+    range_ns: tuple[int, int] | None = None
 
     @property
     def weight(self) -> float:
@@ -157,7 +204,8 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
             if not own and not _OCCURS[one.about](context):
                 abstained[one.name] = f"no {one.about} in the time that is judged"
             for number, finding in enumerate(own, 1):
-                found.append(_settled(context, one, number, finding))
+                worded = in_words_of(context.software.vendor, finding)
+                found.append(_settled(context, one, number, worded))
         except NotRecordedError as error:
             abstained[one.name] = str(error)
         PROGRESS.advance()
@@ -182,7 +230,20 @@ def _settled(context: Context, of: Rule, number: int, finding: Finding) -> Settl
         claimed_ratio=sum(map(context.claimed_ratio, claims)),
         saving_ratio=sum(map(context.saving_ratio, claims)) if saves else 0.0,
         saving_ns=context.saving_ns(claims) if saves else 0,
+        range_ns=_range_ns(context, claims) if finding.kind is Kind.ESTIMATED else None,
     )
+
+
+def _range_ns(context: Context, claims: Iterable[Claim]) -> tuple[int, int] | None:
+    """Return the least and the most that ``claims`` could save; None where no claim says it."""
+    ends = [(claim, claim.between or (claim.saved_ratio,) * 2) for claim in claims]
+    if all(claim.between is None for claim, _ in ends):
+        return None
+    least, most = (
+        context.saving_ns(replace(claim, saved_ratio=ratios[i]) for claim, ratios in ends)
+        for i in (0, 1)
+    )
+    return least, most
 
 
 def losses_claimed(context: Context, found: Iterable[SettledFinding]) -> list[dict[str, object]]:

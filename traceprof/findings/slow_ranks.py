@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind
+from traceprof.findings.claims import Claim, Ground, Kind, bound_or_estimate
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.rules import Finding, rule
@@ -34,6 +34,12 @@ from traceprof.model.results import Note
 _LEAST: Final = 0.03
 _CLEARLY_SLOW: Final = 1.5
 _FEWEST_SHARED: Final = 2
+_NEARLY_ALL: Final = 1.05
+_REPLAYED: Final = 0.95
+_MODEL: Final = Note(
+    "the waiting replayed without the delay, at least within 5 % (as in runs with known delays); "
+    "at most all that the rank waits which waits least"
+)
 _ACTIONS: Final = {
     "host": (
         "look at what the ranks of {name} share (`traceprof show hosts`): its processors and their "
@@ -77,6 +83,8 @@ def slow_host(context: Context) -> Iterator[Finding]:
         return
     kind = group.kind
     table = matches_in_step(context.ranks).table
+    claims = _waiting_for(context, group.late_members, cost_ns)
+    kind_of_saving, model = bound_or_estimate(claims, _MODEL)
     own = table.take(
         [Grouping(kind).of_member(members[i]) == group.name for i in table["last_member"]]
     )
@@ -88,8 +96,9 @@ def slow_host(context: Context) -> Iterator[Finding]:
             name=group.name,
             share=ratio,
         ),
-        claims=_waiting_for(context, group.late_members, cost_ns),
-        kind=Kind.BOUNDED,
+        claims=claims,
+        kind=kind_of_saving,
+        model=model,
         evidence=(
             Note.of(
                 f"{{late:count}} of the {{ranks:count}} ranks of {kind} {{name}} come late; it is "
@@ -140,6 +149,7 @@ def straggler(context: Context) -> Iterator[Finding]:
     if slow.is_once and not any(claim.total_ns for claim in claims):
         return  # it lies in a slow step
     once = "late once" if slow.is_once else "straggler"
+    kind, model = bound_or_estimate(claims, _MODEL)
     yield Finding(
         title=Note.of(
             f"{once}: the others wait for {{slow}}, {{share:ratio}} of the window",
@@ -147,7 +157,8 @@ def straggler(context: Context) -> Iterator[Finding]:
             share=ratio,
         ),
         claims=claims,
-        kind=Kind.ONCE if slow.is_once else Kind.BOUNDED,
+        kind=Kind.ONCE if slow.is_once else kind,
+        model=None if slow.is_once else model,
         once_ns=slow.cost_ns if slow.is_once else None,
         evidence=(slow.evidence, *notes_on_names(context, claims[-1].times)[0])
         if slow.is_once
@@ -267,7 +278,8 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
     computing = {device: time.compute & together for device, time in times.items()}
     resting = {device: together - time.compute for device, time in times.items()}
     span = context.ranks.span
-    waited_ns = sum(time.clip(span.start_ns, span.end_ns).total_ns for time in others.values())
+    waited = [time.clip(span.start_ns, span.end_ns).total_ns for time in others.values()]
+    waited_ns, most = sum(waited), min(waited, default=0) / max(1, cost_ns)
     typical_ns = sum((time & context.typical).total_ns for time in others.values())
     due_ns = cost_ns * typical_ns / waited_ns if waited_ns else 0.0
     by_host, nothing = idle_times(context.ranks)["communication"], Intervals.empty()
@@ -276,9 +288,15 @@ def _waiting_for(context: Context, places: Collection[int], cost_ns: int) -> tup
         for d, time in others.items()
     }
     more = context.left(computing, Ground.COMPUTE), context.left(resting)
-    return (
+    claims = (
         *_shared((context.left(exposed),), due_ns * len(others)),
         *_shared(more, due_ns * len(times)),
+    )
+    if most <= _NEARLY_ALL:
+        return claims  # nobody can gain more than the rank that waits least
+    return tuple(
+        replace(own, between=(_REPLAYED * own.saved_ratio, most * own.saved_ratio))
+        for own in claims
     )
 
 

@@ -121,6 +121,7 @@ _FP32: Final = pattern(
     r"|cijk_[a-z]{4}_[a-z]{4}_s(b|_)|nvjet_\w*?sss_",
     re.IGNORECASE,
 )
+_TRIPLE_TF32: Final = pattern(r"fmha_cutlass[FB]_f32_\w*sm(?:[89]\d|\d{3})")
 _FP32_ENGINE: Final = pattern(r"[wd]grad\w*(engine|alg\d)\w*<float")
 _COPY_TITLES: Final = {
     "h2d": "[CUDA memcpy HtoD]",
@@ -265,7 +266,11 @@ def _by_name(kernels: Table, judge: Callable[[str, Activity], str]) -> npt.NDArr
 
 
 def wide_precision_of(name: str) -> str:
-    """Return "tf32" or "fp32" where a kernel of this name multiplies matrices in it, else ""."""
+    """Return "tf32", "3xtf32" or "fp32" where a kernel of this name multiplies in it, else "".
+
+    As three products of TF32 tensor cores multiply FP32: so does memory-efficient attention from
+    Ampere on.
+    """
     own = name.removeprefix("void ")
     wrapped = _WRAPPER.match(own)
     identifier = wrapped["wrapped"] if wrapped else _FROM_BRACKET.sub("", own)
@@ -273,6 +278,8 @@ def wide_precision_of(name: str) -> str:
         return ""
     if _TF32.search(identifier):
         return "tf32"
+    if _TRIPLE_TF32.search(identifier):
+        return "3xtf32"
     return "fp32" if _FP32.search(identifier) or _FP32_ENGINE.search(own) else ""
 
 

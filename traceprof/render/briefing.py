@@ -144,9 +144,12 @@ def _of_findings(document: Document) -> tuple[str, str]:
     is_named = steps is not None and len(steps.table) and not steps.scalars.get("is_pattern")
     if not is_named or steps is None:
         return nothing, "the window"
-    if is_undisturbed(steps) or not is_uneven(steps):
+    scalars = findings.scalars if findings is not None else {}
+    has_slow = scalars.get("slow_ratio", 0.0) > 0
+    if not has_slow and (is_undisturbed(steps) or not is_uneven(steps)):
         return nothing, "a step"
-    return nothing, f"the mean step of {format_duration(steps.scalars['mean_ns'])}"
+    mean_ns = scalars["step_ns"] if has_slow else steps.scalars["mean_ns"]
+    return nothing, f"the mean step of {format_duration(mean_ns)}"
 
 
 _TITLES: Final = {

@@ -217,12 +217,12 @@ def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, .
 _SAVES: Final = {
     "measured": "saves {}{} ({}, measured)",
     "bounded": "saves at most {}{} ({})",
-    "estimated": "saves about {}{} ({}, estimated)",
+    "estimated": "saves about {}{} ({}, estimated{})",
 }
 
 
 def saving_words(finding: Mapping[str, Any], per: str = "") -> str:
-    """Return what a row of findings saves, and how sure that is; "" where nothing is known.
+    """Return what a row of findings saves, how sure that is and between what; "" if not known.
 
     ``per`` says of what it is a share, such as "a step"; "" where the reader knows.
     """
@@ -231,10 +231,13 @@ def saving_words(finding: Mapping[str, Any], per: str = "") -> str:
     words = _SAVES.get(str(finding.get("kind")))
     if words is None or not finding["saving_ratio"] > 0:
         return ""
+    ends = [finding.get(f"{end}_saving_ns") for end in ("least", "most")]
+    lies = f": {' to '.join(map(format_duration, ends))}" if all(map(is_known, ends)) else ""
     return words.format(
         format_duration(finding["saving_ns"]),
         f" of {per}" if per else "",
         format_ratio(finding["saving_ratio"]),
+        lies,
     )
 
 

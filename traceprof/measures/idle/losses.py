@@ -21,7 +21,7 @@ from traceprof.measures.idle.gaps import (
     find_gaps,
     times_in_gaps,
 )
-from traceprof.measures.rows import Ints, bounds
+from traceprof.measures.rows import Ints, are_first, bounds, unions_by
 from traceprof.measures.steps.measured import judged_times, measured_steps
 from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.grouping import rows_by_value, rows_by_values
@@ -31,10 +31,11 @@ from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 
 DRAINED: Final = "drained"
-"""Idle after a wait for the device, until work is launched again.
+"""Idle after a wait for the device, until work is launched again, and while launches catch up.
 
-Without the wait the host would have been that much earlier: at most the wait's own length of a
-gap is its doing, whatever the host does then.
+Without the wait the host would have been that much earlier: at most the wait's own length of what
+follows is its doing, whatever the host does in the gap that opens in it, and what it launches late
+until the next wait.
 """
 
 _Times: TypeAlias = Mapping[int, Intervals]
@@ -90,15 +91,24 @@ def _times_of_one(
 @of_window
 def _parts(part: Trace) -> Table:
     """Return `find_gap_parts`, with what is drained by a wait as a cause of its own."""
-    return carved(find_gap_parts(part), _AFTER_A_WAIT, _wait_before(part), len(CAUSES))
+    waited, later = _waits_before(part)
+    parts = carved(find_gap_parts(part), _AFTER_A_WAIT, waited, len(CAUSES))
+    return carved(parts, _AFTER_A_WAIT[:1], later, len(CAUSES))
 
 
-def _wait_before(part: Trace) -> Ints:
-    """Return how long the host had waited for the device where each gap opens, 0 where not."""
-    gaps = find_gaps(part)
-    waited = np.zeros(len(gaps), np.int64)
-    states = find_host_states(part)
-    for process, rows in rows_by_value(gaps["process"]).items():
+def _waits_before(part: Trace) -> tuple[Ints, Ints]:
+    """Return how long the host had waited for the device where each gap opens, 0 where not.
+
+    And how much of that is left in later gaps, until the next wait: the host that had waited while
+    the device ran out of work launches that much later.
+    """
+    gaps, parts, states = find_gaps(part), find_gap_parts(part), find_host_states(part)
+    waited, later = np.zeros(len(gaps), np.int64), np.zeros(len(gaps), np.int64)
+    of_launches, of_both = (
+        times_in_gaps(len(gaps), parts, *(CAUSES.index(name) for name in names))
+        for names in (_AFTER_A_WAIT[:1], _AFTER_A_WAIT)
+    )
+    for (process, _), rows in rows_by_values(gaps["process"], gaps["device"]).items():
         state = states.get(process)
         if state is None or not len(state.synchronising):
             continue
@@ -106,7 +116,69 @@ def _wait_before(part: Trace) -> Ints:
         place = np.searchsorted(time.starts, at, side="right") - 1
         inside = (place >= 0) & (time.ends[place] >= at)
         waited[rows] = np.where(inside, at - time.starts[place], 0)
-    return waited
+        # Of each wait what its last gap leaves, and what the launches of later ones take of that.
+        left = np.zeros(len(time) + 1, np.int64)
+        left[place[inside]] = np.maximum(waited[rows] - of_both[rows], 0)[inside]
+        taken = np.where(inside, 0, of_launches[rows])
+        before = np.cumsum(taken) - taken
+        firsts = np.flatnonzero(are_first(place))
+        before -= np.repeat(before[firsts], np.diff(np.append(firsts, len(place))))
+        later[rows] = np.where(inside, 0, np.maximum(left[place] - before, 0))
+    return waited, later
+
+
+def held_up(part: Trace, calls: Table, slack_ns: int = 0, *, is_all: bool = False) -> _Times:
+    """Return when each device was idle since ``calls`` held the host up: in them, and after them.
+
+    Calls have process, start_ns and end_ns. Without one the host would be as much earlier as it
+    took, and so would be the work that it launches next: of the idle time in which it launches, or
+    runs other code, as much is the call's as it took, until the next one. Only where the device ran
+    out of work in it, or up to ``slack_ns`` later: else the host was ahead all the same.
+
+    ``is_all``: of all time without compute, which is the most that could be earlier.
+    """
+    found: dict[int, Intervals] = {}
+    gaps, parts, holds_of = find_gaps(part), find_gap_parts(part), unions_by(calls)
+    owner, cause = parts["gap"], parts["cause"]
+    is_late = np.isin(cause, [CAUSES.index(name) for name in _AFTER_A_WAIT])
+    is_held = is_all | is_late | (cause == CAUSES.index("synchronising"))
+    span, times = part.span, device_times(part)
+    lanes = rows_by_values(gaps["process"][owner], gaps["device"][owner])
+    for (process, device), rows in lanes.items():
+        if process not in holds_of:
+            continue
+        holds, own = holds_of[process], gaps.take(gaps["device"] == device)
+        held, late = (
+            Intervals.union_of(*(column[rows[chosen[rows]]] for column in bounds(parts)))
+            for chosen in (is_held, is_late)
+        )
+        if is_all and device in times:
+            late = Intervals.single(span.start_ns, span.end_ns) - times[device].compute
+        both = (held & holds) | _late_after(late - holds, holds, bounds(own), slack_ns)
+        found[device] = found.get(device, Intervals.empty()) | both
+    return found
+
+
+def _late_after(
+    idle: Intervals, holds: Intervals, gaps: tuple[Ints, Ints], slack_ns: int
+) -> Intervals:
+    """Return what of ``idle``, that lies outside ``holds``, follows from the one before it."""
+    gap_starts, gap_ends = gaps
+    # How much of each was no idle time of the device, and whether this ran out of work in it.
+    whole = Intervals.union_of(gap_starts, gap_ends)
+    credit = holds.ends - holds.starts - whole.covered_ns(holds.starts, holds.ends)
+    place = np.searchsorted(gap_ends, holds.ends, side="right")
+    opens = np.append(gap_starts, np.iinfo(np.int64).max)[place]
+    credit = np.where(opens <= holds.ends + slack_ns, credit, 0)
+    hold = np.searchsorted(holds.ends, idle.starts, side="right") - 1
+    starts, ends = idle.starts[hold >= 0], idle.ends[hold >= 0]
+    hold = hold[hold >= 0]
+    lengths = ends - starts
+    before = np.cumsum(lengths) - lengths
+    firsts = np.flatnonzero(are_first(hold))
+    before -= np.repeat(before[firsts], np.diff(np.append(firsts, len(hold))))
+    taken = np.clip(credit[hold] - before, 0, lengths)
+    return Intervals.union_of(starts[taken > 0], (starts + taken)[taken > 0])
 
 
 Times: TypeAlias = Mapping[int, Intervals]

@@ -329,7 +329,7 @@ def _on_steps(ranks: Ranks, judged: Intervals) -> list[Note]:
     return [
         Note.of(
             "gains and device_ratio are of the {n:count} typical step(s), {judged:ns} of the "
-            "{window:ns}, as findings are: without warm-up and slow steps",
+            "{window:ns}, without warm-up and slow steps; findings give shares of all steady ones",
             n=int(is_typical.sum()),
             judged=judged.total_ns,
             window=window_ns,

@@ -1,0 +1,211 @@
+"""Kernels one after the other that could be one: pointwise ones, short ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceprof.findings.claims import Ground, Kind, Times, together
+from traceprof.findings.context import Context
+from traceprof.findings.kernel_times import largest, times_of
+from traceprof.findings.rules import COMPUTE, Finding, rule
+from traceprof.measures.host.phases import phases_of_work
+from traceprof.measures.rows import Bools, Ints, are_first, are_named, bounds, lengths_of, unions_by
+from traceprof.model.activity import Activity
+from traceprof.model.grouping import grouped_by
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.model.table import Table
+from traceprof.model.trace import Trace
+from traceprof.names.kernels import SHORT_NS
+from traceprof.names.ranges import PHASES
+
+_LEAST_FUSABLE: Final = 0.03
+_LEAST_SMALL: Final = 0.1
+
+_POINTWISE: Final = ("elementwise", "random", "rng_dropout")
+_BETWEEN_MATRICES: Final = (
+    *("layout", "reduction", "normalisation", "softmax", "loss", "embedding"),
+)
+"""What compilers fuse with pointwise work, too, where PyTorch's own kernels do it."""
+_OF_PYTORCH: Final = re.compile(r"^(void )?(at::native|\(anonymous namespace\)::softmax_warp)")
+_BY_COMPILERS: Final = re.compile(r"(?i)triton|nvfuser|fused|fusion")
+"""What a compiler made: it has fused what it could."""
+_STATISTICS: Final = re.compile(r"batch_norm_(collect_statistics|backward_reduce)|welford")
+"""What follows needs the whole result, and reads everything anew."""
+_FIXED_NS: Final = 1_000
+"""What the shortest kernels take, whatever they do."""
+_FUSED_AWAY: Final = 0.5
+"""The share of the time of short kernels that fusing pairs of them saves."""
+
+
+@rule(
+    "fusion",
+    "kernels between matrix products that could be one",
+    "kernels",
+    about=COMPUTE,
+    show="classes",
+)
+def fusable_kernels(context: Context) -> Iterator[Finding]:
+    """Find kernels that follow one another, bound by memory, and could be one."""
+    found = context.ranks.each(_runs_of_one, context.typical)
+    n_runs = sum(own.count for own in found)
+    if not n_runs:
+        return
+    sum_ns = max(1, sum(own.sum_ns for own in found))
+    least = sum(own.of_pairs_ns for own in found) / sum_ns
+    saved = sum(own.saved_ns for own in found) / sum_ns
+    times = together(own.times for own in found)
+    claim = context.left(times, Ground.COMPUTE, saved, (least, (1 + saved) / 2))
+    share = context.share(claim)
+    if share * claim.saved_ratio < _LEAST_FUSABLE:
+        return
+    by_name = Table.stacked([own.by_name for own in found])
+    kernels, groups = grouped_by(by_name, "name")
+    names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
+    yield Finding(
+        title=Note.of(
+            f"{_words(by_name)} one after the other: {{share:ratio}} of the time, and they could "
+            "be fused",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model=Note(
+            "those that follow one another become one, which takes as long as the longest; at "
+            "least every two become one, at most the longest moves half as much, too"
+        ),
+        evidence=(context.counted(n_runs, "run(s) of them"), *context.timed_by_kernel(names)),
+        action=context.advice(
+            pytorch="let torch.compile fuse them, or use fused versions (of activations with bias, "
+            "dropout, residuals)",
+            other="fuse them: what one writes to memory the next reads again",
+        ),
+        caveat="kernels on different tensors cannot be fused",
+        ncu=context.ncu(names),
+    )
+
+
+def _words(by_name: Table) -> str:
+    if by_name["activity"].isin(_POINTWISE).all():
+        return "pointwise kernels"
+    return "pointwise kernels, casts, copies and reductions"
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The runs of a rank: how many, how long, what fusing saves of them, when, by name.
+
+    ``saved_ns`` where each becomes as long as its longest kernel, ``of_pairs_ns`` where its first
+    and second, third and fourth … become one.
+    """
+
+    count: int
+    sum_ns: int
+    saved_ns: int
+    of_pairs_ns: int
+    times: dict[int, Intervals]
+    by_name: Table
+
+
+def _runs_of_one(part: Trace, typical: Intervals) -> _Runs:
+    kernels, (order, run) = part.kernels, fusable_runs(part)
+    starts, ends = bounds(kernels)
+    inside = typical.covered_ns(starts[order], ends[order]) > 0
+    order, run = order[inside], run[inside]
+    lengths = (ends - starts)[order]
+    firsts = np.flatnonzero(are_first(run))
+    counts = np.diff(np.append(firsts, len(run)))
+    place = np.arange(len(run)) - np.repeat(firsts, counts)
+    second = np.flatnonzero(place % 2 == 1)
+    longest = np.maximum.reduceat(lengths, firsts) if len(firsts) else lengths
+    rows = kernels.select("start_ns", "end_ns", "device", "name", "activity").take(order)
+    names, groups = grouped_by(rows, "name", "activity")
+    return _Runs(
+        int((counts > 1).sum()),
+        int(lengths.sum()),
+        int(lengths.sum() - longest.sum()),
+        int(np.minimum(lengths[second], lengths[second - 1]).sum()),
+        unions_by(rows, "device"),
+        names.assign(ns=groups.sums(lengths)),
+    )
+
+
+def fusable_runs(part: Trace) -> tuple[Ints, Ints]:
+    """Return the rows of kernels that follow one another and could be one, and which run each is.
+
+    Runs have two kernels at least, of one stream; those of an optimizer are other rules'.
+    """
+    kernels = part.kernels
+    order = np.lexsort((kernels["start_ns"], kernels["stream"], kernels["device"]))
+    fits = _is_fusable(kernels)[order]
+    fits &= (phases_of_work(part, "kernels") != PHASES.index("optimizer"))[order]
+    ends_run = are_named(kernels["name"], _STATISTICS)[order]
+    follows = fits.copy()
+    follows[:1] = False
+    follows[1:] &= fits[:-1] & ~ends_run[:-1]
+    for name in ("device", "stream"):
+        column = kernels[name][order]
+        follows[1:] &= column[1:] == column[:-1]
+    in_run = follows.copy()
+    in_run[:-1] |= follows[1:]
+    run = np.cumsum(~follows, dtype=np.int64)
+    return np.asarray(order[in_run], np.int64), np.asarray(run[in_run], np.int64)
+
+
+def _is_fusable(kernels: Table) -> Bools:
+    names, activity = kernels["name"], kernels["activity"]
+    of_pytorch = are_named(names, _OF_PYTORCH) & activity.isin(_BETWEEN_MATRICES)
+    compiled = are_named(names, _BY_COMPILERS)
+    return np.asarray((activity.isin(_POINTWISE) | of_pytorch) & ~compiled, np.bool_)
+
+
+@rule("fusion", "much time in kernels that are too short", "kernels", about=COMPUTE, show="classes")
+def small_kernels(context: Context) -> Iterator[Finding]:
+    """Find much of the device's time in short kernels that could be one."""
+    kernels = context.kernels.by_name
+    own = kernels.take(kernels["activity"] != Activity.COMMUNICATION.value)
+    count, n_short = int(own["count"].sum()), int(own["short_count"].sum())
+    short = together(context.ranks.each(_short_of_one))
+    fixed = min(_FUSED_AWAY, n_short * _FIXED_NS / max(1, int(own["short_ns"].sum())))
+    claim = context.left(short, Ground.COMPUTE, _FUSED_AWAY, (fixed, 1 - fixed))
+    share = context.share(claim)
+    if share < _LEAST_SMALL:
+        return
+    activities, groups = grouped_by(own, "activity")
+    sums = dict(zip(activities["activity"], groups.sums(own["short_ns"]).tolist(), strict=True))
+    yield Finding(
+        title=Note.of(
+            "small kernels: {share:ratio} of the time in kernels below {least:ns}",
+            share=share,
+            least=SHORT_NS,
+        ),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model=Note.of(
+            "half of their time falls away when they are fused; at least the {fixed:ns} that each "
+            "takes whatever it does, at most all but that",
+            fixed=_FIXED_NS,
+        ),
+        evidence=(
+            context.counted(n_short, "of them", " ({share:ratio} of all)", share=n_short / count),
+            *(context.timed(ns, after=" of {name}", name=name) for name, ns in largest(sums, 3)),
+        ),
+        action=context.advice(
+            pytorch="fuse them: torch.compile, fused optimizers and normalisations, larger batches",
+            other="fuse them, or give each more work",
+        ),
+        caveat="kernels that depend on one another across threads cannot be fused",
+        ncu=context.ncu(times_of(own, "short_ns")),
+    )
+
+
+def _short_of_one(part: Trace) -> Times:
+    kernels = part.kernels
+    is_short = lengths_of(kernels) < SHORT_NS
+    is_short &= kernels["activity"] != Activity.COMMUNICATION.value
+    return unions_by(kernels.select("start_ns", "end_ns", "device").take(is_short), "device")
