@@ -90,7 +90,7 @@ def test_without_counters_it_says_so() -> None:
 def test_kernels_that_leave_sms_idle_are_found() -> None:
     narrow = sampled({SMS: [0, *[25] * 8]}, [(0, 8)])
     (finding,) = (one for one in findings_of(narrow) if one.rule == "unfilled_kernels")
-    assert finding.kind == "bounded"
+    assert finding.kind == "estimated"
     assert finding.saving_ratio == pytest.approx(0.75)
     assert "25.0 % of the SMs work" in finding.title
     full = sampled({SMS: [0, *[97] * 8]}, [(0, 8)])
