@@ -182,7 +182,8 @@ def test_records_without_a_rate_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a\n", "a,b\n1,2\n", "gpus,samples_per_s\n", "step 1, loss 2\nstep 2, loss 3, 4\n",
+    "text", ["", "a\n", "time: 1, data: 2\ntime: 2, data: 3\n", "time=1,data=2\ntime=1,data=3\n",
+             "a,b\n1,2\n", "gpus,samples_per_s\n", "step 1, loss 2\nstep 2, loss 3, 4\n",
              "gpus,gpus\n1,2\n"]
 )  # fmt: skip
 def test_what_is_no_table_of_rates(tmp_path: Path, text: str) -> None:

@@ -82,6 +82,14 @@ def import_log(
             "REGEX",
         ),
     ] = None,
+    column: Annotated[
+        list[str] | None,
+        option(
+            "--column -c",
+            "What a column of a table by steps is: 'thr=samples_per_s'.",
+            "NAME=WHAT",
+        ),
+    ] = None,
     name: RunName = None,
     label: LabelTexts = None,
     force: Replace = False,
@@ -96,10 +104,11 @@ def import_log(
     from traceprof.store import Store
 
     patterns = {str(number): text for number, text in enumerate(pattern or ())} or None
-    labels = labels_of(label)
+    labels, columns = labels_of(label), labels_of(column)
 
     def runs_in(path: Path | str) -> list[Summary]:
-        return called(read_log(Path(path), source=source, patterns=patterns), name, labels)
+        found = read_log(Path(path), source=source, patterns=patterns, columns=columns)
+        return called(found, name, labels)
 
     if is_dry:
         _show([run for path in log for run in runs_in(path)])

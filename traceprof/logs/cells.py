@@ -24,6 +24,8 @@ _MOST_COLUMNS: Final = 500
 _LONGEST: Final = 20_000
 _RULE: Final = re.compile(r"\s*+\|?(?:\s*+:?-{1,100}+:?\s*+\|)*+\s*+(?::?-{1,100}+:?)?+\s*+")
 _HEADING: Final = re.compile(r"#{1,6}\s++(?P<title>.*)")
+_NO_NAME: Final = re.compile(r"[{}=]|:\s")
+"""What stands in lines of logs and in objects, and in no name of a column."""
 _EDGE: Final = re.compile(r"(?<!\\)\|")
 _UNKNOWN: Final = frozenset(
     {"", "-", "--", "–", "—", "na", "n/a", "nan", "none", "null", "?", "tbd", "…", "..."}
@@ -123,6 +125,8 @@ def _table(rows: list[list[str]], *, title: str = "", delimiter: str = "") -> Ty
         return None
     heading = tuple(cell.strip() for cell in rows[0])
     numbers = map(number_of, heading)
+    if any(_NO_NAME.search(cell) for cell in heading):
+        return None
     if "" in heading or any(one is not None and not one.unit for one in numbers):
         return None
     full = tuple(tuple(cell.strip() for cell in [*row, *[""] * (width - len(row))]) for row in body)

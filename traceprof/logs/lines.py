@@ -71,7 +71,7 @@ _TIME: Final = r"(?P<h>\d\d):(?P<min>\d\d):(?P<s>\d\d)(?:[.,](?P<part>\d{1,9}))?
 _STAMPS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?P<y>(?:19|20)\d\d)[-/](?P<mon>\d\d)[-/](?P<d>\d\d)[ T_]" + _TIME,
+        r"(?P<y>(?:19|20)\d\d)[-/](?P<mon>\d\d)[-/](?P<d>\d\d)[ T_,]" + _TIME,
         r"(?P<name>[A-Z][a-z]{2}) +(?P<d>\d{1,2}) " + _TIME + r" (?P<y>(?:19|20)\d\d)",
         r"(?P<d>\d{1,2}) (?P<name>[A-Z][a-z]{2}) (?P<y>(?:19|20)\d\d) " + _TIME,
         r"(?<![\w/])(?P<mon>\d\d)/(?P<d>\d\d) " + _TIME,
@@ -130,6 +130,16 @@ class RawLines:
         rest = rest.rstrip("\r")
         if rest and not is_cut:
             yield rest[:LONGEST]
+
+    def text(self) -> str:
+        """Return the whole text, of the first ``limit`` characters, lines of any length in it."""
+        found, seen = [], 0
+        for chunk in self._chunks():
+            found.append(chunk)
+            seen += len(chunk)
+            if self.limit is not None and seen >= self.limit:
+                break
+        return "".join(found)
 
     def _chunks(self) -> Iterator[str]:
         if kind := kind_of_no_file(self.path):

@@ -186,6 +186,12 @@ def _of_rate_or_length(name: str, values: Sequence[float]) -> TypedMeasure | Non
     return _of_unit(length["base"], unit.kind, unit.times, values)
 
 
+def rate_named(name: str) -> TypedMeasure | None:
+    """Return which rate a name is, such as perf/tokens_per_sec; None: none."""
+    own = _of_rate_or_length(plain_name(name.rpartition("/")[2]), ())
+    return own if own is not None and own.unit is Unit.PER_S else None
+
+
 def _of_unit(name: str, kind: str, times: float, values: Sequence[float]) -> TypedMeasure | None:
     """Return which measure a column is whose unit is known."""
     prefix = next((one for one in ("expected_", "printed_") if name.startswith(one)), "")
@@ -249,6 +255,8 @@ def _runs_in(path: Path, table: TypedTable) -> Iterator[Summary]:
             measures[column.place] = own
     if not _is_of_runs(table, names, measures) or len(set(table.heading)) < len(names):
         return
+    if _is_by_steps(columns, measures):
+        return
     notes = list(_notes_of(table, names, measures))
     texts = [column for column in columns if column.place not in measures]
     sizes = [columns[i] for i, own in measures.items() if own.name in _SIZES.values()]
@@ -280,6 +288,13 @@ def _is_of_runs(table: TypedTable, names: Sequence[str], measures: dict[int, Typ
     return is_told or (
         len(said) >= _FEWEST_KNOWN and not table.heading[0].lower().startswith("step")
     )
+
+
+def _is_by_steps(columns: Sequence[_Column], measures: dict[int, TypedMeasure]) -> bool:
+    """Return whether rows are the steps or epochs of one run, which a program wrote."""
+    sizes = {own.name for own in measures.values()} & {*COLUMNS["sizes"]}
+    steps = [own.numbers for own in columns if own.name in COLUMNS["texts"]["steps"]]
+    return not sizes and any(one is not None and one == sorted({*one}) for one in steps)
 
 
 def _notes_of(

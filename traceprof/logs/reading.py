@@ -13,6 +13,7 @@ from traceprof.logs.gathered import Book
 from traceprof.logs.lines import LogLine, RawLines, cleaned
 from traceprof.logs.source import LogReader, LogSource, OwnPatterns, compiled_patterns
 from traceprof.logs.sources import SOURCES, reader_of
+from traceprof.logs.step_tables import read_step_tables
 from traceprof.logs.summary import summary_of
 from traceprof.model.summary import SourceFile, Summary
 
@@ -63,7 +64,11 @@ def recognise(lines: Iterable[LogLine]) -> Recognised | None:
 
 
 def read_log(
-    path: Path, *, source: str | None = None, patterns: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    source: str | None = None,
+    patterns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> list[Summary]:
     """Return the runs that the log ``path`` tells of: usually one, in the order of the log.
 
@@ -71,7 +76,8 @@ def read_log(
     too. Memory is bounded however large the log is; it may be compressed with gzip. ``source`` is
     the program, by the name that `traceprof.logs.sources` has; ``patterns`` are the user's own
     regular expressions with named groups, by names of the user's: with these, nothing is recognised
-    unless ``source`` is given, too.
+    unless ``source`` is given, too. ``columns`` says what columns of a table are that a program
+    wrote as it trained.
 
     Raises:
         UsageError: there is no such source, or a pattern is none.
@@ -79,6 +85,10 @@ def read_log(
     """
     path = Path(path)
     own = compiled_patterns(patterns or {})
+    if source is None and not own:
+        tables = read_step_tables(path, columns)
+        if tables:
+            return tables
     chosen = _chosen(path, source, needed=not own)
     book = Book()
     stem = _stem(path)

@@ -265,10 +265,17 @@ class LogReader:
     def _place_in_epoch(
         self, texts: Mapping[str, str], epoch: int, rank: int | None
     ) -> tuple[float, float]:
-        """Return step and epoch, both as how much is done, of a line that counts anew in each."""
+        """Return step and epoch, both as how much is done, of a line that counts anew in each.
+
+        Where the steps of an epoch are not told, those of the first epoch alone have a place.
+        """
         first = 1 if "_n" in texts else 0
-        at, total = int(texts["_n" if first else "_idx"]), int(texts["_total"])
+        at = int(texts["_n" if first else "_idx"])
         self.book.position(at, epoch, rank)
+        if "_total" not in texts:
+            self.epoch = epoch if self.epoch is None else self.epoch
+            return (float(at + 1 - first) if epoch == self.epoch else math.nan), math.nan
+        total = int(texts["_total"])
         done = at if first else self.done(at, total)
         self.epoch, self.total = epoch, total
         self.step = float((epoch - first) * total + done)

@@ -185,6 +185,11 @@ def _of_devices(run: Gathered) -> None:
             run.measure(name, rate["value"] / size, scope="device", source="computed")
 
 
+def is_of_evaluation(metric: str) -> bool:
+    """Return whether a metric is one of evaluations, by its name."""
+    return _EVALUATED.match(metric) is not None
+
+
 class _Zero(NamedTuple):
     """Where the time of a run begins, and where training does, in s of the log's clock."""
 

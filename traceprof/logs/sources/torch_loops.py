@@ -26,6 +26,7 @@ _CSV_RATES: Final = rx(r"^lr-|^lr$|learning_rate")
 class HfTrainerReader(LogReader):
     """Steps come from the bars, or from the epochs: the dictionaries have none."""
 
+    titles: tuple[str, ...] = ("",)
     epochs: float | None = None
     total_steps: int | None = None
     bar: ProgressBar | None = None
@@ -45,7 +46,7 @@ class HfTrainerReader(LogReader):
     def dictionaries(self, match: re.Match[str], *_: object) -> None:
         """Note what the dictionaries in a line say."""
         for one in match.re.finditer(match.string):
-            self._values(_parsed(one[0]))
+            self.values(_parsed(one[0]))
 
     def began(self, _match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
         """Note when training began."""
@@ -76,7 +77,7 @@ class HfTrainerReader(LogReader):
         self._final({match["_key"]: match["_of"]})
 
     def _bar(self, bar: ProgressBar) -> None:
-        if bar.title or bar.total is None:
+        if bar.title not in self.titles or bar.total is None:
             return
         self.total_steps = self.total_steps or bar.total
         if bar.total != self.total_steps:
@@ -88,8 +89,15 @@ class HfTrainerReader(LogReader):
                 of: dict[str, Any] = {"over": over, "is_redrawn": over == "ema"}
                 self.run.metric("step_period_ns", period_s * 1e9, point, is_elapsed=True, **of)
         self.bar = bar
+        self.of_postfix(bar, point)
 
-    def _values(self, values: dict[str, Any]) -> None:
+    def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
+        """Note the metrics behind a bar."""
+
+    def values(self, values: dict[str, Any]) -> None:
+        """Note a dictionary that it prints, or that stands in its files."""
+        if "train_samples" in values:
+            self.run.facts.train_samples = number(values["train_samples"])
         if "train_runtime" in values:
             self._final(values)
             return
@@ -151,6 +159,19 @@ class HfTrainerReader(LogReader):
             text = "train_samples_per_second stands alone: versions before May 2021 print steps "
             text += "per second by that name, and {rate:1/s} is taken as such"
         run.say(text, rate=rate)
+
+
+class StepsBarReader(HfTrainerReader):
+    """Bars that are called "Steps", with the loss of the step behind them."""
+
+    titles = ("Steps",)
+
+    def of_postfix(self, bar: ProgressBar, point: LogPoint) -> None:
+        """Note the metrics behind a bar."""
+        for key, text in bar.values.items():
+            if key not in _HF_SKIPPED and not key.startswith("lr"):
+                name = "loss" if key in ("step_loss", "train_loss") else key
+                self.run.metric(name, number(text), point, is_elapsed=True, is_redrawn=True)
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from traceprof.logs.gathered import LogPoint
@@ -77,6 +79,62 @@ class ImagenetReader(LogReader):
         if copies > 1:
             text = "{n:count} processes print without saying who they are: their means are shown"
             self.run.say(text, n=copies)
+
+
+class CountedSamplesReader(LogReader):
+    """Lines count the samples of an epoch; of OpenCLIP epochs are counted from 0."""
+
+    def counted(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
+        """Note where a line is, and what it says."""
+        own = match.groupdict()
+        epoch, at, of = (int(own[name].replace(",", "")) for name in ("_epoch", "_at", "_of"))
+        self.book.position(at, epoch)
+        facts, begun = self.run.facts, epoch - ("_loss" in own)
+        self.epoch, facts.train_samples = begun, of
+        told = {
+            cell["key"] or cell["unit"]: number(cell["value"] or cell["rate"]) or math.nan
+            for cell in _COUNTED_CELL.finditer(own.get("_values") or "")
+        }
+        if {"Batch (t)", "/s"} <= told.keys() and not facts.global_batch:
+            facts.global_batch = _whole(told["Batch (t)"] * told["/s"])
+        samples, batch = float(begun * of + at), facts.global_batch
+        step = samples / batch if batch else math.nan
+        point = LogPoint(step, begun + at / of, self.at_s(line), samples)
+        if "_loss" in own:
+            self.run.metric("loss", number(own["_loss"]), point)
+        for key, value in told.items():
+            name, times = _COUNTED[key]
+            self.run.metric(name, value * times, point, scope="device" if "gpu" in key else "run")
+
+    def right(self, match: re.Match[str], point: LogPoint, _line: LogLine) -> None:
+        """Note how many were right in an evaluation."""
+        if match["_all"] is not None:
+            share = int(match["_right"]) / int(match["_all"])
+            self.run.metric("top1", share, point, over="run")
+
+
+_COUNTED_CELL: Final = re.compile(
+    r"(?<!\w)(?P<key>Data \(t\)|Batch \(t\)|Loss): (?P<value>nan|[\d.]++)"
+    r"|(?P<rate>[\d.]++)(?P<unit>/s(?:/gpu)?+)"
+)
+_COUNTED: Final = {
+    "Data (t)": ("data_ns", 1e9),
+    "Batch (t)": ("step_period_ns", 1e9),
+    "Loss": ("loss", 1.0),
+    "/s": ("samples_per_s", 1.0),
+    "/s/gpu": ("samples_per_s", 1.0),
+}
+
+
+class PaddleReader(LogReader):
+    """Epochs are counted from 1 and iterations from 0; rates are of one process."""
+
+    def _place_in_epoch(
+        self, texts: Mapping[str, str], epoch: int, rank: int | None
+    ) -> tuple[float, float]:
+        if "_total" not in texts:
+            return super()._place_in_epoch(texts, epoch, rank)
+        return super()._place_in_epoch({**texts, "_n": f"{int(texts['_idx']) + 1}"}, epoch, rank)
 
 
 class MmengineReader(LogReader):

@@ -1,0 +1,78 @@
+"""Lines of further programs, in the forms that their versions print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.logs.reading import one_run, rows
+
+S = 1e9
+OTHERS = {
+    "llm-c": ("step    2/74 | train loss 4.5 | norm 4.4 | lr 3e-04 | (25.00 ms | 4096 tok/s)\n"
+              "val loss 4.25\nstep    3/74 | loss 4.0 (+0.1z)| norm 4.4 (+0.1z)| lr 3e-04 | "
+               "25.00 ms |"
+              " -100.0% bf16 MFU | 4096 tok/s\n",
+              {"last_loss": 4.0, "step_period_ns": 25e6, "tokens_per_s": 4096,
+                 "last_val_loss": 4.25}),
+    "maxtext": ("Num_devices: 4, shape (1, 4)\ncompleted step: 0, seconds: 0.5, "
+               "TFLOP/s/device: 10.5,"
+                " Tokens/s/device: 100.0, loss: 4.5\neval metrics after step: 0, loss=4.25,\n",
+                {"tokens_per_s": 400, "last_loss": 4.5, "last_val_loss": 4.25}),
+    "open-clip": ("Train Epoch: 1 [  64/1280 (5%)]\tLoss: 2.5 (2.6)\tData (t): 0.1 Batch (t): 0.5, "
+                  "128.0/s LR: 0.1\nEval Epoch: 2 imagenet-zeroshot-val-top1: "
+               "0.25\tclip_val_loss: 2\n",
+                  {"last_loss": 2.5, "samples_per_s": 128, "global_batch_count": 64,
+                 "last_top1": 0.25}),
+    "mnist": ("Train Epoch: 1 [0/60000 (0%)]\tLoss: 2.5\nTest set: Average loss: 0.5, "
+              "Accuracy: 98.50%\n", {"last_loss": 2.5, "last_top1": 0.985, "last_val_loss": 0.5}),
+    "paddle": ("[Train][Epoch 2/3][Iter: 0/10]lr(CosineDecay): 0.1, top1: 0.5, CELoss: 2.5, "
+               "loss: 2.5,"
+               " batch_cost: 0.5s, reader_cost: 0.1, ips: 128.0 samples/s, eta: 0:01:00\n"
+               "[Eval][Epoch 2][Avg]CELoss: 2.0, loss: 2.0, top1: 0.75, top5: 0.875\n",
+               {"step_period_ns": 0.5 * S, "samples_per_s_per_rank": 128, "last_top1": 0.75,
+                "last_val_loss": 2.0, "last_train_top1": 0.5}),
+    "paddle ": ("global step 10, epoch: 1, batch: 9, loss: 2.5, avg_reader_cost: 0.1 sec, "
+                "avg_batch_cost: 0.5 sec, avg_samples: 64, ips: 128.0 sequences/sec\n",
+                {"step_period_ns": 0.5 * S, "samples_per_s_per_rank": 128, "last_loss": 2.5}),
+    "paddle  ": ("loss: 2.5, learning_rate: 1e-05, global_step: 10, interval_runtime: 4.0, "
+                 "interval_samples_per_second: 32.0, interval_steps_per_second: 2.0, epoch: 0.5\n",
+                 {"samples_per_s": 32, "steps_per_s": 2, "last_loss": 2.5}),
+    "tf-estimator": ("INFO:tensorflow:accuracy = 0.5, loss = 2.5, step = 101 (64.3 sec)\n"
+                     "INFO:tensorflow:global_step/sec: 2.0\nINFO:tensorflow:Saving dict for "
+               "global step "
+                     "200: accuracy = 0.75, global_step = 200, loss = 1.5\n",
+                     {"last_loss": 2.5, "steps_per_s": 2, "last_top1": 0.75, "last_val_loss": 1.5}),
+    "espnet": ("1epoch:train:1-50batch: iter_time=0.1, loss=2.5, acc=0.5, train_time=0.5\n"
+               "1epoch results: [train] iter_time=0.1, time=4 minutes, total_count=1, "
+               "[valid] loss=2.0, "
+               "acc=0.75, time=3 seconds\n",
+               {"step_period_ns": 0.5 * S, "last_loss": 2.5, "last_top1": 0.75,
+                 "last_val_loss": 2.0}),
+    "diffusers": ("Num examples = 100\nTotal train batch size (w. parallel, distributed & "
+               "accumulation)"
+                  " = 8\nSteps:   2%|x| 1/50 [00:02<01:38, 2.00s/it, lr=1e-5, step_loss=0.5]\n"
+                  "Steps:   4%|x| 2/50 [00:04<01:36, 2.00s/it, lr=1e-5, step_loss=0.25]\n"
+                  "Steps:   6%|x| 3/50 [00:06<01:34, 2.00s/it, lr=1e-5, step_loss=0.25]\n",
+                  {"step_period_ns": 2 * S, "samples_per_s": 4, "last_loss": 0.25}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_lines_of_other_programs(name: str, tmp_path: Path) -> None:
+    text, measures = OTHERS[name]
+    run = one_run(tmp_path, text)
+    assert run.origin == f"log:{name.strip()}"
+    assert {one: run.measure(one) for one in measures} == pytest.approx(measures)
+
+
+def test_steps_of_epochs_of_unknown_length_have_a_place_in_the_first(tmp_path: Path) -> None:
+    text = "".join(
+        f"{epoch}epoch:train:1-{n}batch: loss={epoch}.{n}, train_time=0.5\n"
+        for epoch in (1, 2)
+        for n in (50, 100)
+    )
+    loss = rows(one_run(tmp_path, text), "loss")
+    assert loss["value"].tolist() == [1.5, 1.1, 2.5, 2.1]
+    assert loss["step"].tolist()[:2] == [50, 100] and loss["step"].isna().tolist()[2:] == [True] * 2
