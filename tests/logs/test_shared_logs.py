@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,6 +293,37 @@ def test_parts_of_a_step_that_rule_out_its_rate(batch: int, by: float, rate: flo
     assert values["by"] == pytest.approx(by, abs=0.05)
     assert values_of(run, "are what")["n"] == 2
     assert values_of(run, "shorter than half")
+    # No parameter is reduced: the pipeline's layers are frozen, and their backward costs nothing.
+    (frozen,) = [note.text for note in run.notes if "shorter than half" in note.text]
+    assert "layers are frozen" in frozen
+    assert "not measured" not in frozen
+
+
+@pytest.mark.parametrize(
+    ("reduced", "backward_ms", "expected"),
+    [
+        ("0.000000", 8.6, "layers are frozen"),
+        ("25.557032", 8.6, "layers may be frozen"),
+        ("0.000000", 900.0, ""),
+    ],
+)
+def test_a_short_backward_pass_is_no_contradiction(
+    tmp_path: Path, reduced: str, backward_ms: float, expected: str
+) -> None:
+    lines = (
+        "INFO data loading time cost (ms) by CUDA event 3.2",
+        "INFO forward time cost (ms) by CUDA event 471.1",
+        f"INFO backwards time cost: (ms) by CUDA event {backward_ms}",
+        f"INFO size_params_ddp_sum: {reduced}",
+        "INFO epoch = 0, batch index = 8/391",
+    )
+    path = tmp_path / "notes.log"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    said = [note.text for note in read_log(path)[0].notes]
+    assert not any("contradicts" in text for text in said)
+    about = [text for text in said if "shorter than half" in text]
+    assert all(expected in text for text in about)
+    assert len(about) == bool(expected)
 
 
 def test_every_sample_is_told() -> None:

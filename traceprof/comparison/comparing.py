@@ -21,6 +21,7 @@ from traceprof.comparison.judging import (
     steps_result,
 )
 from traceprof.comparison.runs_named import summaries_of
+from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONISED, ranks_of
 from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
 from traceprof.comparison.side_by_side import (
     host_phases,
@@ -29,7 +30,16 @@ from traceprof.comparison.side_by_side import (
     ranks_of_sides,
     side_by_side,
 )
-from traceprof.comparison.sides import STEP, TURN, WINDOW, Side, common_unit, units_of
+from traceprof.comparison.sides import (
+    STEP,
+    TURN,
+    WINDOW,
+    Side,
+    are_ranks_of_one,
+    common_unit,
+    devices_of,
+    units_of,
+)
 from traceprof.comparison.specs import ABOUT, MEASURES
 from traceprof.comparison.verdict import verdict_of
 from traceprof.errors import RegressionError, SeveralRunsError, UsageError
@@ -93,7 +103,7 @@ def compare(
         results={name: shown[name] for name in ABOUT if name in shown},
         verdict=(*_heading(lacking), *verdict_of(judged, difference, sides)),
         notes=(*_notes(sides, has_windows=difference is not None), *not_recorded(*sides)),
-        warnings=(*doubts, *same, *warnings_of(settings)),
+        warnings=(*doubts, *same, *_on_unlike(sides), *warnings_of(settings)),
         missing=missing,
         about=ABOUT,
     )
@@ -136,6 +146,26 @@ def _measures(base: Side, new: Side) -> Result:
         own = {key: row.get(key, "") for key in ("measure", "unit", "better", "scope")}
         rows.append({**own, "base": values[0], "new": values[1], "change_ratio": change})
     return Result("measures", MEASURES, {"measures": MEASURES.tables[0].of_rows(rows)})
+
+
+def _on_unlike(sides: tuple[Side, Side]) -> Iterator[Note]:
+    """Say of runs of a side which are no repeats, and whether the two sides are alike in this."""
+    every = [run for side in sides for run in side.runs]
+    of_one = [run for run in every if any(are_ranks_of_one(run, other) for other in every)]
+    if of_one:
+        yield Note.of(
+            "{names} are ranks of one job, not runs of their own: put the files of a job into one "
+            "folder, and name that",
+            names=", ".join(dict.fromkeys(run.name for run in of_one)),
+        )
+    kinds = {run: ranks_of(run, devices_of(run)) for run in every}
+    told = [run for run in every if kinds[run] in (INDEPENDENT, SYNCHRONISED)]
+    if len({kinds[run] for run in told}) > 1:
+        means = any(len({kinds[run] for run in side.runs} - {"", ONE}) > 1 for side in sides)
+        yield Note.of(
+            "not the same thing: ranks are {kinds}" + (", and a side has both" if means else ""),
+            kinds=", ".join(f"{kinds[run]} in {run.name}" for run in told),
+        )
 
 
 _OF_UNITS: Final = {

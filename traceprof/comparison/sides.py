@@ -75,6 +75,14 @@ def ranks_count_of(run: Summary) -> int:
     return len(set(run.table("steps").known("rank")["rank"].tolist()))
 
 
+def are_ranks_of_one(one: Summary, other: Summary) -> bool:
+    """Return whether two are recordings of different ranks of one job: neither runs nor repeats."""
+    size = one.measure("world_size")
+    ranks = [{rank for file in run.sources for rank in file.ranks} for run in (one, other)]
+    is_apart = all(ranks) and ranks[0].isdisjoint(ranks[1])
+    return is_apart and (size or 0) > 1 and size == other.measure("world_size")
+
+
 def units_of(run: Summary, unit: str) -> int:
     """Return how many steps, turns or windows what is kept of a run is about; 0: not known."""
     if unit == STEP:

@@ -28,7 +28,7 @@ from traceprof.comparison.scaling.points import (
     ScalingPoint,
     point_of,
 )
-from traceprof.comparison.sides import table_of
+from traceprof.comparison.sides import are_ranks_of_one, table_of
 from traceprof.comparison.specs_of_many import SCALING_SPEC, SCALING_SUMMARY
 from traceprof.errors import UsageError
 from traceprof.model.results import Note, Result
@@ -192,7 +192,7 @@ def scaling(
         results={SCALING: _result(found, groups, points, by_nodes=by_nodes, base=base)},
         verdict=tuple(_verdict(found, what)),
         notes=tuple(_notes(found, points, base, what)),
-        warnings=(*_contradictions(found, what), *_doubts(usable)),
+        warnings=(*_of_one_job(usable), *_contradictions(found, what), *_doubts(usable)),
         about={SCALING: SCALING_SUMMARY},
     )
 
@@ -352,6 +352,18 @@ def _notes_of_table(found: Sequence[Measured]) -> Iterator[Note]:
         yield Note(
             "no device was recorded: losses are of the phases of the hosts; collectives that run "
             "beside the backward pass are in it"
+        )
+
+
+def _of_one_job(points: Sequence[ScalingPoint]) -> Iterator[Note]:
+    """Yield which runs are ranks of one: each alone would count for all."""
+    runs = [point.run for point in points]
+    names = [run.name for run in runs if any(are_ranks_of_one(run, other) for other in runs)]
+    if names:
+        yield Note.of(
+            "{names} are ranks of one job, not repeats: put the files of a job into one folder, "
+            "and name that",
+            names=", ".join(dict.fromkeys(names)),
         )
 
 

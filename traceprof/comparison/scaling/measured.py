@@ -17,7 +17,14 @@ from traceprof.comparison.scaling.laws import (
     mean_rate,
     ratio_of,
 )
-from traceprof.comparison.scaling.points import Loss, ScalingPoint, shared_out, split_losses
+from traceprof.comparison.scaling.points import (
+    INDEPENDENT,
+    SYNCHRONISED,
+    Loss,
+    ScalingPoint,
+    shared_out,
+    split_losses,
+)
 from traceprof.model.results import Note
 
 BASE: Final = "base"
@@ -138,6 +145,8 @@ BY_NODES: Final = "nodes"
 SIZES: Final = (BY_GPUS, BY_NODES)
 _OF_SIZE: Final = frozenset({"gpus", "nodes", "devices", "ranks", "world_size", "nnodes"})
 _BATCH: Final = "batch"
+SYNCHRONISATION: Final = "synchronisation"
+"""Stands for a label: whether ranks wait for one another, where some runs do and others do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +197,10 @@ def _names(points: Sequence[ScalingPoint], by: Sequence[str], ignored: Sequence[
     labels = dict.fromkeys(name for point in points for name in point.run.labels)
     asked = [name for name in by if name not in SIZES]
     left_out = _OF_SIZE | set(ignored)
-    return list(dict.fromkeys(name for name in (*labels, *asked) if name not in left_out))
+    known = list(dict.fromkeys(name for name in (*labels, *asked) if name not in left_out))
+    kinds = {point.ranks for point in points}
+    is_told = SYNCHRONISATION in (*known, *ignored) or not {INDEPENDENT, SYNCHRONISED} <= kinds
+    return known if is_told else [*known, SYNCHRONISATION]
 
 
 def _value(point: ScalingPoint, name: str) -> str:
@@ -198,6 +210,8 @@ def _value(point: ScalingPoint, name: str) -> str:
         return str(run.labels[name])
     if name in run.environment:
         return str(run.environment[name])
+    if name == SYNCHRONISATION:
+        return point.ranks if point.ranks in (INDEPENDENT, SYNCHRONISED) else ""
     if name == _BATCH and isfinite(point.batch) and isfinite(point.devices):
         return f"{point.batch / point.devices:g}"
     value = run.measure(name)

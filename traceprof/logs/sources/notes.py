@@ -158,9 +158,14 @@ def _check_parts(run: Any, last: dict[str, float], batch: float | None) -> None:
             text += "do at {syncs:1/s} synchronisations"
             run.say(text, rate=rate, n=round(ranks), batch=batch, syncs=syncs)
     if last["backward_ns"] < last["forward_ns"] / 2:
-        text = "backward ({backward:ns}) is shorter than half of forward ({forward:ns}): it "
-        text += "usually takes longer, so that the two were not measured around what they are "
-        text += "called after"
+        text = "backward ({backward:ns}) is shorter than half of forward ({forward:ns}), and "
+        text += "usually takes longer: "
+        if last.get("ddp_parameters") == 0:
+            text += "no parameter is reduced by DDP: layers are frozen, of which no gradient is "
+            text += "computed"
+        else:
+            text += "layers may be frozen, of which no gradient is computed, or the two were not "
+            text += "measured around what they are called after"
         run.say(text, backward=last["backward_ns"], forward=last["forward_ns"])
 
 
