@@ -12,6 +12,7 @@ from traceprof import measures
 from traceprof.comparison import EXPLAIN, Comparison
 from traceprof.measures.workload import UNKNOWN
 from traceprof.model.results import Result
+from traceprof.model.trace import DEVICE_TABLES
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.registry import Answered, Options
@@ -125,6 +126,8 @@ def _what_runs(document: Document) -> tuple[str, str]:
     kind = "" if found.kind == UNKNOWN else found.kind
     reason = note_text(found.reasons[0]) if found.reasons else ""
     because = f"workload not known: {reason}" if reason and not kind else reason
+    if kind and not hardware and not document.recorded & {*DEVICE_TABLES, "api_calls"}:
+        return f"{kind}, no device recorded", because
     return " on ".join(filter(None, (kind, hardware))), because
 
 

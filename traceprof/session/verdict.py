@@ -213,6 +213,20 @@ def _where(
         if "eval" in shares:
             shares[_name_of_evaluation(steps, shares)] = shares.pop("eval")
         yield from _with_shares(start, shares, " on the host", values)
+    yield from _operators(table_of(results, "operators"))
+
+
+_MOST_OPERATORS: Final = 5
+
+
+def _operators(table: Table) -> Iterable[Note]:
+    """Return which operators of PyTorch take the host's time, where no device did the work."""
+    own = table.take(table["source"] == "cpu_op") if len(table) else table
+    total_ns = float(own["self_ns"].sum()) if len(own) else 0.0
+    if total_ns:
+        shares = zip(own["name"].tolist(), (own["self_ns"] / total_ns).tolist(), strict=True)
+        largest = dict(list(shares)[:_MOST_OPERATORS])
+        yield from _with_shares("The operators' own time", largest, "", {})
 
 
 def _name_of_evaluation(steps: Result | None, phases: Iterable[str]) -> str:
@@ -232,7 +246,9 @@ def _host_shares(phases: Table, steps: Result | None, base: Base) -> dict[str, f
     """Return the share of each phase in the first process."""
     process = phases["process"][0]
     first = phases.take(phases["process"] == process)
-    if steps is not None and base.rows is not None:
+    # Passes that no range names are known of the window alone.
+    names = {f"{name}_ns" for name in first["phase"]} - {f"{UNCLAIMED}_ns"}
+    if steps is not None and base.rows is not None and names <= {*steps.table}:
         own = steps.table.take((steps.table["process"] == process) & base.rows)
         if whole_ns := float(own["period_ns"].sum()):
             known = [str(name) for name in first["phase"] if f"{name}_ns" in own]

@@ -124,7 +124,7 @@ def numbered(
     claims: Sequence[RankClaim], number_of: Callable[[Path], int]
 ) -> tuple[list[RankTrace], list[str]]:
     """Return the members in order of rank, and warnings about what was guessed or left out."""
-    warnings: list[str] = []
+    claims, warnings = _of_one_cycle(claims)
     if all(claim.member.rank == ABSENT for claim in claims):
         claims = _numbered_by_place(claims, number_of)
         if len(claims) > 1:
@@ -146,6 +146,50 @@ def numbered(
         else:
             members[rank] = claim
     return [*(members[rank].member for rank in sorted(members)), *unknown], warnings
+
+
+def _of_one_cycle(claims: Sequence[RankClaim]) -> tuple[Sequence[RankClaim], list[str]]:
+    """Return one recording of each process, and what is said of those that were made one by one.
+
+    torch.profiler writes a file for each cycle of its schedule: they are windows of one process, no
+    ranks. Of all processes it is the same cycle, the last that every one has.
+    """
+    of_process: dict[tuple[Any, ...], list[RankClaim]] = {}
+    for claim in claims:
+        own, processes = claim.member, claim.member.trace.processes["process"].tolist()
+        of_process.setdefault((own.host, own.rank, own.local_rank, *processes), []).append(claim)
+    cycles = {key: own for key, own in of_process.items() if len(own) > 1 and _in_turn(own)}
+    if not cycles or len({claim.path for claim in claims}) < len(claims):
+        return claims, []
+    if len(cycles) < len(of_process):  # some were recorded once, and say nothing of the others
+        counts = [len(own) for own in of_process.values()]
+    else:
+        counts = [len(own) for own in cycles.values()]
+    number = min(counts) - 1
+    chosen = [sorted(own, key=_begins_ns)[number] for own in of_process.values()]
+    names = ", ".join(claim.path.name for claim in chosen[:_FEW]) + " …" * (len(chosen) > _FEW)
+    return chosen, [
+        f"{max(counts)} recordings of one process, one after the other (cycles of a profiler's "
+        f"schedule): number {number + 1} is looked at ({names}); give another one by itself, or "
+        "compare them"
+    ]
+
+
+_FEW: Final = 2
+
+
+def _begins_ns(claim: RankClaim) -> int:
+    trace = claim.member.trace
+    return (trace.info.utc_epoch_ns or 0) + trace.span.start_ns
+
+
+def _in_turn(claims: Sequence[RankClaim]) -> bool:
+    """Return whether recordings of what may be one process follow one another on one clock."""
+    if any(claim.member.trace.info.utc_epoch_ns is None for claim in claims):
+        return False
+    ordered = sorted(claims, key=_begins_ns)
+    ends = [_begins_ns(one) + one.member.trace.span.duration_ns for one in ordered]
+    return all(end <= _begins_ns(after) for end, after in zip(ends, ordered[1:], strict=False))
 
 
 def _numbered_by_place(

@@ -18,6 +18,7 @@ from traceprof.measures.host.phases import (
     inferred_backward,
     phases_of_all_ranges,
 )
+from traceprof.measures.host.threads import autograd_rows
 from traceprof.measures.rows import (
     Bools,
     Ints,
@@ -87,11 +88,11 @@ def _of_thread(
 
 
 def phase_times(trace: Trace) -> dict[int, dict[str, Intervals]]:
-    """Return when each process was in which phase, with the backward passes that no range names."""
-    inferred = inferred_backward_on_host(trace)
+    """Return when each process was in which phase, with the passes that no range names."""
+    inferred = inferred_passes_on_host(trace)
     found = {host.process: dict(host.times) for host in find_host_phases(trace)}
     for process in found.keys() & inferred.keys():
-        found[process]["backward"] = inferred[process]
+        found[process] |= inferred[process]
     return found
 
 
@@ -114,16 +115,98 @@ def before_forward(trace: Trace) -> dict[int, Intervals]:
     return found
 
 
+def inferred_passes_on_host(trace: Trace) -> dict[int, dict[str, Intervals]]:
+    """Return when each process was in a pass of the model that no range names, by phase.
+
+    The backward pass and, where the host computes all by itself, the forward pass.
+    """
+    found = {own: {"backward": time} for own, time in inferred_backward_on_host(trace).items()}
+    for process, time in inferred_forward_on_host(trace).items():
+        found[process]["forward"] = time
+    return found
+
+
+def is_host_alone(trace: Trace) -> bool:
+    """Return whether operators of the host were recorded, and nothing of devices or for them."""
+    return "host_ops" in trace.recorded and not trace.recorded & {*DEVICE_TABLES, "api_calls"}
+
+
+@fact
+def inferred_forward_on_host(trace: Trace) -> dict[int, Intervals]:
+    """Return when each process that has no device was in a forward pass that no range names.
+
+    From the first to the last operator of its loop's thread outside its phases, before a backward
+    pass: other data fetched in between, or an evaluation, and it is none.
+    """
+    found: dict[int, Intervals] = {}
+    if not is_host_alone(trace):
+        return found
+    phases = {host.process: host.times for host in find_host_phases(trace.whole)}
+    passes, nothing = inferred_backward_on_host(trace), Intervals.empty()
+    for process, backward in inferred_backward(trace).items():
+        own = phases.get(process, {})
+        if process not in passes or "forward" in own:
+            continue
+        back = passes[process]
+        operators = _operators(trace, process, backward.thread, is_autograd=False)
+        spans = _spans_in(backward.free, operators & backward.free)
+        # What follows a backward pass until the next phase is none.
+        following = np.searchsorted(back.starts, spans.starts)
+        first = np.append(back.starts, np.iinfo(np.int64).max)[following]
+        spans = Intervals.union_of(spans.starts, np.minimum(spans.ends, first)) - back
+        other = own.get("data", nothing) | own.get("eval", nothing)
+        following = np.searchsorted(back.starts, spans.ends)
+        known = following < len(back)
+        until = np.append(back.starts, 0)[following]
+        kept = known & (other.covered_ns(spans.ends, np.maximum(until, spans.ends)) == 0)
+        # What `backward` itself does before its first operator follows a phase: the pass is before.
+        starts, ends, following = spans.starts[kept], spans.ends[kept], following[kept]
+        is_first = np.diff(following, prepend=-1) != 0
+        of_back, of_span = (
+            np.searchsorted(backward.free.starts, own, side="right")
+            for own in (back.starts[following], starts)
+        )
+        own_pass = is_first | (of_back != of_span)
+        found[process] = Intervals.union_of(starts[own_pass], ends[own_pass])
+    return {process: time for process, time in found.items() if len(time)}
+
+
+def _operators(trace: Trace, process: int, thread: int, *, is_autograd: bool) -> Intervals:
+    """Return when operators of a thread ran: those of the autograd engine, or all others."""
+    rows = trace.whole.host_ops
+    rows = rows.take((rows["process"] == process) & (rows["thread"] == thread))
+    chosen = autograd_rows(rows["name"])
+    return Intervals.union_of(*bounds(rows.take(chosen if is_autograd else ~chosen)))
+
+
+def _spans_in(parts: Intervals, times: Intervals) -> Intervals:
+    """Return, of each of ``parts``, from the first to the last of ``times`` that begin in it."""
+    part = np.searchsorted(parts.starts, times.starts, side="right")
+    firsts = np.flatnonzero(np.diff(part, prepend=-1))
+    if not len(firsts):
+        return Intervals.empty()
+    return Intervals.union_of(times.starts[firsts], np.maximum.reduceat(times.ends, firsts))
+
+
 @fact
 def inferred_backward_on_host(trace: Trace) -> dict[int, Intervals]:
     """Return when each process was in a backward pass that no range names, without its phases.
 
     From the first to the last launch of each, whichever threads made them: the thread that
-    called it waits for these. A launch of its own for something else divides two of them.
+    called it waits for these. A launch of its own for something else divides two of them. Where
+    there is no device it is from the first to the last operator of autograd.
     """
     found = inferred_backward(trace)
     if not found:
         return {}
+    if is_host_alone(trace):
+        spans = {
+            process: _spans_in(
+                own.free, _operators(trace, process, own.thread, is_autograd=True) & own.free
+            )
+            for process, own in found.items()
+        }
+        return {process: time for process, time in spans.items() if len(time)}
     launches = Table.stacked([_launches(trace, table) for table in DEVICE_TABLES])
     return {
         process: _hulls(

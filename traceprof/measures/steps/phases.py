@@ -16,12 +16,12 @@ import numpy as np
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.host.phases import BACKWARD, are_inferred_backward, phases_of_work
-from traceprof.measures.host.states import find_host_phases, inferred_backward_on_host, phase_times
+from traceprof.measures.host.phases import are_inferred_backward, phases_of_work
+from traceprof.measures.host.states import find_host_phases, inferred_passes_on_host, phase_times
 from traceprof.measures.rows import bounds, lengths_of, ratio_of, rows_by
 from traceprof.measures.steps.find import find_steps, owner_of
 from traceprof.model.grouping import grouped_by, groups_of, joined, rows_by_values
-from traceprof.model.intervals import Intervals, union_lengths
+from traceprof.model.intervals import union_lengths
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -105,13 +105,13 @@ def _named(table: Table) -> Table:
 def _host_times(trace: Trace) -> Table:
     """Return one row per process and place of a phase in `_NAMES`."""
     rows = []
-    inferred = inferred_backward_on_host(trace)
+    inferred = inferred_passes_on_host(trace)
     for host in find_host_phases(trace):
-        unnamed = inferred.get(host.process, Intervals.empty())
-        unnamed = unnamed.clip(trace.span.start_ns, trace.span.end_ns)
         times = [(PHASES.index(p), t.total_ns, host.counts[p]) for p, t in host.times.items()]
-        if len(unnamed):
-            times.append((BACKWARD, unnamed.total_ns, len(unnamed)))
+        for phase, time in inferred.get(host.process, {}).items():
+            unnamed = time.clip(trace.span.start_ns, trace.span.end_ns)
+            if len(unnamed):
+                times.append((PHASES.index(phase), unnamed.total_ns, len(unnamed)))
         claimed_ns = sum(ns for _, ns, _ in times)
         times.append((_NO_PHASE, trace.span.duration_ns - claimed_ns, 0))
         rows += [(host.process, *own) for own in times]
