@@ -81,9 +81,10 @@ def lost_work(ranks: Ranks) -> LostWork | None:
         return None
     inside, older = ranks.each(completeness), _older_profiler(ranks)
     drawn = _drawn(ranks) or _active(ranks)
-    are_silent = [note for note in told if _PHASE in note.values]
-    if len(are_silent) < len(told) and not _counts(inside):
-        told.insert(len(told) - len(are_silent), Note("this window has none of them"))
+    lost = _counts(ranks.whole.each(completeness))
+    if lost and not _counts(inside):
+        told.insert(len(lost), Note("this window has none of them"))
+    are_silent = any(_PHASE in note.values for note in told)
     is_known = not are_silent and _is_enough_left(ranks, inside)
     left_out = _left_out(ranks) if is_known else None
     told += [left_out] if left_out else []
@@ -117,6 +118,10 @@ def missing_work(ranks: Ranks) -> tuple[Note, ...]:
             others = "" if is_empty else ", though others as long launch much"
             text = "in {n:count} of {all:count} {phase} passes no launch was recorded"
             told.append(Note.of(f"{text}{others}", n=n, all=passes[phase], phase=phase))
+    if thin := sum(own.n_thin for own in found):
+        text = "in {thin:count} of {all:count} steps far fewer kernels were launched than in others"
+        text += ", though the host did the same for as long"
+        told.append(Note.of(text, thin=thin, all=sum(own.n_steps for own in found)))
     return tuple(told)
 
 

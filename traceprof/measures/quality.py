@@ -161,8 +161,8 @@ def _incomplete(ranks: Ranks) -> Iterator[dict[str, object]]:
     """What else tells that work of devices is missing: passes without launches, versions, power."""
     lost = lost_work(ranks)
     if lost is not None:
-        passes = (note for note in lost.what if "phase" in note.values)
-        yield from (_row("work missing", note) for note in (*passes, *lost.causes))
+        others = (note for note in lost.what if not {"phase", "thin"}.isdisjoint(note.values))
+        yield from (_row("work missing", note) for note in (*others, *lost.causes))
 
 
 def _odd_times(trace: Trace) -> Iterator[_Suspicion]:

@@ -3,8 +3,9 @@
 Profilers lose work: buffers run over, another tool holds CUPTI, one that is older than the driver
 understands only some of what it is told. Three things show it: launches whose work is not there
 although that of later ones is; forward and backward passes in which nothing was launched; steps
-that launch far less than others that take as long. The work of the last launches of a process, or
-of a window of the embedded recorder, was still to come when recording ended: it is not suspicious.
+that launch far less than others that take as long (`traceprof.measures.steps.thin`). The work of
+the last launches of a process, or of a window of the embedded recorder, was still to come when
+recording ended: it is not suspicious.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from traceprof.measures.facts import fact, of_window
 from traceprof.measures.host.launches import launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
+from traceprof.measures.steps.thin import LAUNCHING, are_thin
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
@@ -61,7 +63,8 @@ class Completeness:
     By kind of launch (of `KINDS`) how many calls launched work and how many lack theirs; by phase
     how many forward and backward passes there are while devices were recorded, and in how many
     nothing was launched: ``n_silent`` of those of which others as long launch much, ``n_empty`` of
-    those of which none launches anything. ``has_work``: any device work is in the recording.
+    those of which none launches anything; of all ``n_steps`` those that lack launches and kernels
+    alike (`are_thin`). ``has_work``: any device work is in the recording.
     """
 
     n_launches: Mapping[str, int]
@@ -69,6 +72,8 @@ class Completeness:
     n_passes: Mapping[str, int]
     n_silent: Mapping[str, int]
     n_empty: Mapping[str, int]
+    n_steps: int
+    n_thin: int
     has_work: bool
 
 
@@ -88,6 +93,8 @@ def completeness(trace: Trace) -> Completeness:
         {name: int(own.sum()) for name, own in of_phase.items()},
         {name: int((own & is_silent).sum()) for name, own in of_phase.items()},
         {name: int((own & is_empty).sum()) for name, own in of_phase.items()},
+        len(find_steps(trace.whole)),
+        int(are_thin(trace).sum()),
         any(len(trace.whole.table(name)) for name in DEVICE_TABLES),
     )
 
@@ -249,8 +256,7 @@ def passes_with_launches(trace: Trace) -> Table:
     passes = ranges.select("process", "start_ns", "end_ns").take(rows).assign(phase=phase[rows])
     n_launches, is_seen = np.zeros(len(passes), np.int64), np.zeros(len(passes), np.bool_)
     starts, ends = bounds(passes)
-    names: Names = trace.api_calls["name"]
-    launching = names.by_text(np.array([_kind_of(text) in (0, 1) for text in names.texts], bool))
+    launching = are_named(trace.api_calls["name"], LAUNCHING)
     windows, calls_of = recorded_windows(trace), rows_by(trace.api_calls, "process")
     at_work = set(trace.kernels["process"].tolist())
     for process, own in rows_by(passes, "process").items():
@@ -285,12 +291,13 @@ def _without_launches(passes: Table) -> Mapping[str, Bools]:
 def _wholeness(trace: Trace) -> Ints:
     steps, launches = find_steps(trace).table, launched_work(trace)
     found = np.full(len(steps), WHOLE)
-    of_process = rows_by(launches, "process")
+    of_process, thin = rows_by(launches, "process"), are_thin(trace)
     for process, rows in rows_by(steps, "process").items():
         own = launches.take(of_process.get(process, _NO_ROWS))
         # What is launched between two steps is of the second.
         lost = own["start_ns"][own["is_lost"]]
-        at = np.unique(np.searchsorted(steps["end_ns"][rows], lost, side="right"))
+        at = np.searchsorted(steps["end_ns"][rows], lost, side="right")
+        at = np.union1d(at, np.flatnonzero(thin[rows]))
         after = at[at + 1 < len(rows)] + 1
         found[rows[after]] = BEGINS_UNKNOWN
         found[rows[at[at < len(rows)]]] = LACKS_WORK
