@@ -79,8 +79,8 @@ def test_steps_that_did_the_same_for_as_long_lack_their_launches(in_windows: boo
 
 
 def test_where_most_steps_lack_them_idle_time_is_not_judged() -> None:
-    trace = steps_of([FULL if i in (1, 2, 3, 4) else LOST for i in range(24)])
-    assert len(thin(trace)) == 17  # what was recorded whole has one before and one after it
+    trace = steps_of([FULL if i in (1, 2, 3, 4) else LOST for i in range(30)])
+    assert len(thin(trace)) == 23  # what was recorded whole has one before and one after it
     assert not run("findings", trace).scalars["is_idle_known"]
 
 
