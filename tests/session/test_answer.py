@@ -41,6 +41,24 @@ def test_what_cannot_be_answered_is_missing_with_the_reason() -> None:
         answer(run.within("nonsense"), ["kernels"])
 
 
+def test_what_sums_up_a_recording_is_about_all_of_it_where_no_steps_are_known() -> None:
+    """The copy lies before the pattern, so that the main loop leaves it out."""
+    builder = TraceBuilder().copy("h2d", 0, 900)
+    for i in range(60):
+        builder.kernel(f"k{i % 5}", 1000 + 10 * i, 1000 + 10 * i + 9)
+    run = run_of(Ranks.of(builder.build()))
+    found = answer(run, ["summary"])
+    names = found.results["summary"].table["name"].tolist()
+    assert names[0] == "[CUDA memcpy HtoD]"
+    assert (found.selection.label, sentences(found.selection.notes)) == (
+        "all",
+        ["no steps are known: all that was recorded"],
+    )
+    assert answer(run, ["summary", "kernels"]).selection.label == "main loop"
+    assert answer(run.within("active"), ["summary"]).selection.label == "active"
+    assert answer(four_steps(), ["summary"]).selection.label == "steady"
+
+
 def test_a_document_knows_its_window_and_its_run() -> None:
     found = answer(four_steps().within("step:1..2"), ["breakdown"])
     assert (found.selection.label, found.selection.window.duration_ns) == ("step:1..2", 20)

@@ -91,6 +91,7 @@ class Analysis:
     measures of all ranks: it computes what derives from them, puts rows in order and says what
     must be read with them. ``n_parts``: what it counts of itself (`PROGRESS`), and one for its end.
     ``beside`` are facts that it asks for late and that take long: another thread may ask before.
+    ``sums_up`` all that a recording holds: where no steps are known, its default is the whole.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Analysis:
     finish: Callable[[Result], Result] = _as_it_is
     n_parts: int = 1
     beside: tuple[Callable[[Ranks], object], ...] = ()
+    sums_up: bool = False
 
     @property
     def tables(self) -> frozenset[str]:

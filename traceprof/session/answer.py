@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from traceprof.errors import NotRecordedError
+from traceprof.measures import load_analysis
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
+from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, TableSpec
@@ -90,10 +92,33 @@ class Document:
 def answer(run: Run, names: Sequence[str], *, strict: bool = False) -> Document:
     """Return the results of the analyses ``names`` about the window of ``run``.
 
+    Where no window was chosen and no steps are known, what sums up a recording is about all of it.
+
     Raises:
         NotRecordedError: ``strict``, and the trace lacks the data of one of them.
         UsageError: an analysis or the window is none.
     """
+    sums_up = run.window is None and names and all(load_analysis(name).sums_up for name in names)
+    if not sums_up or _has_steps(run):
+        return _answer(run, names, strict=strict)
+    found = _answer(run.within("all"), names, strict=strict)
+    selection = replace(found.selection, notes=(_ALL,), reason=_ALL)
+    return replace(found, selection=selection)
+
+
+_ALL: Final = Note("no steps are known: all that was recorded")
+
+
+def _has_steps(run: Run) -> bool:
+    kept = KeptAnswers(run.cache, None)
+    known: bool | None = kept.value(("has_steps",))
+    if known is None:
+        known = len(steps_of_ranks(run.of_ranks(STEP_TABLES))) > 0
+        kept.keep({("has_steps",): known})
+    return known
+
+
+def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
     kept = KeptAnswers(run.cache, run.window)
     values = ((name, kept.value(("result", name))) for name in names)
     known = {name: one for name, one in values if one is not None}

@@ -98,7 +98,12 @@ def _deviations(table: Table, samples: Samples) -> np.ndarray:
 
 
 SUMMARY = Analysis(
-    "summary", SUMMARY_SPEC, uses=_TABLES, of_rank=measure_summary, finish=_finish_summary
+    "summary",
+    SUMMARY_SPEC,
+    uses=_TABLES,
+    of_rank=measure_summary,
+    finish=_finish_summary,
+    sums_up=True,
 )
 
 
