@@ -18,7 +18,7 @@ from traceprof.errors import TraceError
 from traceprof.formats import cut, open_trace
 from traceprof.formats.contract import ReadOptions
 from traceprof.model.cutting import CutRequest, no_progress
-from traceprof.model.tables import ABSENT
+from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
@@ -103,6 +103,9 @@ def test_a_grid_is_of_groups(tmp_path: Path) -> None:
     row = records(open_trace(path, asked).kernel_shapes.to_frame())[0]
     assert (row.grid_x, row.grid_y, row.grid_z) == (10, 2, 1)
     assert (row.block_x, row.block_y, row.registers, row.shared_bytes) == (64, 2, 48, 1024)
+    # Two waves of 48 registers: 16 groups, all 32 waves of a compute unit.
+    occupancy = run("occupancy", open_trace(path, ReadOptions(tables=frozenset(TABLES)))).table
+    assert occupancy["occupancy_ratio"].tolist() == [1.0, 1.0]
 
 
 def test_sums_are_those_of_sql(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from traceprof.hardware.occupancy import LIMITS, occupancy_of
+from traceprof.hardware.occupancy import LIMITS, cu_limits_of, occupancy_of, occupancy_of_cu
 
 CAPABILITIES = (60, 70, 75, 80, 86, 89, 90, 100, 120)
 # Threads of a block, registers, shared memory → blocks and % on each of CAPABILITIES, as the
@@ -46,3 +46,38 @@ def test_without_registers_or_shared_memory_neither_limits() -> None:
     found = occupancy_of(LIMITS[75], *(np.array([value], np.int64) for value in (32, 0, 0)))
     assert found.blocks.tolist() == [16]
     assert [name for name, is_one in found.limiters.items() if is_one[0]] == ["blocks"]
+
+
+# Threads of a work-group, vector registers, local data share → work-groups, % and what limits, on
+# an MI300X: by hand from 4 SIMDs of 8 waves of 64, 512 registers of a lane in units of 8, 64 KiB.
+BY_HAND = {
+    (256, 50, 0): (8, 100, "waves, registers"),  # 56 registers: 9 waves would fit, 8 there are
+    (256, 128, 0): (4, 50, "registers"),  # 4 waves of a SIMD
+    (256, 129, 0): (3, 37.5, "registers"),  # 136: 3 waves
+    (1024, 64, 0): (2, 100, "waves, registers"),
+    (256, 32, 20_000): (3, 37.5, "shared memory"),  # 20 480 of 65 536
+    (64, 8, 512): (32, 100, "waves, registers"),
+    (64, 8, 65_537): (0, 0, "shared memory"),
+}
+
+
+@pytest.mark.parametrize("launch", BY_HAND, ids=str)
+def test_work_groups_of_a_compute_unit(launch: tuple[int, int, int]) -> None:
+    limits = cu_limits_of("AMD Instinct MI300X")
+    assert limits is not None
+    arrays = [np.array([value], np.int64) for value in launch]
+    found = occupancy_of_cu(limits, *arrays)
+    blocks, percent, limiters = BY_HAND[launch]
+    assert found.blocks.tolist() == [blocks]
+    assert found.ratio[0] * 100 == pytest.approx(percent)
+    assert ", ".join(name for name, is_one in found.limiters.items() if is_one[0]) == limiters
+
+
+def test_models_of_amd_are_told_by_their_names() -> None:
+    for name in ("AMD Instinct MI210", "AMD Instinct MI250X", "MI300A", "AMD Instinct MI325X"):
+        assert cu_limits_of(name) == cu_limits_of("AMD Instinct MI300X")
+    newest = cu_limits_of("AMD Instinct MI355X")
+    assert newest is not None
+    assert newest.shared_bytes == 160 << 10
+    assert cu_limits_of("AMD Radeon RX 7900") is None
+    assert cu_limits_of("NVIDIA H100 80GB HBM3") is None

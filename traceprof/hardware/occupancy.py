@@ -3,10 +3,14 @@
 Limits and formula are those of ``cuda_occupancy.h`` (CUDA 12.9 and 13.5); the limits are also in
 the CUDA C++ Programming Guide, section "Technical Specifications per Compute Capability". Clusters
 and named barriers, which can lower it further from 9.0 on, stand in no trace.
+
+Of compute units of AMD limits and units are those of LLVM's AMDGPU target (gfx90a, gfx942, gfx950);
+registers are vector registers, architected and accumulation ones together.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -108,6 +112,54 @@ def occupancy_of(
     return Occupancy(
         blocks, blocks * warps / limits.warps, {name: each == blocks for name, each in by.items()}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CuLimits:
+    """What one compute unit holds: four SIMDs of eight waves of 64 threads.
+
+    ``shared_bytes`` is its local data share, given out in ``shared_unit_bytes``.
+    """
+
+    shared_bytes: int
+    shared_unit_bytes: int
+
+
+_WAVE: Final = 64
+_SIMDS: Final = 4
+_WAVES_OF_SIMD: Final = 8
+_LANE_REGISTERS: Final = 512
+_LANE_REGISTER_UNIT: Final = 8
+_LIMITS_BY_NAME: Final = (
+    (re.compile(r"\bMI2[15]0X?\b", re.IGNORECASE), CuLimits(64 << 10, 512)),
+    (re.compile(r"\bMI3(00[AX]?|08X|25X)\b", re.IGNORECASE), CuLimits(64 << 10, 512)),
+    (re.compile(r"\bMI35[05]X\b", re.IGNORECASE), CuLimits(160 << 10, 1280)),
+)
+
+
+def cu_limits_of(device_name: str) -> CuLimits | None:
+    """Return what a compute unit of an AMD Instinct of this name holds; None of others."""
+    return next((own for name, own in _LIMITS_BY_NAME if name.search(device_name)), None)
+
+
+def occupancy_of_cu(
+    limits: CuLimits, block_threads: _Int64Array, registers: _Int64Array, shared_bytes: _Int64Array
+) -> Occupancy:
+    """Return the theoretical occupancy of launches on a compute unit; arguments as above."""
+    waves = -(-np.maximum(block_threads, 1) // _WAVE)
+    of_lane = _rounded_up(np.maximum(registers, 1), _LANE_REGISTER_UNIT)
+    on_simd = np.minimum(_WAVES_OF_SIMD, _LANE_REGISTERS // of_lane)
+    taken = _rounded_up(shared_bytes, limits.shared_unit_bytes)
+    by = {
+        "waves": _SIMDS * _WAVES_OF_SIMD // waves,
+        "registers": on_simd * _SIMDS // waves,
+        "shared memory": np.where(
+            taken > 0, limits.shared_bytes // np.maximum(taken, 1), _NO_LIMIT
+        ),
+    }
+    blocks = np.minimum.reduce(list(by.values()))
+    ratio = blocks * waves / (_SIMDS * _WAVES_OF_SIMD)
+    return Occupancy(blocks, ratio, {name: each == blocks for name, each in by.items()})
 
 
 def _blocks_by_registers(

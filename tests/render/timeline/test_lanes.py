@@ -230,6 +230,19 @@ def test_too_many_metrics_are_counted() -> None:
     assert notes == ["3 more metrics were sampled: not drawn"]
 
 
+def test_of_many_metrics_those_that_move_and_tell_most_are_drawn() -> None:
+    builder = TraceBuilder()
+    for name in ("Pixel Warps In Flight", "Vertex Warps", "NVLink TX Requests", "GR Active"):
+        builder.sample(name, 10, 0.0)
+    for name in ("Warps", "DRAM Read", "SM Active", "Tensor Active", "a", "b", "c"):
+        builder.sample(name, 10, 1.0)
+    series, notes = sample_series(builder.build(span=(0, 20)), TimeWindow(0, 20))
+    metrics = [one.metric for one in series]
+    assert metrics[:3] == ["SM Active", "Tensor Active", "DRAM Read"]
+    assert not {"Pixel Warps In Flight", "Vertex Warps"} & set(metrics)
+    assert notes == ["5 more metrics were sampled: not drawn"]
+
+
 def test_all_series_together_are_bounded_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "MAX_POINTS_TOGETHER", 48)
     builder = TraceBuilder()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.hardware.catalogue import Hardware, built_in_hardware
-from traceprof.hardware.occupancy import LIMITS, occupancy_of
+from traceprof.hardware.occupancy import LIMITS, cu_limits_of, occupancy_of, occupancy_of_cu
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Floats, Ints, grouped, ints, lengths_of
@@ -80,13 +80,15 @@ def _with_occupancy(table: Table, trace: Trace) -> Table:
     devices, registers, shared = ints(table, "device", "registers", "shared_bytes")
     is_told = (block > 0) & (registers >= 0) & (shared >= 0)
     for device in np.unique(devices).tolist():
-        capability, multiprocessors = _model_of(trace, device)
+        capability, multiprocessors, name = _model_of(trace, device)
         here = devices == device
         sm_count[here] = multiprocessors
-        limits = LIMITS.get(capability)
+        limits, of_unit = LIMITS.get(capability), cu_limits_of(name)
         rows = np.flatnonzero(here & is_told)
-        if limits is not None and len(rows):
-            found = occupancy_of(limits, block[rows], registers[rows], shared[rows])
+        launch = block[rows], registers[rows], shared[rows]
+        found = occupancy_of(limits, *launch) if limits else None
+        found = occupancy_of_cu(of_unit, *launch) if of_unit else found
+        if found is not None and len(rows):
             sm_blocks[rows], ratio[rows] = found.blocks, found.ratio
             names = list(found.limiters)
             holds = np.stack([found.limiters[name] for name in names], axis=1)
@@ -117,10 +119,10 @@ def _product(table: Table, *names: str) -> Ints:
     return np.where(is_known, np.multiply.reduce([np.maximum(one, 0) for one in sizes]), ABSENT)
 
 
-def _model_of(trace: Trace, device: int) -> tuple[int, int]:
-    """Return compute capability and multiprocessors: what was recorded, else what the name says.
+def _model_of(trace: Trace, device: int) -> tuple[int, int, str]:
+    """Return compute capability, multiprocessors and name: what was recorded, else what that says.
 
-    A model that the user named wins, of AMD nothing is known.
+    A model that the user named wins; of AMD's the name alone tells.
     """
     hardware = (trace.hardware or Hardware()).over(built_in_hardware())
     rows = trace.devices.take(trace.devices["device"] == device).rows()
@@ -132,7 +134,8 @@ def _model_of(trace: Trace, device: int) -> tuple[int, int]:
     ]
     pairs = zip(*((said, told) if hardware.chosen is not None else (told, said)), strict=True)
     capability, multiprocessors = (one if one > 0 else other for one, other in pairs)
-    return capability, multiprocessors
+    name = model.key if hardware.chosen is not None and model else str(row.get("name", ""))
+    return capability, multiprocessors, name
 
 
 _OF_DEVICES: Final = ("compute_capability", "sm_count")

@@ -101,6 +101,7 @@ def sample_series(
     metrics = [metric for metric, _ in Counter(samples["metric"].counts()).most_common()]
     notes = []
     if (n_more := len(metrics) - MAX_METRICS) > 0:
+        metrics = _worth_drawing(metrics, samples)
         notes.append(f"{n_more} more metrics were sampled: not drawn")
     found: list[tuple[str, str, Table]] = []
     n_left_out = 0
@@ -121,6 +122,23 @@ def sample_series(
             "extremes of equal stretches"
         )
     return [_series(*one, window.start_ns, most) for one in found], notes
+
+
+_FIRST: Final = tuple(
+    map(re.compile, (r"SMs? Active", "Tensor", "DRAM", "PCIe|NVLink", "SMs? Issue", "GR Active"))
+)
+"""Of the counters of a GPU, which are many, those that tell most."""
+
+
+def _worth_drawing(metrics: Sequence[str], samples: Table) -> list[str]:
+    """Return the metrics with those first that move at all, and of counters of GPUs the telling."""
+    moves = samples.take(np.nan_to_num(samples["value"]) != 0)["metric"].counts()
+
+    def place(metric: str) -> tuple[bool, int]:
+        found = (i for i, own in enumerate(_FIRST) if own.match(metric))
+        return metric not in moves, next(found, len(_FIRST))
+
+    return sorted(metrics, key=place)
 
 
 def _samples_inside(trace: Trace, window: TimeWindow) -> Table:
