@@ -201,6 +201,25 @@ def _wait_of_rank_3(machine: Machine, step: int) -> None:
     machine.work(WAIT)
 
 
+def _every_other(wait_ns: int) -> Callable[[Machine, int], None]:
+    def act(machine: Machine, step: int) -> None:
+        if step % 2:
+            machine.work(wait_ns)
+
+    return act
+
+
+def _pause(machine: Machine, step: int) -> None:
+    """Stand still for a minute now and then, with nothing recorded of it."""
+    if step in (9, 19):
+        machine.work(60_000 * MS)
+
+
+def _free_first(machine: Machine, step: int) -> None:
+    if not step:
+        machine.call("cudaFree", 60 * MS)
+
+
 def _once(machine: Machine, step: int) -> None:
     if step == 12:
         machine.work(500 * MS)
@@ -276,6 +295,25 @@ SCENARIOS: Final = (
         before=lambda m, _: m.wait(
             "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", WAIT
         ),
+    ),
+    against(
+        "bimodal_steps_every_other_of_which_waits_for_data",
+        ["input_bound"],
+        fetch=_every_other(1_200 * MS),
+    ),
+    against("pauses_of_a_minute", ["slow_steps"], after=_pause),
+    against("structural_wait_between_steps", ["host_code"], after=lambda m, _: m.work(WAIT)),
+    Scenario(
+        "three_steps_with_warm_up",
+        one(replace(HEALTHY, n_steps=3, ahead=0, inside=_free_first)),
+        also=("warmup",),
+        once="warm-up",
+    ),
+    Scenario(
+        "four_steps_with_warm_up",
+        one(replace(HEALTHY, n_steps=4, ahead=0, inside=_free_first)),
+        also=("warmup",),
+        once="warm-up",
     ),
     against("input_wait_in_a_data_range", ["input_bound"], fetch=lambda m, _: m.work(WAIT)),
     against("input_wait_for_workers", ["input_bound"], before=_wait_for_workers),
