@@ -17,7 +17,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace, span_of
 
-__all__ = ["SCENARIOS", "Scenario"]
+__all__ = ["SCENARIOS", "Scenario", "period_ns"]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.truth.scenarios import SCENARIOS, Scenario
+from tests.truth.scenarios import SCENARIOS, Scenario, period_ns
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.steps.find import decide_steps
 from traceprof.render.formatting import note_text
@@ -120,3 +120,23 @@ def test_a_loader_on_another_thread_makes_no_step_slow():
     told = [note_text(note) for note in verdict.sentences]
     assert any("30 steps, steady" in text for text in told)
     assert not any("slow" in text for text in told)
+
+
+RATES = {
+    "clean": 1,
+    "clean_4_ranks": 4,
+    "bimodal_steps_every_other_of_which_waits_for_data": 1,
+    "pauses_of_a_minute": 1,
+    "structural_wait_between_steps": 1,
+}
+
+
+@pytest.mark.parametrize(
+    "scenario", [one for one in SCENARIOS if one.name in RATES], ids=lambda one: one.name
+)
+def test_steps_and_samples_a_second_are_of_one_base_and_those_that_were_planted(scenario):
+    verdict = page(run_of(decide_steps(scenario.make()))).verdict
+    (values,) = [note.values for note in verdict.sentences if "steps_rate" in note.values]
+    assert values["rate"] == pytest.approx(values["steps_rate"] * 32 * RATES[scenario.name])
+    # Of 30 steps 28 periods are planted, of which 2 may hold all pauses.
+    assert values["steps_rate"] == pytest.approx(1e9 / period_ns(scenario.make()), rel=2 / 28)

@@ -93,6 +93,9 @@ def is_uneven(steps: Result) -> bool:
     return is_apart or _kinds(steps) is not None
 
 
+_CUT_SHORT: Final = 0.95
+
+
 def fill(steps: Table, window_ns: int) -> bool:
     """Return whether ``steps``, of all ranks together, fill the window."""
     starts = steps["at_ns"]
@@ -129,7 +132,8 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
         text += ", by {slow_ratio:ratio} of the time" if slow_ratio > CONSIDERABLE else ""
     each_s = _steps_per_s(steps.table) if not scalars["is_pattern"] else None
     rates = ["{steps_rate:number} steps/s"] if each_s else []
-    rates += ["{rate:number} samples/s"] if "mean_samples_per_s" in scalars else []
+    rate = _samples_per_s(steps.table, each_s) or scalars.get("mean_samples_per_s")
+    rates += ["{rate:number} samples/s"] if rate else []
     kinds = " and ".join(sorted(left_out))
     text += f"; {', '.join(rates)}{', {left_out} included' if kinds else ''}" if rates else ""
     yield Note.of(
@@ -143,17 +147,32 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
         slow=int(slow.sum()),
         slow_ratio=slow_ratio,
         steps_rate=each_s,
-        rate=scalars.get("mean_samples_per_s"),
+        rate=rate,
         left_out=kinds,
     )
 
 
 def _steps_per_s(steps: Table) -> float | None:
-    """Return how many steps the first process does a second, warm-up apart; None: not known."""
+    """Return how many steps the first process does a second, warm-up apart; None: not known.
+
+    The first span on the devices begins with its first work: where that cuts it short it is left
+    out.
+    """
     steady = steps.take(~steps["is_warmup"])
     lengths = steady["duration_ns"][steady["process"] == steady["process"][:1]]
+    if len(lengths) > 2 and lengths[0] < _CUT_SHORT * lengths[1:].min():
+        lengths = lengths[1:]
     whole_ns = float(lengths.sum())
     return len(lengths) / whole_ns * 1e9 if whole_ns > 0 else None
+
+
+def _samples_per_s(steps: Table, each_s: float | None) -> float | None:
+    """Return the samples of all processes a second, at so many steps; None: not known."""
+    if each_s is None or "samples_count" not in steps:
+        return None
+    steady = steps.take(~steps["is_warmup"])
+    n_steps = int((steady["process"] == steady["process"][:1]).sum())
+    return each_s * float(np.nansum(steady["samples_count"])) / max(n_steps, 1) or None
 
 
 def _on_kinds(steps: Result) -> Iterable[Note]:
