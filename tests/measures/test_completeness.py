@@ -15,12 +15,15 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.requirements import require
 from tests.running import run
+from traceprof.formats.nsys.writer import write_nsys
+from traceprof.measures.lost_work import missing_work
 from traceprof.measures.steps.completeness import completeness
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
 from traceprof.render.registry import Options, render
 from traceprof.session.answer import Document, page
+from traceprof.session.cutting import Cutting, cut_run
 from traceprof.session.run import open_run
 
 MS = 1_000_000
@@ -65,6 +68,55 @@ def test_each_window_of_the_embedded_recorder_has_such_an_end() -> None:
     for start in (0, 3 * MS):
         trace.range("traceprof.window", start, start + 3 * MS - 1, domain=OWN_DOMAIN)
     assert n_lost(trace.build()) == {}
+
+
+def part_of(trace: Trace, folder: Path, window: str, cutting: Cutting | None = None) -> Trace:
+    """Return the part of a trace that `cut` makes, read from its file."""
+    write_nsys(trace, folder / "whole.sqlite")
+    run = open_run([folder / "whole.sqlite"]).within(window)
+    cut_run(run, folder / "part.sqlite", cutting or Cutting(), force=True)
+    return open_run([folder / "part.sqlite"]).within("all").trace()
+
+
+def test_a_part_is_searched_but_for_its_end(tmp_path: Path) -> None:
+    trace = launching(20, lambda step: step in (8, 9)).build()
+    assert n_lost(part_of(trace, tmp_path, "6ms..16ms")) == {"kernel": 20}
+    assert n_lost(part_of(trace, tmp_path, "0ms..7ms")) == {}
+    # All that is in it may have run later.
+    assert n_lost(part_of(trace, tmp_path, "8.01ms..8.9ms")) == {}
+
+
+def test_what_a_part_launched_before_its_end_may_run_after_it(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for i in range(100):  # the host runs 20 ms ahead, more and more
+        call, begins = i * 100_000, i * 300_000 + 5_000
+        trace.kernel("gemm", begins, begins + 299_000, launched_ns=(call, call + 4_000))
+    for window in ("0ms..5ms", "3ms..9ms", "5ms..10ms", "9ms..20ms"):
+        assert n_lost(part_of(trace.build(), tmp_path, window)) == {}
+
+
+def test_a_part_of_some_devices_lacks_the_work_of_the_others(tmp_path: Path) -> None:
+    trace = TraceBuilder().device(0, "H100").device(1, "H100")
+    for i in range(40):
+        at = i * MS
+        trace.kernel("gemm", at + 50, at + 900, launched_ns=(at, at + 20), device=i % 2)
+    assert n_lost(part_of(trace.build(), tmp_path, "5ms..35ms", Cutting(devices=[0]))) == {}
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("kineto/2021-resnet50.json.gz", "kineto/2025-mi300x-rccl.json.gz"),
+        *("h100/gpt-embedded.sqlite.gz", "nsys/2025.1-llm-17k-kernels.sqlite"),
+    ],
+)
+def test_parts_of_whole_recordings_lack_nothing(name: str, tmp_path: Path) -> None:
+    path = Path(require("traces")) / name
+    out = tmp_path / ("part.json" if "kineto" in name else "part.sqlite")
+    for window in ("5%..20%", "33%..40%", "50%..52%", "60%..90%"):
+        cut_run(open_run([path]).within(window), out, Cutting(), force=True)
+        assert missing_work(open_run([out]).within("all").of_ranks()) == ()
 
 
 def test_launches_that_a_stream_captures_have_no_work() -> None:

@@ -111,12 +111,14 @@ class CutNote:
 
     ``window`` is None for a file that was not cut. ``recorded`` names the tables that the whole
     had, ``devices`` those that worked in it, ``tables`` what alone was kept, None for everything.
+    ``is_of_some``: only the work of some devices was kept, and all calls.
     """
 
     window: TimeWindow | None = None
     recorded: frozenset[str] = frozenset()
     devices: frozenset[int] = frozenset()
     tables: frozenset[str] | None = None
+    is_of_some: bool = False
 
     def recorded_of(self, has_rows: Collection[str], recorded: Collection[str]) -> frozenset[str]:
         """Return what was recorded: what ``recorded`` says, but for what was not kept.

@@ -60,7 +60,8 @@ class TraceInfo:
 
     ``utc_epoch_ns`` is the wall clock (ns since 1970) at time 0 of the trace, None where it is
     not known. ``warnings`` are one-line sentences about what makes the trace suspicious.
-    ``is_part``: it was cut out of a larger one, with calls whose work is not in it.
+    ``is_part``: it was cut out of a larger one; what its last calls launched is not in it.
+    ``is_of_some``: nor is what calls launched on devices that were left out of the part.
     """
 
     path: str = ""
@@ -71,6 +72,7 @@ class TraceInfo:
     utc_epoch_ns: int | None = None
     warnings: tuple[str, ...] = ()
     is_part: bool = False
+    is_of_some: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

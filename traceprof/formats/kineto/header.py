@@ -215,4 +215,5 @@ def cut_note_in(notes: Any) -> CutNote:
         noted_names(note.get("recorded")),
         noted_numbers(note.get("used_devices")),
         reduce(frozenset.__and__, names) if names else None,
+        any(isinstance(one, dict) and one.get("devices") is not None for one in every),
     )

@@ -50,7 +50,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
         "environment": header.make_environment(events.header),
     }
     info = header.make_info(path, events, zero_ns, FORMAT.name, n_untimed)
-    info = replace(info, is_part=window is not None)
+    info = replace(info, is_part=window is not None, is_of_some=note.is_of_some)
     has_rows = {name for name, table in tables.items() if len(table)}
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))

@@ -91,7 +91,7 @@ class _Reading:
         # A part of another file covers at least its window.
         span = survey.span if note.window is None else survey.span | note.window
         info = target.read_info(self.database, FORMAT.name)
-        info = replace(info, is_part=note.window is not None)
+        info = replace(info, is_part=note.window is not None, is_of_some=note.is_of_some)
         trace = make_trace(info, tables, recorded, span, worked).with_worked(note.devices)
         told = (*read_losses(self.database), *read_diagnostics(self.database))
         return trace.with_warnings(*self._warnings(), *told)

@@ -167,7 +167,7 @@ class _Reading:
         info = read_info(self.file, FORMAT.name)
         note = cut_note(self.file.database)
         recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
-        info = replace(info, is_part=note.window is not None)
+        info = replace(info, is_part=note.window is not None, is_of_some=note.is_of_some)
         trace = make_trace(info, tables, recorded, self._span, worked).with_worked(note.devices)
         return trace.with_warnings(*self._warnings())
 

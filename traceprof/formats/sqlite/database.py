@@ -363,6 +363,7 @@ def cut_note_in(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> CutNote:
         noted_names(_list(last.get("recordedTables"))),
         noted_numbers(_list(last.get("usedDevices"))),
         reduce(frozenset.__and__, kept) if kept else None,
+        any(note.get("devices") is not None for note in notes),
     )
 
 

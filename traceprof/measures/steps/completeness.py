@@ -48,6 +48,7 @@ _FEWEST: Final = 3
 _MUCH: Final = 8
 """A pass with as many launches, or more, works on a device."""
 _AS_LONG: Final = 0.5
+_ON_THEIR_WAY: Final = 2
 WHOLE: Final = 0
 LACKS_WORK: Final = 1
 """Of a step that launched work that is missing in the recording."""
@@ -196,7 +197,7 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
     """
     kind, start, worked = launches["kind"], launches["start_ns"], launches["has_work"]
     lost: Bools = ~worked
-    if trace.info.is_part:  # the work of its last launches lies in the rest of the recording
+    if trace.info.is_of_some:
         return np.zeros(len(lost), np.bool_)
     delay_ns, until_ns = _work_of_calls(trace, launches["row"])
     windows, unlinked = recorded_windows(trace), _unlinked(trace)
@@ -209,10 +210,12 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
         for number in np.unique(window).tolist():
             own = rows[window == number]
             if not worked[own].any():
-                lost[own] &= not worked[rows].any()
+                lost[own] &= not (worked[rows].any() or trace.info.is_part)
                 continue
             # Streams run out of order: others wait as long, and what is last runs to the end.
-            pending = until_ns[own].max() - delay_ns[own].max()
+            # The end of a part waited for nobody: there more are on their way.
+            longest = delay_ns[own].max() * (_ON_THEIR_WAY if trace.info.is_part else 1)
+            pending = until_ns[own].max() - longest
             last = start[own[np.flatnonzero(worked[own])[-1]]]
             lost[own] &= start[own] < min(last, pending)
         for one in _COPIES:

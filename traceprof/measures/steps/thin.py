@@ -55,7 +55,8 @@ def are_thin(trace: Trace) -> Bools:
     steps = find_steps(trace)
     found = np.zeros(len(steps), np.bool_)
     is_judged = {"api_calls", "ranges", *DEVICE_TABLES} <= trace.recorded
-    if steps.is_inferred or not is_judged or len(steps) < 2 * _FEWEST:
+    # Of a part the calls before its window are those of what is in it alone.
+    if steps.is_inferred or not is_judged or trace.info.is_part or len(steps) < 2 * _FEWEST:
         return found
     inner = _are_inner(trace, steps.table) & ~steps.warmup()
     calls = trace.api_calls.take(are_named(trace.api_calls["name"], LAUNCHING))
