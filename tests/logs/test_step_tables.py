@@ -115,6 +115,60 @@ def test_a_chart_of_several_runs_is_several_runs(tmp_path: Path) -> None:
     )
 
 
+def test_a_table_that_goes_back_is_of_several_runs(tmp_path: Path) -> None:
+    line = '{{"iteration": {}, "lr": 1e-5, "total_loss": {}.5}}\n'
+    text = "".join(line.format(20 * i + 19, i) for run in (5, 3) for i in range(run))
+    runs = all_runs(tmp_path, text, "metrics.json")
+    assert [run.name for run in runs] == ["metrics:1", "metrics:2"]
+    assert [rows(run, "loss")["step"].tolist() for run in runs] == [[20, 40, 60, 80, 100],
+                                                                    [20, 40, 60]]  # fmt: skip
+
+
+def test_the_table_in_the_card_of_a_model(tmp_path: Path) -> None:
+    text = """---
+license: mit
+---
+# whisper-small
+
+| Training Loss | Epoch | Step | Validation Loss | Wer     |
+|:-------------:|:-----:|:----:|:---------------:|:-------:|
+| No log        | 0.5   | 100  | 0.75            | 40.25   |
+| 0.25          | 1.0   | 200  | 0.5             | 32.5    |
+"""
+    run = one_run(tmp_path, text, "README.md")
+    assert rows(run, "loss")[["step", "epoch", "value"]].to_numpy().tolist() == [[200, 1, 0.25]]
+    assert run.measure("best_val_loss") == 0.5 and rows(run, "Wer")["value"].tolist() == [
+        40.25,
+        32.5,
+    ]
+
+
+EXPORT = """"Name","State","Notes","User","Created","Runtime","batch_size","model","test_acc","loss"
+"a","finished","-","me","2025-12-13T23:28:41.000Z","45","128","small","85.5","0.5"
+"b","crashed","-","me","2025-12-13T23:25:20.000Z","50","256","large","","0.25"
+"c","finished","-","me","2025-12-13T23:23:40.000Z","55","256","large","95.5","0.125"
+"""
+
+
+def test_an_export_of_runs_is_a_table_of_runs(tmp_path: Path) -> None:
+    (path := tmp_path / "export.csv").write_text(EXPORT)
+    runs = read_table(path)
+    assert [run.name for run in runs] == ["a", "b", "c"]
+    assert [run.labels for run in runs] == [{"model": "small"}, *[{"model": "large"}] * 2]
+    assert [run.measure("test_acc") for run in runs] == [0.855, None, pytest.approx(0.955)]
+    assert [run.measure("loss") for run in runs] == [0.5, 0.25, 0.125]
+    assert [run.measure("runtime_ns") for run in runs] == [45 * S, 50 * S, 55 * S]
+    assert [len(run.table("events")) for run in runs] == [0, 1, 0]
+
+
+def test_rows_that_are_runs_are_no_steps(tmp_path: Path) -> None:
+    text = "epochs,_runtime,_step,train_loss,name\n"
+    text += "".join(f"9,{n},{40 - 7 * n % 11},0.5,run{n}\n" for n in range(20))
+    (path := tmp_path / "summary.csv").write_text(text)
+    with pytest.raises(TraceError):
+        read_log(path)
+
+
 def test_the_user_says_what_columns_are(tmp_path: Path) -> None:
     path = tmp_path / "own.csv"
     path.write_text("n,thr,ms,quality\n1,10,5,50\n2,20,4,60\n3,20,4,70\n")

@@ -134,6 +134,23 @@ def test_markdown_tables_stand_in_a_text(tmp_path: Path) -> None:
                                                         "a|b"]  # fmt: skip
 
 
+def test_bold_cells_and_columns_that_say_the_same(tmp_path: Path) -> None:
+    text = (
+        "| **GPUs** | **Batch size / GPU** | Throughput - TF32 | Throughput - mixed | network |\n"
+    )
+    text += "|---|---|---|---|---|\n| **1** | 64 | **226 img/s** | 500 img/s | `host` |\n"
+    text += "| **8** | 64 | 1,368 img/s | 3000 img/s | **host** |\n"
+    runs = table(tmp_path, text)
+    names = ("devices_count", "batch_per_device_count", "samples_per_s")
+    assert [[run.measure(name) for name in names] for run in runs] == [[1, 64, 226], [8, 64, 1368]]
+    assert [run.labels["network"] for run in runs] == ["host", "host"]
+    assert dict(runs[0].notes[0].values) == {
+        "column": "Throughput - mixed",
+        "first": "Throughput - TF32",
+        "name": "samples_per_s",
+    }
+
+
 def test_batch_sizes_of_whom_are_said_to_be_those_of_a_device(tmp_path: Path) -> None:
     runs = table(tmp_path, MARKDOWN)
     assert runs[3].measure("batch_per_device_count") == 64

@@ -41,6 +41,8 @@ _RATE: Final = re.compile(
     r"(?:\s?+(?:/|per)\s?+(?P<each>gpu|device|rank|worker|node))?+",
     re.IGNORECASE,
 )
+_MARKS: Final = " \t*`"
+"""What makes a cell bold, or code, in Markdown."""
 _WHAT: Final = {word: what for what, words in COLUMNS["rates"].items() for word in words}
 _EACH: Final = {"gpu": "device", "worker": "rank"}
 _FAILURES: Final[dict[str, str]] = {
@@ -151,7 +153,7 @@ def _has_decimal_commas(cells: Sequence[str], delimiter: str) -> bool:
 
 def number_of(text: str, *, has_decimal_commas: bool = False) -> TypedCell | None:
     """Return a cell as a number; NaN where it says that it is not known, None: it is a text."""
-    text = text.strip()
+    text = text.strip(_MARKS)
     if text.lower() in _UNKNOWN:
         return TypedCell(math.nan)
     match = _NUMBER.fullmatch(text)
@@ -170,7 +172,7 @@ def number_of(text: str, *, has_decimal_commas: bool = False) -> TypedCell | Non
 
 def failure_of(text: str) -> str:
     """Return why a run ended for what its cell says; "": it says no such thing."""
-    return _FAILURES.get(text.strip().lower(), "")
+    return _FAILURES.get(text.strip(_MARKS).lower(), "")
 
 
 def unit_named(text: str, column: str = "") -> TypedUnit | None:

@@ -39,7 +39,7 @@ _EFFICIENCY: Final = re.compile(
     r"(?:printed_)?(?:scaling_)?efficiency(?:_percent|_ratio|_in_percent)?"
 )
 _SPEEDUP: Final = re.compile(r"(?:printed_)?speed_?up(?:_factor)?")
-_SHARES: Final = re.compile(r"(?:.*_)?(?:accuracy|top_?[15])(?:_percent)?")
+_SHARES: Final = re.compile(r"(?:.*_)?(?:acc|accuracy|top_?[15])(?:_percent)?")
 _BRACKETS: Final = re.compile(r"[\[(](?P<unit>[^\])]*+)[\])]")
 _OF_ONE: Final = re.compile(r"_per_(?:gpu|device|rank|worker|node)$")
 _PER_S: Final = re.compile(r"(?:_per)?_s$|(?<=[a-z])ps$")
@@ -116,7 +116,7 @@ class _Column:
         names = {unit.kind for unit in kinds if unit is not None}
         return names.pop() if len(names) == 1 else ""
 
-    @property
+    @cached_property
     def texts(self) -> list[str]:
         """What it says, where it says something."""
         return [cell for cell in self.cells if not math.isnan(_value(cell))]
@@ -131,6 +131,9 @@ class _Column:
         own = next((unit for unit in in_brackets if unit is not None), None)
         if own is not None and not self.of_cells:
             return _of_unit(self.name_without_unit, own.kind, own.times, self.numbers)
+        if self.typed == "Runtime" and "Created" in self.table.heading:
+            # So are the runs called that Weights & Biases exports: in seconds.
+            return _of_unit("runtime", "ns", 1e9, self.numbers)
         if self.of_cells:
             return _of_unit(self.name, self.of_cells, 1.0, self.numbers)
         return _of_name(plain_name(self.typed), self.numbers)
@@ -249,15 +252,25 @@ def _runs_in(path: Path, table: TypedTable) -> Iterator[Summary]:
     columns = [_Column(table, place) for place in range(len(table.heading))]
     names = [column.name for column in columns]
     measures: dict[int, TypedMeasure] = {}
+    doubled: list[tuple[str, str, str]] = []
     for column in columns:
         own = column.measure()
-        if own is not None and all(own.name != other.name for other in measures.values()):
+        if own is None:
+            continue
+        first = next((i for i, other in measures.items() if other.name == own.name), None)
+        if first is None:
             measures[column.place] = own
+        else:
+            doubled.append((table.heading[first], column.typed, own.name))
     if not _is_of_runs(table, names, measures) or len(set(table.heading)) < len(names):
         return
     if _is_by_steps(columns, measures):
         return
     notes = list(_notes_of(table, names, measures))
+    notes += (
+        Note.of("{first} and {column} are both {name}: the first counts", **dict(pairs))
+        for pairs in (zip(("first", "column", "name"), own, strict=True) for own in doubled)
+    )
     texts = [column for column in columns if column.place not in measures]
     sizes = [columns[i] for i, own in measures.items() if own.name in _SIZES.values()]
     labels = [column for column in texts if _is_label(column, sizes)]
@@ -266,7 +279,8 @@ def _runs_in(path: Path, table: TypedTable) -> Iterator[Summary]:
     }
     for i, row in enumerate(table.rows):
         run = _gathered(row, i, columns, measures)
-        run.labels |= {own.name: row[own.place] for own in labels if row[own.place] in own.texts}
+        said_here = {own.name: row[own.place] for own in labels if row[own.place] in own.texts}
+        run.labels |= {name: text.strip("*` ") for name, text in said_here.items()}
         run.labels |= {own.name: said[i] for own, said in described.items() if said and said[i]}
         if table.title:
             run.labels["table"] = table.title
@@ -323,13 +337,16 @@ def _is_label(column: _Column, sizes: Sequence[_Column]) -> bool:
         return False
     if any(len(text) > _LONG_LABEL or "](" in text or "://" in text for text in texts):
         return False
-    same = list(zip(*(own.cells for own in sizes if own.name not in _BATCHES), strict=True))
+    told = [own.cells for own in sizes if own.name not in _BATCHES]
+    same = list(zip(*told, strict=True)) or [()] * len(column.cells)
     if column.numbers is not None and _goes_with(same, column):
+        return False
+    if len(set(texts)) == 1 < len(texts) == len(column.cells):
         return False
     if len(set(texts)) < len(texts) or len(set(texts)) == 1:
         return True
     # All differ: they tell runs of one size apart, or say something of each.
-    return len(set(same)) < len(same)
+    return bool(told) and len(set(same)) < len(same)
 
 
 def _goes_with(sizes: Sequence[tuple[str, ...]], column: _Column) -> bool:

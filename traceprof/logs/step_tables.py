@@ -14,10 +14,12 @@ import tomllib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from traceprof.errors import TraceError
+from traceprof.logs.cells import tables_in
 from traceprof.logs.gathered import Book, Gathered, LogPoint
 from traceprof.logs.lines import RawLines
 from traceprof.logs.rates import rate_named
@@ -36,6 +38,8 @@ _LIMIT: Final = 1 << 26
 _HEAD: Final = 1 << 16
 _MOST_COLUMNS: Final = 2_000
 _MOST_CELLS: Final = 20_000_000
+_MOST_OF_A_TEXT: Final = 1 << 22
+_MOST_RESTARTS: Final = 0.25
 _SHARES: Final = re.compile(r"(?:train_)?(?:top[15]|accuracy|acc)")
 _OF_CHART: Final = re.compile(r"(?P<run>.+) - (?P<metric>.+)")
 _RANGE: Final = ("__MIN", "__MAX")
@@ -53,6 +57,7 @@ class TableKind(NamedTuple):
     any: Sequence[str] = ()
     over: str = "step"
     trained: str = ""
+    is_mixed: bool = False
     columns: Mapping[str, str] = {}
 
     def fits(self, names: frozenset[str]) -> bool:
@@ -112,13 +117,25 @@ def read_step_tables(path: Path, columns: Mapping[str, str] | None = None) -> li
     names = next(csv.reader(head.splitlines()[:1], skipinitialspace=True), [])
     names = [name.strip() for name in names]
     if not _is_heading(names, columns):
-        return []
+        return _of_markdown(path, columns)
     lines = (line for line in RawLines(path, limit=_LIMIT) if line.strip())
     rows = csv.reader(lines, skipinitialspace=True)
     next(rows)
     found = (dict(zip(names, row, strict=False)) for row in rows if len(row) <= len(names))
     tables = _tables_of(path, names, found)
     return _summaries(path, tables, columns, _kind_of_heading(names))
+
+
+def _of_markdown(path: Path, columns: Mapping[str, str]) -> list[Summary]:
+    """Return the runs of the tables by steps in a text, such as the card of a model."""
+    found = []
+    for typed in tables_in(list(RawLines(path, limit=_MOST_OF_A_TEXT))):
+        if typed.is_markdown and _is_heading(typed.heading, columns):
+            table = StepTable()
+            for row in typed.rows:
+                table.add(dict(zip(typed.heading, row, strict=True)))
+            found.append(table)
+    return _summaries(path, found, columns)
 
 
 def _is_heading(names: Sequence[str], columns: Mapping[str, str]) -> bool:
@@ -302,32 +319,47 @@ def _summaries(
     for table in tables:
         names = frozenset(table.columns)
         kind = given or _kind_of(names)
-        run = Gathered()
-        if table.is_cut:
-            run.say("the table is large: its first {n:count} rows were read", n=table.count)
-        run.facts.has_warmup = kind.over != "epoch"
-        _fill(run, table, kind, columns)
-        if table.run:
-            run.labels["run"] = table.run
-        if not run.is_empty:
-            found.append(_summary(path, run, kind, table.run or path.stem))
+        book = Book()
+        _fill(book, table, kind, columns)
+        runs = [run for run in book.runs if not run.is_empty]
+        for number_, run in enumerate(runs, 1):
+            name = table.run or path.stem
+            if table.is_cut:
+                run.say("the table is large: its first {n:count} rows were read", n=table.count)
+            if table.run:
+                run.labels["run"] = table.run
+            name = f"{name}:{number_}" if len(runs) > 1 else name
+            found.append(_summary(path, run, kind, name))
     return found
 
 
-def _fill(run: Gathered, table: StepTable, kind: TableKind, columns: Mapping[str, str]) -> None:
-    """Note the values of all rows, where they belong."""
+def _goes_on(steps: Sequence[float]) -> bool:
+    """Return whether rows are in the order of steps, but for some restarts."""
+    known = [step for step in steps if math.isfinite(step)]
+    back = sum(later < step for step, later in pairwise(known))
+    return back <= max(1, len(known) * _MOST_RESTARTS)
+
+
+def _fill(book: Book, table: StepTable, kind: TableKind, columns: Mapping[str, str]) -> None:
+    """Note the values of all rows, where they belong; nothing of rows that are no steps."""
     told = {name: columns.get(name, _meaning(kind, name)) for name in table.columns}
     places = {meaning: name for name, meaning in told.items() if meaning in _PLACES}
     values = {name: meaning for name, meaning in told.items() if meaning not in (*_PLACES, "")}
-    clock = Book().clock
-    starts_at_0 = "step" not in places and "_step" not in places
-    starts_at_0 = starts_at_0 and min(table.columns.get(places.get("epoch", ""), [1.0])) == 0
+    counts = next((places[name] for name in ("step", "_step", "epoch") if name in places), "")
+    if not kind.is_mixed and not _goes_on(table.columns.get(counts, ())):
+        return
+    epochs = filter(math.isfinite, table.columns.get(places.get("epoch", ""), ()))
+    starts_at_0 = counts == places.get("epoch") and min(epochs, default=1.0) == 0
     scales = {name: _scale(name, meaning, table) for name, meaning in values.items()}
     before_s = 0.0
     for row in range(table.count):
         is_trained = not kind.trained or math.isfinite(table.at(kind.trained, row))
         cells = {meaning: table.at(name, row) for meaning, name in places.items()}
-        point, elapsed_s = _point(cells, clock, starts_at_0=starts_at_0)
+        point, elapsed_s = _point(cells, book.clock, starts_at_0=starts_at_0)
+        if is_trained and not kind.is_mixed and math.isfinite(table.at(counts, row)):
+            book.position(table.at(counts, row))
+        run = book.run
+        run.facts.has_warmup = kind.over != "epoch"
         if not is_trained and "epoch" in places:
             # Of an evaluation the step is that of the epochs.
             point = point._replace(step=math.nan, epoch=point.step)
@@ -337,6 +369,7 @@ def _fill(run: Gathered, table: StepTable, kind: TableKind, columns: Mapping[str
                 over_ = over or ("run" if is_of_evaluation(metric) else kind.over)
                 of: dict[str, Any] = {"is_elapsed": True} if math.isfinite(elapsed_s) else {}
                 run.metric(metric, value * times, point, scope=scope, over=over_, **of)
+        before_s = 0.0 if elapsed_s < before_s else before_s
         if kind.over == "epoch" and elapsed_s > before_s and math.isfinite(point.epoch):
             run.epoch(int(point.epoch), seconds=elapsed_s - before_s, is_elapsed=True)
             before_s = elapsed_s
