@@ -41,7 +41,7 @@ _RANDOM: Final = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[\w\-+=~!$^*
 _TOKENS: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:"
     r"sk-[\w-]{8,}|[sr]k_(?:live|test)_\w{8,}|gh[opsur]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}"
-    r"|hf_(?=\w*(?:\d|[A-Z]))\w{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{20,}"
+    r"|hf_(?=[a-z_]{0,99}[0-9A-Z])\w{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{20,}"
     r"|eyJ[\w-]{8,}(?:\.[\w-]*){0,4}|npm_\w{20,}|pypi-[\w-]{16,}|dop_v1_\w{16,}|ya29\.[\w-]{8,}"
     r"|SG\.[\w-]{8,}\.[\w-]{8,}|nvapi-[\w-]{8,}|r8_\w{16,}|dckr_pat_[\w-]{8,}|lsv2_\w{16,}"
     r"|wandb_v1_[\w-]{8,}|(?:bot)?\d{6,12}:AA[\w-]{20,}"
@@ -222,7 +222,7 @@ def secrets_of(command: Sequence[str]) -> list[Secret]:
 
 def without_login(url: str) -> str:
     """Return an address without the name and password in it."""
-    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", url)
+    return re.sub(r"(?<!\w)(\w+://)[^/@\s]+@", r"\1", url)
 
 
 def _masked(text: str, spans: Sequence[_Span]) -> str:

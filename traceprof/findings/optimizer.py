@@ -25,7 +25,9 @@ _FEWEST: Final = 100
 """Kernels of an optimizer step: foreach needs some tens, however many parameters there are."""
 _POINTWISE: Final = re.compile(r"elementwise_kernel|addcmul|addcdiv|pointwise")
 _NOT_ALONE: Final = re.compile(r"multi_?tensor_apply|FillFunctor|Fused|reduce_kernel|_amp_")
-_PASS: Final = re.compile(r"multi_?tensor_apply.*(Unary|Binary|Ternary|Pointwise)Op", re.DOTALL)
+_PASS: Final = re.compile(
+    r"^(?>.*?multi_?tensor_apply).*(Unary|Binary|Ternary|Pointwise)Op", re.DOTALL
+)
 _NO_PASS: Final = re.compile(r"_amp_|LpNorm|CopyFunctor|Fused")
 _FEWEST_PASSES: Final = 3
 _FUSED: Final = 7 / 4

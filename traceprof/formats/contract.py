@@ -15,7 +15,7 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES, empty_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace, make_trace
-from traceprof.names.classes import KernelRule
+from traceprof.names.classes import OwnRule
 
 _BY_DEFAULT: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
 WINDOWED_TABLES: Final = ("kernels", "kernel_shapes", "copies", "syncs", "samples", "overheads")
@@ -59,7 +59,7 @@ class ReadOptions:
     is not masked.
     """
 
-    rules: Sequence[KernelRule] = ()
+    rules: Sequence[OwnRule] = ()
     tables: frozenset[str] | None = None
     window: TimeWindow | None = None
     known: Trace | None = None

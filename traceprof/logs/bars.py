@@ -18,14 +18,14 @@ _BAR: Final = re.compile(
 _OPEN: Final = re.compile(
     r"(?<![\w.])(?P<n>\d+)it \[(?P<elapsed>\d[\d:]*)"
     r"(?:,\s*(?P<rate>[\d.]+(?:e[+-]?\d+)?|\?)\s*(?P<unit>[A-Za-z]*/s|s/[A-Za-z]+))?"
-    r"(?:,\s*(?P<postfix>[^\]]*))?\]"
+    r"(?:,\s*+(?P<postfix>[^\[\]]*+))?[\[\]]"
 )
 _RICH: Final = re.compile(
-    r"(?P<desc>Epoch \d+)/\S+\s+[━╸╺ ]+\s(?P<n>\d+)/(?P<total>\d+)\s+(?P<elapsed>\d[\d:]*) • "
-    r"(?P<eta>[\d:-]+)\s+(?P<rate>[\d.]+)(?P<unit>it/s)(?P<postfix>.*)"
+    r"(?P<desc>Epoch \d+)/\S+\s++[━╸╺][━╸╺ ]*+(?<= )(?P<n>\d+)/(?P<total>\d+)\s++"
+    r"(?P<elapsed>\d[\d:]*) • (?P<eta>[\d:-]+)\s++(?P<rate>[\d.]+)(?P<unit>it/s)(?P<postfix>.*)"
 )
-_RICH_PAIR: Final = re.compile(r"(?P<key>[A-Za-z_][\w./-]*): (?P<value>\S+)")
-_PAIR: Final = re.compile(r"(?:^|,)\s*(?P<key>[A-Za-z_][\w ./@%-]*?)\s*=\s*(?P<value>[^,]*)")
+_RICH_PAIR: Final = re.compile(r"(?<![\w./-])[\d./-]*+(?P<key>[A-Za-z_][\w./-]*+): (?P<value>\S+)")
+_PAIR: Final = re.compile(r"(?:^|,)\s*+(?P<key>[A-Za-z_][\w ./@%-]*+)\s*+=\s*+(?P<value>[^,]*+)")
 _SHORTEST_S: Final = 30.0
 
 
@@ -54,7 +54,9 @@ def bars_in(text: str) -> list[ProgressBar]:
         if elapsed is None:
             continue
         title, total = title.strip().rstrip(":").strip(), own.get("total")
-        values = {m["key"]: m["value"].strip() for m in _PAIR.finditer(own["postfix"] or "")}
+        values = {
+            m["key"].rstrip(): m["value"].strip() for m in _PAIR.finditer(own["postfix"] or "")
+        }
         of_total = int(total) if total and total != "?" else None
         period = _period(own["rate"], own["unit"])
         found.append(ProgressBar(title, int(own["n"]), of_total, elapsed, period, values))

@@ -29,7 +29,7 @@ _ENCODINGS: Final = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 # A carriage return and a run of backspaces both go back in the line: what follows is drawn over it.
-_BREAKS: Final = re.compile(r"\r*\n|\r|\x08+")
+_BREAKS: Final = re.compile(r"\r*+\n|\r++|\x08++")
 _ESCAPES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]|\x1b"
 )
@@ -45,7 +45,7 @@ _PREFIXES: Final = (
     # srun --label
     r"\s{0,5}(?P<srun>\d{1,6}): ",
     # pdsh, and the launcher of DeepSpeed
-    r"(?P<host>(?:worker|node|host|compute|gpu|instance|dgx|nid|ip|hgx|cn)[\w.-]*\d[\w.-]*"
+    r"(?P<host>(?:worker|node|host|compute|gpu|instance|dgx|nid|ip|hgx|cn)(?:[^\W\d]|[.-])*+\d[\w.-]*+"
     r"|\d{1,3}(?:\.\d{1,3}){3}): ",
     # docker compose, kubectl logs --prefix, containerd
     r"(?P<service>[A-Za-z][\w.-]*[_-]\d+) +\| ?",

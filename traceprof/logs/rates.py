@@ -151,7 +151,7 @@ def _value(cell: str) -> float:
 
 def plain_name(name: str) -> str:
     """Return the name of a column as all are written here: small letters and underscores."""
-    name = re.sub(r"[\[(]([^\])]*+)[\])]", r"_\1", name.strip().lower())
+    name = re.sub(r"[\[(]([^\[\]()]*)[\])]", r"_\1", name.strip().lower())
     name = name.replace("%", "percent").replace("/s", "_per_s").replace("#", "n_")
     name = re.sub(r"_per_s(?:ec|econd)?s?\b", "_per_s", name)
     return re.sub(r"_+", "_", re.sub(r"[^\w]+", "_", name)).strip("_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ _LOOKED_AT: Final = 4_000
 """Lines that are looked at even so: another program may say more."""
 _ALSO: Final = 4
 """A program with at least one in so many of the lines of the first could have been meant."""
+_AHEAD: Final = 256
+"""Lines that are at hand at once, of at most 64 kB each."""
 _OWN: Final = "pattern"
 _SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
 
@@ -114,8 +117,11 @@ def read_log(
 def _read(lines: RawLines, readers: Sequence[LogReader]) -> int:
     """Give every reader all lines; return how many hold what is no number."""
     odd = 0
-    for line in cleaned(lines):
+    rest = cleaned(lines)
+    while ahead := list(islice(rest, _AHEAD)):
         for reader in readers:
+            reader.look_ahead(ahead)
+        for line, reader in product(ahead, readers):
             try:
                 reader.read(line)
             except (ArithmeticError, ValueError):

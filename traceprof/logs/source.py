@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from operator import itemgetter
@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 from traceprof.errors import UsageError
 from traceprof.logs.gathered import Book, Gathered, LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
+from traceprof.names.own_patterns import OwnPattern, own_pattern
 
 _PLACES: Final = frozenset({"step", "epoch", "samples", "elapsed_s", "rank"})
 _COUNTS: Final = frozenset({"world_size", "devices", "nodes", "accumulation"})
@@ -181,6 +182,9 @@ class LogReader:
     def end(self) -> None:
         """Note what follows from a whole run, and forget it: another may follow in the log."""
 
+    def look_ahead(self, lines: Sequence[LogLine]) -> None:
+        """Know the lines that are read next."""
+
     def read(self, line: LogLine) -> None:
         """Note what ``line`` says; most lines say nothing."""
         for pattern in self.source.patterns:
@@ -191,6 +195,14 @@ class LogReader:
     def take(self, pattern: Pattern, match: re.Match[str], line: LogLine) -> None:
         """Note what a line of the kind ``pattern`` says."""
         texts = {name: text for name, text in match.groupdict().items() if text is not None}
+        point = self._take_groups(pattern, texts, line, match[0])
+        if pattern.then:
+            getattr(self, pattern.then)(match, point, line)
+
+    def _take_groups(
+        self, pattern: Pattern, texts: Mapping[str, str], line: LogLine, matched: str
+    ) -> LogPoint:
+        """Note what the groups of a pattern hold; return where that belongs."""
         values = [(value, texts[name]) for name, value in pattern.values if name in texts]
         if "_cells" in texts:
             values += self._values_in(pattern, texts["_cells"])
@@ -206,9 +218,8 @@ class LogReader:
         for value, text in values:
             self._value(pattern, value, text, point, rank, of)
         if pattern.event and (values or not pattern.cells):
-            self._event(pattern, match, texts, line)
-        if pattern.then:
-            getattr(self, pattern.then)(match, point, line)
+            self._event(pattern, matched, texts, line)
+        return point
 
     def other(self, _pattern: Pattern, key: str) -> Declared:
         """Return what a cell is whose key has no name of ours."""
@@ -323,10 +334,10 @@ class LogReader:
             setattr(self.run.facts, name, int(value) if name in _COUNTS else value)
 
     def _event(
-        self, pattern: Pattern, match: re.Match[str], texts: Mapping[str, str], line: LogLine
+        self, pattern: Pattern, matched: str, texts: Mapping[str, str], line: LogLine
     ) -> None:
         seconds, value = texts.get("_seconds"), texts.get("_value")
-        said = texts.get("_text") or pattern.text.format(match=match[0], line=line.text.strip())
+        said = texts.get("_text") or pattern.text.format(match=matched, line=line.text.strip())
         epoch = number(texts.get("epoch")) or self.epoch
         self.run.event(
             pattern.event,
@@ -384,11 +395,7 @@ def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:
     """
     found = []
     for text in patterns.values():
-        try:
-            names = set(re.compile(text).groupindex)
-        except re.error as error:
-            raise UsageError(f"--pattern {text!r} is no regular expression: {error}") from error
-        if not names - _PLACES:
+        if not {*own_pattern(text, "--pattern").groups} - _PLACES:
             raise UsageError(
                 f"--pattern {text!r}: name the groups that are values, such as "
                 r"(?P<step>\d+) and (?P<samples_per_s>[\d.]+)"
@@ -402,14 +409,26 @@ class OwnPatterns(LogReader):
 
     by_rank = True
     count = 0
+    _ahead: Iterator[tuple[Mapping[str, str] | None, ...]] = iter(())
+
+    def look_ahead(self, lines: Sequence[LogLine]) -> None:
+        """Match the lines that are read next, since Arrow takes many at a time."""
+        own = [own_pattern(pattern.line, "--pattern") for pattern in self.source.patterns]
+        self._ahead = zip(*(_matched(pattern, lines) for pattern in own), strict=True)
 
     def read(self, line: LogLine) -> None:
-        """Note what ``line`` says."""
-        for pattern in self.source.patterns:
-            match = pattern.regex.search(line.text) or pattern.regex.search(line.raw)
-            if match is not None:
+        """Note what ``line``, the next of those that were looked at, says."""
+        for pattern, groups in zip(self.source.patterns, next(self._ahead), strict=True):
+            if groups is not None:
                 self.count += 1
-                self.take(pattern, match, line)
+                texts = {name: text for name, text in groups.items() if text}
+                self._take_groups(pattern, texts, line, groups["_all"])
+
+
+def _matched(pattern: OwnPattern, lines: Sequence[LogLine]) -> list[dict[str, str] | None]:
+    found = pattern.matched([line.text for line in lines])
+    with_prefix = pattern.matched([line.raw for line in lines])
+    return [one or other for one, other in zip(found, with_prefix, strict=True)]
 
 
 def number(printed: object) -> float | None:

@@ -150,7 +150,7 @@ def _only(whose: str, what: str, found: list[str]) -> str:
 
 def _split(hosts: str) -> Iterator[str]:
     """Yield the patterns between commas, except commas inside brackets."""
-    for part in re.split(r",(?![^\[]*\])", hosts):
+    for part in re.findall(r"(?:[^,\[]++|\[[^\]]*+\]?)++", hosts):
         if part.strip():
             yield part.strip()
 

@@ -23,7 +23,8 @@ from typing import Final
 from traceprof.errors import UsageError
 from traceprof.files import parse_toml
 from traceprof.model.activity import Activity
-from traceprof.model.table import Names
+from traceprof.model.table import Names, objects
+from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.parsing import parse_name, pattern, words_of
 
 
@@ -33,6 +34,14 @@ class KernelRule:
 
     activity: Activity
     pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRule:
+    """Of the user: kernels in whose name ``pattern`` is found do ``activity``."""
+
+    activity: Activity
+    pattern: OwnPattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ gemm: ^triton tem fused
 softmax: ^triton (red|per) fused .*softmax
 loss: ^triton (red|per) fused .*(nll loss|cross entropy)
 normalisation: ^triton (red|per) fused .*(layer|group|batch|instance|rms) norm
-    |^triton (red|per) fused .*(var mean|mean .*pow)
+    |^triton (red|per) fused .*(var mean|mean .{0,99}pow)
 reduction: ^triton (red|per)[ ]|^nvfuser (reduction|\w+ persistent)
 layout: ^triton poi fused( (to copy|copy|cat|slice|select|view|reshape|unsafe view|clone|split
     |permute|transpose|t|expand|stack|unbind|unsqueeze|squeeze|as strided|constant pad nd
@@ -72,14 +81,14 @@ optimizer: ^triton for fused
 elementwise: ^triton poi[ ]|^nvfuser pointwise
 memory: ^mem(cpy|set)|^(hip|amd) ?mem(cpy|set)|rocclr (copy|fill) buffer
     |^copy (host|device) to (host|device)|^(clean|clear|zero|reset) .*buffer
-moe: dispatch layout|(dispatch|combine) .*epilogue
+moe: dispatch layout|(dispatch|combine) .{0,99}epilogue
 communication: ^(nccl|rccl|hccl|msccl)|\ball ?reduce|\ball ?gather|\breduce ?scatter|\ball ?to ?all
     |cross device reduce|\b(one|two) ?shot\b|multimem|lamport|symm(etric)? ?mem
     |nvshmem|rocshmem|userbuffers
     |\bsend ?recv|\b(push|pull) ?(send|recv)|\bpush pull|\b(put|wait) signal
     |^barrier|\bdevice sync\b|^(producer|consumer)( batch)? kernel
     |^(cached )?notify (dispatch|combine)|^(dispatch|combine)( kernel)?$|\b(dispatch|combine) impl$
-    |\ba2 ?a\b.*\b(dispatch|combine|send|recv)|\bep (dispatch|combine)|\bmoe comm\b|\ballto all
+    |\ba2 ?a\b.{0,99}\b(dispatch|combine|send|recv)|\bep (dispatch|combine)|\bmoe comm\b|\ballto all
     |^exchange split|^stream write value
 # No work of a network, or of none of the classes: before what their names also mention.
 other: upsampl|\bresize|grid sampl|interpolat|roi align|\bnms\b
@@ -91,8 +100,8 @@ moe: \bf?moe|\bexperts?\b|\brout(ing|er)\b
     |\btop ?k (gating|softmax|with|sum|and)\b|\b(grouped|deepseek \w+) top ?k|\bno ?aux
     |^finalize (kernel|moe|mat ?mul)|expand input|row id map
 elementwise: \brope\b|\brotary
-layout: \b(append|reshape|concat|copy|store|set|write)\b.*\b(kv ?)?cache
-    |\b(update|reindex|swap|gather)\b.*\b(kv ?)?cache|\bcopy blocks|\btoken pool
+layout: \b(append|reshape|concat|copy|store|set|write)\b.{0,99}\b(kv ?)?cache
+    |\b(update|reindex|swap|gather)\b.{0,99}\b(kv ?)?cache|\bcopy blocks|\btoken pool
     |\bnchw to nhwc|\bnhwc to nchw|\btensor transform|^permut
 rng_dropout: \brng\b|\bseed\b
 loss: entropy|\bxent|\bloss\b|\bnll\b|\bcriterion|^mse |\bsmooth l1|\bhuber|\bkl ?div|\bbce\b
@@ -103,7 +112,7 @@ attention: flash|fmha|attention|attn|\bmha\b|\bmla\b|\bsdpa|\bmqa\b
     |^chunk (fwd|bwd|gla|scaled dot|retention)
 convolution: \bconv(\dd?|\b|ol)|winograd|\bim\d?d?2 ?col|col2 ?im|depthwise|[a-z0-9]cudnn\b
     |implicit gemm|xmma fprop|\d(fprop|dgrad|wgrad)|\b(dgrad|wgrad)
-    |^igemm (fwd|bwd|wrw)|gemm .*bwd (weight|data)|^mi ?open (conv|cv|sp3|gcn)
+    |^igemm (fwd|bwd|wrw)|gemm .{0,99}bwd (weight|data)|^mi ?open (conv|cv|sp3|gcn)
     |^compute .*(offsets kernel|pointers)
 normalisation: (batch|layer|group|instance|rms|spatial|qk|ada) ?norm
     |^ln |\bln (fwd|bwd)|\b[bg]n\b|gamma beta|welford|\blrn\b|^rowwise moments
@@ -111,10 +120,10 @@ normalisation: (batch|layer|group|instance|rms|spatial|qk|ada) ?norm
     |(?<!lp )(?<!l2 )(?<!l1 )(?<!grad )\bnorm (fwd|bwd|forward|backward|kernel|quant|f\d)
     |compute grad input
 quantise: quant|\bamax|hadamard|\bcast (transpose|to fp|fp8|mxfp|nvfp|dbias|gated)
-    |\b(token|channel|block|group) cast|swizzle .*scal|row ?scaling
+    |\b(token|channel|block|group) cast|swizzle .{0,99}scal|row ?scaling
     |(fp8|8bit|4bit|2bit)rowwise|(to|from) h?(fp8|int8|fp4|mxfp\d|nvfp4)\b|\bh?fp8 to
     |\bscales? (interleave|swizzle)
-embedding: embedding|\bembs?\b|partials? .*segment|grad weight|sum and scatter
+embedding: embedding|\bembs?\b|partials? .{0,99}segment|grad weight|sum and scatter
     |\blxu|bounds check indices|linearize|\bindice weights|lookup ?table
 optimizer: adam|\bsgd|\blamb\b|adagrad|rms ?prop|\blars\b|novograd|\blion\b|optimi[sz]er|momentum
     |non finite|amp update scale|check finite
@@ -136,7 +145,7 @@ layout: transpose|permut|concat|\bcat\b|^split (?!k )|\bsplit (tensor|with)|\b(c
 reduction: reduc|\bsum\b|\bmean\b|\bscan|cumsum|cumprod|arg ?(max|min)|\bdbias|bias ?(grad|diff)
     |norm\b|log ?sum ?exp|segments?\b|\basum|\bnrm2|\biam(ax|in)|aminmax|lp norm|\bdevice scan
 elementwise: el(ement|t) ?wise|point ?wise|unary|binary|\bact\b|activation|vectorized|\bcwise
-    |re ?lu\b|ge ?lu\b|si ?lu\b|\belu\b|relu|gelu|silu|swish|neuron|\w*glu\b|sigmoid|tanh
+    |re ?lu\b|ge ?lu\b|si ?lu\b|\belu\b|relu|gelu|silu|swish|neuron|glu\b|sigmoid|tanh
     |\bbias|\badd\b|\bmul\b|\bdiv\b|\bsub\b|\bpow\b
     |\bexp\b|\blog\b|\bsqrt|\babs\b|\bneg\b|fill|arange|\bwhere\b|clamp|\bscal\b|\bscale\b
     |\baxpb?y|\bop(\dd)? (generic )?tensor|tensor op\b|broadcast|bcast|\bmap plan|\btril
@@ -178,7 +187,7 @@ WRAPPERS: Final = tuple(
             _OF_ELEMENTS,
         ),
         (r"(^|::)multi_tensor_apply_kernel$", "optimizer", "reduction quantise layout"),
-        (r"^cutlass\w*cudnn\w*::(Kernel2?|device_kernel)$", "convolution", "attention"),
+        (r"^cutlass\w*cudnn\w{0,99}::(Kernel2?|device_kernel)$", "convolution", "attention"),
         (r"^(cutlass\w*::)?(Kernel2?|device_kernel)$", "gemm", "attention convolution gemm"),
         (r"(^|::)kentry$", "other", _OF_ANYTHING),
         (r"(^|::)mxnet_generic_kernel(_ex)?$", "elementwise", _OF_ELEMENTS),
@@ -205,7 +214,7 @@ _FORMER: Final = {
 """What classes were called before: rules that name them still hold."""
 
 
-def parse_rules(text: str) -> tuple[KernelRule, ...]:
+def parse_rules(text: str) -> tuple[OwnRule, ...]:
     """Return the user's rules in the TOML ``text``, in the order in which they stand there.
 
     The file holds, in the order of precedence::
@@ -223,7 +232,7 @@ def parse_rules(text: str) -> tuple[KernelRule, ...]:
     return tuple(_parse_rule(table) for table in tables)
 
 
-def _parse_rule(table: object) -> KernelRule:
+def _parse_rule(table: object) -> OwnRule:
     told = table if isinstance(table, dict) else {}
     if not all(isinstance(told.get(name), str) for name in ("activity", "pattern")):
         raise UsageError("rules: every [[rule]] needs an activity and a pattern")
@@ -234,27 +243,24 @@ def _parse_rule(table: object) -> KernelRule:
         raise UsageError(
             f"rules: unknown activity {told['activity']!r}: expected one of {known}"
         ) from error
-    try:
-        pattern = re.compile(told["pattern"], re.IGNORECASE)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"rules: pattern {told['pattern']!r}: {error}") from error
-    return KernelRule(activity, pattern)
+    return OwnRule(activity, own_pattern(told["pattern"], "rules: pattern", ignore_case=True))
 
 
 TRACED_GRAPH: Final = re.compile(r"CUDA graph \d+")
 """What readers call a CUDA graph that was traced whole."""
 
 
-def classify(names: Names, rules: Sequence[KernelRule] = ()) -> Names:
+def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
     """Return the activity of each kernel, ``rules`` first; one look per distinct name."""
-    found = (class_of(name, rules).value for name in names.texts.tolist())
-    return Names.coded(found, names.codes, is_sorted=True)
+    texts = names.texts.tolist()
+    found = objects(class_of(name).value for name in texts)
+    for rule in reversed(rules):
+        found[rule.pattern.found_in(texts)] = rule.activity.value
+    return Names.coded(found.tolist(), names.codes, is_sorted=True)
 
 
-def class_of(name: str, rules: Iterable[KernelRule] = ()) -> Activity:
+def class_of(name: str) -> Activity:
     """Return what a kernel of this name does."""
-    if (found := _first(rules, name)) is not None:
-        return found
     if TRACED_GRAPH.fullmatch(name):
         return Activity.CUDA_GRAPH
     parsed = parse_name(name)

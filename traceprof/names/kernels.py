@@ -31,12 +31,14 @@ _OF_LETTER: Final = {
 _NVJET: Final = pattern(r"^nvjet_(?:sm\d+[a-z]?_)?([a-z])[a-z]{2,4}_")
 _TENSILE: Final = pattern(r"Cijk_[A-Z]\w{3}_[A-Z]\w{3}_(F8|B8|I8|[BHSDZC])")
 _OF_TENSILE: Final = {"F8": "fp8", "B8": "fp8", "I8": "int8"}
-_XMMA: Final = pattern(r"xmma_\w*?_(e[45]m[23]|tf32|bf16|f16|f32|f64|i8)(?:e[45]m|tf|bf|f|i)\d")
+_XMMA: Final = pattern(
+    r"xmma_\w{0,99}?_(e[45]m[23]|tf32|bf16|f16|f32|f64|i8)(?:e[45]m|tf|bf|f|i)\d"
+)
 _SHAPED: Final = pattern(
     r"(?:^|_)([shdi])(?:884|1688|8816|16816|161616|\d+x\d+x\d+)(?:gemm|cudnn|fprop|dgrad|wgrad)"
 )
 _BLAS: Final = pattern(r"(?:^|_|Plus)g?([shdcz])(?:gemm|cudnn|gemv)", re.IGNORECASE)
-_FP16_INTO_FP32: Final = pattern(r"hmma_\w*fp32")
+_FP16_INTO_FP32: Final = pattern(r"hmma_\w{0,99}fp32")
 _FUSED_ATTENTION: Final = pattern(r"^fmhaSm\w*?_Qkv(E[245]m[123]|Bfloat16|Fp16)", re.IGNORECASE)
 
 _WORDS: Final = (
@@ -80,7 +82,7 @@ _BACKWARD: Final = pattern(
 _FORWARD: Final = pattern(
     r"\b(fwd|forward|fw|fprop|fp)\b|update output|\d(fprop)\b|convolve|winograd forward"
     r"|^(cu apply|vectorized) \w+ norm|collect statistics|^welford|^rowwise moments"
-    r"|^general layer norm|rms ?norm (quant )?kernel|cudnn .*relu|conv\dd grouped direct"
+    r"|^general layer norm|rms ?norm (quant )?kernel|cudnn .{0,99}relu|conv\dd grouped direct"
     r"|\bprefill|\bdecode with|^pod with kv|^fmha sm"
 )
 MATRIX_WORK: Final = frozenset({Activity.GEMM, Activity.CONVOLUTION, Activity.ATTENTION})
@@ -93,13 +95,13 @@ _HELPERS: Final = pattern(
 )
 _PLAIN: Final = pattern(
     r"simt|ffma|(^|[ _]|Plus)g?[shdcz](gemm|cudnn|gemv)|gemv|Cijk_|kgemm|gemmk1|gemmSN|gtcn"
-    r"|naive|Sp3AsmConv|GcnAsm|winograd|_convolve_|[dw]grad\w*_(engine|alg\d)|^[dw]grad2d|grouped_direct|depthwise"
+    r"|naive|Sp3AsmConv|GcnAsm|winograd|_convolve_|[dw]grad\w{0,99}_(engine|alg\d)|^[dw]grad2d|grouped_direct|depthwise"
     r"|mul_mat_vec|implicit_convolve|miopenConv|MIOpenC|im2col",
     re.IGNORECASE,
 )
 _MATRIX: Final = pattern(
     r"tensorop|OpClassTensorOp|tensor\d+x\d+x\d|warpgroup|wmma|wgmma|[hi]mma|tcgen05|UMMA"
-    r"|(^|[ _])[shdi](884|1688|8816|16816|161616)|\d+x\d+x\d+gemm|nvjet|m16n8k"
+    r"|(^|[ _])[shdi](884|1688|8816|16816|161616)|\dx\d+x\d+gemm|nvjet|m16n8k"
     r"|w8a8|marlin|deep_gemm|xdl|mfma|gtcx|_MI\d+x\d|GemmUniversal|\bbmm_|MmaMultistage|MmaTensorOp",
     re.IGNORECASE,
 )
@@ -108,7 +110,7 @@ _NARROW: Final = ("fp8",)
 """Only matrix units multiply these."""
 _HOPPER: Final = "device_kernel"
 """What CUTLASS 3 wraps kernels of Hopper and later in."""
-_APPLIES: Final = pattern(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w+)?$")
+_APPLIES: Final = pattern(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w{1,99})?$")
 SHORT_NS: Final = 10_000
 """A kernel shorter than this costs about as much to launch as to run."""
 _FROM_BRACKET: Final = pattern(r"[<(].*", re.DOTALL)
@@ -118,11 +120,11 @@ _NARROW_TYPE: Final = pattern(r"^[^<(]*<\s*(__half|half|__nv_bfloat16|c10::Half|
 _TF32: Final = pattern(r"tf32|tfloat32|(^|_)s1688(gemm|cudnn|fprop|dgrad|wgrad)", re.IGNORECASE)
 _FP32: Final = pattern(
     r"(^|[^a-z0-9]|[a-z0-9]_)sgemm|scudnn|simt_s|f32f32_f32f32_f32|ffma|fmha_cutlass[FB]_f32"
-    r"|cijk_[a-z]{4}_[a-z]{4}_s(b|_)|nvjet_\w*?sss_",
+    r"|cijk_[a-z]{4}_[a-z]{4}_s(b|_)|nvjet_\w{0,99}?sss_",
     re.IGNORECASE,
 )
-_TRIPLE_TF32: Final = pattern(r"fmha_cutlass[FB]_f32_\w*sm(?:[89]\d|\d{3})")
-_FP32_ENGINE: Final = pattern(r"[wd]grad\w*(engine|alg\d)\w*<float")
+_TRIPLE_TF32: Final = pattern(r"fmha_cutlass[FB]_f32_\w{0,99}sm(?:[89]\d|\d{3})")
+_FP32_ENGINE: Final = pattern(r"[wd]grad\w{0,99}(engine|alg\d)\w{0,99}<float")
 _COPY_TITLES: Final = {
     "h2d": "[CUDA memcpy HtoD]",
     "d2h": "[CUDA memcpy DtoH]",

@@ -32,7 +32,7 @@ _OPS: Final = (
 )
 _PUNCTUATION: Final = pattern(r"[^a-z0-9]+")
 _NCCL: Final = pattern(
-    r"[nr]ccl.*?(?P<algorithm>nvls_?tree|nvls|collnet_?(?:direct|chain)?|ring|tree|_pat)"
+    r"(?s)^(?>.*?[nr]ccl).*?(?P<algorithm>nvls_?tree|nvls|collnet_?(?:direct|chain)?|ring|tree|_pat)"
     r"_?(?P<protocol>ll128|ll|simple)?",
     re.IGNORECASE,
 )
@@ -44,10 +44,10 @@ _CUSTOM: Final = (
         "DeepEP",
     ),
     (pattern(r"kuserbuffers_(push|pull)"), "send_recv", "userbuffers"),
-    (pattern(r"userbuffers_\w*_ag(_|$)"), "all_gather", "userbuffers"),
-    (pattern(r"userbuffers_\w*_rs(_|$)"), "reduce_scatter", "userbuffers"),
-    (pattern(r"userbuffers_\w*sum"), "all_reduce", "userbuffers"),
-    (pattern(r"cross_device_reduce_(\w+?)stage", re.IGNORECASE), "all_reduce", "custom"),
+    (pattern(r"userbuffers_\w{0,99}_ag(_|$)"), "all_gather", "userbuffers"),
+    (pattern(r"userbuffers_\w{0,99}_rs(_|$)"), "reduce_scatter", "userbuffers"),
+    (pattern(r"userbuffers_\w{0,99}sum"), "all_reduce", "userbuffers"),
+    (pattern(r"cross_device_reduce_(\w{1,99}?)stage", re.IGNORECASE), "all_reduce", "custom"),
     (pattern(r"multimem", re.IGNORECASE), "", "multimem"),
     (pattern(r"one_?shot", re.IGNORECASE), "", "one-shot"),
     (pattern(r"two_?shot", re.IGNORECASE), "", "two-shot"),

@@ -16,8 +16,10 @@ from typing import Any, Final, cast
 
 import pydemumble
 
-_CLONE: Final = re.compile(r"\s*(\[clone [^\]]*\]|\(\.kd\)|\.kd)\s*$")
-_UNNAMED: Final = re.compile(r"(\(anonymous namespace\)|<unnamed>|\{anonymous\}|_GLOBAL__N_\w*)::")
+_CLONE: Final = re.compile(r"(?<!\s)\s*+(\[clone [^\[\]]*+\]|\(\.kd\)|\.kd)\s*+$")
+_UNNAMED: Final = re.compile(
+    r"(\(anonymous namespace\)|<unnamed>|\{anonymous\}|_GLOBAL__N_\w{0,200})::"
+)
 _INSTANCE: Final = re.compile(r"\(instance \d+\)")
 _RETURNS: Final = re.compile(r"^(?:\S*(?:void|::type|enable_if_t)\s+)+")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_+|\s+|-+")

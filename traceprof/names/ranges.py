@@ -20,7 +20,7 @@ from traceprof.model.grouping import places_of
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.timing import OWN_DOMAIN
 
-_PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[.*\]|, input_op_ids = .*)+$"
+_PATTERN: Final = r"(, (seq|op_id) = \d+|, sizes = \[[^=\n]*\]|, input_op_ids = [^=\n]*){1,4}$"
 _DECORATIONS: Final = re.compile(_PATTERN)
 _PYPROF: Final = r"^\{'mod': '([^']*)', 'op': '([^']*)', .*\}$"
 """What PyProf and its kin write as a range: a dictionary with all arguments of a function."""

@@ -26,7 +26,7 @@ from traceprof.recording.trial import failure_of, known_work, proven
 from traceprof.units import format_bytes
 
 _TIMEOUT_S: Final = 120
-_VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*")
+_VERSION: Final = re.compile(r"(?<!\d)\d++\.\d++(?:\.\d++)*+")
 _OLDEST_TORCH: Final = (2, 1)
 _TRIALS: Final = 3  # nsys itself fails now and then on a busy machine
 _TRIAL_RANGES: Final = 20

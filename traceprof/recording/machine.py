@@ -35,8 +35,11 @@ _LAUNCHERS: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun",
 _NAMES: Final = (
     ("Open MPI", re.compile(r"\(Open MPI\) (\S+)")),
     ("Open MPI", re.compile(r"\(OpenRTE\) (\S+)")),
-    ("Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?, Version ([\d.]+(?: Update \d+)?)")),
-    ("IBM Spectrum MPI", re.compile(r"IBM Spectrum MPI\D*([\d.]+)")),
+    (
+        "Intel MPI",
+        re.compile(r"Intel\(R\) MPI Library[^,\n]{0,99}, Version ([\d.]+(?: Update \d+)?)"),
+    ),
+    ("IBM Spectrum MPI", re.compile(r"IBM Spectrum MPI\D{0,99}([\d.]+)")),
     ("MVAPICH", re.compile(r"^MVAPICH2?[ -]Version:\s*(\S+)", re.MULTILINE)),
     ("MPICH", re.compile(r"^MPICH Version:\s*(\S+)", re.MULTILINE)),
     ("MPICH or a relative", re.compile(r"HYDRA build details:\s+Version:\s*(\S+)")),

@@ -15,7 +15,7 @@ from traceprof.units import NS_PER_S, parse_duration
 
 STEP_SOURCES: Final = ("optimizer", "backward", "loader", "every-forward")
 _STEPS: Final = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?")
-_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B?\s*", re.IGNORECASE)
+_SIZE: Final = re.compile(r"\s*+(\d+(?:\.\d+)?)\s*+([kMGT]?)B?\s*+", re.IGNORECASE)
 _SIZE_FACTORS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 

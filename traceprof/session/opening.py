@@ -21,7 +21,7 @@ from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.names.classes import KernelRule, parse_rules
+from traceprof.names.classes import OwnRule, parse_rules
 from traceprof.session.options import Align, Opening
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _cluster(opening: Opening) -> Topology:
     return cluster
 
 
-def rules_of(opening: Opening) -> Sequence[KernelRule]:
+def rules_of(opening: Opening) -> Sequence[OwnRule]:
     """Return the rules in the user's TOML file, none without one.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -10,7 +9,6 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.errors import UsageError
 from traceprof.measures.device.ncu import function_names, launch_numbers, recorded_program
 from traceprof.measures.device.occupancy import contexts_of_streams, launch_shapes
 from traceprof.measures.rows import Bools, Ints
@@ -19,6 +17,7 @@ from traceprof.model.table import Names, Table, objects
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import copy_titles
+from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.session.run import Run
 
 _CHUNK: Final = 20_000
@@ -80,18 +79,13 @@ class OperationFilter:
     n_rows: int | None = None
     longest_first: bool = False
 
-    def pattern(self) -> re.Pattern[str] | None:
+    def pattern(self) -> OwnPattern | None:
         """Return what names must match.
 
         Raises:
             UsageError: it is no regular expression.
         """
-        if self.name is None:
-            return None
-        try:
-            return re.compile(self.name, re.IGNORECASE)
-        except re.error as error:
-            raise UsageError(f"--name {self.name!r}: not a regular expression: {error}") from error
+        return None if self.name is None else own_pattern(self.name, "--name", ignore_case=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +238,7 @@ def _order(sources: Sequence[_Source], chosen: OperationFilter) -> Ints:
 
 
 def _chosen_rows(
-    part: Trace, table: str, chosen: OperationFilter, pattern: re.Pattern[str] | None
+    part: Trace, table: str, chosen: OperationFilter, pattern: OwnPattern | None
 ) -> Ints:
     """Return the numbers of the rows in the table of the whole trace."""
     whole = part.whole.table(table)
@@ -265,7 +259,7 @@ def _chosen_rows(
         keep &= _is_of_kind(events, table, chosen.kind)
     if pattern is not None:
         names = events["name"] if table == "kernels" else copy_titles(events)
-        keep &= names.by_text([bool(pattern.search(text)) for text in names.texts.tolist()])
+        keep &= names.by_text(pattern.found_in(names.texts.tolist()))
     return rows[keep]
 
 

@@ -41,6 +41,7 @@ from traceprof.model.table import Bools, Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
 from traceprof.model.trace import Trace
+from traceprof.names.own_patterns import own_pattern
 from traceprof.names.ranges import WINDOW
 from traceprof.units import format_duration, parse_duration
 
@@ -64,7 +65,7 @@ def find_ranges(ranks: Ranks, match: re.Match[str]) -> tuple[TimeWindow, str, tu
     first = 1
     if found.empty or match["plain"] is None:
         if match["regex"] is not None:
-            _compiled(match["regex"])
+            own_pattern(match["regex"], "range:/pattern/")
         found = _all(ranks, _matching, match.groupdict())
         first = int(match["nth"] or 1)
     if found.empty:
@@ -110,30 +111,21 @@ def _matching(trace: Trace, match: Mapping[str, str | None]) -> Table:
     if match["regex"] is None:
         rows = names == (match["plain"] if match["quoted"] is None else match["quoted"] or "")
     else:
-        pattern = _compiled(match["regex"])
-        rows = names.by_text([bool(pattern.search(text)) for text in names.texts.tolist()])
+        pattern = own_pattern(match["regex"], "range:/pattern/")
+        rows = names.by_text(pattern.found_in(names.texts.tolist()))
     if match["domain"] is not None:
         rows = rows & (trace.ranges["domain"] == match["domain"])
     return _chosen(trace.ranges, rows)
 
 
-def _compiled(regex: str) -> re.Pattern[str]:
-    try:
-        return re.compile(regex)
-    except re.error as error:
-        raise UsageError(
-            f"{regex!r} is not a regular expression: {error}; expected range:/pattern/"
-        ) from error
-
-
 _MOST_OF_IT: Final = 0.5
 _STEP: Final = re.compile(
-    r"(?P<what>step|pattern):\s*(?P<first>\d*)\s*(?P<dots>\.\.)?\s*(?P<last>\d*)"
+    r"(?P<what>step|pattern):\s*+(?P<first>\d*+)\s*+(?P<dots>\.\.)?\s*+(?P<last>\d*+)"
 )
 _EDGE: Final = re.compile(r"(?P<side>first|last):\s*(?P<duration>.+)")
 _SHARE: Final = re.compile(r"\s*(\d{1,3}(?:\.\d{0,15})?)\s*%\s*")
 _HUNDRED: Final = Decimal(100)
-_PART: Final = re.compile(r'\s*(range:"[^"]*"[^&]*|range:/(?:[^/\\]|\\.)*/[^&]*|[^&]+?)\s*(?:&|$)')
+_PART: Final = re.compile(r'\s*+range:(?:"[^"]*+"|/(?:[^/\\]|\\.)*+/)[^&]*+|[^&]++')
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +212,7 @@ def _parts_of(ranks: Ranks, text: str) -> list[str]:
     name = text.removeprefix("range:")
     if any(ranks.each(_has_range, name)):
         return [text]
-    return [match.group(1) for match in _PART.finditer(text)] or [text]
+    return [part for found in _PART.findall(text) if (part := found.strip())] or [text]
 
 
 def _has_range(trace: Trace, name: str) -> bool:

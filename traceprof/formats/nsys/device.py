@@ -17,7 +17,7 @@ from traceprof.model.activity import Activity
 from traceprof.model.table import Column, Table
 from traceprof.model.tables import empty_table, make_table, stack
 from traceprof.model.timing import TimeWindow
-from traceprof.names.classes import KernelRule, classify
+from traceprof.names.classes import OwnRule, classify
 
 _PLACE: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _SHAPE: Final = tuple(cupti.KERNEL_SHAPE.values())
@@ -26,7 +26,7 @@ _NODE: Final = "graphNodeId"
 
 def read_kernels(
     database: Database,
-    rules: Sequence[KernelRule],
+    rules: Sequence[OwnRule],
     window: TimeWindow | None = None,
     where: str = "",
     *,
@@ -59,7 +59,7 @@ def has_kernel_shapes(database: Database) -> bool:
     return {"gridX", "blockX"} <= database.columns(KERNELS)
 
 
-def communication_kernels(database: Database, rules: Sequence[KernelRule]) -> str:
+def communication_kernels(database: Database, rules: Sequence[OwnRule]) -> str:
     """Return SQL that holds for the kernels that may carry out a collective; "" if there are none.
 
     Its cost is one scan: names are classified, not kernels.

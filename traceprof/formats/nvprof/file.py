@@ -20,7 +20,7 @@ from traceprof.model.table import Column, Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
-from traceprof.names.classes import KernelRule
+from traceprof.names.classes import OwnRule
 
 _TIMED_TABLES: Final = (
     *("CONCURRENT_KERNEL", "KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMCPY2", "MEMSET"),
@@ -41,7 +41,7 @@ class NvprofFile:
     """
 
     database: Database
-    rules: Sequence[KernelRule]
+    rules: Sequence[OwnRule]
     strings: Mapping[int, str]
     zero_ns: int
     process: int
@@ -102,7 +102,7 @@ class NvprofFile:
         return Names.coded(plain, mangled.codes, is_sorted=True)
 
 
-def open_nvprof(database: Database, rules: Sequence[KernelRule]) -> NvprofFile:
+def open_nvprof(database: Database, rules: Sequence[OwnRule]) -> NvprofFile:
     """Return the file in an open database of nvprof."""
     strings = {
         key: bytes(value or b"").decode("utf-8", "replace")

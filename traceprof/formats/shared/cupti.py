@@ -18,7 +18,7 @@ from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.table import Column, Names, Table
 from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
-from traceprof.names.classes import KernelRule, classify
+from traceprof.names.classes import OwnRule, classify
 
 Place: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 """When and where device work was: start_ns, end_ns, device, stream, process, correlation."""
@@ -72,7 +72,7 @@ def decode(codes: Column, meanings: Mapping[int, str]) -> Names:
 
 
 def make_kernels(
-    place: Place, names: Names, rules: Sequence[KernelRule], graph_nodes: Column
+    place: Place, names: Names, rules: Sequence[OwnRule], graph_nodes: Column
 ) -> Table:
     """Return kernels with these names as the table of kernels."""
     activity = classify(names, rules)

@@ -16,7 +16,9 @@ _KERAS_TOP1: Final = frozenset(
 )
 _KERAS_METRIC: Final = rx(r" - (?P<key>[\w.@/ ]+?): (?P<value>nan|-?inf|-?[\d.e+-]+)")
 _KERAS_UNITS: Final = {"us": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
-_MXNET_PAIR: Final = rx(r"(?P<key>[A-Za-z][\w-]*)=(?P<value>nan|-?inf|-?[\d.e+-]+)")
+_MXNET_PAIR: Final = rx(
+    r"(?<![\w-])[\d_-]*+(?P<key>[A-Za-z][\w-]*+)=(?P<value>nan|-?inf|-?[\d.e+-]+)"
+)
 
 
 class KerasReader(LogReader):

@@ -23,8 +23,8 @@ _DEVICE: Final = {
     "throughput/device/mfu": "mfu_ratio",
 }
 _COUNTERS: Final = rx(r"^time/|^memory/|^trainer/|^throughput/|^lr|alloc_retries")
-_PAIR: Final = rx(r"(?P<key>\w+)=(?P<value>-?[\d.e+-]+|nan|inf)")
-_FAIRSEQ_CELL: Final = rx(r"(?P<key>[\w/ ]+?)\s+(?P<value>-?[\d.e+-]+|nan|inf)$")
+_PAIR: Final = rx(r"(?<!\w)(?P<key>\w++)=(?P<value>-?[\d.e+-]+|nan|inf)")
+_FAIRSEQ_CELL: Final = rx(r"(?<![\w/ ])(?P<key>[\w/ ]*[\w/]) ++(?P<value>-?[\d.e+-]+|nan|inf)$")
 
 
 class MegatronReader(LogReader):

@@ -14,7 +14,7 @@ from traceprof.model.summary import CONTRADICTS
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "h": 3600.0}
 _PAIR: Final = rx(
-    r"(?P<key>[A-Za-z_][\w@./-]*)\s*[:=]\s*(?P<value>nan|-?inf|-?\d[\d.]*(?:e-?\d+)?)\b"
+    r"(?<![\w@./-])[\d@./-]*+(?P<key>[A-Za-z_][\w@./-]*+)\s*+[:=]\s*+(?P<value>nan|-?inf|-?\d[\d.]*(?:e-?\d+)?)\b"
 )
 _BATCH: Final = rx(r"(?:^|[-_.])(?:bs|batch)[-_]?(?P<batch>\d+)(?:$|[-_.])")
 _PHASES: Final = {"data loading": "data_ns", "forward": "forward_ns", "backward": "backward_ns"}

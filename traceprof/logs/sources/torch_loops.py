@@ -17,7 +17,7 @@ from traceprof.logs.source import LogReader, number
 _HF_PAIR: Final = rx(r"'(?P<key>[^']+)':\s*'?(?P<value>[^,'}]+)'?")
 _HF_SKIPPED: Final = frozenset({"epoch", "step", "learning_rate", "total_flos"})
 _HF_NAMES: Final = {"eval_accuracy": "top1", "eval_acc": "top1", "eval_loss": "val_loss"}
-_EPOCH_BAR: Final = rx(r"Epoch\s+(?P<epoch>\d+)(?:/\S+)?\s*:?\s*:?$")
+_EPOCH_BAR: Final = rx(r"Epoch\s++(?P<epoch>\d++)(?:/\S++)?\s*+:?\s*+:?$")
 _CSV_NAMES: Final = {"train_loss": "loss", "val_acc": "top1", "val_accuracy": "top1"}
 _LIGHTNING_NAMES: Final = {**_CSV_NAMES, "train/loss": "loss", "train_acc": "train_top1"}
 _CSV_RATES: Final = rx(r"^lr-|^lr$|learning_rate")

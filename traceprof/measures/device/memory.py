@@ -18,7 +18,9 @@ from traceprof.model.trace import Trace
 from traceprof.names.ranges import UNCLAIMED
 
 _MEMORY: Final = re.compile(
-    r"alloc|reserved|mem\w*[\s_./-]*(used|usage)|used[\s_]*mem", re.IGNORECASE
+    r"alloc|reserved|\b(?>\w*?mem)(\w*(used|usage)|\w*+[\s./-][\s_./-]*+(used|usage))"
+    r"|used[\s_]*+mem",
+    re.IGNORECASE,
 )
 _UNITS: Final = (
     (re.compile(r"gib", re.IGNORECASE), 1 << 30),

@@ -245,7 +245,7 @@ _SYNCHRONISES: Final = re.compile(
 _BLOCKING_COPY: Final = re.compile(
     r"(cuda|cu|hip)Mem(cpy|set)(?!.*Async)(?!.*Batch)\w*", re.IGNORECASE
 )
-_LAUNCHES: Final = re.compile(r"(cuda|cu|hip)\w*Launch\w*", re.IGNORECASE)
+_LAUNCHES: Final = re.compile(r"(cuda|cu|hip)(?=\w*Launch)\w+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

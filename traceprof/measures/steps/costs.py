@@ -58,7 +58,7 @@ _FEW_KERNELS: Final = 0.01
 """Copies that come before more kernels than this are of the loop."""
 
 _COMPILES: Final = re.compile(
-    r"(?i)nvrtc|(inductor|triton|jit).*(compile[^d]|compile$|codegen|autotun)|dynamo_timed"
+    r"(?i)nvrtc|(inductor|triton|jit).{0,99}(compile[^d]|compile$|codegen|autotun)|dynamo_timed"
     r"|compile_fx|(^|[^a-z])(compile|compilation|autotune)([^a-z]|$)"
 )
 _COMPILING_CALLS: Final = re.compile(r"(nvrtc|hiprtc)(Compile|Add)\w*|cuLink\w+")

@@ -43,6 +43,7 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.names.own_patterns import OwnPattern, own_pattern
 from traceprof.names.ranges import PROFILER_RANGES
 
 _FEWEST_LINKED: Final = 0.1
@@ -280,13 +281,8 @@ def mark_steps(ranks: Ranks, pattern: str) -> Ranks:
     Raises:
         UsageError: the pattern is not a regular expression, or no range matches it.
     """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise UsageError(
-            f"step pattern {pattern!r} is not a regular expression: {error}"
-        ) from error
-    tables = measure_each(ranks.whole.parts, _chosen, compiled)
+    own = own_pattern(pattern, "step pattern")
+    tables = measure_each(ranks.whole.parts, _chosen, own)
     if all(table.empty for table in tables):
         raise UsageError(f"no range matches the step pattern {pattern!r}")
     parts = ranks.whole.parts
@@ -377,7 +373,7 @@ def _annotated(trace: Trace, place: int) -> tuple[Table, str]:
     return found if isinstance(found, tuple) else (found, "")
 
 
-def _chosen(trace: Trace, pattern: re.Pattern[str]) -> Table:
+def _chosen(trace: Trace, pattern: OwnPattern) -> Table:
     return steps_of_ranges(trace.ranges, pattern)
 
 

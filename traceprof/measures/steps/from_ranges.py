@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import OWN_DOMAIN, STEP_COLUMNS, empty_steps, steps_between
 from traceprof.model.trace import Trace
+from traceprof.names.own_patterns import OwnPattern
 from traceprof.names.ranges import codes_containing
 
 _DIGITS: Final = 18
@@ -24,7 +25,9 @@ _LEFT: Final = "step.left"
 _WARMUP: Final = re.compile(r"warm[\s_-]?up", re.IGNORECASE)
 
 
-def steps_of_ranges(ranges: Table, pattern: re.Pattern[str], words: Sequence[str] = ()) -> Table:
+def steps_of_ranges(
+    ranges: Table, pattern: re.Pattern[str] | OwnPattern, words: Sequence[str] = ()
+) -> Table:
     """Return the outermost ranges whose whole name matches ``pattern`` as steps.
 
     ``words`` are such that a name must contain one of them to match.
@@ -37,11 +40,14 @@ def steps_of_ranges(ranges: Table, pattern: re.Pattern[str], words: Sequence[str
     # What is neither captured nor told by the payload is not known.
     is_step, captured = np.zeros(len(texts), np.bool_), np.full(len(texts), np.nan)
     declared = is_step.copy()
-    for code in likely:
-        if match := pattern.fullmatch(texts[code]):
-            told = (text for text in match.groups("") if text.isdecimal() and len(text) <= _DIGITS)
+    likely_texts = [texts[code] for code in likely]
+    for code, text, groups in zip(
+        likely, likely_texts, _groups(pattern, likely_texts), strict=True
+    ):
+        if groups is not None:
+            told = (group for group in groups if group.isdecimal() and len(group) <= _DIGITS)
             captured[code] = float(next(told, "nan"))
-            is_step[code], declared[code] = True, _WARMUP.search(match.string) is not None
+            is_step[code], declared[code] = True, _WARMUP.search(text) is not None
     lasts = ranges["end_ns"] > ranges["start_ns"]
     found = _of_one_thread(ranges.take(ranges["name"].by_text(is_step) & lasts))
     starts, ends = bounds(found)
@@ -57,6 +63,18 @@ def steps_of_ranges(ranges: Table, pattern: re.Pattern[str], words: Sequence[str
             step[rows] = np.arange(len(rows))
     known = {"step": step.astype(np.int64), "declared_warmup": found["name"].by_text(declared)}
     return found.assign(**known).select(*STEP_COLUMNS)
+
+
+def _groups(
+    pattern: re.Pattern[str] | OwnPattern, texts: Sequence[str]
+) -> Iterator[tuple[str, ...] | None]:
+    """Yield what groups hold in each text that matches as a whole, None for another."""
+    if isinstance(pattern, OwnPattern):
+        for own in pattern.matched(texts, whole=True):
+            yield None if own is None else tuple(own.values())[1:]
+    else:
+        for match in map(pattern.fullmatch, texts):
+            yield None if match is None else match.groups("")
 
 
 def steps_asked_for(own: Table) -> tuple[Table, str]:

@@ -32,7 +32,7 @@ _CAPTURED: Final = ("api_calls", *DEVICE_TABLES)
 _AT_LEAST: Final = 0.97
 """A host whose steps are shorter than what devices have to do in them runs ahead of these: how long
 steps are is not told by it."""
-_MAKES_WORK: Final = re.compile(r"(cuda|cu|hip)\w*(Launch|Memcpy|Memset)\w*")
+_MAKES_WORK: Final = re.compile(r"\b(cuda|cu|hip)\w*(Launch|Memcpy|Memset)")
 _LOW, _HIGH = 0.25, 0.75
 """Where even the shortest quarter of the recorded steps is longer than three quarters of the
 others, the difference is no chance."""

@@ -30,7 +30,7 @@ from traceprof.recording.program import last_line, said_in
 from traceprof.recording.request import RecordRequest, RunRecorded, handling_recorded, writing
 from traceprof.secrets import MASK, masked_name, secrets_of
 
-_MENTIONED: Final = re.compile(r"(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
+_MENTIONED: Final = re.compile(r"(?<!\S)[^\s/]*+(/\S+\.(?:nsys-rep|qdrep|qdstrm))")
 _SUFFIXES: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 _LEAST_PART: Final = 6  # every 0 of an export would be lost with a secret "0"
 LOG: Final = "nsys.log"
