@@ -38,6 +38,15 @@ def test_chunks_may_end_anywhere(n_bytes):
     }
 
 
+@given(st.integers(1, len(DOCUMENT)), st.sampled_from(["", " \n", "\n\n{}  ", " x \0 y "]))
+def test_what_stands_behind_the_document_is_counted(n_bytes, behind):
+    stream = JsonArrayStream(Dripping(DOCUMENT + behind.encode(), n_bytes), "traceEvents", 1 << 6)
+    assert list(stream) == ITEMS
+    assert stream.bytes_behind == len(behind.strip())
+    alone = JsonArrayStream(Dripping(b"[1, 2]" + behind.encode(), n_bytes), "traceEvents", 1 << 6)
+    assert (list(alone), alone.bytes_behind) == ([1, 2], len(behind.strip()))
+
+
 @given(st.integers(0, len(DOCUMENT) - 1))
 def test_a_document_that_is_cut_off_yields_what_is_whole(length):
     stream = JsonArrayStream(io.BytesIO(DOCUMENT[:length]), "traceEvents")

@@ -341,6 +341,17 @@ def test_a_trace_that_is_cut_off_is_read_up_to_the_cut(tmp_path: Path, packed: b
     assert "cut off" in trace.info.warnings[0]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_follows_on_the_document_is_counted_and_said(tmp_path: Path, packed: bool) -> None:
+    one, other = (as_json({"traceEvents": [kernel(name, 0, 5)]}).encode() for name in "ab")
+    path = tmp_path / "t.json"
+    pieces = [gzip.compress(one), gzip.compress(other)] if packed else [one, b"\n", other]
+    path.write_bytes(b"".join(pieces))
+    trace = open_trace(path)
+    assert trace.kernels.to_frame()["name"].tolist() == ["a"]
+    assert trace.info.warnings[0].startswith(f"{len(other)} bytes behind the end of the JSON")
+
+
 def test_a_byte_order_mark_and_metadata_in_front(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [kernel("k", 0, 5)], metadata={"text": "x" * 10_000})
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())

@@ -126,8 +126,9 @@ class KinetoEvents:
     `TEXT_ARGUMENTS` ("" where it has none). ``header`` holds the other top-level values of the
     document. ``is_complete`` is False when the document was cut off, ``has_array`` when it has
     no events to begin with, and ``is_damaged`` says that what follows can not be read.
-    ``left_out`` counts the events at no time that can be. ``shapes`` has a row of `SHAPE` for
-    each event, where they were asked for, and ``has_shapes`` says whether an event has one.
+    ``bytes_behind`` follow on the document. ``left_out`` counts the events at no time that can be.
+    ``shapes`` has a row of `SHAPE` for each event, where they were asked for, and ``has_shapes``
+    says whether an event has one.
     ``unread`` counts, by category, the events with a length of which no row is made.
     """
 
@@ -145,6 +146,7 @@ class KinetoEvents:
     is_complete: bool
     has_array: bool = True
     is_damaged: bool = False
+    bytes_behind: int = 0
     left_out: int = 0
     shapes: npt.NDArray[np.int64] | None = None
     has_shapes: bool = False
@@ -274,6 +276,7 @@ class _Joined:
             is_complete=stream.is_complete,
             has_array=stream.has_array,
             is_damaged=is_damaged,
+            bytes_behind=stream.bytes_behind,
             left_out=self.left_out,
             shapes=shapes,
             has_shapes=self.has_shapes,

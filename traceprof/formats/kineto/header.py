@@ -43,6 +43,11 @@ def make_info(
         warnings.append(
             "the checksum of the file is wrong: it is damaged, numbers may be wrong, too"
         )
+    if events.bytes_behind:
+        warnings.append(
+            f"{events.bytes_behind} bytes behind the end of the JSON document are not read: "
+            "another trace was appended, or the file is damaged; events may be missing"
+        )
     if events.left_out:
         warnings.append(
             f"{events.left_out} events left out: their time or length is missing, or none that "

@@ -24,6 +24,7 @@ _WINDOW_BYTES: Final = 1 << 16
 _GUESSES: Final = 8
 _LONGEST_WORD: Final = len("-Infinity") + len("\\u0000\\u0000")
 _SPACE: Final = re.compile(rb"[ \t\r\n,]*")
+_PADDING: Final = b" \t\r\n\0"
 _BOUNDARY: Final = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*\{")
 # Not those that stand for a byte.
 _ESCAPED_HALVES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -64,10 +65,11 @@ class JsonArrayStream:
     After iteration ``header`` holds the other top-level values, and ``header_texts`` their keys and
     values as they are written; ``has_array`` says whether the array was found, ``is_complete``
     whether the document was whole, and ``is_damaged`` that it was not, because something in it is
-    no JSON. ``text`` is the last value as it is written, where it was read by itself. A number with
-    a fraction or an exponent, or of a thousand digits, is a ``str``. Bytes that are not UTF-8 come
-    as lone surrogates (`mend_text`). Iteration raises `TooDeepError` where lists in lists have no
-    end.
+    no JSON. ``bytes_behind`` are those that follow on a whole document, without space around them:
+    another one, or what damage made of this. ``text`` is the last value as it is written, where it
+    was read by itself. A number with a fraction or an exponent, or of a thousand digits, is a
+    ``str``. Bytes that are not UTF-8 come as lone surrogates (`mend_text`). Iteration raises
+    `TooDeepError` where lists in lists have no end.
     """
 
     file: ByteSource
@@ -77,6 +79,7 @@ class JsonArrayStream:
     has_array: bool = False
     is_complete: bool = False
     is_damaged: bool = False
+    bytes_behind: int = 0
     header_texts: list[tuple[bytes, bytes]] = field(default_factory=list)
     text: bytes = b""
     _buffer: bytes = b""
@@ -96,7 +99,9 @@ class JsonArrayStream:
         """
         try:
             yield from self._document(parse)
+            self._position += 1
             self.is_complete = True
+            self._count_behind()
         except _CutOffError:
             return
 
@@ -108,6 +113,7 @@ class JsonArrayStream:
         self._position += 1
         if opening == b"[":
             yield from self._items(parse)
+            self._position -= 1
             return
         if opening != b"{":
             raise _CutOffError
@@ -123,6 +129,20 @@ class JsonArrayStream:
             else:
                 self.header[str(key)] = self._value()
                 self.header_texts.append((key_text, self.text))
+
+    def _count_behind(self) -> None:
+        """Read what stands behind the document, and count it."""
+        n_space = 0
+        while not self._at_end or self._position < len(self._buffer):
+            text = self._buffer[self._position :]
+            self._position = len(self._buffer)
+            if stripped := text.strip(_PADDING):
+                gone = len(text) - len(text.lstrip(_PADDING))
+                self.bytes_behind += (n_space + gone if self.bytes_behind else 0) + len(stripped)
+                n_space = len(text) - gone - len(stripped)
+            else:
+                n_space += len(text)
+            self._fill(self.chunk_bytes)
 
     def _items(self, parse: _Parse[_Batch]) -> Iterator[_Batch | list[Any]]:
         self.has_array = True
