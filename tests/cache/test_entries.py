@@ -32,6 +32,14 @@ def entry(cache: Cache, key: str) -> Path:
     return cache.folder / f"{key}.entry"
 
 
+@is_posix
+def test_a_named_pipe_in_the_place_of_an_entry_is_none(cache: Cache) -> None:
+    cache.put({A: b"one"})
+    entry(cache, A).unlink()
+    os.mkfifo(entry(cache, A))
+    assert cache.get(A) is None
+
+
 def test_what_was_kept_is_found(cache: Cache) -> None:
     assert cache.get(A) is None
     cache.put({A: b"one", B: b""})

@@ -70,3 +70,38 @@ def test_so_it_is_beside_traces_and_in_their_folders(command: str, tmp_path: Pat
     assert run(*["SELECT name FROM kernels" if w == "SELECT" else w for w in words])[0] in (0, 2, 3)
     both = [tmp_path / f"rank{rank}.sqlite" for rank in (0, 1)]
     assert run("show", "kernels", *both)[0] == 0
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_so_it_is_where_sqlite_keeps_files_of_its_own(
+    suffix: str, is_linked: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.sqlite"
+    write_nsys(TraceBuilder().kernel("gemm", 0, 9).build(), path)
+    os.mkfifo(tmp_path / f"t.sqlite{suffix}")
+    if is_linked:
+        (tmp_path / "link.sqlite").symlink_to(path)
+        path = tmp_path / "link.sqlite"
+    code, said = run("info", path)
+    assert code == 3
+    assert f"t.sqlite{suffix}: a named pipe" in said
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
+def test_and_beside_the_database_of_runs(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    assert run("runs", "list", "--db", path)[0] == 0
+    path.touch()
+    os.mkfifo(tmp_path / f"runs.db{suffix}")
+    code, said = run("runs", "list", "--db", path)
+    assert code != 0
+    assert f"runs.db{suffix}: a named pipe" in said
+
+
+def test_what_names_of_options_lead_to_is_a_file(tmp_path: Path) -> None:
+    write_nsys(TraceBuilder().kernel("gemm", 0, 9).build(), tmp_path / "t.sqlite")
+    os.mkfifo(tmp_path / "rules")
+    code, said = run("show", "kernels", tmp_path / "t.sqlite", "--rules", tmp_path / "rules")
+    assert code == 2
+    assert "rules: a named pipe" in said

@@ -204,3 +204,35 @@ def test_a_text_among_numbers_is_said_to_be_damaged(tmp_path: Path) -> None:
     execute(store.path, "UPDATE steps SET period_ns = 'x'")
     with pytest.raises(StoreError, match=r"runs\.db: damaged: .*a text stands where a number"):
         store.get("a")
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c)"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"ALTER TABLE runs RENAME TO r; CREATE VIEW runs AS {ENDLESS} SELECT r.* FROM r, c",
+        f"DROP TABLE steps; CREATE VIEW Steps AS {ENDLESS} SELECT x AS run_id FROM c",
+        "DROP TABLE metrics; CREATE VIRTUAL TABLE metrics USING fts5(value)",
+        f"CREATE TRIGGER t AFTER INSERT ON runs BEGIN {ENDLESS} SELECT x FROM c; END",
+    ],
+)
+def test_what_may_compute_for_ever_is_refused(tmp_path: Path, script: str) -> None:
+    store = Store(tmp_path / "runs.db")
+    store.add(full_summary())
+    execute(store.path, f"PRAGMA legacy_alter_table = ON; {script}")
+    with pytest.raises(StoreError, match="is no plain table"):
+        store.names()
+    with pytest.raises(StoreError, match="is no plain table"):
+        store.add(make_summary("other"))
+
+
+def test_views_of_others_stay_and_are_not_read(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.db")
+    store.add(full_summary())
+    execute(store.path, f"CREATE VIEW mine AS {ENDLESS} SELECT x FROM c")
+    assert store.names() == ["full"]
+    execute(store.path, """UPDATE contents SET "table" = 'mine'""")
+    with pytest.raises(StoreError, match=r"damaged: .*a table called 'mine'"):
+        store.get("full")

@@ -33,6 +33,7 @@ _ENTRY, _FILE, _PART = ".entry", ".file", ".part"
 _OURS: Final = re.compile(r"[0-9a-f]{64}\.(?:entry|file)|\.traceprof-[0-9a-f]+\.part")
 _ABANDONED_S: Final = 24 * 3600
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_NOT_WAITED_FOR: Final = getattr(os, "O_NONBLOCK", 0)  # a named pipe is looked at, not waited for
 
 
 def cache_folder(
@@ -238,7 +239,7 @@ def _is_own(told: os.stat_result) -> bool:
 
 def _read_own(path: Path) -> bytes | None:
     try:
-        handle = os.open(path, os.O_RDONLY | _NOT_FOLLOWED)
+        handle = os.open(path, os.O_RDONLY | _NOT_FOLLOWED | _NOT_WAITED_FOR)
     except OSError:
         return None
     with os.fdopen(handle, "rb") as file, suppress(OSError):

@@ -59,6 +59,8 @@ def _said(opening: Opening) -> Iterator[str]:
             continue
         yield f"{one.name}={value!r}"
         if isinstance(value, Path):
+            if kind := kind_of_no_file(value):  # what is read of it here is gone
+                raise OSError(f"{value}: {kind}")
             yield digest(value.read_bytes())
 
 

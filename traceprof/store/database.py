@@ -22,7 +22,7 @@ from sqlite_utils import Database
 from traceprof.errors import StoreError
 from traceprof.files import kind_of_no_file
 from traceprof.model.summary import SUMMARY
-from traceprof.store.declared import OF_RUN, ensure_table
+from traceprof.store.declared import OF_RUN, ensure_table, is_declared
 
 VARIABLE: Final = "TRACEPROF_RUNS"
 _FILE: Final = ("traceprof", "runs.db")
@@ -229,6 +229,10 @@ def _make(path: Path) -> None:
 def _check_file(path: Path) -> None:
     if kind := kind_of_no_file(path):
         raise StoreError(f"{path}: {kind}, no database of runs: choose another file with --db")
+    real = path.resolve()
+    for beside in (real.with_name(f"{real.name}-{end}") for end in ("journal", "wal", "shm")):
+        if kind := kind_of_no_file(beside):
+            raise StoreError(f"{beside}: {kind}, where SQLite keeps a file of its own: remove it")
     try:
         with path.open("rb") as file:
             head = file.read(len(_MAGIC))
@@ -241,6 +245,7 @@ def _check_file(path: Path) -> None:
 def _bring_up_to_date(path: Path, database: Database) -> None:
     database.execute("BEGIN")  # one moment: another process may be making the file
     version = _version(path, database)
+    _check_tables(path, database)
     database.execute("COMMIT")
     if version == len(MIGRATIONS):
         return
@@ -248,6 +253,23 @@ def _bring_up_to_date(path: Path, database: Database) -> None:
     # Whoever else opened it at the same time may have done it meanwhile.
     migrate(database, _version(path, database))
     database.execute("COMMIT")
+
+
+def _check_tables(path: Path, database: Database) -> None:
+    """Refuse what may compute for ever where a table of ours is expected, or rows are changed.
+
+    Views of others stay: nothing of ours reads them.
+    """
+    others = database.execute(
+        "SELECT type, name FROM sqlite_master"
+        " WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'"
+    )
+    for kind, name in others.fetchall():
+        if kind == "trigger" or name.lower() in FIXED or is_declared(name):
+            raise StoreError(
+                f"{path}: {name} is no plain table: choose another file with --db, or import what "
+                "`traceprof runs export` wrote"
+            )
 
 
 def _version(path: Path, database: Database) -> int:

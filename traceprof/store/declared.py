@@ -18,6 +18,7 @@ import numpy as np
 from sqlite_utils import Database
 
 from traceprof.model.results import Column, Note, Unit
+from traceprof.model.summary import SUMMARY
 from traceprof.model.table import Array, objects
 from traceprof.secrets import storable
 
@@ -154,10 +155,20 @@ OF_RUN: Final = "run_id INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE"
 """How SQLite declares the run that a row belongs to, and goes with."""
 
 
+_RESULT: Final = "result_"
+
+
+def is_declared(name: str) -> bool:
+    """Return whether a table of this name is one of those that are made here."""
+    return name.lower().startswith(_RESULT) or any(
+        name.lower() == own.name for own in SUMMARY.tables
+    )
+
+
 def table_name(result: str, table: str) -> str:
     """Return the name of a table of a result: ``kernels``' ``kernels`` is result_kernels."""
     parts = [result] if result == table else [result, table]
-    return "result_" + "__".join(part.replace("-", "_") for part in parts)
+    return _RESULT + "__".join(part.replace("-", "_") for part in parts)
 
 
 def quoted(name: str) -> str:
@@ -209,7 +220,13 @@ def insert_cells(
 def read_cells(
     database: Database, name: str, run_id: int, columns: Sequence[str]
 ) -> dict[str, Sequence[Cell]]:
-    """Return the columns of the rows of a run in the table ``name``, in their order."""
+    """Return the columns of the rows of a run in the table ``name``, in their order.
+
+    Raises:
+        ValueError: it is the name of no table of ours, which were looked at.
+    """
+    if not is_declared(name):
+        raise ValueError(f"a table called {name!r}")
     listed = ", ".join(map(quoted, columns)) or "NULL"
     rows = database.execute(
         f'SELECT {listed} FROM {quoted(name)} WHERE run_id = ? ORDER BY "row"', [run_id]

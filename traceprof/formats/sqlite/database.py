@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import TraceError
+from traceprof.files import kind_of_no_file
 from traceprof.formats import compiled
 from traceprof.formats.sqlite.columns import NULL, ColumnType, all_null, decoded, expression
 from traceprof.formats.sqlite.conditions import Condition, all_of, any_of, between
@@ -57,7 +58,10 @@ def _checked_identity(path: Path) -> Identity:
     # was ended is gone, empty, or begins with zeros.
     real, heads = path.resolve(), {"-wal": b"", "-journal": b""}
     for suffix in heads:
-        with suppress(OSError), real.with_name(real.name + suffix).open("rb") as file:
+        beside = real.with_name(real.name + suffix)
+        if kind := kind_of_no_file(beside):
+            raise TraceError(f"{beside}: {kind}, where SQLite keeps a file of its own: remove it")
+        with suppress(OSError), beside.open("rb") as file:
             heads[suffix] = file.read(len(_JOURNAL_MAGIC))
     if heads["-wal"]:
         raise TraceError(
