@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -39,6 +40,16 @@ def test_every_table_is_a_method_and_nothing_else_bears_its_name(folder: Path) -
     assert run.ranks().table.to_frame()["rank"].tolist() == [0, 1]
     with pytest.raises(AttributeError, match="a run has no 'brekdown'; analyses are alignment, "):
         run.brekdown()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
+def test_a_file_whose_name_is_no_unicode_text(folder: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(folder) + b"/a\xff.sqlite"))
+    (folder / "rank0.sqlite").rename(path)
+    run = tp.open(path)
+    assert len(run.within("all").breakdown().table.to_frame()) == 1
+    assert "kernels" in repr(run.kernels())
+    assert tp.compare(path, path).to_frame() is not None
 
 
 def test_a_step_is_explained(folder: Path) -> None:

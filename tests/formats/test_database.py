@@ -228,3 +228,33 @@ def test_a_name_that_is_no_text_is_said_to_be_damaged(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"(start INT)", b"\xffstart INT)"))
     with pytest.raises(TraceError, match=r"t\.sqlite: .*damaged"):
         open_trace(path)
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+def test_whatever_comes_of_a_file_that_is_cut_meanwhile_is_said(tmp_path: Path, size: int) -> None:
+    path = write(tmp_path / "t.sqlite", [(number, number, 0.5, "x" * 99) for number in range(999)])
+
+    def read(_database: Database) -> None:
+        with path.open("rb+") as file:
+            file.truncate(size)
+        raise ValueError("not enough values to unpack")
+
+    with pytest.raises(TraceError, match=r"not a SQLite database|cut off"):
+        module.reading(path, read)
+
+
+def test_whatever_comes_of_a_file_that_is_written_meanwhile_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.sqlite", [(1, 2, 0.5, "x")])
+
+    def read(_database: Database) -> None:
+        write(path, [(1, 2, 0.5, "y"), (3, 4, 0.5, "z")])
+        raise KeyError("y")
+
+    with pytest.raises(TraceError, match="changed while it was read"):
+        module.reading(path, read)
+
+
+def test_a_mistake_of_ours_stays_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.sqlite", [(1, 2, 0.5, "x")])
+    with pytest.raises(ZeroDivisionError):
+        module.reading(path, lambda _: 1 // 0)

@@ -352,6 +352,23 @@ def test_what_follows_on_the_document_is_counted_and_said(tmp_path: Path, packed
     assert trace.info.warnings[0].startswith(f"{len(other)} bytes behind the end of the JSON")
 
 
+@pytest.mark.parametrize("written", ["\\ud800", "\xff"])
+def test_texts_beside_the_events_are_unicode(tmp_path: Path, written: str) -> None:
+    text = as_json(
+        {
+            "deviceProperties": [{"id": 0, "name": "odd NAME"}],
+            "distributedInfo": {"backend": "odd NAME", "rank": 0, "world_size": 1},
+            "traceEvents": [kernel("k", 0, 5)],
+        }
+    )
+    path = tmp_path / "t.json"
+    path.write_bytes(text.replace("odd NAME", f"odd {written}").encode("latin-1"))
+    trace = open_trace(path)
+    assert trace.devices.to_frame()["name"].tolist() == ["odd \N{REPLACEMENT CHARACTER}"]
+    for table in (trace.devices, trace.processes, trace.environment):
+        table.to_frame().to_json()
+
+
 def test_a_byte_order_mark_and_metadata_in_front(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [kernel("k", 0, 5)], metadata={"text": "x" * 10_000})
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())

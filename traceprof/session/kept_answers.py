@@ -56,7 +56,7 @@ def encode(value: Any) -> bytes:
     """
     try:
         return msgspec.msgpack.encode(_plain(value))
-    except (OverflowError, TypeError, RecursionError) as error:
+    except (OverflowError, TypeError, RecursionError, UnicodeEncodeError) as error:
         raise CodecError(str(error)) from error
 
 

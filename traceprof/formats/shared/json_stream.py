@@ -127,7 +127,7 @@ class JsonArrayStream:
                 self._position += 1
                 yield from self._items(parse)
             else:
-                self.header[str(key)] = self._value()
+                self.header[mend_text(str(key))] = _mended(self._value())
                 self.header_texts.append((key_text, self.text))
 
     def _count_behind(self) -> None:
@@ -232,6 +232,15 @@ class JsonArrayStream:
 def _is_inside(error: json.JSONDecodeError, text: str) -> bool:
     """Return whether more text would not mend it: what is wrong does not lie at the end."""
     return not error.msg.startswith("Unterminated") and error.pos < len(text) - _LONGEST_WORD
+
+
+def _mended(value: Any) -> Any:
+    """Return a value whose texts are Unicode, those in it too: see `mend_text`."""
+    if isinstance(value, dict):
+        return {mend_text(key): _mended(own) for key, own in value.items()}
+    if isinstance(value, list):
+        return [_mended(own) for own in value]
+    return mend_text(value) if isinstance(value, str) else value
 
 
 def mend_text(text: str) -> str:

@@ -106,6 +106,11 @@ def reading(path: Path, read: Callable[[Database], T], *, any_encoding: bool = F
                 return read(database)
             except UnsoundRowsError as found:
                 database.leave_out(found.table)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+                # What SQLite gives of a file that is cut off or written over meanwhile is anything.
+                if _checked_identity(path) != database.identity:
+                    raise TraceError(f"{path}: was changed while it was read") from error
+                raise
 
 
 class Database(AbstractContextManager["Database"]):
