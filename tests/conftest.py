@@ -18,6 +18,7 @@ from hypothesis import settings
 from tests.render.browser import chromium
 from tests.requirements import ROOT, TRACES, nsys_in_turn, require
 from traceprof import processes
+from traceprof.cache import identity
 
 # No deadline: a busy machine is not a bug. Fewer examples than usual: most build tables.
 # CI judges a change, by the same examples each time; new ones are tried wherever people test.
@@ -51,6 +52,12 @@ def run_traceprof(tmp_path: Path) -> Run:
         )
 
     return run
+
+
+@pytest.fixture
+def times_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `os.utime` say when a file was changed: the system's own time of that cannot be set."""
+    monkeypatch.setattr(identity, "changed_ns", lambda told: told.st_mtime_ns)
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,8 @@ from traceprof.formats.nsys.writer import write_nsys
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
+pytestmark = pytest.mark.usefixtures("times_can_be_set")
+
 LONG_AGO_S = 1_700_000_000
 COMMANDS = (
     ("analyze",),
@@ -35,6 +37,10 @@ def path(tmp_path: Path) -> Path:
     write_nsys(make_run(Plan(n_ranks=1, n_steps=6)).members[0].trace, found)
     os.utime(found, (LONG_AGO_S, LONG_AGO_S))
     return found
+
+
+LATER = "import time\nnow = time.time_ns\ntime.time_ns = lambda: now() + 10**11\n"
+"""Lets a program run a minute and more after the files were made that it reads."""
 
 
 def words_of(command: tuple[str, ...], path: Path) -> list[str]:
@@ -63,7 +69,7 @@ def test_the_first_time_imports_what_reads_and_the_second_nothing(
     path: Path, tmp_path: Path
 ) -> None:
     program = (
-        "import sys, traceprof.cli\n"
+        f"import sys, traceprof.cli\n{LATER}"
         "try: traceprof.cli.app()\n"
         "except SystemExit: pass\n"
         "few = {'pandas', 'numpy', 'pyarrow', 'rich', 'traceprof.formats'}\n"
@@ -124,8 +130,11 @@ def test_a_home_that_cannot_be_written_to(run_traceprof: Run, path: Path, tmp_pa
 
 
 def test_the_cache_is_cleared(run_traceprof: Run, path: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    run_traceprof("show", "kernels", path, TRACEPROF_CACHE=str(cache))
+    cache, hook = tmp_path / "cache", tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(LATER)
+    later = {"PYTHONPATH": os.pathsep.join((str(hook), str(ROOT)))}
+    run_traceprof("show", "kernels", path, TRACEPROF_CACHE=str(cache), **later)
     kept = list((cache / "traceprof").iterdir())
     assert kept
     done = run_traceprof("doctor", "--clear-cache", TRACEPROF_CACHE=str(cache))

@@ -21,6 +21,8 @@ from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.recording.orphans import end_processes_with
 
+pytestmark = pytest.mark.usefixtures("times_can_be_set")
+
 STREAM = b"U3w[END]NVIDIA Nsight Systems Stream 2022.4.2.1-df9881f!"
 REPORT = b"NVIDIA Tegra Profiler Report 1..\n"
 

@@ -31,6 +31,8 @@ from traceprof.session.answer import Document, answer, page
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
 
+pytestmark = pytest.mark.usefixtures("times_can_be_set")
+
 LONG_AGO_S = 1_700_000_000
 NAMES = [entry.name for entry in ANALYSES]
 FEW = ("steps", "kernels", "ranks")

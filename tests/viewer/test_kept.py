@@ -19,6 +19,8 @@ from traceprof.viewer import panes
 from traceprof.viewer.panes import Pane, open_pane
 from traceprof.viewer.timeline import Timeline, read_timeline, write_timeline
 
+pytestmark = pytest.mark.usefixtures("times_can_be_set")
+
 TABLES = ("breakdown", "kernels")
 
 

@@ -34,8 +34,10 @@ def digest(*parts: str | bytes) -> str:
 
 
 def identify_file(path: Path) -> str:
-    """Return what stands for the content of ``path``: size, time of change, and samples of it.
+    """Return what stands for the content of ``path``: its state, and samples of it.
 
+    The state is its size, its inode and both times of change: one can be put back, as `touch -r`
+    and tools that copy do, the other is the system's.
     Of a large file these are its beginning, with the header and SQLite's count of changes, its
     end, and pages evenly between. What SQLite has not yet written into the file counts, too.
 
@@ -45,18 +47,23 @@ def identify_file(path: Path) -> str:
     with path.open("rb") as file:
         told = os.fstat(file.fileno())
         samples = list(_samples(file, told.st_size))
-    logs = (_size_and_time(path.with_name(path.name + end)) for end in ("-wal", "-journal"))
-    return digest(f"{told.st_size} {told.st_mtime_ns}", *logs, *samples)
+    logs = (_state_of(path.with_name(path.name + end)) for end in ("-wal", "-journal"))
+    return digest(_state(told), *logs, *samples)
 
 
 def is_settled(paths: Iterable[Path]) -> bool:
-    """Return whether all files were last changed long enough ago for their times to tell.
+    """Return whether all files were last changed long enough ago for both of their times to tell.
 
     Raises:
         OSError: one is gone.
     """
     latest_ns = time.time_ns() - _SETTLED_NS
-    return all(path.stat().st_mtime_ns < latest_ns for path in paths)
+    return all(changed_ns(path.stat()) < latest_ns for path in paths)
+
+
+def changed_ns(told: os.stat_result) -> int:
+    """Return when a file was last changed: the one time can be put back, the system's cannot."""
+    return max(told.st_mtime_ns, told.st_ctime_ns)
 
 
 @cache
@@ -66,7 +73,7 @@ def identify_code() -> str:
     files = sorted(_files_of(str(package)))
     libraries = (find_spec(name) for name in _COMPUTES)
     origins = [Path(spec.origin) for spec in libraries if spec is not None and spec.origin]
-    computes = [f"{path} {_size_and_time(path)}" for path in origins]
+    computes = [f"{path} {_state_of(path)}" for path in origins]
     return digest(__version__, sys.version, *files, *computes)
 
 
@@ -82,12 +89,15 @@ def _samples(file: BinaryIO, size: int) -> Iterator[bytes]:
     yield file.read(_END_BYTES)
 
 
-def _size_and_time(path: Path) -> str:
+def _state(told: os.stat_result) -> str:
+    return f"{told.st_size} {told.st_mtime_ns} {told.st_ctime_ns} {told.st_ino}"
+
+
+def _state_of(path: Path) -> str:
     try:
-        told = path.stat()
+        return _state(path.stat())
     except OSError:
         return ""
-    return f"{told.st_size} {told.st_mtime_ns}"
 
 
 def _files_of(folder: str) -> Iterator[str]:
@@ -97,5 +107,4 @@ def _files_of(folder: str) -> Iterator[str]:
                 if entry.name != "__pycache__":
                     yield from _files_of(entry.path)
             else:
-                told = entry.stat()
-                yield f"{entry.path} {told.st_size} {told.st_mtime_ns}"
+                yield f"{entry.path} {_state(entry.stat())}"
