@@ -1,9 +1,14 @@
+import random
+import shlex
 import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ordinary_commands import ordinary_lines
+from tests.reliability.growth import sample
+from tests.reliability.stepper import Stepper
 from traceprof.secrets import (
     MASK,
     kept_variables,
@@ -12,6 +17,7 @@ from traceprof.secrets import (
     masked_text,
     secrets_of,
 )
+from traceprof.tokens import GIVEN_OUT, shapes
 
 
 def test_only_variables_about_training_are_kept():
@@ -287,3 +293,141 @@ def test_a_long_name_is_read_from_its_beginning() -> None:
 )
 def test_names_of_ranges_keep_what_is_no_secret(name: str, shown: str) -> None:
     assert masked_name(name) == shown
+
+
+def drawn(alphabet: str, length: int) -> str:
+    """Return as many characters as a service draws; the same each time, and nobody's."""
+    rng = random.Random(f"{alphabet} {length}")
+    return "".join(rng.choice(alphabet) for _ in range(length))
+
+
+ALL = string.ascii_letters + string.digits
+HEXES = "0123456789abcdef"
+BARE = {
+    "Vault": "hvs." + drawn(ALL, 90),
+    "Vault, batch": "hvb." + drawn(ALL, 138),
+    "Vault, of old": "s." + drawn(ALL, 24),
+    "Databricks": "dapi" + drawn(HEXES, 32),
+    "Databricks, numbered": "dapi" + drawn(HEXES, 32) + "-2",
+    "Linear": "lin_api_" + drawn(ALL, 40),
+    "GitLab, deploy": "gldt-" + drawn(ALL, 20),
+    "GitLab, runner": "glrt-" + drawn(ALL, 20),
+    "Sonar": "sqp_" + drawn(HEXES, 40),
+    "Sonar, user": "squ_" + drawn(HEXES, 40),
+    "Shopify": "shpat_" + drawn(HEXES, 32),
+    "Shopify, shared": "shpss_" + drawn(HEXES, 32),
+    "Tailscale": "tskey-auth-" + drawn(ALL, 12) + "-" + drawn(ALL, 32),
+    "Atlassian": "ATATT3" + drawn(ALL, 186),
+    "Bitbucket": "ATBB" + drawn(ALL, 32),
+    "Pulumi": "pul-" + drawn(HEXES, 40),
+    "Mailgun": "key-" + drawn(HEXES, 32),
+    "Fireworks": "fw_" + drawn(ALL, 24),
+    "Groq": "gsk_" + drawn(ALL, 52),
+    "xAI": "xai-" + drawn(ALL, 80),
+    "age": "AGE-SECRET-KEY-1" + drawn("QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", 58),
+    "Perplexity": "pplx-" + drawn(ALL, 48),
+    "Grafana": "glc_" + drawn(ALL, 60),
+    "Notion": "ntn_" + drawn(string.digits, 11) + drawn(ALL, 35),
+    "1Password": "ops_eyJ" + drawn(ALL, 250),
+    "Slack, app": "xapp-1-A01-123-" + drawn(HEXES, 40),
+    "Twilio": "SK" + drawn(HEXES, 32),
+    "Docker": "dckr_oat_" + drawn(ALL, 32),
+    "AWS Bedrock": "ABSK" + drawn(ALL, 110),
+    "OpenAI": "sk-proj-" + drawn(ALL, 60),
+    "New Relic": "NRAK-" + drawn(string.ascii_uppercase + string.digits, 27),
+}
+"""Tokens as services give them out, which stand somewhere without a name."""
+
+
+@pytest.mark.parametrize("service", BARE)
+def test_a_bare_token_of_a_service_is_hidden_wherever_it_stands(service: str) -> None:
+    token = BARE[service]
+    secret = token[-12:]
+    for command in (
+        *(["t.py", token], ["t.py", f"--to={token}"], ["t.py", "--to", token]),
+        *(["sh", "-c", f"echo {token} | t.py"], ["t.py", f'{{"to": "{token}"}}']),
+        *(["t.py", f"https://h/{token}/x"], ["t.py", f"a,{token},b"]),
+    ):
+        assert secret not in " ".join(masked_command(command)), command
+    assert secret not in masked_text(f"it is {token}.")
+    assert secret not in masked_name(f"upload with {token}")
+
+
+def test_every_token_that_is_listed_begins_as_its_line_says() -> None:
+    """What a pattern matches, made of the pattern, is hidden in arguments and in names."""
+    listed = list(shapes(GIVEN_OUT))
+    assert len(listed) > 70
+    for first, rest in listed:
+        stepper = Stepper(first + rest)
+        token = sample(stepper.parsed, stepper.flags, "A0a")
+        token = token[:-1] + "7" if "\\d" in first else token  # what is looked ahead to
+        assert MASK in masked_command([token])[0], token
+        assert MASK in masked_name(f"x {token}"), token
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["java", f"jdbc:oracle:thin:me/{S}@h:1521/db"],
+        ["t.py", f"--db=jdbc:oracle:thin:me/{S}@//h:1521/db"],
+        ["t.py", f"https://outlook.office.com/webhook/{S}/IncomingWebhook/{S}"],
+        ["t.py", f"https://outlook.office365.com/webhook/{S}"],
+        ["t.py", f"https://x.webhook.office.com/webhookb2/{S}"],
+        ["openssl", "enc", "-aes-256-cbc", "-k", S, "-in", "a"],
+        ["openssl", "enc", "-K", HEX, "-iv", "0"],
+        ["openssl", "rsa", "-passin", f"pass:{S}"],
+        ["sh", "-c", f"openssl enc -k {S} -in a"],
+    ],
+)
+def test_other_secrets_are_hidden_too(command: list[str]) -> None:
+    masked = " ".join(masked_command(command))
+    assert S not in masked
+    assert HEX not in masked
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("--auth none", "--auth=none", "--use-auth true", "--authentication kerberos"),
+        *("--license MIT", "--license=apache-2.0", "--cookie off", "auth=disabled", "--oauth no"),
+    ],
+)
+def test_which_kind_of_secret_there_is_is_none(line: str) -> None:
+    assert masked_command(["t.py", *line.split()]) == ["t.py", *line.split()]
+
+
+def test_a_password_is_one_whatever_it_says() -> None:
+    assert masked_command(["--password", "none", "--secret=default"]) == [
+        "--password",
+        MASK,
+        f"--secret={MASK}",
+    ]
+
+
+@pytest.mark.parametrize("length", [32, 40, 64])
+def test_what_is_drawn_is_hidden_without_a_name(length: int) -> None:
+    value = drawn(ALL, length)
+    for command in (["t.py", value], ["t.py", f"--to={value}"], ["sh", "-c", f"t.py {value}"]):
+        assert value not in " ".join(masked_command(command))
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "9f86d081884c7d659a2feaa0c55ad0159f86d081884c7d65",
+        "TransformerEngineLayerNormMLPForwardBackward2048x4096",
+        "GPU-5e0a1b2c-3d4e-5f60-7182-93a4b5c6d7e8",
+        "Qwen2ForCausalLMWithValueHeadAndRewardModel7BInstructV02",
+        "/data/ILSVRC2012/train/n01440764/n01440764_10026.JPEG",
+    ],
+)
+def test_hashes_names_and_places_are_not_drawn(argument: str) -> None:
+    assert masked_command(["t.py", argument]) == ["t.py", argument]
+
+
+def test_few_ordinary_command_lines_are_changed() -> None:
+    """False alarms, counted: a doubt is masked, but ordinary lines are to be read."""
+    lines = ordinary_lines()
+    assert len(lines) == len(set(lines)) == 500
+    changed = [line for line in lines if masked_command(shlex.split(line)) != shlex.split(line)]
+    assert changed == []

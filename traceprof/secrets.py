@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+# Relative, since what loads this file in a program gives it another package.
+from .tokens import BEGINNINGS, HOOK, LOGIN, ORACLE, TOKENS
+
 if TYPE_CHECKING:
     from typing import TypeAlias
 
@@ -21,7 +24,20 @@ if TYPE_CHECKING:
 _WORDS: Final = frozenset(
     {"auth", "authentication", "authorization", "bearer", "cookie", "credential", "credentials"}
     | {"creds", "dsn", "jwt", "key", "license", "mfa", "oauth", "otp", "pass", "passcode"}
-    | {"passphrase", "passwd", "password", "pat", "psk", "pswd", "pw", "pwd", "sas", "secret"}
+    | {
+        "passin",
+        "passout",
+        "passphrase",
+        "passwd",
+        "password",
+        "pat",
+        "psk",
+        "pswd",
+        "pw",
+        "pwd",
+        "sas",
+        "secret",
+    }
     | {"secrets", "sid", "sig", "signature", "tkn", "token", "totp", "webhook"}
 )
 _ALSO_OF_MODELS: Final = frozenset({"token", "key"})
@@ -36,23 +52,19 @@ _ENDS: Final = (
 _ENDS_OF_ANY: Final = (*_ENDS, *(f"{end}s" for end in _ENDS))
 _PLAIN: Final = frozenset({"authorization", "passphrase", "passwd", "password", "pswd", "secret"})
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_PLAIN_VALUES: Final = frozenset(
+    {"", "-", "none", "null", "nil", "true", "false", "yes", "no", "on", "off", "auto", "default"}
+    | {"basic", "digest", "bearer", "kerberos", "ldap", "gssapi", "ntlm", "negotiate", "anonymous"}
+    | {"enabled", "disabled", "enable", "disable", "required", "optional", "always", "never"}
+    | {"mit", "bsd", "apache-2.0", "gpl-3.0", "cc-by-4.0", "proprietary"}
+)
+"""What a name of a secret is set to that says whether, or which kind there is."""
+_OF_PASSWORDS: Final = re.compile(r"pass(?!in|out)|pwd|secret", re.IGNORECASE)
+"""Names whose values are no words that have a meaning."""
+_WORDS_OF_KEYS: Final = re.compile(r"[a-z]+(?:[_,.:-][a-z]+)*")
+"""What a key of a table is called (``--key model_state_dict``)."""
 _SMALL: Final = re.compile(r"-?\d{1,8}(?:\.\d*)?")
 _RANDOM: Final = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[\w\-+=~!$^*]{8,}")
-_TOKENS: Final = re.compile(
-    r"(?<![A-Za-z0-9])(?:"
-    r"sk-[\w-]{8,}|[sr]k_(?:live|test)_\w{8,}|gh[opsur]_\w{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}"
-    r"|hf_(?=[a-z_]{0,99}[0-9A-Z])\w{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|AIza[\w-]{20,}"
-    r"|eyJ[\w-]{8,}(?:\.[\w-]*){0,4}|npm_\w{20,}|pypi-[\w-]{16,}|dop_v1_\w{16,}|ya29\.[\w-]{8,}"
-    r"|SG\.[\w-]{8,}\.[\w-]{8,}|nvapi-[\w-]{8,}|r8_\w{16,}|dckr_pat_[\w-]{8,}|lsv2_\w{16,}"
-    r"|wandb_v1_[\w-]{8,}|(?:bot)?\d{6,12}:AA[\w-]{20,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*)",
-    re.DOTALL,
-)
-_LOGIN: Final = re.compile(r"(?<!\w)\w+://(?P<hidden>[^/@\s]+)@")
-_HOOK: Final = re.compile(
-    r"https?://(?:hooks\.[\w.-]+|discord(?:app)?\.com/api/webhooks|[\w.-]*webhook\.office\.com)"
-    r"/(?P<hidden>[^\s\"']+)"
-)
 _SCHEME: Final = re.compile(
     r"\b(?:bearer|basic|digest|token)[ =:]+(?P<hidden>[^\s\"',;]{6,})", re.I
 )
@@ -93,10 +105,7 @@ _QUOTED: Final = re.compile(
 # What ends a value that is not quoted, and what goes on to its own end
 _STOP: Final = re.compile(r"\\|[\s&;,\"'()\[\]{}]")
 # What a name of a range has where there is a secret in it; and the names of modules
-_SUSPECT: Final = re.compile(
-    r"[=:]|sk-|k_live_|k_test_|gh[opsur]_|github_pat|glpat|hf_|xox|AKIA|ASIA|AIza|eyJ|SG\.|npm_|pypi-"
-    r"|dop_v1|ya29|nvapi|r8_|dckr_|lsv2_|wandb_v1|PRIVATE KEY"
-)
+_SUSPECT: Final = re.compile(f"[=:]|PRIVATE KEY|{BEGINNINGS}")
 _OF_MODULES: Final = ("layer:", "layer.backward:")
 _HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][\w-]*)\s*:(?!//)\s*(?P<hidden>\S.*)", re.DOTALL)
 _OPTION: Final = re.compile(r"[-/+]{0,3}(?P<name>[A-Za-z_][^\s=]*?)=(?P<hidden>.*)", re.DOTALL)
@@ -111,6 +120,8 @@ _PASSWORD_PROGRAMS: Final = {
     "-a": frozenset({"redis-cli"}),
     "-w": frozenset(_LDAP),
     "-b": frozenset({"curl"}),
+    "-k": frozenset({"openssl"}),
+    "-K": frozenset({"openssl"}),
 }
 _PORT: Final = re.compile(r"[\d:.]+")
 _USERS: Final = frozenset({"-u", "--user", "--proxy-user", "-U"})
@@ -118,17 +129,25 @@ _USER: Final = re.compile(r"(?:--(?:proxy-)?user=|-[uU])?[^:%\s/=]*[:%](?P<hidde
 _IDS: Final = re.compile(r"(?<![^=uU])\d*:\d+$")  # of a user and a group, as docker takes them
 _BARE_NAME: Final = re.compile(r"[A-Za-z_][\w.]*(?:-\w+)*:?")
 _SCHEMES: Final = frozenset({"bearer", "basic", "digest"})
+_LONG: Final = re.compile(r"[A-Za-z0-9]{32,}")
+_KINDS: Final = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
+_FEWEST_CHANGES: Final = 0.45
 _BARE_KEY: Final = re.compile(r"[0-9a-fA-F]{32,}|[\w\-]{40,}")
 
 
 def names_secret(name: str, value: str = "") -> bool:
     """Return whether a whole word of ``name`` stands for a secret ("num-keys" does not).
 
-    Models have tokens and keys, too: small numbers (``--pad-token 0``) are none.
+    Models have tokens and keys, too: small numbers (``--pad-token 0``) are none, nor are what a
+    table calls its keys, and words that say which kind there is (``--auth none``).
     """
     words, ends = _words_of(name)
     told = _WORDS.intersection(words)
     if told <= _ALSO_OF_MODELS and _SMALL.fullmatch(value):
+        return False
+    if told == {"key"} and not ends and _WORDS_OF_KEYS.fullmatch(value):
+        return False
+    if value and value.lower() in _PLAIN_VALUES and not _OF_PASSWORDS.search(name):
         return False
     return bool(told) or ends
 
@@ -152,9 +171,9 @@ def _words_of(name: str) -> tuple[list[str], bool]:
 
 def spans_of_tokens(text: str) -> Iterator[_Span]:
     """Yield what services give out, and logins in addresses, wherever they stand in ``text``."""
-    for found in _TOKENS.finditer(text):
+    for found in TOKENS.finditer(text):
         yield found.span()
-    for shape in (_LOGIN, _HOOK):
+    for shape in (LOGIN, ORACLE, HOOK):
         for found in shape.finditer(text):
             yield found.span("hidden")
 
@@ -247,7 +266,7 @@ def _of_argument(argument: str, before: str, programs: set[str] | frozenset[str]
         return []
     if _is_secret(argument, before, programs):
         return [(0, len(argument))]
-    spans = list(_hidden_in(argument))
+    spans = [*_hidden_in(argument), *_drawn_in(argument)]
     is_glued = argument.startswith(("-u", "-U", "--user=", "--proxy-user="))
     user = _USER.fullmatch(argument) if before in _USERS or is_glued else None
     if user and "://" not in argument and not _IDS.search(argument):
@@ -258,6 +277,22 @@ def _of_argument(argument: str, before: str, programs: set[str] | frozenset[str]
     if re.search(r"\s", argument):
         spans += _of_line(argument, programs)
     return _joined(spans)
+
+
+def _drawn_in(argument: str) -> Iterator[_Span]:
+    """Yield what nobody writes by hand, the last resort: letters large and small, and digits.
+
+    Of drawn ones three in five are of another kind than the one before, in names one in six. Hashes
+    have no large letters.
+    """
+    for found in _LONG.finditer(argument):
+        kinds = _KINDS.findall(found[0])
+        if len(kinds) > _FEWEST_CHANGES * len(found[0]) and len({*map(_kind, kinds)}) == 3:
+            yield found.span()
+
+
+def _kind(piece: str) -> str:
+    return "0" if piece.isdecimal() else "A" if piece.isupper() else "a"
 
 
 def _of_line(text: str, programs: set[str] | frozenset[str]) -> Iterator[_Span]:

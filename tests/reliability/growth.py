@@ -122,7 +122,7 @@ def _excluded(parsed: Parsed, flags: int) -> set[str]:
         elif name == "IN" and str(value[0][0]) == "NEGATE":
             found |= {chr(own) for op, own in value[1:2] if str(op) == "LITERAL"}
         elif name == "ASSERT_NOT" and value[0] > 0:
-            found.add(_sample(list(value[1]), flags, _PREFERRED[0]))
+            found.add(sample(list(value[1]), flags, _PREFERRED[0]))
         for inner, own in _inside(item, flags):
             found |= _excluded(inner, own)
     return found
@@ -133,7 +133,7 @@ def _pieces(sequence: Parsed, flags: int, preferred: str) -> list[str]:
     pieces: list[str] = []
     is_literal = False
     for item in sequence:
-        piece, was_literal = _sample([item], flags, preferred), is_literal
+        piece, was_literal = sample([item], flags, preferred), is_literal
         is_literal = str(item[0]) == "LITERAL"
         if is_literal and was_literal:
             pieces[-1] += piece
@@ -150,7 +150,7 @@ def _sequences(
     for item in sequence:
         for inner, own in _inside(item, flags):
             yield from _sequences(before, inner, own, preferred)
-        before += _sample([item], flags, preferred)
+        before += sample([item], flags, preferred)
 
 
 def _inside(item: tuple[Any, Any], flags: int) -> list[tuple[Parsed, int]]:
@@ -166,7 +166,7 @@ def _inside(item: tuple[Any, Any], flags: int) -> list[tuple[Parsed, int]]:
     return [(list(value), flags)] if name == "ATOMIC_GROUP" else []
 
 
-def _sample(sequence: Parsed, flags: int, preferred: str) -> str:
+def sample(sequence: Parsed, flags: int, preferred: str) -> str:
     """Return a text that a sequence matches; what it looks ahead to is taken with it."""
     found = ""
     for item in sequence:
@@ -176,15 +176,15 @@ def _sample(sequence: Parsed, flags: int, preferred: str) -> str:
         elif name == "BRANCH":
             branches = value[1]
             place = ord(preferred[0]) % len(branches)
-            found += _sample(list(branches[place]), flags, preferred)
+            found += sample(list(branches[place]), flags, preferred)
         elif name.endswith("_REPEAT"):
             count = max(value[0], min(2, int(value[1])))
-            found += _sample(list(value[2]), flags, preferred) * count
+            found += sample(list(value[2]), flags, preferred) * count
         elif name == "ASSERT" and value[0] > 0 and preferred in _PREFERRED[::2]:
-            found += _sample(list(value[1]), flags, preferred)
+            found += sample(list(value[1]), flags, preferred)
         elif name not in ("ASSERT", "ASSERT_NOT"):
             for inner, own in _inside(item, flags):
-                found += _sample(inner, own, preferred)
+                found += sample(inner, own, preferred)
     return found
 
 

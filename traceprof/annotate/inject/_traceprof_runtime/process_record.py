@@ -63,7 +63,7 @@ def write_process_record(**more):
 def _load_secrets():
     """Return traceprof's own module that masks secrets, None where it cannot be loaded.
 
-    The program's Python need not have traceprof: the one file that it takes is loaded by itself.
+    The program's Python need not have traceprof: the two files are loaded by themselves.
     """
     name = "_traceprof_alone"
     try:

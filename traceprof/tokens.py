@@ -1,0 +1,118 @@
+"""How the tokens of services look, and the addresses that hold secrets.
+
+The hooks load this file, too, in the program's own Python: from 3.8 on, without traceprof.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+# How tokens of services begin, and what follows: a piece that was copied short is masked, too.
+# Without a remark as gitleaks' public rules know them (config/gitleaks.toml of 2026-07-22, where
+# they are whole); with one as the services' own documents show them.
+GIVEN_OUT: Final = r"""
+sk-(?=[a-z_-]{0,99}[0-9A-Z]) [\w-]{8,}
+[sr]k_(?:live|test|prod)_    \w{8,}
+gh[opsur]_                   \w{8,}
+github_pat_                  \w{8,}
+gl(?:pat|dt|rt|cbt|ptt|ft|soat|oas|agent|imt|ffct)-  [\w.-]{8,}
+GR1348941                    [\w-]{8,}
+hf_(?=[a-z_]{0,99}[0-9A-Z])  \w{8,}
+api_org_                     [A-Za-z]{16,}
+xox[abeoprs]-                [\w-]{8,}
+xapp-                        [\w-]{8,}
+A(?:KI|SI|BI|CC)A            [A-Z0-9]{12,}
+ABSK                         [A-Za-z0-9+/]{40,}
+bedrock-api-key-             [\w+/=-]{8,}
+AIza                         [\w-]{20,}
+ya29\.                       [\w-]{8,}
+eyJ                          [\w-]{8,}(?:\.[\w-]*){0,4}
+npm_                         \w{20,}
+pypi-                        [\w-]{16,}
+do[opr]_v1_                  \w{16,}
+SG\.                         [\w-]{8,}\.[\w-]{8,}
+nvapi-                       [\w-]{8,}
+r8_                          \w{16,}
+lsv2_                        \w{16,}
+hv[bsr]\.                    [\w-]{20,}
+s\.(?=[A-Za-z]{0,23}\d)      [A-Za-z0-9]{24}(?![A-Za-z0-9])
+dapi                         [0-9a-f]{32}
+lin_(?:api|oauth)_           [A-Za-z0-9]{16,}
+shp(?:at|ca|pa|ss)_          [0-9a-fA-F]{16,}
+AT(?:AT|CT)T3                [\w=-]{16,}
+pul-                         [0-9a-f]{40}
+(?:pub)?key-                 [0-9a-f]{32}
+AGE-SECRET-KEY-1             [0-9A-Z]{16,}
+pplx-                        [A-Za-z0-9]{16,}
+PMAK-                        [0-9a-f-]{16,}
+gl(?:c|sa)_                  [A-Za-z0-9+/=]{32,}(?:_[A-Fa-f0-9]{8})?
+ntn_                         [A-Za-z0-9]{16,}
+pscale_(?:tkn|oauth|pw)_     [\w=.-]{16,}
+pnu_                         [A-Za-z0-9]{16,}
+rdme_                        [a-z0-9]{16,}
+rubygems_                    [0-9a-f]{16,}
+xkeysib-                     [0-9a-f]{16,}(?:-\w+)?
+sntry[su]_                   [\w+/=]{16,}
+shippo_(?:live|test)_        [0-9a-fA-F]{16,}
+SK                           [0-9a-f]{32}
+dp\.(?:pt|st|ct|sa)\.        [A-Za-z0-9]{40,}
+dt0c01\.                     [\w.]{16,}
+EZ[AT]K                      [A-Za-z0-9]{50,}
+EAA[MC]                      [A-Za-z0-9]{60,}
+f(?:o1|m1[ar]|m2)_           [\w+/=-]{40,}
+HRKU-                        [\w-]{16,}
+sha256~                      [\w-]{40,}
+API-                         [A-Z0-9]{26}
+ops_eyJ                      [\w+/=]{16,}
+LTAI                         [A-Za-z0-9]{16,}
+AKCp                         [A-Za-z0-9]{40,}
+cmVmd                        [A-Za-z0-9]{40,}
+CLOJARS_                     [a-z0-9]{16,}
+p8e-                         [A-Za-z0-9]{32}
+sq0atp-                      [\w-]{16,}
+duffel_(?:live|test)_        [\w=-]{16,}
+tk-us-                       [\w-]{16,}
+sgp_                         [0-9a-fA-F_]{40,}
+NR(?:AK|JS|II|RA)-           [\w-]{16,}
+v1\.0-                       [0-9a-f]{24}-[0-9a-f]{40,}
+dckr_[op]at_                 [\w-]{8,}# Docker
+wandb_v1_                    [\w-]{8,}# Weights & Biases
+(?:bot)?\d{6,12}:AA          [\w-]{20,}# Telegram
+sq[apub]_                    [0-9a-f]{40}# SonarQube
+tskey-                       [\w-]{8,}# Tailscale
+ATBB                         [A-Za-z0-9]{24,}# Bitbucket
+gsk_                         [A-Za-z0-9]{20,}# Groq
+xai-                         [A-Za-z0-9]{20,}# xAI
+fw_(?=[A-Za-z]{0,23}\d)      [A-Za-z0-9]{20,}(?!\w)# Fireworks
+tgp_v1_                      [\w-]{16,}# Together
+pcsk_                        [\w-]{16,}# Pinecone
+rpa_                         [A-Z0-9]{20,}# RunPod
+figd_                        [\w-]{16,}# Figma
+sbp_                         [0-9a-f]{16,}# Supabase
+"""
+
+
+def shapes(lines: str) -> Iterator[tuple[str, str]]:
+    """Yield how each token begins, and what follows."""
+    for line in lines.strip().splitlines():
+        first, _, rest = line.partition("#")[0].partition(" ")
+        yield first, rest.strip()
+
+
+_BEGIN: Final = r"(?<![A-Za-z0-9])(?:"
+BEGINNINGS: Final = _BEGIN + "|".join(first for first, _ in shapes(GIVEN_OUT)) + ")"
+TOKENS: Final = re.compile(
+    _BEGIN
+    + "|".join(first + rest for first, rest in shapes(GIVEN_OUT))
+    + r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*)",
+    re.DOTALL,
+)
+LOGIN: Final = re.compile(r"(?<!\w)\w+://(?P<hidden>[^/@\s]+)@")
+ORACLE: Final = re.compile(r"\bjdbc:oracle:\w+:[^/@\s]*/(?P<hidden>[^@\s]+)@")
+HOOK: Final = re.compile(
+    r"https?://(?:hooks\.[\w.-]+|discord(?:app)?\.com/api/webhooks|[\w.-]*webhook\.office\.com"
+    r"|outlook\.office(?:365)?\.com/webhook)"
+    r"/(?P<hidden>[^\s\"']+)"
+)
