@@ -110,7 +110,7 @@ TOKENS: Final = re.compile(
     re.DOTALL,
 )
 LOGIN: Final = re.compile(r"(?<!\w)\w+://(?P<hidden>[^/@\s]+)@")
-ORACLE: Final = re.compile(r"\bjdbc:oracle:\w+:[^/:@\s]*/(?P<hidden>[^@\s]+)@")
+ORACLE: Final = re.compile(r"\bjdbc:oracle:\w+:[^/:@\s]*/(?P<hidden>[^@\s]{1,99})@")
 HOOK: Final = re.compile(
     r"https?://(?:hooks\.[\w.-]+|discord(?:app)?\.com/api/webhooks|[\w.-]*webhook\.office\.com"
     r"|outlook\.office(?:365)?\.com/webhook)"
