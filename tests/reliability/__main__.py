@@ -23,10 +23,12 @@ from tests.reliability.bounds import (
 from tests.reliability.campaign import Tried, run_campaign
 from tests.reliability.commands import serving
 from tests.reliability.faults import FAULTS
+from tests.reliability.growth import measure_patterns
 from tests.reliability.pairs import pairs_of, small_traces, try_pairs
+from tests.reliability.patterns import all_patterns
 from tests.reliability.shapes import SHAPES
 from tests.reliability.snapshot import is_copy, run_on_copy
-from tests.reliability.tally import Costs, Growth
+from tests.reliability.tally import Costs, Growth, Patterns
 from tests.reliability.worker import answer
 from tests.reliability.workplace import Workplace
 
@@ -51,7 +53,8 @@ def main() -> None:
     bounds.add_argument("--pairs", type=int, default=10**6, help="pairs of traces; default: all")
     bounds.add_argument("--questions", type=int, default=12, help="asked of each file, in turn")
     bounds.add_argument("--seed", type=int, default=1)
-    bounds.add_argument("--only", choices=("files", "shapes", "pairs"), action="append")
+    bounds.add_argument("--only", choices=("files", "shapes", "pairs", "patterns"), action="append")
+    bounds.add_argument("--pumps", type=int, default=10_000, help="texts for each pattern")
     bounds.add_argument("--shape", action="append", default=[], metavar="NAME")
     for campaign in (fuzz, faults, bounds):
         campaign.add_argument("--write", action="store_true", help="write docs/reliability.md")
@@ -122,7 +125,7 @@ def _faults(asked: argparse.Namespace, folder: Path) -> int:
 
 
 def _bounds(asked: argparse.Namespace, folder: Path) -> int:
-    parts = asked.only or ("files", "shapes", "pairs")
+    parts = asked.only or ("files", "shapes", "pairs", "patterns")
     beyond: list[str] = []
     with serving(folder / "place") as server:
         if "files" in parts:
@@ -147,10 +150,15 @@ def _bounds(asked: argparse.Namespace, folder: Path) -> int:
         print(page.told_of_pairs(tally), *tally.defects, sep="\n", flush=True)
         if asked.write:
             page.keep_pairs(tally, asked.seed)
+    if "patterns" in parts:
+        patterns = measure_patterns(all_patterns(), asked.pumps)
+        beyond += _told(page.rows_of_patterns(patterns), patterns)
+        if asked.write:
+            page.keep_patterns(patterns)
     return int(bool(beyond))
 
 
-def _told(rows: Sequence[str], counted: Sequence[Costs | Growth]) -> list[str]:
+def _told(rows: Sequence[str], counted: Sequence[Costs | Growth | Patterns]) -> list[str]:
     beyond = [f"{one.name}: {text}" for one in counted for text in one.beyond]
     print(*rows, *(f"    {text}" for text in beyond), sep="\n", flush=True)
     return beyond

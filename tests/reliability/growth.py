@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from tests.reliability.patterns import Used
 from tests.reliability.stepper import Parsed, Stepper, TooManyStepsError, character
+from tests.reliability.tally import Patterns
 
 SIZES: Final = (120, 480)
 """Characters of the smaller and the larger text."""
@@ -66,6 +68,20 @@ def growth(
         if worst.ratio > ALLOWED:
             break
     return Grown(pattern, worst.ratio, worst.steps_per_character, worst.pump, count)
+
+
+def measure_patterns(used: Sequence[Used], most_pumps: int = _MOST_PUMPS) -> list[Patterns]:
+    """Return how the steps of patterns grew, by the room that they are of."""
+    tallies: dict[str, Patterns] = {}
+    for one in used:
+        tally = tallies.setdefault(one.room, Patterns(one.room))
+        found = growth(one.pattern, one.flags, one.modes, most_pumps)
+        tally.n_patterns += 1
+        tally.n_pumps += found.pumps
+        tally.ratio = max(tally.ratio, found.ratio)
+        if found.ratio > ALLOWED:
+            tally.beyond.append(f"{one.where}: {found}")
+    return sorted(tallies.values(), key=lambda tally: tally.name)
 
 
 def _text(pump: tuple[str, str, str], size: int) -> str:

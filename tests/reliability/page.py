@@ -17,7 +17,8 @@ from tests.reliability.bounds import (
     HEADROOM,
 )
 from tests.reliability.campaign import Tried
-from tests.reliability.tally import Costs, Faults, Growth, Pairs
+from tests.reliability.growth import ALLOWED, LARGER, SIZES
+from tests.reliability.tally import Costs, Faults, Growth, Pairs, Patterns
 from tests.reliability.worker import ACCEPTED, CPU_S, DEFECT, MEMORY_BYTES, REFUSED, RIGHT
 from tests.requirements import ROOT
 
@@ -72,6 +73,15 @@ Time grows no faster than the file: each of these shapes was written twice, the 
 one of them did: up to {HEADROOM:g} times {GROWN} is allowed for n log n and a busy machine, what is
 quadratic would be {GROWN * GROWN}. What has a row for each pair of rows, such as the host's work in
 the gaps of 10 000 devices of one process, is refused in one line above 32 pairs a row.
+"""
+_PATTERNS: Final = f"""
+No regular expression takes more than its text is long. Of each one that is compiled, composed ones
+too, texts are made: what it repeats, or a piece of it, many times over, behind what leads up to
+that and before what makes the match fail. A matcher that backtracks as Python's does counts its
+steps on {SIZES[0]} and on {SIZES[1]} characters ({LARGER[0]} and {LARGER[1]} where a repeat has an
+upper bound). *grew* is the most that steps grew, as a share of what the text did: 1 is linear, what
+is quadratic would be {SIZES[1] // SIZES[0]}; up to {ALLOWED:g} is allowed. Patterns of the user's own
+are matched by RE2.
 """
 _PAIRS: Final = """
 ## Any two traces as a run
@@ -153,6 +163,34 @@ def keep_growths(growths: Sequence[Growth]) -> None:
     _keep("growth", 0, _replaced(known, [_of_growth(one) for one in growths], "shape"))
 
 
+def rows_of_patterns(tallies: Sequence[Patterns]) -> list[str]:
+    """Return the table of regular expressions."""
+    return _rows_of_patterns([_of_patterns(one) for one in tallies])
+
+
+def keep_patterns(tallies: Sequence[Patterns]) -> None:
+    """Keep how regular expressions grew, and write the page."""
+    _keep("patterns", 0, [_of_patterns(one) for one in tallies])
+
+
+def _of_patterns(one: Patterns) -> dict[str, Any]:
+    return {
+        "room": one.name,
+        "patterns": one.n_patterns,
+        "pumps": one.n_pumps,
+        "grew": round(one.ratio, 2),
+        "beyond": len(one.beyond),
+    }
+
+
+def _rows_of_patterns(rows: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["| room | patterns | texts | grew | beyond |", "|---|--:|--:|--:|--:|"]
+    names = ("patterns", "pumps", "grew", "beyond")
+    lines += [f"| `{row['room']}` | {' | '.join(str(row[n]) for n in names)} |" for row in rows]
+    totals = [(max if name == "grew" else sum)(row[name] for row in rows) for name in names]
+    return [*lines, f"| **all** | {' | '.join(map(str, totals))} |"]
+
+
 def keep_pairs(tally: Pairs, seed: int) -> None:
     """Keep what became of pairs of traces, and write the page."""
     counts = {verdict: tally.verdicts[verdict] for verdict in _VERDICTS}
@@ -212,6 +250,9 @@ def _bounds_of(counts: dict[str, Any]) -> list[str]:
         lines += [_GROWTH, "| shape | events | grew | of | most CPU s | most MiB | beyond |"]
         lines.append("|---|--:|--:|---|--:|--:|--:|")
         lines += [_row_of_growth(row) for row in counts["growth"]["rows"]]
+    if "patterns" in counts:
+        made = counts["patterns"]
+        lines += [_PATTERNS, *_rows_of_patterns(made["rows"]), "", f"{made['day']}."]
     if "pairs" in counts:
         made = counts["pairs"]
         told = _told_of_pairs(made["rows"][0])

@@ -39,6 +39,11 @@ class Used(NamedTuple):
     flags: int
     modes: tuple[str, ...]
 
+    @property
+    def room(self) -> str:
+        """The room of the package that it is of."""
+        return re.split(r"[.:/]", self.where.removeprefix("traceprof."))[0]
+
 
 def all_patterns() -> list[Used]:
     """Return the patterns of modules, of what these hold, of calls in functions, and of logs."""

@@ -63,6 +63,18 @@ class Costs:
 
 
 @dataclass(slots=True)
+class Patterns:
+    """How the steps of the regular expressions of a room grew with the text."""
+
+    name: str
+    n_patterns: int = 0
+    n_pumps: int = 0
+    ratio: float = 0.0
+    """The most that steps grew, as a share of what the text did."""
+    beyond: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Growth:
     """How the CPU time of the commands grew with an execution of one shape."""
 
