@@ -209,3 +209,21 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, parts: list[bytes]) -> No
         except TraceprofError:
             continue
         assert all(len(run.table("metrics").to_frame()) <= 40 for run in runs)
+
+
+def test_patterns_of_the_user_are_matched_with_and_without_prefixes(tmp_path: Path) -> None:
+    path = tmp_path / "own.log"
+    lines = [f"[rank1]: it {step} loss {step}.5" + " of 9" * (step % 2) for step in range(1, 600)]
+    path.write_text("\n".join(["nothing", *lines, "a" * 60_000]))
+    (run,) = read_log(
+        path,
+        patterns={
+            "0": r"^it (?P<step>\d+) loss (?P<loss>[\d.]+)( of (?P<left_count>\d+))?",
+            "1": r"^\[rank(?P<rank>\d)\]: it (?P<step>\d+) loss (?P<seen_s>\d+)",
+            "2": r"(?P<never>(a+)+$)b",
+        },
+    )
+    metrics = run.table("metrics")
+    assert [metrics["metric"].tolist().count(name) for name in ("loss", "left_count")] == [599, 300]
+    with pytest.raises(UsageError, match="name the groups"):
+        read_log(path, patterns={"0": r"it (\d+)"})

@@ -80,8 +80,8 @@ too, texts are made: what it repeats, or a piece of it, many times over, behind 
 that and before what makes the match fail. A matcher that backtracks as Python's does counts its
 steps on {SIZES[0]} and on {SIZES[1]} characters ({LARGER[0]} and {LARGER[1]} where a repeat has an
 upper bound). *grew* is the most that steps grew, as a share of what the text did: 1 is linear, what
-is quadratic would be {SIZES[1] // SIZES[0]}; up to {ALLOWED:g} is allowed. Patterns of the user's own
-are matched by RE2.
+is quadratic would be {SIZES[1] // SIZES[0]}; up to {ALLOWED:g} is allowed. Patterns of the user's
+own are matched by RE2.
 """
 _PAIRS: Final = """
 ## Any two traces as a run

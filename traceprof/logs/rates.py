@@ -40,7 +40,7 @@ _EFFICIENCY: Final = re.compile(
 )
 _SPEEDUP: Final = re.compile(r"(?:printed_)?speed_?up(?:_factor)?")
 _SHARES: Final = re.compile(r"(?:.*_)?(?:acc|accuracy|top_?[15])(?:_percent)?")
-_BRACKETS: Final = re.compile(r"[\[(](?P<unit>[^\])]*+)[\])]")
+_BRACKETS: Final = re.compile(r"[\[(](?P<unit>[^\[\]()]*+)[\])]")
 _OF_ONE: Final = re.compile(r"_per_(?:gpu|device|rank|worker|node)$")
 _PER_S: Final = re.compile(r"(?:_per)?_s$|(?<=[a-z])ps$")
 _LENGTH: Final = re.compile(r"(?P<base>.*?)_(?:in_)?(?P<unit>[a-z]+)")
@@ -362,7 +362,7 @@ def _without_sizes(column: _Column) -> list[str]:
     found = column.cells
     for pattern in (*(pattern for _, pattern in _DESCRIBED), _NO_SIZE):
         found = [pattern.sub("", text) for text in found]
-    found = [re.sub(r"\s*[,;]+(?:\s*[,;]+)*\s*", ", ", text).strip(" ,;-") for text in found]
+    found = [re.sub(r"(?<!\s)\s*+[,;][\s,;]*+", ", ", text).strip(" ,;-") for text in found]
     return found if len(set(found)) < len(found) else []
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
 from pathlib import Path
 from typing import Final
 
 from traceprof.errors import TraceError, UsageError
 from traceprof.logs.gathered import Book
 from traceprof.logs.lines import LogLine, RawLines, cleaned
-from traceprof.logs.source import LogReader, LogSource, OwnPatterns, compiled_patterns
+from traceprof.logs.own import OwnPatterns, compiled_patterns, lines_ahead
+from traceprof.logs.source import LogReader, LogSource
 from traceprof.logs.sources import SOURCES, reader_of
 from traceprof.logs.step_tables import read_step_tables
 from traceprof.logs.summary import summary_of
@@ -24,8 +24,6 @@ _LOOKED_AT: Final = 4_000
 """Lines that are looked at even so: another program may say more."""
 _ALSO: Final = 4
 """A program with at least one in so many of the lines of the first could have been meant."""
-_AHEAD: Final = 256
-"""Lines that are at hand at once, of at most 64 kB each."""
 _OWN: Final = "pattern"
 _SUFFIXES: Final = frozenset({".csv", ".gz", ".log", ".txt", ".out", ".err", ".stdout", ".stderr"})
 
@@ -117,16 +115,12 @@ def read_log(
 def _read(lines: RawLines, readers: Sequence[LogReader]) -> int:
     """Give every reader all lines; return how many hold what is no number."""
     odd = 0
-    rest = cleaned(lines)
-    while ahead := list(islice(rest, _AHEAD)):
-        for reader in readers:
-            reader.look_ahead(ahead)
-        for line, reader in product(ahead, readers):
-            try:
-                reader.read(line)
-            except (ArithmeticError, ValueError):
-                # Numbers of a broken line, such as 1.2.3 or an epoch of 0 steps.
-                odd += 1
+    for line, reader in lines_ahead(cleaned(lines), readers):
+        try:
+            reader.read(line)
+        except (ArithmeticError, ValueError):
+            # Numbers of a broken line, such as 1.2.3 or an epoch of 0 steps.
+            odd += 1
     return odd
 
 

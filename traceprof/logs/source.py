@@ -17,18 +17,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from traceprof.errors import UsageError
 from traceprof.logs.gathered import Book, Gathered, LogPoint
 from traceprof.logs.lines import LogLine, seconds_of
-from traceprof.names.own_patterns import OwnPattern, own_pattern
 
-_PLACES: Final = frozenset({"step", "epoch", "samples", "elapsed_s", "rank"})
+PLACES: Final = frozenset({"step", "epoch", "samples", "elapsed_s", "rank"})
 _COUNTS: Final = frozenset({"world_size", "devices", "nodes", "accumulation"})
 _FACTS: Final = _COUNTS | {"global_batch", "batch_per_device", "tokens_per_step", "sequence"}
 _SCOPES: Final = (("_per_device", "device"), ("_per_rank", "rank"))
@@ -94,7 +92,7 @@ class Pattern:
         """The groups that are values, and what they are."""
         groups = self.regex.groupindex
         return tuple(
-            (name, declared(name)) for name in groups if name[0] != "_" and name not in _PLACES
+            (name, declared(name)) for name in groups if name[0] != "_" and name not in PLACES
         )
 
     @cached_property
@@ -195,11 +193,11 @@ class LogReader:
     def take(self, pattern: Pattern, match: re.Match[str], line: LogLine) -> None:
         """Note what a line of the kind ``pattern`` says."""
         texts = {name: text for name, text in match.groupdict().items() if text is not None}
-        point = self._take_groups(pattern, texts, line, match[0])
+        point = self.take_groups(pattern, texts, line, match[0])
         if pattern.then:
             getattr(self, pattern.then)(match, point, line)
 
-    def _take_groups(
+    def take_groups(
         self, pattern: Pattern, texts: Mapping[str, str], line: LogLine, matched: str
     ) -> LogPoint:
         """Note what the groups of a pattern hold; return where that belongs."""
@@ -385,50 +383,6 @@ def source_of(name: str, table: Mapping[str, Any]) -> LogSource:
     ]
     marks = tuple("".join(parts) for parts in table.get("marks", ()))
     return LogSource(name, patterns=tuple(patterns), marks=marks, **own)
-
-
-def compiled_patterns(patterns: Mapping[str, str]) -> tuple[Pattern, ...]:
-    """Return the user's own patterns; see the module for what their groups mean.
-
-    Raises:
-        UsageError: one is no regular expression, or has no named group that is a value.
-    """
-    found = []
-    for text in patterns.values():
-        if not {*own_pattern(text, "--pattern").groups} - _PLACES:
-            raise UsageError(
-                f"--pattern {text!r}: name the groups that are values, such as "
-                r"(?P<step>\d+) and (?P<samples_per_s>[\d.]+)"
-            )
-        found.append(Pattern(text))
-    return tuple(found)
-
-
-class OwnPatterns(LogReader):
-    """Reads the user's own patterns: each may match a line, with or without its prefixes."""
-
-    by_rank = True
-    count = 0
-    _ahead: Iterator[tuple[Mapping[str, str] | None, ...]] = iter(())
-
-    def look_ahead(self, lines: Sequence[LogLine]) -> None:
-        """Match the lines that are read next, since Arrow takes many at a time."""
-        own = [own_pattern(pattern.line, "--pattern") for pattern in self.source.patterns]
-        self._ahead = zip(*(_matched(pattern, lines) for pattern in own), strict=True)
-
-    def read(self, line: LogLine) -> None:
-        """Note what ``line``, the next of those that were looked at, says."""
-        for pattern, groups in zip(self.source.patterns, next(self._ahead), strict=True):
-            if groups is not None:
-                self.count += 1
-                texts = {name: text for name, text in groups.items() if text}
-                self._take_groups(pattern, texts, line, groups["_all"])
-
-
-def _matched(pattern: OwnPattern, lines: Sequence[LogLine]) -> list[dict[str, str] | None]:
-    found = pattern.matched([line.text for line in lines])
-    with_prefix = pattern.matched([line.raw for line in lines])
-    return [one or other for one, other in zip(found, with_prefix, strict=True)]
 
 
 def number(printed: object) -> float | None:

@@ -17,7 +17,7 @@ from traceprof.formats.shared.files import GZIP_MAGIC, unpacked_head
 _PLANES: Final = (b"/device:", b"/host:", b"Task Environment")
 _FIRST_BYTES: Final = 64
 _HEAD_BYTES: Final = 1 << 16
-_NAMED: Final = re.compile(rb'"process_name"[^{}]*\{\s*"name"\s*:\s*"/(device|host):')
+_NAMED: Final = re.compile(rb'"process_name"[^{}]{0,99}\{\s*+"name"\s*+:\s*+"/(device|host):')
 _OF_KINETO: Final = (b'"schemaVersion"', b'"deviceProperties"', b'"baseTimeNanoseconds"')
 
 

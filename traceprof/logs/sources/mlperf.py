@@ -53,7 +53,8 @@ _DLL_STEP: Final = rx(r"^(?:iter\s+(?=\d+/)|Iteration: (?=\d+$))(?P<n>\d+)(?:/(?
 _DLL_RATE: Final = rx(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
 _DLL_TOOK: Final = rx(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
 _DLL_CELL: Final = rx(
-    r"^(?P<key>[A-Za-z][\w .@/-]*?)\s*:?\s+(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
+    r"^(?P<key>[A-Za-z][\w .@/-]*?)(?<! )\s*+:?\s*+(?<=\s)"
+    r"(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
 )
 _DLL_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
 _DLL_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}

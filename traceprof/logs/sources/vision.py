@@ -115,7 +115,7 @@ class CountedSamplesReader(LogReader):
 
 _COUNTED_CELL: Final = re.compile(
     r"(?<!\w)(?P<key>Data \(t\)|Batch \(t\)|Loss): (?P<value>nan|[\d.]++)"
-    r"|(?P<rate>[\d.]++)(?P<unit>/s(?:/gpu)?+)"
+    r"|(?<![\d.])(?P<rate>[\d.]++)(?P<unit>/s(?:/gpu)?+)"
 )
 _COUNTED: Final = {
     "Data (t)": ("data_ns", 1e9),

@@ -29,7 +29,7 @@ SMS_ACTIVE: Final = re.compile(r"SMs? Active\b")
 """The counter that says in which share of the time an SM had work, on average over all SMs."""
 _LINK: Final = re.compile(r"(?P<link>PCIe|NVLink) (?P<way>RX|TX)\b")
 _WAYS: Final = {"RX": "received", "TX": "sent"}
-_UNIT: Final = re.compile(r"\[(?P<unit>[^\]]*)\]$")
+_UNIT: Final = re.compile(r"\[(?P<unit>[^\[\]]*)\]$")
 _NO_SHARE: Final = re.compile(r"frequency|clock|\bcount\b|bytes", re.IGNORECASE)
 _SOURCE: Final = "gpu:"
 _TOO_LONG: Final = 10
