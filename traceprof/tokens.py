@@ -6,13 +6,12 @@ The hooks load this file, too, in the program's own Python: from 3.8 on, without
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 # How tokens of services begin, and what follows: a piece that was copied short is masked, too.
 # Without a remark as gitleaks' public rules know them (config/gitleaks.toml of 2026-07-22, where
 # they are whole); with one as the services' own documents show them.
-GIVEN_OUT: Final = r"""
+_GIVEN_OUT: Final = r"""
 sk-(?=[a-z_-]{0,99}[0-9A-Z]) [\w-]{8,}
 [sr]k_(?:live|test|prod)_    \w{8,}
 gh[opsur]_                   \w{8,}
@@ -94,18 +93,13 @@ sbp_                         [0-9a-f]{16,}# Supabase
 """
 
 
-def shapes(lines: str) -> Iterator[tuple[str, str]]:
-    """Yield how each token begins, and what follows."""
-    for line in lines.strip().splitlines():
-        first, _, rest = line.partition("#")[0].partition(" ")
-        yield first, rest.strip()
-
-
+SHAPES: Final = [line.partition("#")[0].split() for line in _GIVEN_OUT.strip().splitlines()]
+"""How each token begins, and what follows."""
 _BEGIN: Final = r"(?<![A-Za-z0-9])(?:"
-BEGINNINGS: Final = _BEGIN + "|".join(first for first, _ in shapes(GIVEN_OUT)) + ")"
+BEGINNINGS: Final = _BEGIN + "|".join([first for first, _ in SHAPES]) + ")"
 TOKENS: Final = re.compile(
     _BEGIN
-    + "|".join(first + rest for first, rest in shapes(GIVEN_OUT))
+    + "|".join([first + rest for first, rest in SHAPES])
     + r"|-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*)",
     re.DOTALL,
 )
