@@ -20,9 +20,9 @@ from traceprof.model.results import Note
 MS = 1_000_000
 
 OF_NVIDIA = re.compile(r"(?i)nvidia|cuda|nsys|nsight|\bnccl|nvtx|tensor cores")
-SAYS_SO_TOO = re.compile(r"torch\.cuda|cudnn\.benchmark|'nccl'")
+SAYS_SO_TOO = re.compile(r"torch\.cuda|cudnn\.benchmark|'nccl'|NCCL_[A-Z_]+")
 ONLY_THERE = ("nsys profile", "3 × TF32")
-"""What PyTorch calls so on AMD, too, and advice that depends on the recorder."""
+"""What PyTorch and RCCL call so on AMD, too, and advice that depends on the recorder."""
 
 
 def sentences_of_rules() -> Iterator[str]:

@@ -20,7 +20,7 @@ from tests.truth.machine import (
 )
 from traceprof.model.activity import Activity
 
-__all__ = ["BF16", "FP32", "Inference", "Pipeline", "Training", "nothing"]
+__all__ = ["BF16", "FP32", "Inference", "Overlapped", "Pipeline", "Training", "nothing"]
 
 BF16 = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute"
 FP32 = "ampere_sgemm_128x128_tn"
@@ -174,6 +174,40 @@ class Training:
         n_bytes = 25_000_000
         length = self.reduce_ns // self.n_buckets
         return Meeting("all_reduce", self.ranks, length, n_bytes, self.group, True, blocks)
+
+
+@dataclass(frozen=True)
+class Overlapped:
+    """A training step of which the second half hides an all-reduce, which slows it down."""
+
+    ranks: tuple[int, ...]
+    slowed: float = 1.0
+    n_steps: int = 24
+    n_kernels: int = 10
+    n_beside: int = 7
+
+    def __call__(self, machine: Machine) -> Generator[Meeting, None, None]:
+        finished: list[int] = []
+        for step in range(self.n_steps):
+            start = machine.now
+            with machine.phase("forward"):
+                self._launch(machine, self.n_kernels, 1.0)
+            with machine.phase("backward"):
+                length = self.n_beside * MS * 14 // 10 - 200 * US
+                yield Meeting("all_reduce", self.ranks, length, 250_000_000, "0", True, False)
+                self._launch(machine, self.n_beside, self.slowed)
+                self._launch(machine, self.n_kernels - self.n_beside, 1.0)
+            with machine.phase("optimizer"):
+                machine.join(COMPUTE, COMM)
+                machine.launch(_ADAM, MS // 2)
+            finished.append(max(machine.stream_ns.values()))
+            if step:
+                machine.wait_until(finished[step - 1])
+            machine.builder.step(start, machine.now, step, process=machine.process)
+
+    def _launch(self, machine: Machine, count: int, slowed: float) -> None:
+        for _ in range(count):
+            machine.launch(BF16, int(MS * slowed))
 
 
 @dataclass(frozen=True)

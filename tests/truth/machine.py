@@ -7,7 +7,7 @@ its ranks have come, as NCCL's kernels do: the host goes on, the stream does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -138,6 +138,7 @@ class Machine:
         gap_ns: int = 2 * US,
         api: str = "cudaLaunchKernel",
         activity: Activity | None = None,
+        shape: Mapping[str, int] | None = None,
     ) -> int:
         """Launch a kernel (after streams ``after`` have done their work); return when it ends."""
         correlation = self.call(api, thread=thread)
@@ -152,6 +153,7 @@ class Machine:
             stream=stream,
             process=self.process,
             activity=activity,
+            shape=shape,
         )
         self.stream_ns[stream] = start + length
         self.now += gap_ns
@@ -221,6 +223,21 @@ class Machine:
         )
         self.stream_ns[stream] = end
         return end
+
+    def migrate(self, direction: str, count: int, every_ns: int, start_ns: int) -> None:
+        """Let pages of managed memory move, one after the other, as nobody launches it."""
+        for i in range(count):
+            at = start_ns + i * every_ns
+            self.builder.copy(
+                direction,
+                at,
+                at + every_ns // 2,
+                n_bytes=65_536,
+                device=self.rank,
+                process=self.process,
+                src_kind="managed",
+                dst_kind="managed",
+            )
 
     def join(self, stream: int, *others: int) -> None:
         """Let a stream wait for others, as cudaStreamWaitEvent does."""

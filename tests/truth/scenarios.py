@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tests.truth.loops import FP32, Inference, Pipeline, Training, nothing
+from tests.truth.loops import FP32, Inference, Overlapped, Pipeline, Training, nothing
 from tests.truth.machine import MS, US, WORKER, Machine, run
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES, make_table
@@ -160,6 +160,50 @@ def _embed(machine: Machine, step: int) -> None:
     """Launch many small kernels slowly: a host that is ahead of the device hides it."""
     for _ in range(40):
         machine.launch(f"{HEALTHY.gemm}_embed", 6 * US, gap_ns=40 * US)
+
+
+def _touch_pages(machine: Machine, step: int) -> None:
+    """Read results on the host and let a kernel read what the host wrote, page by page."""
+    machine.synchronise()
+    machine.migrate("d2h", 100, 30 * US, machine.now)
+    machine.now += 3 * MS
+    end = machine.launch("gather_samples", 2 * MS)
+    machine.migrate("h2d", 100, 20 * US, end - 2 * MS)
+
+
+def _have_pages(machine: Machine, step: int) -> None:
+    machine.synchronise()
+    machine.launch("gather_samples", 100 * US)
+
+
+def _walk(blocks: int) -> Callable[[Machine, int], None]:
+    """Return a kernel that takes 8 ms on one SM, by as many blocks of one warp."""
+    shape = {"grid_x": blocks, "grid_y": 1, "grid_z": 1, "block_x": 32, "block_y": 1, "block_z": 1}
+
+    def act(machine: Machine, step: int) -> None:
+        machine.launch("walk_tree", 8 * MS // blocks, shape=shape)
+
+    return act
+
+
+_PRODUCT: Final = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_nn"
+_SCORES: Final = (
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>", 100 * US),
+    ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 9, false>", 200 * US),
+    ("void at::native::fused_dropout_kernel_vec<float, float, unsigned int, 1, 4>", 100 * US),
+)
+
+
+def _attend(is_fused: bool) -> Callable[[Machine, int], None]:
+    def act(machine: Machine, step: int) -> None:
+        for _ in range(6):
+            if is_fused:
+                machine.launch("void flash_fwd_kernel<Flash_fwd_kernel_traits>", 600 * US)
+                continue
+            for name, length in ((_PRODUCT, 300 * US), *_SCORES, (_PRODUCT, 300 * US)):
+                machine.launch(name, length)
+
+    return act
 
 
 def _compile(machine: Machine, step: int) -> None:
@@ -360,6 +404,31 @@ SCENARIOS: Final = (
         ),
         ("pageable_copies",),
         one(replace(HEALTHY, batch_bytes=30_000_000, begin=_embed)),
+    ),
+    Scenario(
+        "managed_memory_that_migrates",
+        one(replace(HEALTHY, begin=_touch_pages)),
+        ("managed_memory",),
+        one(replace(HEALTHY, begin=_have_pages)),
+        ("host_sync",),
+    ),
+    Scenario(
+        "kernel_of_one_block",
+        one(replace(HEALTHY, begin=_walk(1))),
+        ("few_blocks",),
+        one(replace(HEALTHY, begin=_walk(132))),
+    ),
+    Scenario(
+        "kernels_slowed_by_communication",
+        several(lambda _: Overlapped((0, 1), 1.4), 2),
+        ("contention",),
+        several(lambda _: Overlapped((0, 1)), 2),
+    ),
+    Scenario(
+        "attention_in_pieces",
+        one(replace(HEALTHY, begin=_attend(is_fused=False))),
+        ("unfused_attention",),
+        one(replace(HEALTHY, begin=_attend(is_fused=True))),
     ),
     Scenario(
         "loss_read_every_step_and_slow_launches",

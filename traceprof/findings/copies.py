@@ -341,8 +341,14 @@ def _is_streamed(context: Context, copies: Table) -> bool:
 
 def _are_pinned(copies: Table) -> Bools:
     """Return which are asynchronous copies that are no findings of other rules."""
-    is_other = are_blocking_copies(copies) | are_pageable(copies)
+    is_other = are_blocking_copies(copies) | are_pageable(copies) | are_migrations(copies)
     return np.asarray(copies["direction"].isin(_MOVES) & ~is_other, np.bool_)
+
+
+def are_migrations(copies: Table) -> Bools:
+    """Return which are pages of managed memory that moved when they were touched."""
+    is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
+    return np.asarray(is_managed & (copies["api"] == ""), np.bool_)
 
 
 def _hideable(ratio: float) -> Iterator[Note]:
@@ -378,7 +384,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
     pinned = context.copies(_are_large_and_pinned)
     if pinned.empty:
         raise NotRecordedError("no large copies of pinned memory in the time that is judged")
-    usual, why = _usual_rate(context)
+    usual, why = usual_rate(context)
     for direction in _TO_HOST_OR_BACK:
         own = pinned.take(pinned["direction"] == direction)
         total_ns = int(lengths_of(own).sum())
@@ -415,7 +421,7 @@ def _are_large_and_pinned(copies: Table) -> Bools:
     return np.asarray(_touches(copies, "pinned") & is_moved, np.bool_)
 
 
-def _usual_rate(context: Context) -> tuple[float, str]:
+def usual_rate(context: Context) -> tuple[float, str]:
     """Return the rate that large copies should reach, in bytes per s, and why."""
     ranks = context.ranks
     peaks = [peak_of(part_of_device(ranks, own), own, Link.PCIE) for own in context.devices]

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from traceprof.errors import NotRecordedError
-from traceprof.findings.claims import Claim, Ground, Kind, Times
+from traceprof.findings.claims import Claim, Ground, Kind, Times, together
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
 from traceprof.measures.device.counters import active_sms
+from traceprof.measures.device.occupancy import launch_shapes
+from traceprof.measures.rows import bounds, lengths_of, unions_by
+from traceprof.model.activity import Activity
+from traceprof.model.grouping import grouped_by
+from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
+from traceprof.model.table import Table
+from traceprof.model.trace import Trace
+from traceprof.names.kernels import SHORT_NS, short_name
 
 _LEAST_UNFILLED: Final = 0.1
 
@@ -57,6 +67,88 @@ def unfilled_kernels(context: Context) -> Iterator[Finding]:
         caveat="kernels that wait for memory gain less",
         ncu=context.ncu(times_of(names)),
     )
+
+
+@rule(
+    "use of the SMs",
+    "kernels with hardly any blocks or threads",
+    "kernels",
+    "kernel_shapes",
+    about=COMPUTE,
+    show="occupancy",
+)
+def few_blocks(context: Context) -> Iterator[Finding]:
+    """Find kernels that keep a device busy and leave nearly all of it empty."""
+    found = context.ranks.each(_nearly_empty, context.typical)
+    rows = Table.stacked([own for own, _ in found])
+    claim = context.left(together(times for _, times in found), Ground.COMPUTE)
+    share = context.share(claim)
+    if rows.empty or share < _LEAST_UNFILLED:
+        return
+    names, groups = grouped_by(rows, "name")
+    sums = times_of(names.assign(total_ns=groups.sums(lengths_of(rows))))
+    longest = rows.row(int(lengths_of(rows).argmax()))
+    yield Finding(
+        title=Note.of(
+            "busy and nearly empty: {share:ratio} of the time in kernels that fill at most "
+            "{used:ratio} of the device",
+            share=share,
+            used=float(rows["used_ratio"].max()),
+        ),
+        claims=(claim,),
+        kind=Kind.BOUNDED,
+        evidence=(
+            Note.of(
+                "{name}: {length:ns} with {blocks:count} block(s) of {threads:count} thread(s) on "
+                "{sms:count} SMs",
+                name=short_name(str(longest["name"])),
+                length=int(longest["end_ns"] - longest["start_ns"]),
+                blocks=int(longest["grid_blocks"]),
+                threads=int(longest["block_threads"]),
+                sms=int(longest["sm_count"]),
+            ),
+            *context.timed_by_kernel(sums),
+        ),
+        action="spread the work over the whole device: several blocks for each SM, of 128 threads "
+        "and more, or larger batches; what is serial belongs on the host, or beside other work on "
+        "a stream of its own",
+        caveat="what depends on the result before it cannot be spread",
+        window=context.longest_row(rows),
+        ncu=context.ncu(sums),
+    )
+
+
+_NEARLY_EMPTY: Final = 0.05
+_WARP: Final = 32
+
+
+def _nearly_empty(part: Trace, judged: Intervals) -> tuple[Table, Times]:
+    """Return the long kernels of a rank that fill next to nothing, and when they run alone.
+
+    With name, start_ns, end_ns, grid_blocks, block_threads, sm_count and used_ratio: the share of
+    SMs with a block, times that of the lanes of a warp with a thread.
+    """
+    kernels, shapes = part.kernels, launch_shapes(part.whole)
+    own = shapes.of_kernel[part.rows_in_whole("kernels")]
+    names = ("grid_blocks", "block_threads", "sm_count")
+    blocks, threads, sms = (shapes.table[name][own] for name in names)
+    used = np.minimum(blocks / np.maximum(sms, 1), 1) * np.minimum(threads / _WARP, 1)
+    starts, ends = bounds(kernels)
+    is_empty = (np.minimum(np.minimum(blocks, threads), sms) > 0) & (used < _NEARLY_EMPTY)
+    is_empty &= (ends - starts >= SHORT_NS) & (judged.covered_ns(starts, starts + 1) > 0)
+    is_empty &= ~kernels["activity"].isin(_NO_COMPUTE)
+    table = kernels.select("start_ns", "end_ns", "device", "name").take(is_empty)
+    columns = zip((*names, "used_ratio"), (blocks, threads, sms, used), strict=True)
+    table = table.assign(**{name: values[is_empty] for name, values in columns})
+    others = unions_by(kernels.select("start_ns", "end_ns", "device").take(~is_empty), "device")
+    alone = {
+        device: time - others.get(device, Intervals.empty())
+        for device, time in unions_by(table, "device").items()
+    }
+    return table, alone
+
+
+_NO_COMPUTE: Final = (Activity.COMMUNICATION.value, Activity.CUDA_GRAPH.value)
 
 
 def _claim(context: Context, compute: Times, device: int, empty: float) -> Claim:

@@ -13,6 +13,7 @@ from traceprof.findings.claims import Ground, Kind, Times, together
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest, times_of
 from traceprof.findings.rules import COMPUTE, Finding, rule
+from traceprof.measures.host.launches import launches_of, range_of_launches
 from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import Bools, Ints, are_first, are_named, bounds, lengths_of, unions_by
 from traceprof.model.activity import Activity
@@ -162,6 +163,130 @@ def _is_fusable(kernels: Table) -> Bools:
     of_pytorch = are_named(names, _OF_PYTORCH) & activity.isin(_BETWEEN_MATRICES)
     compiled = are_named(names, _BY_COMPILERS)
     return np.asarray((activity.isin(_POINTWISE) | of_pytorch) & ~compiled, np.bool_)
+
+
+@rule(
+    "fusion",
+    "attention as two products with softmax between them",
+    "kernels",
+    about=COMPUTE,
+    show="kernels",
+)
+def unfused_attention(context: Context) -> Iterator[Finding]:
+    """Find attention that writes its scores to memory: softmax between two matrix products."""
+    found = context.ranks.each(_attention_of_one, context.typical)
+    n_softmax = sum(own.count for own in found)
+    between_ns = max(1, sum(own.between_ns for own in found))
+    products_ns = sum(own.products_ns for own in found)
+    most = 1 + _ATTENTION_LEFT * products_ns / between_ns
+    times = together(own.times for own in found)
+    claim = context.left(times, Ground.COMPUTE, 1.0, (1 - _ATTENTION_LEFT, most))
+    share = context.share(claim)
+    if not n_softmax or share < _LEAST_FUSABLE:
+        return
+    by_name = Table.stacked([own.by_name for own in found])
+    kernels, groups = grouped_by(by_name, "name")
+    names = times_of(kernels.assign(total_ns=groups.sums(by_name["ns"])))
+    yield Finding(
+        title=Note.of(
+            "unfused attention: {share:ratio} of the time in softmax and what else lies between "
+            "two matrix products",
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model=Note(
+            "scores stay on the chip, so that what lies between the products falls away; at least "
+            "half of it, at most half of the products, too"
+        ),
+        evidence=(
+            context.counted(n_softmax, "softmax(es) between products"),
+            context.timed(products_ns, after=" in these products"),
+            *context.timed_by_kernel(names),
+        ),
+        action=context.advice(
+            pytorch="fuse attention: torch.nn.functional.scaled_dot_product_attention takes "
+            "FlashAttention, or what else is fused for these shapes",
+            other="fuse attention (FlashAttention or the like), so that scores need not go to "
+            "memory",
+        ),
+        caveat="where the program reads the attention weights itself they must be written",
+        ncu=context.ncu(names),
+    )
+
+
+_ATTENTION_LEFT: Final = 0.5
+_BETWEEN_PRODUCTS: Final = ("elementwise", "random", "rng_dropout", "layout", "softmax")
+_MOST_BETWEEN: Final = 16
+_LOG_SOFTMAX: Final = re.compile(r"(?i)log_?softmax|softmax_warp\w*<[^<>]*, \d+, true")
+"""That of a loss."""
+_OF_SOFTMAX: Final = re.compile(r"(?i)^aten::_?(safe_)?softmax(_backward_data)?$")
+_OF_PRODUCT: Final = re.compile(r"^aten::(bmm|baddbmm|matmul)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """The attention of a rank: softmaxes, and what lies between products with its time by name."""
+
+    count: int
+    between_ns: int
+    products_ns: int
+    times: dict[int, Intervals]
+    by_name: Table
+
+
+def _attention_of_one(part: Trace, typical: Intervals) -> _Attention:
+    kernels = part.kernels
+    starts, ends = bounds(kernels)
+    order = np.lexsort((starts, kernels["stream"], kernels["device"]))
+    is_softmax, is_product = _softmax_and_products(part)
+    softer = np.asarray(kernels["activity"].isin(_BETWEEN_PRODUCTS) | is_softmax, np.bool_)
+    # The last kernel before, and the first after each that is nothing of the kind.
+    place, between = np.arange(len(order)), (softer & ~is_product)[order]
+    before = np.maximum.accumulate(np.where(between, -1, place)) if len(order) else place
+    after = np.minimum.accumulate(np.where(between, len(order), place)[::-1])[::-1]
+    chosen = np.flatnonzero(is_softmax[order] & (before >= 0) & (after < len(order)))
+    chosen = chosen[after[chosen] - before[chosen] <= _MOST_BETWEEN + 1]
+    first, last = before[chosen], after[chosen]
+    lane = np.stack([kernels[name][order] for name in ("device", "stream")])
+    fits = is_product[order[first]] & is_product[order[last]]
+    fits &= (lane[:, first] == lane[:, last]).all(axis=0)
+    at = order[chosen]
+    fits &= typical.covered_ns(starts[at], starts[at] + 1) > 0
+    first, last = first[fits], last[fits]
+    inside = np.zeros(len(order) + 1, np.int64)
+    np.add.at(inside, first + 1, 1)
+    np.add.at(inside, last, -1)
+    rows = order[np.cumsum(inside)[:-1] > 0]
+    products = order[np.unique(np.concatenate((first, last)))]
+    lengths = ends - starts
+    table = kernels.select("start_ns", "end_ns", "device", "name").take(rows)
+    names, groups = grouped_by(table, "name")
+    return _Attention(
+        int(fits.sum()),
+        int(lengths[rows].sum()),
+        int(lengths[products].sum()),
+        unions_by(table, "device"),
+        names.assign(ns=groups.sums(lengths[rows])),
+    )
+
+
+def _softmax_and_products(part: Trace) -> tuple[Bools, Bools]:
+    """Return which kernels are softmax of scores and which matrix products.
+
+    By their names, else by the operators that launched them.
+    """
+    kernels, ranges = part.kernels, part.whole.ranges["name"]
+    is_softmax = kernels["activity"] == Activity.SOFTMAX.value
+    is_product = kernels["activity"] == Activity.GEMM.value
+    of_operators = [are_named(ranges, own) for own in (_OF_SOFTMAX, _OF_PRODUCT)]
+    if of_operators[0].any():
+        row = range_of_launches(part, launches_of(part, "kernels"))
+        is_other = kernels["activity"] == Activity.OTHER.value
+        told = [np.append(own, np.False_)[row] & is_other for own in of_operators]
+        is_softmax, is_product = is_softmax | told[0], is_product | told[1]
+    is_softmax &= ~are_named(kernels["name"], _LOG_SOFTMAX)
+    return np.asarray(is_softmax, np.bool_), np.asarray(is_product, np.bool_)
 
 
 @rule("fusion", "much time in kernels that are too short", "kernels", about=COMPUTE, show="classes")

@@ -100,6 +100,7 @@ _AMD_WORDS: Final = (
     ("CUDA_MODULE_LOADING=EAGER", "HIP_ENABLE_DEFERRED_LOADING=0"),
     ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
     ("NCCL", "RCCL"),
+    ("RCCL_", "NCCL_"),
     ("NVTX", "ROCTX"),
     ("tensor cores", "matrix cores"),
     ("nvidia-smi -q -d PCIE", "rocm-smi --showbus"),

@@ -146,11 +146,13 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
             shares[cause] = shares.get(cause, 0.0) + share
     working = shares.pop("compute") + shares.pop("device_memory")
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
+    found = table_of(results, "findings")
+    if told := _mostly_of_a_rule(found):
+        return told
     if working >= _MOSTLY:
         is_in_part = working < _NEARLY_ALWAYS and shares[largest] >= _MUCH
         beside = _BOUND_BY[largest] if is_in_part and _stands_beside(largest) else ""
         return _GPU_BOUND + (f", partly {beside}" if beside else "")
-    found = table_of(results, "findings")
     if len(found) and found["claimed_ratio"][is_known(found["once_ns"])].sum() >= _MOSTLY:
         return _PAID_ONCE
     words = _waiting_for(found, largest) or _BOUND_BY.get(largest, "mostly idle")
@@ -159,6 +161,20 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     if shares[second] >= max(_MUCH, _ALIKE * shares[largest]) and _stands_beside(second):
         words += f" and {_BOUND_BY[second]}"
     return words
+
+
+def _mostly_of_a_rule(found: Table) -> str:
+    """Return what rules know better that say where most of the time goes; "" without one."""
+    for row in found.rows():
+        if row["rule"] in _KNOWN_BETTER and row["claimed_ratio"] >= _MOSTLY:
+            return _KNOWN_BETTER[row["rule"]]
+    return ""
+
+
+_KNOWN_BETTER: Final = {
+    "managed_memory": "waiting for pages of managed memory",
+    "few_blocks": f"{_GPU_BOUND}, the GPU nearly empty",
+}
 
 
 def _stands_beside(name: str) -> bool:

@@ -1,0 +1,145 @@
+"""What it costs to hide communication: kernels that take longer beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceprof.findings.claims import Ground, Kind, Times, together
+from traceprof.findings.context import Context
+from traceprof.findings.kernel_times import largest
+from traceprof.findings.rules import COLLECTIVES, Finding, rule
+from traceprof.measures.device.occupancy import launch_shapes
+from traceprof.measures.device.times import device_times
+from traceprof.measures.rows import bounds, unions_by
+from traceprof.model.activity import Activity
+from traceprof.model.grouping import codes_of, numbered
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.model.trace import Trace
+from traceprof.names.kernels import SHORT_NS, short_name
+
+_LEAST: Final = 0.01
+_FEWEST: Final = 3
+"""Launches of a kernel alone, and beside communication, that are held against each other."""
+_ALIKE: Final = 1.15
+"""How far launches alone may be apart (ninth to first tenth) to be the same work."""
+_BESIDE: Final = 0.5
+_SHOWN: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """Launches of a kernel beside communication: how many and how long, and as they are alone.
+
+    ``extra_ns`` is what all of them take longer than the median one alone, ``most_ns`` than the
+    shortest.
+    """
+
+    name: str
+    count: int
+    whole_ns: int
+    median_ns: float
+    alone_ns: float
+    extra_ns: int
+    most_ns: int
+
+
+@rule(
+    "contention",
+    "kernels that take longer beside communication",
+    "kernels",
+    about=COLLECTIVES,
+    show="collectives",
+)
+def contention(context: Context) -> Iterator[Finding]:
+    """Find kernels that take longer beside communication than the same ones alone."""
+    found = context.ranks.each(_slowed, context.typical)
+    slowed = [own for rows, _ in found for own in rows]
+    whole_ns = sum(own.whole_ns for own in slowed)
+    if not whole_ns:
+        return
+    saved, most = (
+        sum(getattr(own, name) for own in slowed) / whole_ns for name in ("extra_ns", "most_ns")
+    )
+    times = together(times for _, times in found)
+    claim = context.left(times, Ground.COMPUTE, saved, (0.0, most))
+    share = context.share(claim) * saved
+    if share < _LEAST:
+        return
+    extra: dict[str, int] = {}
+    for own in slowed:
+        extra[own.name] = extra.get(own.name, 0) + own.extra_ns
+    told = [next(own for own in slowed if own.name == name) for name, _ in largest(extra, _SHOWN)]
+    yield Finding(
+        title=Note.of(
+            "hiding communication has a price: kernels take {factor:factor} as long beside it as "
+            "alone, {share:ratio} of the time",
+            factor=1 / (1 - saved),
+            share=share,
+        ),
+        claims=(claim,),
+        kind=Kind.ESTIMATED,
+        model=Note(
+            "beside communication as long as the median launch alone; at least nothing, where it "
+            "takes the same of the device in any case, at most as long as the shortest alone"
+        ),
+        evidence=(
+            context.timed(sum(extra.values()), after=" longer than alone"),
+            *(
+                Note.of(
+                    "{name}: {alone:ns} alone, {beside:ns} beside it (medians)",
+                    name=short_name(own.name),
+                    alone=own.alone_ns,
+                    beside=own.median_ns,
+                )
+                for own in told
+            ),
+        ),
+        action="let communication take less of the device: fewer SMs (NCCL_MAX_CTAS, "
+        "NCCL_MAX_NCHANNELS) or copy engines, or run it beside work that needs the memory less",
+        caveat="with less of the device communication takes longer, and more of it may be exposed",
+        ncu=context.ncu(extra),
+    )
+
+
+def _slowed(part: Trace, judged: Intervals) -> tuple[list[_Beside], Times]:
+    """Return the kernels of a rank that are slowed down, and when launches of them are."""
+    kernels = part.kernels
+    starts, ends = bounds(kernels)
+    lengths = ends - starts
+    times = device_times(part)
+    overlap = np.zeros(len(kernels), np.int64)
+    for device, time in times.items():
+        rows = np.flatnonzero(kernels["device"] == device)
+        overlap[rows] = time.communication.covered_ns(starts[rows], ends[rows])
+    fits = (kernels["activity"] != Activity.COMMUNICATION.value) & (lengths >= SHORT_NS)
+    fits &= judged.covered_ns(starts, starts + 1) > 0
+    if not (fits & (overlap > 0)).any():
+        return [], {}
+    shape = launch_shapes(part.whole).of_kernel[part.rows_in_whole("kernels")].astype(np.int64)
+    group, _ = numbered(codes_of(kernels["name"]), shape)
+    rows = np.flatnonzero(fits)
+    rows = rows[np.argsort(group[rows], kind="stable")]
+    borders = np.flatnonzero(np.diff(group[rows])) + 1
+    found, slowed = [], []
+    for own in np.split(rows, borders):
+        beside = own[overlap[own] >= _BESIDE * lengths[own]]
+        alone = lengths[own[overlap[own] == 0]]
+        if min(len(beside), len(alone)) < _FEWEST:
+            continue
+        (low, middle, high), slow = np.quantile(alone, (0.1, 0.5, 0.9)), lengths[beside]
+        if high > _ALIKE * low or np.quantile(slow, 0.1) <= high:
+            continue
+        name = str(kernels["name"][int(own[0])])
+        extra, most = (int(np.maximum(slow - base, 0).sum()) for base in (middle, alone.min()))
+        whole = int(slow.sum())
+        found.append(_Beside(name, len(slow), whole, float(np.median(slow)), middle, extra, most))
+        slowed.append(beside)
+    if not found:
+        return [], {}
+    chosen = kernels.select("start_ns", "end_ns", "device").take(np.concatenate(slowed))
+    return found, unions_by(chosen, "device")

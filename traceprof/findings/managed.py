@@ -1,0 +1,118 @@
+"""Managed memory whose pages move when somebody touches them: no call launches that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from traceprof.findings.claims import Ground, Kind, Times, together
+from traceprof.findings.context import Context, copies_with_calls
+from traceprof.findings.copies import are_migrations, usual_rate
+from traceprof.findings.rules import COPIES, Finding, rule
+from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
+from traceprof.measures.rows import bounds, lengths_of, unions_by
+from traceprof.model.intervals import Intervals
+from traceprof.model.results import Note
+from traceprof.model.table import Table
+from traceprof.model.trace import Trace
+
+_LEAST: Final = 0.02
+
+
+@rule(
+    "managed memory",
+    "pages of managed memory that move when they are touched",
+    "copies",
+    about=COPIES,
+    show="copies",
+)
+def managed_memory(context: Context) -> Iterator[Finding]:
+    """Find page migrations that devices wait for, between kernels or in them."""
+    moved = context.rows(_migrations, context.typical)
+    if moved.empty:
+        return
+    bursts = together(context.ranks.each(_bursts, context.typical))
+    kernels = {device: context.times[device].compute for device in bursts}
+    n_bytes = int(np.maximum(moved["n_bytes"], 0).sum())
+    rate, why = usual_rate(context)
+    waiting = context.left({device: time - kernels[device] for device, time in bursts.items()})
+    stalled_times = {device: time & kernels[device] for device, time in bursts.items()}
+    stalled = context.left(stalled_times, Ground.COMPUTE, between=(0.0, 1.0))
+    # Moved at once, where nothing hides it.
+    least = 1 - n_bytes / rate * 1e9 / max(1, waiting.total_ns)
+    waiting = context.left(waiting.times, between=(max(0.0, least), 1.0))
+    share = context.share(waiting) + context.share(stalled)
+    if share < _LEAST:
+        return
+    copied_ns = int(lengths_of(moved).sum())
+    by_direction = {
+        name: int((moved["direction"] == name).sum()) for name in moved["direction"].distinct()
+    }
+    yield Finding(
+        title=Note.of(
+            "managed memory: devices wait {share:ratio} of the time for pages that move when "
+            "they are touched",
+            share=share,
+        ),
+        claims=(waiting, stalled),
+        kind=Kind.ESTIMATED,
+        model=Note.of(
+            "moved ahead of time, behind kernels; at least at {rate:bytes/s} ({why}), where "
+            "nothing hides it and kernels do not wait for pages",
+            rate=rate,
+            why=why,
+        ),
+        evidence=(
+            context.counted(
+                len(moved),
+                "page migration(s)",
+                " that no call launched ({moved:bytes} in all, at {rate:bytes/s})",
+                moved=n_bytes,
+                rate=n_bytes / (copied_ns / 1e9) if copied_ns else None,
+            ),
+            *(
+                context.counted(n, "of {direction}", direction=direction)
+                for direction, n in sorted(by_direction.items())
+            ),
+            Note.of(
+                "{idle:ratio} of the time between kernels, {inside:ratio} while kernels run",
+                idle=context.share(waiting),
+                inside=context.share(stalled),
+            ),
+        ),
+        action="move pages before they are needed (cudaMemPrefetchAsync), say where they are used "
+        "(cudaMemAdvise), or keep memory of the device and copy explicitly from pinned memory",
+        caveat="more memory than the device has moves in any case; tracing page faults slows them "
+        "down",
+        window=context.longest_of(*_ends(bursts)),
+    )
+
+
+def _ends(bursts: Times) -> tuple[np.ndarray, np.ndarray]:
+    times = list(bursts.values())
+    return (
+        np.concatenate([time.starts for time in times]),
+        np.concatenate([time.ends for time in times]),
+    )
+
+
+def _migrations(part: Trace, judged: Intervals) -> Table:
+    copies = copies_with_calls(part)
+    starts = copies["start_ns"]
+    inside = judged.covered_ns(starts, starts + 1) > 0
+    return copies.select("start_ns", "end_ns", "device", "direction", "n_bytes").take(
+        inside & are_migrations(copies)
+    )
+
+
+def _bursts(part: Trace, judged: Intervals) -> dict[int, Intervals]:
+    """Return when pages of each device moved, short pauses between faults with it."""
+    moved = _migrations(part, judged)
+    closed = unions_by(moved.assign(end_ns=bounds(moved)[1] + LAUNCH_BOUND_NS), "device")
+    # What was added behind the last of each burst is taken off again.
+    return {
+        device: Intervals(time.starts, time.ends - LAUNCH_BOUND_NS)
+        for device, time in closed.items()
+    }
