@@ -5,14 +5,19 @@ What removing the trouble would save is not computed but observed: the differenc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 
+from tests.formats.test_contract import write_as_kineto
 from tests.truth.loops import FP32, Inference, Overlapped, Pipeline, Training, nothing
 from tests.truth.machine import MS, US, WORKER, Machine, run
+from traceprof.formats import open_trace
 from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace, span_of
@@ -50,6 +55,7 @@ class Scenario:
 def period_ns(ranks: Ranks) -> float:
     """Return the mean time from step to step, without the first, by what was planted."""
     ranges = ranks.parts[0].ranges.to_frame()
+    ranges = ranges[ranges["process"] == ranges["process"].min()]  # of several in one file
     starts = ranges.loc[ranges["name"] == "user_step", "start_ns"].to_numpy()[1:]
     return float(np.mean(np.diff(starts)))
 
@@ -105,6 +111,25 @@ def on_wandering_clocks(
         return replace(ranks, parts=tuple(map(shown, ranks.parts, range(n_ranks))))
 
     return make
+
+
+def in_one_file(make: Callable[[], Ranks]) -> Callable[[], Ranks]:
+    """Return a run whose processes were merged into one file of torch.profiler.
+
+    Calls are numbered from 1 in each, and the file says nothing of ranks.
+    """
+
+    def merged() -> Ranks:
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "merged.json")
+            events: list[object] = []
+            for part in make().parts:
+                write_as_kineto(part, path)
+                events += json.loads(path.read_text())["traceEvents"]
+            path.write_text(json.dumps({"traceEvents": events}))
+            return Ranks.of(open_trace(path))
+
+    return merged
 
 
 WAIT: Final = 60 * MS
@@ -499,6 +524,14 @@ SCENARIOS: Final = (
         several(lambda _: parallel(4), 4),
         ("exposed_communication",),
         "2",
+    ),
+    Scenario(
+        "slow_rank_of_processes_in_one_file",
+        in_one_file(several(lambda _: parallel(4), 4, _slow(2))),
+        ("straggler",),
+        several(lambda _: parallel(4), 4),
+        ("exposed_communication",),
+        "rank 2",
     ),
     Scenario(
         "slow_rank_where_clocks_are_wrong",

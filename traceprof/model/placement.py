@@ -210,7 +210,8 @@ def place(trace: Trace, placement: Placement) -> Trace:
     placed = make_trace(
         trace.info, tables, placement.recorded, placement.span, placement.devices.values()
     )
-    own_devices = {new: old for old, new in placement.devices.items() if new != old}
+    in_file = ((new, trace.own_devices.get(old, old)) for old, new in placement.devices.items())
+    own_devices = {new: old for new, old in in_file if new != old}
     # Where no process did anything it is told under `ABSENT`: devices of the file may be known.
     own = trace.span.moved(placement.offset_ns)
     recordings = dict.fromkeys(placement.processes.values() or (ABSENT,), own)

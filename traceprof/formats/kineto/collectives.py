@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -26,12 +27,14 @@ _DTYPES: Final = {
 """Kineto's name of a data type → torch's, and the bytes of an element."""
 
 
-def make_collectives(rows: Rows, kernels: Table, api_calls: Table, own_rank: int = ABSENT) -> Table:
+def make_collectives(
+    rows: Rows, kernels: Table, api_calls: Table, rank_of: Mapping[int, int]
+) -> Table:
     """Return the collectives as the host issued them, one row each.
 
     Sizes come from ``record_param_comms`` (since 2023-12) and from the kernels that Kineto
     copied its arguments to, whose call may lie before the trace. Older traces have none. Whom a
-    send goes to is told since 2024-07. ``own_rank`` is the rank of the process that was traced.
+    send goes to is told since 2024-07. ``rank_of`` are the ranks of processes, where known.
     """
     calls = rows.of("cpu_op")
     calls = calls.where(calls.named(lambda name: name == _CALL) & _has_op(calls))
@@ -40,10 +43,11 @@ def make_collectives(rows: Rows, kernels: Table, api_calls: Table, own_rank: int
     if not len(calls) and not len(device):
         return empty_table("collectives")
     backend, tied = _backend(rows), _by_external_id(calls, device)
-    orphans = device.where(~np.isin(device.number("correlation"), tied))
-    parts = [_described(calls, tied, backend, own_rank)]
+    launched = _keys(device, device.number("correlation"))
+    orphans = device.where(~np.isin(launched, _keys(calls, tied)))
+    parts = [_described(calls, tied, backend, rank_of)]
     if len(orphans):
-        parts.append(_described(orphans, orphans.number("correlation"), backend, own_rank))
+        parts.append(_described(orphans, orphans.number("correlation"), backend, rank_of))
     table = collectives.tied_by_launch(stack("collectives", parts), kernels, api_calls)
     return collectives.tied_to_batches(table, kernels, api_calls)
 
@@ -59,7 +63,7 @@ def tells_of_collective(event: KinetoEvent) -> bool:
 
 
 def _described(
-    rows: Rows, correlation: npt.NDArray[np.int64], backend: str, own_rank: int
+    rows: Rows, correlation: npt.NDArray[np.int64], backend: str, rank_of: Mapping[int, int]
 ) -> Table:
     told = rows.text("dtype")
     dtypes = [_DTYPES.get(name.lower(), (name, ABSENT)) for name in told.texts.tolist()]
@@ -69,13 +73,13 @@ def _described(
     # Only the root of a scatter hands anything in, and who only receives does not.
     elements = np.where((sent > 0) & (op != "scatter"), sent, received)
     known = (sizes > 0) & (elements >= 0)
-    on_host = rows.process == rows.host_process
+    on_host = rows.process == rows.owners
     return make_table(
         "collectives",
         {
             "start_ns": rows.start_ns,
             "end_ns": rows.end_ns,
-            "process": np.full(len(rows), rows.host_process),
+            "process": rows.owners,
             "thread": np.where(on_host, rows.thread, ABSENT),
             "op": op,
             "n_bytes": np.where(known, elements * sizes, ABSENT),
@@ -85,19 +89,23 @@ def _described(
             "backend": Names.repeated(backend, len(rows)),
             "sequence": rows.number("Seq"),
             "correlation": correlation,
-            **_ends(rows, op, own_rank),
+            **_ends(rows, op, rank_of),
         },
     )
 
 
-def _ends(rows: Rows, ops: Names, own_rank: int) -> dict[str, npt.NDArray[np.int64]]:
+def _ends(rows: Rows, ops: Names, rank_of: Mapping[int, int]) -> dict[str, npt.NDArray[np.int64]]:
     """Return group_rank, peer and peer_rank of each call.
 
     The ranks of a long group are abridged: then the own place in it is not known.
     """
     listed = rows.text("Process Group Ranks")
     members = list(map(_listed_ranks, listed.texts.tolist()))
-    places = [own.index(own_rank) if own_rank in own else ABSENT for own in members]
+    places = np.full(len(rows), ABSENT, np.int64)
+    for process, own_rank in rank_of.items():
+        own = [ranks.index(own_rank) if own_rank in ranks else ABSENT for ranks in members]
+        mine = rows.owners == process
+        places[mine] = listed.by_text(np.array(own, np.int64))[mine]
     ends = rows.number("Dst Rank"), rows.number("Src Rank")
     sends = ops == "send"
     is_single = sends | (ops == "recv")
@@ -109,7 +117,7 @@ def _ends(rows: Rows, ops: Names, own_rank: int) -> dict[str, npt.NDArray[np.int
         for code, place in zip(listed.codes.tolist(), peer.tolist(), strict=True)
     ]
     return {
-        "group_rank": listed.by_text(np.array(places, np.int64)),
+        "group_rank": places,
         "peer": peer,
         "peer_rank": np.where(told >= 0, told, np.array(from_list, np.int64)),
     }
@@ -134,10 +142,15 @@ def _has_op(rows: Rows) -> npt.NDArray[np.bool_]:
     return _ops(rows.text("Collective name")) != ""
 
 
+def _keys(rows: Rows, correlation: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return a number for each process and correlation: each process counts for itself."""
+    return np.asarray((rows.owners << 40) + correlation, np.int64)
+
+
 def _by_external_id(calls: Rows, device: Rows) -> npt.NDArray[np.int64]:
     """Return the correlation of the kernel that bears the number of each call."""
     ids, correlations = (device.number(of).tolist() for of in ("External id", "correlation"))
-    kernel = dict(zip(ids, correlations, strict=True))
-    kernel.pop(ABSENT, None)
-    found = [kernel.get(number, ABSENT) for number in calls.number("External id").tolist()]
+    kernel = dict(zip(zip(device.owners.tolist(), ids, strict=True), correlations, strict=True))
+    sought = zip(calls.owners.tolist(), calls.number("External id").tolist(), strict=True)
+    found = [ABSENT if one[1] == ABSENT else kernel.get(one, ABSENT) for one in sought]
     return np.array(found, np.int64)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.formats.kineto.events import KinetoEvents
+from traceprof.formats.kineto.merged import Merged, process_id
 from traceprof.formats.kineto.parse import whole
 from traceprof.formats.kineto.rows import PASSED_OVER
 from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, noted_numbers
@@ -108,24 +109,35 @@ def _capability(device: Mapping[str, Any]) -> int:
     return major * 10 + minor
 
 
-def make_processes(events: KinetoEvents, used: np.ndarray, host_process: int) -> Table:
-    """Return the processes; the one that was traced bears the rank in the file's header."""
-    rank, size = rank_of(events.header), whole(_group(events.header).get("world_size"))
-    is_traced = used == host_process
+def make_processes(events: KinetoEvents, used: np.ndarray, rank_of: Mapping[int, int]) -> Table:
+    """Return the processes; ``rank_of`` are the ranks of those that were traced, where known."""
+    size = world_size(events.header)
+    ranks = [rank_of.get(process, ABSENT) for process in used.tolist()]
     return make_table(
         "processes",
         {
             "process": used,
-            "name": [events.process_names.get(int(process), "") for process in used],
-            "rank": np.where(is_traced, rank, ABSENT),
-            "world_size": np.where(is_traced, size, ABSENT),
+            "name": [events.process_names.get(process_id(own), "") for own in used.tolist()],
+            "rank": ranks,
+            "world_size": [ABSENT if rank == ABSENT else size for rank in ranks],
         },
     )
 
 
-def rank_of(header: Mapping[str, Any]) -> int:
-    """Return the rank of the process that was traced, `ABSENT` where the file does not say."""
-    return whole(_group(header).get("rank"))
+def ranks_of(events: KinetoEvents, merged: Merged, host_process: int) -> Mapping[int, int]:
+    """Return the rank of each process that was traced, as far as the file says it.
+
+    What the header says of one rank is of none of several processes.
+    """
+    if len(merged.processes) > 1:
+        told = events.header.get("distributedInfo")
+        return merged.ranks(events.process_names, told, world_size(events.header))
+    return {host_process: whole(_group(events.header).get("rank"))}
+
+
+def world_size(header: Mapping[str, Any]) -> int:
+    """Return how many ranks the run has, `ABSENT` where the file does not say."""
+    return whole(_group(header).get("world_size"))
 
 
 def _group(header: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
+from traceprof.formats.kineto.merged import devices_of, told_apart
 from traceprof.formats.kineto.rows import PASSED_OVER
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
@@ -39,13 +41,15 @@ def read(path: Path, options: ReadOptions) -> Trace:
     rows = kineto.all_rows(events, zero_ns, kineto.ON_HOST)
     n_untimed = int((~has_time).sum())
     rows = rows.where(has_time) if n_untimed else rows
-    tables = _tables(rows, options, header.rank_of(events.header))
+    merged = told_apart(rows)
+    rank_of = header.ranks_of(events, merged, rows.host_process)
+    tables = _tables(merged.rows, options, rank_of)
     every = [table["process"] for table in tables.values() if "process" in table]
     used = np.unique(np.concatenate(every))
     used = used[used >= 0]
     tables |= {
-        "devices": header.make_devices(events.header),
-        "processes": header.make_processes(events, used, rows.host_process),
+        "devices": devices_of(header.make_devices(events.header), merged.given),
+        "processes": header.make_processes(events, used, rank_of),
         "threads": header.make_threads(events, used),
         "environment": header.make_environment(events.header),
     }
@@ -55,6 +59,9 @@ def read(path: Path, options: ReadOptions) -> Trace:
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
     trace = make_trace(info, tables, recorded).with_worked(note.devices)
+    trace = replace(
+        trace, own_devices={new: old for new, old in merged.given.items() if new != old}
+    )
     told = () if options.keeps_secrets else secrets_of_values(events.header)
     trace = masked_trace(trace, told) if told else trace
     if window is None:
@@ -63,13 +70,15 @@ def read(path: Path, options: ReadOptions) -> Trace:
     return replace(trace, span=trace.span | covered)
 
 
-def _tables(rows: kineto.Rows, options: ReadOptions, own_rank: int) -> dict[str, Table]:
+def _tables(
+    rows: kineto.Rows, options: ReadOptions, rank_of: Mapping[int, int]
+) -> dict[str, Table]:
     operators = rows.of(*kineto.OPERATORS)
     kernels = kineto.make_kernels(rows.of(*kineto.KERNELS), options)
     api_calls = kineto.make_api_calls(rows.of(*kineto.API_CALLS))
     ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*kineto.FUNCTIONS))
     host_ops = kineto.make_host_ops(operators)
-    collectives = make_collectives(rows, kernels, api_calls, own_rank)
+    collectives = make_collectives(rows, kernels, api_calls, rank_of)
     for annotated in (ranges, host_ops):
         if collectives.empty:
             collectives = annotated_collectives(annotated, kernels, api_calls)

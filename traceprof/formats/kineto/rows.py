@@ -29,7 +29,10 @@ _NAMELESS: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Events as columns; ``host_process`` is the process that was traced."""
+    """Events as columns; ``host_process`` is the process that was traced.
+
+    ``owner`` is the process of each row where there are several, also of the work of devices.
+    """
 
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
@@ -40,9 +43,15 @@ class Rows:
     arguments: Mapping[str, Any]
     host_process: int
     shapes: npt.NDArray[np.int64] | None = None
+    owner: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def owners(self) -> npt.NDArray[np.int64]:
+        """The process that each row is of."""
+        return np.full(len(self), self.host_process) if self.owner is None else self.owner
 
     def of(self, *categories: str) -> Rows:
         """Return the rows of these categories."""
@@ -62,6 +71,7 @@ class Rows:
             else values[places]
             for name, values in self.arguments.items()
         }
+        taken["owner"] = None if self.owner is None else self.owner[places]
         return replace(self, shapes=None if self.shapes is None else self.shapes[places], **taken)
 
     def number(self, argument: str) -> npt.NDArray[np.int64]:
@@ -328,7 +338,7 @@ def _place_on_device(rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
         "end_ns": rows.end_ns,
         "device": np.where(device == ABSENT, rows.process, device),
         "stream": np.where((stream < 0) | (stream == _NO_STREAM), ABSENT, stream),
-        "process": np.full(len(rows), rows.host_process),
+        "process": rows.owners,
         "correlation": rows.number("correlation"),
     }
 

@@ -10,7 +10,14 @@ import numpy as np
 
 from traceprof.formats.nsys.communication import Communicator
 from traceprof.formats.nsys.mpi import mpi_ranks
-from traceprof.formats.nsys.schema import are_whole, named, process_of, thread_of
+from traceprof.formats.nsys.schema import (
+    KERNELS,
+    are_whole,
+    named,
+    process_of,
+    process_sql,
+    thread_of,
+)
 from traceprof.formats.shared.launchers import RANK_VARIABLES, TOPOLOGY_VARIABLES
 from traceprof.formats.sqlite.columns import ColumnType
 from traceprof.formats.sqlite.database import Database
@@ -119,15 +126,46 @@ def _known(column: str) -> str:
 def physical_devices(database: Database) -> dict[tuple[int, int], int]:
     """Return (process, CUDA ordinal) → device of the machine, where these are known to differ.
 
-    A process sees the devices that CUDA_VISIBLE_DEVICES leaves it, counted from 0.
+    A process sees the devices that CUDA_VISIBLE_DEVICES leaves it, counted from 0. Where the export
+    does not say which these are, at least those of one number are told apart that NCCL used: it
+    takes a GPU for each rank.
     """
     if not {"gpuId", "cudaId", "pid"} <= database.columns("TARGET_INFO_CUDA_DEVICE"):
-        return {}
+        return _told_apart(database)
     rows = database.rows(
         "SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE "
         f"WHERE {are_whole('pid', 'cudaId', 'gpuId')} AND cudaId <> gpuId"
     )
     return {(pid, ordinal): device for pid, ordinal, device in rows}
+
+
+def _told_apart(database: Database) -> dict[tuple[int, int], int]:
+    """Return (process, CUDA ordinal) → a number of its own, of ordinals that NCCL used in several.
+
+    The first process by its id keeps the ordinal; others get the next that no process uses.
+    """
+    if not {"globalPid", "deviceId", "shortName"} <= database.columns(KERNELS):
+        return {}
+    sound = are_whole("id")
+    names = database.rows(f"SELECT id FROM StringIds WHERE value LIKE '%nccl%kernel%' AND {sound}")
+    if not names:
+        return {}
+    pairs = (
+        f"SELECT DISTINCT {process_sql('globalPid')}, deviceId FROM {KERNELS} "
+        f"WHERE {are_whole('globalPid', 'deviceId')}"
+    )
+    listed = ", ".join(str(name) for (name,) in names)
+    talking = sorted(database.rows(f"{pairs} AND shortName IN ({listed})"))
+    if len({device for _, device in talking}) == len(talking):
+        return {}
+    taken = {device for _, device in database.rows(pairs)}
+    free = (number for number in range(len(taken) + len(talking)) if number not in taken)
+    seen, found = set[int](), dict[tuple[int, int], int]()
+    for process, device in talking:
+        if device in seen:
+            found[process, device] = next(free)
+        seen.add(device)
+    return found
 
 
 def read_processes(
