@@ -163,6 +163,16 @@ def test_processes_of_several_hosts_with_one_id(tmp_path: Path, n: int, device: 
         check(read(tmp_path / "t.json", [layout(part) for part in parts]), ready(n))
 
 
+def test_what_is_called_otherwise_than_in_the_file_is_said(tmp_path: Path) -> None:
+    parts = [rank_events(rank, pid=42, device=0) for rank in range(3)]
+    assert read(tmp_path / "t.json", parts).info.warnings == (
+        "3 processes in the file have the id 42: they are told apart, the last as 200000042",
+        "devices of several processes have one number in the file: here they are 0 to 2, in the "
+        "order of the processes",
+    )
+    assert read(tmp_path / "u.json", [rank_events(i) for i in range(3)]).info.warnings == ()
+
+
 def test_processes_with_one_id_and_threads_of_their_own(tmp_path: Path) -> None:
     parts = [
         rank_events(rank, pid=42, tid=100 + rank, ready_ms=ms) for rank, ms in enumerate(ready(3))

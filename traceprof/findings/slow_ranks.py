@@ -123,10 +123,10 @@ def straggler(context: Context) -> Iterator[Finding]:
     """Find one rank, or stage of a pipeline, that arrives late at the collectives."""
     if len(context.devices) < 2:
         raise NotRecordedError("the trace has one device: give the traces of all ranks")
-    by_own = find_slow_ranks(context.ranks)
     try:
         require_waiting(context)
     except NotRecordedError as error:
+        by_own = find_slow_ranks(context.ranks)
         if by_own is None:
             raise
         yield _by_own_time(context, by_own, str(error))
@@ -137,6 +137,7 @@ def straggler(context: Context) -> Iterator[Finding]:
     ratio = slow.cost_ns / context.window_ns if slow else 0.0
     if slow is None or ratio < _LEAST:
         # Whoever waits for nobody by the clocks, and computes so much longer: these are wrong.
+        by_own = find_slow_ranks(context.ranks)
         if by_own is not None and by_own.is_compute and by_own.factor >= _CLEARLY_SLOW:
             yield _by_own_time(context, by_own, "by the clocks nobody holds the others up")
         return

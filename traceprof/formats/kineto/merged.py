@@ -49,6 +49,24 @@ class Merged:
     processes: tuple[int, ...]
     given: Mapping[int, int]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is to be said of processes and devices that have other numbers in the file."""
+        told = []
+        for own in dict.fromkeys(map(process_id, self.processes)):
+            alike = [process for process in self.processes if process_id(process) == own]
+            if len(alike) > 1:
+                told.append(
+                    f"{len(alike)} processes in the file have the id {own}: they are told apart, "
+                    f"the last as {alike[-1]}"
+                )
+        if self.given:
+            told.append(
+                "devices of several processes have one number in the file: here they are "
+                f"0 to {len(self.given) - 1}, in the order of the processes"
+            )
+        return told
+
     def ranks(self, names: Mapping[int, str], told: object, world_size: int) -> Mapping[int, int]:
         """Return the rank of each of several processes, as far as the file tells.
 

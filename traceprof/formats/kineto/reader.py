@@ -59,9 +59,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
     trace = make_trace(info, tables, recorded).with_worked(note.devices)
-    trace = replace(
-        trace, own_devices={new: old for new, old in merged.given.items() if new != old}
-    )
+    changed = {new: old for new, old in merged.given.items() if new != old}
+    trace = replace(trace.with_warnings(*merged.warnings), own_devices=changed)
     told = () if options.keeps_secrets else secrets_of_values(events.header)
     trace = masked_trace(trace, told) if told else trace
     if window is None:
