@@ -97,6 +97,27 @@ def test_rows_become_tables(tmp_path: Path) -> None:
     assert trace.info.warnings == ()
 
 
+def test_rocprof_sys_calls_the_same_otherwise(tmp_path: Path) -> None:
+    with RocpdDatabase(tmp_path / "a.db") as file:
+        file.region("rocm_hip_api", "hipLaunchKernel", (10, 20), 7, 1)
+        file.kernel("gemm", (30, 40), 1)
+        file.region("rocm_marker_api", "step 1", (5, 50), 7, 2)
+        file.region("user", "epoch", (4, 60), 7, 3)
+        file.region("rocm_rccl_api", "ncclAllGather", (21, 25), 7, 4)
+        file.region("python", "train.py:7", (6, 8), 7, 5)
+        file.region("rocm_hip_stream", "Stream 1", (6, 7), 7, 6)
+    trace = open_trace(tmp_path / "a.db")
+    assert list(trace.api_calls["name"]) == ["hipLaunchKernel"]
+    assert list(trace.ranges["name"]) == ["epoch", "step 1"]
+    assert list(trace.collectives["op"]) == ["all_gather"]
+    found = zip(trace.host_ops["source"], trace.host_ops["name"], strict=True)
+    assert sorted(found) == [
+        ("hip_stream", "Stream 1"),
+        ("python", "train.py:7"),
+        ("rccl", "ncclAllGather"),
+    ]
+
+
 def test_a_grid_is_of_groups(tmp_path: Path) -> None:
     path = example(tmp_path / "a.db")
     asked = ReadOptions(tables=frozenset({"kernel_shapes"}))
@@ -197,6 +218,27 @@ def test_tables_may_lack_columns_and_be_missing(tmp_path: Path) -> None:
     (warning,) = trace.info.warnings
     assert warning.startswith("1 rows left out")
     assert "api_calls" not in trace.recorded
+
+
+def test_ids_that_are_none_tell_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(f'CREATE TABLE "rocpd_info_process_{GUID}" (id, pid)')
+        file.execute(f'CREATE TABLE "rocpd_info_kernel_symbol_{GUID}" (id, display_name)')
+        columns = "id, pid, agent_id, kernel_id, start, [end], grid_size_x, workgroup_size_x"
+        file.execute(f'CREATE TABLE "rocpd_kernel_dispatch_{GUID}" ({columns})')
+        file.execute(f'CREATE TABLE "rocpd_string_{GUID}" (id, string)')
+        for table in ("info_process", "info_kernel_symbol", "string"):
+            for own in (None, "text", 1.5, b"x"):
+                row = own, 77 if table == "info_process" else "MARKER_CORE_API"
+                file.execute(f'INSERT INTO "rocpd_{table}_{GUID}" VALUES (?, ?)', row)
+        file.execute(f'CREATE TABLE "rocpd_event_{GUID}" (id, category_id, stack_id, extdata)')
+        row = 1, 5, 4, 9, 100, 250, 64, 64
+        file.execute(
+            f'INSERT INTO "rocpd_kernel_dispatch_{GUID}" VALUES ({", ".join("?" * 8)})', row
+        )
+    (kernel,) = records(open_trace(path).kernels.to_frame())
+    assert (kernel.name, kernel.process) == ("kernel 9", ABSENT)
 
 
 def test_without_events_it_says_what_it_is(tmp_path: Path) -> None:

@@ -119,6 +119,7 @@ def lasting(category: str | None, phase: str = "X") -> dict[str, Any]:
             [named(7, "/job:localhost/replica:0/task:0/device:GPU:0"), lasting("Op")],
             ["TensorFlow (a timeline)", "categories Op"],
         ),
+        ([named(2, "1 CPU HIP API"), lasting(None)], ["rocprof or rocmProfileData"]),
         ([named(7, "bpftrace"), lasting("sched")], ["another program", "sched", "bpftrace"]),
     ],
 )

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
 from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
 from traceprof.model.results import Note, Result
@@ -233,11 +235,12 @@ def _where(
 
 
 _MOST_OPERATORS: Final = 5
+_SOURCES: Final = ("cpu_op", "xla")
 
 
 def _operators(table: Table) -> Iterable[Note]:
-    """Return which operators of PyTorch take the host's time, where no device did the work."""
-    own = table.take(table["source"] == "cpu_op") if len(table) else table
+    """Return which operators of PyTorch or XLA take the host's time, where no device works."""
+    own = table.take(np.isin(table["source"].astype(str), _SOURCES)) if len(table) else table
     total_ns = float(own["self_ns"].sum()) if len(own) else 0.0
     if total_ns:
         shares = zip(own["name"].tolist(), (own["self_ns"] / total_ns).tolist(), strict=True)

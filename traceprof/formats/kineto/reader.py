@@ -110,9 +110,9 @@ _CATEGORIES_OF: Final = {
 }
 _PROCESSES_OF: Final = {
     "Ascend's profiler": re.compile(r"Ascend Hardware|CANN"),
-    "TensorFlow (a timeline)": re.compile("/job:"),
+    "TensorFlow (a timeline)": re.compile("^/job:"),
     "jax.profiler or TensorFlow": re.compile(r"/(device|host):"),
-    "rocprof or rocmProfileData": re.compile(r"CPU HI[PA] API|HIP API|GPU\d+$"),
+    "rocprof or rocmProfileData": re.compile(r"\b(HIP|HSA) API|^\d+ GPU\d+$"),
 }
 """Other programs that write Chrome traces, and how these or their processes are called."""
 
@@ -137,7 +137,7 @@ def _why_nothing(events: KinetoEvents) -> str:
         return "a Chrome trace with no events: record with torch.profiler or `traceprof record`"
     names = list(events.process_names.values())
     programs = [name for name, own in _CATEGORIES_OF.items() if own & unread.keys()]
-    programs += [name for name, own in _PROCESSES_OF.items() if any(map(own.match, names))]
+    programs += [name for name, own in _PROCESSES_OF.items() if any(map(own.search, names))]
     processes = f", of processes {', '.join(names[:_FEW])}" if names else ""
     return (
         f"a Chrome trace of {programs[0] if programs else 'another program'}, which is not read "

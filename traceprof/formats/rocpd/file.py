@@ -79,6 +79,11 @@ def profiled_processes(database: Database) -> list[ProfiledProcess]:
     return [ProfiledProcess(database, suffix) for suffix in suffixes]
 
 
+def is_id(value: object) -> bool:
+    """Return whether a value can be an id: a whole number of 64 bits."""
+    return isinstance(value, int) and -(1 << 63) <= value < 1 << 63
+
+
 def looked_up(
     keys: npt.NDArray[np.int64], ids: npt.NDArray[np.int64], values: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:

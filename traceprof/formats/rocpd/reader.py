@@ -17,7 +17,13 @@ import numpy.typing as npt
 from traceprof.errors import TraceError
 from traceprof.formats.contract import ReadOptions
 from traceprof.formats.rocpd import machine
-from traceprof.formats.rocpd.file import ProfiledProcess, looked_up, named, profiled_processes
+from traceprof.formats.rocpd.file import (
+    ProfiledProcess,
+    is_id,
+    looked_up,
+    named,
+    profiled_processes,
+)
 from traceprof.formats.rocpd.format import FORMAT, KERNELS, REGIONS
 from traceprof.formats.shared.collectives import tied_by_launch
 from traceprof.formats.shared.cupti import with_depth
@@ -31,9 +37,10 @@ from traceprof.names.classes import classify
 from traceprof.names.messages import collective_op
 
 _COPIES: Final = "memory_copy"
-_CALLS: Final = "HIP_"
-_MARKERS: Final = "MARKER"
-_RCCL: Final = "RCCL"
+_CALLS: Final = re.compile(r"(rocm_)?hip_\w*api", re.IGNORECASE)
+_MARKERS: Final = re.compile(r"(rocm_)?marker|user$", re.IGNORECASE)
+_RCCL: Final = re.compile(r"(rocm_)?rccl", re.IGNORECASE)
+"""Categories of events, as rocprofv3 calls them, or (with "rocm") rocprof-sys."""
 _COLLECTIVE: Final = re.compile(
     r"[nr]ccl(AllReduce|AllGather|ReduceScatter|Reduce|Broadcast|Bcast|Send|Recv|AllToAllv?|Gather"
     r"|Scatter)"
@@ -159,11 +166,11 @@ class _Tables:
             ("kernels", self._kernels(dispatched)),
             ("kernel_shapes", self._shapes(dispatched)),
             ("copies", self._copies()),
-            ("api_calls", self._api_calls(regions.take(_begins(kinds, _CALLS)))),
+            ("api_calls", self._api_calls(regions.take(_are(kinds, _CALLS)))),
             ("host_ops", self._host_ops(regions, kinds)),
-            ("ranges", self._ranges(regions.take(_begins(kinds, _MARKERS)))),
+            ("ranges", self._ranges(regions.take(_are(kinds, _MARKERS)))),
             ("marks", self._marks()),
-            ("collectives", self._collectives(regions.take(_begins(kinds, _RCCL)))),
+            ("collectives", self._collectives(regions.take(_are(kinds, _RCCL)))),
         ]
 
     def _place(self, rows: Table, agents: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -241,9 +248,10 @@ class _Tables:
         return make_table("api_calls", {**self._on_thread(rows), **own})
 
     def _host_ops(self, regions: Table, kinds: Names) -> Table:
-        is_other = ~(_begins(kinds, _CALLS) | _begins(kinds, _MARKERS))
+        is_other = ~(_are(kinds, _CALLS) | _are(kinds, _MARKERS))
         rows, own_kinds = regions.take(is_other), kinds[is_other]
-        sources = [kind.lower().removesuffix("_api") or "region" for kind in own_kinds.texts]
+        plain = (kind.lower().removeprefix("rocm_") for kind in own_kinds.texts)
+        sources = [kind.removesuffix("_api") or "region" for kind in plain]
         own = {"name": self._names(rows), "source": Names.coded(sources, own_kinds.codes)}
         return make_table("host_ops", {**self._on_thread(rows), **own})
 
@@ -263,8 +271,8 @@ class _Tables:
         """Return event → the text of its marker."""
         if "extdata" not in self.process.columns("event"):
             return {}
-        markers = [key for key, text in self.strings.items() if text.startswith(_MARKERS)]
-        listed = ", ".join(str(int(key)) for key in markers) or "NULL"
+        markers = (key for key, text in self.strings.items() if _MARKERS.match(text))
+        listed = ", ".join(str(key) for key in markers if is_id(key)) or "NULL"
         rows = self.process.database.rows(
             f"SELECT id, extdata FROM {quoted(self.process.table('event'))} "
             f"WHERE category_id IN ({listed})"
@@ -329,8 +337,9 @@ class _Tables:
         return found
 
 
-def _begins(kinds: Names, prefix: str) -> npt.NDArray[np.bool_]:
-    return np.asarray(kinds.by_text([text.startswith(prefix) for text in kinds.texts]), np.bool_)
+def _are(kinds: Names, wanted: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+    found = [wanted.match(text) is not None for text in kinds.texts]
+    return np.asarray(kinds.by_text(np.array(found, np.bool_)), np.bool_)
 
 
 def _times(rows: Table) -> dict[str, npt.NDArray[np.int64]]:
@@ -339,8 +348,9 @@ def _times(rows: Table) -> dict[str, npt.NDArray[np.int64]]:
 
 def _mapped(keys: npt.NDArray[np.int64], numbers: dict[int, int]) -> npt.NDArray[np.int64]:
     """Return the number of each key, `ABSENT` where it has none."""
-    ids = np.array(list(numbers), np.int64)
-    return looked_up(keys, ids, np.array(list(numbers.values()), np.int64))
+    known = {key: n for key, n in numbers.items() if is_id(key)}  # a damaged table has others
+    ids = np.array(list(known), np.int64)
+    return looked_up(keys, ids, np.array(list(known.values()), np.int64))
 
 
 def _direction(name: str) -> str:
