@@ -56,3 +56,10 @@ ALL: Final = (
     *NVPROF,
 )
 """Every trace once, runs as a whole."""
+H100: Final = (
+    *(f"h100/{name}-embedded.sqlite.gz" for name in ("cnn", "gpt", "graphs", "item", "serve")),
+    *(f"h100/{name}-nsys2023.4-lost-kernels.sqlite.gz" for name in ("cnn", "gpt")),
+    *("h100/ddp-gloo-2ranks-embedded", "h100/ddp-gloo-2ranks-nsys2023.4"),
+    "h100/ddp-nccl-1rank-embedded",
+)
+"""Recorded by ourselves with programs whose truth is known, beside `ALL`."""

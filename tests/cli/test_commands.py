@@ -306,9 +306,12 @@ def test_the_page_draws_the_steps_in_80_columns_without_colour(tmp_path: Path) -
         builder.step((0, 10, 20, 30)[number], end, number).kernel("gemm", end - 9, end - 1)
     path = tmp_path / "steps.sqlite"
     write_nsys(builder.build(), path)
-    printed = runner.invoke(app, ["analyze", str(path), "--window", "all"], color=False).stdout
+    narrow = CliRunner(env={"COLUMNS": "80"})
+    printed = narrow.invoke(app, ["analyze", str(path), "--window", "all"], color=False).stdout
     assert "steps 0..3  ▄▄▄█  0 .. 20 ns" in printed
-    assert max(map(len, printed.splitlines())) <= 80
+    *lines, command = printed.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert command == f"next: traceprof show classes {path} --window all"
 
 
 def run_of_four(folder: Path) -> Path:
@@ -366,4 +369,5 @@ def test_the_page_of_a_run_shows_its_ranks_as_a_heat_map(
     text = run_traceprof("analyze", run_of_four(tmp_path), "--full").stdout
     assert "node2  rank 2" in text
     assert re.search(r"rank 3  [▓▒]+ +\+\d", text)
-    assert max(map(len, text.splitlines())) <= 80
+    heat = [line for line in text.splitlines() if "rank " in line and "  +" in line]
+    assert max(map(len, heat)) <= 80

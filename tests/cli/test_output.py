@@ -14,14 +14,14 @@ from traceprof.cli.output import terminal_options
 
 def as_rich_tells() -> tuple[int, str]:
     console = Console()
-    return max(80, console.width), console.color_system or "" if console.is_terminal else ""
+    return max(40, console.width), console.color_system or "" if console.is_terminal else ""
 
 
 @pytest.mark.parametrize("columns", [None, "", "60", "80", "132", "0", "-1", "x"])
 @pytest.mark.parametrize("colours", [{}, {"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1"}], ids=str)
 @pytest.mark.parametrize("terminal", [None, 0, 100])
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_it_is_what_rich_tells(
+def test_a_terminal_is_as_rich_tells_and_a_pipe_has_no_width_of_its_own(
     monkeypatch: pytest.MonkeyPatch,
     columns: str | None,
     colours: dict[str, str],
@@ -41,7 +41,13 @@ def test_it_is_what_rich_tells(
     monkeypatch.setattr(os, "get_terminal_size", size)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
     options = terminal_options(3)
-    assert (options.width, options.colours) == as_rich_tells()
+    is_told = columns in ("60", "80", "132")
+    if is_terminal or colours:
+        assert (options.width, options.colours) == as_rich_tells()
+    else:
+        assert (options.width, options.colours) == (int(columns or 0) if is_told else 80, "")
+    assert options.is_whole == (not is_terminal and not is_told)
+    assert terminal_options(wide=True).is_whole
     assert options.rows == 3
 
 

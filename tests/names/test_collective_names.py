@@ -53,6 +53,13 @@ def test_one_name_for_what_libraries_call_differently(name: str, op: str) -> Non
             CollectiveKind("all_reduce", "custom"),
         ),
         ("void deep_ep::internode::dispatch<true>(int)", CollectiveKind("all_to_all_v", "DeepEP")),
+        (
+            "void mori::moe::EpDispatchIntraNodeKernel<X>(int)",
+            CollectiveKind("all_to_all_v", "mori"),
+        ),
+        ("void a2a_combine_recv_kernel<X>(int)", CollectiveKind("all_to_all_v", "pplx")),
+        ("void flashinfer::moe::moeA2ADispatchKernel<X>(int)", CollectiveKind("all_to_all_v")),
+        ("kernel_combine_token", CollectiveKind("all_to_all_v")),
     ],
 )
 def test_a_kernel_tells_operation_algorithm_and_protocol(name: str, kind: CollectiveKind) -> None:

@@ -86,17 +86,32 @@ def test_a_page_of_text_has_the_width_that_is_asked_for() -> None:
 def test_text_shows_the_parts_as_bars_and_the_table_with_what_is_hidden() -> None:
     lines = render("text", document(), Options(rows=1, width=80)).splitlines()
     assert lines[0] == "x.sqlite  nsys"
-    assert lines[1] == "window active  0 ns .. 149 ns of 149 ns"
+    assert lines[1] == "window active  149 ns, from 0 ns to 149 ns of 149 ns"
     bar = next(line for line in lines if "█" * 10 in line)
     assert bar.strip() == "█" * 40 + "░" * 20
-    assert "… 1 more rows (--rows, --csv, --json)" in lines
+    assert "1 more row (--rows N, --csv, --json)" in lines
     assert any(re.match(r"gemm +gemm +1 +50 ns +50\.5 %", line) for line in lines)
 
 
-def test_a_table_that_is_too_wide_says_how_many_columns_it_hides() -> None:
-    text = render("text", measured(two_kernels("x" * 60), ["kernels"]), Options(width=60))
-    assert re.search(r"… \d more columns \(--rows", text)
-    assert "share %" not in text
+def test_a_table_that_is_too_wide_says_which_columns_it_hides() -> None:
+    told = measured(two_kernels("x" * 60), ["kernels"])
+    text = render("text", told, Options(width=60))
+    (hidden,) = re.findall(r"not shown: (.*) \(--wide", " ".join(text.split()))
+    assert hidden.startswith("share %, ")
+    assert "x" * 60 not in text
+    heading = next(line for line in text.splitlines() if "count" in line)
+    assert not {*hidden.split(", ")} & {*re.split(r" {2,}", heading)}
+    whole = render("text", told, Options(width=60, is_whole=True))
+    assert "share %" in whole
+    assert "x" * 60 in whole
+    assert "--wide" not in whole
+    assert all("--wide" in render("text", told, Options(width=width)) for width in (70, 110))
+
+
+def test_long_names_stand_last_where_nothing_is_cut() -> None:
+    told = measured(two_kernels("x" * 2_000), ["kernels"])
+    whole = render("text", told, Options(is_whole=True))
+    assert re.search(r"\n\w+ +1 .* x{2000}\n", whole)
 
 
 def test_csv_is_the_table_as_it_is() -> None:

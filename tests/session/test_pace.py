@@ -6,10 +6,10 @@ import pytest
 
 from tests.builders import TraceBuilder
 from traceprof.model.ranks import Ranks
-from traceprof.render.briefing import briefing_of
-from traceprof.render.formatting import note_text
+from traceprof.render.formatting import note_text, saving_words
 from traceprof.session.answer import Document, page
 from traceprof.session.run import run_of
+from traceprof.units import format_duration, format_ratio
 
 MS = 1_000_000
 COMPUTE = 107 * MS
@@ -30,12 +30,14 @@ def said(document: Document) -> list[str]:
     return [note_text(note) for note in document.verdict.sentences]
 
 
-def assert_savings_have_their_base(document: Document, mean_ns: float) -> None:
+def assert_savings_have_their_base(document: Document, bases: set[str]) -> None:
     found = document.results["findings"].table
-    assert len(found)
-    for ns, ratio in zip(found["saving_ns"], found["saving_ratio"], strict=True):
-        assert ns <= mean_ns
-        assert ns == pytest.approx(ratio * mean_ns, rel=0.06)
+    assert set(found["base"]) == bases
+    for row in found.rows():
+        assert row["saving_ns"] <= row["base_ns"]
+        words = saving_words(row)
+        assert f" of {row['base']} of {format_duration(row['base_ns'])} (" in words
+        assert f"({format_ratio(row['saving_ns'] / row['base_ns'])}" in words
 
 
 def test_steps_that_alternate_are_said_to_and_their_mean_is_told() -> None:
@@ -50,8 +52,8 @@ def test_steps_that_alternate_are_said_to_and_their_mean_is_told() -> None:
     mean_ns = document.results["steps"].scalars["mean_ns"]
     # Every step computes the same: the share of the mean step is that time.
     assert document.verdict.parts["compute"] * mean_ns == pytest.approx(COMPUTE, rel=0.01)
-    assert briefing_of(document).per.startswith("the mean step of 7")
-    assert_savings_have_their_base(document, mean_ns)
+    assert_savings_have_their_base(document, {"the mean step"})
+    assert set(document.results["findings"].table["base_ns"]) == {mean_ns}
 
 
 def test_steps_of_two_kinds_in_no_order_are_counted() -> None:
@@ -64,9 +66,19 @@ def test_pauses_are_not_in_a_typical_step() -> None:
     pace, where = said(document)
     assert where == "A typical step of 130.0 ms is 82.3 % compute, 17.7 % idle."
     assert "of them slow, by 9" in pace
+    assert_savings_have_their_base(document, {"the mean step"})
     mean_ns = document.results["steps"].scalars["mean_ns"]
-    assert_savings_have_their_base(document, mean_ns)
-    assert briefing_of(document).per.startswith("the mean step of 4.7")
+    assert set(document.results["findings"].table["base_ns"]) == {mean_ns}
+
+
+def test_a_few_steps_that_are_slow_are_in_the_mean_that_all_is_of() -> None:
+    document = page_of(*([130] * 9 + [150]) * 3)
+    assert said(document)[-1].startswith("The mean step of 132.0 ms is 81.1 % compute")
+    assert document.verdict is not None
+    idle = document.verdict.idle
+    assert sum(idle.values()) == pytest.approx(document.verdict.parts["idle"], abs=0.01)
+    assert idle["slow steps"] == pytest.approx(2 / 132)
+    assert_savings_have_their_base(document, {"the mean step"})
 
 
 def test_of_few_steps_no_percentiles_are_told() -> None:

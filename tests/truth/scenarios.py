@@ -294,6 +294,24 @@ def _once(machine: Machine, step: int) -> None:
         machine.work(500 * MS)
 
 
+_DISPATCH: Final = "void flashinfer::moe::moeA2ADispatchKernel<8, __nv_bfloat16>(int)"
+_COMBINE: Final = "void mori::moe::EpCombineInterNodeV1Kernel<__hip_bfloat16>(int)"
+
+
+def _experts(*, are_remote: bool) -> Callable[[Machine, int], None]:
+    """Return what computes experts in each layer; tokens are sent to remote ones and back."""
+
+    def act(machine: Machine, step: int) -> None:
+        for _ in range(HEALTHY.n_layers):
+            if are_remote:
+                machine.launch(_DISPATCH, 600 * US)
+            machine.launch(f"{HEALTHY.gemm}_expert", 100 * US)
+            if are_remote:
+                machine.launch(_COMBINE, 400 * US)
+
+    return act
+
+
 def _log(machine: Machine, step: int) -> None:
     machine.work(10 * MS)
 
@@ -573,6 +591,13 @@ SCENARIOS: Final = (
         several(lambda _: parallel(8), 8, lambda r: {"host": f"node{r // 4}"}),
         ("exposed_communication",),
         "node1",
+    ),
+    Scenario(
+        "moe_dispatch",
+        one(replace(HEALTHY, inside=_experts(are_remote=True))),
+        ("exposed_communication",),
+        one(replace(HEALTHY, inside=_experts(are_remote=False))),
+        subject="moeA2ADispatchKernel",
     ),
     Scenario(
         "slow_stage",

@@ -44,7 +44,7 @@ def test_what_was_planted_is_found_and_nothing_else(scenario):
 
 
 SAYS = re.compile(
-    r"saves (at most |about |)(\d[\d.  ]* \S+) of (?:a step|the mean step of [^()]*) "
+    r"saves (at most |about |)(\d[\d.  ]* \S+) of (?:a|the mean) step of [^()]* "
     r"\([\d.]+ %(?:, \w+)?(?:: (.+?) to (.+?))?\)"
 )
 """What a page says that a finding saves, and the range of an estimate."""

@@ -12,7 +12,7 @@ from tests.render.browser import OpenPage
 from tests.requirements import ROOT
 from tests.viewer.conftest import Serve
 from traceprof.session.run import Run, open_run
-from traceprof.units import format_duration
+from traceprof.units import format_duration, parse_duration
 
 pytestmark = pytest.mark.chromium
 
@@ -44,13 +44,12 @@ def test_a_reader_finds_cards_beside_the_timeline_and_everybody_can_read_them(
     assert tables["y"] < 200
 
     finding = run.result("findings").table.to_frame().iloc[0]
-    start, end = (
-        round(float(text) * 1_000) for text in finding["window"].replace("us", "").split("..")
-    )
+    start, end = map(parse_duration, finding["window"].split(".."))
     card = page.locator(".findings > li").first
     words = card.inner_text()
     assert "input-bound: devices are idle 23.7 % of the time while data is fetched" in words
-    assert f"saves {format_duration(finding['saving_ns'])} of a step (23.7 %, measured)" in words
+    of = f"of a step of {format_duration(finding['base_ns'])} (23.7 %, measured)"
+    assert f"saves {format_duration(finding['saving_ns'])} {of}" in words
     card.locator("a").click()  # one action
     frame = page.frames[1]
     for _ in range(500):

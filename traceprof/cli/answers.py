@@ -18,6 +18,7 @@ from traceprof.cli.options import (
     RowCount,
     Saving,
     TracePaths,
+    Wide,
     WindowText,
     check_paths,
     option,
@@ -40,6 +41,7 @@ def analyze(
     as_markdown: AsMarkdown = False,
     rows: RowCount = 5,
     is_full: Annotated[bool, option("--full", "All tables below the answer.")] = False,
+    wide: Wide = False,
     *,
     saving: Saving,
 ) -> None:
@@ -52,7 +54,9 @@ def analyze(
 
         return page(open_run(trace, opening).within(window))
 
-    printing = Printing(as_json=as_json, as_markdown=as_markdown, rows=rows, is_full=is_full)
+    printing = Printing(
+        as_json=as_json, as_markdown=as_markdown, rows=rows, is_full=is_full, is_wide=wide
+    )
     print_kept(("page", window), trace, opening, answered, printing)
     if saving.is_wanted:
         from traceprof.session.run import open_run

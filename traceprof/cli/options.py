@@ -118,6 +118,9 @@ AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Print Markdown.")]
 RowCount: TypeAlias = Annotated[
     int, option("--rows -n", "How many rows a table shows.", "N", min=1)
 ]
+Wide: TypeAlias = Annotated[
+    bool, option("--wide", "All columns, and nothing cut, however wide the terminal is.")
+]
 Output: TypeAlias = Annotated[Path | None, option("--output -o", "The file to write.", "FILE")]
 Force: TypeAlias = Annotated[bool, option("--force -f", "Overwrite the output.")]
 Title: TypeAlias = Annotated[
@@ -268,9 +271,10 @@ def _printing(
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
     rows: RowCount = 25,
+    wide: Wide = False,
 ) -> Printing:
     """Return how a result is printed."""
-    return Printing(as_json, as_csv, as_markdown, rows)
+    return Printing(as_json, as_csv, as_markdown, rows, is_wide=wide)
 
 
 def _destination(
@@ -280,9 +284,10 @@ def _destination(
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
     rows: RowCount = 25,
+    wide: Wide = False,
 ) -> Destination:
     """Return where an answer goes."""
-    return Destination(output, force, _printing(as_json, as_csv, as_markdown, rows))
+    return Destination(output, force, _printing(as_json, as_csv, as_markdown, rows, wide))
 
 
 def _saving(

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from traceprof.session.options import Opening
 
 
-_NARROWEST = 80
+_NARROWEST: Final = 40
+_USUAL: Final = 80
 _ASK_FOR_COLOURS = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
 _FIRST_AFTER_S: Final = 2.0
 _EVERY_S: Final = 0.5
@@ -46,6 +47,7 @@ class Printing:
     as_markdown: bool = False
     rows: int | None = None
     is_full: bool = False
+    is_wide: bool = False
     tables: tuple[str, ...] = ()
     cuts_markdown: bool = False
 
@@ -146,30 +148,33 @@ def _options(printing: Printing) -> Options:
 
     name = printing.renderer
     most = printing.rows if name == "markdown" and printing.cuts_markdown else None
-    options = Options(rows=most) if name != "text" else terminal_options(printing.rows)
+    wide = printing.is_wide
+    options = Options(rows=most) if name != "text" else terminal_options(printing.rows, wide=wide)
     return replace(options, is_full=printing.is_full, tables=printing.tables)
 
 
-def terminal_options(rows: int | None = None) -> Options:
-    """Return what the terminal that we print on can show; it is 80 columns wide or more."""
+def terminal_options(rows: int | None = None, *, wide: bool = False) -> Options:
+    """Return what the terminal that we print on can show.
+
+    What goes to a file or a pipe is written whole, unless COLUMNS says how wide it is to be.
+    ``wide``: on a terminal, too.
+    """
     from traceprof.render.registry import Options
 
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdigit() else 0
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    is_whole = wide or not (is_terminal or width)
     is_asked = not _ASK_FOR_COLOURS.isdisjoint(os.environ)
-    if is_asked or sys.platform == "win32" or sys.stdout is None or sys.stdout.isatty():
+    if is_asked or sys.platform == "win32" or is_terminal:
         from rich.console import Console
 
         console = Console()
         colours = console.color_system or "" if console.is_terminal else ""
-        return Options(rows=rows, width=max(_NARROWEST, console.width), colours=colours)
-    # Nothing is shown in colours. The width is that of rich, which takes as long to import as an
-    # answer from the cache to print.
-    columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdigit() else 0
-    for stream in () if columns.isdigit() else (0, 1, 2):
-        with suppress(OSError):
-            width = os.get_terminal_size(stream).columns
-            break
-    return Options(rows=rows, width=max(_NARROWEST, width))
+        width = max(_NARROWEST, console.width)
+        return Options(rows=rows, width=width, is_whole=is_whole, colours=colours)
+    # Without colours: rich takes as long to import as an answer from the cache to print.
+    return Options(rows=rows, width=max(_NARROWEST, width or _USUAL), is_whole=is_whole)
 
 
 def out(text: str, form: str = "text") -> None:

@@ -151,7 +151,7 @@ def query(
     most = rows or (1_000_000 if form in ("csv", "json") else 1000)
     limits = Limits(n_rows=most, seconds=parse_duration(timeout) / 1e9)
     found = answered(open_run(paths, opening).within(window), sql, limits)
-    text = QUERY_FORMS[form](found.rows, terminal_options().width)
+    text = QUERY_FORMS[form](found.rows, terminal_options().line_width)
     print_lines([text], output, paths, force=force)
     for remark in found.remarks:
         message(remark)

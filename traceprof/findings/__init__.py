@@ -87,6 +87,8 @@ SPEC: Final = ResultSpec.of("""
     same saving_ns: the same of step_ns
     same least_saving_ns: of an estimated saving the least of its range
     same most_saving_ns: and the most
+    same base: what saving_ns is a part of: a step, the mean step, or the window
+    same base_ns: how long that is
     same once_ns: what it costs once, where it is not per step
     same model: what an estimated saving rests on
     same evidence: what shows it
@@ -183,6 +185,7 @@ def _row(own: SettledFinding) -> dict[str, object]:
     finding = own.finding
     as_they_are = ("title", "once_ns", "evidence", "action", "caveat", "window", "ncu")
     granted = ("number", "claimed_ratio", "saving_ratio", "saving_ns", "is_minor")
+    of = ("base", "base_ns")
     least_ns, most_ns = own.range_ns or (None, None)
     return {
         "least_saving_ns": least_ns,
@@ -194,23 +197,24 @@ def _row(own: SettledFinding) -> dict[str, object]:
         "ranges": "; ".join(finding.ranges),
         "ground": ", ".join(dict.fromkeys(claim.ground.value for claim in own.claims)),
         **{name: getattr(finding, name) for name in as_they_are},
-        **{name: getattr(own, name) for name in granted},
+        **{name: getattr(own, name) for name in (*granted, *of)},
     }
 
 
 def _notes(context: Context, found_any: bool, abstained: Mapping[str, str]) -> tuple[Note, ...]:
-    """Return that nothing was found, what shares are of, and which rules could not judge."""
+    """Return that nothing was found, what shares are of, and what could not be judged."""
     notes = [] if found_any else [Note("no rule found anything to improve")]
     if found_any and context.slow_ratio:
         text = "shares and savings are of the mean step of {step:ns}, to which slow ones add "
         values = {"step": context.mean_step_ns, "slow": context.slow_ratio}
         notes.append(Note.of(f"{text}{{slow:ratio}} of it", **values))
-    rules: dict[str, list[str]] = {}
-    for rule, reason in abstained.items():
-        rules.setdefault(reason, []).append(rule)
+    subjects: dict[str, dict[str, None]] = {}
+    for rule in RULES:
+        if rule.name in abstained:
+            subjects.setdefault(abstained[rule.name], {})[rule.subject] = None
     notes += [
-        Note.of("not checked: {rules}: {reason}", rules=", ".join(names), reason=reason)
-        for reason, names in rules.items()
+        Note.of("not checked: {subjects}: {reason}", subjects=", ".join(own), reason=reason)
+        for reason, own in subjects.items()
     ]
     return tuple(notes)
 

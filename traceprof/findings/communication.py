@@ -24,6 +24,7 @@ from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import gpus_of
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace
+from traceprof.names.messages import kernel_kind
 
 _LEAST_EXPOSED: Final = 0.05
 _NEXT_TO_NOTHING: Final = 0.001
@@ -219,7 +220,8 @@ def _for_pytorch(context: Context, names: list[str]) -> str:
             "send less (fewer ranks per layer, fewer bits), fuse it with the GEMM before or "
             "after it, or run two micro-batches whose compute hides it"
         )
-    fits = [advice for pattern, advice in _BY_OPERATION if any(map(pattern.search, names))]
+    told = [f"{name} {kernel_kind(name).op}" for name in names]
+    fits = [advice for pattern, advice in _BY_OPERATION if any(map(pattern.search, told))]
     return "overlap it with compute, on its own stream; " + "; ".join(
         fits or [advice for _, advice in _BY_OPERATION[:2]]
     )

@@ -33,7 +33,7 @@ from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Names, Table
-from traceprof.model.timing import Steps
+from traceprof.model.timing import Steps, typed_window
 from traceprof.model.trace import Trace
 from traceprof.names.kernels import short_name
 from traceprof.names.ranges import PROFILER
@@ -172,7 +172,7 @@ class Context:
         """The length of the window; at least 1."""
         return max(1, self.ranks.span.duration_ns)
 
-    @cached_property
+    @property
     def step_ns(self) -> float:
         """The length of a typical step; the window where steps are not known.
 
@@ -351,7 +351,7 @@ class Context:
     def window_text(self, start_ns: int, end_ns: int) -> str:
         """Return a window as ``--window`` takes it, relative to the start of the run."""
         zero = self.ranks.whole.span.start_ns
-        return f"{(start_ns - zero) / 1e3:.3f}us..{(end_ns - zero) / 1e3:.3f}us"
+        return typed_window(start_ns - zero, end_ns - zero)
 
     def counted(
         self, count: int, words: str, more: str = "", *, is_of_host: bool = False, **values: Any

@@ -13,6 +13,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Ground, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.measures.idle.losses import DRAINED, LOSSES, find_losses, idle_times, within
+from traceprof.measures.steps.measured import typical_step_name
 from traceprof.measures.workload import Vendor
 from traceprof.model.activity import Activity
 from traceprof.model.results import Note
@@ -169,7 +170,7 @@ class SettledFinding:
 
     ``claimed_ratio`` is the share of the time that it is about, ``saving_ratio`` the share of it
     that could be saved, ``saving_ns`` the same per step (of the window without steps), and
-    ``range_ns`` the range of an estimate.
+    ``range_ns`` the range of an estimate. It is a part of ``base``, which is ``base_ns`` long.
     """
 
     rule: Rule
@@ -179,6 +180,8 @@ class SettledFinding:
     claimed_ratio: float
     saving_ratio: float
     saving_ns: int
+    base: str
+    base_ns: float
     range_ns: tuple[int, int] | None = None
 
     @property
@@ -232,6 +235,8 @@ def _settled(context: Context, of: Rule, number: int, finding: Finding) -> Settl
         saving_ratio=sum(map(context.saving_ratio, claims)) if saves else 0.0,
         saving_ns=context.saving_ns(claims) if saves else 0,
         range_ns=_range_ns(context, claims) if finding.kind is Kind.ESTIMATED else None,
+        base="the mean step" if context.slow_excess_ns else typical_step_name(context.ranks),
+        base_ns=context.mean_step_ns,
     )
 
 

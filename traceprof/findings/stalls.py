@@ -94,7 +94,7 @@ _KEEP_SIZES: Final = (
 )
 _ALLOCATE_AHEAD: Final = "allocate once before the loop, or from a pool (cudaMallocAsync)"
 _REUSE_PINNED_TENSOR: Final = (
-    "reuse pinned buffers: allocate them ahead of the loop (torch.empty(…, pin_memory=True)) and "
+    "reuse pinned buffers: allocate them ahead of the loop (torch.empty(..., pin_memory=True)) and "
     "copy_() into them; a new pinned tensor locks pages anew"
 )
 _REUSE_PINNED: Final = (

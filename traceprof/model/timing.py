@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -149,3 +150,19 @@ class ClockCorrection:
     def apply(self, instants: _Int64Array) -> _Int64Array:
         """Return the instants on the common clock, rounded to whole nanoseconds."""
         return instants - np.rint(self.error_ns(instants)).astype(np.int64)
+
+
+_UNITS: Final = (("s", 9), ("ms", 6), ("us", 3))
+
+
+def typed_window(start_ns: int, end_ns: int) -> str:
+    """Return a window as ``--window`` takes it, to a thousandth of its length: "1.25ms..1.75ms".
+
+    It holds all of the time from ``start_ns`` to ``end_ns``, both not negative.
+    """
+    unit, digits = next((one for one in _UNITS if end_ns >= 10 ** one[1]), _UNITS[-1])
+    grain = 10 ** max(0, len(str(end_ns - start_ns)) - 4)
+    ends = start_ns // grain * grain, -(-end_ns // grain) * grain
+    texts = (f"{Decimal(end).scaleb(-digits):f}" for end in ends)
+    short = (text.rstrip("0").rstrip(".") if "." in text else text for text in texts)
+    return "..".join(f"{text}{unit}" for text in short)

@@ -85,10 +85,11 @@ moe: dispatch layout|(dispatch|combine) .{0,99}epilogue
 communication: ^(nccl|rccl|hccl|msccl)|\ball ?reduce|\ball ?gather|\breduce ?scatter|\ball ?to ?all
     |cross device reduce|\b(one|two) ?shot\b|multimem|lamport|symm(etric)? ?mem
     |nvshmem|rocshmem|userbuffers
-    |\bsend ?recv|\b(push|pull) ?(send|recv)|\bpush pull|\b(put|wait) signal
+    |\bsend ?recv|\b(push|pull) ?(send|recv)|\bpush pull|^(put|wait) signal
     |^barrier|\bdevice sync\b|^(producer|consumer)( batch)? kernel
     |^(cached )?notify (dispatch|combine)|^(dispatch|combine)( kernel)?$|\b(dispatch|combine) impl$
     |\ba2 ?a\b.{0,99}\b(dispatch|combine|send|recv)|\bep (dispatch|combine)|\bmoe comm\b|\ballto all
+    |\ba2 ?av\b|\ball2 ?all|\b(dispatch|combine) token|\bdeep ?ep\b.{0,99} (dispatch|combine)
     |^exchange split|^stream write value
 # No work of a network, or of none of the classes: before what their names also mention.
 other: upsampl|\bresize|grid sampl|interpolat|roi align|\bnms\b

@@ -39,10 +39,15 @@ _NCCL: Final = pattern(
 _CUSTOM: Final = (
     (pattern(r"barrier|device_sync", re.IGNORECASE), "barrier", ""),
     (
-        pattern(r"(inter|intra)node(_ll)?::|deep_?ep|(dispatch|combine)(_impl|_kernel)?$", re.I),
+        pattern(
+            r"(inter|intra)node(_ll)?::|(deep_?|hybrid_)ep|::(dispatch|combine)(_impl)?$", re.I
+        ),
         "all_to_all_v",
         "DeepEP",
     ),
+    (pattern(r"\bmori::"), "all_to_all_v", "mori"),
+    (pattern(r"pplx|a2a_(dispatch|combine)_(send|recv)"), "all_to_all_v", "pplx"),
+    (pattern(r"dispatch|combine|a2a|all2all", re.IGNORECASE), "all_to_all_v", ""),
     (pattern(r"kuserbuffers_(push|pull)"), "send_recv", "userbuffers"),
     (pattern(r"userbuffers_\w{0,99}_ag(_|$)"), "all_gather", "userbuffers"),
     (pattern(r"userbuffers_\w{0,99}_rs(_|$)"), "reduce_scatter", "userbuffers"),

@@ -19,12 +19,11 @@ from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.session.doubts import INCOMPLETE, WARNING
-from traceprof.session.pace import is_uneven
-from traceprof.session.shares import is_undisturbed
 from traceprof.units import format_duration
 
 _NOTHING_FOUND: Final = "no rule found anything to improve"
 _NOTHING_KNOWN: Final = "no work of devices was recorded: little can be judged"
+_MOST_OF_A_COMMAND: Final = 4_000
 _NOT_JUDGED: Final = "idle time, launches and kernels are not judged: work of devices is missing"
 
 
@@ -34,10 +33,11 @@ class Briefing:
 
     ``workload`` is what runs on what, ``because`` why one thinks so. ``window`` is what it is
     called, ``times`` where in the run it lies, and ``notes`` say why it is that, the reason first.
-    ``answer`` is the bottleneck in a word and where the time goes, ``nothing`` what to say instead
-    of findings where there are none, ``per`` what savings are a share of, and ``remarks`` what
-    stands apart, each with its label. ``lost`` is what of the devices' work is missing; of a page
-    also why, and what to do.
+    ``pace`` is how long steps are and how many a second, ``answer`` the bottleneck in a word and
+    where the time goes, ``made_of`` what compute and idle time are, ``nothing`` what to say instead
+    of findings where there are none, ``all_findings`` the command that shows all, and ``remarks``
+    what stands apart, each with its label. ``lost`` is what of the devices' work is missing; of a
+    page also why, and what to do.
     """
 
     title: str
@@ -49,8 +49,10 @@ class Briefing:
     workload: str = ""
     because: str = ""
     nothing: str = ""
-    per: str = ""
+    pace: str = ""
     answer: str = ""
+    made_of: tuple[str, ...] = ()
+    all_findings: str = ""
     once: str = ""
     periodic: str = ""
     fine: str = ""
@@ -82,33 +84,45 @@ def briefing_of(document: Document) -> Briefing:
     start, end = (
         format_duration(document.ns_after_start(at)) for at in (window.start_ns, window.end_ns)
     )
+    place = f"at {start}" if start == end else f"from {start} to {end}"
+    length, whole = (format_duration(own.duration_ns) for own in (window, document.span))
     words = Briefing(
         title=plain_text(Path(document.info.path).name),
         profiler=plain_text(document.info.profiler),
         window=plain_text(document.selection.label),
-        times=f"{start} .. {end} of {format_duration(document.span.duration_ns)}",
+        times=f"{length}, {place} of {whole}",
         notes=tuple(sentences(document.selection.notes)),
         warnings=tuple(map(plain_text, document.info.warnings)),
     )
     if verdict is None:
         return replace(words, lost=tuple(map(note_text, document.lost)))
-    (workload, because), (nothing, per) = _what_runs(document), _of_findings(document)
-    bound_by, path = verdict.bound_by, shlex.quote(document.info.path)
+    workload, because = _what_runs(document)
+    bound_by = verdict.bound_by
     first = [f"{bound_by[:1].upper()}{bound_by[1:]}."] if bound_by else []
     return replace(
         words,
         workload=workload,
         because=because,
-        nothing=nothing,
-        per=per,
-        answer=" ".join((*first, *map(note_text, verdict.sentences))),
+        nothing=_instead_of_findings(document),
+        pace=" ".join(map(note_text, verdict.pace)),
+        answer=" ".join((*first, *map(note_text, verdict.sentences[len(verdict.pace) :]))),
+        made_of=tuple(map(note_text, verdict.made_of)),
+        all_findings=_pasted(document, "traceprof findings TRACE"),
         once="; ".join(map(note_text, verdict.once)),
         periodic="; ".join(map(note_text, verdict.periodic)),
         fine=", ".join(verdict.fine),
         unknown=tuple(map(note_text, verdict.unknown)),
-        next_command=plain_text(verdict.next_command.replace("TRACE", path)),
+        next_command=_pasted(document, verdict.next_command),
         lost=tuple(map(note_text, verdict.lost)),
     )
+
+
+def _pasted(document: Document, command: str) -> str:
+    """Return a command about TRACE as one can paste it: with the path, and the same window."""
+    asked = "" if command.startswith("traceprof explain") else document.selection.asked
+    window = f" --window {shlex.quote(asked)}" if asked else ""
+    path = shlex.quote(document.info.path)
+    return plain_text(command.replace("TRACE", path) + window, _MOST_OF_A_COMMAND)
 
 
 def findings_for_people(findings: Result) -> list[Row]:
@@ -131,28 +145,16 @@ def _what_runs(document: Document) -> tuple[str, str]:
     return " on ".join(filter(None, (kind, hardware))), because
 
 
-def _of_findings(document: Document) -> tuple[str, str]:
-    """Return what to say where no rule found anything worth a page, and what savings are of.
-
-    That is a step, where somebody named the steps.
-    """
-    findings, steps = document.results.get("findings"), document.results.get("steps")
-    nothing = ""
-    if findings is not None and not findings_for_people(findings):
-        breakdown = document.results.get("breakdown")
-        is_known = breakdown is not None and not breakdown.table.empty
-        nothing = _NOTHING_FOUND if is_known else _NOTHING_KNOWN
-        if not findings.scalars.get("is_idle_known", True):
-            nothing = _NOT_JUDGED
-    is_named = steps is not None and len(steps.table) and not steps.scalars.get("is_pattern")
-    if not is_named or steps is None:
-        return nothing, "the window"
-    scalars = findings.scalars if findings is not None else {}
-    has_slow = scalars.get("slow_ratio", 0.0) > 0
-    if not has_slow and (is_undisturbed(steps) or not is_uneven(steps)):
-        return nothing, "a step"
-    mean_ns = scalars["step_ns"] if has_slow else steps.scalars["mean_ns"]
-    return nothing, f"the mean step of {format_duration(mean_ns)}"
+def _instead_of_findings(document: Document) -> str:
+    """Return what to say where no rule found anything worth a page; "" where one did."""
+    findings = document.results.get("findings")
+    if findings is None or findings_for_people(findings):
+        return ""
+    if not findings.scalars.get("is_idle_known", True):
+        return _NOT_JUDGED
+    breakdown = document.results.get("breakdown")
+    is_known = breakdown is not None and not breakdown.table.empty
+    return _NOTHING_FOUND if is_known else _NOTHING_KNOWN
 
 
 _TITLES: Final = {
@@ -206,10 +208,10 @@ def head_of(document: Answered) -> Head:
         return Head(document.title, "", *(tuple(sentences(notes)) for notes in every))
     words = briefing_of(document)
     remarks = (": ".join(remark) for remark in words.remarks)
-    said = (words.workload_line, *words.lost, words.answer, *remarks)
+    said = (words.workload_line, *words.lost, words.pace, words.answer, *words.made_of, *remarks)
     return Head(
         document.info.path,
-        f"window {document.selection.label}: {words.times.replace(' .. ', ' to ')}",
+        f"window {document.selection.label}: {words.times}",
         words.notes,
         document.info.warnings,
         tuple(filter(None, said)) if document.verdict else (),

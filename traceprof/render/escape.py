@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_NAME_LENGTH: Final = 1_000
+"""Of a name on a page of HTML."""
+_MAX_LENGTH: Final = 10_000
 
 # C0 and C1 controls, line and paragraph separators, bidirectional marks and isolates, BOM,
 # lone surrogates (which cannot be written as UTF-8).
@@ -24,7 +26,7 @@ _UNPRINTABLE: Final = re.compile(
 _OBEYED: Final = re.compile(f"(?![\\n\\t]){_UNPRINTABLE.pattern}")
 
 
-def plain_text(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
+def plain_text(text: object, max_length: int = _MAX_LENGTH) -> str:
     """Return ``text`` on one line, without controls, at most ``max_length`` characters long."""
     clean = str(text)
     if not clean.isprintable():  # nearly every name is

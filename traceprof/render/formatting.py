@@ -215,28 +215,29 @@ def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, .
 
 
 _SAVES: Final = {
-    "measured": "saves {}{} ({}, measured)",
-    "bounded": "saves at most {}{} ({})",
-    "estimated": "saves about {}{} ({}, estimated{})",
+    "measured": "saves {} of {} of {} ({}, measured)",
+    "bounded": "saves at most {} of {} of {} ({})",
+    "estimated": "saves about {} of {} of {} ({}, estimated{})",
 }
 
 
-def saving_words(finding: Mapping[str, Any], per: str = "") -> str:
-    """Return what a row of findings saves, how sure that is and between what; "" if not known.
+def saving_words(finding: Mapping[str, Any]) -> str:
+    """Return what a row of findings saves, of what, how sure that is and between what.
 
-    ``per`` says of what it is a share, such as "a step"; "" where the reader knows.
+    "" where nothing is known.
     """
     if is_known(once_ns := finding.get("once_ns")):
         return f"costs {format_duration(once_ns)} once"
-    words = _SAVES.get(str(finding.get("kind")))
-    if words is None or not finding["saving_ratio"] > 0:
+    words, base_ns = _SAVES.get(str(finding.get("kind"))), finding.get("base_ns")
+    if words is None or not base_ns or not finding["saving_ns"] > 0:
         return ""
     ends = [finding.get(f"{end}_saving_ns") for end in ("least", "most")]
     lies = f": {' to '.join(map(format_duration, ends))}" if all(map(is_known, ends)) else ""
     return words.format(
         format_duration(finding["saving_ns"]),
-        f" of {per}" if per else "",
-        format_ratio(finding["saving_ratio"]),
+        finding["base"],
+        format_duration(base_ns),
+        format_ratio(finding["saving_ns"] / base_ns),
         lies,
     )
 

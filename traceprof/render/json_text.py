@@ -92,7 +92,7 @@ def records_of(table: ShownTable) -> list[dict[str, Any]]:
 
 
 def _verdict_of(verdict: Verdict) -> dict[str, Any]:
-    notes = ("sentences", "fine", "unknown", "once", "periodic", "lost")
+    notes = ("sentences", "made_of", "fine", "unknown", "once", "periodic", "lost")
     return {
         "bound_by": verdict.bound_by,
         **{name: [plain(one) for one in getattr(verdict, name)] for name in notes},

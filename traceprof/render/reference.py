@@ -292,6 +292,7 @@ _VERDICT: Final = _record(
     {
         "bound_by": _STRING,
         "sentences": _NOTES,
+        "made_of": {**_NOTES, "description": "what the compute is, and what idle time is for"},
         "fine": _STRINGS,
         "unknown": _NOTES,
         "once": {**_NOTES, "description": "what costs time once"},

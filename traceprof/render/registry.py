@@ -24,17 +24,27 @@ class Options:
 
     ``rows`` is how many rows of a table are shown (None: all, where the form has no use for
     fewer). ``width`` counts the columns of a terminal and ``colours`` names what it can show, as
-    rich does ("" for none, "truecolor"). ``tables`` names tables that are shown beside the first
+    rich does ("" for none, "truecolor"). ``is_whole``: only pictures keep to the width, texts and
+    tables are as wide as they are. ``tables`` names tables that are shown beside the first
     of each result, however long they are. ``title`` heads a page. ``is_full``: all results follow
     on a page that answers.
     """
 
     rows: int | None = None
     width: int = 80
+    is_whole: bool = False
     colours: str = ""
     tables: tuple[str, ...] = ()
     title: str = ""
     is_full: bool = False
+
+    @property
+    def line_width(self) -> int:
+        """How many characters a line of text or of a table may have."""
+        return _UNLIMITED if self.is_whole else self.width
+
+
+_UNLIMITED: Final = 1_000_000
 
 
 Answered: TypeAlias = Union["Document", "Comparison"]

@@ -13,7 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.measures.steps.steadiness import are_apart, are_long, turn_of
+from traceprof.measures.steps.steadiness import (
+    FEWEST_FOR_PERCENTILES,
+    are_long,
+    is_mean_told,
+    turn_of,
+    typical_length,
+)
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Bools, Table, is_known
@@ -28,7 +34,7 @@ from traceprof.session.shares import (
 STEADY: Final = 0.1
 """What steps may spread by, of their median, to be called so."""
 _FILLED: Final = 0.95
-_FEWEST_FOR_PERCENTILES: Final = 10
+_MOSTLY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +47,12 @@ class Base:
     words: str
     values: Mapping[str, Any]
     rows: Bools | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called within a sentence, without how long it is."""
+        words = self.words.partition(" of {")[0].partition(",")[0].partition(" without")[0]
+        return f"{words[:1].lower()}{words[1:]}"
 
 
 def base_of(
@@ -61,46 +73,38 @@ def base_of(
         return Base(
             f"A step of {{step:ns}}{without}", {"step": scalars[UNDISTURBED], **values}, rows
         )
-    if "median_ns" not in scalars or not fill(table.take(~table["is_warmup"]), window_ns):
+    steady, least = table.take(~table["is_warmup"]), _FILLED if scalars["is_pattern"] else _MOSTLY
+    if "median_ns" not in scalars or not fill(steady, window_ns, least):
         return Base(f"The window{without}", values, rows)
     if scalars["is_pattern"]:
         words = "An iteration of the repeating pattern, {step:ns},"
         return Base(words + without, {"step": scalars["median_ns"], **values}, rows)
     kind = "step" if scalars["confidence_ratio"] == 1 else "step (inferred)"
-    if not is_uneven(steps):
-        return Base(
-            f"A {kind} of {{step:ns}}{without}", {"step": scalars["median_ns"], **values}, rows
-        )
+    has_slow = bool((are_typical(table) & (table["excess_ns"] > 0)).any())
     usual = are_typical(table) & ~(table["excess_ns"] > 0)
     lengths = table["duration_ns"][usual].astype(np.float64)
-    if (table["excess_ns"] > 0).any() and not are_apart(lengths):
-        step = float(np.median(lengths))
-        return Base(f"A typical {kind} of {{step:ns}}{without}", {"step": step, **values}, usual)
-    values = {"step": scalars["mean_ns"], "median": scalars["median_ns"], **values}
-    median = " (median {median:ns})" if _kinds(steps) is None else ""
-    return Base(f"The mean {kind} of {{step:ns}}{median}{without}", values, rows)
-
-
-def is_uneven(steps: Result) -> bool:
-    """Return whether the mean step is another one than most steps are."""
-    median, mean = (steps.scalars.get(name) for name in ("median_ns", "mean_ns"))
-    if not median or mean is None:
-        return False
-    lengths = steps.table["duration_ns"][are_typical(steps.table)].astype(np.float64)
-    # Also without the shortest: a last step that is cut short tells nothing of the others.
-    others = np.delete(lengths, lengths.argmin()) if len(lengths) > 1 else lengths
-    is_apart = are_apart(np.array([mean]), median) and are_apart(others, median)
-    return is_apart or _kinds(steps) is not None
+    every = table["duration_ns"][are_typical(table)].astype(np.float64)
+    # A few very long ones would hide in a mean what the others are like.
+    has_tail = has_slow and is_mean_told(every)
+    rows = usual if has_tail or not fill(steady, window_ns) else rows
+    if not has_tail and (has_slow or is_mean_told(lengths)):
+        is_told = has_slow or _kinds(steps) is not None
+        values |= {"step": float(every.mean()), "median": float(np.median(every))}
+        median = "" if is_told else " (median {median:ns})"
+        return Base(f"The mean {kind} of {{step:ns}}{median}{without}", values, rows)
+    article = "A typical" if has_tail else "A"
+    values["step"] = typical_length(lengths)
+    return Base(f"{article} {kind} of {{step:ns}}{without}", values, rows)
 
 
 _CUT_SHORT: Final = 0.95
 
 
-def fill(steps: Table, window_ns: int) -> bool:
-    """Return whether ``steps``, of all ranks together, fill the window."""
+def fill(steps: Table, window_ns: int, least: float = _FILLED) -> bool:
+    """Return whether ``steps``, of all ranks together, fill the window, or ``least`` of it."""
     starts = steps["at_ns"]
     covered = Intervals.union_of(starts, starts + steps["duration_ns"])
-    return bool(covered.total_ns) and covered.total_ns >= _FILLED * window_ns
+    return bool(covered.total_ns) and covered.total_ns >= least * window_ns
 
 
 def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[Note]:
@@ -119,10 +123,16 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
     word = "steady" if scalars["spread_ratio"] < STEADY else "uneven"
     if n_steps == 1:
         text = f"One {what}{on}: {{least:ns}} to {{most:ns}}"
-    elif n_steps < _FEWEST_FOR_PERCENTILES:
+    elif n_steps < FEWEST_FOR_PERCENTILES:
         text = f"{{n:count}} {what}s{on}, {word}: {{least:ns}} to {{most:ns}}"
     else:
         text = f"{{n:count}} {what}s{on}, {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
+    each_s = _steps_per_s(steps.table) if not scalars["is_pattern"] else None
+    rates = ["{steps_rate:number} steps/s"] if each_s else []
+    rate = _samples_per_s(steps.table, each_s) or scalars.get("mean_samples_per_s")
+    rates += ["{rate:number} samples/s"] if rate else []
+    kinds = " and ".join(sorted(left_out))
+    text += f"; {', '.join(rates)}{', {left_out} included' if kinds else ''}" if rates else ""
     slow = table["excess_ns"] > 0
     slow_ratio = 0.0
     if slow.any():
@@ -130,12 +140,6 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
         slow_ratio = float(table["excess_ns"][slow].sum()) / whole_ns if whole_ns else 0.0
         text += "; {slow:count} of them slow"
         text += ", by {slow_ratio:ratio} of the time" if slow_ratio > CONSIDERABLE else ""
-    each_s = _steps_per_s(steps.table) if not scalars["is_pattern"] else None
-    rates = ["{steps_rate:number} steps/s"] if each_s else []
-    rate = _samples_per_s(steps.table, each_s) or scalars.get("mean_samples_per_s")
-    rates += ["{rate:number} samples/s"] if rate else []
-    kinds = " and ".join(sorted(left_out))
-    text += f"; {', '.join(rates)}{', {left_out} included' if kinds else ''}" if rates else ""
     yield Note.of(
         f"{text}.",
         n=n_steps,
@@ -228,7 +232,7 @@ _GROWS: Final = {
 def _on_undisturbed(steps: Result, results: Mapping[str, Result]) -> Note:
     more, values = on_recording(steps, results)
     scalars = steps.scalars
-    is_many = scalars["undisturbed_count"] >= _FEWEST_FOR_PERCENTILES
+    is_many = scalars["undisturbed_count"] >= FEWEST_FOR_PERCENTILES
     ends = ("p10", "p90") if is_many else ("min", "max")
     values |= {
         name: scalars[f"undisturbed_{end}_ns"] for name, end in zip(("a", "b"), ends, strict=True)
@@ -237,5 +241,7 @@ def _on_undisturbed(steps: Result, results: Mapping[str, Result]) -> Note:
     share = "80 % of " if is_many else ""
     text = f"Without the profiler {share}{{n:count}} steps take {{a:ns}} to {{b:ns}}"
     rate = steps.scalars.get("undisturbed_samples_per_s")
+    values |= {"rate": rate, "steps_rate": 1e9 / scalars[UNDISTURBED]}
+    text += ": {steps_rate:number} steps/s"
     text += "" if rate is None else ", {rate:number} samples/s"
-    return Note.of(f"{text}{more}.", rate=rate, **values)
+    return Note.of(f"{text}{more}.", **values)

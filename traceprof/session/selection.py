@@ -133,13 +133,14 @@ class Selection:
     """A chosen window, what was asked for, and remarks on what that turned out to mean.
 
     ``reason``, the first of the remarks, says what the window is made of and why; None where it is
-    what somebody typed, and nothing else.
+    what somebody typed, and nothing else. ``asked`` is what was typed; "" for the default.
     """
 
     window: TimeWindow
     label: str
     notes: tuple[Note, ...] = ()
     reason: Note | None = None
+    asked: str = ""
 
 
 def select(ranks: Ranks, text: str | None) -> Selection:
@@ -156,7 +157,8 @@ def select(ranks: Ranks, text: str | None) -> Selection:
             f"window {selection.label!r} is empty: the trace covers "
             f"0..{format_duration(ranks.span.duration_ns)}"
         )
-    return replace(selection, reason=selection.notes[0] if selection.notes else None)
+    reason = selection.notes[0] if selection.notes else None
+    return replace(selection, reason=reason, asked=text or "")
 
 
 def check_ranks(wanted: Iterable[int], known: Iterable[int]) -> None:

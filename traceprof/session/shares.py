@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.model.activity import PARTS
+from traceprof.model.activity import IDLE, PARTS, Activity, Part
+from traceprof.model.grouping import groups_of
 from traceprof.model.results import Note, Result
-from traceprof.model.table import Bools, Table
+from traceprof.model.table import Bools, Names, Table
+from traceprof.names.kernels import MATRIX_WORK, precision_of
 from traceprof.names.ranges import PROFILER
 
 COMMUNICATION: Final = "exposed_communication"
@@ -135,3 +137,98 @@ def table_of(results: Mapping[str, Result], name: str, table: str | None = None)
     if name not in results:
         return Table({})
     return results[name].table if table is None else results[name].tables[table]
+
+
+_CAUSES: Final = {
+    "data": "data",
+    "synchronising": "synchronisation",
+    "launch": "launches",
+    "host": "host code",
+    "queued": "queued work",
+    "peer": "other devices",
+    "edge": "nothing to do yet",
+    "unknown": "not recorded",
+}
+"""What a bar calls the causes of idle time."""
+_LEAST_TOLD: Final = 0.01
+_MOST_CLASSES: Final = 5
+_CLASSES: Final = {
+    Activity.GEMM: "GEMM",
+    Activity.MOE: "MoE",
+    Activity.FFT: "FFT",
+    Activity.SORT_INDEX: "sorting and indexing",
+    Activity.RNG_DROPOUT: "random numbers",
+    Activity.CUDA_GRAPH: "CUDA graphs",
+    Activity.OTHER: "other kernels",
+}
+
+
+def idle_by_cause(
+    results: Mapping[str, Result], parts: Mapping[str, float], *, is_mean: bool
+) -> dict[str, float]:
+    """Return what share of the time that ``parts`` are of is idle for which cause.
+
+    The largest first, in words; causes of less than 1 % are left out. ``is_mean``: slow steps are
+    in that time, whose losses `findings` do not tell by cause.
+    """
+    losses = table_of(results, "findings", "losses")
+    if not parts or losses.empty:
+        return {}
+    scalars, steps = results["findings"].scalars, results.get("steps")
+    own = losses.take(np.isin(losses["loss"].astype(str), list(_CAUSES)))
+    slow_ratio = scalars["slow_ratio"] if is_mean else 0.0
+    whole_ns = scalars["judged_ns"] / (1 - slow_ratio) if slow_ratio < 1 else np.inf
+    if is_undisturbed(steps):
+        whole_ns, slow_ratio = float(own["total_ns"].sum()) / max(parts[IDLE], 1e-9), 0.0
+    shares = {
+        _CAUSES[loss]: ns / whole_ns
+        for loss, ns in zip(own["loss"].tolist(), own["total_ns"].tolist(), strict=True)
+    }
+    if slow_ratio:
+        shares["slow steps"] = parts[IDLE] - sum(shares.values())
+    ranked = sorted(shares.items(), key=lambda one: -one[1])
+    return {name: share for name, share in ranked if share >= _LEAST_TOLD}
+
+
+def on_idle(idle: Mapping[str, float], base: str) -> tuple[Note, ...]:
+    """Return what devices are idle for, as shares of ``base``, where that is much."""
+    if sum(idle.values()) < CONSIDERABLE:
+        return ()
+    return (_listed(f"idle, of {base}: ", idle),)
+
+
+def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tuple[Note, ...]:
+    """Return what the compute is: the classes of its kernels, matrix work with its precision."""
+    table = table_of(results, "kernels")
+    if not parts or table.empty:
+        return ()
+    table = table.take(np.array([Activity(own).part is Part.COMPUTE for own in table["activity"]]))
+    whole_ns = float(table["total_ns"].sum())
+    if not whole_ns or parts["compute"] < CONSIDERABLE:
+        return ()
+    names = Names.of(
+        [_class_of(*row) for row in zip(table["activity"], table["name"], strict=True)]
+    )
+    groups = groups_of(names.codes)
+    sums = groups.reduced(np.add, table["total_ns"]) / whole_ns
+    labels = [names.texts[key[0]] for key in groups.keys]
+    ranked = sorted(zip(sums.tolist(), labels, strict=True), key=lambda one: (-one[0], one[1]))
+    shown = {name: share for share, name in ranked[:_MOST_CLASSES] if share >= _LEAST_TOLD}
+    if (rest := 1 - sum(shown.values())) >= _LEAST_TOLD:
+        shown["others"] = rest
+    return (_listed("compute, of the time of its kernels: ", shown),)
+
+
+def _class_of(activity: str, name: str) -> str:
+    kind = Activity(activity)
+    words = _CLASSES.get(kind, kind.value.replace("_", " "))
+    precision = precision_of(name).upper() if kind in MATRIX_WORK else ""
+    return f"{precision} {words}" if precision else words
+
+
+def _listed(start: str, shares: Mapping[str, float]) -> Note:
+    words = ", ".join(f"{{name{i}}} {{share{i}:ratio}}" for i in range(len(shares)))
+    values: dict[str, Any] = {}
+    for i, (name, share) in enumerate(shares.items()):
+        values |= {f"name{i}": name, f"share{i}": float(share)}
+    return Note.of(start + words, **values)

@@ -15,14 +15,16 @@ from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
 from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
 from traceprof.model.results import Note, Result
 from traceprof.model.table import Table, is_known
-from traceprof.model.trace import DEVICE_TABLES
 from traceprof.names.ranges import UNCLAIMED
 from traceprof.session.pace import STEADY, Base, base_of, fill, on_pace
 from traceprof.session.shares import (
     COMMUNICATION,
     CONSIDERABLE,
     causes_of_idle,
+    idle_by_cause,
     missing_work,
+    on_compute,
+    on_idle,
     parts_of,
     table_of,
 )
@@ -70,8 +72,10 @@ class Verdict:
     """What to make of a window.
 
     ``bound_by`` is the bottleneck in a word or two ("" where nothing tells it), ``sentences`` say
-    where the time goes and how steady it is. ``parts`` is the share of each of the five parts that
-    the sentences are about ({} where no device worked). ``has_steps``: the window is made of steps,
+    how long steps are, those of ``pace``, and where the time goes. ``parts`` is the share of each
+    of the five parts that the sentences are about ({} where no device worked), ``idle`` what of
+    these idle time has which cause, the largest first, and ``made_of`` says that and what the
+    compute is. ``has_steps``: the window is made of steps,
     warm-up with them. ``fine`` are the subjects that were checked and where nothing was found,
     ``unknown`` what could not be judged and why. ``once`` is what costs time once, ``periodic``
     what does now and then, as evaluation every 50 steps: neither is in the sentences. ``lost`` says
@@ -90,6 +94,9 @@ class Verdict:
     parts: Mapping[str, float] = field(default_factory=dict)
     has_steps: bool = False
     lost: tuple[Note, ...] = ()
+    pace: tuple[Note, ...] = ()
+    idle: Mapping[str, float] = field(default_factory=dict)
+    made_of: tuple[Note, ...] = ()
 
 
 def judge(
@@ -115,22 +122,22 @@ def judge(
     base = base_of(steps, window_ns, kinds, has_lost=bool(lost))
     parts = parts_of(results, steps, base.rows) if is_known else {}
     again, once = _told_apart(occasions, _outside(one_off, occasions))
+    idle = idle_by_cause(results, parts, is_mean=base.rows is None)
+    pace = tuple(on_pace(results, kinds))
     return Verdict(
         bound_by=bound_by(results, parts),
-        sentences=(
-            *on_pace(results, kinds),
-            *(_where(results, parts, base, n_gpus) if is_known else ()),
-        ),
+        sentences=(*pace, *(_where(results, parts, base, n_gpus) if is_known else ())),
         fine=_fine(results, parts, steps) if parts or (has_any and not asked) else (),
         unknown=_unknown(results),
         once=once,
-        next_command=_next_command(table_of(results, "findings"), recorded)
-        if is_known
-        else "traceprof show quality TRACE",
+        next_command=_next_command(results) if is_known else "traceprof show quality TRACE",
         periodic=again,
         parts=parts,
         has_steps=steps is not None and fill(steps.table, window_ns),
         lost=lost,
+        pace=pace,
+        idle=idle,
+        made_of=(*on_compute(results, parts), *on_idle(idle, base.name)),
     )
 
 
@@ -361,18 +368,15 @@ def _unknown(results: Mapping[str, Result]) -> tuple[Note, ...]:
     )
 
 
-def _next_command(table: Table, recorded: frozenset[str]) -> str:
+def _next_command(results: Mapping[str, Result]) -> str:
+    """Return what tells more of the first finding; without one, of what there is most to see."""
+    table = table_of(results, "findings")
     if len(table) and not table["is_minor"][0]:
         first = table.row(0)
         if first["rule"] == _SLOW_STEPS:
             return f"traceprof explain TRACE {first['window']}"
-        # A window that holds one gap shows nothing in a table of steps.
-        has_window = first["window"] and first["show"] != "steps"
-        window = f" --window '{first['window']}'" if has_window else ""
-        return f"traceprof show {first['show']} TRACE{window}"
-    if recorded & set(DEVICE_TABLES):
-        return "traceprof show kernels TRACE"
-    for name, shown in (("host_ops", "operators"), ("ranges", "ranges")):
-        if name in recorded:
-            return f"traceprof show {shown} TRACE"
+        return f"traceprof show {first['show']} TRACE"
+    for name in ("kernels", "copies", "operators", "ranges"):
+        if len(table_of(results, name)):
+            return f"traceprof show {name} TRACE"
     return "traceprof info TRACE"

@@ -87,8 +87,11 @@ def _briefing(document: Document) -> Iterator[Any]:
     if words.workload:
         yield html.P(plain_text(words.workload_line))
     yield from (html.P(plain_text(own)) for own in words.lost)
+    if words.pace:
+        yield html.P(plain_text(words.pace))
     if words.answer:
         yield html.P(html.Strong(plain_text(words.answer)))
+    yield from (html.P(plain_text(text)) for text in words.made_of)
     remarks = [f"{label}: {text}" for label, text in words.remarks]
     yield html.Ul([html.Li(plain_text(remark)) for remark in remarks], className="remarks")
 
@@ -106,16 +109,15 @@ def _analysis(place: int, document: Document, name: str) -> html.Div:
 
 def _cards(place: int, document: Document, rows: Sequence[Row]) -> Iterator[Any]:
     """Return findings as the page and the report show them, each with the way to its place."""
-    per = briefing_of(document).per
-    yield html.Ol([_card(place, row, per) for row in rows], className="findings")
+    yield html.Ol([_card(place, row) for row in rows], className="findings")
     notes = sentences(document.results[FINDINGS].notes)
     if notes:
         items = [html.Li(plain_text(note, 400)) for note in notes]
         yield html.Details([html.Summary("What was not checked"), html.Ul(items)])
 
 
-def _card(place: int, row: Row, per: str) -> html.Li:
-    saving = saving_words(row, per)
+def _card(place: int, row: Row) -> html.Li:
+    saving = saving_words(row)
     head: list[Any] = [plain_text(_title(row), 300)]
     if saving:
         head += [" ", html.Span(saving, className="saving")]

@@ -29,7 +29,7 @@ from traceprof.render.report.places import StillPictures
 from traceprof.render.report.render import SUBJECTS, render_report
 from traceprof.session.answer import page as answer
 from traceprof.session.run import Run, open_run, run_of
-from traceprof.units import format_duration
+from traceprof.units import format_duration, parse_duration
 
 pytestmark = pytest.mark.chromium
 
@@ -106,9 +106,7 @@ def test_the_longest_gap_of_a_gpu_with_before_and_after_is_one_click_away(
 
 def test_from_a_finding_to_its_place_is_one_click(report: OpenPage, run: Run) -> None:
     finding = run.result("findings").table.to_frame().iloc[0]
-    start, end = (
-        round(float(text) * 1000) for text in finding["window"].replace("us", "").split("..")
-    )
+    start, end = map(parse_duration, finding["window"].split(".."))
     link = report.page.locator("#findings .place a:not([tabindex])").first
     assert link.inner_text().startswith(f"worst at {format_duration(start)}, for ")
     before = report.js("traceprof.redraws")

@@ -47,6 +47,8 @@ FINDINGS = ResultSpec(
                 same("kind", Unit.TEXT, "how sure the saving is"),
                 same("saving_ratio", Unit.RATIO, "how much of the time it costs"),
                 same("saving_ns", Unit.NS, "the same per step"),
+                same("base", Unit.TEXT, "of what that is a part"),
+                same("base_ns", Unit.NS, "how long that is"),
                 same("evidence", Unit.TEXT, "what shows it"),
                 same("action", Unit.TEXT, "what to do"),
                 same("caveat", Unit.TEXT, "when not to"),
@@ -65,6 +67,8 @@ def findings(n: int) -> Result:
             "kind": "measured" if i == 0 else "none",
             "saving_ratio": 0.25 if i == 0 else 0.0,
             "saving_ns": 2_500_000,
+            "base": "a step",
+            "base_ns": 10_000_000,
             "evidence": (Note.of("{n:ns} of each step", n=7), "queues are empty"),
             "action": "use CUDA graphs",
             "caveat": "shapes change",
@@ -86,8 +90,9 @@ def devices(n: int) -> Document:
 def test_advice_is_numbered_and_says_when_not_to() -> None:
     trace = TraceBuilder().kernel("k", 0, 10).build()
     lines = render("text", document_of_results(trace, {"findings": findings(2)})).splitlines()
-    assert lines[-8:] == [
-        "1. launch-bound: 12 345 launches  saves 2.500 ms (25.0 %, measured)",
+    assert lines[-9:] == [
+        "1. launch-bound: 12 345 launches",
+        "   saves 2.500 ms of a step of 10.00 ms (25.0 %, measured)",
         "   7 ns of each step; queues are empty",
         "   → use CUDA graphs",
         "   not if: shapes change",
@@ -124,7 +129,7 @@ def test_the_page_opens_with_the_verdict_the_steps_and_the_best_advice() -> None
     assert "Input-bound. A step of" in text
     assert "3. launch-bound" in text
     assert "4. launch-bound" not in text
-    assert "… 2 more findings (traceprof findings)" in text
+    assert "2 more findings: traceprof findings '/tmp/my trace.sqlite'" in text
     assert "Device time by kernel name" not in text
     assert text.splitlines()[-4:] == [
         "once: warm-up 3.000 µs",

@@ -32,6 +32,7 @@ from traceprof.measures.steps.parts import (
     sums_in_steps,
 )
 from traceprof.measures.steps.steadiness import (
+    is_mean_told,
     measure_steadiness,
     outliers_of_processes,
     typical_length,
@@ -332,6 +333,17 @@ def typical_step_ns(ranks: Ranks) -> float:
     if undisturbed_ns is not None:
         return float(undisturbed_ns)
     return typical_length(steps_of_ranks(ranks).durations_ns[is_typical].astype(np.float64))
+
+
+@of_window
+def typical_step_name(ranks: Ranks) -> str:
+    """Return what `typical_step_ns` is the length of."""
+    is_typical = are_typical(ranks)
+    if not is_typical.any():
+        return "the window"
+    lengths = steps_of_ranks(ranks).durations_ns[is_typical].astype(np.float64)
+    is_told = "undisturbed_ns" in measured_steps(ranks).scalars
+    return "the mean step" if is_mean_told(lengths) and not is_told else "a step"
 
 
 @of_window

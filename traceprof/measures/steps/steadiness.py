@@ -11,6 +11,8 @@ import numpy as np
 from traceprof.measures.rows import Bools, Floats, Ints
 from traceprof.model.grouping import rows_by_value
 
+FEWEST_FOR_PERCENTILES: Final = 10
+"""Of fewer steps the shortest and the longest are told."""
 _MOST_PLACES: Final = 1000
 _FLOOR_RATIO: Final = 0.05
 _MOST_OUTLIERS: Final = 0.25
@@ -64,14 +66,21 @@ def are_apart(durations_ns: Floats, typical_ns: float | None = None) -> bool:
 
 
 def typical_length(durations_ns: Floats) -> float:
-    """Return the median length of steps; the mean where that is another one.
+    """Return the median length of steps; the mean where that is another one (`is_mean_told`)."""
+    return float(durations_ns.mean() if is_mean_told(durations_ns) else np.median(durations_ns))
+
+
+def is_mean_told(durations_ns: Floats) -> bool:
+    """Return whether steps have no typical length, so that shares are of their mean.
 
     Parts of steps add up to the mean: one that waits every other time has no typical part. It is
     another one also without the shortest: a step that is cut short tells nothing of the others.
     """
-    others = np.delete(durations_ns, durations_ns.argmin()) if len(durations_ns) > 1 else ()
-    is_mean = are_apart(durations_ns) and are_apart(np.asarray(others))
-    return float(durations_ns.mean() if is_mean else np.median(durations_ns))
+    if len(durations_ns) < 2:
+        return False
+    others = np.delete(durations_ns, durations_ns.argmin())
+    is_another = are_apart(durations_ns) and are_apart(others)
+    return is_another or are_long(durations_ns) is not None
 
 
 _LEAST_TIMES: Final = 1.5

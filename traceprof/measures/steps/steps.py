@@ -12,6 +12,7 @@ from traceprof.measures.steps.costs import notes_on_occasions
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.measured import measured_steps
+from traceprof.measures.steps.steadiness import FEWEST_FOR_PERCENTILES
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Column, Note, Result, ResultSpec, Unit, columns, total
 from traceprof.model.table import Names
@@ -173,13 +174,14 @@ def _finish(result: Result) -> Result:
 
 
 def _on_lengths(what: str, scalars: Any) -> Note:
-    names = ("median", "mean", "p10", "p90")
+    few = scalars["steady_count"] < FEWEST_FOR_PERCENTILES
+    ends = "{min:ns} to {max:ns}" if few else "p10 {p10:ns}, p90 {p90:ns}, spread {spread:ratio}"
+    names = ("median", "mean", *(("min", "max") if few else ("p10", "p90")))
     return Note.of(
-        f"{{n:count}} {what}: median {{median:ns}}, mean {{mean:ns}}, p10 {{p10:ns}}, "
-        "p90 {p90:ns}, spread {spread:ratio}",
+        f"{{n:count}} {what}: median {{median:ns}}, mean {{mean:ns}}, {ends}",
         n=scalars["steady_count"],
         **{name: scalars[f"{name}_ns"] for name in names},
-        spread=scalars["spread_ratio"],
+        **({} if few else {"spread": scalars["spread_ratio"]}),
     )
 
 

@@ -40,13 +40,14 @@ def heading_html(document: Document, words: Briefing) -> str:
 def summary_html(document: Document, words: Briefing) -> str:
     """Return the verdict in words and as a bar, and what stands apart; "" for nothing known."""
     parts = {} if document.verdict is None else document.verdict.parts
-    every = (*words.lost, *([words.answer] if words.answer else []))
-    text = "".join(f'<p class="answer">{html_text(own)}</p>' for own in every)
+    every = (*words.lost, words.pace, words.answer)
+    text = "".join(f'<p class="answer">{html_text(own)}</p>' for own in filter(None, every))
     items = "".join(
         f"<dt>{html_text(label)}</dt><dd>{html_text(about)}</dd>" for label, about in words.remarks
     )
     remarks = f'<dl class="remarks">{items}</dl>' if items else ""
-    return f"{text}{parts_bar(parts) if parts else ''}{remarks}"
+    made_of = "".join(f'<p class="note">{html_text(own)}</p>' for own in words.made_of)
+    return f"{text}{parts_bar(parts) if parts else ''}{made_of}{remarks}"
 
 
 def explaining_html(document: Document) -> str:
@@ -81,7 +82,7 @@ def findings_html(
     """Return the advice as a list; ``window`` is what the timeline of the page shows."""
     nothing = words.nothing
     rows = findings_for_people(findings)
-    items = [_finding(row, words.per, _place(stills, window, row)) for row in rows]
+    items = [_finding(row, _place(stills, window, row)) for row in rows]
     advice = _list(items[:_SHOWN], 1) if items else ""
     if len(items) > _SHOWN:
         rest = _list(items[_SHOWN:], _SHOWN + 1)
@@ -97,8 +98,8 @@ def _list(items: Sequence[str], first: int) -> str:
     return f'<ol class="findings" start="{first}">{"".join(items)}</ol>'
 
 
-def _finding(finding: Row, per: str, place: str) -> str:
-    words = saving_words(finding, per)
+def _finding(finding: Row, place: str) -> str:
+    words = saving_words(finding)
     saving = f'<span class="saving">{html_text(words)}</span>' if words else ""
     about = "Look into a launch of it (where the recording began with the program)"
     command = finding.get("ncu")

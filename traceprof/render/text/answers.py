@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.rule import Rule
 from rich.text import Text
 
 from traceprof.comparison import EXPLAIN, SCALING, Comparison
@@ -40,7 +39,7 @@ _WHOLE: Final = ("breakdown", "difference", EXPLAIN, SCALING)
 
 
 def render_text(document: Answered, options: Options) -> str:
-    """Return the document as lines of at most ``options.width`` characters.
+    """Return the document as lines of at most ``options.line_width`` characters.
 
     That is the page that answers where there is a verdict, else the results one by one.
     """
@@ -56,7 +55,7 @@ def render_text(document: Answered, options: Options) -> str:
     elif document.verdict is None:
         above = where_view(document)
     else:
-        above = [page_view(document, document.verdict, options.width)]
+        above = [page_view(document, document.verdict, options)]
         if not options.is_full:
             return printed(Group(*above), options)
         told = [*_TOLD, *(_HOST_ONLY if "breakdown" in document.results else ())]
@@ -64,18 +63,18 @@ def render_text(document: Answered, options: Options) -> str:
 
 
 def _sections(document: Answered, options: Options, but: Sequence[str]) -> Iterator[RenderableType]:
-    rows, width = options.rows or _ROWS, options.width
+    rows, width = options.rows or _ROWS, options.line_width
     for section in sections_of(document, options):
         if section.name in but:
             continue
-        yield Rule(section.title, align="left", style="dim")
+        yield Text(f"{section.title} ".ljust(options.width, "─"), style="dim")
         more = section.more
         if section.name in _VIEWS:
             module, _, function = _VIEWS[section.name].partition(":")
             view = getattr(import_module(f".{module}", __package__), function)
-            yield view(section.result, rows, width)
+            yield view(section.result, rows, width if section.name in _WHOLE else options.width)
         if section.name == "findings":
-            yield findings_view(section.result.table.rows())
+            yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
         elif section.name in _WHOLE:
             more = ()

@@ -19,10 +19,12 @@ from traceprof.render.formatting import is_known, signed_duration, value_text
 from traceprof.render.heat import HeatLines, HeatMap, find_lines, format_more, make_heat_map
 from traceprof.render.palette import HEAT, PART_STYLES
 from traceprof.render.shown import Row
+from traceprof.render.text.tables import rows_left_view
 from traceprof.units import format_duration, format_number
 
 _BAR_WIDTH: Final = 10
 _TIME_WIDTH: Final = 10
+_LEAST_NAME_WIDTH: Final = 28
 _LEAST_SHARE: Final = 0.02
 """What is less of the largest difference has no line of its own."""
 
@@ -62,7 +64,8 @@ def _waterfall(result: Result, rows: int, width: int, sides: _Sides) -> Iterator
     phases = result.tables["phases"].rows() if "phases" in result.tables else []
     told = (*parts, *causes) or phases
     scale = max((abs(row["difference_ns"]) for row in told), default=0)
-    lines = _Lines(width, scale, sides)
+    longest = max((len(f"  {_named(row)}{_counted(row, sides)}") for row in causes), default=0)
+    lines = _Lines(width, longest, scale, sides)
     scalars = result.scalars
     own = [str(scalars[name]) for name in sides[:2]] if sides is _OF_WINDOWS else sides[:2]
     yield lines.head(own)
@@ -125,10 +128,11 @@ def _counted(row: Row, sides: _Sides) -> str:
 class _Lines:
     """Lines of one width: a name, the two times, their difference, and that as a bar."""
 
-    def __init__(self, width: int, scale: int, sides: _Sides) -> None:
+    def __init__(self, width: int, longest: int, scale: int, sides: _Sides) -> None:
         self.scale = scale
         self.sides = sides
-        self._name_width = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
+        left = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
+        self._name_width = min(left, max(_LEAST_NAME_WIDTH, longest))
 
     def rest(self, rows: Sequence[Row]) -> Iterator[Text]:
         """Yield the times of several rows together, if there are any."""
@@ -196,7 +200,7 @@ def scaling_view(result: Result, rows: int, width: int) -> RenderableType:
         shown += _losses(losses[name], own, width) if name in losses else ()
         shown += [_law(row) for row in laws[name].rows()] if name in laws else ()
     if len(table) > rows:
-        shown.append(Text(f"… {len(table) - rows} more rows (--rows)", style="dim"))
+        shown.append(rows_left_view(len(table) - rows))
     return Group(*shown)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -18,12 +18,11 @@ from traceprof.model.trace import how_to_record
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Options
 from traceprof.render.shown import shown_table
-from traceprof.render.text.tables import printed, table_view
+from traceprof.render.text.tables import printed, table_view, unbroken
 from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
 
 _MOST_PROCESSES: Final = 8
-_MORE: Final = "more: traceprof show quality TRACE, traceprof show steps TRACE"
 _RANKS, _LIVES = ResultSpec.of("""
     table ranks: the files of the run
     same rank: the rank
@@ -46,7 +45,7 @@ _RANKS, _LIVES = ResultSpec.of("""
 
 
 def render_contents(contents: Contents, options: Options) -> str:
-    """Return what a trace contains as lines of at most ``options.width`` characters.
+    """Return what a trace contains as lines of at most ``options.line_width`` characters.
 
     A list of facts; the ranks of a run; what to be aware of.
     """
@@ -59,10 +58,14 @@ def render_contents(contents: Contents, options: Options) -> str:
     for title, spec, rows in ("Ranks", _RANKS, contents.ranks), ("Lives", _LIVES, contents.lives):
         if rows:
             own = [{**asdict(row), "path": Path(row.path).name} for row in rows]
-            table = table_view(shown_table(spec, ModelTable.of_rows(own)), len(own), options.width)
-            parts += [Rule(title, align="left", style="dim"), table]
+            table = table_view(
+                shown_table(spec, ModelTable.of_rows(own)), len(own), options.line_width
+            )
+            parts += [Text(f"{title} ".ljust(options.width, "─"), "dim"), table]
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
-    parts.append(Text.assemble((_MORE, "dim")))
+    path = plain_text(shlex.quote(contents.info.path))
+    more = (f"traceprof show {table} {path}" for table in ("quality", "steps"))
+    parts += [unbroken(Text(f"more: {command}", style="dim")) for command in more]
     return printed(Group(*parts), options)
 
 

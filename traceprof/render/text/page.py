@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +20,9 @@ from traceprof.render.briefing import Briefing, briefing_of, findings_for_people
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import is_known, saving_words, value_text
 from traceprof.render.palette import PART_STYLES
+from traceprof.render.registry import Options
 from traceprof.render.shown import Row
+from traceprof.render.text.tables import unbroken
 from traceprof.session.answer import Document
 from traceprof.session.doubts import INCOMPLETE
 from traceprof.session.verdict import LEAST_SHARE, Verdict
@@ -58,12 +59,15 @@ def breakdown_view(result: Result, _rows: int, _width: int) -> RenderableType:
     return Group(*shown)
 
 
-def stacked_bar(parts: Mapping[str, float], width: int, least_share: float) -> Iterator[Text]:
+def stacked_bar(
+    parts: Mapping[str, float], width: int, least_share: float, idle: Mapping[str, float]
+) -> Iterator[Text]:
     """Return the shares of the five parts as one bar, and what it shows in a line or two.
 
-    Parts of less than ``least_share`` are not written below it.
+    Parts of less than ``least_share`` are not written below it. ``idle`` is the share of each cause
+    of idle time, in whose place of the bar it is written.
     """
-    yield _bar([parts[part.key] for part in PART_STYLES], width - 2)
+    yield _bar([parts[part.key] for part in PART_STYLES], width - 2, idle)
     line = Text("  ")
     for part in PART_STYLES:
         ratio = parts[part.key]
@@ -79,7 +83,7 @@ def _shares(row: Row) -> list[float]:
     return [row[part.column] / whole if whole else math.nan for part in PART_STYLES]
 
 
-def _bar(shares: Sequence[float], width: int) -> Text:
+def _bar(shares: Sequence[float], width: int, idle: Mapping[str, float] | None = None) -> Text:
     """Return a bar of ``width`` cells; a part that is there gets at least one.
 
     Of shares that are not known it is blank.
@@ -89,9 +93,22 @@ def _bar(shares: Sequence[float], width: int) -> Text:
     cells = [max(1, round(width * share)) if share else 0 for share in shares]
     cells[cells.index(max(cells))] += width - sum(cells)
     bar = Text("  ")
-    for n, part in zip(cells, PART_STYLES, strict=True):
+    for n, part in zip(cells[:-1], PART_STYLES[:-1], strict=True):
         bar.append(part.glyph * n, style=part.category.dark)
-    return bar
+    last = PART_STYLES[-1]
+    told = _by_cause(cells[-1], last.glyph, idle) if idle else last.glyph * cells[-1]
+    return bar.append(told, style=last.category.dark)
+
+
+def _by_cause(width: int, glyph: str, causes: Mapping[str, float]) -> str:
+    """Return idle time as ``width`` cells, each cause with its name where that has room."""
+    whole, told = sum(causes.values()), ""
+    for name, share in causes.items():
+        cells = round(width * share / whole)
+        if cells < len(name) + 2:
+            continue
+        told += f"│{name}".ljust(cells, glyph) if told else f"{glyph}{name}".ljust(cells, glyph)
+    return told[:width].ljust(width, glyph)
 
 
 def _in_numbers(row: Row, shares: Sequence[float], n_devices: int) -> Iterator[RenderableType]:
@@ -114,50 +131,45 @@ _INDENT: Final = "   "
 _PROFILED: Final = "a launch of it (where the recording began with the program)"
 
 
-def findings_in_brief(findings: Iterable[Row], width: int, per: str) -> Iterator[Text]:
-    """Return findings in a few lines each: what and how much, the evidence, what to do.
-
-    ``per`` says what the savings are a share of.
-    """
+def findings_in_brief(findings: Iterable[Row], width: int) -> Iterator[Text]:
+    """Return findings in a few lines each: what and how much, the evidence, what to do."""
     for number, finding in enumerate(findings, 1):
-        yield _finding_title(number, finding, per)
-        inner = width - len(_INDENT)
-        evidence = brief(Text(_words(finding["evidence"])), inner, 1)
-        for line in (*evidence, *brief(_action(finding), inner)):
-            yield Text.assemble(_INDENT, line)
+        yield from _headed(number, finding, width)
+        for text in (Text(_words(finding["evidence"])), _action(finding)):
+            yield from _indented(text, width)
 
 
-def brief(text: Text, width: int, most: int = 2) -> Iterator[Text]:
-    """Return the first ``most`` lines of a text, the last of them cut."""
-    lines = text.wrap(Console(width=width), width)
-    yield from lines[: most - 1]
-    if len(lines) >= most:
-        rest = Text(" ", style=text.style).join(lines[most - 1 :])
-        rest.truncate(width, overflow="ellipsis")
-        yield rest
+def _headed(number: int, finding: Row, width: int) -> Iterator[Text]:
+    """Return what was found and what that saves, on one line where it has room."""
+    title = Text(f"{number}. {_words(finding['title'])}", style="bold")
+    saving = Text(saving_words(finding), style="not bold yellow")
+    if saving and len(title) + len(saving) + 2 <= width:
+        yield Text.assemble(title, "  ", saving)
+    else:
+        yield from (title, *_indented(saving, width))
 
 
-def findings_view(findings: Iterable[Row]) -> RenderableType:
+def _indented(text: Text, width: int) -> Iterator[Text]:
+    """Return the lines of a text, each behind an indent; nothing of an empty one."""
+    inner = width - len(_INDENT)
+    lines = text.wrap(Console(width=inner), inner) if text else ()
+    return (Text.assemble(_INDENT, line) for line in lines)
+
+
+def findings_view(findings: Iterable[Row], width: int) -> RenderableType:
     """Return findings (rows of the table "findings"), numbered."""
     lines: list[RenderableType] = []
     for number, finding in enumerate(findings, 1):
-        title = _finding_title(number, finding)
-        body = Text(_words(finding["evidence"]))
+        body = [Text(_words(finding["evidence"]))]
         if finding.get("model"):
-            body.append(f"\nestimated: {_words(finding['model'])}", style="dim")
-        body.append("\n").append_text(_action(finding))
-        body.append(f"\nnot if: {_words(finding['caveat'])}", style="dim")
+            body.append(Text(f"estimated: {_words(finding['model'])}", style="dim"))
+        body += [_action(finding), Text(f"not if: {_words(finding['caveat'])}", style="dim")]
+        lines += _headed(number, finding, width)
+        lines += [line for text in body for line in _indented(text, width)]
         if finding.get("ncu"):
-            body.append(f"\nlook into {_PROFILED}: {_words(finding['ncu'])}", style="dim")
-        lines += [title, Padding(body, (0, 0, 0, len(_INDENT)))]
+            about = f"{_INDENT}look into {_PROFILED}: {_words(finding['ncu'])}"
+            lines.append(unbroken(Text(about, style="dim")))
     return Group(*lines)
-
-
-def _finding_title(number: int, finding: Row, per: str = "") -> Text:
-    title = Text(f"{number}. {_words(finding['title'])}", style="bold")
-    if words := saving_words(finding, per):
-        title.append(f"  {words}", style="not bold yellow")
-    return title
 
 
 def _action(finding: Row) -> Text:
@@ -169,23 +181,21 @@ def _words(value: Any) -> str:
 
 
 _BEST: Final = 3
-_MOST_NOTES: Final = 2
 _FEWEST_STEPS: Final = 3
-_SPARK_WIDTH: Final = 44
+_LEAST_SPARK: Final = 8
 _BESIDE_SPARK: Final = 36
 _WIDEST_BAR: Final = 160
-_BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
-def page_view(document: Document, verdict: Verdict, width: int) -> RenderableType:
-    """Return the page in lines of at most ``width`` characters: about 25, and 33 at 110 columns."""
+def page_view(document: Document, verdict: Verdict, options: Options) -> RenderableType:
+    """Return the page: some 25 lines, and 40 at 80 columns."""
     words = briefing_of(document)
     blocks = (
-        _heading(words, width),
+        _heading(words),
         _lost(words),
-        _answer(document, words, verdict, width),
-        _findings(document, words, width),
-        _remarks(words, width),
+        _answer(document, words, verdict, options.width),
+        _findings(document, words, options.line_width),
+        _remarks(words),
     )
     lines: list[RenderableType] = []
     for block in map(list, blocks):
@@ -196,34 +206,21 @@ def page_view(document: Document, verdict: Verdict, width: int) -> RenderableTyp
 def where_view(document: Document) -> list[RenderableType]:
     """Return what was looked at: the trace, the window, all remarks and warnings."""
     words = briefing_of(document)
-    title, window, warnings = _top(words)
-    notes = (Text(f"note: {note}", "dim") for note in words.notes)
-    lost = (Text(f"{INCOMPLETE}{text}", "yellow") for text in words.lost)
-    return [title, window, *notes, *warnings, *lost]
+    lost = [Text(f"{INCOMPLETE}{text}", "yellow") for text in words.lost]
+    return [*_heading(words), *lost]
 
 
-def _top(words: Briefing) -> tuple[Text, Text, list[Text]]:
-    """Return the lines of the trace and of the window, and the warnings."""
-    return (
+def _heading(words: Briefing) -> list[Text]:
+    """Return what was looked at and judged, remarks and warnings."""
+    because = f"  ({words.because})" if words.because else ""
+    workload = [Text.assemble(words.workload, (because, "dim"))] if words.workload else []
+    return [
         Text.assemble((words.title, "bold"), (f"  {words.profiler}", "dim")),
+        *workload,
         Text.assemble(("window ", "dim"), words.window, (f"  {words.times}", "dim")),
-        [Text(f"warning: {warning}", style="yellow") for warning in words.warnings],
-    )
-
-
-def _heading(words: Briefing, width: int) -> Iterator[Text]:
-    """Return what was looked at and judged; of remarks the first few."""
-    title, window, warnings = _top(words)
-    yield title
-    if words.workload:
-        because = f"  ({words.because})" if words.because else ""
-        yield _cut(Text.assemble(words.workload, (because, "dim")), width)
-    yield window
-    shown = _MOST_NOTES if len(words.notes) > _MOST_NOTES + 1 else len(words.notes)
-    yield from (_cut(Text(f"note: {note}", "dim"), width) for note in words.notes[:shown])
-    if left := len(words.notes) - shown:
-        yield Text(f"… {left} more notes (--full)", "dim")
-    yield from (_cut(warning, width) for warning in warnings)
+        *[Text(f"note: {note}", "dim") for note in words.notes],
+        *[Text(f"warning: {warning}", style="yellow") for warning in words.warnings],
+    ]
 
 
 def _lost(words: Briefing) -> Iterator[Text]:
@@ -237,11 +234,15 @@ def _lost(words: Briefing) -> Iterator[Text]:
 def _answer(
     document: Document, words: Briefing, verdict: Verdict, width: int
 ) -> Iterator[RenderableType]:
-    """Return the verdict, where the time goes as a bar, and the steps as blocks."""
+    """Return how long steps are, the verdict, where the time goes as a bar, the steps as blocks."""
+    if words.pace:
+        yield Text(words.pace)
     if words.answer:
         yield Text(words.answer, style="bold")
     if verdict.parts:
-        yield from stacked_bar(verdict.parts, min(width, _WIDEST_BAR), LEAST_SHARE)
+        own = min(width, _WIDEST_BAR)
+        yield from stacked_bar(verdict.parts, own, LEAST_SHARE, verdict.idle)
+    yield from (Text(f"  {text}", style="dim") for text in words.made_of)
     if verdict.has_steps:
         yield from _step_line(document, width)
 
@@ -256,8 +257,9 @@ def _step_line(document: Document, width: int) -> Iterator[Text]:
     durations = first["duration_ns"].tolist()
     if len(durations) >= _FEWEST_STEPS:
         what = "iterations" if steps.scalars.get("is_pattern") else "steps"
+        most = max(_LEAST_SPARK, min(width, _WIDEST_BAR) - _BESIDE_SPARK)
         line = Text(f"{what} {first['step'].min()}..{first['step'].max()}  ", style="dim")
-        line.append(sparkline(durations, max(_SPARK_WIDTH, width - _BESIDE_SPARK)), style="default")
+        line.append(sparkline(durations, most), style="default")
         line.append(f"  0 .. {format_duration(max(durations))}", style="dim")
         yield line
 
@@ -270,32 +272,20 @@ def _findings(document: Document, words: Briefing, width: int) -> Iterator[Rende
         yield Text(words.nothing)
         return
     rows = findings_for_people(findings)
-    yield from findings_in_brief(rows[:_BEST], width, words.per)
+    yield from findings_in_brief(rows[:_BEST], width)
     if (left := len(rows) - _BEST) > 0:
         noun = "finding" if left == 1 else "findings"
-        yield Text(f"… {left} more {noun} (traceprof findings)", "dim")
+        yield unbroken(Text(f"{left} more {noun}: {words.all_findings}", "dim"))
 
 
-def _remarks(words: Briefing, width: int) -> Iterator[Text]:
+def _remarks(words: Briefing) -> Iterator[Text]:
     """Return what costs time apart, what is fine, what is not known, and what to run next."""
-    for label, text in ("now and then", words.periodic), ("once", words.once):
-        if text:
-            yield _cut(_labelled(label, text), width)
-    if words.fine:
-        yield from brief(_labelled("checked and fine", words.fine), width)
-    for text in words.unknown[:_MOST_NOTES]:
-        yield _cut(_labelled("not checked", text), width)
-    if words.next_command:
-        yield _labelled("next", words.next_command)
+    for label, text in words.remarks:
+        line = Text.assemble((f"{label}: ", "dim"), text)
+        yield unbroken(line) if text == words.next_command else line
 
 
-def _labelled(label: str, text: str) -> Text:
-    return Text.assemble((f"{label}: ", "dim"), text)
-
-
-def _cut(text: Text, width: int) -> Text:
-    text.truncate(width, overflow="ellipsis")
-    return text
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -82,6 +82,7 @@ _LESS_TELLING: Final = (
 
 _NAME_WIDTH: Final = 28
 _TEXT_WIDTH: Final = 16
+_LONG_NAME: Final = 80
 _GAP: Final = 2
 
 
@@ -100,9 +101,14 @@ def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
     }
     titles = headings(table)
     layout = _layout(cells, titles, width)
+    order = [*layout]
+    if max(layout.values()) > _LONG_NAME:  # hides what stands behind it
+        order.sort(key=lambda column: layout[column] > _LONG_NAME)
     with_sentences = {c for c in table if any(isinstance(row[c.name], Note) for row in shown)}
     view = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column, cell_width in layout.items():
+    is_cut = False
+    for column in order:
+        cell_width = layout[column]
         view.add_column(
             titles[column],
             justify="right" if STYLES[column.unit].is_number else "left",
@@ -111,13 +117,22 @@ def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
             width=cell_width,
         )
         texts = list(map(plain_text, cells[column]))
-        cells[column] = texts if column in with_sentences else shorten_all(texts, cell_width)
-    for row in zip(*(cells[column] for column in layout), strict=True):
+        short = texts if column in with_sentences else shorten_all(texts, cell_width)
+        is_cut |= short != texts
+        cells[column] = short
+    for row in zip(*(cells[column] for column in order), strict=True):
         view.add_row(*map(Text, row))
-    left_out = {"rows": len(table) - rows, "columns": len(cells) - len(layout)}
-    hidden = " and ".join(f"{n} more {what}" for what, n in left_out.items() if n > 0)
-    remark = Text(f"… {hidden} (--rows, --csv, --json)", style="dim")
-    return Group(view, remark) if hidden else view
+    below = [rows_left_view(n)] if (n := len(table) - rows) > 0 else []
+    if hidden := [titles[column] for column in cells if column not in layout]:
+        below.append(Text(f"not shown: {', '.join(hidden)} (--wide shows all columns)", "dim"))
+    elif is_cut:
+        below.append(Text("names are shortened (--wide shows them whole)", "dim"))
+    return Group(view, *below) if below else view
+
+
+def rows_left_view(n: int) -> Text:
+    """Return how many more rows a table has."""
+    return Text(f"{n} more {'row' if n == 1 else 'rows'} (--rows N, --csv, --json)", "dim")
 
 
 def _layout(
@@ -162,17 +177,23 @@ def _shared_out(
     return widths
 
 
+def unbroken(text: Text) -> Text:
+    """Return ``text``, which stays on one line however long it is: a command, to be pasted."""
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
+
+
 def printed(view: RenderableType, options: Options) -> str:
-    """Return ``view`` as lines of at most ``options.width`` characters."""
+    """Return ``view`` as lines of at most ``options.line_width`` characters."""
     out = io.StringIO()
     console = Console(
         file=out,
-        width=options.width,
+        width=options.line_width,
         highlight=False,
         force_terminal=bool(options.colours),
         color_system=options.colours or None,  # type: ignore[arg-type]
     )
-    console.print(view)
+    console.print(view, crop=False)
     if options.colours:
         return out.getvalue()
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

@@ -1,0 +1,236 @@
+"""Pages read as a picky colleague would: every one that there is, planted, reported and real."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.real_traces import ALL, H100
+from tests.requirements import require
+from tests.truth.scenarios import SCENARIOS
+from traceprof.cli import app
+from traceprof.errors import TraceprofError
+from traceprof.findings import RULES
+from traceprof.measures import analysis_names
+from traceprof.measures.idle.losses import LOSSES
+from traceprof.measures.steps.find import decide_steps
+from traceprof.model.activity import PARTS
+from traceprof.render.briefing import briefing_of, findings_for_people
+from traceprof.render.registry import Options, render
+from traceprof.session.answer import Document, page
+from traceprof.session.run import Run, open_run, run_of
+from traceprof.units import format_duration, parse_duration
+
+WILD: Final = (
+    *(
+        "expert-parallel-kernels.json",
+        "hfblog3438-outlier.json",
+        "hyperloom1047-graph-replays.json",
+    ),
+    *("inference-foreach-copy.json", "kineto109-zero-ts.json", "kineto1416-hip-streams.json"),
+    *("launches-no-kernels-at-all.json", "megatron1001-contention.json", "megatron691-pipeline"),
+    *("megatron691b-no-allreduce", "nccltests184", "nsys-kernels-lost.sqlite"),
+    *("pytorch130730-annotations.json", "pytorch148314-deepep.json"),
+    *("pytorch192021-dropped-head.json", "sglang16219-async.json", "traceml252"),
+    *("trtllm16313-prepare.json", "uvm-migrations.sqlite", "xpu.json"),
+)
+TRACES: Final = [name for name in (*ALL, *H100) if name != "nvprof/zero-kernels.sql"]
+SHARED: Final = [f"../wild/{name}" for name in WILD] + TRACES
+PAGES: Final = [
+    *(one.name for one in SCENARIOS),
+    *(pytest.param(name, marks=pytest.mark.traces) for name in SHARED),
+]
+MOST_LINES: Final = 45
+MOST_IN_A_SENTENCE: Final = 240
+ROUNDING: Final = 0.0011
+"""Of a share that is printed with one digit, and of times with four."""
+
+
+def run_named(name: str) -> Run:
+    for one in SCENARIOS:
+        if one.name == name:
+            return run_of(decide_steps(one.make()))
+    return open_run([Path(require("traces")) / name])
+
+
+@cache
+def document_of(name: str) -> Document:
+    return page(run_named(name))
+
+
+@cache
+def text_of(name: str) -> str:
+    """Return the page as it goes to a file."""
+    return render("text", document_of(name), Options(is_whole=True))
+
+
+_TIME: Final = r"\d[\d .]*? (?:ns|µs|ms|s|min|h|d)\b"
+_SHARE: Final = r"(?P<share>[\d.]+) %"
+_SAVES: Final = re.compile(
+    rf"saves (?:at most |about )?(?P<part>{_TIME}) of (?P<base>a step|a typical step|the mean step|"
+    rf"the window) of (?P<whole>{_TIME}) \({_SHARE}"
+)
+_OF_TIME: Final = re.compile(rf"{_SHARE} of the time \((?P<part>{_TIME}) of (?P<whole>{_TIME})\)")
+
+
+def ns_of(text: str) -> int:
+    return parse_duration(text.replace(" ", ""))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_share_of_its_base_is_the_time_beside_it(name: str) -> None:
+    text = text_of(name)
+    assert text.count("saves ") == len(_SAVES.findall(text)), "a saving without its base"
+    for found in (*_SAVES.finditer(text), *_OF_TIME.finditer(text)):
+        share, whole_ns = float(found["share"]) / 100, ns_of(found["whole"])
+        assert ns_of(found["part"]) / whole_ns == pytest.approx(share, abs=ROUNDING), found[0]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_one_base(name: str) -> None:
+    document = document_of(name)
+    rows = findings_for_people(document.results["findings"])
+    bases = {(row["base"], format_duration(row["base_ns"])) for row in rows}
+    assert len(bases) <= 1
+    words = briefing_of(document)
+    # Steps without the profiler, or without the few that are far longer, are told by themselves.
+    is_apart = "typical step" in words.answer or words.pace.startswith("Without the profiler")
+    for base, length in bases:
+        if words.answer and base != "the window" and not is_apart:
+            assert re.search(rf"(?i){base}( \(inferred\))? of {length}", words.answer)
+    if "typical step" in words.answer:
+        assert " of them slow, by " in words.pace
+    parts = [float(share) for share in re.findall(r"([\d.]+) % [a-z]", words.answer)]
+    assert sum(parts) < 100.11 or not document.verdict or not document.verdict.parts
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_idle_time_is_for_is_part_of_it(name: str) -> None:
+    verdict = document_of(name).verdict
+    assert verdict is not None
+    assert sum(verdict.idle.values()) <= verdict.parts.get("idle", 0.0) + ROUNDING
+    for note in verdict.made_of:
+        shares = [value for key, value in note.values.items() if key.startswith("share")]
+        assert sum(shares) <= 1 + ROUNDING
+        assert shares == sorted(shares, reverse=True) or "others" in note.values.values()
+
+
+_OF_KERNELS: Final = ("fusion", "launches", "precision", "layouts", "idle time", "host code")
+_OF_COPIES: Final = ("links", "pinned memory", "blocking calls", "transfers")
+_OF_COMMUNICATION: Final = ("communication", "buckets", "ranks in step")
+_OF_HOST: Final = ("profiler", "even steps", "warm-up", "input")
+
+
+def _data_of(document: Document) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield subjects, and whether there is anything in the page that they are about."""
+    results = document.results
+    kernels = results["kernels"].table if "kernels" in results else None
+    copies = results["copies"].table if "copies" in results else None
+    classes = set() if kernels is None else set(kernels["activity"].tolist())
+    yield _OF_KERNELS, bool(classes) or bool(copies is not None and len(copies))
+    yield _OF_COPIES, copies is not None and len(copies) > 0
+    yield _OF_COMMUNICATION, "communication" in classes
+    yield ("precision",), bool(classes & {"gemm", "convolution", "attention"})
+    yield ("layouts",), "convolution" in classes
+    yield ("fusion",), bool(classes - {"communication", "cuda_graph"})
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_fine_of_which_there_was_nothing(name: str) -> None:
+    document = document_of(name)
+    assert document.verdict is not None
+    fine = set(document.verdict.fine)
+    has_devices = "breakdown" in document.results and len(document.results["breakdown"].table)
+    if not has_devices:
+        assert fine <= {*_OF_HOST}
+    for subjects, is_there in _data_of(document):
+        assert is_there or not fine & {*subjects}, fine & {*subjects}
+    checked = document.results["findings"].tables["checked"]
+    judged = set(checked["subject"][checked["is_judged"].astype(bool)].tolist())
+    assert fine <= judged
+
+
+_INTERNAL: Final = {
+    *(rule.name for rule in RULES if "_" in rule.name),
+    *(loss for loss in LOSSES if "_" in loss),
+    *(part for part in PARTS if "_" in part),
+    *(
+        "excess",
+        "claimed",
+        "undisturbed",
+        "ledger",
+        "drained",
+        "wholeness",
+        "settled",
+        "NaN",
+        "None",
+    ),
+}
+"""Names of ours, which no reader has heard of."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_short_and_in_words(name: str) -> None:
+    text = text_of(name)
+    assert "…" not in text
+    words = set(re.findall(r"[\w-]+", text.partition("\nnext: ")[0]))
+    assert not words & _INTERNAL
+    for line in text.splitlines():
+        if line.startswith(("next: ", "warning: ")) or " more finding" in line:
+            continue
+        for sentence in re.split(r"[.;:] |  ", line):
+            assert len(sentence) <= MOST_IN_A_SENTENCE, sentence
+    narrow = render("text", document_of(name), Options(width=110))
+    assert len(narrow.splitlines()) <= MOST_LINES
+    assert "…" not in narrow
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_narrow_terminal_says_the_same(name: str) -> None:
+    whole, narrow = (
+        re.sub(r"[█▓▒▪░▁▂▃▄▅▆▇│]\S*|\s+", " ", text)
+        for text in (text_of(name), render("text", document_of(name), Options(width=72)))
+    )
+    assert narrow.split() == whole.split() or len(narrow) == pytest.approx(len(whole), abs=60)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", SHARED)
+def test_the_next_command_can_be_pasted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    last = text_of(name).splitlines()[-1]
+    label, _, command = last.partition(": ")
+    program, *arguments = shlex.split(command)
+    assert (label, program) == ("next", "traceprof")
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "nothing in this window" not in done.output
+
+
+PRINTED: Final[dict[str, Callable[[str], list[str]]]] = {
+    "findings": lambda path: ["findings", path],
+    "info": lambda path: ["info", path],
+    "breakdown": lambda path: ["show", "breakdown", path],
+    "tables": lambda path: ["show", ",".join(analysis_names()[:8]), path],
+}
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("what", PRINTED)
+@pytest.mark.parametrize("name", TRACES)
+def test_what_goes_to_a_pipe_is_not_cut(
+    name: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    done = CliRunner().invoke(app, PRINTED[what](str(Path(require("traces")) / name)))
+    if done.exit_code == 0:
+        assert "…" not in done.output
+    else:
+        assert isinstance(done.exception, SystemExit | TraceprofError)
