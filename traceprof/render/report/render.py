@@ -51,7 +51,7 @@ SUBJECTS: Final = tuple(
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
         "Idle time, host": "gaps idle launches sync ranges range-work operators",
-        "Devices": "kernels classes summary occupancy streams memory",
+        "Devices": "kernels classes summary occupancy streams memory counters",
         "Moving data": "copies transfers bandwidth collectives callers buckets "
         "collective-events network network-time",
         "The trace": "quality alignment environment missing",
