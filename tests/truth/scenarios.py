@@ -22,7 +22,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.tables import TABLES, make_table
 from traceprof.model.trace import Trace, span_of
 
-__all__ = ["SCENARIOS", "Scenario", "period_ns"]
+__all__ = ["HEALTHY", "SCENARIOS", "Scenario", "every_other", "one", "period_ns"]
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,9 @@ def _wait_of_rank_3(machine: Machine, step: int) -> None:
     machine.work(WAIT)
 
 
-def _every_other(wait_ns: int) -> Callable[[Machine, int], None]:
+def every_other(wait_ns: int) -> Callable[[Machine, int], None]:
+    """Return what waits in every second step."""
+
     def act(machine: Machine, step: int) -> None:
         if step % 2:
             machine.work(wait_ns)
@@ -384,9 +386,9 @@ SCENARIOS: Final = (
         ),
     ),
     against(
-        "bimodal_steps_every_other_of_which_waits_for_data",
+        "bimodal_stepsevery_other_of_which_waits_for_data",
         ["input_bound"],
-        fetch=_every_other(1_200 * MS),
+        fetch=every_other(1_200 * MS),
     ),
     against("pauses_of_a_minute", ["slow_steps"], after=_pause),
     against("structural_wait_between_steps", ["host_code"], after=lambda m, _: m.work(WAIT)),

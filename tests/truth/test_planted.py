@@ -1,10 +1,14 @@
 """What was planted is found first, with what it costs, and nothing else is."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from tests.truth.scenarios import SCENARIOS, Scenario, period_ns
+from tests.truth.machine import MS
+from tests.truth.scenarios import HEALTHY, SCENARIOS, Scenario, every_other, one, period_ns
+from traceprof.comparison.comparing import compare
+from traceprof.comparison.summary.summarise import summarise
 from traceprof.measures.steps.costs import one_off_costs
 from traceprof.measures.steps.find import decide_steps
 from traceprof.render.formatting import note_text
@@ -140,3 +144,26 @@ def test_steps_and_samples_a_second_are_of_one_base_and_those_that_were_planted(
     assert values["rate"] == pytest.approx(values["steps_rate"] * 32 * RATES[scenario.name])
     # Of 30 steps 28 periods are planted, of which 2 may hold all pauses.
     assert values["steps_rate"] == pytest.approx(1e9 / period_ns(scenario.make()), rel=2 / 28)
+
+
+def alternating(wait_ns: int, seed: int = 0):
+    """Return what is kept of a run of which every other step waits for data."""
+    ranks = one(replace(HEALTHY, fetch=every_other(wait_ns)), seed=seed)()
+    return summarise(run_of(decide_steps(ranks)), name=f"{wait_ns // MS} ms"), period_ns(ranks)
+
+
+def test_runs_that_alternate_differ_as_they_were_planted():
+    (slow, slow_ns), (fast, fast_ns) = alternating(1_200 * MS), alternating(500 * MS)
+    told = " ".join(map(note_text, compare([slow], [fast]).verdict))
+    assert "500 ms is faster than 1200 ms" in told
+    times = re.search(r"([\d.]+) x the samples per second", told)
+    assert times, told
+    assert float(times[1]) == pytest.approx(slow_ns / fast_ns, rel=NEAR)
+    assert "medians of means of 2 steps" in told
+    assert "No difference" not in told
+
+
+def test_runs_that_alternate_alike_do_not_differ():
+    (first, _), (again, _) = alternating(1_200 * MS), alternating(1_200 * MS, seed=5)
+    told = " ".join(map(note_text, compare([first], [again]).verdict))
+    assert "No difference is shown" in told

@@ -69,6 +69,8 @@ def _on_main(
     if time.unit == "ns":
         counts = (time.difference.new_count, time.difference.base_count)
         middle = "means" if time.difference.of_means else "medians"
+        if time.difference.together > 1:  # steps come in turns: no single one is typical
+            middle += " of means of {together:count} steps,"
         medians = f" ({middle} of {{n_new:count}} and {{n_base:count}} {{of}}(s))"
         yield Note.of(
             ("An" if main.name == "turn_ns" else "A")
@@ -80,6 +82,7 @@ def _on_main(
             base=time.difference.base,
             n_new=counts[0],
             n_base=counts[1],
+            together=time.difference.together,
             of="run" if time.difference.of_runs else sides[0].unit,
         )
 
