@@ -298,6 +298,54 @@ def test_evaluations_of_one_epoch_are_told_by_their_time(tmp_path: Path) -> None
     assert rows(run, "eval_accuracy")["at_ns"].tolist() == [70 * S, 140 * S, 210 * S]
 
 
+def test_evaluations_beside_the_training_take_none_of_its_time(tmp_path: Path) -> None:
+    """Devices of their own evaluate: 0.3 s of a block of 0.4 s, which trains on."""
+    log = Log("unet3d", "NVIDIA", global_batch_size=84, train_samples=168, samples_per_epoch=168)
+    for block in range(6):
+        done = 20 * (block + 1)
+        log.add("block_start", first_epoch_num=done - 20 or 1, epoch_count=20).wait(0.01)
+        log.add("eval_start", epoch_num=done - 20).wait(0.3)
+        log.add("eval_accuracy", 0.9, epoch_num=done - 20).add("eval_stop", epoch_num=done - 20)
+        log.wait(0.09).add("block_stop", first_epoch_num=done, epoch_count=20)
+    run = log.stop().read(tmp_path)
+    assert run.measure("samples_per_s") == pytest.approx(20 * 168 / 0.4)
+
+
+def test_what_is_said_behind_a_run_is_of_that_run(tmp_path: Path) -> None:
+    log = resnet_of_nvidia().add("cache_clear", True).add("submission_benchmark", "resnet")
+    log.add("submission_org", "late").add("global_batch_size", 100)
+    assert log.read(tmp_path).environment["organisation"] == "late"
+
+
+def test_version_0_6(tmp_path: Path) -> None:
+    text = "".join(
+        f":::MLL {1558578477.495 + at} {key}: "
+        + json.dumps({"value": value, "metadata": {"file": "a.py", **about}})
+        + "\n"
+        for at, key, value, about in (
+            (0, "submission_benchmark", "maskrcnn", {}),
+            (0, "global_batch_size", 192, {}),
+            (1, "run_start", None, {}),
+            *(
+                told
+                for epoch in range(1, 5)
+                for told in (
+                    (100 * epoch, "block_start", None, {"first_epoch_num": epoch,
+                                                        "epoch_count": 1}),
+                    (100 * epoch + 90, "block_stop", None, {"first_epoch_num": epoch}),
+                    (100 * epoch + 95, "eval_accuracy",
+                     {"accuracy": {"BBOX": epoch / 10, "SEGM": 0.1}}, {"epoch_num": epoch}),
+                )
+            ),
+            (501, "run_stop", None, {"status": "success"}),
+        )
+    )  # fmt: skip
+    run = one_run(tmp_path, text)
+    assert run.measure("time_to_train_ns") == pytest.approx(500 * S)
+    assert run.measure("samples_per_s") == pytest.approx(117_266 / 90)
+    assert rows(run, "bbox/AP")["value"].tolist() == [0.1, 0.2, 0.3, 0.4]
+
+
 def test_there_is_no_rate_where_nothing_tells_what_it_is_of(tmp_path: Path) -> None:
     log = Log("minigo", "Intel", train_batch_size=4096)
     for epoch in range(4):

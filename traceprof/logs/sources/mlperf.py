@@ -1,8 +1,4 @@
-"""Logs that are made for programs: MLPerf Training's, and those of NVIDIA's DLLogger.
-
-MLPerf's lines are ``:::MLLOG {json}``, and were ``:::MLPv0.5.0 …``; DLLogger is what
-DeepLearningExamples print with.
-"""
+"""Logs of MLPerf Training: ``:::MLLOG {json}``, before that ``:::MLL …`` and ``:::MLPv0.5 …``."""
 
 from __future__ import annotations
 
@@ -17,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from traceprof.logs.checks import Evidence, disagree
 from traceprof.logs.gathered import LogPoint, When
-from traceprof.logs.lines import LogLine
 from traceprof.logs.source import LogReader, json_in, number
 from traceprof.logs.sources.mlperf_rates import COUNTS_FROM, LogCounter, Progress, TrainedSpan
 
@@ -25,13 +20,17 @@ _BENCHMARKS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_name("mlperf.toml").read_text("utf-8")
 )
 _QUALITIES: Final = {
+    "accuracy": "",
     "bbox": "bbox/AP",
     "segm": "segm/AP",
     "wer": "word_error_rate",
     "clip": "clip_score",
     "mean_dice": "dice",
 }
-"""Names of qualities where an evaluation has several or says which; others are called as there."""
+"""Names of qualities where an evaluation has several or says which; others are called as there.
+
+"": as the rules call it.
+"""
 _MOST_SPANS: Final = 20_000
 _NODES: Final = rx(r"^(\d+)\s*x", IGNORECASE)
 _LOWER: Final = rx(r"gpt|llama|deepseek|mixtral|flux|moe|lora|diffusion", IGNORECASE)
@@ -40,7 +39,8 @@ _SETTINGS: Final = frozenset(
     {"d_batch_size", "train_samples", "samples_per_epoch", "max_sequence_length"}
     | {"target_accuracy", "quality_target"}
 )
-_BEGINNINGS: Final = ("init_start", "run_start", "cache_clear", "submission_benchmark")
+_BEGINNINGS: Final = ("init_start", "run_start")
+_FOLLOWS: Final = ("cache_clear", "submission_benchmark")
 _ENVIRONMENT: Final = {
     "submission_platform": "platform",
     "submission_org": "organisation",
@@ -48,16 +48,6 @@ _ENVIRONMENT: Final = {
     "submission_benchmark": "benchmark",
 }
 """What of a submission is kept; contact data is not."""
-_DLL_EPOCH: Final = rx(r"^(?:epoch\s+|Epoch: )(?P<epoch>\d+)$")
-_DLL_STEP: Final = rx(r"^(?:iter\s+(?=\d+/)|Iteration: (?=\d+$))(?P<n>\d+)(?:/(?P<total>\d+))?$")
-_DLL_RATE: Final = rx(r"^(?P<value>[\d.]+) (?P<what>\w+)/s$")
-_DLL_TOOK: Final = rx(r"^took (?P<value>[\d.]+) (?P<unit>s|ms|min)$")
-_DLL_CELL: Final = rx(
-    r"^(?P<key>[A-Za-z][\w .@/-]*?)(?<! )\s*+:?\s*+(?<=\s)"
-    r"(?P<value>-?[\d.]+(?:e[+-]?\d+)?|nan)(?: \S+)?$"
-)
-_DLL_SKIPPED: Final = frozenset({"lrate", "lr", "learning rate", "epoch", "Epoch", "Iteration"})
-_DLL_SECONDS: Final = {"s": 1.0, "ms": 1e-3, "min": 60.0}
 
 
 class _Event(NamedTuple):
@@ -100,6 +90,7 @@ class MlperfReader(LogReader):
         self.status = ""
         self.benchmark = ""
         self.evaluations: list[_Evaluated] = []
+        self.behind: list[_Event] = []
         self.open: dict[str, _Event] = {}
         self.spans: dict[str, list[TrainedSpan]] = {"block": [], "epoch": [], "eval": []}
         self.step = math.nan
@@ -118,6 +109,15 @@ class MlperfReader(LogReader):
         about = about if isinstance(about, dict) else {}
         self._note(_Event(str(event.get("key", "")), event.get("value"), at_s, about))
 
+    def timed_event(self, match: re.Match[str], *_: object) -> None:
+        """Note one event of version 0.6."""
+        event, time_s = json_in(match["_json"]), number(match["_time"])
+        if isinstance(event, dict) and time_s is not None:
+            at_s = self.book.clock.since(int(time_s), time_s % 1)
+            about = event.get("metadata")
+            about = about if isinstance(about, dict) else {}
+            self._note(_Event(match["_key"], event.get("value"), at_s, about))
+
     def old_event(self, match: re.Match[str], *_place: object) -> None:
         """Note one event of the first versions."""
         value, about = json_in(match["_of"]) if match["_of"] else None, dict[str, Any]()
@@ -128,8 +128,19 @@ class MlperfReader(LogReader):
         self._note(_Event(match["_key"], value, at_s, about))
 
     def _note(self, event: _Event) -> None:
+        """Note an event; what follows a run may be of the next one, until that begins, or not."""
+        is_next = event.key in _FOLLOWS or bool(self.behind)
         if "run_stop" in self.times and event.key in _BEGINNINGS:
+            behind, self.behind = self.behind, []
             self.book.begin_run()
+            for one in behind:
+                self._take(one)
+        elif "run_stop" in self.times and is_next and len(self.behind) < _MOST_SPANS:
+            self.behind.append(event)
+            return
+        self._take(event)
+
+    def _take(self, event: _Event) -> None:
         handler = getattr(self, f"_on_{event.key}", None)
         if handler is not None:
             handler(event)
@@ -144,6 +155,8 @@ class MlperfReader(LogReader):
 
     def end(self) -> None:
         """Note what follows from the whole."""
+        for event in self.behind:
+            self._take(event)
         facts = self.run.facts
         facts.train_samples = self.known.get("train_samples")
         facts.batch_per_device = each = self.known.get("d_batch_size")
@@ -198,8 +211,8 @@ class MlperfReader(LogReader):
         trained = {progress.position(block.stop): block.stop_s for block in self.spans["block"]}
         general = self._metric_name()
         times = defaultdict(set)
-        for metric, _, event in found:
-            times[metric, LogCounter.of(event.about)].add(event.at_s // 1)
+        for metric, value, event in found:
+            times[metric, LogCounter.of(event.about)].add(value)
         for metric, value, event in found:
             point = self._point(event)
             samples = progress.position(LogCounter.of(event.about))
@@ -288,7 +301,8 @@ class MlperfReader(LogReader):
     def _on_eval_accuracy(self, event: _Event) -> None:
         values = {str(event.about.get("metric", "")): event.value}
         if isinstance(event.value, dict):
-            values = event.value
+            inner = event.value.get("accuracy")
+            values = inner if isinstance(inner, dict) else event.value
             if "value" in values:
                 epoch = values.get("epoch")
                 event = event._replace(about={**event.about, "epoch_num": epoch})
@@ -393,41 +407,3 @@ class MlperfReader(LogReader):
 
 def _known(seconds: float) -> float | None:
     return None if math.isnan(seconds) else seconds
-
-
-class DlloggerReader(LogReader):
-    """Lines with an iteration are of that one, lines with an epoch alone are its means."""
-
-    def of_line(self, match: re.Match[str], _point: LogPoint, line: LogLine) -> None:
-        """Note what the cells of one line say."""
-        cells = [cell.strip() for cell in match["_rest"].split("|")]
-        epoch, step = None, math.nan
-        for cell in cells[:2]:
-            if (found := _DLL_EPOCH.match(cell)) is not None:
-                epoch = int(found["epoch"])
-            elif (found := _DLL_STEP.match(cell)) is not None:
-                step, total = float(found["n"]), found["total"]
-                step += 0 if total is None or epoch is None else (epoch - 1) * int(total)
-        if math.isfinite(step):
-            self.book.position(step)
-        self._cells(cells, epoch, step, line)
-
-    def _cells(self, cells: list[str], epoch: int | None, step: float, line: LogLine) -> None:
-        run, is_step = self.run, math.isfinite(step)
-        over = "step" if is_step else "epoch"
-        is_valid = any("val" in cell.lower() for cell in cells[:3])
-        prefix = "val_" if is_valid else ""
-        point = LogPoint(step, math.nan if epoch is None else epoch, self.at_s(line))
-        for cell in cells:
-            if (rate := _DLL_RATE.match(cell)) is not None:
-                name = "samples" if rate["what"] in ("images", "imgs") else rate["what"]
-                run.metric(f"{prefix}{name}_per_s", float(rate["value"]), point, over=over)
-            elif (took := _DLL_TOOK.match(cell)) is not None:
-                seconds = float(took["value"]) * _DLL_SECONDS[took["unit"]]
-                if is_step:
-                    run.metric("step_period_ns", seconds * 1e9, point)
-                elif epoch is not None and not is_valid:
-                    run.epoch(epoch, seconds=seconds)
-            elif (found := _DLL_CELL.match(cell)) is not None and found["key"] not in _DLL_SKIPPED:
-                name = prefix + found["key"].strip().replace(" ", "_")
-                run.metric(name, number(found["value"]), point, over=over)

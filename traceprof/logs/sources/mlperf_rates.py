@@ -27,6 +27,8 @@ _PRINTED: Final = 0.3
 _OF_A_SIZE: Final = 10.0
 _STEPS_OF_AN_EPOCH: Final = 5
 _FEWEST: Final = 3
+_AT_THE_END: Final = 0.02
+_AT_THE_END_S: Final = 0.002
 _SHORTEST_STEP_S: Final = 1e-4
 
 
@@ -140,7 +142,8 @@ class Progress:
             own = steps * batch / epochs
             return _near(own, [said or 0.0, *sizes], _SAME) or own
         if said is None:
-            return None
+            is_one = sizes and all(_near(sizes[0], [size], _CLOSE) for size in sizes)
+            return sizes[0] if is_one else None
         for found in (said, said * batch):
             if _near(found, sizes, _CLOSE):
                 return found
@@ -177,12 +180,17 @@ class Progress:
         return self.printed is not None and _near(self.printed, [tokens], _PRINTED) is not None
 
     def _trained(self, spans: Sequence[TrainedSpan]) -> Iterator[tuple[TrainedSpan, float]]:
-        """Yield spans of training with their seconds, without evaluations that lie in them."""
+        """Yield spans of training with their seconds, without evaluations that end them.
+
+        Other evaluations run beside the training, on devices of their own.
+        """
         starts = np.array([one.start_s for one in self.evaluations])
         stops = np.array([one.stop_s for one in self.evaluations])
         for span in spans:
+            whole = span.stop_s - span.start_s
             is_inside = (starts > span.start_s) & (stops <= span.stop_s)
-            seconds = span.stop_s - span.start_s - float(np.sum((stops - starts)[is_inside]))
+            is_at_end = span.stop_s - stops <= max(_AT_THE_END_S, _AT_THE_END * whole)
+            seconds = whole - float(np.sum((stops - starts)[is_inside & is_at_end]))
             if seconds > 0:
                 yield span, seconds
 
@@ -210,9 +218,13 @@ class Progress:
             # What begins behind the last evaluation is broken off.
             last = placed[-1]
             known = [span for span in known if span.start_s < last.start_s]
-            done = sum(span.epochs for span in known)
+            begun = sum(span.epochs for span in known)
+            done = sum(span.epochs for span in known if span.stop_s <= last.start_s)
             units = [self.unit, self.batch or 0.0, 1.0, 1 / (self.sequence or 1)]
-            unit = _near(self.position(last.stop) / done, units, _SAME) if done else None
+            # An evaluation may end a block, or follow it.
+            at = self.position(last.stop)
+            found = [_near(at / told, units, _SAME) for told in (begun, done) if told]
+            unit = next((one for one in found if one is not None), None)
         if unit is None:
             return []
         return [Amount(span.epochs * unit, seconds) for span, seconds in self._trained(known)]
