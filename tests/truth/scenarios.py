@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -108,7 +110,9 @@ def on_wandering_clocks(
         ]
         programs = {rank: program_of(rank) for rank in range(n_ranks)}
         ranks = run(machines, lambda own: programs[own.rank](own), several_files=True)
-        return replace(ranks, parts=tuple(map(shown, ranks.parts, range(n_ranks))))
+        moved = [shown(part, rank) for rank, part in enumerate(ranks.parts)]
+        span = reduce(or_, (part.span for part in moved))
+        return replace(ranks, parts=tuple(replace(part, span=span) for part in moved))
 
     return make
 
