@@ -180,6 +180,13 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
     more = {d: times[d].compute if slow.is_compute else context.judged[d] for d in own}
     ground = Ground.COMPUTE if slow.is_compute else Ground.LOST
     due_ns = slow.excess_ns * context.n_steps
+    claims = (
+        *_shared((context.left(exposed),), due_ns * len(exposed)),
+        *_shared((context.left(more, ground),), due_ns * len(more)),
+    )
+    least = slow.least_ns / slow.excess_ns
+    # Of clocks that are wrong the time that is judged is, too: the excess itself is not.
+    most = max(1.0, slow.excess_ns / max(context.saving_ns(claims), 1)) if slow.n_steps else 1.0
     stages = stages_of_members(context.ranks)
     of_slow = {stages.get(place) for place in slow.places}
     number = of_slow.pop() if len(of_slow) == 1 else None
@@ -191,11 +198,12 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
             who=slow.label,
             excess=slow.excess_ns,
         ),
-        claims=(
-            *_shared((context.left(exposed),), due_ns * len(exposed)),
-            *_shared((context.left(more, ground),), due_ns * len(more)),
+        claims=tuple(
+            replace(own, between=(least * own.saved_ratio, most * own.saved_ratio))
+            for own in claims
         ),
-        kind=Kind.BOUNDED,
+        kind=Kind.ESTIMATED,
+        model=Note("at least as long as the slowest of the others, at most as the median"),
         evidence=(
             describe_slow(slow),
             Note.of("judged by each rank's own steps, without clocks: {why}", why=why_not),

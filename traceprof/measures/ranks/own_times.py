@@ -37,15 +37,17 @@ class SlowRanks:
 
     Per step, the median: ``compute_ns``, of the slowest, and ``usual_compute_ns``, of the median of
     the others; ``exposed_ns`` and ``usual_exposed_ns`` of communication that no compute hides.
-    ``excess_ns`` is what the slowest does more, ``is_compute`` whether that is compute: else it
-    waits less than the others, for what it does outside compute. ``n_steps``: of how many steps, 0
-    where none are known, and of the whole recording.
+    ``excess_ns`` is what the slowest does more than that median, ``least_ns`` than any other that
+    is not slow, ``is_compute`` whether that is compute: else it waits less than the others, for
+    what it does outside compute. ``n_steps``: of how many steps, 0 where none are known, and of the
+    whole recording.
     """
 
     places: tuple[int, ...]
     label: str
     is_compute: bool
     excess_ns: int
+    least_ns: int
     step_ns: int
     compute_ns: int
     usual_compute_ns: int
@@ -131,10 +133,10 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
     compute, exposed = ints(times, "compute_ns", "exposed_ns")
     usual_compute, usual_exposed = map(_of_others, (compute, exposed))
     waits_less = exposed <= usual_exposed
-    for is_compute, excess in (
-        (True, np.where(waits_less, compute - usual_compute, 0)),
+    for is_compute, own, excess in (
+        (True, compute, np.where(waits_less, compute - usual_compute, 0)),
         # In a pipeline stages may also wait without a kernel that would show it.
-        (False, np.where(times["has_messages"].any(), 0, usual_exposed - exposed)),
+        (False, -exposed, np.where(times["has_messages"].any(), 0, usual_exposed - exposed)),
     ):
         most = int(excess.argmax())
         if excess[most] < _LEAST * step_ns:
@@ -148,6 +150,7 @@ def find_slow_ranks(ranks: Ranks) -> SlowRanks | None:
             label=_label([find_members(ranks)[place] for place in places]),
             is_compute=is_compute,
             excess_ns=int(excess[most]),
+            least_ns=max(int((own[most] - np.delete(own, slow)).min()), 0),
             step_ns=step_ns,
             compute_ns=int(compute[most]),
             usual_compute_ns=int(usual_compute[most]),
