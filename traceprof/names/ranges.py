@@ -58,6 +58,8 @@ PHASES: Final = (
 )
 WINDOW: Final = "traceprof.window"
 """The range of the embedded recorder around what it records."""
+CYCLE: Final = "traceprof.cycle"
+"""The range around what one of several recordings of a process has: between them there is none."""
 PROFILER_RANGES: Final = ("traceprof.window.start", "traceprof.window.stop")
 """Where the embedded recorder opens and closes its windows."""
 _OWN: Final = {

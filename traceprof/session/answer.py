@@ -11,14 +11,14 @@ from traceprof.errors import NotRecordedError
 from traceprof.measures import load_analysis
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.steps.costs import one_off_costs
-from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.find import between_cycles, steps_of_ranks
 from traceprof.measures.workload import Workload, workload
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, TableSpec
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import TraceInfo
+from traceprof.model.trace import Trace, TraceInfo
 from traceprof.session.doubts import Doubts, missing_in
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run, tables_of
@@ -174,7 +174,7 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
     if judged is None:
         ranks = run.of_ranks(STEP_TABLES)
         costs = one_off_costs(ranks)
-        window_ns = found.selection.window.duration_ns
+        window_ns = found.selection.window.duration_ns - max(ranks.each(_between_ns), default=0)
         n_gpus = len(set(gpus_of(ranks).values()))
         verdict = judge(found.results, found.recorded, window_ns, costs, n_gpus)
         instants = {"at_ns": costs["start_ns"], "until_ns": costs["end_ns"]}
@@ -182,6 +182,13 @@ def page(run: Run, names: Sequence[str] = PAGE) -> Document:
         judged = verdict, workload(ranks), ONE_OFF.of_rows(costs.assign(**after))
         kept.keep({("page", *names): judged})
     return replace(found, verdict=judged[0], workload=judged[1], one_off=judged[2])
+
+
+def _between_ns(trace: Trace) -> int:
+    """Return how much of the window lies between several recordings of a process."""
+    span = trace.span
+    times = (own.clip(span.start_ns, span.end_ns) for own in between_cycles(trace).values())
+    return max((own.total_ns for own in times), default=0)
 
 
 def hardware_of(ranks: Ranks) -> Mapping[str, int]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.builders import TraceBuilder
 from tests.formats import kineto_file
-from tests.formats.kineto_file import HOST, complete
+from tests.formats.kineto_file import complete
 from tests.running import run
 from traceprof.formats.runs.files import open_run
 from traceprof.model.trace import Trace
@@ -112,33 +110,6 @@ def test_a_page_is_about_the_host(tmp_path: Path) -> None:
     # Of 4 · (300 + 100 + 300) µs of operators.
     assert "The operators' own time is 42.9 % aten::mm" in said
     assert "14.3 % aten::add" in said
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_cycles_of_one_worker_are_no_ranks(order: tuple[int, int], tmp_path: Path) -> None:
-    names = [f"host_{HOST}.{10 + number}.pt.trace.json" for number in order]
-    for name, number in zip(names, (0, 1), strict=True):
-        write_cycle(tmp_path / name, 10 * number, number * 10**9)
-    found = open_run([tmp_path])
-    (member,) = found.members
-    steps = sorted(name for name in member.trace.ranges["name"] if name.startswith("ProfilerStep"))
-    assert steps[0] == "ProfilerStep#10"
-    (warning,) = found.warnings
-    assert warning.startswith("2 recordings of one process, one after the other")
-    assert f"number 2 is looked at ({names[1]})" in warning
-
-
-def test_of_all_ranks_it_is_the_same_cycle(tmp_path: Path) -> None:
-    for rank in range(2):
-        for number in range(2 if rank else 3):  # the first rank went on for one more
-            told = {"distributedInfo": {"rank": rank, "world_size": 2}}
-            path = tmp_path / f"host_{HOST}.{rank}{number}.pt.trace.json"
-            write_cycle(path, 10 * number, number * 10**9 + rank, **told)
-    found = open_run([tmp_path])
-    assert [one.rank for one in found.members] == [0, 1]
-    firsts = [min(one.trace.ranges["name"]) for one in found.members]
-    assert all("ProfilerStep#10" in one.trace.ranges["name"].texts for one in found.members), firsts
-    assert not any("left out" in warning for warning in found.warnings)
 
 
 def test_ranks_that_ran_at_once_stay_ranks(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from traceprof.errors import TraceError
 from traceprof.formats import open_trace, outline, recognised
 from traceprof.formats.contract import Outline, ReadOptions, outline_of, trace_of_outline
 from traceprof.formats.runs import ranks
+from traceprof.formats.runs.cycles import joined_outlines
 from traceprof.formats.runs.manifest import (
     attempts_in,
     chosen_attempt,
@@ -147,7 +148,12 @@ def outline_run(
             else:
                 yield trace_of_outline(found), partial(getattr, found, "device_rows")
 
-    return _opened(paths, read, life, allow_missing=allow_missing), outlines
+    cycles: dict[str, list[str]] = {}
+    run = _opened(paths, read, life, allow_missing=allow_missing, cycles=cycles)
+    joined = {member.trace.info.path: member.trace for member in run.members}
+    for first, names in cycles.items():
+        outlines[first] = joined_outlines([outlines[name] for name in names], joined[first])
+    return run, outlines
 
 
 def _opened(
@@ -156,6 +162,7 @@ def _opened(
     life: int | None,
     *,
     allow_missing: bool,
+    cycles: dict[str, list[str]] | None = None,
 ) -> RunFiles:
     found = _find(paths)
     claims: list[ranks.RankClaim] = []
@@ -175,7 +182,13 @@ def _opened(
     if not claims:
         why = f" ({warnings[0]})" if warnings else ""
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found{why}")
-    members, more = ranks.numbered(claims, ranks.varying_number(found.files))
+    number_of = ranks.varying_number(found.files)
+    if len(claims) > 1:
+        claims, files_of, told_of_cycles = ranks.with_cycles(claims)
+        warnings += told_of_cycles
+        if cycles is not None:
+            cycles |= files_of
+    members, more = ranks.numbered(claims, number_of)
     return _run(found, members, claims, [*warnings, *more])
 
 

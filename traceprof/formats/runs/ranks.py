@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from traceprof.formats.runs.cycles import are_in_turn, begins_ns, joined_cycles
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
 from traceprof.model.ranks import RankTrace, change_each, of_process
 from traceprof.model.tables import ABSENT
@@ -124,7 +125,7 @@ def numbered(
     claims: Sequence[RankClaim], number_of: Callable[[Path], int]
 ) -> tuple[list[RankTrace], list[str]]:
     """Return the members in order of rank, and warnings about what was guessed or left out."""
-    claims, warnings = _of_one_cycle(claims)
+    warnings: list[str] = []
     if all(claim.member.rank == ABSENT for claim in claims):
         claims = _numbered_by_place(claims, number_of)
         if len(claims) > 1:
@@ -148,48 +149,46 @@ def numbered(
     return [*(members[rank].member for rank in sorted(members)), *unknown], warnings
 
 
-def _of_one_cycle(claims: Sequence[RankClaim]) -> tuple[Sequence[RankClaim], list[str]]:
-    """Return one recording of each process, and what is said of those that were made one by one.
-
-    torch.profiler writes a file for each cycle of its schedule: they are windows of one process, no
-    ranks. Of all processes it is the same cycle, the last that every one has.
-    """
-    of_process: dict[tuple[Any, ...], list[RankClaim]] = {}
+def _of_one_process(claims: Sequence[RankClaim]) -> Iterator[list[RankClaim]]:
+    """Yield the claims of each process, those that were made one after the other together."""
+    found: dict[tuple[Any, ...], list[RankClaim]] = {}
     for claim in claims:
         own, processes = claim.member, claim.member.trace.processes["process"].tolist()
-        of_process.setdefault((own.host, own.rank, own.local_rank, *processes), []).append(claim)
-    cycles = {key: own for key, own in of_process.items() if len(own) > 1 and _in_turn(own)}
-    if not cycles or len({claim.path for claim in claims}) < len(claims):
-        return claims, []
-    if len(cycles) < len(of_process):  # some were recorded once, and say nothing of the others
-        counts = [len(own) for own in of_process.values()]
-    else:
-        counts = [len(own) for own in cycles.values()]
-    number = min(counts) - 1
-    chosen = [sorted(own, key=_begins_ns)[number] for own in of_process.values()]
-    names = ", ".join(claim.path.name for claim in chosen[:_FEW]) + " …" * (len(chosen) > _FEW)
-    return chosen, [
-        f"{max(counts)} recordings of one process, one after the other (cycles of a profiler's "
-        f"schedule): number {number + 1} is looked at ({names}); give another one by itself, or "
-        "compare them"
-    ]
+        found.setdefault((own.host, own.rank, own.local_rank, *processes), []).append(claim)
+    several_in_one = len({claim.path for claim in claims}) < len(claims)
+    for every in found.values():
+        if not several_in_one and are_in_turn([one.member.trace for one in every]):
+            yield sorted(every, key=lambda one: begins_ns(one.member.trace))
+        else:
+            yield from ([one] for one in every)
 
 
-_FEW: Final = 2
+def with_cycles(
+    claims: Sequence[RankClaim],
+) -> tuple[list[RankClaim], dict[str, list[str]], list[str]]:
+    """Return the claims, several recordings of one process as one with windows.
 
-
-def _begins_ns(claim: RankClaim) -> int:
-    trace = claim.member.trace
-    return (trace.info.utc_epoch_ns or 0) + trace.span.start_ns
-
-
-def _in_turn(claims: Sequence[RankClaim]) -> bool:
-    """Return whether recordings of what may be one process follow one another on one clock."""
-    if any(claim.member.trace.info.utc_epoch_ns is None for claim in claims):
-        return False
-    ordered = sorted(claims, key=_begins_ns)
-    ends = [_begins_ns(one) + one.member.trace.span.duration_ns for one in ordered]
-    return all(end <= _begins_ns(after) for end, after in zip(ends, ordered[1:], strict=False))
+    And the files of each such process by the first of them, and what is said of them. Where other
+    processes hold the events it is the same cycle of all, the last that every one has.
+    """
+    groups = list(_of_one_process(claims))
+    counts = [len(group) for group in groups if len(group) > 1]
+    if not counts:
+        return list(claims), {}, []
+    text = f"{max(counts)} recordings of one process, one after the other (cycles of a profiler)"
+    if any(one.member.trace.is_remote for group in groups for one in group):
+        number = min(counts if len(counts) == len(groups) else [1]) - 1
+        chosen = [group[min(number, len(group) - 1)] for group in groups]
+        return chosen, {}, [f"{text}: number {number + 1} is looked at; give others by themselves"]
+    joined, files = [], dict[str, list[str]]()
+    for group in groups:
+        first = group[0]
+        if len(group) > 1:
+            trace = joined_cycles([one.member.trace for one in group])
+            files[str(first.path)] = [str(one.path) for one in group]
+            first = replace(first, member=replace(first.member, trace=trace))
+        joined.append(first)
+    return joined, files, [f"{text}: windows of one trace, nothing is known of the time between"]
 
 
 def _numbered_by_place(

@@ -21,7 +21,7 @@ from traceprof.model.results import Note, Result, ResultSpec, TableSpec, columns
 from traceprof.model.table import Names, Table
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import DEVICE_TABLES, Trace
-from traceprof.names.ranges import WINDOW
+from traceprof.names.ranges import CYCLE, WINDOW
 
 _PLACES: Final = {part: place for place, part in enumerate(Part)} | {None: -1}
 _PART_OF_COPY: Final = {"d2d": Part.DEVICE_MEMORY, "memset": Part.DEVICE_MEMORY, "h2h": None}
@@ -53,9 +53,10 @@ def recorded_times(trace: Trace, device: int) -> Intervals:
 
 @fact
 def recorded_windows(trace: Trace) -> Mapping[int, Intervals]:
-    """Return when the embedded recorder saw the devices of each process; {}: all the time."""
+    """Return in which windows the devices of each process were seen; {}: all the time."""
     ranges = trace.whole.ranges
-    return unions_by(ranges.take((ranges["name"] == WINDOW) & (ranges["domain"] == OWN_DOMAIN)))
+    is_window = ranges["name"].isin((WINDOW, CYCLE)) & (ranges["domain"] == OWN_DOMAIN)
+    return unions_by(ranges.take(is_window))
 
 
 @fact

@@ -23,7 +23,7 @@ from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals, sorted_distinct
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
-from traceprof.names.ranges import WINDOW, are_matched, common_categories
+from traceprof.names.ranges import CYCLE, WINDOW, are_matched, common_categories
 
 _FEW_ROUNDS: Final = 64
 """Spans seldom nest deeper; up to here one look at the next outer one after the other is quick."""
@@ -96,7 +96,9 @@ def _rows_within(trace: Trace, name: str, asked: Mapping[int, Intervals]) -> Tab
     table = trace.whole.table(name)
     columns = table.select("process", "thread", "start_ns", "end_ns", "name")
     within = columns.take(trace.rows_in_whole(name))
-    within = within.take(within["name"] != WINDOW)  # around it all, no name of what is done
+    within = within.take(
+        ~within["name"].isin((WINDOW, CYCLE))
+    )  # around it all, no name of what is done
     starts, ends, process = ints(within, "start_ns", "end_ns", "process")
     kept = np.zeros(len(starts), np.bool_)
     for owner, time in asked.items():

@@ -44,7 +44,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, empty_steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.own_patterns import OwnPattern, own_pattern
-from traceprof.names.ranges import PROFILER_RANGES
+from traceprof.names.ranges import CYCLE, PROFILER_RANGES
 
 _FEWEST_LINKED: Final = 0.1
 _LATEST = np.iinfo(np.int64).min
@@ -52,10 +52,26 @@ _EARLIEST = np.iinfo(np.int64).max
 
 
 def recorder_times(trace: Trace) -> dict[int, Intervals]:
-    """Return when the embedded recorder began and ended its windows in each process."""
+    """Return when a recorder was busy with itself in each process, or did not record.
+
+    The embedded one begins and ends its windows; between several recordings there is nothing.
+    """
     ranges = trace.ranges
-    is_own = ranges["name"].isin(PROFILER_RANGES) & (ranges["domain"] == OWN_DOMAIN)
-    return unions_by(ranges.take(is_own))
+    own = ranges.take(ranges["domain"] == OWN_DOMAIN)
+    found = unions_by(own.take(own["name"].isin(PROFILER_RANGES)))
+    for process, between in between_cycles(trace).items():
+        found[process] = found.get(process, Intervals.empty()) | between
+    return found
+
+
+def between_cycles(trace: Trace) -> dict[int, Intervals]:
+    """Return when nothing of a process was recorded between several recordings of it."""
+    ranges = trace.whole.ranges
+    own = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
+    return {
+        process: cycles.gaps(int(cycles.starts[0]), int(cycles.ends[-1]))
+        for process, cycles in unions_by(own).items()
+    }
 
 
 def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:

@@ -19,9 +19,9 @@ from traceprof.measures.host.launches import launches_of
 from traceprof.measures.host.phases import are_inferred_backward, phases_of_work
 from traceprof.measures.host.states import find_host_phases, inferred_passes_on_host, phase_times
 from traceprof.measures.rows import bounds, lengths_of, ratio_of, rows_by
-from traceprof.measures.steps.find import find_steps, owner_of
+from traceprof.measures.steps.find import between_cycles, find_steps, owner_of
 from traceprof.model.grouping import grouped_by, groups_of, joined, rows_by_values
-from traceprof.model.intervals import union_lengths
+from traceprof.model.intervals import Intervals, union_lengths
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
@@ -105,7 +105,7 @@ def _named(table: Table) -> Table:
 def _host_times(trace: Trace) -> Table:
     """Return one row per process and place of a phase in `_NAMES`."""
     rows = []
-    inferred = inferred_passes_on_host(trace)
+    inferred, unrecorded = inferred_passes_on_host(trace), between_cycles(trace)
     for host in find_host_phases(trace):
         times = [(PHASES.index(p), t.total_ns, host.counts[p]) for p, t in host.times.items()]
         for phase, time in inferred.get(host.process, {}).items():
@@ -113,7 +113,11 @@ def _host_times(trace: Trace) -> Table:
             if len(unnamed):
                 times.append((PHASES.index(phase), unnamed.total_ns, len(unnamed)))
         claimed_ns = sum(ns for _, ns, _ in times)
-        times.append((_NO_PHASE, trace.span.duration_ns - claimed_ns, 0))
+        lost = unrecorded.get(host.process, Intervals.empty())
+        whole_ns = (
+            trace.span.duration_ns - lost.clip(trace.span.start_ns, trace.span.end_ns).total_ns
+        )
+        times.append((_NO_PHASE, whole_ns - claimed_ns, 0))
         rows += [(host.process, *own) for own in times]
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     return Table(dict(zip(("process", "phase", "host_ns", "count"), columns, strict=True)))
