@@ -193,3 +193,18 @@ def test_pinned_memory_of_every_step_of_a_server() -> None:
     verdict = page(opened).verdict
     assert verdict is not None
     assert not verdict.once
+
+
+@pytest.mark.parametrize(("every", "is_told"), [(1, True), (4, False)])
+def test_advice_on_waits_names_every_step_where_every_step_waits(every: int, is_told: bool) -> None:
+    builder = TraceBuilder().range("aten::mm", 0, 1)
+    for turn in range(24):
+        now = turn * 10 * MS
+        builder.step(now, now + 10 * MS, number=turn)
+        ends = now + (6 if turn % every == 0 else 9) * MS
+        builder.kernel("gemm", now + 100 * US, ends, launched_ns=(now, now + 10 * US))
+        if turn % every == 0:
+            builder.api_call("cudaDeviceSynchronize", now + 20 * US, ends)
+    waits = next(own for own in findings_of(builder.build()) if own.rule == "host_sync")
+    assert ("in every step" in waits.action) is is_told
+    assert ("of 24 steps" in said(waits)) is not is_told

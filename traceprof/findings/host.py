@@ -12,7 +12,7 @@ import numpy as np
 from traceprof.findings.claims import LATER, Claim, Kind, Times, bound_or_estimate, together, up_to
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import names_of_gaps, notes_on_names
-from traceprof.findings.recurrence import counted
+from traceprof.findings.recurrence import counted, is_of_few, steps_with
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import devices_of_processes
 from traceprof.measures.host.states import before_forward, hold_devices_up
@@ -86,6 +86,8 @@ def host_sync(context: Context) -> Iterator[Finding]:
     places = Counter(waits["host_range"].tolist())
     del places[""]
     inside = context.share(context.idle_for("synchronising"))
+    own = steps_with(context, waits)
+    where = "" if own is not None and is_of_few(context, own) else " in every step"
     lost = together(context.ranks.each(_lost_by_waits, context.typical))
     claim = up_to(claim, within(lost, context.judged))
     kind, model = bound_or_estimate((claim,), LATER)
@@ -106,7 +108,7 @@ def host_sync(context: Context) -> Iterator[Finding]:
             *named,
         ),
         action=context.advice(
-            pytorch="do not read values back in every step (.item(), .cpu(), print(loss), `if "
+            pytorch=f"do not read values back{where} (.item(), .cpu(), print(loss), `if "
             "tensor:`): accumulate on the device and read every N steps; remove "
             "torch.cuda.synchronize()",
             other="launch the next work before waiting for the last: wait for events of what is "

@@ -37,6 +37,11 @@ def steps_with(context: Context, rows: Table, *, is_of_host: bool = True) -> int
     return found
 
 
+def is_of_few(context: Context, in_steps: int) -> bool:
+    """Return whether so many steps are no more than half of the typical ones."""
+    return in_steps <= _FEW * context.n_steps
+
+
 def counted(
     context: Context, rows: Table, words: str, more: str = "", *, is_of_host: bool = True, **of: Any
 ) -> Note:
@@ -45,7 +50,7 @@ def counted(
     What most steps have none of has no mean per step.
     """
     own = steps_with(context, rows, is_of_host=is_of_host)
-    if own is not None and own <= _FEW * context.n_steps:
+    if own is not None and is_of_few(context, own):
         text = f"{{n:count}} {words} in {{own:count}} of {{steps:count}} steps{more}"
         return Note.of(text, n=len(rows), own=own, steps=round(context.n_steps), **of)
     return context.counted(len(rows), words, more, is_of_host=is_of_host, **of)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.measures.rows import rows_by
 from traceprof.measures.steps.steadiness import (
     FEWEST_FOR_PERCENTILES,
     are_long,
@@ -157,17 +158,19 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
 
 
 def _steps_per_s(steps: Table) -> float | None:
-    """Return how many steps the first process does a second, warm-up apart; None: not known.
+    """Return how many steps a process does a second, warm-up apart; None: not known.
 
     The first span on the devices begins with its first work: where that cuts it short it is left
     out.
     """
     steady = steps.take(~steps["is_warmup"])
-    lengths = steady["duration_ns"][steady["process"] == steady["process"][:1]]
-    if len(lengths) > 2 and lengths[0] < _CUT_SHORT * lengths[1:].min():
-        lengths = lengths[1:]
-    whole_ns = float(lengths.sum())
-    return len(lengths) / whole_ns * 1e9 if whole_ns > 0 else None
+    whole_ns = n_steps = 0.0
+    for rows in rows_by(steady, "process").values():
+        lengths = steady["duration_ns"][rows]
+        if len(lengths) > 2 and lengths[0] < _CUT_SHORT * lengths[1:].min():
+            lengths = lengths[1:]
+        whole_ns, n_steps = whole_ns + float(lengths.sum()), n_steps + len(lengths)
+    return n_steps / whole_ns * 1e9 if whole_ns > 0 else None
 
 
 def _samples_per_s(steps: Table, each_s: float | None) -> float | None:
