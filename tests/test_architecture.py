@@ -191,7 +191,7 @@ def test_the_changelog_knows_this_version() -> None:
     assert f"## {traceprof.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize(("name", "most"), [("ARCHITECTURE.md", 1600), ("CONTRIBUTING.md", 650)])
+@pytest.mark.parametrize(("name", "most"), [("ARCHITECTURE.md", 1700), ("CONTRIBUTING.md", 650)])
 def test_documents_stay_short(name: str, most: int) -> None:
     words = (ROOT / name).read_text("utf-8").split()
     assert len(words) <= most

@@ -59,6 +59,13 @@ _OF_RUNS: Final[tuple[Command, ...]] = (
 
 COMMANDS: Final[tuple[Command, ...]] = (
     Command("record", "run a program and leave its trace", "recording", takes_program=True),
+    Command(
+        "try",
+        "apply changes to a program and measure what each saves",
+        "trying",
+        takes_program=True,
+        function="try_",
+    ),
     Command("analyze", "one page: where the time went, and what would fix it", "answers"),
     Command("findings", "ranked advice: what costs time, and what to do", "answers"),
     Command("show", "one table: breakdown, steps, kernels … (alone: what there is)", "answers"),

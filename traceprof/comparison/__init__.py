@@ -12,7 +12,8 @@ EXPLAIN: Final = "explain"
 SCALING: Final = "scaling"
 CURVE_NAME: Final = "curve"
 TIMELINE_NAME: Final = "job-timeline"
-"""The results that are shown in ways of their own; charts are drawn of the last two."""
+TRIED: Final = "tried"
+"""The results that are shown in ways of their own; charts are drawn of the last three."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,11 +90,12 @@ class Difference:
 
 
 def compare_steps(
-    base: _Float64Array, new: _Float64Array, *, are_rates: bool = False
+    base: _Float64Array, new: _Float64Array, *, are_rates: bool = False, of_means: bool = False
 ) -> Difference:
     """Return how two series of steps differ, each in its order; values are above 0.
 
-    The mean of rates is that of the times that they are of.
+    The mean of rates is that of the times that they are of. ``of_means``: what the whole time
+    tells is asked for, outliers with it, not what pairs of steps tell.
     """
     together = _turn(base, new)
     counts = len(base), len(new)
@@ -102,7 +103,7 @@ def compare_steps(
     found = _plain(float(np.median(base)), float(np.median(new)), *counts)
     if min(len(base), len(new)) < FEWEST:
         return found
-    if any(are_long(own) is not None for own in (base, new)):
+    if of_means or any(are_long(own) is not None for own in (base, new)):
         return replace(_of_means(found, base, new, are_rates), together=together)
     first, second = np.sort(np.log(base)), np.sort(np.log(new))
     change = _quantile_of_pairs(first, second, 0.5)

@@ -89,6 +89,7 @@ SPEC: Final = ResultSpec.of("""
     same most_saving_ns: and the most
     same base: what saving_ns is a part of: a step, the mean step, or the window
     same base_ns: how long that is
+    same measured_ratio: what its advice saved when `traceprof try --from` tried it
     same once_ns: what it costs once, where it is not per step
     same model: what an estimated saving rests on
     same evidence: what shows it

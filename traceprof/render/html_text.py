@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from traceprof.comparison import CURVE_NAME, SCALING, TIMELINE_NAME
+from traceprof.comparison import CURVE_NAME, SCALING, TIMELINE_NAME, TRIED
 from traceprof.model.results import Result, Unit
 from traceprof.render.briefing import findings_for_people, head_of, sections_of
 from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
 from traceprof.render.charts.memory import memory_chart, memory_style
+from traceprof.render.charts.tried import tried_chart, tried_style
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
 from traceprof.render.page.document import html_table, write_document
@@ -24,6 +25,7 @@ _CHARTS: Final[Mapping[str, tuple[Callable[[Result], str], Callable[[], str]]]] 
     SCALING: (scaling_charts, curves_style),
     TIMELINE_NAME: (elastic_chart, elastic_style),
     CURVE_NAME: (accuracy_chart, curves_style),
+    TRIED: (tried_chart, tried_style),
     MEMORY_NAME: (memory_chart, memory_style),
 }
 """What is drawn above the tables of a result, and its style."""

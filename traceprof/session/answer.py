@@ -23,6 +23,7 @@ from traceprof.session.doubts import Doubts, missing_in
 from traceprof.session.kept_answers import KeptAnswers
 from traceprof.session.run import Answers, Run, tables_of
 from traceprof.session.selection import Selection
+from traceprof.session.tried import with_measured
 from traceprof.session.verdict import Verdict, judge
 
 PAGE: Final = (
@@ -40,6 +41,7 @@ PAGE: Final = (
 )
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 
+_ADVICE: Final = "findings"
 
 ONE_OFF: Final = TableSpec.of("""
     table one_off: one row per process and kind of cost that the run paid once, the longest first
@@ -143,6 +145,8 @@ def _answer(run: Run, names: Sequence[str], *, strict: bool) -> Document:
         document = replace(document_about(ranks, run.selection, {}), lost=lost)
         to_keep["about", tells_processes] = document
     kept.keep(to_keep)
+    if _ADVICE in results:
+        results[_ADVICE] = with_measured(results[_ADVICE], run.paths)
     return replace(document, results=results, missing=missing)
 
 

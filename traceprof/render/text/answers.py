@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from traceprof.comparison import EXPLAIN, SCALING, Comparison
+from traceprof.comparison import EXPLAIN, SCALING, TRIED, Comparison
 from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.registry import Answered, Options
@@ -30,11 +30,12 @@ _VIEWS: Final[Mapping[str, str]] = {
     "difference": "comparisons:difference_view",
     EXPLAIN: "comparisons:waterfall_view",
     SCALING: "comparisons:scaling_view",
+    TRIED: "tried:tried_view",
     "rank-steps": "comparisons:heat_view",
 }
 """What draws a result above its tables, or in their place: named, since few are needed at once."""
 
-_WHOLE: Final = ("breakdown", "difference", EXPLAIN, SCALING)
+_WHOLE: Final = ("breakdown", "difference", EXPLAIN, SCALING, TRIED)
 """Results whose views say all that their tables do."""
 
 

@@ -27,6 +27,7 @@ _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
     ("checkpoints", "hook_calls"),
     ("epochs", "hook_loading"),
     ("agents", "hook_agents"),
+    ("trying", "trying"),
 )
 
 
@@ -43,6 +44,8 @@ def install_hooks(torch):
     if not start():
         session.resume_in_fork()  # a process that imports torch only now is no data loader
     session.at_end(_finish)
+    if settings.CHANGES:
+        importlib.import_module(".changes", __package__).install_changes(torch)
     for name, module in _HOOKS:
         if name in settings.DISABLED:
             continue

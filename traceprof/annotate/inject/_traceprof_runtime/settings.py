@@ -20,5 +20,10 @@ def _numbers(variable, separator):
 
 
 WINDOWS = _numbers("TRACEPROF_WINDOWS", ",")  # skip, active, every: steps of the profiler
+TRY = _numbers("TRACEPROF_TRY", ",")  # steps of warm-up, and steps that are measured
+CHANGES = [  # name and value ("" for the usual one) of what is to be changed in the program
+    (line.partition("=")[0], line.partition("=")[2])
+    for line in os.environ.get("TRACEPROF_CHANGES", "").splitlines()
+]
 STEPS = _numbers("TRACEPROF_STEPS", "..")  # first and last step to capture
 MEMORY = _numbers("TRACEPROF_MEMORY", "..")  # first and last step whose allocations are kept

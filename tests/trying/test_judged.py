@@ -1,0 +1,176 @@
+"""What is made of the runs of both sides: made-up series whose difference is known."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from traceprof.errors import UsageError
+from traceprof.render.formatting import sentences
+from traceprof.trying.changes import (
+    CHANGES,
+    change_named,
+    parse_changes,
+    predicted_ratio,
+    worth_trying,
+)
+from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNKNOWN, judged, losses_of
+from traceprof.trying.runs import DIVERGED, Measured
+
+DOCS = Path(__file__).parents[2] / "docs" / "try.md"
+WORKERS = parse_changes(["workers=4"])
+
+
+def run(mean_ms, *, n_steps=40, seed=0, losses=None, **more):
+    chance = np.random.default_rng(seed)
+    steps = chance.normal(mean_ms, mean_ms / 50, n_steps) * 1e6
+    return Measured(step_ns=steps, losses=losses or {}, **more)
+
+
+def of(base_ms, new_ms):
+    base = [run(one, seed=i) for i, one in enumerate(base_ms)]
+    return judged(WORKERS, base, [run(one, seed=9 + i) for i, one in enumerate(new_ms)])
+
+
+def test_what_saves_is_told_with_its_interval():
+    found = of([100, 100], [70, 70])
+    assert found.verdict == FASTER
+    assert found.saving_ratio == pytest.approx(0.3, abs=0.01)
+    assert -found.difference.high_ratio < 0.3 < -found.difference.low_ratio
+    assert found.difference.base - found.difference.new == pytest.approx(
+        found.saving_ratio * found.difference.base, rel=0.001
+    )
+
+
+def test_what_costs_is_slower_and_what_does_nothing_is_alike():
+    assert of([100, 100], [120, 120]).verdict == SLOWER
+    assert of([100, 100], [100, 100]).verdict == ALIKE
+
+
+def test_processes_that_differ_widen_the_interval():
+    """Steps of one process are alike: two of each tell less than their many steps."""
+    alike, apart = of([100, 100], [95, 95]), of([100, 110], [95, 104.5])
+    assert apart.reach_ratio > 2 * alike.reach_ratio
+    assert of([100, 110], [103, 107]).verdict == ALIKE
+
+
+def test_a_run_that_failed_is_told_so_whatever_the_others_did():
+    failed = Measured(failure=DIVERGED, reason="the loss is not finite from step 8 on")
+    found = judged(WORKERS, [run(100)], [run(50), failed])
+    assert found.verdict == DIVERGED
+    assert math.isnan(found.saving_ratio)
+
+
+def test_too_few_steps_are_not_judged():
+    assert judged(WORKERS, [run(100, n_steps=3)], [run(50, n_steps=3)]).verdict == UNKNOWN
+
+
+def test_batches_of_another_size_are_judged_by_the_sample():
+    base = [run(100, facts={"loaders": [{"batch": 8}]})]
+    twice = [run(160, seed=3, facts={"loaders": [{"batch": 16}]})]
+    found = judged(parse_changes(["batch_size=x2"]), base, twice)
+    assert found.saving_ratio == pytest.approx(0.2, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("bases", "new", "said"),
+    [
+        ([[1.0, 0.5, 0.25]], [1.0, 0.5, 0.25], "the same"),
+        ([[1.0, 0.5, 0.25], [1.0, 0.5, 0.26]], [1.0, 0.5, 0.255], "as far apart as those of two"),
+        ([[1.0, 0.5, 0.25]], [1.0, 0.4, 0.25], "differ from step 1 on, by at most 20.0 %"),
+    ],
+)
+def test_losses_are_held_beside_each_other(bases, new, said):
+    base = [run(1, losses=dict(enumerate(own))) for own in bases]
+    note = losses_of(base, [run(1, losses=dict(enumerate(new)))])
+    assert said in next(iter(sentences([note])))
+
+
+def test_without_losses_nothing_is_said_of_them():
+    assert losses_of([run(1)], [run(1)]) is None
+
+
+FACTS = {
+    "on_gpu": True,
+    "modules": {"Conv2d": 3},
+    "parameters": {"torch.float32": 1000},
+    "optimizers": [{"kind": "AdamW", "foreach": None, "fused": None, "is_of_torch": True}],
+    "loaders": [
+        {"workers": 0, "is_pinned": False, "is_persistent": False, "prefetch": None, "batch": 8}
+        | {"is_stream": False}
+    ],
+    "wrappers": [],
+    "threads": 2,
+    "cpus": 16,
+    "is_autocast": False,
+    "is_tf32": False,
+    "is_benchmark": False,
+}
+
+
+def names(facts, predicted=()):
+    return [one.text for one in worth_trying(facts, dict(predicted))]
+
+
+def test_what_applies_is_tried_and_what_the_trace_advises_first():
+    found = names(FACTS, {"layout_conversion": 0.2, "input_bound": 0.6}.items())
+    assert found[:2] == ["workers=8", "channels_last"]
+    assert {"pin_memory", "bf16", "fused_optimizer", "compile"} <= set(found)
+    assert not {"bucket_cap_mb=100", "batch_size", "threads=16"} & set(found)
+
+
+def test_what_is_there_already_is_not_tried():
+    own = FACTS["loaders"][0] | {"workers": 4, "is_pinned": True, "is_persistent": True}
+    there = FACTS | {"loaders": [own | {"prefetch": 8}], "is_autocast": True, "is_benchmark": True}
+    assert not {"workers=8", "pin_memory", "bf16", "tf32", "cudnn_benchmark"} & set(names(there))
+
+
+def test_streams_are_not_given_workers():
+    own = FACTS["loaders"][0] | {"is_stream": True}
+    assert "workers=8" not in names(FACTS | {"loaders": [own]})
+
+
+def test_on_a_cpu_what_is_of_gpus_is_left_out():
+    found = names(FACTS | {"on_gpu": False})
+    assert not {"pin_memory", "tf32", "compile", "cudnn_benchmark"} & set(found)
+    assert "threads=16" in found
+
+
+def test_a_prediction_is_that_of_the_rules_that_advise_it():
+    (change,) = parse_changes(["channels_last"])
+    assert predicted_ratio(change, {"layout_conversion": 0.2, "precision": 0.9}) == 0.2
+    assert predicted_ratio(change, {}) is None
+
+
+def test_words_are_read_as_they_are_written():
+    found = parse_changes(["channels_last,workers=8", "env=NCCL_ALGO=Ring"])
+    assert [one.text for one in found] == ["channels_last", "workers=8", "env=NCCL_ALGO=Ring"]
+    assert found[2].change.environment(found[2].value) == {"NCCL_ALGO": "Ring"}
+
+
+@pytest.mark.parametrize("text", ["chanels_last", "batch_size", "env=X", "sdpa"])
+def test_what_is_not_known_or_lacks_its_value_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_changes([text])
+
+
+def test_the_docs_list_every_change():
+    text = DOCS.read_text("utf-8")
+    for one in CHANGES:
+        assert f"| `{one.name}` | {one.about} | {one.breaks} |" in text
+
+
+def test_every_change_tells_all_of_itself():
+    for one in CHANGES:
+        assert one.about
+        assert one.breaks
+        assert one.lines
+        assert one.checked
+        assert change_named(one.name) is one
+        assert (
+            one.needs_value
+            or "{value}" not in one.lines
+            or one.name == "compile"
+            or (one.usual(FACTS))
+        )

@@ -1,0 +1,220 @@
+"""`traceprof try` with real programs, each with one fault that one change mends, or breaks."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.recording.conftest import environment_of_test
+from tests.requirements import require
+
+PROGRAMS = Path(__file__).parents[2] / "fixtures" / "programs"
+ONE_ROUND = ("--minutes", "0")
+pytestmark = pytest.mark.torch
+
+
+class Tried:
+    """What a command said, and what the program told of itself."""
+
+    def __init__(self, done, log):
+        self.done = done
+        self.truth = [json.loads(line) for line in log.read_text().splitlines()]
+        self.found = json.loads(done.stdout) if done.returncode == 0 else {}
+
+    def rows(self, table="changes"):
+        return {
+            row["change" if table == "changes" else "run"]: row
+            for row in self.found["results"]["tried"]["tables"][table]["rows"]
+        }
+
+
+@pytest.fixture
+def tried(tmp_path):
+    require("torch")
+
+    def run(fault, *options, program=None, check=True, patience_s="120"):
+        log = tmp_path / "log"
+        log.touch()
+        command = program or (sys.executable, PROGRAMS / "tried.py", fault)
+        environment = environment_of_test(TRIED_LOG=str(log), TRACEPROF_TRY_PATIENCE_S=patience_s)
+        done = subprocess.run(
+            [sys.executable, "-m", "traceprof", "try", "--json", *options, "--", *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0 or not check, done.stderr
+        return Tried(done, log)
+
+    return run
+
+
+def pairs_of(found):
+    """Return each run but the first, short one, with the ends of its steps by its own clock."""
+    return list(zip(found.rows("runs").values(), found.truth[1:], strict=True))
+
+
+def own_mean_ns(row, ends_s, warmup=5):
+    """Return the mean of the steps that were measured, by the program's own clock."""
+    n_steps = row["steps_count"]
+    return 1e9 * (ends_s[warmup + n_steps - 1] - ends_s[warmup - 1]) / n_steps
+
+
+def assert_clocks_agree(found):
+    """What was measured of each run is what the program's own clock says of the same steps."""
+    for row, ends_s in pairs_of(found):
+        if not row["failure"]:
+            assert row["step_ns"] == pytest.approx(own_mean_ns(row, ends_s), rel=0.03)
+
+
+def test_a_slow_loader_is_mended_by_workers(tried):
+    found = tried("workers", "--change", "workers=6", "--steps", "30")
+    row = found.rows()["workers=6"]
+    assert row["verdict"] == "faster"
+    assert row["saving_ratio"] > 0.2  # of 30 ms a batch, in six processes, 5 are left
+    assert row["losses"]["text"] == "the same"
+    assert "num_workers=6" in row["lines"]
+    assert_clocks_agree(found)
+
+
+def test_what_nothing_helps_is_claimed_by_nobody(tried):
+    """Whatever the machine does meanwhile: no row claims more than the program's own clock says."""
+    found = tried(
+        "nothing", "--change", "set_to_none,foreach_optimizer", "--steps", "15", *ONE_ROUND
+    )
+    base, *others = [own_mean_ns(row, ends_s) for row, ends_s in pairs_of(found)]
+    for row, own in zip(found.rows().values(), others, strict=True):
+        assert row["low_ratio"] - 0.03 < 1 - own / base < row["high_ratio"] + 0.03
+        if row["verdict"] == "faster":
+            assert row["low_ratio"] > 0
+    assert_clocks_agree(found)
+
+
+def test_layouts_types_and_optimizers_are_measured_whatever_they_give(tried):
+    """On a CPU they may save or cost: the program's own clock says which."""
+    found = tried("channels_last", "--change", "channels_last,bf16", "--steps", "8", *ONE_ROUND)
+    runs = found.rows("runs")
+    for name, row in found.rows().items():
+        if row["verdict"] not in ("faster", "slower") or "+" in name:
+            continue
+        own = [one["step_ns"] for one in runs.values() if one["change"] == name]
+        base = [one["step_ns"] for one in runs.values() if not one["change"]]
+        saved = 1 - (sum(own) / len(own)) / (sum(base) / len(base))
+        assert row["saving_ratio"] == pytest.approx(saved, abs=0.02)
+    assert "differ from step" in found.rows()["bf16"]["losses"]["text"]
+    assert_clocks_agree(found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "reason"),
+    [
+        ("crashes", "fails", "the workers hold a lock"),
+        ("hangs", "hangs", "it was killed"),
+        ("memory", "out of memory", "allocate"),
+        ("diverges", "diverges", "not finite from step 8 on"),
+    ],
+)
+def test_a_change_that_breaks_the_program_is_a_row_with_its_reason(tried, fault, verdict, reason):
+    patience_s = "15" if fault == "hangs" else "120"
+    found = tried(fault, "--change", "workers=1", "--steps", "10", patience_s=patience_s)
+    row = found.rows()["workers=1"]
+    assert row["verdict"] == verdict
+    assert reason in row["reason"]
+    assert next(iter(found.rows("runs").values()))["failure"] == ""
+
+
+def test_without_being_asked_what_applies_is_tried(tried):
+    found = tried("workers", "--steps", "8", *ONE_ROUND)
+    assert next(iter(found.rows())).startswith("workers=")
+
+
+def test_ranks_are_changed_alike_and_measured_together(tried):
+    program = (
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"),
+        *(PROGRAMS / "train_ddp.py", "--steps", "60"),
+    )
+    found = tried(
+        "",
+        "--change",
+        "gradient_as_bucket_view",
+        "--steps",
+        "10",
+        program=program,
+    )
+    row = found.rows()["gradient_as_bucket_view"]
+    assert row["verdict"] in ("faster", "slower", "no difference shown")
+    assert all(one["steps_count"] == 10 for one in found.rows("runs").values())
+
+
+@pytest.mark.parametrize("shape", ["trainer", "lightning", "accelerate"])
+def test_frameworks_are_ended_in_order(tried, shape):
+    if shape != "trainer":
+        require(shape)
+    else:
+        require("transformers")
+    program = (sys.executable, PROGRAMS / f"shape_{shape}.py")
+    found = tried(
+        "",
+        "--change",
+        "set_to_none",
+        "--steps",
+        "4",
+        "--minutes",
+        "0.01",
+        program=program,
+    )
+    row = found.rows()["set_to_none"]
+    assert row["reason"] == ""
+    assert all(one["steps_count"] for one in found.rows("runs").values())
+
+
+def test_a_notebook_is_refused_with_the_reason(tried):
+    done = tried("", program=("jupyter", "execute", "a.ipynb"), check=False).done
+    assert done.returncode == 2
+    assert "make it a script" in done.stderr
+
+
+def test_a_program_without_torch_is_told_why(tried):
+    done = tried("", program=(sys.executable, "-c", "print(1)"), check=False).done
+    assert done.returncode == 5
+    assert "imported no torch" in done.stderr
+
+
+def test_what_the_program_writes_is_listed_or_goes_with_the_copy(tried, tmp_path):
+    program = (
+        sys.executable,
+        "-c",
+        f"import sys; sys.argv = ['x', 'nothing']; open('model.pt', 'w').write('1');"
+        f"exec(open({str(PROGRAMS / 'tried.py')!r}).read())",
+    )
+    asked = ("--change", "set_to_none", "--steps", "3", *ONE_ROUND)
+    found = tried("", "--scratch", *asked, program=program)
+    assert not (tmp_path / "model.pt").exists()
+    found = tried("", *asked, program=program)
+    assert any("model.pt" in note["text"] for note in found.found["notes"])
+
+
+def test_the_runs_are_kept_and_can_be_compared(tried, tmp_path):
+    db = str(tmp_path / "runs.sqlite")
+    tried(
+        *("nothing", "--change", "set_to_none", "--steps", "8", *ONE_ROUND),
+        *("--save", "--name", "mine", "--db", db),
+    )
+    compared = subprocess.run(
+        [
+            *(sys.executable, "-m", "traceprof", "compare", "--db", db),
+            *("mine-none", "mine-set_to_none"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+    assert "mine-set_to_none" in compared.stdout

@@ -1,0 +1,79 @@
+"""What each change of a program saved, with its interval, as SVG that needs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import Final
+
+from traceprof.model.results import Result, Unit
+from traceprof.render.charts.svg import (
+    Axis,
+    category_variables,
+    drawing,
+    element,
+    text,
+    theme_style,
+)
+from traceprof.render.escape import html_text
+from traceprof.render.formatting import is_known, value_text
+from traceprof.render.shown import Row
+
+_WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 300, 90, 30, 16, 26
+_LETTERS: Final = 42
+_COLOURS: Final = {"faster": "h2d", "slower": "communication"}
+_OTHER: Final = "h2h"
+
+
+def tried_style() -> str:
+    """Return the style of the chart, light and dark."""
+    return (
+        theme_style(category_variables("t-", (*_COLOURS.values(), _OTHER)))
+        + ".tried{width:100%;height:auto}.tried text{font-size:12px;fill:var(--muted)}"
+        ".tried .zero{stroke:var(--muted)}.tried .span{stroke:var(--ink,currentColor)}"
+    )
+
+
+def tried_chart(result: Result) -> str:
+    """Return a bar for each change that was measured; "" where none was."""
+    rows = [row for row in result.table.rows() if is_known(row.get("saving_ratio"))]
+    if not rows:
+        return ""
+    values = [float(row["saving_ratio"]) for row in rows]
+    ends = [float(row[name]) for row in rows for name in ("low_ratio", "high_ratio")]
+    known = [value for value in (*values, *ends, 0.0) if isfinite(value)]
+    x = Axis(max(min(known), -1.0), max(*known, 0.01), _LEFT, _WIDTH - _RIGHT)
+    bars = "".join(part for place, row in enumerate(rows) for part in _bar(x, place, row))
+    height = len(rows) * _ROW + _FOOT
+    zero = element("line", class_="zero", x1=x(0.0), x2=x(0.0), y1=0, y2=height - _FOOT)
+    foot = text(x(0.0), height - 8, "0", "middle")
+    label = "What each change saves of a step"
+    return drawing((_WIDTH, height), "tried", label, bars, zero, foot) + (
+        '<p class="note">The share of the step that each saves; the line through a bar is its 95 % '
+        "interval.</p>"
+    )
+
+
+def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
+    value, top = float(row["saving_ratio"]), place * _ROW + 4
+    at, zero = x(max(value, x.low)), x(0.0)
+    colour = _COLOURS.get(str(row["verdict"]), _OTHER)
+    name = str(row["change"])
+    shown = name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…"
+    yield text(_LEFT - 8, top + _BAR - 3, shown, "end")
+    yield element(
+        "rect",
+        f"<title>{html_text(name)}: {html_text(str(row['verdict']))}</title>",
+        x=min(at, zero),
+        y=top,
+        width=max(abs(at - zero), 1.0),
+        height=_BAR,
+        style=f"fill:var(--t-{colour})",
+    )
+    low, high = float(row["low_ratio"]), float(row["high_ratio"])
+    if isfinite(low) and isfinite(high):
+        middle = top + _BAR / 2
+        yield element(
+            "line", class_="span", x1=x(max(low, x.low)), x2=x(high), y1=middle, y2=middle
+        )
+    yield text(_WIDTH - _RIGHT + 8, top + _BAR - 3, value_text(Unit.RATIO, value))

@@ -1,0 +1,90 @@
+"""What `traceprof try` measured of a trace's advice: it lies beside the trace, findings tell it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from traceprof.files import new_file
+from traceprof.model.results import Note, Result
+
+BESIDE: Final = ".try.json"
+"""How the file is called, where the trace ends with .sqlite or the like."""
+
+_SCHEMA: Final = 1
+_LARGEST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a change that a rule advises really saved, as a share of the step."""
+
+    rule: str
+    change: str
+    saving_ratio: float
+
+
+def beside(trace: Path) -> Path:
+    """Return where what was measured of a trace's advice lies."""
+    return trace.with_suffix(BESIDE)
+
+
+def leave_beside(trace: Path, measured: Sequence[Measured]) -> None:
+    """Leave what was measured of a trace's advice beside it; of a rule the most.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    best: dict[str, Measured] = {}
+    for one in sorted(measured, key=lambda one: one.saving_ratio):
+        best[one.rule] = one
+    rules = {
+        one.rule: {"change": one.change, "saving_ratio": one.saving_ratio} for one in best.values()
+    }
+    with new_file(beside(trace), force=True) as path:
+        path.write_text(json.dumps({"schema": _SCHEMA, "rules": rules}, indent=1) + "\n")
+
+
+def measured_beside(trace: Path) -> dict[str, Measured]:
+    """Return what was measured of a trace's advice, by rule; a file of others tells nothing."""
+    path = beside(trace)
+    if trace.is_dir() or not path.is_file():
+        return {}
+    try:
+        with path.open("rb") as file:
+            found: Mapping[str, Any] = json.loads(file.read(_LARGEST_BYTES))["rules"]
+        return {
+            str(rule): Measured(str(rule), str(own["change"]), _ratio(own["saving_ratio"]))
+            for rule, own in found.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _ratio(value: Any) -> float:
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError
+    return found
+
+
+def with_measured(findings: Result, paths: Sequence[Path]) -> Result:
+    """Return findings with what was measured of their advice, where the trace is one file."""
+    known = measured_beside(paths[0]) if len(paths) == 1 else {}
+    rows = findings.table.rows()
+    if not any(row["rule"] in known for row in rows):
+        return findings
+    for row in rows:
+        if one := known.get(row["rule"]):
+            row["evidence"] = Note.of(
+                "{evidence}; tried: {change} saved {ratio:ratio} of the step",
+                evidence=row["evidence"],
+                change=one.change,
+                ratio=one.saving_ratio,
+            )
+            row["measured_ratio"] = one.saving_ratio
+    return findings.with_table(findings.spec.tables[0].of_rows(rows))

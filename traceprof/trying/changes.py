@@ -1,0 +1,409 @@
+"""The changes that can be tried, by name: when one applies, what it does, what it can break.
+
+What makes them in the program is `_traceprof_runtime/changes.py`, by the same names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from traceprof.errors import UsageError
+
+Facts = Mapping[str, Any]
+"""What the hooks saw in the program: see `_facts_of` of the runtime's ``trying``."""
+
+_ALWAYS: Final = "losses are held against those of the unchanged program"
+_SAME: Final = "losses stay the same: it changes no number"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a program.
+
+    ``applies`` says, of what the hooks saw, whether it is worth trying without being asked for
+    (None: only when asked for). ``rules`` are the findings that advise it. ``usual`` is its value
+    where none is given ("" for one that needs none). ``lines`` are what to write into the program,
+    ``{value}`` for the value.
+    """
+
+    name: str
+    about: str
+    breaks: str
+    lines: str
+    applies: Callable[[Facts], bool] | None = None
+    rules: Sequence[str] = ()
+    checked: str = _ALWAYS
+    usual: Callable[[Facts], str] = field(default=lambda _facts: "")
+    environment: Callable[[str], Mapping[str, str]] = field(default=lambda _value: {})
+    needs_value: bool = False
+
+
+def _on_gpu(facts: Facts) -> bool:
+    return bool(facts.get("on_gpu"))
+
+
+def _loaders(facts: Facts) -> list[dict[str, Any]]:
+    return [one for one in facts.get("loaders", ()) if isinstance(one, dict)]
+
+
+def _modules(facts: Facts, *names: str) -> bool:
+    return any(facts.get("modules", {}).get(name) for name in names)
+
+
+def _in_32_bits(facts: Facts) -> bool:
+    """Return whether most parameters have 32 bits and nothing casts them."""
+    types = facts.get("parameters", {})
+    whole = sum(types.values())
+    return bool(whole) and types.get("torch.float32", 0) > whole / 2 and not facts["is_autocast"]
+
+
+def _optimizers(facts: Facts, option: str) -> bool:
+    """Return whether an optimizer of torch knows an option and does without it."""
+    return any(one.get(option) in (None, False) for one in facts.get("optimizers", ()))
+
+
+def _is_wrapped(facts: Facts) -> bool:
+    return "DistributedDataParallel" in facts.get("wrappers", ())
+
+
+def _few_workers(facts: Facts) -> bool:
+    return any(not own["workers"] and not own["is_stream"] for own in _loaders(facts))
+
+
+def _workers(facts: Facts) -> str:
+    return str(max(1, min(8, int(facts.get("cpus") or 1))))
+
+
+def _other_threads(facts: Facts) -> str:
+    """Return all CPUs where there are fewer threads, else half of them."""
+    cpus, threads = int(facts.get("cpus") or 1), int(facts.get("threads") or 1)
+    return str(cpus if threads < cpus else max(1, cpus // 2))
+
+
+CHANGES: Final[tuple[Change, ...]] = (
+    Change(
+        "workers",
+        "batches are made by worker processes, ahead of the loop",
+        "memory for each worker; datasets that hold locks or open files; random augmentation",
+        "DataLoader(…, num_workers={value}, persistent_workers=True)",
+        _few_workers,
+        ("input_bound",),
+        usual=_workers,
+    ),
+    Change(
+        "prefetch_factor",
+        "each worker has more batches ready",
+        "memory of the host",
+        "DataLoader(…, prefetch_factor={value})",
+        lambda facts: any(own["workers"] and (own["prefetch"] or 2) < 4 for own in _loaders(facts)),
+        ("input_bound",),
+        _SAME,
+        lambda _facts: "4",
+    ),
+    Change(
+        "persistent_workers",
+        "workers stay from epoch to epoch",
+        "what a dataset keeps in a worker stays, too",
+        "DataLoader(…, persistent_workers=True)",
+        lambda facts: any(own["workers"] and not own["is_persistent"] for own in _loaders(facts)),
+        ("input_bound", "slow_steps"),
+        _SAME,
+    ),
+    Change(
+        "pin_memory",
+        "batches lie in pinned memory, from which a GPU copies by itself",
+        "memory of the host that cannot be paged out",
+        "DataLoader(…, pin_memory=True)",
+        lambda facts: _on_gpu(facts) and any(not own["is_pinned"] for own in _loaders(facts)),
+        ("pageable_copies", "unpinned_memory"),
+        _SAME,
+    ),
+    Change(
+        "non_blocking",
+        "copies of pinned memory do not block the host",
+        "a batch that the host changes before it was copied",
+        "batch.to(device, non_blocking=True)",
+        lambda facts: _on_gpu(facts) and any(own["is_pinned"] for own in _loaders(facts)),
+        ("blocking_copies", "exposed_copies", "host_sync"),
+        _SAME,
+    ),
+    Change(
+        "channels_last",
+        "images and weights of convolutions lie in NHWC, as tensor cores want them",
+        "code that relies on strides",
+        "model = model.to(memory_format=torch.channels_last); "
+        "x = x.to(memory_format=torch.channels_last)",
+        lambda facts: _modules(facts, "Conv2d", "ConvTranspose2d"),
+        ("layout_conversion",),
+    ),
+    Change(
+        "channels_last_3d",
+        "the same for volumes: NDHWC",
+        "code that relies on strides",
+        "model = model.to(memory_format=torch.channels_last_3d); the same for the batch",
+        lambda facts: _modules(facts, "Conv3d", "ConvTranspose3d"),
+        ("layout_conversion",),
+    ),
+    Change(
+        "bf16",
+        "GEMMs and convolutions in bfloat16 (autocast)",
+        "three digits instead of seven; losses that need more",
+        "with torch.autocast(device, dtype=torch.bfloat16): …",
+        _in_32_bits,
+        ("precision",),
+    ),
+    Change(
+        "fp16",
+        "GEMMs and convolutions in float16 (autocast, losses times 1024)",
+        "what overflows at 65 504; a GradScaler is needed",
+        "with torch.autocast(device, dtype=torch.float16): …; torch.amp.GradScaler",
+        rules=("precision",),
+    ),
+    Change(
+        "tf32",
+        "GEMMs in TF32: inputs of 10 bits on tensor cores",
+        "three digits instead of seven in products",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        lambda facts: _on_gpu(facts) and _in_32_bits(facts) and not facts["is_tf32"],
+        ("precision",),
+    ),
+    Change(
+        "matmul_precision",
+        "products of float32 may take fewer bits (high: TF32, medium: bfloat16)",
+        "three digits instead of seven in products",
+        'torch.set_float32_matmul_precision("{value}")',
+        rules=("precision",),
+        usual=lambda _facts: "high",
+    ),
+    Change(
+        "cudnn_benchmark",
+        "cuDNN times its algorithms and takes the fastest",
+        "shapes that change are timed each time; not the same algorithm in each run",
+        "torch.backends.cudnn.benchmark = True",
+        lambda facts: (
+            _on_gpu(facts)
+            and not facts["is_benchmark"]
+            and _modules(facts, "Conv1d", "Conv2d", "Conv3d")
+        ),
+    ),
+    Change(
+        "fused_optimizer",
+        "the optimizer is one kernel for many parameters",
+        "optimizers that do not know it are refused",
+        "torch.optim.AdamW(…, fused=True)",
+        lambda facts: _optimizers(facts, "fused"),
+        ("unfused_optimizer", "looped_optimizer", "launch_bound"),
+    ),
+    Change(
+        "foreach_optimizer",
+        "the optimizer takes many parameters at a time",
+        "memory for as many temporaries as parameters",
+        "torch.optim.AdamW(…, foreach=True)",
+        lambda facts: _optimizers(facts, "foreach"),
+        ("looped_optimizer", "launch_bound"),
+    ),
+    Change(
+        "set_to_none",
+        "gradients are dropped, not filled with zeros",
+        "code that reads gradients after zero_grad",
+        "optimizer.zero_grad(set_to_none=True)",
+        rules=("launch_bound",),
+        checked=_SAME,
+    ),
+    Change(
+        "compile",
+        "torch.compile of the outermost module",
+        "minutes of compiling; graph breaks; shapes that change",
+        "model = torch.compile(model{value})",
+        lambda facts: _on_gpu(facts) and not _modules(facts, "OptimizedModule"),
+        ("launch_bound", "fusable_kernels", "small_kernels"),
+    ),
+    Change(
+        "sdpa",
+        "which kernels of attention may be taken: flash, efficient, math or cudnn",
+        "shapes and masks that one does not know",
+        "with torch.nn.attention.sdpa_kernel(…): …",
+        needs_value=True,
+    ),
+    Change(
+        "bucket_cap_mb",
+        "DDP reduces gradients in larger pieces",
+        "less overlap with the backward pass where pieces are too large",
+        "DistributedDataParallel(…, bucket_cap_mb={value})",
+        _is_wrapped,
+        ("small_buckets", "exposed_communication"),
+        _ALWAYS,
+        lambda _facts: "100",
+    ),
+    Change(
+        "gradient_as_bucket_view",
+        "gradients lie in DDP's buckets: no copies, less memory",
+        "code that replaces gradients",
+        "DistributedDataParallel(…, gradient_as_bucket_view=True)",
+        _is_wrapped,
+        ("exposed_communication",),
+        _SAME,
+    ),
+    Change(
+        "static_graph",
+        "DDP relies on the same graph in every step",
+        "models that use other parameters in other steps",
+        "DistributedDataParallel(…, static_graph=True)",
+        rules=("exposed_communication",),
+    ),
+    Change(
+        "ddp_hook",
+        "gradients are sent in 16 bits",
+        "gradients that 16 bits do not hold",
+        "model.register_comm_hook(None, default_hooks.{value}_compress_hook)",
+        _is_wrapped,
+        ("exposed_communication", "host_communication"),
+        _ALWAYS,
+        lambda _facts: "bf16",
+    ),
+    Change(
+        "threads",
+        "so many threads for operators on the CPU",
+        "sums in another order",
+        "OMP_NUM_THREADS={value}",
+        lambda facts: not _on_gpu(facts) and int(facts.get("cpus") or 1) > 1,
+        ("host_code",),
+        _ALWAYS,
+        _other_threads,
+        lambda value: {"OMP_NUM_THREADS": value, "MKL_NUM_THREADS": value},
+    ),
+    Change(
+        "affinity",
+        "threads stay on their CPUs (OMP_PROC_BIND: close or spread)",
+        "other programs on the same CPUs",
+        "OMP_PROC_BIND={value}",
+        None,
+        ("host_code",),
+        _SAME,
+        lambda _facts: "close",
+        lambda value: {"OMP_PROC_BIND": value, "OMP_PLACES": "cores"},
+    ),
+    Change(
+        "allocator",
+        "how the caching allocator takes memory (PYTORCH_CUDA_ALLOC_CONF)",
+        "CUDA graphs and IPC with expandable segments of an older torch",
+        "PYTORCH_CUDA_ALLOC_CONF={value}",
+        None,
+        ("allocations",),
+        _SAME,
+        lambda _facts: "expandable_segments:True",
+        lambda value: {"PYTORCH_CUDA_ALLOC_CONF": value},
+    ),
+    Change(
+        "gc_freeze",
+        "Python's garbage collector rests after the warm-up",
+        "cycles that hold memory are not freed",
+        "gc.collect(); gc.freeze(); gc.disable()",
+        None,
+        ("slow_steps", "host_code"),
+        _SAME,
+    ),
+    Change(
+        "env",
+        "a variable of the environment, such as NCCL_ALGO=Ring",
+        "what the variable says",
+        "{value}",
+        needs_value=True,
+        environment=lambda value: dict([value.split("=", 1)]),
+    ),
+    Change(
+        "batch_size",
+        "batches of another size (x2: twice); per sample it is judged",
+        "another training: learning rate and accuracy change with it",
+        "DataLoader(…, batch_size={value})",
+        needs_value=True,
+        checked="losses are another training's",
+    ),
+)
+
+CANNOT: Final[Mapping[str, str]] = {
+    "host_sync": "a line of the program waits for the GPU (.item(), .cpu(), print): keep losses on "
+    "the GPU and read them every 50 steps",
+    "host_code": "Python of the program takes this time: move it out of the loop",
+    "slow_steps": "single steps take longer: log, evaluate and save checkpoints less often",
+    "straggler": "one rank is late: look at its data and its machine",
+}
+"""What findings advise that nobody can change from outside, and the line to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A change with its value; several are made together, separated by + in texts."""
+
+    change: Change
+    value: str
+
+    @property
+    def text(self) -> str:
+        """How it is written: ``workers=8``."""
+        return f"{self.change.name}={self.value}" if self.value else self.change.name
+
+    @property
+    def lines(self) -> str:
+        """What to write into the program."""
+        value = self.value
+        if self.change.name == "compile" and value:
+            value = f', mode="{value}"'
+        return self.change.lines.replace("{value}", value)
+
+
+def change_named(name: str) -> Change:
+    """Return the change called ``name``.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for change in CHANGES:
+        if change.name == name:
+            return change
+    raise UsageError(f"no change {name!r}: there are {', '.join(one.name for one in CHANGES)}")
+
+
+def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[Chosen]:
+    """Return the changes that texts such as ``channels_last,workers=8`` name.
+
+    Raises:
+        UsageError: one is not known, or needs a value.
+    """
+    found = []
+    for text in (part.strip() for whole in texts for part in whole.split(",")):
+        if not text:
+            continue
+        name, _, value = text.partition("=")
+        change = change_named(name)
+        value = value or change.usual(facts or {"cpus": os.cpu_count()})
+        if change.needs_value and not value:
+            raise UsageError(f"--change {text}: it needs a value: {name}=…")
+        if name == "env" and "=" not in value:
+            raise UsageError(f"--change {text}: expected env=NAME=VALUE")
+        found.append(Chosen(change, value))
+    return found
+
+
+def worth_trying(facts: Facts, predicted: Mapping[str, float]) -> list[Chosen]:
+    """Return the changes that apply to a program, those first that save most by its trace.
+
+    Args:
+        facts: what the hooks saw.
+        predicted: the share of the time that a finding says could be saved, by its rule.
+    """
+    found = [
+        Chosen(change, change.usual(facts))
+        for change in CHANGES
+        if change.applies is not None and change.applies(facts)
+    ]
+    return sorted(found, key=lambda one: -(predicted_ratio(one, predicted) or 0.0))
+
+
+def predicted_ratio(chosen: Chosen, predicted: Mapping[str, float]) -> float | None:
+    """Return the share of the time that the trace's findings give a change; None: none does."""
+    known = [predicted[rule] for rule in chosen.change.rules if rule in predicted]
+    return max(known, default=None)

@@ -1,0 +1,85 @@
+"""What is kept of an experiment in the database of runs: each change is a run, as it is another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from traceprof.model.results import Unit
+from traceprof.model.summary import SUMMARY, Summary
+from traceprof.model.table import Table
+from traceprof.secrets import masked_command
+from traceprof.store.runs import as_name
+from traceprof.trying.experiment import Experiment
+from traceprof.trying.runs import OK, Measured
+
+_LABEL: Final = "change"
+_NOTHING: Final = "none"
+
+
+def summaries_of(found: Experiment, name: str, labels: Mapping[str, str]) -> Iterator[Summary]:
+    """Yield the program as it is and with each change that it stood, each as a run.
+
+    Their steps are there, so that `compare` can hold them against others.
+    """
+    whole = [("", found.base), *found.runs.items()]
+    for change, runs in whole:
+        good = [run for run in runs if run.failure == OK and len(run.step_ns)]
+        if good:
+            told = {**labels, _LABEL: change or _NOTHING}
+            yield _summary(f"{name}-{as_name(change or _NOTHING)}", good, told, found)
+
+
+def _summary(
+    name: str, runs: Sequence[Measured], labels: Mapping[str, str], found: Experiment
+) -> Summary:
+    steps = np.concatenate([run.step_ns for run in runs])
+    lives = np.repeat(np.arange(len(runs)), [len(run.step_ns) for run in runs])
+    first = found.plan.warmup
+    numbers = np.concatenate([first + np.arange(len(run.step_ns)) for run in runs])
+    measures = [
+        _measure("step_period_ns", float(steps.mean()), Unit.NS, "lower"),
+        _measure("world_size", float(max(run.ranks_count for run in runs)), Unit.COUNT, ""),
+    ]
+    peak = max((run.peak_bytes or 0 for run in runs), default=0)
+    if peak:
+        measures.append(_measure("peak_memory_bytes", float(peak), Unit.BYTES, "lower"))
+    unknown = {one.name: np.full(len(steps), np.nan) for one in SUMMARY.table("steps")}
+    table = Table(
+        {
+            **unknown,
+            "at_ns": np.cumsum(steps) - steps,
+            "life": lives,
+            "rank": np.zeros(len(steps), np.int64),
+            "step": numbers,
+            "steps_count": np.ones(len(steps), np.int64),
+            "period_ns": steps,
+            "is_warmup": np.zeros(len(steps), np.bool_),
+        }
+    )
+    return Summary(
+        name=name,
+        origin="try",
+        labels=labels,
+        command=" ".join(masked_command(found.plan.command)),
+        started_utc_ns=time.time_ns(),
+        steps_count=len(steps),
+        tables={
+            "measures": SUMMARY.table("measures").of_rows(measures),
+            "steps": SUMMARY.table("steps").of_rows(table),
+        },
+    )
+
+
+def _measure(name: str, value: float, unit: Unit, better: str) -> dict[str, object]:
+    return {
+        "measure": name,
+        "value": value,
+        "unit": unit.value,
+        "scope": "run",
+        "better": better,
+        "source": "measured",
+    }
