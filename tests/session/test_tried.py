@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from traceprof.cli import app
-from traceprof.session.tried import Measured, beside, leave_beside, measured_beside
+from traceprof.session.tried import TriedAdvice, beside, leave_beside, measured_beside
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "traces" / "before.sqlite.gz"
 LONG_AGO_S = 1_700_000_000
@@ -36,7 +36,7 @@ def test_findings_say_what_their_advice_saved(trace: Path) -> None:
     before = said(trace)
     assert "input" in before
     assert "tried:" not in before
-    leave_beside(trace, [Measured("input_bound", "workers=4", 0.4)])
+    leave_beside(trace, [TriedAdvice("input_bound", "workers=4", 0.4)])
     assert "tried: workers=4 saved 40.0 % of the step" in said(trace)  # though answers are kept
     rows = json.loads(said(trace, "--json"))["results"]["findings"]["tables"]["findings"]["rows"]
     measured = {row["rule"]: row.get("measured_ratio") for row in rows}
@@ -47,9 +47,9 @@ def test_findings_say_what_their_advice_saved(trace: Path) -> None:
 def test_of_a_rule_the_most_is_kept(trace: Path) -> None:
     leave_beside(
         trace,
-        [Measured("precision", "bf16", 0.5), Measured("precision", "tf32", 0.2)],
+        [TriedAdvice("precision", "bf16", 0.5), TriedAdvice("precision", "tf32", 0.2)],
     )
-    assert measured_beside(trace) == {"precision": Measured("precision", "bf16", 0.5)}
+    assert measured_beside(trace) == {"precision": TriedAdvice("precision", "bf16", 0.5)}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ _LARGEST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TriedAdvice:
     """What a change that a rule advises really saved, as a share of the step."""
 
     rule: str
@@ -33,13 +33,13 @@ def beside(trace: Path) -> Path:
     return trace.with_suffix(BESIDE)
 
 
-def leave_beside(trace: Path, measured: Sequence[Measured]) -> None:
+def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
     """Leave what was measured of a trace's advice beside it; of a rule the most.
 
     Raises:
         UsageError: it cannot be written.
     """
-    best: dict[str, Measured] = {}
+    best: dict[str, TriedAdvice] = {}
     for one in sorted(measured, key=lambda one: one.saving_ratio):
         best[one.rule] = one
     rules = {
@@ -49,7 +49,7 @@ def leave_beside(trace: Path, measured: Sequence[Measured]) -> None:
         path.write_text(json.dumps({"schema": _SCHEMA, "rules": rules}, indent=1) + "\n")
 
 
-def measured_beside(trace: Path) -> dict[str, Measured]:
+def measured_beside(trace: Path) -> dict[str, TriedAdvice]:
     """Return what was measured of a trace's advice, by rule; a file of others tells nothing."""
     path = beside(trace)
     if trace.is_dir() or not path.is_file():
@@ -58,7 +58,7 @@ def measured_beside(trace: Path) -> dict[str, Measured]:
         with path.open("rb") as file:
             found: Mapping[str, Any] = json.loads(file.read(_LARGEST_BYTES))["rules"]
         return {
-            str(rule): Measured(str(rule), str(own["change"]), _ratio(own["saving_ratio"]))
+            str(rule): TriedAdvice(str(rule), str(own["change"]), _ratio(own["saving_ratio"]))
             for rule, own in found.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -272,9 +272,9 @@ def _notes(found: Experiment, changed: Sequence[str]) -> Iterator[Note]:
         )
 
 
-def _of_rules(found: Experiment) -> Iterator[tried.Measured]:
+def _of_rules(found: Experiment) -> Iterator[tried.TriedAdvice]:
     """Yield what single changes saved, by the rules that advise them."""
     for one in found.outcomes():
         if len(one.changes) == 1 and one.difference is not None:
             for rule in one.changes[0].change.rules:
-                yield tried.Measured(rule, one.name, one.saving_ratio)
+                yield tried.TriedAdvice(rule, one.name, one.saving_ratio)
