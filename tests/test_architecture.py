@@ -126,7 +126,10 @@ def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(findings, "RULES", (fake,))
     path = str(small_trace(tmp_path))
     shown = CliRunner().invoke(app, ["findings", path]).stdout
-    assert "1. fake: 100.0 % of the time  saves 2 ns (100.0 %, measured)" in shown
+    assert (
+        "1. fake: 100.0 % of the time  saves 2 ns of the window of 2 ns (100.0 %, measured)"
+        in shown
+    )
     assert "next: traceprof show kernels" in CliRunner().invoke(app, [path]).stdout
 
 

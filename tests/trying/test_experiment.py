@@ -8,9 +8,9 @@ from traceprof.trying import experiment as module
 from traceprof.trying.changes import parse_changes
 from traceprof.trying.experiment import Wanted, experiment, pilot
 from traceprof.trying.judged import FASTER
-from traceprof.trying.runs import FAILED, HANGS, InterruptedTryingError, Measured, Plan
+from traceprof.trying.runs import FAILED, HANGS, InterruptedTryingError, TriedRun, TryPlan
 
-PLAN = Plan(["python", "train.py"], 0, 0)
+PLAN = TryPlan(["python", "train.py"], 0, 0)
 
 
 class Program:
@@ -33,11 +33,11 @@ class Program:
         for name in names:
             saving = self.savings[name]
             if isinstance(saving, str):
-                return Measured(changes, failure=saving, reason="as planted")
+                return TriedRun(changes, failure=saving, reason="as planted")
             step_ns *= 1 - saving
         n_steps = max(0, min(plan.n_steps, self.available - plan.warmup))
         steps = self.chance.normal(step_ns, self.noise * step_ns, n_steps)
-        return Measured(
+        return TriedRun(
             changes,
             step_ns=steps,
             is_whole=n_steps == plan.n_steps,
@@ -82,7 +82,7 @@ def test_a_combination_that_fails_leaves_the_best_alone(monkeypatch):
     def once(plan, changes=()):
         if len(changes) > 1:
             program.calls.append("both")
-            return Measured(changes, failure=FAILED, reason="not together")
+            return TriedRun(changes, failure=FAILED, reason="not together")
         return program(plan, changes)
 
     monkeypatch.setattr(module, "run_once", once)
@@ -132,6 +132,6 @@ def test_an_interrupt_of_the_first_run_is_said(monkeypatch):
 
 
 def test_a_program_that_fails_by_itself_is_refused(monkeypatch):
-    monkeypatch.setattr(module, "run_once", lambda *_: Measured(failure=FAILED, reason="exit 3"))
+    monkeypatch.setattr(module, "run_once", lambda *_: TriedRun(failure=FAILED, reason="exit 3"))
     with pytest.raises(RecordingError, match="the program by itself fails: exit 3"):
         pilot(PLAN, Wanted())

@@ -16,7 +16,7 @@ from traceprof.trying.changes import (
     worth_trying,
 )
 from traceprof.trying.judged import ALIKE, FASTER, SLOWER, UNKNOWN, judged, losses_of
-from traceprof.trying.runs import DIVERGED, Measured
+from traceprof.trying.runs import DIVERGED, TriedRun
 
 DOCS = Path(__file__).parents[2] / "docs" / "try.md"
 WORKERS = parse_changes(["workers=4"])
@@ -25,7 +25,7 @@ WORKERS = parse_changes(["workers=4"])
 def run(mean_ms, *, n_steps=40, seed=0, losses=None, **more):
     chance = np.random.default_rng(seed)
     steps = chance.normal(mean_ms, mean_ms / 50, n_steps) * 1e6
-    return Measured(step_ns=steps, losses=losses or {}, **more)
+    return TriedRun(step_ns=steps, losses=losses or {}, **more)
 
 
 def of(base_ms, new_ms):
@@ -56,7 +56,7 @@ def test_processes_that_differ_widen_the_interval():
 
 
 def test_a_run_that_failed_is_told_so_whatever_the_others_did():
-    failed = Measured(failure=DIVERGED, reason="the loss is not finite from step 8 on")
+    failed = TriedRun(failure=DIVERGED, reason="the loss is not finite from step 8 on")
     found = judged(WORKERS, [run(100)], [run(50), failed])
     assert found.verdict == DIVERGED
     assert math.isnan(found.saving_ratio)

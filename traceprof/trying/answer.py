@@ -22,7 +22,7 @@ from traceprof.trying.changes import (
 )
 from traceprof.trying.experiment import Experiment, Wanted, experiment, pilot, savers
 from traceprof.trying.judged import ALIKE, FASTER, Outcome
-from traceprof.trying.runs import Measured, Plan, changed_files, files_in, scratch_of
+from traceprof.trying.runs import TriedRun, TryPlan, changed_files, files_in, scratch_of
 
 _NOTEBOOKS: Final = frozenset(
     {"jupyter", "jupyter-lab", "jupyter-notebook", "ipython", "papermill"}
@@ -100,7 +100,7 @@ def try_changes(request: TryRequest) -> tuple[Comparison, Experiment]:
     say = request.wanted.say
     with ExitStack() as stack:
         here = Path.cwd()
-        plan = Plan(request.command, 0, 0, step_from=request.step_from)
+        plan = TryPlan(request.command, 0, 0, step_from=request.step_from)
         if request.is_scratch:
             plan = replace(plan, folder=stack.enter_context(scratch_of(here, say)))
             before = {}
@@ -172,7 +172,7 @@ def _told(request: TryRequest, found: Experiment, changed: Sequence[str]) -> Com
 
 
 def _row(found: Experiment, one: Outcome) -> dict[str, Any]:
-    last = one.runs[-1] if one.runs else Measured()
+    last = one.runs[-1] if one.runs else TriedRun()
     known = one.difference
     row: dict[str, Any] = {"change": one.name, "verdict": one.verdict}
     if known is not None:
@@ -196,7 +196,7 @@ def _row(found: Experiment, one: Outcome) -> dict[str, Any]:
     }
 
 
-def _run_row(number: int, run: Measured) -> dict[str, Any]:
+def _run_row(number: int, run: TriedRun) -> dict[str, Any]:
     steps = sorted(run.step_ns.tolist())
     return {
         "run": number,

@@ -18,7 +18,7 @@ from traceprof.comparison.statistics import interval_of_mean
 from traceprof.errors import RecordingError
 from traceprof.trying.changes import Chosen, predicted_ratio
 from traceprof.trying.judged import FASTER, Outcome, judged
-from traceprof.trying.runs import FAILED, OK, InterruptedTryingError, Measured, Plan, run_once
+from traceprof.trying.runs import FAILED, OK, InterruptedTryingError, TriedRun, TryPlan, run_once
 
 _PILOT_STEPS = 12
 _PILOT_WARMUP = 3
@@ -49,14 +49,14 @@ class Wanted:
 class Experiment:
     """What was run until now; ``remarks`` are what is odd about it."""
 
-    plan: Plan
+    plan: TryPlan
     wanted: Wanted
     predicted: Mapping[str, float]
-    pilot: Measured
-    base: list[Measured] = field(default_factory=list)
-    runs: dict[str, list[Measured]] = field(default_factory=dict)
+    pilot: TriedRun
+    base: list[TriedRun] = field(default_factory=list)
+    runs: dict[str, list[TriedRun]] = field(default_factory=dict)
     chosen: dict[str, Sequence[Chosen]] = field(default_factory=dict)
-    order: list[Measured] = field(default_factory=list)
+    order: list[TriedRun] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     is_interrupted: bool = False
     _until_s: float = math.inf
@@ -72,7 +72,7 @@ class Experiment:
         return judged(changes, self.base, self.runs[name], known)
 
 
-def pilot(plan: Plan, wanted: Wanted) -> Measured:
+def pilot(plan: TryPlan, wanted: Wanted) -> TriedRun:
     """Return a first, short run of the unchanged program: what its steps and loaders are like.
 
     Raises:
@@ -95,9 +95,9 @@ def pilot(plan: Plan, wanted: Wanted) -> Measured:
 
 
 def experiment(
-    plan: Plan,
+    plan: TryPlan,
     wanted: Wanted,
-    first: Measured,
+    first: TriedRun,
     changes: Sequence[Chosen],
     predicted: Mapping[str, float],
 ) -> Experiment:
@@ -124,7 +124,9 @@ def experiment(
     return found
 
 
-def _planned(plan: Plan, wanted: Wanted, first: Measured, n_changes: int) -> tuple[Plan, list[str]]:
+def _planned(
+    plan: TryPlan, wanted: Wanted, first: TriedRun, n_changes: int
+) -> tuple[TryPlan, list[str]]:
     """Return how every run is measured, by what the first one showed."""
     remarks = []
     available = math.inf if first.is_whole else first.steps_count
@@ -145,7 +147,7 @@ def _planned(plan: Plan, wanted: Wanted, first: Measured, n_changes: int) -> tup
     return replace(plan, warmup=warmup, n_steps=max(2, n_steps), limit_s=limit_s), remarks
 
 
-def _steps_needed(first: Measured) -> int:
+def _steps_needed(first: TriedRun) -> int:
     """Return how many steps make the interval of a difference as narrow as is wanted."""
     low, high = interval_of_mean(first.step_ns)
     reach = (high - low) / 2 / first.mean_ns
@@ -194,7 +196,7 @@ def _run(found: Experiment, name: str) -> None:
     found.runs[name].append(_told(found, found.chosen[name]))
 
 
-def _told(found: Experiment, changes: Sequence[Chosen]) -> Measured:
+def _told(found: Experiment, changes: Sequence[Chosen]) -> TriedRun:
     """Run once, and say what came of it."""
     name = " + ".join(one.text for one in changes) or "as it is"
     number = len(found.order) + 1

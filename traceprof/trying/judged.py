@@ -12,7 +12,7 @@ import numpy as np
 from traceprof.comparison.statistics import Difference, compare_steps
 from traceprof.model.results import Note
 from traceprof.trying.changes import Chosen
-from traceprof.trying.runs import OK, Measured
+from traceprof.trying.runs import OK, TriedRun
 
 _BATCH: Final = "batch_size"
 FASTER, SLOWER, ALIKE, UNKNOWN = "faster", "slower", "no difference shown", "not judged"
@@ -24,7 +24,7 @@ class Outcome:
     """What a change, or several together, did; ``difference`` is of the times of steps."""
 
     changes: Sequence[Chosen]
-    runs: Sequence[Measured]
+    runs: Sequence[TriedRun]
     difference: Difference | None = None
     losses: Note | None = None
     predicted_ratio: float | None = None
@@ -35,7 +35,7 @@ class Outcome:
         return " + ".join(one.text for one in self.changes)
 
     @property
-    def failed(self) -> Measured | None:
+    def failed(self) -> TriedRun | None:
         """The run that failed, if one did."""
         return next((run for run in self.runs if run.failure != OK), None)
 
@@ -66,8 +66,8 @@ class Outcome:
 
 def judged(
     changes: Sequence[Chosen],
-    base: Sequence[Measured],
-    runs: Sequence[Measured],
+    base: Sequence[TriedRun],
+    runs: Sequence[TriedRun],
     predicted: float | None = None,
 ) -> Outcome:
     """Return what changes did: the steps of all runs of one side against those of the other.
@@ -90,13 +90,13 @@ def judged(
     return replace(outcome, difference=found, losses=losses_of(base, good))
 
 
-def _samples(run: Measured) -> float:
+def _samples(run: TriedRun) -> float:
     """Return the batch of the program's first loader; NaN: none is known."""
     sizes = [one.get("batch") for one in run.facts.get("loaders", ())]
     return float(next((size for size in sizes if size), math.nan))
 
 
-def losses_of(base: Sequence[Measured], runs: Sequence[Measured]) -> Note | None:
+def losses_of(base: Sequence[TriedRun], runs: Sequence[TriedRun]) -> Note | None:
     """Return in words how the losses of both sides differ; None where there are none."""
     first, other = base[0].losses, runs[0].losses
     steps = [step for step in first if step in other]

@@ -14,7 +14,7 @@ from traceprof.model.table import Table
 from traceprof.secrets import masked_command
 from traceprof.store.runs import as_name
 from traceprof.trying.experiment import Experiment
-from traceprof.trying.runs import OK, Measured
+from traceprof.trying.runs import OK, TriedRun
 
 _LABEL: Final = "change"
 _NOTHING: Final = "none"
@@ -34,7 +34,7 @@ def summaries_of(found: Experiment, name: str, labels: Mapping[str, str]) -> Ite
 
 
 def _summary(
-    name: str, runs: Sequence[Measured], labels: Mapping[str, str], found: Experiment
+    name: str, runs: Sequence[TriedRun], labels: Mapping[str, str], found: Experiment
 ) -> Summary:
     steps = np.concatenate([run.step_ns for run in runs])
     lives = np.repeat(np.arange(len(runs)), [len(run.step_ns) for run in runs])

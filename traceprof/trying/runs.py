@@ -46,7 +46,7 @@ NOT_HERE: Final = "cannot be made"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TryPlan:
     """How a run is measured: so many steps after so many, in at most so many seconds.
 
     ``folder`` is where the program runs; None: here.
@@ -61,7 +61,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class TriedRun:
     """What a run gave.
 
     ``failure`` is OK, or what kind of failure it was, ``reason`` in words. ``step_ns``: of each
@@ -97,7 +97,7 @@ class InterruptedTryingError(Exception):
     """Somebody pressed Ctrl-C, or sent a signal: what was measured until then is told."""
 
 
-def run_once(plan: Plan, changes: Sequence[Chosen] = ()) -> Measured:
+def run_once(plan: TryPlan, changes: Sequence[Chosen] = ()) -> TriedRun:
     """Run the program and return what it gave.
 
     Raises:
@@ -143,7 +143,7 @@ def run_once(plan: Plan, changes: Sequence[Chosen] = ()) -> Measured:
     return replace(found, failure=failure, reason=reason)
 
 
-def _environment(folder: Path, plan: Plan, changes: Sequence[Chosen]) -> dict[str, str]:
+def _environment(folder: Path, plan: TryPlan, changes: Sequence[Chosen]) -> dict[str, str]:
     request = RecordRequest(plan.command, folder / "unused", step_from=plan.step_from)
     environment = child_environment(folder, request)
     for one in changes:
@@ -166,7 +166,7 @@ def _work_folder() -> Iterator[Path]:
 
 def _measured(
     changes: Sequence[Chosen], records: Sequence[Mapping[str, Any]], code: int, took_s: float
-) -> Measured:
+) -> TriedRun:
     """Return what the ranks of a run wrote: of each step the mean of all."""
     series = [np.array(one["step_s"], np.float64) * 1e9 for one in records if one.get("step_s")]
     common = min(map(len, series), default=0)
@@ -177,7 +177,7 @@ def _measured(
     peaks = [int(one["peak_bytes"]) for one in records if one.get("peak_bytes")]
     first = records[0] if records else {}
     facts = dict(first.get("facts") or {})
-    return Measured(
+    return TriedRun(
         changes,
         step_ns=steps,
         losses={number: float(np.mean(own)) for number, own in sorted(by_step.items())},
@@ -192,7 +192,7 @@ def _measured(
 
 
 def _failure(
-    found: Measured, plan: Plan, said: str, code: int, *, is_overdue: bool
+    found: TriedRun, plan: TryPlan, said: str, code: int, *, is_overdue: bool
 ) -> tuple[str, str]:
     """Return what kind of failure a run is, and the reason in words."""
     if is_overdue:
