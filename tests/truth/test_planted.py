@@ -81,6 +81,28 @@ def test_at_most_is_never_exceeded_and_about_lies_in_its_range(scenario):
         assert abs(true_ns - ns_of(said)) <= max(NEAR * true_ns, SURE_NS)
 
 
+CASES = {
+    "input_bound": "data loading free",
+    "launch_bound": "launch gaps closed",
+    "host_code": "host code free",
+    "host_sync": "synchronisation free",
+    "exposed_communication": "communication fully hidden",
+}
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [one for one in SCENARIOS if one.healthy and CASES.keys() & {*one.rules}],
+    ids=lambda one: one.name,
+)
+def test_what_if_is_never_exceeded(scenario):
+    cases = run_of(decide_steps(scenario.make())).result("whatif").table
+    gains = dict(zip(cases["case"], cases["gain_ns"], strict=True))
+    unsure = max(SURE_NS, scenario.saving_ns / 23)
+    (rule,) = [rule for rule in scenario.rules if rule in CASES]
+    assert scenario.saving_ns <= gains[CASES[rule]] + unsure
+
+
 @pytest.mark.parametrize(
     "scenario", [one for one in SCENARIOS if one.once], ids=lambda one: one.name
 )

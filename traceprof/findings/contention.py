@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Ground, Kind, Times, together
 from traceprof.findings.context import Context
 from traceprof.findings.kernel_times import largest
@@ -58,14 +59,16 @@ class _Beside:
 def contention(context: Context) -> Iterator[Finding]:
     """Find kernels that take longer beside communication than the same ones alone."""
     found = context.ranks.each(_slowed, context.typical)
-    slowed = [own for rows, _ in found for own in rows]
+    if not any(is_known for *_, is_known in found):
+        raise NotRecordedError(_UNKNOWN)
+    slowed = [own for rows, *_ in found for own in rows]
     whole_ns = sum(own.whole_ns for own in slowed)
     if not whole_ns:
         return
     saved, most = (
         sum(getattr(own, name) for own in slowed) / whole_ns for name in ("extra_ns", "most_ns")
     )
-    times = together(times for _, times in found)
+    times = together(times for _, times, _ in found)
     claim = context.left(times, Ground.COMPUTE, saved, (0.0, most))
     share = context.share(claim) * saved
     if share < _LEAST:
@@ -106,8 +109,14 @@ def contention(context: Context) -> Iterator[Finding]:
     )
 
 
-def _slowed(part: Trace, judged: Intervals) -> tuple[list[_Beside], Times]:
-    """Return the kernels of a rank that are slowed down, and when launches of them are."""
+_UNKNOWN: Final = "no kernel runs often enough both alone and beside communication"
+
+
+def _slowed(part: Trace, judged: Intervals) -> tuple[list[_Beside], Times, bool]:
+    """Return the kernels of a rank that are slowed down, and when launches of them are.
+
+    And whether any could be held against itself alone.
+    """
     kernels = part.kernels
     starts, ends = bounds(kernels)
     lengths = ends - starts
@@ -119,18 +128,19 @@ def _slowed(part: Trace, judged: Intervals) -> tuple[list[_Beside], Times]:
     fits = (kernels["activity"] != Activity.COMMUNICATION.value) & (lengths >= SHORT_NS)
     fits &= judged.covered_ns(starts, starts + 1) > 0
     if not (fits & (overlap > 0)).any():
-        return [], {}
+        return [], {}, False
     shape = launch_shapes(part.whole).of_kernel[part.rows_in_whole("kernels")].astype(np.int64)
     group, _ = numbered(codes_of(kernels["name"]), shape)
     rows = np.flatnonzero(fits)
     rows = rows[np.argsort(group[rows], kind="stable")]
     borders = np.flatnonzero(np.diff(group[rows])) + 1
-    found, slowed = [], []
+    found, slowed, is_known = [], [], False
     for own in np.split(rows, borders):
         beside = own[overlap[own] >= _BESIDE * lengths[own]]
         alone = lengths[own[overlap[own] == 0]]
         if min(len(beside), len(alone)) < _FEWEST:
             continue
+        is_known = True
         (low, middle, high), slow = np.quantile(alone, (0.1, 0.5, 0.9)), lengths[beside]
         if high > _ALIKE * low or np.quantile(slow, 0.1) <= high:
             continue
@@ -140,6 +150,6 @@ def _slowed(part: Trace, judged: Intervals) -> tuple[list[_Beside], Times]:
         found.append(_Beside(name, len(slow), whole, float(np.median(slow)), middle, extra, most))
         slowed.append(beside)
     if not found:
-        return [], {}
+        return [], {}, is_known
     chosen = kernels.select("start_ns", "end_ns", "device").take(np.concatenate(slowed))
-    return found, unions_by(chosen, "device")
+    return found, unions_by(chosen, "device"), True

@@ -141,7 +141,7 @@ def are_blocking_memsets(copies: Table) -> Bools:
 def blocking_memsets(context: Context) -> Iterator[Finding]:
     """Find memsets that return only when they are done."""
     memsets = context.copies(are_blocking_memsets)
-    claim = context.left(context.exposed(memsets))
+    claim = _of_calls(context, context.exposed(memsets), are_blocking_memsets)
     share = context.share(claim)
     if memsets.empty or share < _LEAST:
         return

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Ground, Kind, Times, together
 from traceprof.findings.context import Context, copies_with_calls
 from traceprof.findings.copies import are_migrations, usual_rate
@@ -32,7 +33,7 @@ def managed_memory(context: Context) -> Iterator[Finding]:
     """Find page migrations that devices wait for, between kernels or in them."""
     moved = context.rows(_migrations, context.typical)
     if moved.empty:
-        return
+        raise NotRecordedError("no page of managed memory moved in the time that is judged")
     bursts = together(context.ranks.each(_bursts, context.typical))
     kernels = {device: context.times[device].compute for device in bursts}
     n_bytes = int(np.maximum(moved["n_bytes"], 0).sum())

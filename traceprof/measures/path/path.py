@@ -13,7 +13,8 @@ given of the whole window, as `idle` and `breakdown` have it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,9 +27,9 @@ from traceprof.measures.device.times import (
     used_devices,
 )
 from traceprof.measures.facts import of_window
-from traceprof.measures.host.states import find_host_phases
+from traceprof.measures.host.states import find_host_phases, hold_devices_up
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, LONGEST_CALL_NS
-from traceprof.measures.idle.losses import find_losses, undisturbed_times, within
+from traceprof.measures.idle.losses import find_losses, held_up, undisturbed_times, within
 from traceprof.measures.path.graph import (
     DEVICE_KINDS,
     HOST,
@@ -38,8 +39,8 @@ from traceprof.measures.path.graph import (
     dependencies,
     walk_back,
 )
-from traceprof.measures.rows import ints, lengths_of, rows_by, unions_by
-from traceprof.measures.steps.find import find_steps
+from traceprof.measures.rows import Ints, ints, lengths_of, rows_by, unions_by
+from traceprof.measures.steps.find import find_steps, steps_of_ranks
 from traceprof.measures.steps.measured import (
     are_typical,
     measured_steps,
@@ -177,18 +178,27 @@ _CASES: Final = (
     ("data loading free", ("data",), "", "data"),
     ("launch gaps closed", ("launch", "latency"), "", "launch"),
     ("host code free", ("host",), "", "host"),
-    ("synchronisation free", ("synchronising",), "", "synchronising"),
+    (
+        "synchronisation free",
+        ("data", "launch", "host", "latency", "synchronising"),
+        "",
+        "synchronising",
+    ),
 )
 """Each with its parts of the path, the union of a device that it frees, and what devices lose."""
 
 _COPIES: Final = "copies at link speed"
+_COMMUNICATION: Final = "communication"
+_NO_WAITS: Final = "synchronisation free"
+"""Whatever the host does after a wait it would do earlier, up to the length of each."""
 
 WHATIF_SPEC: Final = ResultSpec.of("""
-    table cases: one row per case, the largest gain first; the mean over processes
+    table cases: one row per case, the largest gain first; of several processes in each step that of
+        the one with the most
     key case: what would be different
     derived gain_ns: how much shorter a typical step would be, at most (the window where steps are
         not known)
-    mean(process_count) gain_ratio: gain of the analysed time, at most
+    derived gain_ratio: gain of the analysed time, at most
     derived speedup [factor]: how many times as fast it would be, at most
     derived device_ratio: device_ns of the analysed time of all devices, as `findings` counts it
     derived window_ratio: window_ns of the window, as far as each device was recorded in it
@@ -217,14 +227,14 @@ def measure_whatif(ranks: Ranks) -> Result:
     # Without what the profiler added, where steps without it tell how much that is.
     added_ratio = measured_steps(ranks).scalars.get("disturbance_ratio", 0.0)
     kept_ns = round(judged.total_ns / (1 + added_ratio))
-    found = Table.of_rows(
-        gains for own in ranks.each(_gains_of_one, speeds, judged, kept_ns) for gains in own
-    )
+    spans = steps_of_ranks(ranks).table.take(are_typical(ranks))
+    found = [own for part in ranks.each(_gains_of_one, speeds, judged, spans) for own in part]
+    gains = _together(found, kept_ns) if found else {}
     step_ns = typical_step_ns(ranks)
-    ratio = np.array([found[case].mean() for case in found]) / max(1, kept_ns)
+    ratio = np.array(list(gains.values()), np.float64) / max(1, kept_ns)
     cases = Table(
         {
-            "case": found.names,
+            "case": list(gains),
             "gain_ns": ratio * step_ns,
             "gain_ratio": ratio,
             "speedup": 1 / (1 - ratio),
@@ -250,12 +260,32 @@ def measure_whatif(ranks: Ranks) -> Result:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Gains:
+    """What the cases would gain of the analysed steps of a process, in ns.
+
+    ``on_path`` by case and step (the number of each in ``steps``), ``busy`` is, by device, how
+    long it works, how long without communication, and how long it communicates; ``copies_ns`` is
+    what faster copies gain in all.
+    """
+
+    steps: Ints
+    on_path: Mapping[str, Ints]
+    busy: Sequence[tuple[int, int, int]]
+    copies_ns: float
+
+
 def _gains_of_one(
-    trace: Trace, speeds: Mapping[str, float], judged: Intervals, kept_ns: int
-) -> list[dict[str, float]]:
+    trace: Trace, speeds: Mapping[str, float], judged: Intervals, spans: Table
+) -> list[_Gains]:
+    own = rows_by(spans, "process")
+    whole = Table(
+        {"step": [-1], "device_start_ns": [trace.span.start_ns], "device_end_ns": trace.span.end_ns}
+    )
     return [
-        _gains(trace, process, devices, speeds, judged, kept_ns)
+        _gains(trace, process, devices, speeds, judged, spans.take(own[process]) if own else whole)
         for process, devices in devices_at_work(trace).items()
+        if process in own or not own
     ]
 
 
@@ -265,22 +295,53 @@ def _gains(
     devices: tuple[int, ...],
     speeds: Mapping[str, float],
     judged: Intervals,
-    kept_ns: int,
-) -> dict[str, float]:
-    """Return what each case would gain of the ``judged`` time for a process, in ns.
-
-    The time would last ``kept_ns`` without the profiler.
-    """
+    spans: Table,
+) -> _Gains:
+    """Return what each case would gain of the ``judged`` time of a process, in its steps."""
     parts, segments = find_path(trace, process)
     times = [device_time(trace, device).within(judged) for device in devices]
+    starts, ends = ints(spans, "device_start_ns", "device_end_ns")
+    on_path: dict[str, Ints] = {}
+    for case, names, *_ in _CASES:
+        of_parts = [(parts[name] & judged).covered_ns(starts, ends) for name in names]
+        on_path[case] = np.sum(of_parts, axis=0, dtype=np.int64)
+    calls = trace.api_calls
+    waits = calls.take(hold_devices_up(calls) & (calls["process"] == process))
+    late = [time & judged for time in held_up(trace, waits, is_all=True).values()]
+    lost = [time.covered_ns(starts, ends) for time in late] or [np.zeros(len(starts), np.int64)]
+    on_path[_NO_WAITS] = np.minimum(on_path[_NO_WAITS], np.max(lost, axis=0))
+    busy = [
+        (t.busy_without_ns(""), t.busy_without_ns(_COMMUNICATION), t.communication.total_ns)
+        for t in times
+    ]
+    return _Gains(spans["step"], on_path, busy, _faster_copies(segments, speeds, judged))
+
+
+def _together(found: Sequence[_Gains], kept_ns: int) -> dict[str, float]:
+    """Return what each case would gain of all: they wait for one another at each step's end.
+
+    So that in each step no more is gained than by the process that gains the most, and no time is
+    shorter than the busiest device has other work for.
+    """
     gains: dict[str, float] = {}
-    for case, names, without, _ in _CASES:
-        on_path = sum((parts[name] & judged).total_ns for name in names)
-        floor = max(time.busy_without_ns(without) for time in times)
-        if without:  # what is hidden still takes its time
-            floor = max(floor, *(getattr(time, without).total_ns for time in times))
-        gains[case] = max(0, min(on_path, kept_ns - floor))
-    return gains | {_COPIES: _faster_copies(segments, speeds, judged)}
+    busy = [one for own in found for one in own.busy]
+    steps, places = np.unique(np.concatenate([own.steps for own in found]), return_inverse=True)
+    for case, _, without, _ in _CASES:
+        most = np.zeros(len(steps), np.int64)
+        np.maximum.at(most, places, np.concatenate([own.on_path[case] for own in found]))
+        gains[case] = max(0, min(int(most.sum()), kept_ns - _needed_ns(busy, without)))
+    return gains | {_COPIES: max(own.copies_ns for own in found)}
+
+
+def _needed_ns(busy: Sequence[tuple[int, int, int]], without: str) -> int:
+    """Return how long the busiest device has work for, and what is hidden takes all the same.
+
+    Of several devices communication is no work of its own: it may be waiting for another.
+    """
+    whole, computing, communicating = zip(*busy, strict=True)
+    if without:
+        return int(max(*computing, min(communicating)))
+    return int(max(whole if len(busy) == 1 else computing))
 
 
 def _lost_by_devices(ranks: Ranks) -> Table:
