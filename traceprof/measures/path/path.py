@@ -4,8 +4,11 @@ See `traceprof.measures.path.graph` for how the path is found. Its parts add up 
 
 Taking a part of the critical path away gains at most its time on the path, and never more than
 what brings the window down to the time in which the busiest device still has other work: the
-smaller of the two is the bound. Beside it stands what the devices lose to the same thing: that of
-a device which is not on the path gains nothing by itself, and a path may hold what devices hide.
+smaller of the two is the bound. A wait that is taken away takes no part of the path with it but
+lets the host go on: there the bound is what the host is late by because of it. Several processes
+wait for one another, so that each step gains what the one with the most does. Beside it stands
+what the devices lose to the same thing: that of a device which is not on the path gains nothing by
+itself, and a path may hold what devices hide.
 
 All of it is judged in the same time as findings are, the typical steps; what devices lose is also
 given of the whole window, as `idle` and `breakdown` have it.
@@ -180,7 +183,7 @@ _CASES: Final = (
     ("host code free", ("host",), "", "host"),
     (
         "synchronisation free",
-        ("data", "launch", "host", "latency", "synchronising"),
+        ("data", "launch", "host", "latency", "synchronising", "transfer"),
         "",
         "synchronising",
     ),
@@ -265,13 +268,13 @@ class _Gains:
     """What the cases would gain of the analysed steps of a process, in ns.
 
     ``on_path`` by case and step (the number of each in ``steps``), ``busy`` is, by device, how
-    long it works, how long without communication, and how long it communicates; ``copies_ns`` is
-    what faster copies gain in all.
+    long it works, how long without communication, how long it communicates and computes;
+    ``copies_ns`` is what faster copies gain in all.
     """
 
     steps: Ints
     on_path: Mapping[str, Ints]
-    busy: Sequence[tuple[int, int, int]]
+    busy: Sequence[tuple[int, ...]]
     copies_ns: float
 
 
@@ -310,10 +313,9 @@ def _gains(
     late = [time & judged for time in held_up(trace, waits, is_all=True).values()]
     lost = [time.covered_ns(starts, ends) for time in late] or [np.zeros(len(starts), np.int64)]
     on_path[_NO_WAITS] = np.minimum(on_path[_NO_WAITS], np.max(lost, axis=0))
-    busy = [
-        (t.busy_without_ns(""), t.busy_without_ns(_COMMUNICATION), t.communication.total_ns)
-        for t in times
-    ]
+    works = [(own.busy_without_ns(""), own.busy_without_ns(_COMMUNICATION)) for own in times]
+    kinds = [(own.communication.total_ns, own.compute.total_ns) for own in times]
+    busy = [one + other for one, other in zip(works, kinds, strict=True)]
     return _Gains(spans["step"], on_path, busy, _faster_copies(segments, speeds, judged))
 
 
@@ -329,19 +331,22 @@ def _together(found: Sequence[_Gains], kept_ns: int) -> dict[str, float]:
     for case, _, without, _ in _CASES:
         most = np.zeros(len(steps), np.int64)
         np.maximum.at(most, places, np.concatenate([own.on_path[case] for own in found]))
-        gains[case] = max(0, min(int(most.sum()), kept_ns - _needed_ns(busy, without)))
+        gains[case] = max(0, min(int(most.sum()), kept_ns - _needed_ns(busy, case, without)))
     return gains | {_COPIES: max(own.copies_ns for own in found)}
 
 
-def _needed_ns(busy: Sequence[tuple[int, int, int]], without: str) -> int:
+def _needed_ns(busy: Sequence[tuple[int, ...]], case: str, without: str) -> int:
     """Return how long the busiest device has work for, and what is hidden takes all the same.
 
-    Of several devices communication is no work of its own: it may be waiting for another.
+    Of several devices communication is no work of its own: it may be waiting for another. A host
+    that does not wait may have copies behind compute.
     """
-    whole, computing, communicating = zip(*busy, strict=True)
+    whole, others, communicating, computing = zip(*busy, strict=True)
+    if case == _NO_WAITS:
+        return int(max(computing))
     if without:
-        return int(max(*computing, min(communicating)))
-    return int(max(whole if len(busy) == 1 else computing))
+        return int(max(*others, min(communicating)))
+    return int(max(whole if len(busy) == 1 else others))
 
 
 def _lost_by_devices(ranks: Ranks) -> Table:
