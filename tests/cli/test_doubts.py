@@ -197,6 +197,21 @@ def test_they_are_told_anew_from_the_cache(
     assert other.stderr == first.stderr
 
 
+def test_of_a_large_file_rows_are_passed_on_unchecked_which_is_said(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceprof.session.doubts._LARGE_BYTES", 0)
+    command = ["query", str(files / "incomplete.sqlite"), "SELECT count(*) FROM kernels", "--csv"]
+    assert runner.invoke(app, command).stderr == (
+        "traceprof: not checked: whether work of devices is missing, since the file is large "
+        "(show quality)\n"
+    )
+    shown = runner.invoke(app, ["show", "kernels", str(files / "incomplete.sqlite"), "--csv"])
+    assert LACKS in shown.stderr
+    cut = runner.invoke(app, ["query", str(files / "cut-off.json"), *command[2:]])
+    assert CUT in cut.stderr
+
+
 @pytest.mark.parametrize(("name", "words"), DAMAGED)
 def test_python_has_them_with_every_result(name: str, words: str, files: Path) -> None:
     opened = traceprof.open(files / name)

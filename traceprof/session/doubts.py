@@ -22,6 +22,9 @@ from traceprof.session.run import Run
 INCOMPLETE: Final = "incomplete: "
 """How a sentence begins that says what is missing."""
 WARNING: Final = "warning: "
+_NOT_CHECKED: Final = Note(
+    "not checked: whether work of devices is missing, since the file is large (show quality)"
+)
 _LAUNCHES: Final = frozenset({"api_calls", *DEVICE_TABLES})
 _LARGE_BYTES: Final = 64 << 20
 """Of a window of a larger file the launches in it alone are looked at."""
@@ -30,15 +33,20 @@ _KEPT: Final = ("missing",)
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """``warnings`` are those of readers, ``missing`` is the work that the recording lacks."""
+    """``warnings`` are those of readers, ``missing`` is the work that the recording lacks.
+
+    ``is_checked``: it was looked whether it lacks any.
+    """
 
     warnings: tuple[str, ...] = ()
     missing: tuple[Note, ...] = ()
+    is_checked: bool = True
 
     @property
     def notes(self) -> tuple[Note, ...]:
         """All of it in sentences; what says that something is missing begins with `INCOMPLETE`."""
         return (
+            *(() if self.is_checked else (_NOT_CHECKED,)),
             *(Note.of(f"{INCOMPLETE}{note.text}", **note.values) for note in self.missing),
             *(
                 Note.of(f"{INCOMPLETE if says_incomplete(text) else WARNING}{{said}}", said=text)
@@ -72,6 +80,17 @@ def doubts(run: Run) -> Doubts:
     """
     missing = missing_in(run)
     return Doubts(run.of_ranks(frozenset()).info.warnings, missing)
+
+
+def doubts_of_stream(run: Run) -> Doubts:
+    """Return the same for who passes rows on as they come: of a large file, if it is known by now.
+
+    Its tables would have to be read whole for it.
+    """
+    known: tuple[Note, ...] | None = KeptAnswers(run.cache, None).value(_KEPT)
+    if known is None and not _is_large(run):
+        return doubts(run)
+    return Doubts(run.of_ranks(frozenset()).info.warnings, known or (), known is not None)
 
 
 def missing_in(run: Run, beside: frozenset[str] = frozenset()) -> tuple[Note, ...]:

@@ -21,7 +21,7 @@ from traceprof.query.engine import (
     ViewColumn,
     plain_columns,
 )
-from traceprof.session.doubts import Doubts, doubts
+from traceprof.session.doubts import Doubts, doubts_of_stream
 from traceprof.session.material import Material
 from traceprof.session.run import Run
 
@@ -71,7 +71,7 @@ def query(run: Run, sql: str, limits: Limits | None = None) -> Answer:
         remarks = tuple(source.remarks())
         for name, columns, n_rows in source.rows():
             asked.add(name, columns, n_rows)
-        return Answer(asked.run(), remarks, doubts(run))
+        return Answer(asked.run(), remarks, doubts_of_stream(run))
 
 
 @dataclass
