@@ -163,6 +163,31 @@ def test_processes_of_several_hosts_with_one_id(tmp_path: Path, n: int, device: 
         check(read(tmp_path / "t.json", [layout(part) for part in parts]), ready(n))
 
 
+@pytest.mark.parametrize("order", ["blocks", "by time"])
+@pytest.mark.parametrize("own", [True, False], ids=["own ids", "one id"])
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_labels_in_front_of_ids_tell_processes_apart(
+    tmp_path: Path, n: int, own: bool, order: str
+) -> None:
+    """As SGLang merges the files of its ranks: "[TP00] 4000"."""
+    parts = []
+    for rank, ms in enumerate(ready(n)):
+        told = {"pid": 4000 + rank} if own else {"pid": 4000, "device": 0}
+        part = rank_events(rank, ready_ms=ms, named="python", **told)
+        parts.append([{**event, "pid": f"[TP{rank:02d}] {event['pid']}"} for event in part])
+    trace = read(
+        tmp_path / "t.json", parts, order, deviceProperties=[{"id": i % 2} for i in range(4)]
+    )
+    check(trace, ready(n))
+    members = find_members(Ranks.of(trace))
+    assert [member.rank for member in members] == list(range(n))
+    if own:
+        assert [member.process for member in members] == [4000 + rank for rank in range(n)]
+        assert trace.info.warnings == ()
+    assert "[TP01] python" in trace.processes["name"].tolist()
+    assert sorted(set(trace.devices["device"].tolist())) == trace.devices["device"].tolist()
+
+
 def test_what_is_called_otherwise_than_in_the_file_is_said(tmp_path: Path) -> None:
     parts = [rank_events(rank, pid=42, device=0) for rank in range(3)]
     assert read(tmp_path / "t.json", parts).info.warnings == (

@@ -136,9 +136,16 @@ def _narrow(wide: _Array) -> _Array:
 
 
 def columns_of(
-    batch: parse.Batch, is_kept: Callable[[parse.Kind], bool], *, with_shapes: bool = True
+    batch: parse.Batch,
+    is_kept: Callable[[parse.Kind], bool],
+    *,
+    with_shapes: bool = True,
+    is_labelled: bool = False,
 ) -> EventColumns:
-    """Return the columns of those events whose kinds are kept, as `decode` does of all."""
+    """Return the columns of those events whose kinds are kept, as `decode` does of all.
+
+    ``is_labelled``: processes are told by labels, too (`parse.labelled_process`).
+    """
     kinds, texts = parse.Codes[parse.Kind](), parse.Codes({"": 0})
     every = list(map(parse.kind_of, batch.events))
     rows = [row for row, kind in enumerate(every) if is_kept(kind)]
@@ -162,7 +169,9 @@ def columns_of(
     return EventColumns(
         start_ns=batch.start_ns[rows],
         duration_ns=batch.duration_ns[rows],
-        process=_wholes([event.pid for event in events]),
+        process=np.array([parse.labelled_process(event.pid) for event in events], np.int64)
+        if is_labelled
+        else _wholes([event.pid for event in events]),
         thread=_wholes([event.tid for event in events]),
         kind=kinds.of(map(parse.kind_of, events)),
         shape=shape,

@@ -28,6 +28,8 @@ from traceprof.formats.kineto.parse import (
     Kind,
     KinetoEvent,
     batch_of_items,
+    label_of,
+    labelled_process,
     parse_batch,
     whole,
 )
@@ -56,6 +58,7 @@ class ColumnMaker:
     keep: Callable[[KinetoEvent], bool] | None = None
     phases: frozenset[str] = frozenset(_COMPLETE)
     with_shapes: bool = False
+    is_labelled: bool = False
     _judged: dict[Kind, bool] = field(default_factory=dict)
 
     def is_row(self, kind: Kind) -> bool:
@@ -71,7 +74,7 @@ class ColumnMaker:
 
     def parse(self, text: bytes) -> EventColumns | None:
         """Return the rows of the JSON array ``text``; None where it is no array of events."""
-        events = decode(text)
+        events = None if self.is_labelled else decode(text)
         if events is not None:
             return self.rows(events)
         batch = parse_batch(text)
@@ -79,7 +82,8 @@ class ColumnMaker:
 
     def rows_of(self, batch: Batch) -> EventColumns:
         """Return the rows of events that msgspec read."""
-        return self.rows(columns_of(batch, self.is_row, with_shapes=self.with_shapes))
+        told = {"with_shapes": self.with_shapes, "is_labelled": self.is_labelled}
+        return self.rows(columns_of(batch, self.is_row, **told))
 
     def rows(self, events: EventColumns) -> EventColumns:
         """Return those of some events that become rows."""
@@ -101,15 +105,18 @@ class ColumnMaker:
         return events.take(timed, kinds, len(rows) - len(timed), refused)
 
 
-def _names_in(events: Sequence[Any]) -> tuple[dict[int, str], dict[tuple[int, int], str]]:
+def _names_in(
+    events: Sequence[Any], *, is_labelled: bool
+) -> tuple[dict[int, str], dict[tuple[int, int], str]]:
     """Return the names of processes and threads that events of phase M tell."""
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
     for event in events:
-        process = whole(event.pid)
+        process = labelled_process(event.pid) if is_labelled else whole(event.pid)
         text = json_stream.mend_text(str(event.arguments.name or ""))
         if event.name == "process_name":
-            processes[process] = text
+            label = label_of(event.pid) if is_labelled else ""
+            processes[process] = f"{label} {text}".strip()
         elif event.name == "thread_name":
             threads[process, whole(event.tid)] = text
     return processes, threads
@@ -162,18 +169,20 @@ def read_kineto_events(
     phases: Sequence[str] = ("X",),
     *,
     with_shapes: bool = False,
+    is_labelled: bool = False,
 ) -> KinetoEvents:
     """Return the events of the Chrome trace at ``path`` (plain or gzip), in bounded memory.
 
     ``keep`` may refuse events by their phase, category and name (all that it is given, once for
     each kind): those for which it returns False are left out. ``phases`` are the kinds of events
-    that become rows. ``with_shapes``: also how kernels were launched.
+    that become rows. ``with_shapes``: also how kernels were launched. ``is_labelled``: processes
+    may have a label in front of their id, by which they are told apart.
 
     Raises:
         TraceError: its values nest deeper than can be read.
     """
-    maker = ColumnMaker(keep, frozenset(phases), with_shapes)
-    joined = _Joined(with_shapes)
+    maker = ColumnMaker(keep, frozenset(phases), with_shapes, is_labelled)
+    joined = _Joined(with_shapes, is_labelled)
     with path.open("rb") as raw:
         packed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
@@ -208,6 +217,7 @@ class _Joined:
     """The columns of all runs, one after another; what is distinct is numbered once for all."""
 
     with_shapes: bool
+    is_labelled: bool = False
     kinds: Codes[Kind] = field(default_factory=lambda: Codes({}))
     texts: Codes[str] = field(default_factory=lambda: Codes({"": 0}))
     shapes: Codes[tuple[int, ...]] = field(default_factory=lambda: Codes({NO_SHAPE: 0}))
@@ -226,7 +236,7 @@ class _Joined:
 
     def add(self, run: EventColumns) -> None:
         """Add the rows of the next run."""
-        processes, threads = _names_in(run.metadata)
+        processes, threads = _names_in(run.metadata, is_labelled=self.is_labelled)
         self.process_names |= processes
         self.thread_names |= threads
         self.left_out += run.left_out

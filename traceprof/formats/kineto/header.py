@@ -87,7 +87,9 @@ def make_devices(header: Mapping[str, Any]) -> Table:
     """Return the accelerators that the process could see."""
     listed = header.get("deviceProperties")
     listed = listed if isinstance(listed, list) else []
+    # Mergers put the lists of all files one behind the other.
     devices = [item for item in listed if isinstance(item, dict)]
+    devices = list({str(item.get("id", i)): item for i, item in enumerate(devices)}.values())
     return make_table(
         "devices",
         {
@@ -109,7 +111,9 @@ def _capability(device: Mapping[str, Any]) -> int:
     return major * 10 + minor
 
 
-def make_processes(events: KinetoEvents, used: np.ndarray, rank_of: Mapping[int, int]) -> Table:
+def make_processes(
+    events: KinetoEvents, used: np.ndarray, rank_of: Mapping[int, int], merged: Merged
+) -> Table:
     """Return the processes; ``rank_of`` are the ranks of those that were traced, where known."""
     size = world_size(events.header)
     ranks = [rank_of.get(process, ABSENT) for process in used.tolist()]
@@ -117,14 +121,17 @@ def make_processes(events: KinetoEvents, used: np.ndarray, rank_of: Mapping[int,
         "processes",
         {
             "process": used,
-            "name": [events.process_names.get(process_id(own), "") for own in used.tolist()],
+            "name": [
+                events.process_names.get(merged.labelled.get(own, process_id(own)), "")
+                for own in used.tolist()
+            ],
             "rank": ranks,
             "world_size": [ABSENT if rank == ABSENT else size for rank in ranks],
         },
     )
 
 
-def ranks_of(events: KinetoEvents, merged: Merged, host_process: int) -> Mapping[int, int]:
+def ranks_of(events: KinetoEvents, merged: Merged) -> Mapping[int, int]:
     """Return the rank of each process that was traced, as far as the file says it.
 
     What the header says of one rank is of none of several processes.
@@ -132,7 +139,7 @@ def ranks_of(events: KinetoEvents, merged: Merged, host_process: int) -> Mapping
     if len(merged.processes) > 1:
         told = events.header.get("distributedInfo")
         return merged.ranks(events.process_names, told, world_size(events.header))
-    return {host_process: whole(_group(events.header).get("rank"))}
+    return {merged.rows.host_process: whole(_group(events.header).get("rank"))}
 
 
 def world_size(header: Mapping[str, Any]) -> int:

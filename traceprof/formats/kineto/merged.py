@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from traceprof.formats.kineto.parse import whole
-from traceprof.formats.kineto.rows import API_CALLS, COPIES, KERNELS, MEMORY, SYNCS, Rows
-from traceprof.model.grouping import groups_of, rows_by_value
+from traceprof.formats.kineto.events import KinetoEvents
+from traceprof.formats.kineto.parse import APART, whole
+from traceprof.formats.kineto.rows import API_CALLS, COPIES, KERNELS, MEMORY, ON_HOST, SYNCS, Rows
+from traceprof.model.grouping import groups_of, renamed, rows_by_value
 from traceprof.model.intervals import Int64Array
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, make_table
@@ -27,13 +28,11 @@ from traceprof.model.tables import ABSENT, make_table
 _Floats = npt.NDArray[np.float64]
 _Bools = npt.NDArray[np.bool_]
 
-_APART: Final = 100_000_000
-"""Added to the id of a process that another of the file has, too; above any real one."""
 _MOST: Final = 0.95
 _ALIKE: Final = 0.01
 _CLASHES: Final = 0.2
 _NEVER: Final = float(1 << 62)
-_RANK: Final = re.compile(r"\brank[ _:#-]*(\d+)", re.IGNORECASE)
+_RANK: Final = re.compile(r"\b(?:rank|TP|DP|PP|EP)[ _:#-]*(\d+)", re.IGNORECASE)
 _COMMUNICATES: Final = re.compile(r"nccl|rccl|oneccl", re.IGNORECASE)
 
 
@@ -42,12 +41,14 @@ class Merged:
     """The rows of a file with the process of each, and devices that are told apart.
 
     ``given`` is the number that the file gives each device; empty where none has another.
-    ``processes`` are those that launch work, by when they come first in the file.
+    ``processes`` are those that launch work, by when they come first in the file, and ``labelled``
+    what those are called in it that it tells apart by labels.
     """
 
     rows: Rows
     processes: tuple[int, ...]
     given: Mapping[int, int]
+    labelled: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[str]:
@@ -78,7 +79,7 @@ class Merged:
             [
                 int(match[1])
                 for own in self.processes
-                if (match := _RANK.search(names.get(process_id(own), "")))
+                if (match := _RANK.search(names.get(self.labelled.get(own, process_id(own)), "")))
             ],
             [whole(one.get("rank")) for one in listed if isinstance(one, dict)],
             self._by_device() if world_size in (ABSENT, len(self.processes)) else [],
@@ -100,11 +101,35 @@ class Merged:
 
 def process_id(process: int) -> int:
     """Return the id that the file gives a process."""
-    return process % _APART
+    return process % APART
+
+
+def is_labelled(events: KinetoEvents) -> bool:
+    """Return whether calls are of processes that a text names, as mergers write them."""
+    is_call = events.category.isin(API_CALLS)
+    return bool(is_call.any() and (events.process[is_call] == ABSENT).any())
 
 
 def told_apart(rows: Rows) -> Merged:
     """Return the rows of a file with the work of devices bound to the process that launched it."""
+    merged = _bound(rows)
+    host = rows.process[rows.category.isin(ON_HOST)]
+    if not (host >= APART).any():
+        return merged
+    ids: dict[int, int] = {}
+    for process in dict.fromkeys([*merged.processes, *np.unique(host).tolist()]):
+        number = process_id(process) if process >= 0 else process
+        while number in ids.values():
+            number += APART
+        ids[process] = number
+    owner = None if merged.rows.owner is None else renamed(merged.rows.owner, ids)
+    own = replace(merged.rows, process=renamed(merged.rows.process, ids), owner=owner)
+    own = replace(own, host_process=ids.get(rows.host_process, rows.host_process))
+    short = tuple(ids[process] for process in merged.processes)
+    return Merged(own, short, merged.given, {new: old for old, new in ids.items()})
+
+
+def _bound(rows: Rows) -> Merged:
     is_call = rows.category.isin(API_CALLS) & (rows.process != ABSENT)
     if not is_call.any():
         return Merged(rows, (), {})
@@ -116,6 +141,11 @@ def told_apart(rows: Rows) -> Merged:
     if len(processes) < 2:
         return Merged(rows, processes, {})
     work = np.flatnonzero(rows.category.isin((*KERNELS, *COPIES, *SYNCS)))
+    if (rows.process[work] >= APART).any():  # of the label the device is the rest
+        device = np.array(rows.number("device"))
+        own = work[device[work] == ABSENT]
+        device[own] = rows.process[own] % APART
+        rows = replace(rows, arguments={**rows.arguments, "device": device})
     owner = np.where(rows.process == ABSENT, rows.host_process, rows.process)
     owner[work] = _owners(rows, calls, work, processes)
     return _with_own_devices(replace(rows, owner=owner), work, processes)
@@ -140,7 +170,7 @@ def _with_own_processes(rows: Rows, is_call: _Bools) -> Rows:
         if part is not None:
             found = found.copy() if found is process else found
             mine = process == own
-            found[mine] = own + part[mine] * _APART
+            found[mine] = own + part[mine] * APART
     return rows if found is process else replace(rows, process=found)
 
 
@@ -214,6 +244,11 @@ def _owners(
     shares = np.where(may, inside, -1)
     may &= shares >= shares.max(axis=0) - _ALIKE
     best = np.where(may, delay, np.inf).argmin(axis=0)
+    labels, is_told = np.array(processes, np.int64) // APART, np.zeros(n_lanes, np.bool_)
+    for number, label in enumerate((lanes.values[0] // APART).tolist()):
+        alike = np.flatnonzero(labels == label)
+        if label > 0 and len(alike) == 1:
+            best[number], is_told[number] = alike[0], True
     columns = np.arange(n_lanes)
     in_order = np.lexsort(lanes.values)
     if (
@@ -224,6 +259,7 @@ def _owners(
         best[in_order] = np.argsort(processes)
     is_shared = (fits[best, columns] < _MOST) | _has_two_at_once(rows, work, lane, n_lanes)
     is_shared |= (block >= 0).any() & (inside.max(axis=0) < _MOST) & (inside.sum(axis=0) > _MOST)
+    is_shared &= ~is_told
     place = best[lane]
     rows_of_shared = np.flatnonzero(is_shared[lane])
     if len(rows_of_shared):

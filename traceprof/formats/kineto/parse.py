@@ -9,10 +9,13 @@ are the digits themselves read.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -118,6 +121,28 @@ def whole(value: Any) -> int:
     if not isinstance(value, int) or not _INT64.min <= value <= _INT64.max:
         return ABSENT
     return int(value)
+
+
+APART: Final = 100_000_000
+"""Between the ids of processes that have one id in the file; above any real one."""
+_LABELLED: Final = re.compile(r"(.*\D)(\d{1,7})", re.DOTALL)
+_LABELS: Final = 1_000_000
+
+
+@lru_cache(maxsize=1024)
+def labelled_process(value: Any) -> int:
+    """Return a process whose id a merger wrote behind a label ("[TP00] 4000"), apart by label."""
+    found = _LABELLED.fullmatch(value) if isinstance(value, str) else None
+    number = whole(value)
+    if number != ABSENT or found is None:
+        return number
+    return (1 + crc32(found[1].encode()) % _LABELS) * APART + int(found[2])
+
+
+def label_of(value: Any) -> str:
+    """Return the label of such a process; "" where it has none."""
+    found = _LABELLED.fullmatch(value) if isinstance(value, str) else None
+    return "" if found is None or whole(value) != ABSENT else found[1].strip()
 
 
 def _three(sizes: Any) -> tuple[int, int, int]:

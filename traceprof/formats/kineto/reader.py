@@ -17,7 +17,7 @@ from traceprof.formats.kineto import rows as kineto
 from traceprof.formats.kineto.collectives import make_collectives
 from traceprof.formats.kineto.events import KinetoEvents, read_kineto_events
 from traceprof.formats.kineto.format import FORMAT
-from traceprof.formats.kineto.merged import devices_of, told_apart
+from traceprof.formats.kineto.merged import devices_of, is_labelled, told_apart
 from traceprof.formats.kineto.rows import PASSED_OVER
 from traceprof.formats.shared.collectives import annotated_collectives
 from traceprof.formats.shared.redaction import masked_trace, secrets_of_values
@@ -31,6 +31,14 @@ def read(path: Path, options: ReadOptions) -> Trace:
     events = read_kineto_events(
         path, kineto.is_taken, phases=("X", "i"), with_shapes=options.wants("kernel_shapes")
     )
+    if is_labelled(events):
+        events = read_kineto_events(
+            path,
+            kineto.is_taken,
+            phases=("X", "i"),
+            with_shapes=options.wants("kernel_shapes"),
+            is_labelled=True,
+        )
     note = header.cut_note_in(events.header.get(header.NOTE))
     window = note.window
     has_time = kineto.have_times(events)
@@ -42,14 +50,14 @@ def read(path: Path, options: ReadOptions) -> Trace:
     n_untimed = int((~has_time).sum())
     rows = rows.where(has_time) if n_untimed else rows
     merged = told_apart(rows)
-    rank_of = header.ranks_of(events, merged, rows.host_process)
+    rank_of = header.ranks_of(events, merged)
     tables = _tables(merged.rows, options, rank_of)
     every = [table["process"] for table in tables.values() if "process" in table]
     used = np.unique(np.concatenate(every))
     used = used[used >= 0]
     tables |= {
         "devices": devices_of(header.make_devices(events.header), merged.given),
-        "processes": header.make_processes(events, used, rank_of),
+        "processes": header.make_processes(events, used, rank_of, merged),
         "threads": header.make_threads(events, used),
         "environment": header.make_environment(events.header),
     }

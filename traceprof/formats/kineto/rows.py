@@ -212,15 +212,15 @@ def _is_early_annotation(operators: Rows) -> npt.NDArray[np.bool_]:
 
 
 _BY_DRIVER: Final = frozenset((*KERNELS, *COPIES, *API_CALLS, *SYNCS))
-"""The categories whose times the driver stamps: both are 0 where it has none."""
+"""The categories whose times the driver stamps: the start is 0 where it has none, the end often."""
 YEAR_NS: Final = 365 * 86_400 * 10**9
 """Nothing that is recorded takes as long."""
 
 
 def is_stamped(category: str, start_ns: int, duration_ns: int) -> bool:
     """Return whether an event has a time of its own, as far as it tells by itself."""
-    is_zero = start_ns == 0 and duration_ns <= 0 and category in _BY_DRIVER
-    return not is_zero and duration_ns < YEAR_NS
+    takes_time = 0 < duration_ns < YEAR_NS
+    return takes_time or start_ns != 0 or category not in _BY_DRIVER
 
 
 def usual_years(counts: Mapping[int, int]) -> list[int]:
@@ -232,8 +232,9 @@ def usual_years(counts: Mapping[int, int]) -> list[int]:
 def have_times(events: KinetoEvents) -> npt.NDArray[np.bool_]:
     """Return which events have a time that can be: none of 0, and none years from most others."""
     starts, lengths = events.start_ns, events.end_ns - events.start_ns
-    is_zero = (starts == 0) & (lengths == 0) & events.category.isin(tuple(_BY_DRIVER))
-    found: npt.NDArray[np.bool_] = ~is_zero & (lengths < YEAR_NS)
+    takes_time = (lengths > 0) & (lengths < YEAR_NS)
+    is_by_driver = events.category.isin(tuple(_BY_DRIVER))
+    found: npt.NDArray[np.bool_] = takes_time | (starts != 0) | ~is_by_driver
     years, counts = np.unique(starts[found] // YEAR_NS, return_counts=True)
     if len(years) > 1:
         usual = usual_years(dict(zip(years.tolist(), counts.tolist(), strict=True)))
