@@ -130,10 +130,14 @@ def test_a_thread_that_is_named_works_for_the_loop_on_any_stream(named: str) -> 
     assert found.tolist() == [ends(n) for n in range(N_STEPS)]
 
 
-def test_a_thread_that_says_that_it_loads_does_not_work_for_the_loop() -> None:
+@pytest.mark.parametrize("named", ["range", "thread"])
+def test_a_thread_that_says_that_it_loads_does_not_work_for_the_loop(named: str) -> None:
     def load(builder: TraceBuilder, n: int, at: int) -> None:
         backward(builder, at, n)
-        builder.range("load batch", at + 7 * MS, at + 9 * MS, thread=OTHER)
+        if named == "range":
+            builder.range("load batch", at + 7 * MS, at + 9 * MS, thread=OTHER)
+        elif not n:
+            builder.thread_name(OTHER, "DALI_WorkerThread_0")
 
     found = find_steps(loop(load)).table["device_end_ns"]
     assert found.tolist() == [n * PERIOD + 8_100 * US for n in range(N_STEPS)]

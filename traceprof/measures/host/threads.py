@@ -25,6 +25,7 @@ from traceprof.names.ranges import PHASES, phases_of_ranges
 
 _OPERATORS: Final = re.compile(r"^(autograd::engine::evaluate_function|torch::autograd::)")
 _THREADS: Final = re.compile(r"(?i)autograd")
+_LOADERS: Final = re.compile(r"(?i)dali|loader|prefetch|pin_?mem")
 _PASSES: Final = tuple(map(PHASES.index, ("forward", "backward", "optimizer")))
 _LOADS: Final = tuple(map(PHASES.index, ("data", "h2d")))
 _NO_ROWS: Final = np.empty(0, np.int64)
@@ -141,7 +142,7 @@ def _is_of_loop(trace: Trace, process: int, thread: int, *, otherwise: bool) -> 
     )
     phases = phases_of_ranges(ranges) if len(ranges) else _NO_ROWS
     if otherwise:
-        return not np.isin(phases, _LOADS).any()
+        return not (np.isin(phases, _LOADS).any() or any(map(_LOADERS.search, named["name"])))
     has_operators = autograd_rows(ranges["name"]).any() or autograd_rows(ops["name"]).any()
     is_named = any(map(_THREADS.search, named["name"]))
     return bool(np.isin(phases, _PASSES).any() or has_operators or is_named)
