@@ -208,3 +208,15 @@ def test_advice_on_waits_names_every_step_where_every_step_waits(every: int, is_
     waits = next(own for own in findings_of(builder.build()) if own.rule == "host_sync")
     assert ("in every step" in waits.action) is is_told
     assert ("of 24 steps" in said(waits)) is not is_told
+
+
+@pytest.mark.parametrize(("n", "kind"), [(1, "once"), (2, "once"), (6, "bounded")])
+def test_long_gaps_cost_once_unless_they_come_again_and_again(n: int, kind: str) -> None:
+    builder, now = TraceBuilder().api_call("cudaFree", 0, 1), 0
+    for _ in range(n + 1):
+        builder.kernel("gemm", now, now + 100 * MS)
+        now += 1_000 * MS
+    (gaps,) = [own for own in findings_of(builder.build()) if own.rule == "gpu_gaps"]
+    assert gaps.kind == kind
+    cost_ns = gaps.once_ns if kind == "once" else gaps.saving_ns
+    assert cost_ns == pytest.approx(n * 900 * MS, rel=0.01)

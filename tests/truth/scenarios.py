@@ -390,7 +390,7 @@ SCENARIOS: Final = (
         ),
     ),
     against(
-        "bimodal_stepsevery_other_of_which_waits_for_data",
+        "bimodal_steps_every_other_of_which_waits_for_data",
         ["input_bound"],
         fetch=every_other(1_200 * MS),
     ),

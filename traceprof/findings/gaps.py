@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
+from traceprof.findings.recurrence import occurs_once
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charges, time_by_name
@@ -155,6 +156,7 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
     if share < _LEAST_LONG:
         return
     worst = own.row(int(lengths_of(own).argmax()))
+    is_once = not len(context.steps) and occurs_once(context, own)
     named, names = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
@@ -166,7 +168,8 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
             share=share,
         ),
         claims=(claim,),
-        kind=Kind.BOUNDED,
+        kind=Kind.ONCE if is_once else Kind.BOUNDED,
+        once_ns=context.once_ns(claim) if is_once else None,
         evidence=(
             Note.of(
                 "the longest: device {device}, {longest:ns}",
