@@ -190,9 +190,10 @@ def _why_not(ranks: Ranks, waits: Table) -> str:
     is_together = ~waits["is_message"]
     waited, contradicted = (waits[f"{n}_ns"][is_together] for n in ("wait", "contradicted"))
     if contradicted.sum() > waited.sum():
+        can_align = len(find_alignment(ranks).corrections) > 1
         return (
             "ranks end collectives before others begin them: these were matched wrongly, or the "
-            "clocks differ (--align collectives)"
+            f"clocks differ{' (--align collectives)' if can_align else ''}"
         )
     early = waits["contradicted_ns"][waits["is_message"]]
     # Of each message there are two rows, of which one receives.
