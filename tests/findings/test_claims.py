@@ -87,6 +87,10 @@ def test_a_finding_has_its_figure_and_says_how_sure_it_is(name: str) -> None:
         kind = own.finding.kind
         assert (kind is Kind.ONCE) == (own.finding.once_ns is not None)
         assert (kind is Kind.ESTIMATED) == bool(own.finding.model)
+        assert (kind is Kind.ESTIMATED) == (own.range_ns is not None)
+        if own.range_ns is not None:
+            least, most = own.range_ns
+            assert least <= own.saving_ns + 1 <= most + 2
         assert own.saving_ratio <= own.claimed_ratio + ROUNDING
         is_saved = kind not in (Kind.NONE, Kind.ONCE)
         assert own.saving_ns == (context.saving_ns(own.claims) if is_saved else 0)
@@ -95,7 +99,10 @@ def test_a_finding_has_its_figure_and_says_how_sure_it_is(name: str) -> None:
             assert titled == pytest.approx(sum(map(context.share, own.claims)))
 
 
-_OTHER_SHARES = ("slow_steps", "low_utilisation", "warmup", "straggler", "slow_host")
+_OTHER_SHARES = (
+    *("slow_steps", "low_utilisation", "warmup", "straggler", "slow_host"),
+    *("contention", "layout_conversion"),
+)
 """Their titles tell the share of the steps, of the devices that they name, or what is saved."""
 
 

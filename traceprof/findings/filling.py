@@ -80,8 +80,10 @@ def unfilled_kernels(context: Context) -> Iterator[Finding]:
 def few_blocks(context: Context) -> Iterator[Finding]:
     """Find kernels that keep a device busy and leave nearly all of it empty."""
     found = context.ranks.each(_nearly_empty, context.typical)
-    rows = Table.stacked([own for own, _ in found])
-    claim = context.left(together(times for _, times in found), Ground.COMPUTE)
+    if not any(n_known for *_, n_known in found):
+        raise NotRecordedError("grid and block of kernels, or how many SMs there are, is not known")
+    rows = Table.stacked([own for own, *_ in found])
+    claim = context.left(together(times for _, times, _ in found), Ground.COMPUTE)
     share = context.share(claim)
     if rows.empty or share < _LEAST_UNFILLED:
         return
@@ -122,11 +124,12 @@ _NEARLY_EMPTY: Final = 0.05
 _WARP: Final = 32
 
 
-def _nearly_empty(part: Trace, judged: Intervals) -> tuple[Table, Times]:
+def _nearly_empty(part: Trace, judged: Intervals) -> tuple[Table, Times, int]:
     """Return the long kernels of a rank that fill next to nothing, and when they run alone.
 
-    With name, start_ns, end_ns, grid_blocks, block_threads, sm_count and used_ratio: the share of
-    SMs with a block, times that of the lanes of a warp with a thread.
+    And of how many kernels it is known. The rows have name, start_ns, end_ns, grid_blocks,
+    block_threads, sm_count and used_ratio: the share of SMs with a block, times that of the lanes
+    of a warp with a thread.
     """
     kernels, shapes = part.kernels, launch_shapes(part.whole)
     own = shapes.of_kernel[part.rows_in_whole("kernels")]
@@ -134,7 +137,8 @@ def _nearly_empty(part: Trace, judged: Intervals) -> tuple[Table, Times]:
     blocks, threads, sms = (shapes.table[name][own] for name in names)
     used = np.minimum(blocks / np.maximum(sms, 1), 1) * np.minimum(threads / _WARP, 1)
     starts, ends = bounds(kernels)
-    is_empty = (np.minimum(np.minimum(blocks, threads), sms) > 0) & (used < _NEARLY_EMPTY)
+    is_known = np.minimum(np.minimum(blocks, threads), sms) > 0
+    is_empty = is_known & (used < _NEARLY_EMPTY)
     is_empty &= (ends - starts >= SHORT_NS) & (judged.covered_ns(starts, starts + 1) > 0)
     is_empty &= ~kernels["activity"].isin(_NO_COMPUTE)
     table = kernels.select("start_ns", "end_ns", "device", "name").take(is_empty)
@@ -145,7 +149,7 @@ def _nearly_empty(part: Trace, judged: Intervals) -> tuple[Table, Times]:
         device: time - others.get(device, Intervals.empty())
         for device, time in unions_by(table, "device").items()
     }
-    return table, alone
+    return table, alone, int(is_known.sum())
 
 
 _NO_COMPUTE: Final = (Activity.COMMUNICATION.value, Activity.CUDA_GRAPH.value)
