@@ -37,7 +37,7 @@ from traceprof.names.classes import classify
 from traceprof.names.messages import collective_op
 
 _COPIES: Final = "memory_copy"
-_CALLS: Final = re.compile(r"(rocm_)?hip_\w*api", re.IGNORECASE)
+_CALLS: Final = re.compile(r"^(rocm_)?hip_\w*api", re.IGNORECASE)
 _MARKERS: Final = re.compile(r"(rocm_)?marker|user$", re.IGNORECASE)
 _RCCL: Final = re.compile(r"(rocm_)?rccl", re.IGNORECASE)
 """Categories of events, as rocprofv3 calls them, or (with "rocm") rocprof-sys."""
