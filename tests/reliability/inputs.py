@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tests.builders import TraceBuilder
 from tests.formats.test_contract import (
     EXECUTION,
     planes_of,
@@ -21,7 +22,7 @@ from tests.formats.test_contract import (
     write_as_rocpd,
 )
 from tests.formats.xplane_file import write_xplane
-from tests.reliability import mutations
+from tests.reliability import forms, mutations
 from tests.reliability.same_execution import ASKED, FORMS, execution, written, wrong_answers
 from tests.reliability.workplace import LOG, make_trace
 from tests.summaries import make_summary
@@ -334,17 +335,70 @@ def same_execution(folder: Path, rng: random.Random) -> Question:
     return Question(asked, form, judge=judge)
 
 
+def every_form(folder: Path, rng: random.Random) -> Question:
+    """Damaged traces in JSON, CSV, Markdown and text, by SQL, as operations, and from Python."""
+    made = rng.choice((nsys_bytes, nsys_rows, nvprof_rows, kineto_values, kineto_bytes, gzipped))
+    question = made(folder, rng)
+    trace = question.trace
+    assert trace is not None
+
+    def judge(code: int, told: str, said: str) -> str:
+        return "; ".join(forms.differences(trace, code, told, said))[:600]
+
+    return Question((*forms.ASKED, str(trace), "--json"), question.how, judge=judge)
+
+
+def toml_values(folder: Path, rng: random.Random) -> Question:
+    """Files of rules, hardware and hosts that are TOML, with any values in the places of theirs."""
+    option, tables = rng.choice(
+        (
+            ("--rules", {"rule": ("activity", "pattern")}),
+            ("--hardware", {"gpu": _OF_GPUS, "link": ("nic", "pcie", "nvlink")}),
+            ("--cluster", {"hosts": ("a", "b"), "racks": ("r1",)}),
+        )
+    )
+    how, text = mutations.document_of_toml(tables, rng)
+    path, trace = folder / "settings.toml", folder / "trace.sqlite"
+    path.write_text(text, "utf-8", "surrogatepass")
+    trace.write_bytes(_example("sqlite"))
+    return Question(("show", "kernels", str(trace), option, str(path), "--json"), how)
+
+
+def own_patterns(folder: Path, rng: random.Random) -> Question:
+    """Regular expressions of the user's own, any at all, on names that are made for them."""
+    pattern = mutations.any_pattern(rng)
+    name = "".join(rng.choice("ab") * rng.randrange(1, 3_000) for _ in range(3)) + rng.choice("b!")
+    path = folder / "trace.sqlite"
+    builder = TraceBuilder().range(name, 0, 9_000).range("ab 12", 10_000, 12_000)
+    write_nsys(builder.kernel(name, 1_000, 2_000, launched_ns=(100, 200)).build(), path)
+    where = rng.choice(("--rules", "--name", "--window", "--step-ranges", "--pattern"))
+    show = ("show", "kernels", str(path))
+    if where == "--rules":
+        rules_file = folder / "rules.toml"
+        rules_file.write_text(f'[[rule]]\nactivity = "moe"\npattern = {json.dumps(pattern)}\n')
+        return Question((*show, where, str(rules_file), "--json"), where)
+    if where == "--pattern":
+        log = folder / "own.log"
+        log.write_text(f"{name}\nstep 3 loss 0.5\n")
+        asked = ("runs", "import-log", str(log), "--dry-run", f"{where}=(?P<loss>{pattern})")
+        return Question(asked, where)
+    if where == "--name":
+        return Question(("ops", str(path), f"{where}={pattern}", "--json"), where)
+    text = f"range:/{pattern}/" if where == "--window" else pattern
+    return Question((*show, f"{where}={text}", "--json"), where)
+
+
 CLASSES: Final[tuple[Maker, ...]] = (
     *(nsys_bytes, nsys_rows, nvprof_bytes, nvprof_rows, kineto_bytes, kineto_values, gzipped),
     *(own_recordings, many_ranks, manifests, rules, hardware, cluster, logs, tables),
     *(databases_of_runs, exported, cuts, cutting, pages, windows, steps, spools),
-    *(same_execution, xplane_bytes, rocpd_bytes, rocpd_rows),
+    *(same_execution, xplane_bytes, rocpd_bytes, rocpd_rows, every_form, toml_values, own_patterns),
 )
 CHEAP: Final = frozenset(
     (
         *("rules", "hardware", "cluster", "logs", "databases_of_runs", "exported", "cutting"),
         *("windows", "steps", "spools", "nvprof_bytes", "nsys_bytes", "kineto_bytes", "cuts"),
-        "tables",
+        *("tables", "toml_values", "own_patterns"),
     )
 )
 """Classes that cost less CPU time than others."""
@@ -361,6 +415,9 @@ _RACKS: Final = ("r1=node[1-4]", "r=node[1-", "r=[0-999999999]", "r=*", "=", "r=
 _SIGNS: Final = "0123456789.:#@&/\\\"'()[]{}*+?-_ eE%=,\x00\u202e\u0661\u221ens"
 
 
+_OF_GPUS: Final = (
+    *("key", "names", "tflops", "memory_gb_per_s", "pcie_generation", "source", "memory_gb", "sms"),
+)
 _STEP_NUMBERS: Final = ("3..5", " 20 .. 30", "0..0", "7", "5..3", "..5", "3..", "0")
 _TIMES: Final = ("10s", "1min", "5ms", "1.5 s", ".5h", "+250us", "-1s", "1m", "7NS", "0s")
 _SIZES: Final = ("100 MB", "1GB", "64kB", "1.5T", "500", "1GiB", "0", "12 b")

@@ -7,7 +7,7 @@ import json
 import random
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -287,3 +287,83 @@ def packed(data: bytes, rng: random.Random) -> tuple[str, bytes]:
     elif way == "twice":
         whole = gzip.compress(whole, mtime=0)
     return way, whole
+
+
+_SCALARS: Final = (
+    *("true", "false", "0", "-1", "9223372036854775807", "9" * 30, "0x7f", "1_000", "inf", "-nan"),
+    *(
+        "1e400",
+        "0.1",
+        "1979-05-27T07:32:00Z",
+        "1979-05-27",
+        "07:32:00",
+        '""',
+        "''",
+        '"a"',
+        '"gemm"',
+    ),
+    *(
+        '"\\u0000"',
+        '"\\u202e"',
+        "'''\na\n'''",
+        '"""\\\n  b"""',
+        '"moe"',
+        '"(a+)+$"',
+        '"0-1"',
+        '"100Gb/s"',
+    ),
+    *("[]", "{}", '"n[0-999999999]"', '"' + "A" * 5_000 + '"'),
+)
+
+
+def document_of_toml(tables: Mapping[str, Sequence[str]], rng: random.Random) -> tuple[str, str]:
+    """Return a document of TOML with ``tables``, whose keys have any values, and what is odd."""
+    lines: list[str] = []
+    for table in rng.choices([*tables, "other"], k=rng.randrange(1, 5)):
+        keys = [*tables.get(table, ()), "other", '"a b"', "''"]
+        head = rng.choice((f"[{table}]", f"[[{table}]]", f"[[{table}]]", f"[{table}.more]", ""))
+        lines.append(head)
+        for key in rng.sample(keys, rng.randrange(len(keys) + 1)):
+            dotted = f"{key}.x" if rng.random() < 0.1 else key
+            lines.append(f"{dotted} = {_toml_value(rng, 0)}")
+    return "values of TOML", "\n".join(lines) + "\n"
+
+
+def _toml_value(rng: random.Random, depth: int) -> str:
+    kind = rng.random()
+    if depth > 3 or kind < 0.7:
+        return rng.choice(_SCALARS)
+    parts = [_toml_value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if kind < 0.85:
+        return f"[{', '.join(parts)}]"
+    if kind < 0.87:
+        return "[" * 3_000 + "]" * 3_000
+    return "{" + ", ".join(f"k{number} = {part}" for number, part in enumerate(parts)) + "}"
+
+
+def any_pattern(rng: random.Random, depth: int = 0) -> str:
+    """Return a regular expression, of those that Python would never end, too."""
+    if depth > 4 or rng.random() < 0.3:
+        return rng.choice(
+            ("a", "b", "[ab]", ".", r"\w", r"\d+", "a|aa", "[^b]", "(?i)A", "é", "(", r"\1")
+        )
+    inner = any_pattern(rng, depth + 1)
+    return rng.choice(
+        (
+            *(
+                f"({inner})+",
+                f"({inner})*",
+                f"(?:{inner})+$",
+                f"({inner}{inner})+",
+                f"{inner}?{inner}",
+            ),
+            *(
+                f"({inner}|{inner})*",
+                f"(?={inner})",
+                f"{inner}{{0,99}}",
+                f"^{inner}",
+                f"{inner}*?b",
+            ),
+            *(f"(?P<n{rng.randrange(9)}>{inner})", f"{inner}++", f"(?:{inner}){{2000}}"),
+        )
+    )
