@@ -203,3 +203,67 @@ def test_a_folder_appears_when_it_is_whole(tmp_path: Path) -> None:
     assert [path.name for path in target.iterdir()] == ["whole"]
     with pytest.raises(UsageError, match="no such folder"), new_folder(tmp_path / "a" / "b"):
         pass
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What reaches the disk, and what gets a name, in order: what a power failure may part."""
+    told: list[tuple[str, str]] = []
+    fsync, link, replace = os.fsync, os.link, Path.replace
+
+    def synced(descriptor: int) -> None:
+        told.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        fsync(descriptor)
+
+    def linked(source: Path, target: Path) -> None:
+        told.append(("name", target.name))
+        link(source, target)
+
+    def replaced(source: Path, target: Path) -> Path:
+        told.append(("name", target.name))
+        return replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    monkeypatch.setattr(Path, "replace", replaced)
+    return told
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="what a descriptor is of")
+
+
+@on_linux
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_is_on_the_disk_before_its_name_and_that_before_we_go_on(
+    tmp_path: Path, done: list[tuple[str, str]], force: bool
+) -> None:
+    path = tmp_path / "x"
+    if force:
+        path.write_text("old")
+    write_file(path, "new", force=force)
+    (first, temporary), *rest = done
+    assert (first, temporary[-5:]) == ("sync", ".part")
+    assert rest == [("name", "x"), ("sync", tmp_path.name)]
+
+
+@on_linux
+def test_what_can_be_made_again_is_not_waited_for(
+    tmp_path: Path, done: list[tuple[str, str]]
+) -> None:
+    write_file(tmp_path / "x", "new", force=False, is_lasting=False)
+    assert done == [("name", "x")]
+
+
+@on_linux
+def test_a_folder_is_on_the_disk_with_all_that_is_in_it(
+    tmp_path: Path, done: list[tuple[str, str]]
+) -> None:
+    with new_folder(tmp_path / "out") as temporary:
+        (temporary / "a").write_text("1")
+        (temporary / "b").mkdir()
+        (temporary / "b" / "c").write_text("2")
+    assert [what for what, _ in done] == ["sync"] * 4 + ["name", "sync"]
+    names = [name for _, name in done]
+    assert names.index("c") < names.index("b")
+    assert names[3].endswith(".part")
+    assert names[4:] == ["out", tmp_path.name]

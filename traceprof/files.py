@@ -110,7 +110,11 @@ def new_folder(path: Path) -> Iterator[Path]:
         try:
             temporary.mkdir()
             yield temporary
+            for one in sorted(temporary.rglob("*"), reverse=True):  # what is inside comes first
+                _sync(one)
+            _sync(temporary)
             temporary.replace(path)
+            _sync(_folder(path))
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
@@ -192,18 +196,26 @@ def _remove(temporary: Path) -> None:
 def _publish(temporary: Path, path: Path, *, force: bool, is_lasting: bool) -> None:
     """Give the finished file its name; without ``force`` never one that is taken meanwhile."""
     if is_lasting:
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        _sync(temporary)
     if force:
         if os.path.lexists(path):
             _check_replaceable(path)
         temporary.replace(path)
     else:
         _take_name(temporary, path)
-    if is_lasting and os.name == "posix":
-        folder = os.open(_folder(path), os.O_RDONLY)
+    if is_lasting:
+        _sync(_folder(path))
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk has a file, or the names in a folder: after that power may fail."""
+    if not path.is_dir():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    elif os.name == "posix":
+        folder = os.open(path, os.O_RDONLY)
         try:
-            with suppress(OSError):
+            with suppress(OSError):  # of a file system that cannot
                 os.fsync(folder)
         finally:
             os.close(folder)
