@@ -212,7 +212,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     fsync, link, replace = os.fsync, os.link, Path.replace
 
     def synced(descriptor: int) -> None:
-        told.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}")).name))
+        told.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink().name))
         fsync(descriptor)
 
     def linked(source: Path, target: Path) -> None:

@@ -231,11 +231,38 @@ def files_of_a_folder(folder: Path, n: int) -> Path:
     return folder
 
 
+def repeated_words(folder: Path, n: int) -> Path:
+    """Names of as many words that our regular expressions look for, none of them whole."""
+    builder = TraceBuilder()
+    for number, words in enumerate(_WORDS):
+        at, name = 1_000 * number, words * (n // len(_WORDS))
+        builder.kernel(name, at + 50, at + 900, launched_ns=(at, at + 20))
+        builder.range(name, at, at + 990)
+        builder.api_call(name, at + 30, at + 40)
+    return _nsys(folder, builder.build())
+
+
+def document_behind_another(folder: Path, n: int) -> Path:
+    """A file of torch.profiler with as many events, behind a small one."""
+    path, behind = folder / "trace.json", folder / "behind.json"
+    write_as_kineto(_work(40), path)
+    write_as_kineto(_work(10 * n), behind)
+    path.write_bytes(path.read_bytes() + behind.read_bytes())
+    behind.unlink()
+    return path
+
+
+_WORDS: Final = (
+    *("cudaLaunch", "multi_tensor_apply", "void at::", "step 1 of ", ", sizes = [", "[clone "),
+    *("copy cache ", "xmma_f32_", "_GLOBAL__N_", "topk sampl", "ncclRing", "Epoch 1: |1/1"),
+)
+
 SHAPES: Final[tuple[Shape, ...]] = (
     *(nested_ranges, nested_ranges_of_kineto, nested_ranges_of_nvprof, crossing_ranges),
     *(devices, streams, streams_of_kineto, processes, threads, names_of_kernels),
     *(names_of_ranges, long_name, steps, one_correlation, overlapping_kernels, one_instant),
     *(collectives, copies, waits, operators, wide_event, ranks_of_a_manifest, files_of_a_folder),
+    *(repeated_words, document_behind_another),
 )
 
 
