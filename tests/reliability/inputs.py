@@ -383,7 +383,7 @@ def own_patterns(folder: Path, rng: random.Random) -> Question:
         asked = ("runs", "import-log", str(log), "--dry-run", f"{where}=(?P<loss>{pattern})")
         return Question(asked, where)
     if where == "--name":
-        return Question(("ops", str(path), f"{where}={pattern}", "--json"), where)
+        return Question(("ops", str(path), f"{where}={pattern}", "--csv"), where)
     text = f"range:/{pattern}/" if where == "--window" else pattern
     return Question((*show, f"{where}={text}", "--json"), where)
 
