@@ -39,7 +39,8 @@ any percent, bits flipped, bytes put in, pages moved, zeroed or doubled, headers
 values replaced by NULL, texts, infinities and numbers at the borders of int64; columns and tables
 taken away, doubled, renamed, made views; names of up to 100 000 characters, with controls and marks
 of direction; nesting up to 100 000 deep; gzip with bad sums, members and bombs of 100 MB. One
-command is run on it, within {CPU_S:g} s of CPU and {MEMORY_BYTES >> 30} GiB.
+command is run on it (of `every_form` all, which must have the same numbers and warnings), within
+{CPU_S:g} s of CPU and {MEMORY_BYTES >> 30} GiB.
 
 *right*: kernels are those that plain `sqlite3` or `json` finds in the damaged file, each with its
 length, and what is left out is warned of; of `same_execution` all answers are those about the
@@ -98,10 +99,12 @@ _TAIL: Final = """
 - The numbers of damaged files beyond kernels and their lengths; those of whole files are held
   against others by the tests of truth.
 - Files of gigabytes, network file systems, other systems than Linux, power that fails: that data
-  is on the disk before it gets its name is written, not tested by pulling a plug.
+  is on the disk before it gets its name is tested by the order of what is asked of the system
+  (`tests/test_files.py`), not by pulling a plug.
 - Two faults at once, and a second Ctrl-C while the first one tidies up.
-- `recover`, and `record` under nsys, nvprof and with cupti: see `tests/recording`; here it is the
-  embedded recorder.
+- `record` under nsys, nvprof and with cupti: see `tests/recording`; here it is the embedded
+  recorder. `recover` is killed before its steps by `tests/reliability/test_recover.py`.
+- A limit of processes (`ulimit -u`), and messages of strangers to workers of Dask.
 """
 
 
