@@ -67,7 +67,7 @@ _LOADS_CODE: Final = re.compile(
 )
 _LOADS: Final = re.compile(
     r"(?i)^(load|init|initiali[sz]e|setup|set_up|build|create|prepare)"
-    r"[ _-]*(\w*[ _-])?(model|weights|checkpoint|state|engine|tokenizer|optimizer|dataset)"
+    r"[ _-]{0,3}(\w{0,60}[ _-])?(model|weights|checkpoint|state|engine|tokenizer|optimizer|dataset)"
 )
 
 
