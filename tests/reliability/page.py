@@ -123,8 +123,10 @@ def row_of_faults(one: Faults) -> str:
 
 def keep_inputs(tried: Sequence[Tried], seed: int) -> None:
     """Keep what the campaign counted, and write the page."""
+    when = {"seed": seed, "day": f"{datetime.now(UTC):%Y-%m-%d}"}
     rows = [
-        {"class": one.name, **{name: one.verdicts[name] for name in _VERDICTS}} for one in tried
+        {"class": one.name, **{name: one.verdicts[name] for name in _VERDICTS}, **when}
+        for one in tried
     ]
     known = json.loads(_COUNTS.read_text())["inputs"]["rows"] if _COUNTS.exists() else []
     _keep("inputs", seed, _replaced(known, rows, "class"))
@@ -273,7 +275,7 @@ def merge_counts(before: dict[str, Any], after: dict[str, Any]) -> None:
 def page_of(counts: dict[str, Any]) -> str:
     """Return the page."""
     made = counts["inputs"]
-    lines = [_HEAD, *_table_of_inputs(made["rows"]), "", f"Seed {made['seed']}, {made['day']}."]
+    lines = [_HEAD, *_table_of_inputs(made["rows"]), "", _told_when(made)]
     made = counts["faults"]
     lines += [_MIDDLE, "| fault | injected | failed | survived | lost |", "|---|--:|--:|--:|--:|"]
     lines += [
@@ -287,6 +289,19 @@ def page_of(counts: dict[str, Any]) -> str:
     ]
     lines += ["", f"Seed {made['seed']}, {made['day']}.", *_bounds_of(counts), _TAIL.rstrip(), ""]
     return "\n".join(lines)
+
+
+def _told_when(made: dict[str, Any]) -> str:
+    """Return with which seeds, and when, classes were tried: not all need be tried at once."""
+    times: dict[tuple[int, str], list[str]] = {}
+    for row in made["rows"]:
+        when = row.get("seed", made["seed"]), row.get("day", made["day"])
+        times.setdefault(when, []).append(row["class"])
+    (first, _), *others = times.items()
+    told = f"Seed {first[0]}, {first[1]}"
+    for (seed, day), names in others:
+        told += f"; seed {seed}, {day}: {', '.join(names)}"
+    return f"{told}."
 
 
 def _keep(name: str, seed: int, rows: list[dict[str, Any]], day: str = "") -> None:
