@@ -212,8 +212,8 @@ def test_rules_of_the_user_decide_what_kernels_do(trace: Path, tmp_path: Path) -
         (["show", "kernels", "{trace}", "--csv", "--json"], 2, "--json and --csv: one of them"),
         (["show", "kernels"], 2, "expected a trace: traceprof show kernels TRACE"),
         (["analyze", "{trace}", "other.sqlite"], 3, "other.sqlite: No such file"),
-        (["show", "operators", "{trace}"], 4, "no host_ops recorded"),
-        (["show", "ops", "{trace}"], 4, "no host_ops recorded"),
+        (["show", "operators", "{trace}"], 4, "no host ops recorded"),
+        (["show", "ops", "{trace}"], 4, "no host ops recorded"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(

@@ -179,3 +179,19 @@ def test_what_people_reported(name: str, rule: str, saved_ns: int) -> None:
     assert own["saving_ns"] == pytest.approx(saved_ns, rel=0.04)
     told = [row["rule"] for row in result.table.rows() if not row["is_minor"]]
     assert not {"low_utilisation", "exposed_copies"} & set(told)
+
+
+@pytest.mark.parametrize("subject", ["managed memory", "use of the SMs", "contention"])
+def test_what_was_not_seen_is_not_fine(subject: str) -> None:
+    """A copy of pinned memory, kernels of no known shape, communication beside no kernel."""
+    builder = TraceBuilder()
+    for i in range(20):
+        at = i * MS
+        builder.copy("h2d", at, at + 20 * US, n_bytes=1_000_000, src_kind="pinned")
+        builder.kernel("gemm", at + 30 * US, at + 800 * US)
+        builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", at + 820 * US, at + 900 * US)
+    document = page(run_of(Ranks.of(builder.build())))
+    assert document.verdict is not None
+    assert subject not in document.verdict.fine
+    reasons = document.results["findings"].tables["abstained"]
+    assert subject in reasons["subject"].tolist()

@@ -32,8 +32,8 @@ def test_what_cannot_be_answered_is_missing_with_the_reason() -> None:
     run = four_steps().within("all")
     found = answer(run, ["kernels", "operators"])
     assert list(found.results) == ["kernels"]
-    assert found.missing["operators"].startswith("no host_ops recorded: record with")
-    with pytest.raises(NotRecordedError, match="no host_ops recorded"):
+    assert found.missing["operators"].startswith("no host ops recorded: record with")
+    with pytest.raises(NotRecordedError, match="no host ops recorded"):
         answer(run, ["kernels", "operators"], strict=True)
     with pytest.raises(UsageError, match="no analysis 'brekdown'"):
         answer(run, ["brekdown"])

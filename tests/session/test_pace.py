@@ -81,6 +81,22 @@ def test_a_few_steps_that_are_slow_are_in_the_mean_that_all_is_of() -> None:
     assert_savings_have_their_base(document, {"the mean step"})
 
 
+def test_lengths_that_would_be_printed_alike_are_said_once() -> None:
+    assert said(page_of(*[130] * 12))[0] == "12 steps, steady: 80 % of them take 130.0 ms; " + (
+        "7.692 steps/s."
+    )
+    assert said(page_of(*[130] * 5))[0] == "5 steps, steady: 130.0 ms; 7.692 steps/s."
+
+
+def test_iterations_of_which_one_is_far_longer_are_told_by_their_mean() -> None:
+    builder, now = TraceBuilder(), 0
+    for number in range(40):
+        builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", now, now + MS)
+        now += MS + (500 * MS if number == 20 else MS // 20)
+    where = said(page(run_of(Ranks.of(builder.build()))))[-1]
+    assert where.startswith("The mean iteration of the repeating pattern, 13.87 ms, is 92.8 % idle")
+
+
 def test_of_few_steps_no_percentiles_are_told() -> None:
     pace, where = said(page_of(497, 157, 156, 158))
     assert pace == "3 steps, steady: 156.0 ms to 158.0 ms; 6.369 steps/s."

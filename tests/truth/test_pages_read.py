@@ -22,6 +22,7 @@ from traceprof.measures import analysis_names
 from traceprof.measures.idle.losses import LOSSES
 from traceprof.measures.steps.find import decide_steps
 from traceprof.model.activity import PARTS
+from traceprof.model.tables import TABLES
 from traceprof.render.briefing import briefing_of, findings_for_people
 from traceprof.render.registry import Options, render
 from traceprof.session.answer import Document, page
@@ -161,6 +162,7 @@ _INTERNAL: Final = {
     *(rule.name for rule in RULES if "_" in rule.name),
     *(loss for loss in LOSSES if "_" in loss),
     *(part for part in PARTS if "_" in part),
+    *(table for table in TABLES if "_" in table),
     *(
         "excess",
         "claimed",
@@ -180,6 +182,7 @@ _INTERNAL: Final = {
 def test_a_page_is_whole_short_and_in_words(name: str) -> None:
     text = text_of(name)
     assert "…" not in text
+    assert not re.search(rf" -{_TIME}", text)
     words = set(re.findall(r"[\w-]+", text.partition("\nnext: ")[0]))
     assert not words & _INTERNAL
     for line in text.splitlines():

@@ -157,7 +157,7 @@ class Trace:
         for name in names:
             if name not in self.recorded:
                 advice = how_to_record(name, self.info, self.recorded)
-                raise NotRecordedError(f"no {name} recorded: {advice}")
+                raise NotRecordedError(f"no {name.replace('_', ' ')} recorded: {advice}")
 
     @property
     def is_by_traceprof(self) -> bool:

@@ -36,6 +36,7 @@ STEADY: Final = 0.1
 """What steps may spread by, of their median, to be called so."""
 _FILLED: Final = 0.95
 _MOSTLY: Final = 0.5
+_ALIKE: Final = 0.0005
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,8 +79,12 @@ def base_of(
     if "median_ns" not in scalars or not fill(steady, window_ns, least):
         return Base(f"The window{without}", values, rows)
     if scalars["is_pattern"]:
-        words = "An iteration of the repeating pattern, {step:ns},"
-        return Base(words + without, {"step": scalars["median_ns"], **values}, rows)
+        is_mean = is_mean_told(table["duration_ns"].astype(np.float64))
+        words = (
+            f"{'The mean' if is_mean else 'An'} iteration of the repeating pattern, {{step:ns}},"
+        )
+        step = scalars["mean_ns" if is_mean else "median_ns"]
+        return Base(words + without, {"step": step, **values}, rows)
     kind = "step" if scalars["confidence_ratio"] == 1 else "step (inferred)"
     has_slow = bool((are_typical(table) & (table["excess_ns"] > 0)).any())
     usual = are_typical(table) & ~(table["excess_ns"] > 0)
@@ -122,12 +127,12 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
     what = "iteration" if scalars["is_pattern"] else "step"
     on = " on {processes:count} ranks" if processes > 1 else ""
     word = "steady" if scalars["spread_ratio"] < STEADY else "uneven"
-    if n_steps == 1:
-        text = f"One {what}{on}: {{least:ns}} to {{most:ns}}"
-    elif n_steps < FEWEST_FOR_PERCENTILES:
-        text = f"{{n:count}} {what}s{on}, {word}: {{least:ns}} to {{most:ns}}"
-    else:
-        text = f"{{n:count}} {what}s{on}, {word}: 80 % of them take {{p10:ns}} to {{p90:ns}}"
+    number = f"One {what}{on}" if n_steps == 1 else f"{{n:count}} {what}s{on}, {word}"
+    is_few = n_steps < FEWEST_FOR_PERCENTILES
+    low, high = ("min", "max") if is_few else ("p10", "p90")
+    text = f"{number}: {'' if is_few else '80 % of them take '}{{{low}:ns}}"
+    if scalars[f"{high}_ns"] - scalars[f"{low}_ns"] >= _ALIKE * scalars[f"{high}_ns"]:
+        text += f" to {{{high}:ns}}"  # else both would be printed alike
     each_s = _steps_per_s(steps.table) if not scalars["is_pattern"] else None
     rates = ["{steps_rate:number} steps/s"] if each_s else []
     rate = _samples_per_s(steps.table, each_s) or scalars.get("mean_samples_per_s")
@@ -145,10 +150,7 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
         f"{text}.",
         n=n_steps,
         processes=processes,
-        least=scalars["min_ns"],
-        most=scalars["max_ns"],
-        p10=scalars["p10_ns"],
-        p90=scalars["p90_ns"],
+        **{end: scalars[f"{end}_ns"] for end in ("min", "max", "p10", "p90")},
         slow=int(slow.sum()),
         slow_ratio=slow_ratio,
         steps_rate=each_s,

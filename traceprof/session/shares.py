@@ -146,7 +146,7 @@ _CAUSES: Final = {
     "host": "host code",
     "queued": "queued work",
     "peer": "other devices",
-    "edge": "nothing to do yet",
+    "edge": "start and end",
     "unknown": "not recorded",
 }
 """What a bar calls the causes of idle time."""
@@ -180,10 +180,16 @@ def idle_by_cause(
     whole_ns = scalars["judged_ns"] / (1 - slow_ratio) if slow_ratio < 1 else np.inf
     if is_undisturbed(steps):
         whole_ns, slow_ratio = float(own["total_ns"].sum()) / max(parts[IDLE], 1e-9), 0.0
+    # What follows a wait for the device would not be without it, as findings have it.
+    after_ns = own["after_wait_ns"] * (own["loss"] != "synchronising")
     shares = {
         _CAUSES[loss]: ns / whole_ns
-        for loss, ns in zip(own["loss"].tolist(), own["total_ns"].tolist(), strict=True)
+        for loss, ns in zip(
+            own["loss"].tolist(), (own["total_ns"] - after_ns).tolist(), strict=True
+        )
     }
+    waits = _CAUSES["synchronising"]
+    shares[waits] = shares.get(waits, 0.0) + float(after_ns.sum()) / whole_ns
     if slow_ratio:
         shares["slow steps"] = parts[IDLE] - sum(shares.values())
     ranked = sorted(shares.items(), key=lambda one: -one[1])

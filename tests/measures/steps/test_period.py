@@ -39,6 +39,12 @@ def test_another_beginning_and_a_missing_kernel_do_not_matter() -> None:
     assert period.lasts.tolist() == np.flatnonzero(codes == 19).tolist()
 
 
+def test_a_turn_may_be_one_kernel() -> None:
+    period = find_period(repeated([3], 12), np.zeros(12, np.int64))
+    assert period is not None
+    assert (period.length, period.lasts.tolist()) == (1, [*range(12)])
+
+
 @pytest.mark.parametrize("n_symbols", [0, 1, 5])
 def test_too_short_to_repeat(n_symbols: int) -> None:
     assert find_period(np.arange(n_symbols), np.zeros(n_symbols, np.int64)) is None

@@ -365,8 +365,10 @@ def _on_untied(clocks: tuple[RankClock, ...]) -> Iterator[str]:
 
 def _named(clocks: Sequence[RankClock]) -> str:
     named = [str(one.process if one.rank is None else one.rank) for one in clocks]
+    what = "process" if any(one.rank is None for one in clocks) else "rank"
+    what += ("es" if what == "process" else "s") if len(named) > 1 else ""
     more = len(named) - _MOST_NAMED
-    return ", ".join(named[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{what} {', '.join(named[:_MOST_NAMED])}" + (f" and {more} more" if more > 0 else "")
 
 
 SPEC: Final = ResultSpec.of("""

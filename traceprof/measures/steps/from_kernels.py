@@ -88,7 +88,7 @@ def _cut(codes: Ints, weights: Ints, length: int) -> Ints:
     pauses = np.median(weights[-whole:].reshape(n_turns, length), axis=0)
     for place in np.argsort(-pauses, kind="stable")[:_PLACES]:
         signature_end = len(codes) - whole + int(place) + (n_turns - 2) * length
-        size = min(_SIGNATURE, length // 2)
+        size = max(1, min(_SIGNATURE, length // 2))
         signature = codes[signature_end - size + 1 : signature_end + 1]
         windows = np.lib.stride_tricks.sliding_window_view(codes, size)
         found = np.flatnonzero((windows == signature).all(axis=1)) + size - 1
