@@ -68,8 +68,18 @@ WILD: Final = {
         (r"rank 1 comes late once, in one of 40", r"5\.000 s \(99\.2 %", r"costs 5\.000 s once"),
         ("no single rank", fine("ranks in step"), "saves .* of a step"),
     ),
-    "megatron1001-contention.json": Label(("GPU-bound",), (r"[Hh]ost-bound", "straggler")),
-    "uvm-migrations.sqlite": Label((r"6\.1 % compute",), ("GPU-bound", fine("idle time"))),
+    "megatron1001-contention.json": Label(
+        (
+            "GPU-bound",
+            r"hiding communication has a price: .* 1\.40 x as long",
+            r"4\.000 ms per step",
+        ),
+        (r"[Hh]ost-bound", "straggler", fine("contention"), "exposed communication:"),
+    ),
+    "uvm-migrations.sqlite": Label(
+        (r"6\.1 % compute", "Waiting for pages of managed memory", "cudaMemPrefetchAsync"),
+        ("GPU-bound", fine("idle time"), "record the calls", "on a stream of its own"),
+    ),
     "trtllm16313-prepare.json": Label(
         (r"8 steps", r"1 call of cudaHostAlloc per step", "reuse pinned buffers", "33.33 steps/s"),
         (r"costs .* once", "caching allocator", "no steps are known", r"(?m)^once: loading"),
@@ -179,6 +189,22 @@ SHARED: Final = {
 }
 
 PLANTED: Final = {
+    "managed_memory_that_migrates": Label(
+        ("100 of d2h", "cudaMemAdvise"), ("record the calls", fine("managed memory"))
+    ),
+    "kernel_of_one_block": Label(
+        (r"1 block of 32 threads on 132 SMs", "saves at most"), (fine("use of the SMs"),)
+    ),
+    "kernels_slowed_by_communication": Label(
+        (r"1\.40 x as long beside it",), ("exposed communication:", fine("contention"))
+    ),
+    "attention_in_pieces": Label(
+        ("unfused attention", "scaled_dot_product_attention"), (fine("fusion"),)
+    ),
+    "pageable_copies_that_should_be_asynchronous": Label(
+        ("pin the memory", "launches late because of these calls"),
+        ("host code between launches", "launch-bound:", fine("pinned memory")),
+    ),
     "bimodal_steps_every_other_of_which_waits_for_data": Label(
         (r"Every other step takes 1\.20\d s", r"[Mm]ean step of 61\d\.\d ms", "Input-bound"),
         ("A step of", "A typical step", "of them slow", fine("input", "even steps", "idle time")),
