@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -96,9 +97,18 @@ def test_what_nothing_helps_is_claimed_by_nobody(tried):
     assert_clocks_agree(found)
 
 
-def test_layouts_types_and_optimizers_are_measured_whatever_they_give(tried):
-    """On a CPU they may save or cost: the program's own clock says which."""
-    found = tried("channels_last", "--change", "channels_last,bf16", "--steps", "8", *ONE_ROUND)
+@pytest.mark.parametrize(
+    ("fault", "changes"),
+    [
+        ("channels_last", "channels_last,bf16"),
+        ("optimizer", "foreach_optimizer,fused_optimizer"),
+        ("threads", "threads=2"),
+    ],
+)
+def test_what_a_cpu_may_gain_is_measured_whatever_it_gives(tried, monkeypatch, fault, changes):
+    """It may save or cost, by the machine: the program's own clock says which."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = tried(fault, "--change", changes, "--steps", "8", *ONE_ROUND)
     runs = found.rows("runs")
     for name, row in found.rows().items():
         if row["verdict"] not in ("faster", "slower") or "+" in name:
@@ -107,7 +117,8 @@ def test_layouts_types_and_optimizers_are_measured_whatever_they_give(tried):
         base = [one["step_ns"] for one in runs.values() if not one["change"]]
         saved = 1 - (sum(own) / len(own)) / (sum(base) / len(base))
         assert row["saving_ratio"] == pytest.approx(saved, abs=0.02)
-    assert "differ from step" in found.rows()["bf16"]["losses"]["text"]
+    if "bf16" in found.rows():
+        assert "differ from step" in found.rows()["bf16"]["losses"]["text"]
     assert_clocks_agree(found)
 
 
@@ -172,6 +183,31 @@ def test_frameworks_are_ended_in_order(tried, shape):
     row = found.rows()["set_to_none"]
     assert row["reason"] == ""
     assert all(one["steps_count"] for one in found.rows("runs").values())
+
+
+def test_ctrl_c_leaves_what_was_measured(tmp_path):
+    require("torch")
+    command = [sys.executable, PROGRAMS / "tried.py", "nothing"]
+    asked = ("--steps", "10", "--change", "set_to_none,foreach_optimizer")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "traceprof", "try", "--json", *asked, "--", *command],
+        cwd=tmp_path,
+        env=environment_of_test(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("traceprof: run 2,"):
+            process.send_signal(signal.SIGINT)
+            break
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    found = json.loads(said)
+    assert any("interrupted" in note["text"] for note in found["notes"])
+    rows = found["results"]["tried"]["tables"]["changes"]["rows"]
+    assert [row["change"] for row in rows] == ["set_to_none"]
 
 
 def test_a_notebook_is_refused_with_the_reason(tried):
