@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from traceprof.errors import TraceError
+from traceprof.files import kind_of_no_file
 
 _HEAD: Final = struct.Struct("<QI")
 _LONGEST: Final = 1 << 26
@@ -33,6 +34,8 @@ class EventScalar(NamedTuple):
 
 def is_event_file(path: Path) -> bool:
     """Return whether a file is one of events."""
+    if kind_of_no_file(path):
+        return False
     try:
         with path.open("rb") as file:
             return _VERSION in file.read(_WHERE)
