@@ -113,8 +113,8 @@ SPEC: Final = ResultSpec.of("""
     largest top_ratio: the largest sample
     """)
 NO_COUNTERS: Final = Note(
-    "no counters of GPUs were sampled: record with nsys --gpu-metrics-devices=cuda-visible "
-    "(it needs the right to: NVreg_RestrictProfilingToAdminUsers=0, or root)"
+    "no counters of GPUs were sampled: record with nsys and --gpu-metrics (it needs the right to: "
+    "NVreg_RestrictProfilingToAdminUsers=0, or root)"
 )
 
 
