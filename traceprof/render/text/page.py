@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -242,7 +243,7 @@ def _answer(
     if verdict.parts:
         own = min(width, _WIDEST_BAR)
         yield from stacked_bar(verdict.parts, own, LEAST_SHARE, verdict.idle)
-    yield from (Text(f"  {text}", style="dim") for text in words.made_of)
+    yield from (Padding(Text(text, style="dim"), (0, 0, 0, 2)) for text in words.made_of)
     if verdict.has_steps:
         yield from _step_line(document, width)
 
