@@ -218,8 +218,8 @@ def test_logs_are_kept(store: Store, tmp_path: Path, readers: list[dict[str, Any
     for more in ([], ["--source", "timm", "--pattern", pattern, "--name", "b"]):
         assert run("runs", "import-log", log, *more).exit_code == 0
     assert readers == [
-        {"source": None, "patterns": None},
-        {"source": "timm", "patterns": {"0": pattern}},
+        {"source": None, "patterns": None, "columns": {}},
+        {"source": "timm", "patterns": {"0": pattern}, "columns": {}},
     ]
     assert store.names() == ["train", "b"]
     other = tmp_path / "other.log"
