@@ -91,7 +91,7 @@ def test_an_undamaged_file_is_right(tmp_path: Path) -> None:
 def test_every_command_that_writes_is_tried() -> None:
     writing = {job.arguments[0] for job in JOBS}
     reading = {"findings", "show", "explain", "view", "info", "doctor", "memory"}
-    elsewhere = {"recover"}  # tests/recording: it needs a recording that was broken off
+    elsewhere = {"recover", "try"}  # tests of recording and of trying: they need programs
     assert writing | reading | elsewhere == {command.name for command in COMMANDS}
 
 
