@@ -338,7 +338,9 @@ def _notes(clocks: tuple[RankClock, ...]) -> Iterator[Note]:
         return
     yield from map(Note, _on_untied(clocks))
     told = [one for one in clocks[1:] if one.residual_ns is not None]
-    if tied := [one for one in told if one.offset_ns is not None]:
+    # Ranks of one clock that agree to the ns were moved by nothing.
+    tied = [one for one in told if one.offset_ns is not None]
+    if any(one.offset_ns or one.residual_ns for one in tied):
         text = "residual: the ends of {n:count} shared collectives agree to {residual:ns}"
         yield Note.of(text, **_worst(tied))
     if doubtful := [one for one in told if one.offset_ns is None]:
