@@ -35,7 +35,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "no command and no trace 'brekdown': did you mean `traceprof show breakdown TRACE`?",
         ),
         ("analyse", "no command and no trace 'analyse': did you mean `traceprof analyze TRACE`?"),
-        ("xyzzy", "no command and no trace 'xyzzy': commands are record, analyze, findings, "),
+        ("xyzzy", "no command and no trace 'xyzzy': commands are record, try, analyze, findings, "),
         (
             "show t.sqlite breakdown",
             "t.sqlite is a file, where the name of a table is expected: "

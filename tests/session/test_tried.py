@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from traceprof.cli import app
-from traceprof.session.tried import TriedAdvice, beside, leave_beside, measured_beside
+from traceprof.session.options import tried_beside
+from traceprof.session.tried import TriedAdvice, leave_beside, measured_beside
 
 TRACE = Path(__file__).parents[2] / "fixtures" / "traces" / "before.sqlite.gz"
 LONG_AGO_S = 1_700_000_000
@@ -63,6 +64,6 @@ def test_of_a_rule_the_most_is_kept(trace: Path) -> None:
     ],
 )
 def test_a_file_of_somebody_else_tells_nothing(trace: Path, text: str) -> None:
-    beside(trace).write_text(text)
+    tried_beside(trace).write_text(text)
     assert measured_beside(trace) == {}
     assert "tried:" not in said(trace)

@@ -12,6 +12,11 @@ LOCAL: Final = "local"
 """Instead of the address of a cluster: one that is started here."""
 
 
+def tried_beside(trace: Path) -> Path:
+    """Return where lies what `traceprof try` measured of a trace's advice."""
+    return trace.with_suffix(".try.json")
+
+
 class Align(StrEnum):
     """How the clocks of the ranks of a run are put together."""
 

@@ -18,8 +18,7 @@ from traceprof.cache.entries import Cache
 from traceprof.cache.identity import digest, identify_code, identify_file, is_settled
 from traceprof.errors import TraceprofError
 from traceprof.files import kind_of_no_file
-from traceprof.session.options import Opening
-from traceprof.session.tried import beside
+from traceprof.session.options import Opening, tried_beside
 
 _WILDCARDS: Final = re.compile(r"[*?\[]")
 _MOST_FILES: Final = 20_000
@@ -76,7 +75,7 @@ def _files(paths: Sequence[Path | str]) -> Iterator[Path]:
             matches = sorted(root.glob(str(path.relative_to(root))))
             found = [file for one in matches for file in _files_at(one)]
         else:
-            found = [path, *filter(Path.is_file, [beside(path)])]
+            found = [path, *filter(Path.is_file, [tried_beside(path)])]
             if len(paths) > 1:  # manifests beside files that are named tell of which run they are
                 found += sorted(path.parent.glob("*.json"))
         yield from found

@@ -11,9 +11,7 @@ from typing import Any, Final
 
 from traceprof.files import new_file
 from traceprof.model.results import Note, Result
-
-BESIDE: Final = ".try.json"
-"""How the file is called, where the trace ends with .sqlite or the like."""
+from traceprof.session.options import tried_beside
 
 _SCHEMA: Final = 1
 _LARGEST_BYTES: Final = 1 << 20
@@ -28,11 +26,6 @@ class TriedAdvice:
     saving_ratio: float
 
 
-def beside(trace: Path) -> Path:
-    """Return where what was measured of a trace's advice lies."""
-    return trace.with_suffix(BESIDE)
-
-
 def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
     """Leave what was measured of a trace's advice beside it; of a rule the most.
 
@@ -45,13 +38,13 @@ def leave_beside(trace: Path, measured: Sequence[TriedAdvice]) -> None:
     rules = {
         one.rule: {"change": one.change, "saving_ratio": one.saving_ratio} for one in best.values()
     }
-    with new_file(beside(trace), force=True) as path:
+    with new_file(tried_beside(trace), force=True) as path:
         path.write_text(json.dumps({"schema": _SCHEMA, "rules": rules}, indent=1) + "\n")
 
 
 def measured_beside(trace: Path) -> dict[str, TriedAdvice]:
     """Return what was measured of a trace's advice, by rule; a file of others tells nothing."""
-    path = beside(trace)
+    path = tried_beside(trace)
     if trace.is_dir() or not path.is_file():
         return {}
     try:

@@ -229,8 +229,14 @@ class _Cut:
         if table.name.endswith("CUDA_EVENT"):
             conditions.append(self._of_calls(table))
         if table.name == GENERIC and table.has("rawTimestamp"):
-            window = self.request.reach
-            is_inside = f"rawTimestamp >= {window.start_ns} AND rawTimestamp < {window.end_ns}"
+            # A sample tells of the time since the one before: both edges have theirs.
+            window, source = self.request.reach, f"source.{quoted(table.name)}"
+            first = (
+                f"SELECT max(rawTimestamp) FROM {source} WHERE rawTimestamp <= {window.start_ns}"
+            )
+            last = f"SELECT min(rawTimestamp) FROM {source} WHERE rawTimestamp >= {window.end_ns}"
+            begin, end = f"ifnull(({first}), 0)", f"ifnull(({last}), {window.end_ns})"
+            is_inside = f"rawTimestamp >= {begin} AND rawTimestamp <= {end}"
             conditions.append(f"(timestamp IS NULL AND {is_inside})")
         if is_ranges and times.end:
             conditions += [_DEFINITIONS, f"({_OPEN} AND [start] < {self.request.reach.end_ns})"]
