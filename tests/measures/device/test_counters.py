@@ -84,7 +84,7 @@ def test_counters_of_links_are_shares_of_their_speed() -> None:
 def test_without_counters_it_says_so() -> None:
     trace = TraceBuilder().kernel("gemm", 0, 10).sample("power_watts", 5, 70).build()
     (note,) = run("counters", trace).notes
-    assert "--gpu-metrics-devices" in note_text(note)
+    assert "--gpu-metrics" in note_text(note)
 
 
 def test_kernels_that_leave_sms_idle_are_found() -> None:

@@ -108,7 +108,7 @@ def _takes_turns(launches: Ints, starts: Ints, reach: Ints, n_steps: int) -> boo
     # A pass of a model is many launches, after many of the loop's: of those that run freely there
     # are few between two calls of the other.
     n_turns = np.count_nonzero(np.diff(turn)) + 1
-    most = min(len(launches), len(starts)) // _FEWEST_IN_TURN
+    most = max(_FEWEST_IN_TURN, min(len(launches), len(starts)) // _FEWEST_IN_TURN)
     return bool(n_turns <= max(n_steps, most) and beside.mean() <= _MOST_BESIDE)
 
 
