@@ -68,7 +68,8 @@ def test_it_opens_has_windows_tables_queries_and_compares(executed: Any) -> None
     advice = _shown(executed, "before.findings()")["text/html"]
     first = before.findings().table.to_frame().iloc[0]
     assert advice.count("<li><b>") == 2
-    assert f"saves {first['saving_ns'] / 1e6:.3f} ms (23.7 %, measured)" in advice
+    saved = f"saves {first['saving_ns'] / 1e6:.3f} ms of a step of 29.69 ms (23.7 %, measured)"
+    assert saved in advice
     assert f"--window {first['window']}" in advice
     assert "ampere_bf16_s16816gemm" in _shown(executed, "steady.query(")["text/html"]
     found = tp.compare(TRACES / "before.sqlite.gz", TRACES / "after.sqlite.gz")
