@@ -250,3 +250,9 @@ def test_who_waits_least_is_to_blame(tmp_path: Path, n: int) -> None:
         rule: note_text(title) for rule, title in zip(found["rule"], found["title"], strict=True)
     }
     assert f"rank {n - 1}" in titles["straggler"]
+
+
+@pytest.mark.parametrize("odd", [{"a": 1}, [1], None, True, 1.5, ""])
+def test_beside_labels_ids_may_be_whatever_json_holds(tmp_path: Path, odd: object) -> None:
+    part = [{**event, "pid": f"[TP00] {event['pid']}"} for event in rank_events(0, pid=42)]
+    read(tmp_path / "t.json", [part, [{**part[-1], "pid": odd}]])

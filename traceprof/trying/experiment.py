@@ -83,7 +83,7 @@ def pilot(plan: TryPlan, wanted: Wanted) -> TriedRun:
     limit_s = max(_PILOT_S, wanted.minutes * 60)
     try:
         found = run_once(replace(plan, warmup=_PILOT_WARMUP, n_steps=n_steps, limit_s=limit_s))
-    except InterruptedTryingError:
+    except (InterruptedTryingError, KeyboardInterrupt):
         raise RecordingError("interrupted before anything was measured") from None
     if found.failure != OK:
         raise RecordingError(f"the program by itself {found.failure}: {found.reason}")
@@ -117,7 +117,7 @@ def experiment(
     try:
         _rounds(found, list(found.runs))
         _together(found)
-    except InterruptedTryingError:
+    except (InterruptedTryingError, KeyboardInterrupt):  # the latter between two runs
         found.is_interrupted = True
         found.remarks.append("interrupted: what was measured until then")
     found.runs = {name: runs for name, runs in found.runs.items() if runs}

@@ -129,11 +129,14 @@ _LABELLED: Final = re.compile(r"(.*\D)(\d{1,7})", re.DOTALL)
 _LABELS: Final = 1_000_000
 
 
-@lru_cache(maxsize=1024)
 def labelled_process(value: Any) -> int:
     """Return a process whose id a merger wrote behind a label ("[TP00] 4000"), apart by label."""
-    found = _LABELLED.fullmatch(value) if isinstance(value, str) else None
-    number = whole(value)
+    return _labelled(value) if isinstance(value, str) else whole(value)
+
+
+@lru_cache(maxsize=1024)
+def _labelled(value: str) -> int:
+    found, number = _LABELLED.fullmatch(value), whole(value)
     if number != ABSENT or found is None:
         return number
     return (1 + crc32(found[1].encode()) % _LABELS) * APART + int(found[2])
