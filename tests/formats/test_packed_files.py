@@ -81,3 +81,14 @@ def test_a_real_one() -> None:
     trace = open_trace(TRACES / "nsys/2022.4-jacobi-p2p-2gpu.sqlite.gz")
     assert trace.devices.to_frame()["used"].sum() == 2
     assert "p2p" in set(trace.copies.to_frame()["direction"])
+
+
+def test_what_is_damaged_inside_is_called_as_the_file_that_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    write_nsys(TraceBuilder().kernel("gemm", 5, 9).build(), path)
+    path.write_bytes(path.read_bytes()[:-4096])
+    given = packed(path)
+    with pytest.raises(TraceError) as error:
+        open_trace(given)
+    assert str(error.value).startswith(f"{given}: cut off")
+    assert "tmp/traceprof-" not in str(error.value)

@@ -87,7 +87,10 @@ def unpacked(path: Path) -> Iterator[Candidate]:
                     file.write(data)
         except OSError as error:
             raise TraceError(f"{path}: cannot be unpacked ({error.strerror})") from error
-        yield examine(database)
+        try:
+            yield examine(database)
+        except TraceError as error:  # it is the user's file that is damaged, by its name
+            raise type(error)(str(error).replace(str(database), str(path))) from error
 
 
 def _new_member() -> Any:
