@@ -210,3 +210,23 @@ def test_a_report_newer_than_the_nsys_here_is_said_to_be(
     monkeypatch.setattr(reports, "find_importer", lambda _: shutil.which("false"))
     assert "recorded by nsys 2023.1.2" in said_of(stream)
     assert "QdstrmImporter -i s.qdstrm -o s.nsys-rep && nsys export" in said_of(stream)
+
+
+def test_categories_that_are_not_read_are_named_as_far_as_they_can_be(tmp_path: Path) -> None:
+    """Names may be bytes that are no text, and without end."""
+    path = tmp_path / "trace.json"
+    odd = [f"gpu_{'x' * 5000}", "gpu\udced", *(f"gpu_{i:02}" for i in range(20))]
+    events = [
+        {"ph": "X", "cat": kind, "name": "k", "pid": 1, "tid": 1, "ts": i, "dur": 1}
+        for i, kind in enumerate(odd)
+    ]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    with pytest.raises(TraceError) as error:
+        open_trace(path)
+    events.append({**events[0], "cat": "kernel", "args": {"device": 0, "stream": 7}})
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    (warning,) = [one for one in open_trace(path).info.warnings if "not read" in one]
+    for said in (str(error.value), warning):
+        assert len(said) < 600
+        assert said.isprintable()
+        assert ", …" in said

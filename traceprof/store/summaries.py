@@ -107,6 +107,8 @@ def _table(spec: TableSpec, plain: Mapping[str, Sequence[Any]]) -> Table:
     columns = [column for column in spec if column.name in plain]
     if len({len(plain[column.name]) for column in columns}) > 1:
         raise ValueError(f"columns of {spec.name} of different lengths")
+    if columns and spec.keys and spec.keys[0] not in plain:
+        raise ValueError(f"rows of {spec.name} without their {spec.keys[0]}")
     return Table({own.name: kept_as.as_column(own.unit, plain[own.name]) for own in columns})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final
@@ -18,12 +18,15 @@ from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import TraceInfo
+from traceprof.secrets import storable
 from traceprof.version import __version__
 
 _VERSIONED: Final = (
     *("cuda_runtime", "cuda_driver", "cupti", "hip_runtime", "hip_driver"),
     *("roctracer", "rocprofiler-sdk"),
 )
+_MOST_KINDS, _MOST_LETTERS = 8, 60
+"""So many categories are named, with so much of their names."""
 _FIRST_EPOCH_NS: Final = 10**18  # September 2001: an earlier time is counted from boot
 
 
@@ -60,7 +63,7 @@ def make_info(
             "(lost by the profiler)"
         )
     if unread := unread_kinds(events):
-        shown = ", ".join(f"{kind or 'none'} ({n})" for kind, n in sorted(unread.items()))
+        shown = listed([f"{named(kind)} ({n})" for kind, n in sorted(unread.items())])
         warnings.append(
             f"{sum(unread.values())} events are of categories that are not read: {shown}; work of "
             "devices that they tell is missing"
@@ -78,6 +81,16 @@ def make_info(
 def unread_kinds(events: KinetoEvents) -> dict[str, int]:
     """Return how many events there are of categories that tell something and are not read."""
     return {kind: n for kind, n in events.unread.items() if n and kind not in PASSED_OVER}
+
+
+def named(kind: str) -> str:
+    """Return a category as it may be shown: bytes that are no text are, and it has an end."""
+    return storable(kind)[:_MOST_LETTERS] or "none"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first of ``names``."""
+    return ", ".join([*names[:_MOST_KINDS], *["…"][: len(names) - _MOST_KINDS]])
 
 
 _NVIDIA_WARP: Final = 32

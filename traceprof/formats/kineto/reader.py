@@ -133,7 +133,7 @@ def _why_nothing(events: KinetoEvents) -> str:
     if len(events):
         return "no event has a time: the profiler stamped all with 0, record again"
     unread = header.unread_kinds(events)
-    kinds = ", ".join(sorted(kind or "none" for kind in unread))
+    kinds = header.listed(sorted(map(header.named, unread)))
     if _OF_KINETO & events.header.keys() or PASSED_OVER & events.unread.keys():
         if unread:
             return (
