@@ -35,11 +35,11 @@ def main() -> None:
     """
     if not {"-h", "--help", "--version"} & {*sys.argv}:
         _require_memory()
-    if sys.argv[1:2] not in (["record"], ["recover"]):  # these end in ways of their own
+    if sys.argv[1:2] not in (["record"], ["recover"], ["try"]):  # these end in ways of their own
         _insist_on_interrupts()
-    if sys.argv[1:2] != ["record"]:
+    if sys.argv[1:2] not in (["record"], ["try"]):
         # numpy starts threads for linear algebra, which nothing here uses; where memory or
-        # processes are limited, they cannot start and end the program. Who records keeps theirs.
+        # processes are limited, they cannot start and end the program. Programs keep theirs.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
     try:

@@ -1,6 +1,9 @@
 """What is made of the runs of both sides: made-up series whose difference is known."""
 
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -174,3 +177,21 @@ def test_every_change_tells_all_of_itself():
             or one.name == "compile"
             or (one.usual(FACTS))
         )
+
+
+def test_the_program_keeps_its_own_environment(tmp_path):
+    """What keeps our own libraries small is none of its business."""
+    said = tmp_path / "said"
+    program = (
+        f"import os; open({str(said)!r}, 'w').write(str('OPENBLAS_NUM_THREADS' in os.environ))"
+    )
+    environment = {key: own for key, own in os.environ.items() if "OPENBLAS" not in key}
+    subprocess.run(
+        [sys.executable, "-m", "traceprof", "try", "--", sys.executable, "-c", program],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert said.read_text() == "False"
