@@ -125,7 +125,7 @@ def test_a_finding_is_one_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     fake = Rule("fake", "fakes", "for this test", ("kernels",), WORK, "kernels", check)
     monkeypatch.setattr(findings, "RULES", (fake,))
     path = str(small_trace(tmp_path))
-    shown = CliRunner().invoke(app, ["findings", path]).stdout
+    shown = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["findings", path]).stdout
     assert (
         "1. fake: 100.0 % of the time  saves 2 ns of the window of 2 ns (100.0 %, measured)"
         in shown
