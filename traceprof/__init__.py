@@ -29,19 +29,9 @@ if TYPE_CHECKING:
 # Not `open`: `import *` must neither load pandas nor hide what Python calls open.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
-_READING: Final = (
-    *(
-        "Comparison",
-        "Result",
-        "Run",
-        "Runs",
-        "accuracy",
-        "compare",
-        "memory",
-        "open",
-        "runs",
-        "scaling",
-    ),
+_READING: Final = frozenset(
+    {"Comparison", "Result", "Run", "Runs", "accuracy", "compare", "memory"}
+    | {"open", "runs", "scaling"}
 )
 
 

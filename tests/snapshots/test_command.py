@@ -95,5 +95,6 @@ def test_a_recording_leaves_it_beside_the_trace(tmp_path, snapshot, place):
 
 
 def test_a_program_that_used_no_gpu_is_said_to_have_left_none(tmp_path):
-    done = record(tmp_path, "-o", f"{tmp_path}/t.sqlite", program=("import torch",))
+    program = "import torch, traceprof\nwith traceprof.range('work'):\n    pass"
+    done = record(tmp_path, "-o", f"{tmp_path}/t.sqlite", program=(program,))
     assert "no snapshot of memory" in done.stderr

@@ -152,6 +152,13 @@ def test_words_are_read_as_they_are_written():
     assert found[2].change.environment(found[2].value) == {"NCCL_ALGO": "Ring"}
 
 
+def test_a_value_of_the_environment_may_hold_commas():
+    found = parse_changes(["allocator=expandable_segments:True,max_split_size_mb:128,bf16"])
+    assert [one.value for one in found] == ["expandable_segments:True,max_split_size_mb:128", ""]
+    (own,) = parse_changes(["env=NCCL_DEBUG_SUBSYS=INIT,GRAPH"])
+    assert own.change.environment(own.value) == {"NCCL_DEBUG_SUBSYS": "INIT,GRAPH"}
+
+
 @pytest.mark.parametrize("text", ["chanels_last", "batch_size", "env=X", "sdpa"])
 def test_what_is_not_known_or_lacks_its_value_is_refused(text):
     with pytest.raises(UsageError):

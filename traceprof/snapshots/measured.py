@@ -286,7 +286,8 @@ def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[No
     first = next((own for own in holders if own["when"] == when and own["place"]), None)
     if first is not None:
         yield Note.of(
-            "most is held by {place} ({what}): {held:bytes} in {n:count} allocation(s)",
+            "of what has a stack most is held by {place} ({what}): {held:bytes} in {n:count} "
+            "allocation(s)",
             place=first["place"],
             what=", ".join(filter(None, (first["kind"], first["operator"]))),
             held=first["held_bytes"],

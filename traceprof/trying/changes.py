@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from traceprof.errors import UsageError
@@ -25,8 +25,8 @@ class Change:
 
     ``applies`` says, of what the hooks saw, whether it is worth trying without being asked for
     (None: only when asked for). ``rules`` are the findings that advise it. ``usual`` is its value
-    where none is given ("" for one that needs none). ``lines`` are what to write into the program,
-    ``{value}`` for the value.
+    where none is given ("" for one that needs none); with ``has_commas`` it may hold some.
+    ``lines`` are what to write into the program, ``{value}`` for the value.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Change:
     usual: Callable[[Facts], str] = field(default=lambda _facts: "")
     environment: Callable[[str], Mapping[str, str]] = field(default=lambda _value: {})
     needs_value: bool = False
+    has_commas: bool = False
 
 
 def _on_gpu(facts: Facts) -> bool:
@@ -296,6 +297,7 @@ CHANGES: Final[tuple[Change, ...]] = (
         _SAME,
         lambda _facts: "expandable_segments:True",
         lambda value: {"PYTORCH_CUDA_ALLOC_CONF": value},
+        has_commas=True,
     ),
     Change(
         "gc_freeze",
@@ -313,6 +315,7 @@ CHANGES: Final[tuple[Change, ...]] = (
         "{value}",
         needs_value=True,
         environment=lambda value: dict([value.split("=", 1)]),
+        has_commas=True,
     ),
     Change(
         "batch_size",
@@ -323,6 +326,8 @@ CHANGES: Final[tuple[Change, ...]] = (
         checked="losses are another training's",
     ),
 )
+
+_NAMES: Final = frozenset(one.name for one in CHANGES)
 
 CANNOT: Final[Mapping[str, str]] = {
     "host_sync": "a line of the program waits for the GPU (.item(), .cpu(), print): keep losses on "
@@ -373,11 +378,14 @@ def parse_changes(texts: Sequence[str], facts: Facts | None = None) -> list[Chos
     Raises:
         UsageError: one is not known, or needs a value.
     """
-    found = []
+    found: list[Chosen] = []
     for text in (part.strip() for whole in texts for part in whole.split(",")):
         if not text:
             continue
         name, _, value = text.partition("=")
+        if found and found[-1].change.has_commas and name not in _NAMES:
+            found[-1] = replace(found[-1], value=f"{found[-1].value},{text}")
+            continue
         change = change_named(name)
         value = value or change.usual(facts or {"cpus": os.cpu_count()})
         if change.needs_value and not value:

@@ -185,23 +185,23 @@ def _is_late(found: Experiment) -> bool:
 
 
 def _run_base(found: Experiment) -> None:
-    run = _told(found, ())
+    run = _told(found, (), found.base)
     if run.failure != OK or not len(run.step_ns):
         why = run.reason or "no steps were measured"
         raise RecordingError(f"the program by itself {run.failure or FAILED}: {why}")
-    found.base.append(run)
 
 
 def _run(found: Experiment, name: str) -> None:
-    found.runs[name].append(_told(found, found.chosen[name]))
+    _told(found, found.chosen[name], found.runs[name])
 
 
-def _told(found: Experiment, changes: Sequence[Chosen]) -> TriedRun:
-    """Run once, and say what came of it."""
+def _told(found: Experiment, changes: Sequence[Chosen], runs: list[TriedRun]) -> TriedRun:
+    """Run once, add that to ``runs``, and say what came of it: what was said stays."""
     name = " + ".join(one.text for one in changes) or "as it is"
     number = len(found.order) + 1
     run = run_once(found.plan, changes)
     found.order.append(run)
+    runs.append(run)
     said = run.reason if run.failure else f"{run.mean_ns / 1e6:.4g} ms a step"
     found.wanted.say(f"run {number}, {name}: {said} ({run.took_s:.0f} s)")
     return run

@@ -65,8 +65,9 @@ class TriedRun:
     """What a run gave.
 
     ``failure`` is OK, or what kind of failure it was, ``reason`` in words. ``step_ns``: of each
-    step that was measured the mean of all ranks. ``losses``: by step. ``facts``: what the hooks
-    saw. ``is_whole``: as many steps as were asked for. ``took_s``: the run from start to end.
+    step that was measured the mean of all ranks. ``losses``: by step, the same mean. ``facts``:
+    what the hooks saw. ``is_whole``: as many steps as were asked for. ``took_s``: the run from
+    start to end.
     """
 
     changes: Sequence[Chosen] = ()
@@ -171,9 +172,11 @@ def _measured(
     series = [np.array(one["step_s"], np.float64) * 1e9 for one in records if one.get("step_s")]
     common = min(map(len, series), default=0)
     steps = np.mean([own[:common] for own in series], axis=0) if common else np.empty(0)
+    # Of all ranks: files are in the order of process ids, which no two runs have alike.
     by_step: dict[int, list[float]] = {}
-    for number, loss in records[0].get("losses", ()) if records else ():
-        by_step.setdefault(int(number), []).append(float(loss))
+    for one in records:
+        for number, loss in one.get("losses", ()):
+            by_step.setdefault(int(number), []).append(float(loss))
     peaks = [int(one["peak_bytes"]) for one in records if one.get("peak_bytes")]
     first = records[0] if records else {}
     facts = dict(first.get("facts") or {})
