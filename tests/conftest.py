@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from tests.render.browser import chromium
-from tests.requirements import ROOT, TRACES, nsys_in_turn, require
+from tests.requirements import NOT_QUICK, ROOT, TRACES, nsys_in_turn, require
 from traceprof import processes
 from traceprof.cache import identity
 
@@ -33,6 +34,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+_LEFT_OUT = "not among the quick tests: scripts/test --all"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what `scripts/test` does not run by itself, and say so of each."""
+    if "TRACEPROF_QUICK" not in os.environ:
+        return
+    for item in items:
+        if any(item.get_closest_marker(name) for name in NOT_QUICK):
+            item.add_marker(pytest.mark.skip(reason=_LEFT_OUT))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Sum up by reason what was skipped."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("skipped, and why")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:6} {reason}")
 
 
 @pytest.fixture
