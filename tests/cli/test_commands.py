@@ -311,7 +311,7 @@ def test_the_page_draws_the_steps_in_80_columns_without_colour(tmp_path: Path) -
     assert "steps 0..3  ▄▄▄█  0 .. 20 ns" in printed
     *lines, command = printed.splitlines()
     assert max(map(len, lines)) <= 80
-    assert command == f"next: traceprof show classes {path} --window all"
+    assert command == f"next: traceprof show kernels --by class {path} --window all"
 
 
 def run_of_four(folder: Path) -> Path:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.requirements import ROOT
+from traceprof import measures
 from traceprof.cli import app
 from traceprof.cli.commands import COMMANDS
 from traceprof.cli.options import OLD_NAMES
@@ -81,9 +82,16 @@ def test_tables_are_no_commands_of_the_help_but_still_work(tmp_path: Path) -> No
     assert (old.exit_code, old.stderr) == (new.exit_code, new.stderr)
 
 
-def test_show_alone_lists_every_table() -> None:
+def test_show_alone_lists_what_to_type_for_every_table() -> None:
     listed = CliRunner().invoke(app, ["show"]).stdout.splitlines()
-    assert [line.split()[0] for line in listed] == [entry.name for entry in ANALYSES]
+    typed = [line.split("  ")[0] for line in listed]
+    assert sorted(typed) == sorted(one.words for one in ANALYSES if one.name != "findings")
+    for line in typed:
+        noun, _, way = line.partition(" --by ")
+        assert measures.names_shown(noun, way or None) == [
+            entry.name for entry in ANALYSES if entry.words == line
+        ]
+    assert len(typed) <= 48
 
 
 def completed(words: str, run_in: Path) -> list[str]:
@@ -108,8 +116,10 @@ def completed(words: str, run_in: Path) -> list[str]:
 
 def test_the_shell_completes_commands_and_tables(tmp_path: Path) -> None:
     assert completed("traceprof re", tmp_path) == ["record", "report", "recover"]
-    assert completed("traceprof show step", tmp_path) == ["steps", "step-phases"]
-    assert completed("traceprof show kernels,cl", tmp_path) == ["kernels,classes"]
+    assert completed("traceprof show step", tmp_path) == ["steps"]
+    assert completed("traceprof show kernels,br", tmp_path) == ["kernels,breakdown"]
+    assert completed("traceprof show kernels --by cl", tmp_path) == ["class"]
+    assert completed("traceprof kernels --by class,sh", tmp_path) == ["class,shape"]
     assert "--warmup" in completed("traceprof report --war", tmp_path)
     assert "kernels" not in completed("traceprof ", tmp_path)
 

@@ -38,13 +38,11 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("xyzzy", "no command and no trace 'xyzzy': commands are record, try, analyze, findings, "),
         (
             "show t.sqlite breakdown",
-            "t.sqlite is a file, where the name of a table is expected: "
-            "traceprof show breakdown t.sqlite",
+            "t.sqlite is a file, where what to show is expected: traceprof show breakdown t.sqlite",
         ),
         (
             "show t.sqlite",
-            "t.sqlite is a file, where the name of a table is expected: "
-            "traceprof show TABLE t.sqlite",
+            "t.sqlite is a file, where what to show is expected: traceprof show NOUN t.sqlite",
         ),
         (
             "analyze kernels t.sqlite",

@@ -56,4 +56,4 @@ def test_a_pipeline_of_four_stages_and_eight_micro_batches(name: str) -> None:
     assert "interleaved" in first["action"]
     verdict = page(opened).verdict
     assert verdict is not None
-    assert verdict.next_command.startswith("traceprof show pipeline ")
+    assert verdict.next_command.startswith("traceprof show ranks --by stage ")

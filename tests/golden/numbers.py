@@ -3,7 +3,9 @@
 ``tests/golden/numbers.json.gz`` holds them as they were; `tests/golden/test_numbers.py` compares.
 A change that is meant is written anew, and listed with its reason in the changelog:
 
-    .venv/bin/python -m tests.golden.numbers
+    .venv/bin/python -m tests.golden.numbers [TRACE...]
+
+Names of traces, as the file has them: only their records.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,8 +126,10 @@ def _hash(text: str) -> str:
 
 
 def main() -> None:
-    """Write the file anew from the traces beside the checkout."""
-    found = {name: numbers_of(TRACES / name) for name in real_traces.ALL}
+    """Write the file anew from the traces beside the checkout: all, or those that are named."""
+    named = sys.argv[1:]
+    known = json.loads(gzip.decompress(FILE.read_bytes())) if named else {}
+    found = {**known, **{name: numbers_of(TRACES / name) for name in named or real_traces.ALL}}
     text = json.dumps(found, indent=0, sort_keys=True, ensure_ascii=False)
     FILE.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 

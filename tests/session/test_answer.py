@@ -188,4 +188,4 @@ def test_the_page_of_a_run_is_about_all_its_ranks() -> None:
     steadiness, where = sentences(found.verdict.sentences)
     assert "(mean of 2 devices)" in where
     assert "10 steps on 2 ranks" in steadiness
-    assert found.verdict.next_command.startswith("traceprof show stragglers TRACE")
+    assert found.verdict.next_command.startswith("traceprof show ranks --by straggler TRACE")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from traceprof import measures
 from traceprof.cli.options import (
-    OLD_NAMES,
     AsJson,
     AsMarkdown,
     RowCount,
@@ -64,59 +62,91 @@ def analyze(
         saving.keep(open_run(trace, opening).within(window), trace)
 
 
-def _completed(incomplete: str) -> list[tuple[str, str]]:
-    done, comma, name = incomplete.rpartition(",")
+def _nouns(incomplete: str) -> list[tuple[str, str]]:
+    done, comma, begun = incomplete.rpartition(",")
     return [
-        (f"{done}{comma}{e.name}", e.summary) for e in measures.ANALYSES if e.name.startswith(name)
+        (f"{done}{comma}{noun}", own[0].summary)
+        for noun, own in measures.nouns().items()
+        if noun.startswith(begun)
     ]
+
+
+def _ways(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    done, comma, begun = incomplete.rpartition(",")
+    known = measures.nouns()
+    # What stands before an option without its value is not read, only kept.
+    said = (context.params.get("noun"), context.info_name, *context.args)
+    own = next((known[word] for word in said if word in known), ())
+    return [(f"{done}{comma}{e.way}", e.summary) for e in own if e.way and e.way.startswith(begun)]
+
+
+By: TypeAlias = Annotated[
+    str | None,
+    option("--by", "By what: `traceprof show` lists it.", "WHAT", autocompletion=_ways),
+]
 
 
 @with_options
 def show(
     opening: Opening,
-    table: Annotated[
+    noun: Annotated[
         str | None,
         typer.Argument(
-            metavar="TABLE[,TABLE…]",
-            help="What to show; alone: what there is.",
-            autocompletion=_completed,
+            metavar="NOUN",
+            help="What to show, or several: steps,kernels. Alone: what there is.",
+            autocompletion=_nouns,
         ),
     ] = None,
     trace: Annotated[
         list[Path] | None, typer.Argument(metavar="TRACE", help="A trace, or a run. Only read.")
     ] = None,
+    by: By = None,
     window: WindowText = None,
     *,
     printing: Printing,
 ) -> None:
     """One table about a trace: `traceprof show kernels TRACE`; alone it lists what there is."""
-    if table is None:
+    if noun is None:
         from traceprof.cli.output import out
 
-        width = max(map(len, measures.analysis_names()))
-        out("".join(f"{entry.name:{width}}  {entry.summary}\n" for entry in measures.ANALYSES))
+        of_nouns = [own for noun, own in measures.nouns().items() if noun != "findings"]
+        entries = [entry for own in of_nouns for entry in own]
+        width = max(len(entry.words) for entry in entries)
+        out("".join(f"{entry.words:{width}}  {entry.summary}\n" for entry in entries))
         return
-    names = _names(table, trace or [])
+    names = _names(noun, by, trace or [])
     if not check_paths(trace or []):
-        raise UsageError(f"expected a trace: traceprof show {table} TRACE")
+        raise UsageError(f"expected a trace: {_typed(noun, by)} TRACE")
     print_answers(names, trace or [], opening, window, printing)
 
 
-def shown_alone(name: str, doc: str = "") -> Callable[..., None]:
-    """Return the command that shows the table ``name``, as 0.1 had one for each."""
+def _typed(noun: str, by: str | None) -> str:
+    return f"traceprof show {noun}" + (f" --by {by}" if by else "")
+
+
+def shown_alone(noun: str) -> Callable[..., None]:
+    """Return the command that shows ``noun``, or a table of that name, without `show`."""
 
     def command(
-        opening: Opening, trace: TracePaths, window: WindowText = None, *, printing: Printing
+        opening: Opening,
+        trace: TracePaths,
+        by: By = None,
+        window: WindowText = None,
+        *,
+        printing: Printing,
     ) -> None:
-        print_answers([name], trace, opening, window, printing)
+        print_answers(measures.names_shown(noun, by), trace, opening, window, printing)
 
-    command.__doc__ = doc
+    command.__doc__ = f"The same as `{measures.shown_by(noun)}`."
     return with_options(command)
 
 
-findings = shown_alone(
-    "findings", "Ranked advice: what costs time, the evidence, what to do, when it may be wrong."
-)
+@with_options
+def findings(
+    opening: Opening, trace: TracePaths, window: WindowText = None, *, printing: Printing
+) -> None:
+    """Ranked advice: what costs time, the evidence, what to do, when it may be wrong."""
+    print_answers(["findings"], trace, opening, window, printing)
 
 
 def print_answers(
@@ -141,28 +171,22 @@ def print_answers(
     print_kept(("answers", tuple(names), window), paths, opening, answered, printing)
 
 
-def _names(text: str, paths: list[Path]) -> list[str]:
-    """Return the analyses that ``text`` names.
+def _names(text: str, by: str | None, paths: list[Path]) -> list[str]:
+    """Return the analyses that ``text`` names, each once.
 
     Raises:
         UsageError: there is none of a name; the message says what was meant.
     """
-    known = measures.analysis_names()
-    names = [OLD_NAMES.get(name, name) for name in text.split(",") if name]
-    for name in names:
-        if name in known:
-            continue
-        if Path(name).exists():
-            later = [str(path) for path in paths if str(path) in known]
-            table = later[0] if later else "TABLE"
+    known = {*measures.nouns(), *measures.analysis_names(), *measures.FORMER_NAMES}
+    names: dict[str, None] = {}
+    for noun in filter(None, text.split(",")):
+        if noun not in known and Path(noun).exists():
+            later = next((str(path) for path in paths if str(path) in known), "NOUN")
             raise UsageError(
-                f"{name} is a file, where the name of a table is expected: "
-                f"traceprof show {table} {name}"
+                f"{noun} is a file, where what to show is expected: {_typed(later, by)} {noun}"
             )
-        close = get_close_matches(name, known, n=1)
-        meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-        raise UsageError(f"no table {name!r}: {meant}")
-    return names
+        names |= dict.fromkeys(measures.names_shown(noun, by))
+    return [*names]
 
 
 @partial(with_options, rows=4)

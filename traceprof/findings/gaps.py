@@ -12,6 +12,7 @@ from traceprof.findings.claims import Claim, Kind, Times
 from traceprof.findings.context import Context
 from traceprof.findings.recurrence import occurs_once
 from traceprof.findings.rules import Finding, rule
+from traceprof.measures import shown_by
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.idle.charges import NOTHING, charged_by_host, find_charges, time_by_name
 from traceprof.measures.idle.gaps import find_gaps
@@ -178,7 +179,7 @@ def gpu_gaps(context: Context) -> Iterator[Finding]:
             ),
             *named,
         ),
-        action="see what the host does there: `traceprof show gaps`, `traceprof timeline`",
+        action=f"see what the host does there: `{shown_by('gaps')}`, `traceprof timeline`",
         caveat="loading a model or a checkpoint takes its time once",
         window=context.longest_row(own),
         ranges=names,
@@ -229,7 +230,7 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
             Note.of("{share:ratio} of it: {words}", share=own, words=_WORDS[cause])
             for own, cause in causes
         ),
-        action=_ACTIONS.get(most, "see what runs there: `traceprof show gaps`"),
+        action=_ACTIONS.get(most, f"see what runs there: `{shown_by('gaps')}`"),
         caveat="start-up and shut-down count, too: choose a window inside the loop (--window)",
         window=context.longest_of(low[worst].starts, low[worst].ends),
     )

@@ -13,6 +13,7 @@ from traceprof.findings.claims import Claim, Ground, Kind, bound_or_estimate
 from traceprof.findings.context import Context
 from traceprof.findings.gaps import notes_on_names
 from traceprof.findings.rules import Finding, rule
+from traceprof.measures import shown_by
 from traceprof.measures.collectives.blame import find_blame, why_withheld
 from traceprof.measures.collectives.waits import find_waits, matches_in_step, waiting_of_members
 from traceprof.measures.idle.losses import idle_times
@@ -42,11 +43,12 @@ _MODEL: Final = Note(
 )
 _ACTIONS: Final = {
     "host": (
-        "look at what the ranks of {name} share (`traceprof show hosts`): its processors and their "
-        "clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it out"
+        f"look at what the ranks of {{name}} share (`{shown_by('hosts')}`): its processors and "
+        "their clock, other jobs on it, its data and storage, GPUs that are throttled; or leave it "
+        "out"
     ),
     "rack": (
-        "look at what the hosts of {name} share (`traceprof show racks`): cooling and power "
+        f"look at what the hosts of {{name}} share (`{shown_by('racks')}`): cooling and power "
         "limits, storage, the switch; or leave it out"
     ),
 }
@@ -215,7 +217,7 @@ def _by_own_time(context: Context, slow: SlowRanks, why_not: str) -> Finding:
 
 def _find_out_why(who: str) -> str:
     return (
-        f"find out why {who} is late (`traceprof show stragglers`): more work (uneven batches or "
+        f"find out why {who} is late (`{shown_by('stragglers')}`): more work (uneven batches or "
         "layers), a slower or throttled GPU, a busier host, slower storage"
     )
 

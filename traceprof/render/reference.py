@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from traceprof.comparison import EXPLAIN
 from traceprof.comparison.specs import EXPLAIN_SPEC, EXPLAIN_SUMMARY
-from traceprof.measures import ANALYSES, load_analysis
+from traceprof.measures import ANALYSES, load_analysis, shown_by
 from traceprof.measures.workload import WORKLOADS
 from traceprof.model.results import Column, Combine, ResultSpec, TableSpec, Unit
 from traceprof.model.summary import SUMMARY as OF_RUNS
@@ -21,7 +21,7 @@ from traceprof.store import sqlite_type
 
 _HEAD: Final = """# Tables
 
-Every table and number that traceprof returns: `traceprof show NAME trace` prints them, `--json`
+Every table and number that traceprof returns: the command below each name prints it, `--json`
 holds all of them ([schema](schema/analysis-2.json)), and in Python each is a frame
 (`run.NAME().to_frame("TABLE")`). The first table of a result is the one that answers. What was not
 recorded is null; columns of which nothing can be known may be missing. Written by `scripts/schema`
@@ -89,6 +89,8 @@ def _section(name: str, summary: str, spec: ResultSpec) -> Iterator[str]:
     yield f"## {name}\n"
     if summary:
         yield f"{_sentence(summary)}\n"
+    if name != EXPLAIN:
+        yield f"`{shown_by(name)} TRACE`\n"
     for table in spec.tables:
         yield from _table(table)
     if spec.scalars:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.measures import shown_by
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION
 from traceprof.measures.steps.costs import GARBAGE, notes_on_occasions
 from traceprof.model.results import Note, Result
@@ -130,7 +131,7 @@ def judge(
         fine=_fine(results, parts, steps) if parts or (has_any and not asked) else (),
         unknown=_unknown(results),
         once=once,
-        next_command=_next_command(results) if is_known else "traceprof show quality TRACE",
+        next_command=_next_command(results) if is_known else f"{shown_by('quality')} TRACE",
         periodic=again,
         parts=parts,
         has_steps=steps is not None and fill(steps.table, window_ns),
@@ -375,8 +376,8 @@ def _next_command(results: Mapping[str, Result]) -> str:
         first = table.row(0)
         if first["rule"] == _SLOW_STEPS:
             return f"traceprof explain TRACE {first['window']}"
-        return f"traceprof show {first['show']} TRACE"
+        return f"{shown_by(first['show'])} TRACE"
     for name in ("kernels", "copies", "operators", "ranges"):
         if len(table_of(results, name)):
-            return f"traceprof show {name} TRACE"
+            return f"{shown_by(name)} TRACE"
     return "traceprof info TRACE"

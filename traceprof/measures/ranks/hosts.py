@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.errors import NotRecordedError
+from traceprof.measures import shown_by
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import why_withheld
 from traceprof.measures.collectives.clocks import describe_clocks
@@ -254,7 +255,7 @@ def _on_single_ranks(
         if whole and group.held_up_ns >= whole / 2 and 0 < group.late_ranks < group.ranks:
             yield Note.of(
                 f"{group.kind} {{group}} comes last because of {{ranks}}, not as a whole "
-                "({held_up:ns}): see `traceprof stragglers`",
+                f"({{held_up:ns}}): see `{shown_by('stragglers')}`",
                 group=group.name,
                 ranks=_some([members[place] for place in group.late_members]),
                 held_up=group.held_up_ns,

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from traceprof.measures import shown_by
 from traceprof.model.grouping import split_by
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, TableSpec
@@ -243,7 +244,7 @@ def _section(document: Document, section: Section, shown: TimeWindow, rows: int)
 
 def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) -> Iterator[str]:
     captions = [
-        f"traceprof show {section.name}",
+        shown_by(section.name),
         *(table.about or table.name for table in section.more),
     ]
     for table, caption in zip((section.table, *section.more), captions, strict=True):

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from traceprof.measures import shown_by
 from traceprof.model.results import ResultSpec
 from traceprof.model.table import Table as ModelTable
 from traceprof.model.trace import how_to_record
@@ -64,7 +65,7 @@ def render_contents(contents: Contents, options: Options) -> str:
             parts += [Text(f"{title} ".ljust(options.width, "─"), "dim"), table]
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
     path = plain_text(shlex.quote(contents.info.path))
-    more = (f"traceprof show {table} {path}" for table in ("quality", "steps"))
+    more = (f"{shown_by(table)} {path}" for table in ("quality", "steps"))
     parts += [unbroken(Text(f"more: {command}", style="dim")) for command in more]
     return printed(Group(*parts), options)
 
