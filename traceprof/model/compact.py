@@ -5,7 +5,7 @@ For what grows with a run of many ranks and is kept: a column is made plain whil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,6 +34,12 @@ class CompactTable(Table):
         """Make a table of ``columns``, as `Table` takes them."""
         super().__init__(columns, n_rows)
         self._columns = _Columns({name: _packed(own) for name, own in self._columns.items()})
+
+    @classmethod
+    def of_each(cls, columns: Iterable[tuple[str, Any]], n_rows: int) -> CompactTable:
+        """Return a table of ``columns``, arrays or Names, each packed before the next is made."""
+        packed = {name: _packed(own) for name, own in columns}
+        return object.__new__(cls)._with(_Columns(packed), n_rows)
 
     @classmethod
     def stacked(cls, parts: Sequence[Table]) -> CompactTable:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.model.compact import CompactTable
 from traceprof.model.table import Names, Table, objects
 
 ABSENT: Final = -1
@@ -162,11 +163,14 @@ def make_table(name: str, columns: Mapping[str, Any]) -> Table:
     if unknown:
         raise ValueError(f"table {name} has no columns {sorted(unknown)}")
     length = max((len(values) for values in columns.values()), default=0)
-    typed = {
-        column: _typed(columns.get(column), kind, length) for column, kind in table.columns.items()
-    }
-    order = sort_order(typed, table)
-    return Table(typed, length) if order is None else Table(typed, length).take(order)
+    typed = (
+        (column, _typed(columns.get(column), kind, length))
+        for column, kind in table.columns.items()
+    )
+    # Details are looked at once: as they are asked for seldom, in few bytes.
+    made = CompactTable.of_each(typed, length) if table.detail_of else Table(dict(typed), length)
+    order = sort_order(made, table)
+    return made if order is None else made.take(order)
 
 
 def _typed(values: Any, kind: ColumnKind, length: int) -> Any:

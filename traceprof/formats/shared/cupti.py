@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from traceprof.formats.sqlite.columns import distinct, known
 from traceprof.model.activity import Activity
-from traceprof.model.grouping import rows_by_values
+from traceprof.model.grouping import compact, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.table import Column, Names, Table
 from traceprof.model.tables import TABLES, empty_table, make_table, sort_order
@@ -92,10 +92,12 @@ def make_kernel_shapes(place: Place, raw: Mapping[str, Column]) -> Table:
 
     Where that is told alone, it stays where the two are not known.
     """
-    shape = {column: known(raw[stored]) for column, stored in KERNEL_SHAPE.items()}
+    # As many rows as kernels: in few bytes before the next column is looked at.
+    shape = {column: compact(known(raw[stored])) for column, stored in KERNEL_SHAPE.items()}
     static, dynamic = shape["static_shared_bytes"], shape["dynamic_shared_bytes"]
     are_known = (static >= 0) & (dynamic >= 0)
-    shape["shared_bytes"] = np.where(are_known, static + dynamic, shape["shared_bytes"])
+    together = static.astype(np.int64) + dynamic
+    shape["shared_bytes"] = np.where(are_known, together, shape["shared_bytes"])
     return make_table("kernel_shapes", {**place, **shape})
 
 
