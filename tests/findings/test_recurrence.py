@@ -77,10 +77,57 @@ def test_what_one_step_does_costs_once() -> None:
 
 
 def test_without_steps_calls_all_the_time_do_not_cost_once() -> None:
-    own = allocations(with_calls(dict.fromkeys(range(12), 1), is_named=False))
+    own = allocations(with_calls(dict.fromkeys(range(12), 1), name="cudaFree", is_named=False))
     assert (own.kind, own.once_ns) == ("measured", None)
     # Of the first call devices knew nothing yet.
     assert own.saving_ns == pytest.approx(11 * MS, rel=0.1)
+
+
+def test_without_steps_memory_that_is_kept_is_allocated_once() -> None:
+    own = allocations(with_calls(dict.fromkeys(range(12), 1), is_named=False))
+    assert own.kind == "once"
+    assert own.once_ns == pytest.approx(11 * MS, rel=0.1)
+    assert own.action.startswith("a first pass allocates, and the memory is kept")
+
+
+def capturing(turns: range, *, is_named: bool) -> Trace:
+    """Return 6 turns of 10 ms that compute for 2; in some a thread captures launches for 5 ms.
+
+    In between the device waits.
+    """
+    builder = TraceBuilder()
+    for turn in range(6):
+        now = 10 * MS * turn
+        if is_named:
+            builder.step(now, now + 10 * MS, number=turn)
+        builder.kernel(f"k{turn * turn % 5}", now + MS, now + 3 * MS, launched_ns=(now, now + US))
+        if turn in turns:
+            builder.api_call("hipStreamBeginCapture", now + 4 * MS, now + 4 * MS + US)
+            for i in range(4):
+                at = now + (5 + i) * MS
+                builder.api_call("hipLaunchKernel", at, at + US)
+            builder.api_call("hipStreamEndCapture", now + 9 * MS - US, now + 9 * MS)
+            builder.api_call("hipGraphInstantiate", now + 9 * MS, now + 9 * MS + 500 * US)
+    return builder.build(span=(0, 60 * MS))
+
+
+@pytest.mark.parametrize(("turns", "is_named"), [(range(2, 3), True), (range(6), False)])
+def test_graphs_are_captured_once(turns: range, is_named: bool) -> None:
+    own = next(
+        one for one in findings_of(capturing(turns, is_named=is_named)) if one.rule == "loading"
+    )
+    assert own.kind == "once"
+    assert "HIP graphs are captured: devices are idle" in own.title
+    n = "1 capture" if is_named else "6 captures"
+    assert f"{n} of what is launched" in said(own)
+    assert own.once_ns == pytest.approx(len(turns) * 5.5 * MS, rel=0.2)
+
+
+def test_graphs_that_are_captured_in_every_step_are_of_the_loop() -> None:
+    own = findings_of(capturing(range(6), is_named=True))[0]
+    assert (own.rule, own.kind) == ("loading", "measured")
+    assert "HIP graphs are captured in the loop" in own.title
+    assert own.saving_ns == pytest.approx(5.5 * MS, rel=0.2)
 
 
 def test_without_steps_calls_at_the_beginning_cost_once() -> None:

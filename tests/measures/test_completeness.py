@@ -140,6 +140,25 @@ def test_single_copies_without_a_record_are_none() -> None:
     assert n_lost(trace.build()) == {}
 
 
+def test_memory_that_is_set_without_a_record_is_none_where_all_kernels_are_there() -> None:
+    trace = launching(4, lambda _: False)
+    for i in range(20):  # as cuDNN does: every other sets no byte
+        trace.memset(i * 100, i * 100 + 50, n_bytes=4, launched_ns=(i * 100, i * 100 + 9))
+        trace.api_call("cudaMemsetAsync", i * 100 + 50, i * 100 + 55, correlation=99_000 + i)
+    assert n_lost(trace.build()) == {}
+
+
+def test_memory_that_is_set_is_lost_with_kernels() -> None:
+    trace = launching(10, lambda step: step == 4)
+    for i in range(20):
+        at = i * 100_000
+        trace.memset(at, at + 50, n_bytes=4, launched_ns=(at, at + 9))
+        trace.api_call("cudaMemsetAsync", at + 50, at + 55, correlation=99_000 + i)
+    lost = n_lost(trace.build())
+    assert lost.keys() == {"kernel", "memset"}
+    assert lost["memset"] >= 18  # those of the end were on their way
+
+
 def test_where_the_file_ties_no_work_to_its_launch_nothing_is_lost() -> None:
     trace = TraceBuilder()
     for i in range(20):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -13,12 +12,13 @@ from traceprof.findings.claims import Claim, Kind, together
 from traceprof.findings.context import Context
 from traceprof.findings.recurrence import counted, occurs_once
 from traceprof.findings.rules import Finding, rule
-from traceprof.measures.rows import bounds, lengths_of, unions_by
+from traceprof.measures.host.launches import captures
+from traceprof.measures.rows import are_named, bounds, lengths_of, unions_by
 from traceprof.measures.steps.costs import compiling_ranges
 from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
-from traceprof.model.table import Table
+from traceprof.model.table import Names, Table
 from traceprof.model.trace import Trace
 
 _LEAST: Final = 0.01
@@ -28,6 +28,9 @@ _LOADS: Final = re.compile(
     r"|^(nvrtc|hiprtc|nvvm)(Compile|Create|Get(PTX|CUBIN|LTOIR|Code))\w*|^nvJitLink(Create|Complete)"
     r"|^nvPTXCompilerCompile"
 )
+_INSTANTIATES: Final = re.compile(r"^(cuda|cu|hip)GraphInstantiate")
+_FREES: Final = re.compile(r"Free|Unmap|Release|Unregister")
+_ADDS: Final = re.compile(r"[Aa]lloc|MemCreate|MemMap|HostRegister")
 _PINS: Final = re.compile(
     r"^(cuda|cu|hip)(Host|MallocHost|FreeHost|Mem(HostAlloc|AllocHost|FreeHost))"
 )
@@ -45,16 +48,21 @@ _ALLOCATES: Final = re.compile(
     show="idle",
 )
 def loading(context: Context) -> Iterator[Finding]:
-    """Find kernels that are compiled or loaded in the loop."""
-    ranges = context.ranks.each(_compiling, context.typical)
-    named = [_calls_named(context, _LOADS, table) for table in ("api_calls", "host_ops")]
-    calls = Table.stacked([*named, *ranges])
-    names, groups = grouped_by(calls, "name")
-    longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_SHOWN]
+    """Find graphs that are captured and kernels that are compiled or loaded in the loop."""
     yield from _on_calls(
         context,
-        calls,
-        names["name"][longest].tolist(),
+        context.rows(_captures, context.typical),
+        title="CUDA graphs are captured{}: devices are idle {{share:ratio}} of the time meanwhile",
+        action="capture each graph once, before the loop that is measured, and replay it: the same "
+        "shapes and addresses in every step",
+        caveat="what is captured does not run: where a program only sets up, nothing is to be done",
+        is_setup=not len(context.steps),
+    )
+    ranges = context.ranks.each(_compiling, context.typical)
+    named = [_calls_named(context, _LOADS, table) for table in ("api_calls", "host_ops")]
+    yield from _on_calls(
+        context,
+        Table.stacked([*named, *ranges]),
         title="kernels are compiled or loaded{}: devices are idle {{share:ratio}} of the time "
         "meanwhile",
         action=context.advice(
@@ -73,17 +81,21 @@ def allocations(context: Context) -> Iterator[Finding]:
     calls = _calls_named(context, _ALLOCATES)
     pins = calls["name"].by_text([bool(_PINS.search(text)) for text in calls["name"].texts])
     lengths = lengths_of(calls)
+    # What is hardly ever freed is a pool that grows to its size.
+    grows = not len(context.steps) and 2 * _n_named(calls, _FREES) < _n_named(calls, _ADDS)
     if 2 * lengths[np.asarray(pins, np.bool_)].sum() > lengths.sum():
         action = context.advice(pytorch=_REUSE_PINNED_TENSOR, other=_REUSE_PINNED)
+    elif grows:
+        action = _WARM_UP
     else:
         action = context.advice(pytorch=_KEEP_SIZES, other=_ALLOCATE_AHEAD)
     yield from _on_calls(
         context,
         calls,
-        [name for name, _ in Counter(calls["name"]).most_common(_SHOWN)],
         title="memory is allocated{}: devices are idle {{share:ratio}} of the time in these calls",
         action=action,
         caveat="the first steps allocate in any case: look at later ones",
+        is_setup=grows,
     )
 
 
@@ -93,6 +105,10 @@ _KEEP_SIZES: Final = (
     "torch.cuda.empty_cache()"
 )
 _ALLOCATE_AHEAD: Final = "allocate once before the loop, or from a pool (cudaMallocAsync)"
+_WARM_UP: Final = (
+    "a first pass allocates, and the memory is kept: run one before what is timed, and record "
+    "later ones"
+)
 _REUSE_PINNED_TENSOR: Final = (
     "reuse pinned buffers: allocate them ahead of the loop (torch.empty(..., pin_memory=True)) and "
     "copy_() into them; a new pinned tensor locks pages anew"
@@ -105,32 +121,40 @@ _REUSE_PINNED: Final = (
 def _on_calls(
     context: Context,
     calls: Table,
-    told: Sequence[str],
     *,
     title: str,
     action: str,
     caveat: str,
+    is_setup: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the finding on ``calls`` that leave devices idle; ``told`` are named."""
+    """Yield the finding on ``calls`` that leave devices idle; the longest are named.
+
+    ``is_setup``: they are done once, however often they occur in the time that is judged.
+    """
     claim = _idle_in(context, calls)
     share = context.share(claim)
     if share < _LEAST:
         return
-    is_once = occurs_once(context, calls)
+    is_once = is_setup or occurs_once(context, calls)
     is_loop = bool(len(context.steps)) and not is_once
     yield Finding(
         title=Note.of(title.format(" in the loop" if is_loop else ""), share=share),
         claims=(claim,),
         kind=Kind.ONCE if is_once else Kind.MEASURED,
         once_ns=context.once_ns(claim) if is_once else None,
-        evidence=tuple(
-            counted(context, calls.take(calls["name"] == name), "call(s) of {name}", name=name)
-            for name in told
-        ),
+        evidence=tuple(_counted_by_name(context, calls)),
         action=action,
         caveat=caveat,
         window=context.longest_row(calls),
     )
+
+
+def _counted_by_name(context: Context, calls: Table) -> Iterator[Note]:
+    names, groups = grouped_by(calls, "name")
+    longest = np.argsort(-groups.sums(lengths_of(calls)), kind="stable")[:_SHOWN]
+    for name in names["name"][longest].tolist():
+        words = "call(s) of {name}" if name else "capture(s) of what is launched"
+        yield counted(context, calls.take(calls["name"] == name), words, name=name)
 
 
 def _calls_named(context: Context, pattern: re.Pattern[str], table: str = "api_calls") -> Table:
@@ -145,6 +169,22 @@ def _calls_of_one(part: Trace, pattern: re.Pattern[str], table: str, typical: In
     calls = part.table(table)
     matched = np.array([bool(pattern.search(name)) for name in calls["name"].texts], np.bool_)
     return _typical(typical, calls.take(calls["name"].by_text(matched)))
+
+
+def _n_named(calls: Table, pattern: re.Pattern[str]) -> int:
+    return int(are_named(calls["name"], pattern).sum())
+
+
+def _captures(part: Trace, typical: Intervals) -> Table:
+    """Return when graphs were captured, named "", and the calls that made them ready to run."""
+    times = captures(part)
+    made = part.api_calls.take(are_named(part.api_calls["name"], _INSTANTIATES))
+    return Table.stacked(
+        [
+            _typical(typical, times.assign(name=Names.repeated("", len(times)))),
+            _typical(typical, made),
+        ]
+    )
 
 
 def _compiling(part: Trace, typical: Intervals) -> Table:

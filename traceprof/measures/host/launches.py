@@ -7,6 +7,7 @@ launch of the graph.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ from traceprof.measures.rows import (
     Array,
     Bools,
     Ints,
+    are_named,
     bounds,
     grouped,
     ints,
@@ -33,6 +35,30 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _NOTHING = -1
+
+
+_BEGINS_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
+_ENDS_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamEndCapture")
+
+
+@fact
+def captures(trace: Trace) -> Table:
+    """Return when a thread captured what it launched into a graph: none of that ran.
+
+    Columns: process, thread, start_ns, end_ns. One that never ends lasts as long as the recording.
+    """
+    calls = trace.api_calls
+    begins, ends = (
+        calls.take(are_named(calls["name"], one)) for one in (_BEGINS_CAPTURE, _ENDS_CAPTURE)
+    )
+    found = begins.select("process", "thread", "start_ns")
+    end_ns = np.full(len(found), trace.span.end_ns)
+    ends_of = rows_by_values(ends["process"], ends["thread"])
+    for thread, rows in rows_by_values(found["process"], found["thread"]).items():
+        own = np.sort(ends["end_ns"][ends_of[thread]]) if thread in ends_of else end_ns[:0]
+        place = np.searchsorted(own, found["start_ns"][rows])
+        end_ns[rows] = np.append(own, trace.span.end_ns)[place]
+    return found.assign(end_ns=end_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

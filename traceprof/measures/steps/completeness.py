@@ -19,7 +19,7 @@ import numpy as np
 
 from traceprof.measures.device.times import recorded_windows
 from traceprof.measures.facts import fact, of_window
-from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin
@@ -38,11 +38,10 @@ _PATTERNS: Final = (
     re.compile(r"^(cuda|cu|hip)Memcpy"),
     re.compile(r"^(cuda|cu|hip)Memset"),
 )
-_COPIES: Final = (2, 3)
+_MEMSET: Final = 3
+_COPIES: Final = (2, _MEMSET)
 """A few of these without work mean nothing: they copy no byte, or from host to host."""
 _MANY_COPIES: Final = 0.1
-_BEGIN: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
-_END: Final = re.compile(r"^(cuda|cu|hip)StreamEndCapture")
 _PASSES: Final = ("forward", "backward")
 _FEWEST: Final = 3
 _MUCH: Final = 8
@@ -133,7 +132,7 @@ def launched_work(trace: Trace) -> Table:
     kind = names.by_text(np.array([_kind_of(text) for text in names.texts], np.int64))
     is_judged = {"api_calls", *DEVICE_TABLES} <= trace.recorded
     rows = np.flatnonzero((kind >= 0) & (calls["correlation"] != ABSENT) & is_judged)
-    rows = rows[~_are_captured(calls, rows)]
+    rows = rows[~_are_captured(trace, rows)]
     own = calls.take(rows)
     outer, worked = _outermost(own), np.zeros(len(own), np.bool_)
     np.logical_or.at(worked, outer, _have_work(trace, own))
@@ -147,21 +146,19 @@ def _kind_of(name: str) -> int:
     return next((i for i, own in enumerate(_PATTERNS) if own.match(name)), ABSENT)
 
 
-def _are_captured(calls: Table, rows: Ints) -> Bools:
+def _are_captured(trace: Trace, rows: Ints) -> Bools:
     """Return which calls a stream captured into a graph: those have no work of their own."""
     found = np.zeros(len(rows), np.bool_)
-    begins, ends = (np.flatnonzero(are_named(calls["name"], own)) for own in (_BEGIN, _END))
-    if not len(begins):
+    calls, times = trace.api_calls, captures(trace)
+    if not len(times):
         return found
-    start = calls["start_ns"]
     threads = rows_by_values(calls["process"][rows], calls["thread"][rows])
-    for (process, thread), own in threads.items():
-        opened, closed = (
-            start[at[(calls["process"][at] == process) & (calls["thread"][at] == thread)]]
-            for at in (begins, ends)
-        )
-        at = start[rows[own]]
-        found[own] = np.searchsorted(opened, at) > np.searchsorted(closed, at)
+    for thread, at in rows_by_values(times["process"], times["thread"]).items():
+        if thread in threads:
+            own = threads[thread]
+            time = Intervals.union_of(*(times[name][at] for name in ("start_ns", "end_ns")))
+            starts = calls["start_ns"][rows[own]]
+            found[own] = time.covered_ns(starts, starts + 1) > 0
     return found
 
 
@@ -218,12 +215,14 @@ def _are_lost(trace: Trace, launches: Table) -> Bools:
             pending = until_ns[own].max() - longest
             last = start[own[np.flatnonzero(worked[own])[-1]]]
             lost[own] &= start[own] < min(last, pending)
-        for one in _COPIES:
-            own = rows[kind[rows] == one]
-            if not worked[own].any() or lost[own].mean() < _MANY_COPIES:
-                lost[own] = False
         ran = rows[~np.isin(kind[rows], _COPIES)]
         lost[ran] = ~worked[ran] & (lost[ran].sum() >= _FEWEST)
+        for one in _COPIES:
+            own = rows[kind[rows] == one]
+            is_rare = not worked[own].any() or lost[own].mean() < _MANY_COPIES
+            # cuDNN and others set no byte of memory in call after call: nothing is lost by that.
+            if is_rare or (one == _MEMSET and worked[ran].all()):
+                lost[own] = False
     return lost
 
 
