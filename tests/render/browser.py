@@ -46,6 +46,10 @@ class OpenPage:
             self.page.wait_for_timeout(10)
         pytest.fail(f"the page did not draw again after {action}")
 
+    def show_all(self) -> None:
+        """Show the whole trace: a page opens at the window that is judged."""
+        self.redrawn("traceprof.jumpTo(0, traceprof.trace.duration_ns)")
+
     def hover(self, time_ns: float, row: int) -> dict[str, str]:
         """Move the pointer to an instant of a row; return what the tooltip says."""
         x, y = self.js(

@@ -146,8 +146,8 @@ def test_search_counts_all_events_and_goes_where_nothing_is_loaded(view: View) -
 def test_a_selection_drives_the_tables(view: View) -> None:
     page = view(small=_small_trace())
     assert any(row.startswith("ncclAllReduce") for row in _table(page, "kernels"))
-    start = _at(page, 50_000, "Stream 7")
-    end = _at(page, 240_000, "Stream 7")
+    start = _at(page, 1_050_000, "Stream 7")
+    end = _at(page, 1_240_000, "Stream 7")
     page.page.keyboard.down("Shift")
     page.page.mouse.move(*start)
     page.page.mouse.down()

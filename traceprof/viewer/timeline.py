@@ -170,7 +170,7 @@ class TimelineStore:
         everything = range(len(self.lanes.groups))
         groups, slice_head = self._cut(window, OVERVIEW_WIDTH, everything)
         lanes = Lanes(groups, self.lanes.names)
-        head = {**self._timeline.head, "view": [0, self.duration_ns], **slice_head}
+        head = {**self._timeline.head, **slice_head}
         return encode_lanes(lanes, head, self._timeline.samples)
 
     def view(self, window: TimeWindow, width: int, open_groups: Collection[int]) -> bytes:

@@ -102,10 +102,10 @@ def test_what_was_linked_is_linked_and_nothing_else(tmp_path: Path) -> None:
                 for link, number in zip(found, channel.correlations.tolist(), strict=True):
                     if link >= 0:
                         links.setdefault((group.process, link), set()).add((row.kind, number))
-    assert sorted((process, members) for (process, _), members in links.items()) == [
-        (1, {("api", 12), ("gpu", 12)}),
-        (1, {("api", 70), ("gpu", 70)}),
-        (2, {("api", 70), ("gpu", 70)}),
+    assert sorted((process, sorted(members)) for (process, _), members in links.items()) == [
+        (1, [("api", 12), ("gpu", 12)]),
+        (1, [("api", 70), ("gpu", 70)]),
+        (2, [("api", 70), ("gpu", 70)]),
     ]
 
 

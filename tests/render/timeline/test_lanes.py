@@ -76,15 +76,15 @@ def test_lanes_of_a_rank() -> None:
     )
     lanes = build_lanes(trace, trace.span)
     assert [(g.section, g.label, [r.label for r in g.rows]) for g in lanes.groups] == [
+        ("rank 0 · python3 · process 1", "GPU 0", ["Stream 7", "Stream 9"]),
         (
             "rank 0 · python3 · process 1",
             "Main thread",
             ["Ranges", "1", "Operators", "CUDA API"],
         ),
-        ("rank 0 · python3 · process 1", "GPU 0", ["Stream 7", "Stream 9"]),
     ]
     assert lanes.n_events == 6
-    copy = lanes.groups[1].rows[1].channels[0]
+    copy = lanes.groups[0].rows[1].channels[0]
     assert (copy.category, copy.starts.tolist(), copy.ends.tolist()) == ("h2d", [60], [70])
     assert copy.n_bytes is not None
     assert copy.n_bytes.tolist() == [10]

@@ -63,7 +63,7 @@ def test_each_rank_is_one_line_and_only_what_is_in_sight_is_drawn(reader: Reader
 
 def test_a_late_rank_far_below_is_found_read_and_opened(reader: Reader) -> None:
     page = reader.page
-    page.page.evaluate(f"traceprof.showLine({{ group: {2 * LATE + 1} }})")  # past thread and device
+    page.page.evaluate(f"traceprof.showLine({{ group: {2 * LATE} }})")
     reader.until("traceprof.band.top > 0 && !traceprof.frame")
     assert page.page.locator(".held").is_visible()
     reader.click_at(8.5 * MS, f"rank {LATE} ")

@@ -66,6 +66,7 @@ def test_the_page_opens_silently_with_its_lanes_and_legend(open_page: Open) -> N
 
 def test_hover_says_what_the_trace_says(open_page: Open) -> None:
     page = open_page(render_timeline(_small_trace(), title="small"))
+    page.show_all()
     copy = page.hover(1_650_000, _row(page, "Stream 7"))
     assert copy["title"] == "Memcpy host → device (pinned → device)"
     assert copy["start"] == "1.600 ms (1 600 000 ns)"
@@ -108,6 +109,7 @@ def test_boxes_never_exceed_the_limit(open_page: Open) -> None:
 def test_the_keyboard_zooms_pans_and_searches(open_page: Open) -> None:
     page = open_page(render_timeline(_small_trace(), title="small"))
     page.page.locator(".plot").focus()
+    page.page.keyboard.press("0")
     page.page.keyboard.press("w")
     assert page.js("traceprof.t1 - traceprof.t0") == pytest.approx(0.7 * 1_900_000)
     page.page.keyboard.press("0")

@@ -78,7 +78,7 @@ def test_a_span_is_selected_and_extended_by_keyboard(reader: Reader) -> None:
 
 def test_nested_ranges_of_the_host_cover_no_more_than_the_span(reader: Reader) -> None:
     reader.page.page.locator(".plot").focus()
-    reader.press("m")
+    reader.press("0", "m")
     rows = reader.table("Host: time that it covers")
     assert all(float(cells[0].split()[0]) <= 100 for cells in rows.values())
     # Two ranks, six steps: forward is open 4 of 10 ms, on both at the same time.
@@ -118,6 +118,7 @@ def test_lanes_are_filtered_folded_hidden_moved_and_remembered(reader: Reader) -
 
 def test_a_thousand_steps_are_all_marked(open_page: Any) -> None:
     page = open_page(render_timeline(two_ranks(n_steps=1319), title="many steps"))
+    page.show_all()
     strip = page.js(
         "[...document.querySelector('canvas').getContext('2d')"
         ".getImageData(0, 10, traceprof.width, 1).data]"

@@ -1,4 +1,4 @@
-"""Which lanes a Trace has: sections (processes) of groups (threads, then devices) of rows.
+"""Which lanes a Trace has: sections (processes) of groups (devices, then threads) of rows.
 
 Of a device one lane per stream; of a thread ranges nested by depth, operators, API calls.
 """
@@ -249,7 +249,6 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
     groups: list[LaneGroup] = []
     for process in sorted(main):
         section = plain_text(describe_process(trace, process, has_hosts=has_hosts), 120)
-        groups.extend(_thread_groups(trace, section, threads[process]))
         groups.extend(
             LaneGroup(
                 *(section, describe_device(trace, device), "device", rows, process),
@@ -258,6 +257,7 @@ def lanes_of_rank(trace: Trace, window: TimeWindow, *, has_hosts: bool) -> RankL
             )
             for device, rows in devices[process]
         )
+        groups.extend(_thread_groups(trace, section, threads[process]))
     quiet = [
         _joined_group(
             trace,

@@ -191,16 +191,14 @@ def encode_timeline(
 ) -> EncodedTimeline:
     """Return the lanes of ``ranks`` within ``span`` in the form that the browser reads.
 
-    The page opens at ``view``, by default the whole.
+    The page opens at ``view``, by default at the window that the analyses look at.
     """
     drawing = draw_ranks(ranks, span, max_items)
     n_events = drawing.lanes.n_events
     series, remarks = sample_series(ranks, span)
-    shown = view or span
-    head = {
-        **timeline_head(ranks, span, n_events),
-        "view": [shown.start_ns - span.start_ns, shown.end_ns - span.start_ns],
-    }
+    head = timeline_head(ranks, span, n_events)
+    if view is not None:
+        head["view"] = [view.start_ns - span.start_ns, view.end_ns - span.start_ns]
 
     templates = Templates(drawing.lanes.names)
 
@@ -224,10 +222,15 @@ def encode_timeline(
 
 
 def timeline_head(trace: Trace | Ranks, span: TimeWindow, n_events: int) -> dict[str, Any]:
-    """Return what a page must know beside its lanes: palette, steps, clock, number of events."""
+    """Return what a page must know beside its lanes: palette, steps, clock, number of events.
+
+    It opens at the window that the analyses look at.
+    """
     ranks = Ranks.of(trace)
+    focus = describe_focus(ranks, span)
     return {
         "duration_ns": max(1, span.duration_ns),
+        "view": [focus["start"], focus["end"]] if focus else [0, max(1, span.duration_ns)],
         "offset_ns": span.start_ns - ranks.span.start_ns,
         "n_events": n_events,
         "categories": [asdict(category) for category in CATEGORIES],
@@ -237,6 +240,6 @@ def timeline_head(trace: Trace | Ranks, span: TimeWindow, n_events: int) -> dict
         "state_of_parts": state_of_parts(),
         "steps": describe_steps(ranks, span),
         "processes": describe_processes(ranks),
-        "focus": describe_focus(ranks, span),
+        "focus": focus,
         "plotly_config": dict(PLOTLY_CONFIG),
     }

@@ -11,6 +11,7 @@ const ROW_BUDGET = 30;
 const PAIRED_ROW_BUDGET = 44;
 const MAX_OPEN_SECTIONS = 2;
 const MAX_WHOLE_SECTIONS = 4;
+const FIRST_SCREEN_PX = 400; // what a screen of 1280 × 720 shows of the lanes
 
 const NESTED = new Set(["range", "host_op"]);
 
@@ -34,10 +35,18 @@ export function initiallyOpen(trace) {
   if (trace.beside) return openPairs(trace, sections);
   for (const members of main.length > MAX_OPEN_SECTIONS ? main.slice(0, 1) : main) {
     members.filter((place) => kindOf(place) === "device").slice(0, 2).forEach(add);
-    add(members.find((place) => kindOf(place) === "thread"));
+    const thread = members.find((place) => kindOf(place) === "thread");
+    add(thread);
+    if (!isSecondDeviceShown(trace, open)) open.delete(thread);
   }
   if (!open.size && trace.groups.length) open.add(0);
   return open;
+}
+
+/** Whether the first screen has the second device, where there are two. */
+function isSecondDeviceShown(trace, open) {
+  const devices = layoutLines(trace, open, new Set()).lines.filter(({ group }) => trace.groups[group]?.kind === "device");
+  return devices.length < 2 || devices[1].y + devices[1].height <= FIRST_SCREEN_PX;
 }
 
 /** What is held against one another is open on both sides or on none. */

@@ -46,7 +46,7 @@ export function makeToolbar(app) {
   };
 }
 
-/** The categories that events of this trace have, then the states that only devices have. */
+/** The categories that events of this trace and states of its devices have; those of devices first. */
 function usedCategories(trace) {
   const used = new Set(trace.rows.flatMap((row) => row.channels.map((channel) => channel.category)));
   for (const group of trace.groups) {
@@ -54,7 +54,9 @@ function usedCategories(trace) {
       if (!trace.categories[category].like) used.add(category);
     }
   }
-  return [...used].sort((a, b) => a - b);
+  const ofDevices = new Set([...trace.states, trace.not_recorded]);
+  const isOfHost = (category) => trace.categories[category].part === null && !ofDevices.has(category);
+  return [...used].sort((a, b) => isOfHost(a) - isOfHost(b) || a - b);
 }
 
 function makeChip(app, category) {
