@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import MS, Reader, two_ranks
 from tests.requirements import require
@@ -83,6 +84,52 @@ def test_nested_ranges_of_the_host_cover_no_more_than_the_span(reader: Reader) -
     assert all(float(cells[0].split()[0]) <= 100 for cells in rows.values())
     # Two ranks, six steps: forward is open 4 of 10 ms, on both at the same time.
     assert rows["forward"][0] == "40.0 %"
+
+
+def test_shift_and_click_on_two_steps_selects_both_with_what_is_between(reader: Reader) -> None:
+    trace = two_ranks()
+    reader.press("0")
+    reader.click_at(15 * MS, "Steps")
+    reader.click_at(35 * MS, "Steps", shift=True)
+    assert reader.page.js("traceprof.selection") == [10 * MS, 40 * MS]
+    assert reader.title == "Selection: step 1 to step 3, 30.00 ms"
+    assert reader.facts["steps"] == "step 1 to step 3 (3)"
+    kernels = trace.kernels.to_frame().query("device == 1 and name == 'dgrad'")
+    own = kernels[(kernels["start_ns"] < 40 * MS) & (kernels["end_ns"] > 10 * MS)]
+    busy = (own["end_ns"] - own["start_ns"]).sum()
+    row = reader.table("Devices: work in the span")["dgrad"]
+    # Of rank 0 three times 2.5 ms; rank 1 is 2 ms late once.
+    assert row[1] == f"{(busy + 7.5 * MS) / 2 / MS:.3f} ms"
+    assert row[3:] == ["500.0 µs", "2.500 ms", "2.500 ms"]
+
+
+def test_steps_are_selected_by_their_number(reader: Reader) -> None:
+    page = reader.page.page
+    page.locator(".search input").fill("step:2..3")
+    assert page.locator(".search .note").inner_text() == "Enter selects these steps"
+    page.locator(".search input").press("Enter")
+    assert reader.page.js("traceprof.selection") == [20 * MS, 40 * MS]
+    assert reader.title == "Selection: step 2 to step 3, 20.00 ms"
+    page.goto(page.url.partition("#")[0] + "#at=step:4&sel=step:4..5")
+    reader.until("traceprof.selection?.[0] === 40e6")
+    assert reader.page.js("[...traceprof.selection, traceprof.t0, traceprof.t1]") == [
+        *(40 * MS, 60 * MS),
+        *(40 * MS, 50 * MS),
+    ]
+
+
+def test_what_the_host_did_is_clipped_to_the_selection(open_page: Any) -> None:
+    builder = TraceBuilder().range("epoch", 0, 70 * MS).range("forward", 18 * MS, 24 * MS)
+    builder.kernel("gemm", 19 * MS, 21 * MS, launched_ns=(18 * MS, 18 * MS + 1000))
+    reader = Reader(open_page(render_timeline(builder.build(), title="clipped")))
+    reader.page.redrawn(
+        f"traceprof.select({20 * MS}, {30 * MS}); traceprof.showSelection(); traceprof.redraw()"
+    )
+    host = reader.table("Host: time that it covers")
+    assert host["epoch"] == ["100.0 %", "10.00 ms", "1", *["10.00 ms"] * 3]
+    assert host["forward"] == ["40.0 %", "4.000 ms", "1", *["4.000 ms"] * 3]
+    device = reader.table("Devices: work in the span")
+    assert device["gemm"] == ["10.0 %", "1.000 ms", "1", *["1.000 ms"] * 3]
 
 
 def test_lanes_are_filtered_folded_hidden_moved_and_remembered(reader: Reader) -> None:

@@ -45,11 +45,15 @@ test("short names keep what tells kernels apart", () => {
 });
 
 test("a link names a span on the clock of the trace, and what is chosen there", () => {
-  const trace = { offset_ns: 1000, rows: [{}, {}], groups: [{}] };
+  const steps = { starts: [100, 200, 300], ends: [200, 300, 450], labels: ["step 7", "step 8", "step 9"] };
+  const trace = { offset_ns: 1000, rows: [{}, {}], groups: [{}], steps };
   assert.equal(formatLink({ t0: 10.2, t1: 20, trace }), "#at=1010..1020");
   assert.deepEqual(parseLink("#at=1010..1020", trace).at, [10, 20]);
   assert.equal(parseLink("#at=5..1", trace), null);
   assert.equal(parseLink("#<img>", trace), null);
+  assert.deepEqual(parseLink("#at=step:8..9&sel=step:9", trace).at, [200, 450]);
+  assert.deepEqual(parseLink("#at=step:8..9&sel=step:9", trace).selection, [300, 450]);
+  for (const text of ["step:8..7", "step:6", "step:10", "iteration:8"]) assert.equal(parseLink(`#at=${text}`, trace), null);
   const lanes = { folds: "", pinned: new Set([1]) };
   const text = formatLink({ t0: 0, t1: 9, trace, selection: [2, 3], place: { row: 1, start: 4 }, text: "a&b", lanes });
   assert.equal(text, "#at=1000..1009&sel=1002..1003&event=R1@1004&find=a%26b&folds=none&pin=1");

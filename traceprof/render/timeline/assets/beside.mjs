@@ -4,6 +4,7 @@ import { formatCount, formatDuration, formatExact, formatPercent } from "./forma
 import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
 import { lowerBound } from "./bisect.mjs";
 import { normalName } from "./groupings.mjs";
+import { stepsOfSpan } from "./steps.mjs";
 import { ownLength, ownTime } from "./clock.mjs";
 import { unionsBy } from "./unions.mjs";
 
@@ -35,18 +36,13 @@ function differenceName(trace) {
   return a.length + b.length > 6 ? "Change" : `${b} − ${a}`;
 }
 
-/** What a span is called: its length, or on a common axis its steps. */
+/** What a span is called: its length, and its steps where it is made of these; on a common axis always. */
 export function viewName(trace, from, to) {
-  if (!trace.beside) return formatDuration(to - from);
-  const { starts, ends, labels } = trace.steps;
-  const first = starts.findIndex((_, i) => ends[i] > from && starts[i] < to);
-  if (first < 0) {
-    const own = trace.beside.sides.map(({ name, clock }) => `${name} ${formatDuration(ownLength(clock, [from, to]))}`);
-    return own.join(", ");
-  }
-  const last = lowerBound(starts, to) - 1;
-  const isPart = from > starts[first] || to < ends[last];
-  return `${isPart ? "part of " : ""}${labels[first]}${last > first ? ` to ${labels[last]}` : ""}`;
+  const steps = stepsOfSpan(trace, from, to);
+  if (!trace.beside) return (steps?.isExactly ? `${steps.text}, ` : "") + formatDuration(to - from);
+  if (steps) return (steps.isWhole ? "" : "part of ") + steps.text;
+  const own = trace.beside.sides.map(({ name, clock }) => `${name} ${formatDuration(ownLength(clock, [from, to]))}`);
+  return own.join(", ");
 }
 
 /** How long the span is in each recording, and from when. */

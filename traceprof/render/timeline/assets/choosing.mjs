@@ -1,5 +1,5 @@
 import { findPartner, nextMatch, pickEvent } from "./query.mjs";
-import { gapAt, groupOf, isEvent, isState, spanOf, stateAt } from "./targets.mjs";
+import { gapAt, groupOf, isEvent, isState, isStep, spanOf, stateAt } from "./targets.mjs";
 import { counterpartOf } from "./counterparts.mjs";
 import { firstAfter, lastBefore, nextEdge } from "./neighbours.mjs";
 import { View } from "./view.mjs";
@@ -179,15 +179,17 @@ export class Chooser extends View {
     this.redraw();
   }
 
-  /** Select what lies between the chosen target and another one, and measure it. */
+  /** Select what lies between the chosen target and another one, and measure it; steps are included. */
   measureTo(other) {
     if (!this.chosen || !other) return this.choose(other);
     const [first, second] = [this.chosen, other].sort((a, b) => spanOf(this.trace, a)[0] - spanOf(this.trace, b)[0]);
     const [a0, a1] = spanOf(this.trace, first);
-    const [b0] = spanOf(this.trace, second);
-    if (b0 > a1) this.select(a1, b0);
+    const [b0, b1] = spanOf(this.trace, second);
+    const areSteps = [first, second].every((target) => isStep(this.trace, target));
+    if (areSteps) this.select(a0, b1);
+    else if (b0 > a1) this.select(a1, b0);
     else this.select(a0, Math.max(b0, a0 + 1));
-    this.between = [first, second];
+    this.between = areSteps ? null : [first, second];
     return this.showSelection();
   }
 

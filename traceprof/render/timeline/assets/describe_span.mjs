@@ -6,6 +6,7 @@ import { idleWithin, isPartly, partsOfSpan, recordedOfSpan, recordedShare, state
 import { MERGED, unionsBy } from "./unions.mjs";
 import { sideFacts, spanParts, viewName } from "./beside.mjs";
 import { groupOf, spanOf, timesOf } from "./targets.mjs";
+import { stepsOfSpan } from "./steps.mjs";
 import { sumSpan } from "./query.mjs";
 
 /** What a selected span adds up to: per device and on average, then by name, range, thread or lane. */
@@ -35,7 +36,15 @@ function spanFacts(trace, t0, t1) {
   return [
     fact("from", formatExact(Math.round(t0) + trace.offset_ns)),
     fact("to", formatExact(Math.round(t1) + trace.offset_ns)),
+    stepsFact(trace, t0, t1),
   ];
+}
+
+function stepsFact(trace, t0, t1) {
+  const found = stepsOfSpan(trace, t0, t1);
+  if (!found) return null;
+  const { first, last, isWhole, text } = found;
+  return fact("steps", `${isWhole ? "" : "part of "}${text}${last > first ? ` (${formatCount(last - first + 1)})` : ""}`);
 }
 
 /** The three distances between two events that people ask for. */

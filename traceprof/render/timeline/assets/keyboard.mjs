@@ -58,7 +58,7 @@ function belongsToFocus(app, { key, target }) {
 
 function typing(app, event) {
   if (event.target !== app.toolbar.search) return;
-  if (event.key === "Enter") app.stepMatch(event.shiftKey ? -1 : 1);
+  if (event.key === "Enter") app.enter(event.shiftKey ? -1 : 1);
   if (event.key !== "Escape") return;
   event.target.blur();
   app.clear();

@@ -1,10 +1,11 @@
 import { placeOf } from "./targets.mjs";
+import { spanOfSteps } from "./steps.mjs";
 
 /**
  * The address names what is shown, so that it can be sent to somebody: `#at=START..END`, and where
  * there is such a thing `sel` (selected span), `event` (what is chosen), `find`, `folds`, `pin`.
  * Links from findings carry `mark` (the span meant), `rank` and `device`. Times are ns on the
- * clock of the trace.
+ * clock of the trace; a span may be given as steps: `step:3..5`.
  */
 
 const SPAN = /^(-?\d{1,17})\.\.(-?\d{1,17})$/;
@@ -36,6 +37,8 @@ export function parseLink(hash, trace) {
 const numbersIn = (text) => (text ?? "").split(".").filter((part) => /^\d{1,9}$/.test(part)).map(Number);
 
 export function parseSpan(text, trace) {
+  const steps = spanOfSteps(trace, text ?? "");
+  if (steps) return steps;
   const match = SPAN.exec(text ?? "");
   if (!match) return null;
   const [from, to] = [Number(match[1]) - trace.offset_ns, Number(match[2]) - trace.offset_ns];

@@ -67,7 +67,8 @@ export function countBefore(trace, matches, t) {
 }
 
 /** The parts that the panel shows of results; `go` leads to one, `sort` asks for another order. */
-export function resultParts({ trace, chosen }, query, results, order, sort, go) {
+export function resultParts(app, query, results, order, sort, go) {
+  const { trace } = app;
   const { count, ns, names, list, mergedCount = 0, mergedNs = 0 } = results;
   if (query.error) return [notePart(query.error)];
   const also = query.also.length ? ` Found as well: ${query.also.join(", ")}.` : "";
@@ -79,12 +80,11 @@ export function resultParts({ trace, chosen }, query, results, order, sort, go) 
   const about = all ? together + short : "Nothing has such a name.";
   if (!count) return [notePart(about + also)];
   const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
-  const isChosen = ({ row, start }) => chosen && chosen.row === row && startOf(trace, chosen) === start;
   const rows = list.map((event) => ({
     cells: [shortName(event.name), where(trace, event.row), formatDuration(lengthIn(event)), instant(trace, event)],
     titles: [event.name],
     target: () => go(event),
-    isChosen: isChosen(event),
+    isChosen: isChosenEvent(app, event),
   }));
   const sorts = [null, null, by("longest", "descending"), by("first", "ascending")];
   return [tablePart(about + also + part, ["Name", "Lane", "Duration", "Start"], rows, { texts: 2, sort: sorts })];
@@ -99,4 +99,9 @@ function where(trace, row) {
 
 const lengthIn = ({ ns, start, end }) => ns ?? end - start;
 const instant = (trace, { row, start }) => formatDuration(sinceStart(trace, trace.rows[row].group, start));
+
+/** Whether an event of the list is the one that is chosen. */
+export const isChosenEvent = ({ trace, chosen }, { row, start }) =>
+  Boolean(chosen) && chosen.row === row && startOf(trace, chosen) === start;
+
 const startOf = (trace, { row, channel, item, gap }) => (gap ? null : trace.rows[row].channels[channel].starts[item]);

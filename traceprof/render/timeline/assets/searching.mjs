@@ -1,9 +1,10 @@
 import { compileSearch, matchNames } from "./matching.mjs";
-import { countBefore, findResults, resultParts } from "./results.mjs";
+import { countBefore, findResults, isChosenEvent, resultParts } from "./results.mjs";
 import { isEvent, spanOf } from "./targets.mjs";
 import { Chooser } from "./choosing.mjs";
 import { formatCount } from "./format.mjs";
 import { nextMatch } from "./query.mjs";
+import { spanOfSteps } from "./steps.mjs";
 
 /** Looking for events by name: all of them lit up, listed, and gone through in the order of time. */
 export class Searcher extends Chooser {
@@ -15,14 +16,18 @@ export class Searcher extends Chooser {
     this.results = null;
     this.order = "longest";
     this.asked = 0;
+    this.steps = null;
+    this.listing = null;
   }
 
   async search(text) {
     this.text = text;
-    this.query = compileSearch(text);
+    this.steps = spanOfSteps(this.trace, text);
+    this.query = this.steps ? null : compileSearch(text);
     this.matches = this.query && !this.query.error ? matchNames(this.trace, this.query) : null;
     this.redraw();
-    await this.list();
+    this.listing = this.list();
+    await this.listing;
   }
 
   /** What there is of the matches; overridden where the trace is elsewhere. */
@@ -39,7 +44,7 @@ export class Searcher extends Chooser {
     const number = ++this.asked;
     if (!this.matches) {
       this.results = null;
-      this.toolbar.showFound(this.query?.error ?? "");
+      this.toolbar.showFound(this.steps ? "Enter selects these steps" : (this.query?.error ?? ""));
       this.showResults();
       return;
     }
@@ -62,6 +67,21 @@ export class Searcher extends Chooser {
 
   goToResult({ row, channel, item }) {
     this.visit({ row, channel, item });
+  }
+
+  /** Enter in the field: select the steps that it names, else go to the next of the list. */
+  async enter(direction) {
+    if (this.steps) {
+      this.select(...this.steps);
+      this.showSelection();
+      this.fit();
+      return;
+    }
+    await this.listing;
+    const list = this.results?.list ?? [];
+    if (!list.length) return;
+    const own = list.findIndex((event) => isChosenEvent(this, event));
+    this.goToResult(list[own < 0 && direction < 0 ? list.length - 1 : (own + direction + list.length) % list.length]);
   }
 
   stepMatch(direction) {

@@ -7,6 +7,7 @@ import { lowerBound, upperBound } from "./bisect.mjs";
  */
 
 export const isEvent = (target) => Boolean(target) && target.row !== undefined && target.item !== undefined;
+export const isStep = (trace, target) => isEvent(target) && trace.rows[target.row].kind === "step";
 export const isState = (target) => Boolean(target) && target.group !== undefined;
 
 function channelOf(trace, target) {

@@ -12,7 +12,7 @@ export function unionsByName(trace, rows, t0, t1) {
 /**
  * [{key, ns, count, durations, event}, …], the longest first; `keyOf(row, channel, item)` says
  * what belongs together, `event` is the one with the longest part inside. `durations` are those of
- * whole events, sorted. Items that stand for several events go by `MERGED`.
+ * the parts inside, sorted. Items that stand for several events go by `MERGED`.
  */
 export function unionsBy(trace, rows, t0, t1, keyOf) {
   const found = new Map();
@@ -54,7 +54,7 @@ function addEvent(entry, channel, event, t0, t1) {
   entry.count += 1;
   entry.starts.push(from);
   entry.ends.push(to);
-  entry.durations.push(lengthOf(channel, event.item));
+  entry.durations.push(to - from);
   if (to - from > entry.most) Object.assign(entry, { most: to - from, event });
 }
 
