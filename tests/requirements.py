@@ -45,7 +45,7 @@ _PROGRAMS = {
 }
 
 AXE_VERSION = "4.14.1"
-_PACKAGES = ("lightning", "transformers", "accelerate", "nbclient")
+_PACKAGES = ("lightning", "transformers", "accelerate", "nbclient", "mypy", "pyright", "mcp")
 _HINTS = {
     **dict.fromkeys(_PACKAGES, ": the extra `programs` brings it"),
     "axe": ": npm fetches it, or TRACEPROF_AXE names axe.min.js",

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_type_hints
 
 import pytest
 
 import traceprof as tp
+from scripts.python_tables import modules
 from tests import typing_example
 from tests.builders import TraceBuilder
 from tests.measures.generated_run import MS, Plan, make_run
-from tests.requirements import ROOT
+from tests.requirements import ROOT, require
+from traceprof.api.results import ShownRun
+from traceprof.api.tables import Tables
 from traceprof.errors import TraceError, UsageError
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.measures import ANALYSES
+from traceprof.measures import ANALYSES, nouns
+from traceprof.model.trace import DEVICE_TABLES
 from traceprof.render.formatting import note_text
 from traceprof.session import run as session_run
 
@@ -34,7 +41,9 @@ def folder(tmp_path: Path) -> Path:
 def test_every_table_is_a_method_and_nothing_else_bears_its_name(folder: Path) -> None:
     run = tp.open(folder)
     names = [entry.name.replace("-", "_") for entry in ANALYSES]
-    assert not set(names) & set(dir(tp.Run))
+    of_tables = {name for kind in Tables.__mro__[1:-1] for name in vars(kind)}
+    assert set(names) <= of_tables
+    assert not set(names) & {*vars(tp.Run), *vars(ShownRun)}
     assert set(names) <= set(dir(run))
     assert run.step_phases().name == "step-phases"
     assert run.ranks().table.to_frame()["rank"].tolist() == [0, 1]
@@ -118,19 +127,31 @@ def test_names_in_a_notebook_are_text(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in html
 
 
+@pytest.mark.parametrize("has_devices", [True, False])
 def test_the_readme_runs_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    has_devices: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Also on what is recorded without a GPU, as the demo does on most machines."""
     (block,) = re.findall(
-        r"## From Python\n\n```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S
+        r"```python\n(import traceprof as tp\n.*?)```",
+        (ROOT / "README.md").read_text("utf-8"),
+        re.S,
     )
-    write_nsys(make_run(Plan(n_ranks=1)).members[0].trace, tmp_path / "run.sqlite")
+    trace = make_run(Plan(n_ranks=1)).members[0].trace
+    if not has_devices:
+        names = {*DEVICE_TABLES, "api_calls"}
+        trace = trace.with_tables({name: trace.table(name).head(0) for name in names})
+        trace = replace(trace, recorded=trace.recorded - names)
+    write_nsys(trace, tmp_path / "run.sqlite")
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert "1 rows x" in printed
-    # Ten steps of 200 ms: from the first work, 10 ns on, to the end of that of the last.
-    assert "1899999990" in printed
+    assert ("no device recorded" in printed) is not has_devices
+    assert "[10 rows x " in printed
+    assert "steady steps: median " in printed
 
 
 def test_a_program_that_uses_it_type_checks_and_runs(folder: Path) -> None:
@@ -144,6 +165,114 @@ def test_a_program_that_uses_it_type_checks_and_runs(folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+TYPOS = """
+import traceprof as tp
+
+run = tp.opn("run.sqlite")
+run = tp.open("run.sqlite")
+run.kernles()
+run.kernels(by="clas")
+run.kernels(by="class").to_frame("classes")
+run.callers().sentences
+tp.compare("a", "b").to_frame("judged")
+"""
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_type_checkers_find_names_that_are_none(checker: str, tmp_path: Path) -> None:
+    require(checker)
+    (tmp_path / "typos.py").write_text(TYPOS)
+    command = [sys.executable, "-m", checker, *(["--strict"] if checker == "mypy" else [])]
+    done = subprocess.run(
+        [*command, str(tmp_path / "typos.py")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "MYPYPATH": str(ROOT), "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    found = sorted({int(line) for line in re.findall(r"typos\.py:(\d+).* error", done.stdout)})
+    assert found == [4, 6, 7], done.stdout + done.stderr
+
+
+def test_the_methods_of_tables_are_as_analyses_declare() -> None:
+    folder = Path(tp.api.tables.__file__).parent  # type: ignore[attr-defined]
+    for name, text in modules().items():
+        assert (folder / f"{name}.py").read_text("utf-8") == text, "scripts/schema writes it"
+    help_of_kernels = pydoc.render_doc(tp.Run.kernels, renderer=pydoc.plaintext)
+    assert "exposed" not in help_of_kernels
+    assert "total_ns: the durations of all added up" in help_of_kernels
+    assert 'by="class"' in pydoc.render_doc(tp.Run.classes, renderer=pydoc.plaintext)
+
+
+def test_a_noun_by_a_way_is_the_table_that_had_a_name_of_its_own(folder: Path) -> None:
+    run = tp.open(folder)
+    for noun, entries in nouns().items():
+        for entry in entries:
+            method = getattr(tp.Run, noun.replace("-", "_"))
+            own = inspect.signature(method).parameters
+            assert ("by" in own) is (len(entries) > 1)
+            assert entry.way in get_type_hints(method).get("by", Literal["", entry.way]).__args__
+    assert run.kernels(by="class").table.to_frame().equals(run.classes().table.to_frame())
+    assert run.collectives(by="caller").name == "callers"
+    with pytest.raises(UsageError, match="kernels --by clas: did you mean class"):
+        run.kernels(by="clas")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no table 'clases': there are classes"):
+        run.classes().to_frame("clases")
+
+
+def test_operations_reports_and_exports_are_there(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    run = tp.open(folder).within("step:2..3")
+    operations = run.ops(kind="kernel", rows=3, longest=True)
+    assert operations["duration_ns"].is_monotonic_decreasing
+    assert len(operations) == 3
+    assert len(run.ops(name="no such kernel")) == 0
+    assert "at_ns" in run.ops(name="no such kernel").columns
+    written = run.export("perfetto", elsewhere / "trace.json")
+    assert written.n_rows > 0
+    assert written.n_bytes == (elsewhere / "trace.json").stat().st_size
+    with pytest.raises(UsageError, match="--to pdf: expected one of perfetto"):
+        run.export("pdf", elsewhere / "trace.pdf")
+    assert run.report(elsewhere / "report.html").read_text("utf-8").startswith("<!doctype html>")
+    with pytest.raises(UsageError, match="exists"):
+        run.report(elsewhere / "report.html")
+
+
+def test_a_page_is_what_the_command_prints(folder: Path) -> None:
+    page = tp.open(folder).page()
+    done = subprocess.run(
+        [sys.executable, "-m", "traceprof", str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TRACEPROF_CACHE": "0"},
+        check=True,
+    )
+    assert str(page) == done.stdout
+    assert page.headline[1] in done.stdout
+    assert page.headline[0] in repr(page)
+    assert page._repr_html_().startswith('<div class="traceprof"')
+
+
+def test_figures_are_what_is_kept_of_a_run(folder: Path) -> None:
+    run = tp.open(folder)
+    figures = run.figures()
+    assert figures["step_period_ns"] == 200 * MS
+    ratios = [name for name in figures if name.endswith("_ratio")]
+    assert ratios
+    assert all(0 <= figures[name] <= 1 for name in ratios)
+
+
+def test_jobs_and_nodes_are_compared(folder: Path) -> None:
+    assert len(tp.nodes(folder).to_frame("nodes")) == 2
+    lost = tp.elastic(folder)
+    assert lost.results
+    with pytest.raises(UsageError, match="no table 'foo': there are "):
+        lost.to_frame("foo")
 
 
 def test_importing_everything_hides_nothing_of_python() -> None:

@@ -1,7 +1,7 @@
 """Naming things from inside a program: ranges, steps, epochs, metrics.
 
-Every call does next to nothing unless `traceprof record` started the program. It works in
-threads, in forked processes, and in programs without torch.
+Every call does next to nothing unless the program is recorded, by `traceprof record` or from
+inside. It works in threads, in forked processes, and in programs without torch.
 """
 
 from __future__ import annotations
@@ -67,8 +67,14 @@ def metric(name: str, value: float) -> None:
 
 
 def is_recording() -> bool:
-    """Return whether `traceprof record` started this program."""
+    """Return whether this program is recorded: by `traceprof record`, or from inside."""
     return _runtime is not None
+
+
+def attach(runtime: Any) -> None:
+    """Have names go to ``runtime``, which records from inside the program; None: nowhere."""
+    global _runtime  # noqa: PLW0603 (one process, one recorder state)
+    _runtime = runtime
 
 
 class _Nothing:

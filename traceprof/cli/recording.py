@@ -134,26 +134,8 @@ def say_what_was_recorded(recording: Recording) -> None:
     """Say on standard error what is in a finished recording, and what is odd about it."""
     from traceprof.cli.output import message
 
-    for note in recording.notes:
-        message(note)
-    if recording.output is not None:
-        ranks = f", ranks {', '.join(map(str, recording.ranks))}" if recording.ranks else ""
-        what = (
-            f"{_counted(recording.n_ranges, 'range', 'ranges')} {_of_devices(recording)}"
-            f"of {_counted(recording.n_processes, 'process', 'processes')}{ranks}"
-        )
-        if recording.has_only_samples:
-            what = "samples of the machine and nothing else"
-        code = recording.exit_code
-        ended = f" (the program ended with exit code {code})" if code else ""
-        message(f"recorded {what} with {recording.recorder}: {recording.output}{ended}")
-
-
-def _of_devices(recording: Recording) -> str:
-    from traceprof.units import format_bytes
-
-    n_bytes = recording.device_bytes
-    return f"and {format_bytes(n_bytes)} of records of devices " if n_bytes else ""
+    for line in recording.lines:
+        message(line)
 
 
 def _keep(saving: Saving, output: Path) -> None:
@@ -166,10 +148,6 @@ def _keep(saving: Saving, output: Path) -> None:
     except Exception as error:
         kind = "" if isinstance(error, TraceprofError) else f"{type(error).__name__}: "
         message(f"the run was not kept: {kind}{error}; try again: traceprof runs add {output}")
-
-
-def _counted(count: int, one: str, several: str) -> str:
-    return f"{count} {one if count == 1 else several}"
 
 
 def recover(

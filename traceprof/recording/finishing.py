@@ -182,6 +182,7 @@ def _written(job: Job, folder: Path) -> Recording:
         device_bytes=sum(part.record_bytes for part in job.captured.activities),
         ranks=tuple(sorted({rank for file in files for rank in file.ranks})),
         notes=tuple(notes),
+        files=tuple(file.path for file in files),
     )
 
 

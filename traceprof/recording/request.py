@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
 from traceprof.model.trace import Trace
-from traceprof.units import NS_PER_S, parse_duration
+from traceprof.units import NS_PER_S, format_bytes, parse_duration
 
 STEP_SOURCES: Final = ("optimizer", "backward", "loader", "every-forward")
 _STEPS: Final = re.compile(r"\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?")
@@ -189,7 +189,8 @@ class Recording:
     """A finished recording. ``output`` is None where nothing was captured.
 
     ``exit_code`` is None where nobody saw the program end. ``has_only_samples``: no process left
-    any event. ``device_bytes`` is what CUPTI's own records of the devices take.
+    any event. ``device_bytes`` is what CUPTI's own records of the devices take, ``files`` are the
+    traces.
     """
 
     exit_code: int | None
@@ -201,6 +202,29 @@ class Recording:
     device_bytes: int = 0
     ranks: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What people are told when it has ended: what is odd, and what was recorded."""
+        if self.output is None:
+            return self.notes
+        ranks = f", ranks {', '.join(map(str, self.ranks))}" if self.ranks else ""
+        n_bytes = self.device_bytes
+        devices = f"and {format_bytes(n_bytes)} of records of devices " if n_bytes else ""
+        what = (
+            f"{_counted(self.n_ranges, 'range', 'ranges')} {devices}"
+            f"of {_counted(self.n_processes, 'process', 'processes')}{ranks}"
+        )
+        if self.has_only_samples:
+            what = "samples of the machine and nothing else"
+        code = self.exit_code
+        ended = f" (the program ended with exit code {code})" if code else ""
+        return (*self.notes, f"recorded {what} with {self.recorder}: {self.output}{ended}")
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count} {one if count == 1 else several}"
 
 
 @dataclass(frozen=True)

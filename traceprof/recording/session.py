@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
@@ -20,7 +20,7 @@ from traceprof.recording.outputs import check_output
 from traceprof.recording.program import find_program, ignores_injection, undisturbed
 from traceprof.recording.recorders.nsys.recorder import RECORDER as NSYS
 from traceprof.recording.recorders.nsys.report import is_of_nsys
-from traceprof.recording.request import Recorder, Recording, RecordRequest
+from traceprof.recording.request import Recorder, Recording, RecordRequest, RunRecorded
 from traceprof.recording.sampling.sampler import read_samples, sampling
 from traceprof.recording.trial import chosen_recorder
 
@@ -107,9 +107,35 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     option = ignores_injection(request.command)
     if option is not None:
         request.say(f"python {option} ignores PYTHONPATH: the program is not instrumented")
+    with ExitStack() as stack, recorded_with(recorder.name, request) as begun:
+        begun.run = recorder.run(request, begun.folder)
+        stack.enter_context(undisturbed(request.say))
+    return begun.recording
+
+
+@dataclass(slots=True)
+class Begun:
+    """A recording that goes on: who records says in ``run`` how it ended.
+
+    ``recording`` is there once it has been written.
+    """
+
+    folder: Path
+    run: RunRecorded = field(default_factory=lambda: RunRecorded(None))
+    recording: Recording = field(init=False)
+
+
+@contextmanager
+def recorded_with(recorder: str, request: RecordRequest) -> Iterator[Begun]:
+    """Keep what is captured while the block runs, and write the trace at its end.
+
+    Raises:
+        RecordingError: the trace could not be written; the message names the folder with what was
+            captured.
+    """
     notes = work_folder.notes_of(
         request,
-        recorder.name,
+        recorder,
         read_environment(request.command),
         is_joining=is_joining(request),
         label=label_of(request),
@@ -117,24 +143,22 @@ def record_with(recorder: Recorder, request: RecordRequest) -> Recording:
     )
     with work_folder.new_work_folder(notes) as folder, _kept_on_failure(folder), announced(request):
         request.detail(f"what is captured lies in {folder} until the trace is written")
-        with ExitStack() as stack:
-            with sampling(folder) as sampler:
-                run = recorder.run(request, folder)
-                stack.enter_context(undisturbed(request.say))
-            ended = work_folder.write_notes(
-                folder,
-                notes,
-                recorder=run.recorder or notes.recorder,
-                exit_code=run.exit_code,
-                ended_s=time.time(),
-                remarks=(*run.notes, *sampler.notes),
-            )
-            recording = finish(request, folder, ended, sampler.samples)
+        begun = Begun(folder)
+        with sampling(folder) as sampler:
+            yield begun
+        ended = work_folder.write_notes(
+            folder,
+            notes,
+            recorder=begun.run.recorder or notes.recorder,
+            exit_code=begun.run.exit_code,
+            ended_s=time.time(),
+            remarks=(*begun.run.notes, *sampler.notes),
+        )
+        begun.recording = finish(request, folder, ended, sampler.samples)
         # A program that goes on after SIGTERM and its grace is killed once its trace is written.
-        if n_killed := kill_with_children(run.left):
+        if n_killed := kill_with_children(begun.run.left):
             request.say(f"{n_killed} processes did not end by themselves and were killed")
     shutil.rmtree(folder, ignore_errors=True)
-    return recording
 
 
 @contextmanager

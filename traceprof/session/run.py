@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from traceprof.formats import reads_parts
 from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES
@@ -281,9 +281,11 @@ class Run:
         """Return all ranks as one Trace, cut to the window."""
         return self.of_ranks(tables).merged()
 
-    def __getattr__(self, name: str) -> Callable[[], Result]:
-        self._check_name(name)
-        return lambda: self.result(name.replace("_", "-"))
+    if not TYPE_CHECKING:  # else a name that is none would be no error of type checkers
+
+        def __getattr__(self, name: str) -> Callable[[], Result]:
+            self._check_name(name)
+            return lambda: self.result(name.replace("_", "-"))
 
     def _check_name(self, name: str) -> None:
         """Check that an analysis is called ``name``, written as Python needs it."""

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from .replaced import at_restore
+
 _OTHERS = ("jax", "tensorflow", "mlx", "paddle", "mxnet", "cupy", "numba")
 
 
@@ -11,7 +13,9 @@ def call_after_import(name, action):
     if name in sys.modules:
         action(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _Finder(name, action))
+        finder = _Finder(name, action)
+        sys.meta_path.insert(0, finder)
+        at_restore(finder.leave)
 
 
 def complain(what, error):
@@ -58,8 +62,7 @@ class _Finder:
     def find_spec(self, name, path=None, target=None):
         if name != self._name:
             return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        self.leave()
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
@@ -68,6 +71,11 @@ class _Finder:
                     spec.loader = _Loader(spec.loader, self._action)
                 return spec
         return None
+
+    def leave(self):
+        """Find nothing any more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
 
 class _Loader:

@@ -10,6 +10,7 @@ from time import time_ns
 
 from . import settings
 from .after_import import call_after_import
+from .replaced import replace
 
 _SERVER = "torch.distributed.elastic.agent.server."
 
@@ -40,7 +41,7 @@ def _wrap(cls, name, note):
             _write(dict(event, start_ns=start, end_ns=time_ns()))
         return result
 
-    setattr(cls, name, method)
+    replace(cls, name, method)
 
 
 def _met(agent, group, _result, _state):

@@ -15,6 +15,7 @@ import gc
 from . import session, settings, steps
 from .after_import import call_after_import
 from .compiling import get_is_compiling
+from .replaced import at_restore, replace
 
 _NAMES = ("init_process_group", "destroy_process_group")
 _OF_RANKS = {"save": "checkpoint.save", "async_save": "checkpoint.save", "load": "checkpoint.load"}
@@ -30,8 +31,8 @@ def install_groups(torch):
         return
     for name in _NAMES:
         method = in_range(getattr(distributed, name), name)
-        setattr(distributed, name, method)
-        setattr(distributed.distributed_c10d, name, method)
+        replace(distributed, name, method)
+        replace(distributed.distributed_c10d, name, method)
 
 
 def in_range(original, name, afterwards=None):
@@ -55,8 +56,10 @@ def in_range(original, name, afterwards=None):
 
 def install_checkpoints(torch):
     """Wrap ``torch.save``, ``torch.load`` and the functions of torch.distributed.checkpoint."""
-    torch.save = torch.serialization.save = in_range(torch.save, "checkpoint.save", _write_out)
-    torch.load = torch.serialization.load = in_range(torch.load, "checkpoint.load")
+    for name, afterwards in (("save", _write_out), ("load", None)):
+        method = in_range(getattr(torch, name), "checkpoint." + name, afterwards)
+        replace(torch, name, method)
+        replace(torch.serialization, name, method)
     call_after_import("torch.distributed.checkpoint", _wrap_all)
 
 
@@ -64,7 +67,7 @@ def _wrap_all(module):
     for name, label in _OF_RANKS.items():
         if hasattr(module, name):
             afterwards = _write_out if label.endswith("save") else None
-            setattr(module, name, in_range(getattr(module, name), label, afterwards))
+            replace(module, name, in_range(getattr(module, name), label, afterwards))
 
 
 def _write_out():
@@ -76,8 +79,9 @@ def install_copies(torch):
     """Wrap ``Tensor.to`` and ``Tensor.cuda``, in builds of torch that can use a GPU."""
     if torch.version.cuda or getattr(torch.version, "hip", None):
         is_compiling = get_is_compiling(torch)
-        torch.Tensor.to = _copying(torch, torch.Tensor.to, is_compiling)
-        torch.Tensor.cuda = _copying(torch, torch.Tensor.cuda, is_compiling, device="cuda")
+        tensor = torch.Tensor
+        replace(tensor, "to", _copying(torch, tensor.to, is_compiling))
+        replace(tensor, "cuda", _copying(torch, tensor.cuda, is_compiling, device="cuda"))
 
 
 def _copying(torch, original, is_compiling, device=None):
@@ -139,7 +143,8 @@ def _wrap_with(cls):
             if session.active and _RANGE + str(self.name) == settings.STEP_FROM:
                 steps.close()
 
-    cls.__enter__, cls.__exit__ = __enter__, __exit__
+    replace(cls, "__enter__", __enter__)
+    replace(cls, "__exit__", __exit__)
 
 
 def _wrap_push(nvtx):
@@ -159,12 +164,14 @@ def _wrap_push(nvtx):
             if are_steps and are_steps.pop():
                 steps.close()
 
-    nvtx.range_push, nvtx.range_pop = range_push, range_pop
+    replace(nvtx, "range_push", range_push)
+    replace(nvtx, "range_pop", range_pop)
 
 
 def install_pauses(_torch):
     """Watch the collector, and the compiler once it is imported."""
     gc.callbacks.append(_collect)
+    at_restore(lambda: gc.callbacks.remove(_collect))
     call_after_import("torch._dynamo.callback", _watch_compiler)
 
 

@@ -10,6 +10,7 @@ from time import time_ns
 
 from . import process_record, session
 from .emitters import NOWHERE
+from .replaced import at_restore, replace
 from .wait_threads import WaitsForBoxedWork, WaitsForFuture, WaitsForWork, WaitThreads
 
 # operator → index of the argument that holds the tensors that this rank hands in
@@ -34,6 +35,7 @@ def install_collectives(torch):
         return
     library = torch.library.Library("c10d", "IMPL")
     _libraries.append(library)  # the kernels go when it goes
+    at_restore(_libraries.clear)
     groups = _Groups(torch)
     for name, index in _TENSORS_AT.items():
         packet = getattr(torch.ops.c10d, name, None)
@@ -258,7 +260,7 @@ class _PendingCalls:
         self._calls = {}
         self.wait = getattr(work_class, "wait", None)
         if self.wait is not None:
-            work_class.wait = self._noting(self.wait)
+            replace(work_class, "wait", self._noting(self.wait))
 
     def add(self, work, call):
         if self.wait is None:

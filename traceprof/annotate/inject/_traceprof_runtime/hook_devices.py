@@ -9,6 +9,7 @@ import os
 
 from . import session, settings
 from .after_import import complain
+from .replaced import replace
 
 _VERSION = 1  # of the library's functions
 _AT_ONCE, _WHEN_TOLD = 1, 2  # when it begins to record
@@ -64,7 +65,7 @@ def _start_before_cuda(torch):
             _start()
         return original()
 
-    torch.cuda._lazy_init = _lazy_init
+    replace(torch.cuda, "_lazy_init", _lazy_init)
 
 
 def _start():
@@ -88,7 +89,7 @@ def _give_way_to_program(torch):
             session.emitter().mark("traceprof.devices.ceded", 0)
         original(self, *args, **kwargs)
 
-    profile.__init__ = __init__
+    replace(profile, "__init__", __init__)
 
 
 def _stop():

@@ -14,6 +14,7 @@ import threading
 import weakref
 
 from . import session, steps
+from .replaced import replace
 
 local = threading.local()
 _passes = weakref.WeakKeyDictionary()  # iterator -> the number of its pass
@@ -38,12 +39,20 @@ def _wrap_draws(iterator):
     def _next_index(self):
         index = original(self)
         held = getattr(self, "_traceprof_drawn", None)
-        if held is None or held[0] is not self._sampler_iter:  # a new pass of workers that stay
-            held = self._traceprof_drawn = (self._sampler_iter, collections.deque())
-        held[1].append(_length(index) if self._auto_collation else 0)
+        if held is None or held[0] is not self._sampler_iter or held[2] is not _passes:
+            # A new pass of workers that stay, or of a recording that began inside the program
+            waiting = None if _has_begun(self) else collections.deque()
+            held = self._traceprof_drawn = (self._sampler_iter, waiting, _passes)
+        if held[1] is not None:
+            held[1].append(_length(index) if self._auto_collation else 0)
         return index
 
-    iterator._next_index = _next_index
+    replace(iterator, "_next_index", _next_index)
+
+
+def _has_begun(iterator):
+    """Return whether batches were drawn that nobody has noted, and are still to come."""
+    return bool(iterator._num_yielded or getattr(iterator, "_send_idx", 0))
 
 
 def _length(index):
@@ -55,7 +64,7 @@ def _length(index):
 
 def _drawn(iterator):
     """Return how many samples were drawn for the batch that came, 0 where it is not known."""
-    _, waiting = getattr(iterator, "_traceprof_drawn", (None, None))
+    _, waiting, _ = getattr(iterator, "_traceprof_drawn", (None, None, None))
     return waiting.popleft() if waiting else 0
 
 
@@ -90,7 +99,7 @@ def _wrap_next(torch, iterator, stream):
             emitter.mark("batch", n_samples(torch, batch, drawn, is_stream))
         return batch
 
-    iterator.__next__ = __next__
+    replace(iterator, "__next__", __next__)
 
 
 def _wrap_iter(loader):
@@ -109,7 +118,7 @@ def _wrap_iter(loader):
         _begin_pass(iterator)  # also where workers stay: the iterator is the same
         return iterator
 
-    loader.__iter__ = __iter__
+    replace(loader, "__iter__", __iter__)
 
 
 def _begin_pass(iterator):
@@ -197,4 +206,4 @@ def install_epochs(_torch):
             session.emitter().mark("epoch", epoch)
         return original(self, epoch)
 
-    DistributedSampler.set_epoch = set_epoch
+    replace(DistributedSampler, "set_epoch", set_epoch)

@@ -7,12 +7,14 @@ A step that a GradScaler leaves out, because gradients were not finite, is an it
 """
 
 import functools
+import gc
 import itertools
 import sys
 import weakref
 
-from . import session, steps
+from . import session, settings, steps
 from .compiling import get_is_compiling
+from .replaced import replace
 
 _wrappers = set()
 # id of an optimizer -> (weak reference, number); kept beside the optimizers, never on them
@@ -32,17 +34,48 @@ def install_optimizer(torch):
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        cls = type(self)
-        if cls.step not in _wrappers:
-            cls.step = _wrapped_step(cls.step, is_compiling)
-        if cls.zero_grad not in _wrappers:  # its own
-            cls.zero_grad = _wrapped(cls.zero_grad, "zero_grad", is_compiling)
-        steps.made(_number_of(self))
+        _take(self, is_compiling)
 
-    optimizer.__init__ = __init__
+    replace(optimizer, "__init__", __init__)
     for owner in (optimizer, torch.nn.Module):
-        owner.zero_grad = _wrapped(owner.zero_grad, "zero_grad", is_compiling)
+        replace(owner, "zero_grad", _wrapped(owner.zero_grad, "zero_grad", is_compiling))
+    for one in _made_before(optimizer):
+        _take(one, is_compiling)
     _wrap_scalers()
+
+
+def _take(optimizer, is_compiling):
+    cls = type(optimizer)
+    if cls.step not in _wrappers:
+        replace(cls, "step", _wrapped_step(cls.step, is_compiling))
+    if cls.zero_grad not in _wrappers:  # its own
+        replace(cls, "zero_grad", _wrapped(cls.zero_grad, "zero_grad", is_compiling))
+    if "step" in vars(optimizer):
+        _wrap_own_step(optimizer, is_compiling)
+    steps.made(_number_of(optimizer))
+
+
+def _wrap_own_step(optimizer, is_compiling):
+    """Wrap what a scheduler has put on the optimizer: the step of its class as it was then."""
+    original = vars(optimizer)["step"]
+    recorded = _wrapped_step(lambda _self, *args, **kwargs: original(*args, **kwargs), is_compiling)
+
+    @functools.wraps(original)
+    def step(*args, **kwargs):
+        return recorded(optimizer, *args, **kwargs)
+
+    replace(optimizer, "step", step)
+
+
+def _made_before(kind):
+    """Return what the program made of a class before recording began inside it.
+
+    What only passes calls on to an optimizer has no parameters of its own.
+    """
+    if not settings.IS_INSIDE:
+        return []
+    found = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    return [one for one in found if vars(one).keys() & {"param_groups", "_parameters"}]
 
 
 def _wrap_scalers():
@@ -51,7 +84,7 @@ def _wrap_scalers():
         module = sys.modules.get("torch." + path)
         scaler = getattr(module, "GradScaler", None)
         if scaler is not None and "step" in vars(scaler):
-            scaler.step = _wrapped_scaler_step(scaler.step)
+            replace(scaler, "step", _wrapped_scaler_step(scaler.step))
             return
 
 
@@ -160,14 +193,19 @@ def install_sizes(torch):
 def _measure_after_init(cls, name, tensors_of):
     original = cls.__init__
 
+    def measure(owner):
+        if session.active:
+            n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(owner))
+            session.emitter().mark("metric:" + name, n_bytes)
+
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         original(self, *args, **kwargs)
-        if session.active:
-            n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(self))
-            session.emitter().mark("metric:" + name, n_bytes)
+        measure(self)
 
-    cls.__init__ = __init__
+    for one in _made_before(cls):
+        measure(one)
+    replace(cls, "__init__", __init__)
 
 
 def _measure_memory(torch, _number):

@@ -19,6 +19,7 @@ import weakref
 
 from . import gradients, hook_loading, session, settings, steps
 from .compiling import get_is_compiling, is_compiled_graph, is_tracing
+from .replaced import replace
 
 local = threading.local()  # depth: how many calls of modules are open on this thread
 _NOBODY = (lambda: None, None)
@@ -61,7 +62,7 @@ def install_modules(torch):
             emitter.pop()
             steps.passed()
 
-    torch.nn.Module.__call__ = __call__
+    replace(torch.nn.Module, "__call__", __call__)
 
 
 def phase_of(module, has_gradients):
@@ -157,7 +158,8 @@ def _end_layer():
 def install_backward(torch):
     """Wrap ``torch.autograd.backward`` and ``torch.autograd.grad``."""
     for name in ("backward", "grad"):
-        setattr(torch.autograd, name, _wrapped(getattr(torch.autograd, name), name == "backward"))
+        method = _wrapped(getattr(torch.autograd, name), name == "backward")
+        replace(torch.autograd, name, method)
 
 
 def _wrapped(original, leaves_gradients):

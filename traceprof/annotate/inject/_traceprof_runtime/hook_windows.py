@@ -12,6 +12,7 @@ from time import time_ns
 
 from . import session, settings, steps, turns
 from .after_import import complain
+from .replaced import at_restore, replace
 
 _NEVER = 1 << 60
 _BY_TIME = object()
@@ -35,7 +36,9 @@ def install_windows(torch):
         why = "the program runs under another profiler"
         sys.stderr.write("traceprof: %s: no operators recorded\n" % why)
         return
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines on stderr
+    if "KINETO_LOG_LEVEL" not in os.environ:
+        os.environ["KINETO_LOG_LEVEL"] = "99"  # else it writes lines on stderr
+        at_restore(lambda: os.environ.pop("KINETO_LOG_LEVEL", None))
     windows = _Windows(torch, *settings.WINDOWS)
     windows.give_way_to_program()
     steps.on_boundary(windows.at_step)
@@ -58,7 +61,7 @@ def _notice_replays(torch):
             steps.acting()
         return original(self)
 
-    graph.replay = replay
+    replace(graph, "replay", replay)
 
 
 def device_option(torch):
@@ -109,7 +112,7 @@ class _Windows:
                 session.emitter().mark("traceprof.window.ceded", steps.number)
             original(self, *args, **kwargs)
 
-        profile.__init__ = __init__
+        replace(profile, "__init__", __init__)
 
     def at_step(self, number):
         """Open or close a window where it is due; the profiler is warmed up a step before."""

@@ -4,11 +4,12 @@ All of a run is recorded, or only the steps or the time that were asked for.
 """
 
 import importlib
+import sys
 import threading
 import time
 
-from . import compiling, hook_devices, process_record, session, settings, steps
-from .after_import import complain
+from . import compiling, hook_devices, process_record, replaced, session, settings, steps
+from .after_import import call_after_import, complain
 
 _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
     ("data", "hook_loading"),
@@ -55,6 +56,20 @@ def install_hooks(torch):
         except Exception as error:
             complain("no hook for %s" % name, error)
     compiling.skip_own_frames()
+
+
+def begin_inside():
+    """Begin to record a program that runs already, whether it has imported torch or not."""
+    start(process_record.write_process_record)
+    call_after_import("torch", install_hooks)
+
+
+def end_inside(failed):
+    """End a recording before its program, and leave everything as it was."""
+    session.end_inside(failed)
+    replaced.restore()
+    for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
+        del sys.modules[name]  # the next recording begins anew
 
 
 def start(prepare=None):

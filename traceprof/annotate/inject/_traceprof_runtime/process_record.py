@@ -47,7 +47,7 @@ def write_process_record(**more):
         "ancestors": _ancestors(),
         "argv": secrets.masked_command(sys.argv) if secrets else sys.argv[:1],
         "executable": sys.executable,
-        "started_ns": _started_ns(),
+        "started_ns": _LOADED_NS if settings.IS_INSIDE else _started_ns(),
         "software": _software(),
         "variables": secrets.kept_variables(own) if secrets else {},
     }
@@ -78,9 +78,10 @@ def _load_secrets():
         return None
 
 
-def note_end():
+def note_end(failed=None):
     """Note that this process ends by itself, and whether by an error that nobody caught."""
-    failed = getattr(sys, "last_value", None) is not None
+    if failed is None:
+        failed = getattr(sys, "last_value", None) is not None
     write("end.%d.json", {"ended_ns": time_ns(), "ended": "failed" if failed else "finished"})
 
 

@@ -169,17 +169,28 @@ def _register_end():
         pass
 
 
-def close():
-    """Write out everything, if interrupted too; called when the process ends."""
+def close(failed=None):
+    """Write out everything, if interrupted too; called when the process ends.
+
+    Where recording ends before it, ``failed`` says whether what was recorded did.
+    """
     global active, _has_end
     if _process != os.getpid() or not _has_end:
         return
     _has_end = active = False  # what begins now would end too late
     with ExitStack() as stack:
-        stack.callback(process_record.note_end)
+        stack.callback(process_record.note_end, failed)
         stack.callback(_close_spool)
         for function in reversed(_at_end):
             stack.callback(function)
+
+
+def end_inside(failed):
+    """End recording in a program that goes on; ``failed`` says whether what was recorded did."""
+    global active
+    _register_end()
+    close(failed)
+    active = False
 
 
 def _close_spool():

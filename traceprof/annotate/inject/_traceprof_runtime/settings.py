@@ -3,6 +3,9 @@
 import os
 
 DIRECTORY = os.environ.get("TRACEPROF_DIR", ".")
+IS_INSIDE = bool(
+    os.environ.get("TRACEPROF_INSIDE")
+)  # begun by a program that runs, and ends before it
 EMITTER = os.environ.get("TRACEPROF_EMITTER", "")  # "spool": not to the profiler
 FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 0.2)
 DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(",")))

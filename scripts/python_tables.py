@@ -1,0 +1,136 @@
+"""The tables as methods of Python: traceprof/api/tables, from what the analyses declare.
+
+So that help(), completion and type checkers know them; `scripts/schema` writes them.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from traceprof.measures import Entry, load_analysis, nouns
+from traceprof.model.results import Column, TableSpec, Unit
+
+ROOMS = {
+    "devices": ("breakdown", "kernels", "idle", "memory", "counters", "summary"),
+    "traffic": ("copies", "collectives", "network"),
+    "ranks": ("ranks",),
+    "programs": ("findings", "steps", "path", "ranges", "operators", "quality"),
+}
+"""By module the nouns whose tables are in it: a noun that is in none is an error."""
+_WIDTH = 100
+_SUBJECTS = {
+    "devices": "what devices did",
+    "traffic": "what devices and ranks send one another",
+    "ranks": "ranks side by side",
+    "programs": "what the program did",
+}
+
+
+def modules() -> dict[str, str]:
+    """Return the text of each module, by its name."""
+    known = {noun for room in ROOMS.values() for noun in room}
+    if missing := nouns().keys() ^ known:
+        raise ValueError(f"scripts/python_tables.py: ROOMS and nouns differ in {missing}")
+    return {room: "\n".join(_module(room)) + "\n" for room in ROOMS}
+
+
+def _module(room: str) -> Iterator[str]:
+    own = {noun: nouns()[noun] for noun in ROOMS[room]}
+    yield f'"""Tables of {_SUBJECTS[room]}, as methods. Written by `scripts/schema`."""'
+    yield ""
+    yield "from __future__ import annotations"
+    yield ""
+    if any(len(entries) > 1 for entries in own.values()):
+        yield "from typing import Literal"
+        yield ""
+    yield "from traceprof.api.results import Result, ShownRun"
+    yield ""
+    yield ""
+    yield f"class TablesOf{room.capitalize()}(ShownRun):"
+    yield f'    """Tables of {_SUBJECTS[room]}."""'
+    for entries in own.values():
+        yield ""
+        yield from _noun(entries)
+        for entry in entries[1:]:
+            yield ""
+            yield from _other_name(entry)
+
+
+def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
+    first, *others = entries
+    if others:
+        ways = ", ".join(f'"{entry.way}"' for entry in entries)
+        head = f'def {_method(first.noun)}(self, by: Literal[{ways}] = "{first.way}") -> Result:'
+        if len(head) + 4 > _WIDTH:
+            parameters = f'        self, by: Literal[{ways}] = "{first.way}"'
+            head = f"def {_method(first.noun)}(\n{parameters}\n    ) -> Result:"
+        yield f"    {head}"
+    else:
+        yield f"    def {_method(first.noun)}(self) -> Result:"
+    yield from _filled(f'"""{_sentence(first.summary)}', 8)
+    if others:
+        yield ""
+        yield "        Args:"
+        yield f'            by: what the rows are: "{first.way}", or'
+        for entry in others:
+            text = f'"{entry.way}": {entry.summary} (`{_method(entry.name)}`)'
+            yield from _filled(text, 16, rest=20)
+    yield from _columns(first)
+    by = "by" if others else f'"{first.way}"' if first.way else "None"
+    yield f'        return self._table("{first.noun}", {by})'
+
+
+def _other_name(entry: Entry) -> Iterator[str]:
+    yield f"    def {_method(entry.name)}(self) -> Result:"
+    yield from _filled(f'"""{_sentence(entry.summary)}', 8)
+    yield ""
+    yield from _filled(f'The same as ``{_method(entry.noun)}(by="{entry.way}")``.', 8)
+    yield from _columns(entry)
+    yield f'        return self._table("{entry.noun}", "{entry.way}")'
+
+
+def _columns(entry: Entry) -> Iterator[str]:
+    """Yield what the tables are and what the columns of the first mean, and end the docstring."""
+    first, *others = load_analysis(entry.name).spec.tables
+    yield ""
+    yield from _about(first)
+    for column in first:
+        yield from _filled(f"{_named(column)}: {column.meaning}", 12, rest=16)
+    for table in others:
+        yield ""
+        yield from _about(table)
+        yield from _filled(", ".join(column.name for column in table), 12)
+    yield '        """'
+
+
+def _about(table: TableSpec) -> Iterator[str]:
+    about = f": {table.about}" if table.about else ""
+    yield from _filled(f"Table ``{table.name}``{about}", 8)
+
+
+def _named(column: Column) -> str:
+    """Return a column with its unit, where its name does not end with it."""
+    unit = column.unit.value
+    is_told = column.unit in (Unit.TEXT, Unit.NUMBER, Unit.FLAG, Unit.AT_NS)
+    is_told = is_told or column.name.endswith(unit.replace("/s", "_per_s"))
+    return column.name if is_told else f"{column.name} ({unit})"
+
+
+def _filled(text: str, indent: int, *, rest: int | None = None) -> list[str]:
+    return textwrap.wrap(
+        text.replace("\\", "\\\\"),
+        _WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent if rest is None else rest),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _method(name: str) -> str:
+    return name.replace("-", "_")

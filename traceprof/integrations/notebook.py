@@ -1,0 +1,77 @@
+"""``%%traceprof`` in IPython and notebooks: record a cell, and show where its time went."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from traceprof.api import Page, record
+from traceprof.errors import TraceprofError, UsageError
+
+_MAGIC: Final = "traceprof"
+
+
+class _CellFailedError(Exception):
+    """The cell raised an error, which is shown already."""
+
+
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"%%{_MAGIC}: {message}")
+
+
+def _parser() -> _Arguments:
+    parser = _Arguments(prog=f"%%{_MAGIC}", add_help=False, description="Record the cell.")
+    parser.add_argument("name", nargs="?", help="the variable that gets the run")
+    parser.add_argument("-o", "--output", help="the trace; left out, a new temporary file")
+    parser.add_argument("--steps", help="capture only these steps, from 0: 10..20")
+    parser.add_argument("--step-from", help="what a step is: see traceprof record --help")
+    parser.add_argument("--layers", type=int, default=0, help="ranges for modules, so deep")
+    parser.add_argument("--force", action="store_true", help="replace a trace that is there")
+    return parser
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add the magic to an IPython shell: ``%load_ext traceprof``."""
+
+    def traceprof(line: str, cell: str) -> Page | None:
+        return record_cell(shell, line, cell)
+
+    traceprof.__doc__ = _parser().format_help()
+    shell.register_magic_function(traceprof, "cell", _MAGIC)
+
+
+def _run(shell: Any, cell: str) -> None:
+    if not shell.run_cell(cell).success:
+        raise _CellFailedError
+
+
+def record_cell(shell: Any, line: str, cell: str) -> Page | None:
+    """Run ``cell`` while it is recorded; return the page about it, None where it failed.
+
+    Raises:
+        UsageError: the line means nothing, or the trace cannot be written.
+    """
+    asked = vars(_parser().parse_args(shlex.split(line)))
+    name, output = asked.pop("name"), asked.pop("output")
+    if name is not None and not name.isidentifier():
+        raise UsageError(f"%%{_MAGIC} {name}: is no name of a variable; a file goes behind -o")
+    output = output or Path(tempfile.mkdtemp(prefix="traceprof-cell-")) / "cell.sqlite"
+    has_ended = False
+    recorded = record(output, **asked)
+    with suppress(_CellFailedError), recorded:
+        _run(shell, cell)
+        has_ended = True
+    if not has_ended or recorded.output is None:
+        return None
+    if name:
+        shell.user_ns[name] = recorded.run
+    try:
+        return recorded.run.page()
+    except TraceprofError as error:
+        print(f"traceprof: {error}")
+        return None

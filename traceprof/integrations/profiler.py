@@ -1,0 +1,101 @@
+"""For ``on_trace_ready`` of torch.profiler: keep what it recorded, and say where the time went."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from traceprof.api import Page, runs
+from traceprof.api import open as open_files
+from traceprof.errors import UsageError
+
+
+class Handler:
+    """Writes each trace of a profiler into a folder, and tells the first lines of its page.
+
+    ``files`` are those that were written so far.
+    """
+
+    def __init__(self, folder: Path, *, keep: bool, quiet: bool | None, compress: bool) -> None:
+        self._folder = folder
+        self._keep, self._quiet = keep, quiet
+        self._suffix = ".pt.trace.json.gz" if compress else ".pt.trace.json"
+        self.files: list[Path] = []
+
+    def __call__(self, profile: Any) -> Page | None:
+        """Write the trace of ``profile``; return its page, None where it is not told.
+
+        What goes wrong is said on standard error: the program goes on.
+        """
+        rank = _rank()
+        try:
+            path = self._write(profile, rank)
+            page = None if _is_quiet(self._quiet, rank) else open_files(path).page()
+            if self._keep:
+                runs().add(path)
+        except Exception as error:
+            sys.stderr.write(f"traceprof: of what torch.profiler has: {error}\n")
+            return None
+        if page is not None:
+            print("\n".join((f"traceprof: {path}", *(f"  {line}" for line in page.headline))))
+        return page
+
+    def _write(self, profile: Any, rank: int) -> Path:
+        path = self._free(f"rank{rank}-step{profile.step_num}")
+        profile.export_chrome_trace(str(path))
+        self.files.append(path)
+        return path
+
+    def _free(self, name: str) -> Path:
+        """Return a path in the folder that no other trace has."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for number in count(1):
+            path = self._folder / f"{name}{f'-{number}' if number > 1 else ''}{self._suffix}"
+            if not path.exists():
+                break
+        return path
+
+
+def handler(
+    folder: str | Path = "traces",
+    *,
+    keep: bool = False,
+    quiet: bool | None = None,
+    compress: bool = True,
+) -> Handler:
+    """Return what ``on_trace_ready`` of torch.profiler takes: it keeps traces and sums them up.
+
+    >>> with torch.profiler.profile(schedule=…, on_trace_ready=tp.handler("traces")) as profile:
+
+    Every rank writes a file for each cycle of the schedule, ``rank0-step12.pt.trace.json.gz``: the
+    folder is a run that `traceprof.open` takes. Rank 0 prints the headline of its page.
+
+    Args:
+        folder: where the traces go; it is made.
+        keep: add each to the database of runs.
+        quiet: print nothing; False: every rank prints. Left out, rank 0 alone does.
+        compress: write gzip.
+
+    Raises:
+        UsageError: ``folder`` is a file.
+    """
+    place = Path(folder)
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{place}: is no folder")
+    return Handler(place, keep=keep, quiet=quiet, compress=compress)
+
+
+def _is_quiet(quiet: bool | None, rank: int) -> bool:
+    return rank > 0 if quiet is None else quiet
+
+
+def _rank() -> int:
+    """Return the rank of this process, 0 where it is one of none."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() else 0
