@@ -14,6 +14,7 @@ that launched it, with a correlation of its own. Process and thread are 1 where 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -213,10 +214,23 @@ class TraceBuilder:
         return self.mark("batch", at_ns, n_samples, domain=OWN_DOMAIN, **more)
 
     def host_op(
-        self, name: str, start_ns: int, end_ns: int, *, source: str = "cpu_op", **more: Any
+        self,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        source: str = "cpu_op",
+        inputs: tuple[object, object, object] | None = None,
+        **more: Any,
     ) -> Self:
-        """Add an operator on the host."""
+        """Add an operator on the host; ``inputs`` are the sizes, types and values it was given."""
         row = {"process": PROCESS, "thread": THREAD, "correlation": ABSENT, **more}
+        if inputs is not None:
+            told = dict(zip(("dims", "types", "concrete"), map(json.dumps, inputs), strict=True))
+            place = {"process": row["process"], "thread": row["thread"]}
+            self._add(
+                "operator_inputs", start_ns=start_ns, end_ns=end_ns, name=name, **place, **told
+            )
         return self._add(
             "host_ops", start_ns=start_ns, end_ns=end_ns, source=source, name=name, **row
         )

@@ -104,6 +104,26 @@ def format_rate(bytes_per_s: float | None) -> str:
     return f"{_digits(bytes_per_s / 1e9)} GB/s"
 
 
+_FLOP_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E", "Z")
+
+
+def format_flop(flop: float | None) -> str:
+    """Return a number of FLOPs with a prefix ("2.716 TFLOP"), a multiply-add being two."""
+    if flop is None or math.isnan(flop):
+        return "–"
+    place = 0
+    while abs(flop) >= 999.95 and place < len(_FLOP_PREFIXES) - 1:
+        flop, place = flop / 1000, place + 1
+    return f"{_digits(flop) if place else round(flop)} {_FLOP_PREFIXES[place]}FLOP"
+
+
+def format_flop_rate(flop_per_s: float | None) -> str:
+    """Return a rate in TFLOP/s (1e12 per second)."""
+    if flop_per_s is None or math.isnan(flop_per_s):
+        return "–"
+    return f"{_digits(flop_per_s / 1e12)} TFLOP/s"
+
+
 def format_ratio(ratio: float | None) -> str:
     """Return a ratio (0 to 1) as a percentage; not recorded is a dash, never 0 %."""
     if ratio is None or math.isnan(ratio):

@@ -199,6 +199,16 @@ def _opening(
     hardware: Annotated[
         Path | None, option("--hardware", "TOML file with more GPUs and links.", "FILE")
     ] = None,
+    model_flops: Annotated[
+        str,
+        option("--model-flops", "FLOPs of the model in a step, on all GPUs: 2.9e12.", "N"),
+    ] = "",
+    parameters: Annotated[
+        str,
+        option("--parameters", "Parameters, for 6 × parameters × tokens FLOPs: 7B.", "N"),
+    ] = "",
+    tokens: Annotated[str, option("--tokens", "Tokens of a step, on all GPUs: 8192.", "N")] = "",
+    price: Annotated[str, option("--price", "What a GPU costs an hour: 2.5/h.", "PRICE")] = "",
     rack: Annotated[
         list[str] | None, option("--rack", "Hosts of a rack: r1=node[1-4],node9.", "RACK=HOSTS")
     ] = None,
@@ -254,6 +264,10 @@ def _opening(
         gpu=gpu,
         links=link or (),
         hardware=hardware,
+        model_flops=model_flops,
+        parameters=parameters,
+        tokens=tokens,
+        price=price,
         racks=rack or (),
         cluster=hosts,
         warmup_steps=warmup,

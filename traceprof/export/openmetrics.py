@@ -40,6 +40,8 @@ _FORMS: Final[Mapping[Unit, _Form]] = {
     Unit.AT_NS: _Form("_ns", "_seconds", "seconds", NS_PER_S),
     Unit.BYTES: _Form("_bytes", "_bytes", "bytes"),
     Unit.BYTES_PER_S: _Form("_bytes_per_s", "_bytes_per_second", "bytes_per_second"),
+    Unit.FLOP: _Form("_flop", "_flop"),
+    Unit.FLOP_PER_S: _Form("_flop_per_s", "_flop_per_second"),
     Unit.PER_S: _Form("_per_s", "_per_second", "per_second"),
     Unit.RATIO: _Form("_ratio", "_ratio", "ratio"),
     Unit.FACTOR: _Form("_factor", "_factor"),

@@ -22,6 +22,9 @@ _LANES: Final = (1, 2, 4, 8, 16)
 _PCIE: Final = re.compile(r"gen\s*(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 _RATE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kKMGT])(B|b|bit)(?:/s|ps)")
 _PREFIXES: Final = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_AMOUNT: Final = re.compile(r"(\d+(?:\.\d*)?(?:e\+?\d{1,3})?|\.\d+)\s*([kmgbtpe]?)", re.IGNORECASE)
+_SCALES: Final = {"": 1.0, **_PREFIXES, "b": 1e9, "p": 1e15, "e": 1e18}
+_PRICE: Final = re.compile(r"\W?(\d+(?:\.\d*)?|\.\d+)\s*\w{0,3}\s*(?:/\s*h)?")
 _GB: Final = 1e9
 _OTHERS: Final = re.compile(r"\b(MIG|GRID|vGPU|Laptop|Max-Q|Mobile)\b", re.IGNORECASE)
 _KNOWN: Final = frozenset(
@@ -29,7 +32,7 @@ _KNOWN: Final = frozenset(
     | {"tflops", "pcie_generation", "host_link_gb_per_s", "nvlink_links", "nvlink_link_gb_per_s"}
     | {"fabric"}
 )
-_PRECISIONS: Final = frozenset({"fp32", "tf32", "fp16", "bf16", "fp8"})
+_PRECISIONS: Final = frozenset({"fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"})
 _MOST: Final = 1e12
 """More than any rate: infinity is none."""
 _FAMILIES: Final = (
@@ -137,16 +140,62 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Stated:
+    """What the user says of the model and of its cost, where no trace can know it; None: nothing.
+
+    ``model_flop`` are the FLOPs of a step on all GPUs together (forward and backward, nothing
+    computed twice), ``tokens`` how many a step takes, ``price_per_h`` what an hour of one GPU
+    costs.
+    """
+
+    model_flop: float | None = None
+    parameters: float | None = None
+    tokens: float | None = None
+    price_per_h: float | None = None
+
+    @classmethod
+    def of(cls, model_flops: str, parameters: str, tokens: str, price: str) -> Self:
+        """Return what the texts of the options say; "" says nothing.
+
+        Raises:
+            UsageError: one is no such number, or parameters are given without tokens.
+        """
+        texts = {"--model-flops": model_flops, "--parameters": parameters, "--tokens": tokens}
+        found = [_amount(name, text) for name, text in texts.items()]
+        if parameters and not (tokens or model_flops):
+            raise UsageError("--parameters: expected --tokens beside it, of one step on all GPUs")
+        match = _PRICE.fullmatch(price)
+        if price and (match is None or not float(match[1])):
+            raise UsageError(f"--price {price!r}: expected what a GPU costs an hour, as in 2.5/h")
+        return cls(*found, None if match is None else float(match[1]))
+
+    @property
+    def step_flop(self) -> float | None:
+        """The FLOPs of a step: as given, else six for each parameter and token."""
+        if self.model_flop is not None or self.parameters is None or self.tokens is None:
+            return self.model_flop
+        return 6 * self.parameters * self.tokens
+
+
+def _amount(name: str, text: str) -> float | None:
+    match = _AMOUNT.fullmatch(text.strip())
+    if text and (match is None or not float(match[1])):
+        raise UsageError(f"{name} {text!r}: expected a number such as 55.5M, 7B or 2.9e12")
+    return None if match is None else float(match[1]) * _SCALES[match[2].lower()]
+
+
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """The models of GPUs that are known, the user's own first, and what the user said on top.
 
     ``chosen`` is the model that the user named for all devices, ``links`` the peaks that the
-    user gave; they win over the table.
+    user gave; they win over the table. ``stated`` is what he said of the model.
     """
 
     gpus: tuple[Gpu, ...] = ()
     chosen: Gpu | None = None
     links: Mapping[Link, Peak] = field(default_factory=dict)
+    stated: Stated = Stated()
 
     def with_gpu(self, key: str) -> Self:
         """Return the same hardware, with all devices of the model ``key`` ("h100-sxm").

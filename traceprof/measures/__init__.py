@@ -69,6 +69,14 @@ _ENTRIES: Final = """
     summary summary .device.kernels:SUMMARY kernels, copies, CUDA calls by name, as nvprof sums up
     kernels kernels:name .device.kernels:KERNELS device time by kernel name
     classes kernels:class .device.kernels:CLASSES kernels by class and phase
+    mfu flops:step .compute.utilisation:MFU MFU and HFU: FLOPs of a step against the dense peak of
+        its GPUs
+    flops flops:operator .compute.rates:FLOPS FLOPs, TFLOP/s and FLOP per byte by operator of
+        PyTorch, against the peaks
+    flops-classes flops:class .compute.rates:FLOPS_CLASSES FLOPs, TFLOP/s and FLOP per byte by class
+        of kernels
+    flops-phases flops:phase .compute.rates:FLOPS_PHASES FLOPs, TFLOP/s and FLOP per byte by phase
+    flops-layers flops:layer .compute.rates:FLOPS_LAYERS FLOPs, TFLOP/s and FLOP per byte by layer
     occupancy kernels:shape .device.occupancy:OCCUPANCY grid, block, registers, shared memory of
         kernels, theoretical occupancy
     copies copies:direction .traffic.copies:COPIES copies by direction, with bytes and GB/s

@@ -32,6 +32,8 @@ class Unit(StrEnum):
     BYTES = "bytes"
     BYTES_PER_S = "bytes/s"
     PER_S = "1/s"  # events per second, such as samples
+    FLOP = "flop"  # a multiply-add is two
+    FLOP_PER_S = "flop/s"
     RATIO = "ratio"  # a share, 1 is all; may exceed 1 where the meaning says so
     FACTOR = "factor"  # how many times, such as a speed-up
     COUNT = "count"
@@ -103,6 +105,8 @@ def derived(name: str, unit: Unit, meaning: str) -> Column:
 
 _UNITS: Final = (
     ("bytes_per_s", Unit.BYTES_PER_S),
+    ("flop_per_s", Unit.FLOP_PER_S),
+    ("flop", Unit.FLOP),
     ("per_s", Unit.PER_S),
     ("bytes", Unit.BYTES),
     ("ratio", Unit.RATIO),

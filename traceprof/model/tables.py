@@ -103,6 +103,11 @@ marks: instants that the host annotated
 host_ops: operators on the host; source: cpu_op, osrt, cudnn, cublas, mpi, async …
 | start_ns end_ns process thread source:name name:name correlation
 
+operator_inputs of host_ops: what PyTorch noted of the inputs of operators (record_shapes), as JSON
+lists with an element for each: dims their sizes, types their element types, concrete the numbers
+and truths among them as texts
+| start_ns end_ns process thread name:name dims:name types:name concrete:name
+
 syncs: waits of the host or of a stream; kind: event stream_wait stream context
 | start_ns end_ns device stream process correlation kind:name
 

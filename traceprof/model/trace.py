@@ -43,6 +43,7 @@ HOW_TO_RECORD: Mapping[str, str] = {
     "ranges": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
     "marks": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
     "host_ops": "record with `traceprof record --with torch` (nsys: --trace=osrt)",
+    "operator_inputs": "record with record_shapes=True (torch.profiler)",
     "syncs": "record on a machine with a GPU (nsys: --trace=cuda)",
     "collectives": "record a distributed program with `traceprof record`",
     "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
@@ -103,6 +104,7 @@ class Trace:
     ranges: Table
     marks: Table
     host_ops: Table
+    operator_inputs: Table
     syncs: Table
     collectives: Table
     samples: Table

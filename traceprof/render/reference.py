@@ -134,6 +134,8 @@ _WORDS: Final[Mapping[Unit, str]] = {
     Unit.AT_NS: "an instant in ns after the start of the run",
     Unit.BYTES: "bytes",
     Unit.BYTES_PER_S: "bytes per second",
+    Unit.FLOP: "floating-point operations, a multiply-add being two",
+    Unit.FLOP_PER_S: "floating-point operations per second",
     Unit.PER_S: "events per second",
     Unit.RATIO: "a share: 1 is all",
     Unit.FACTOR: "how many times",

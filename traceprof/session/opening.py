@@ -15,7 +15,7 @@ from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.contract import trace_of_outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
 from traceprof.formats.runs.manifest import read_manifest
-from traceprof.hardware.catalogue import Hardware, built_in_hardware, parse_hardware
+from traceprof.hardware.catalogue import Hardware, Stated, built_in_hardware, parse_hardware
 from traceprof.model.placement import UNTIED_CLOCKS, clock_offsets_ns, place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
@@ -184,7 +184,8 @@ def place_files(files: RunFiles, opening: Opening) -> Ranks:
     ranks = place_run(files, [0] * len(files) if opening.align is Align.NONE else None)
     if opening.racks or opening.cluster:
         ranks = _cluster(opening).placed(ranks)
-    if opening.gpu or opening.links or opening.hardware:
+    stated = opening.model_flops or opening.parameters or opening.tokens or opening.price
+    if opening.gpu or opening.links or opening.hardware or stated:
         ranks = ranks.map(Trace.with_hardware, _hardware(opening))
     return ranks
 
@@ -198,7 +199,8 @@ def _hardware(opening: Opening) -> Hardware:
         hardware = hardware.with_gpu(opening.gpu)
     for link in opening.links:
         hardware = hardware.with_link(link)
-    return hardware
+    told = (opening.model_flops, opening.parameters, opening.tokens, opening.price)
+    return replace(hardware, stated=Stated.of(*told))
 
 
 def _cluster(opening: Opening) -> Topology:

@@ -27,6 +27,7 @@ Cell: TypeAlias = "int | float | str | None"
 _AFFINITIES: Final[Mapping[Unit, str]] = {
     **dict.fromkeys((Unit.NS, Unit.AT_NS, Unit.BYTES, Unit.COUNT, Unit.FLAG), "INTEGER"),
     **dict.fromkeys((Unit.BYTES_PER_S, Unit.PER_S, Unit.RATIO, Unit.FACTOR), "REAL"),
+    **dict.fromkeys((Unit.FLOP, Unit.FLOP_PER_S), "REAL"),
     Unit.NUMBER: "NUMERIC",
     Unit.TEXT: "TEXT",
 }

@@ -18,7 +18,7 @@
 /* What comes of an event, columns in this order; those of arguments follow. */
 enum { START, DURATION, PROCESS, THREAD, KIND, SHAPE, N_COLUMNS };
 /* How an argument is wanted: */
-enum { NUMBER, TEXT, GRID, BLOCK };
+enum { NUMBER, TEXT, GRID, BLOCK, VALUE };
 enum { REFUSED = -1 };
 enum { MOST_KEYS = 64, N_HEADS = 256, DEEPEST = 64, KIND_WIDTH = 3, SHAPE_WIDTH = 9 };
 
@@ -315,6 +315,12 @@ static const uint8_t *argument(Reader *reader, const uint8_t *at, int number) {
     case TEXT:
         if ((at = numbered_text(reader, at, value)) && *value == NULL_TEXT) *value = 0;
         break;
+    case VALUE: { /* as it is written */
+        const uint8_t *start = at;
+        if (!(at = any_value(reader, at, 2))) return NULL;
+        if ((*value = text_number(reader, start, at - start)) == REFUSED) return NULL;
+        break;
+    }
     default: at = whole(reader, at, value);
     }
     reader->present |= bit;
@@ -373,7 +379,8 @@ static const uint8_t *event_member(Reader *reader, const uint8_t *key, int64_t n
 /* Fill the column of an argument up to the event that is next with what says that an event has nothing there. */
 static void fill(Reader *reader, int64_t column) {
     int64_t *rows = reader->columns + column * reader->room;
-    const int64_t nothing = reader->key_kinds[column - N_COLUMNS] == TEXT ? 0 : reader->absent;
+    const int8_t kind = reader->key_kinds[column - N_COLUMNS];
+    const int64_t nothing = kind == TEXT || kind == VALUE ? 0 : reader->absent;
     for (int64_t row = reader->filled[column]; row < reader->n_events; row++) rows[row] = nothing;
     reader->filled[column] = reader->n_events;
 }

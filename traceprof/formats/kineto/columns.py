@@ -27,7 +27,7 @@ _INT32: Final = np.iinfo(np.int32)
 
 _PLACE: Final = ("start_ns", "duration_ns", "process", "thread", "kind", "shape")
 """The first columns, as the C names them."""
-_NUMBER, _TEXT, _GRID, _BLOCK = range(4)
+_NUMBER, _TEXT, _GRID, _BLOCK, _VALUE = range(5)
 _KINDS: Final = {
     **dict.fromkeys(parse.NUMBER_ARGUMENTS, _NUMBER),
     **dict.fromkeys(parse.TEXT_ARGUMENTS, _TEXT),
@@ -36,19 +36,16 @@ _KINDS: Final = {
     "registers per thread": _NUMBER,
     "shared memory": _NUMBER,
 }
-_KEYS: Final = list(_KINDS)
-"""The arguments that are wanted, of which the C is told by text, lengths, kinds and parts."""
-_KEY_TEXT: Final = "".join(_KEYS).encode()
-_KEY_LENGTHS: Final = np.array(list(map(len, _KEYS)), np.int64)
-_KEY_KINDS: Final = np.array(list(_KINDS.values()), np.int8)
+_WITH_INPUTS: Final = _KINDS | dict.fromkeys(parse.VALUE_ARGUMENTS, _VALUE)
 _PARTS: Final = np.array(
-    list(map(_KEYS.index, ("context", "registers per thread", "shared memory"))), np.int64
+    list(map(list(_KINDS).index, ("context", "registers per thread", "shared memory"))), np.int64
 )
 _EVENT_BYTES: Final = 48
 """Shorter is no event with a time, a place and a name."""
 _FEW: Final = 16
 """Of distinct texts there may be more than of events, where these are few."""
 _MOST_METADATA: Final = 1024
+_LINES: Final = frozenset(b"\n\r\t")
 _TEXTS: Final = msgspec.json.Decoder(list[str])
 LASTING: Final = ("X", "B", "b")
 """The phases of events that have a length, or begin one."""
@@ -99,7 +96,7 @@ class EventColumns:
         texts = parse.Codes({"": 0})
         codes = {
             name: self._numbered(taken[name], texts)
-            for name in parse.TEXT_ARGUMENTS
+            for name in (*parse.TEXT_ARGUMENTS, *parse.VALUE_ARGUMENTS)
             if name in taken and taken[name].any()
         }
         kind_of = np.zeros(len(self.kinds), np.int32)
@@ -140,6 +137,7 @@ def columns_of(
     is_kept: Callable[[parse.Kind], bool],
     *,
     with_shapes: bool = True,
+    with_inputs: bool = False,
     is_labelled: bool = False,
 ) -> EventColumns:
     """Return the columns of those events whose kinds are kept, as `decode` does of all.
@@ -166,6 +164,10 @@ def columns_of(
         for name in parse.TEXT_ARGUMENTS
         if given[name].count("") < len(events)
     }
+    for name in parse.VALUE_ARGUMENTS if with_inputs else ():
+        values = [bytes(getattr(own, parse.ATTRIBUTES[name])) for own in arguments]
+        if any(values):
+            codes[name] = texts.of(value.decode("utf-8", "replace") for value in values)
     return EventColumns(
         start_ns=batch.start_ns[rows],
         duration_ns=batch.duration_ns[rows],
@@ -239,14 +241,20 @@ class _Room:
         )
 
 
-def decode(text: bytes) -> EventColumns | None:
-    """Return the events in the JSON array ``text``; None where they have to be read otherwise."""
+def decode(text: bytes, *, with_inputs: bool = False) -> EventColumns | None:
+    """Return the events in the JSON array ``text``; None where they have to be read otherwise.
+
+    The arguments that are wanted the C is told by text, lengths, kinds and parts.
+    """
     if not compiled.is_there():
         return None
-    room = _Room(text, len(_KEYS))
+    kinds_of = _WITH_INPUTS if with_inputs else _KINDS
+    lengths = np.array(list(map(len, kinds_of)), np.int64)
+    wanted = np.array(list(kinds_of.values()), np.int8)
+    room = _Room(text, len(kinds_of))
     n = compiled.loaded().traceprof_events(
-        *(text, len(text), ABSENT, len(_KEYS), _KEY_TEXT, address(_KEY_LENGTHS)),
-        *(address(_KEY_KINDS), address(_PARTS), *room.addresses()),
+        *(text, len(text), ABSENT, len(kinds_of), "".join(kinds_of).encode(), address(lengths)),
+        *(address(wanted), address(_PARTS), *room.addresses()),
     )
     if n < 0:
         return None
@@ -259,7 +267,7 @@ def decode(text: bytes) -> EventColumns | None:
         return None
     nullable = [*texts, None]  # -1 stands for null
     place = dict(zip(_PLACE, room.columns[:, :n], strict=False))
-    given = zip(_KEYS, room.columns[len(_PLACE) :], room.filled[len(_PLACE) :], strict=True)
+    given = zip(kinds_of, room.columns[len(_PLACE) :], room.filled[len(_PLACE) :], strict=True)
     return EventColumns(
         **place,
         arguments={name: column[:n] for name, column, n_filled in given if n_filled},
@@ -275,5 +283,17 @@ def decode(text: bytes) -> EventColumns | None:
 
 def _texts_at(places: Sequence[Sequence[int]], text: bytes) -> list[str]:
     """Return the texts at some places; raises one of `UNREADABLE`."""
-    quoted = b'","'.join([text[start : start + n_bytes] for start, n_bytes in places])
-    return _TEXTS.decode(b'["' + quoted + b'"]')
+    written = (_as_text(text[start : start + n_bytes]) for start, n_bytes in places)
+    return _TEXTS.decode(b'["' + b'","'.join(written) + b'"]')
+
+
+def _as_text(written: bytes) -> bytes:
+    """Return what stands between the quotes of a text; of a value the text that it is written as.
+
+    Within a text no quote stands without a backslash before it, and no line ends.
+    """
+    quote = written.find(b'"')
+    is_text = quote < 0 or written[quote - 1 : quote] == b"\\"
+    if is_text and _LINES.isdisjoint(written):
+        return written
+    return msgspec.json.encode(written.decode("utf-8", "replace"))[1:-1]

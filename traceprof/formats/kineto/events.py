@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -23,6 +23,7 @@ from traceprof.formats.kineto.parse import (
     NO_TIME,
     NUMBER_ARGUMENTS,
     TEXT_ARGUMENTS,
+    VALUE_ARGUMENTS,
     Batch,
     Codes,
     Kind,
@@ -45,7 +46,9 @@ _COMPLETE: Final = "X"
 _ITEMS: Final = 1000
 _RUN_BYTES: Final = 1 << 21
 _NO_TEXT: Final = np.int32(0)
+_INPUTS: Final = (b'"Input Dims"', b'"Input dims"')
 _PLACE: Final = ("start_ns", "end_ns", "process", "thread")
+_TEXTS: Final = (*TEXT_ARGUMENTS, *VALUE_ARGUMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ class ColumnMaker:
     phases: frozenset[str] = frozenset(_COMPLETE)
     with_shapes: bool = False
     is_labelled: bool = False
+    with_inputs: bool = False
     _judged: dict[Kind, bool] = field(default_factory=dict)
+    _seen: set[bytes] = field(default_factory=set)
 
     def is_row(self, kind: Kind) -> bool:
         """Return whether events of a kind become rows."""
@@ -72,9 +77,16 @@ class ColumnMaker:
             self._judged[kind] = known
         return known
 
+    @property
+    def has_inputs(self) -> bool:
+        """Whether operators say what they were given."""
+        return bool(self._seen)
+
     def parse(self, text: bytes) -> EventColumns | None:
         """Return the rows of the JSON array ``text``; None where it is no array of events."""
-        events = None if self.is_labelled else decode(text)
+        if not self._seen:
+            self._seen.update(key for key in _INPUTS if key in text)
+        events = None if self.is_labelled else decode(text, with_inputs=self.with_inputs)
         if events is not None:
             return self.rows(events)
         batch = parse_batch(text)
@@ -82,7 +94,7 @@ class ColumnMaker:
 
     def rows_of(self, batch: Batch) -> EventColumns:
         """Return the rows of events that msgspec read."""
-        told = {"with_shapes": self.with_shapes, "is_labelled": self.is_labelled}
+        told = {name: getattr(self, name) for name in ("with_shapes", "with_inputs", "is_labelled")}
         return self.rows(columns_of(batch, self.is_row, **told))
 
     def rows(self, events: EventColumns) -> EventColumns:
@@ -130,12 +142,12 @@ class KinetoEvents:
     they count from 1970, or from boot in files of 2023). ``process`` and ``thread`` are `ABSENT`
     where the file has a text there (such as "Spans"). ``arguments`` holds one array for each of
     `NUMBER_ARGUMENTS` (`ABSENT` where the event has none) and one of `Names` for each of
-    `TEXT_ARGUMENTS` ("" where it has none). ``header`` holds the other top-level values of the
+    `TEXT_ARGUMENTS` and `VALUE_ARGUMENTS` ("" where it has none). ``header`` holds the other top-level values of the
     document. ``is_complete`` is False when the document was cut off, ``has_array`` when it has
     no events to begin with, and ``is_damaged`` says that what follows can not be read.
     ``bytes_behind`` follow on the document. ``left_out`` counts the events at no time that can be.
     ``shapes`` has a row of `SHAPE` for each event, where they were asked for, and ``has_shapes``
-    says whether an event has one.
+    says whether an event has one; ``has_inputs``: whether operators say what they were given.
     ``unread`` counts, by category, the events with a length of which no row is made.
     """
 
@@ -157,6 +169,7 @@ class KinetoEvents:
     left_out: int = 0
     shapes: npt.NDArray[np.int64] | None = None
     has_shapes: bool = False
+    has_inputs: bool = False
     unread: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -170,18 +183,20 @@ def read_kineto_events(
     *,
     with_shapes: bool = False,
     is_labelled: bool = False,
+    with_inputs: bool = False,
 ) -> KinetoEvents:
     """Return the events of the Chrome trace at ``path`` (plain or gzip), in bounded memory.
 
     ``keep`` may refuse events by their phase, category and name (all that it is given, once for
     each kind): those for which it returns False are left out. ``phases`` are the kinds of events
     that become rows. ``with_shapes``: also how kernels were launched. ``is_labelled``: processes
-    may have a label in front of their id, by which they are told apart.
+    may have a label in front of their id, by which they are told apart. ``with_inputs``: also what
+    operators were given (`VALUE_ARGUMENTS`).
 
     Raises:
         TraceError: its values nest deeper than can be read.
     """
-    maker = ColumnMaker(keep, frozenset(phases), with_shapes, is_labelled)
+    maker = ColumnMaker(keep, frozenset(phases), with_shapes, is_labelled, with_inputs)
     joined = _Joined(with_shapes, is_labelled)
     with path.open("rb") as raw:
         packed = raw.read(2) == GZIP_MAGIC
@@ -194,7 +209,8 @@ def read_kineto_events(
                 joined.add(run)
         except json_stream.TooDeepError:
             raise TraceError(f"{path}: JSON that nests too deeply to be a trace") from None
-    return joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
+    found = joined.finish(stream, is_damaged=stream.is_damaged or unpacked.is_damaged)
+    return replace(found, has_inputs=maker.has_inputs)
 
 
 def _runs(found: Iterable[EventColumns | list[Any]], maker: ColumnMaker) -> Iterator[EventColumns]:
@@ -228,7 +244,7 @@ class _Joined:
     numbers: dict[str, _Parts] = field(
         default_factory=lambda: {name: [] for name in NUMBER_ARGUMENTS}
     )
-    text: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in TEXT_ARGUMENTS})
+    text: dict[str, _Parts] = field(default_factory=lambda: {name: [] for name in _TEXTS})
     process_names: dict[int, str] = field(default_factory=dict)
     thread_names: dict[tuple[int, int], str] = field(default_factory=dict)
     left_out: int = 0

@@ -38,6 +38,9 @@ _INT64: Final = np.iinfo(np.int64)
 Number = int | float | str | bool | None
 
 
+_NO_VALUE: Final = msgspec.Raw(b"")
+
+
 def _named(name: str, default: Any = ABSENT) -> Any:
     return msgspec.field(default=default, name=name)
 
@@ -77,6 +80,10 @@ class Arguments(msgspec.Struct, gc=False):
     block: Any = None
     registers: Number = _named("registers per thread")
     shared_bytes: Number = _named("shared memory")
+    dims: msgspec.Raw = _named("Input Dims", _NO_VALUE)
+    early_dims: msgspec.Raw = _named("Input dims", _NO_VALUE)
+    types: msgspec.Raw = _named("Input type", _NO_VALUE)
+    concrete: msgspec.Raw = _named("Concrete Inputs", _NO_VALUE)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,6 +115,10 @@ TEXT_ARGUMENTS: Final = tuple(
     field.encode_name for field in _FIELDS if field.default == "" and field.name != "name"
 )
 """Those that are texts; "" where there is none."""
+VALUE_ARGUMENTS: Final = tuple(
+    field.encode_name for field in _FIELDS if field.default is _NO_VALUE
+)
+"""Those that are any JSON, as it is written; "" where there is none."""
 
 
 def whole(value: Any) -> int:
@@ -297,7 +308,10 @@ def _event_of(item: Mapping[str, Any]) -> KinetoEvent:
     given = given if isinstance(given, dict) else {}
     arguments = Arguments()
     for key in given.keys() & ATTRIBUTES.keys():
-        setattr(arguments, ATTRIBUTES[key], given[key])
+        value = given[key]
+        is_any = key in VALUE_ARGUMENTS
+        written = msgspec.Raw(msgspec.json.encode(value)) if is_any else value
+        setattr(arguments, ATTRIBUTES[key], written)
     return KinetoEvent(
         ph=str(item.get("ph", "")),
         cat=str(item.get("cat", "")),

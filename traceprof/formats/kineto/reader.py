@@ -28,16 +28,14 @@ from traceprof.model.trace import Trace, make_trace
 
 def read(path: Path, options: ReadOptions) -> Trace:
     """Return the trace in a Kineto file; time 0 is its first event (of a part: or its window)."""
-    events = read_kineto_events(
-        path, kineto.is_taken, phases=("X", "i"), with_shapes=options.wants("kernel_shapes")
-    )
+    wanted = {
+        "with_shapes": options.wants("kernel_shapes"),
+        "with_inputs": options.wants("operator_inputs"),
+    }
+    events = read_kineto_events(path, kineto.is_taken, phases=("X", "i"), **wanted)
     if is_labelled(events):
         events = read_kineto_events(
-            path,
-            kineto.is_taken,
-            phases=("X", "i"),
-            with_shapes=options.wants("kernel_shapes"),
-            is_labelled=True,
+            path, kineto.is_taken, phases=("X", "i"), is_labelled=True, **wanted
         )
     note = header.cut_note_in(events.header.get(header.NOTE))
     window = note.window
@@ -65,6 +63,7 @@ def read(path: Path, options: ReadOptions) -> Trace:
     info = replace(info, is_part=window is not None, is_of_some=note.is_of_some)
     has_rows = {name for name, table in tables.items() if len(table)}
     has_rows |= {"kernel_shapes"} if events.has_shapes else set()
+    has_rows |= {"operator_inputs"} if events.has_inputs else set()
     recorded = note.recorded_of(has_rows, _recorded(has_rows | note.recorded))
     trace = make_trace(info, tables, recorded).with_worked(note.devices)
     changed = {new: old for new, old in merged.given.items() if new != old}
@@ -96,6 +95,7 @@ def _tables(
         "api_calls": api_calls,
         "ranges": ranges,
         "host_ops": host_ops,
+        "operator_inputs": kineto.make_operator_inputs(operators),
         "syncs": kineto.make_syncs(rows.of(*kineto.SYNCS)),
         "collectives": collectives,
         "samples": kineto.make_samples(rows.of(*kineto.MEMORY)),

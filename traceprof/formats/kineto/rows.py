@@ -143,6 +143,22 @@ def make_host_ops(operators: Rows) -> Table:
     return make_table("host_ops", {**_place_on_host(rows), **own})
 
 
+def make_operator_inputs(operators: Rows) -> Table:
+    """Return what operators were given, as far as the profiler noted it; until 2022 otherwise."""
+    early, dims = operators.text("Input dims"), operators.text("Input Dims")
+    dims = early if not dims.codes.any() and len(early.texts) > 1 else dims
+    has_any = dims.by_text(np.array([bool(text) for text in dims.texts], np.bool_))
+    rows = np.flatnonzero(has_any & ~_is_early_annotation(operators))
+    own = {
+        "name": operators.name,
+        "dims": dims,
+        "types": operators.text("Input type"),
+        "concrete": operators.text("Concrete Inputs"),
+    }
+    columns = {**_place_on_host(operators), **own}
+    return make_table("operator_inputs", {name: column[rows] for name, column in columns.items()})
+
+
 def make_ranges(annotations: Rows, operators: Rows, functions: Rows) -> Table:
     """Return the annotations of the host and, in the domain ``nn.Module``, the modules.
 

@@ -42,10 +42,28 @@ def matrix_speedups(of: Described, device: int) -> Mapping[str, float]:
     """
     name, _ = _device(of, device)
     model = _hardware(of).model_of(name)
-    if model is None or not model.flops_per_s:
+    if model is None or "fp32" not in model.flops_per_s:
         return speedups_of(name)
     rates = model.flops_per_s
     return {precision: rate / rates["fp32"] for precision, rate in rates.items()}
+
+
+_PRODUCTS: Final = {"3xtf32": ("tf32", 3)}
+"""As how many products of which precision each is multiplied."""
+
+
+def flop_peak_of(of: Described, device: int, precision: str) -> float | None:
+    """Return the dense FLOP/s of ``device`` at ``precision``; None where nobody knows it.
+
+    Without tensor cores, all of 32 bits and below are multiplied at the rate of FP32.
+    """
+    model = _hardware(of).model_of(_device(of, device)[0])
+    if model is None:
+        return None
+    name, _, is_plain = precision.partition(" ")
+    wanted, n = _PRODUCTS.get(name, ("fp32" if is_plain else name, 1))
+    rate = model.flops_per_s.get(wanted)
+    return None if rate is None else rate / n
 
 
 def peak_of(of: Described, device: int, link: Link) -> Peak | None:

@@ -1,0 +1,123 @@
+"""TFLOP/s by operator, class, phase and layer, against the peak of what each multiplies in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.measures.compute.test_utilisation import H100, HALF
+from tests.running import run
+from traceprof.formats import open_trace
+from traceprof.formats.contract import ReadOptions
+from traceprof.model.timing import TimeWindow
+
+PRODUCT = ([[1000, 1000], [1000, 1000]], [HALF] * 2, [])
+FLOP = 2e9
+
+
+def built() -> TraceBuilder:
+    """Return a product and what helps it, an addition, and a product of which nothing is known."""
+    return (
+        TraceBuilder()
+        .device(0, name=H100)
+        .host_op("aten::mm", 0, 100, inputs=PRODUCT)
+        .kernel("nvjet_tst_128x256_64x4_gemm", 1000, 5000, launched_ns=(10, 20))
+        .kernel("splitKreduce_kernel", 5000, 6000, launched_ns=(30, 40))
+        .host_op("aten::add", 100, 200, inputs=([[1000, 1000]] * 2, [HALF] * 2, []))
+        .kernel("vectorized_elementwise_kernel", 6000, 9000, launched_ns=(110, 120))
+        .host_op("my::gemm", 200, 300)
+        .kernel("cutlass_gemm", 9000, 11000, launched_ns=(210, 220))
+    )
+
+
+def test_flops_belong_to_the_operator_that_launched_the_kernels() -> None:
+    result = run("flops", built().build())
+    product, addition, unknown = result.table.rows()
+    assert (product["operator"], product["precision"]) == ("aten::mm", "bf16")
+    assert (product["count"], product["total_ns"], product["flop"]) == (2, 5000, FLOP)
+    assert product["achieved_flop_per_s"] == FLOP / 5e-6
+    assert product["peak_ratio"] == pytest.approx(FLOP / 989.4e12 / 5e-6)
+    assert product["intensity"] == FLOP / 6e6
+    assert addition["operator"] == "aten::add"
+    assert addition["flop"] != addition["flop"]
+    assert addition["moved_bytes"] == 6_000_000
+    assert addition["memory_ratio"] == pytest.approx(6e6 / 3e-6 / 3350e9)
+    assert unknown["operator"] == ""
+    assert unknown["unknown_ns"] == 2000
+    (note,) = result.notes
+    assert note.values["share"] == 0.2
+
+
+def test_classes_have_the_flops_of_their_kernels() -> None:
+    rows = {row["activity"]: row for row in run("flops-classes", built().build()).table.rows()}
+    assert rows["gemm"]["flop"] == FLOP
+    assert rows["gemm"]["counted_ns"] + rows["gemm"]["unknown_ns"] == rows["gemm"]["total_ns"]
+    assert rows["elementwise"]["counted_ns"] == 0
+
+
+def test_phases_and_layers_have_those_of_what_they_launched() -> None:
+    trace = built().phase("forward", 0, 150).range("layer:block:Block", 0, 100).build()
+    rows = {row["phase"]: row for row in run("flops-phases", trace).table.rows()}
+    assert rows["forward"]["flop"] == FLOP
+    layers = run("flops-layers", trace).table.rows()
+    assert [(row["layer"], row["flop"]) for row in layers] == [("block", FLOP)]
+
+
+def test_a_window_has_its_part_of_a_kernel() -> None:
+    cut = run("flops", built().build().within(TimeWindow(1000, 3000)))
+    assert cut.table.row(0)["flop"] == FLOP * 2000 / 5000
+
+
+@pytest.mark.parametrize(
+    ("kernel", "precision", "peak"),
+    [
+        ("ampere_sgemm_128x64_nn", "fp32", 66.9e12),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n", "tf32", 494.7e12),
+        ("cutlass_80_tensorop_s1688gemm_128x128", "tf32", 494.7e12),
+    ],
+)
+def test_fp32_is_held_against_what_multiplies_it(kernel: str, precision: str, peak: float) -> None:
+    trace = (
+        TraceBuilder()
+        .device(0, name=H100)
+        .host_op("aten::mm", 0, 100, inputs=(PRODUCT[0], ["float"] * 2, []))
+        .kernel(kernel, 1_000_000, 2_000_000, launched_ns=(10, 20))
+        .build()
+    )
+    row = run("flops", trace).table.row(0)
+    assert row["precision"] == precision
+    assert row["peak_ratio"] == pytest.approx(FLOP / 1e-3 / peak)
+
+
+def test_more_than_a_peak_is_said_to_be_impossible() -> None:
+    trace = (
+        TraceBuilder()
+        .device(0, name=H100)
+        .host_op("aten::mm", 0, 100, inputs=PRODUCT)
+        .kernel("nvjet_tst_gemm", 1000, 2000, launched_ns=(10, 20))
+        .build()
+    )
+    (note,) = run("flops", trace).notes
+    assert "cannot be" in note.text
+    assert note.values["share"] == pytest.approx(FLOP / 1e-6 / 989.4e12)
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize(
+    ("name", "operator", "count"),
+    [
+        ("kineto/2024-a100-plain.json", "aten::addmm", 6_941_761_536),
+        ("kineto/2025-b200-rank0of8.json.gz", "aten::mm", 144_783_360),
+        ("kineto/2025-h100-bert-small.json.gz", "aten::addmm", 8_029_194_240),
+    ],
+)
+def test_flops_of_real_traces_are_two_for_each_multiply_add(
+    name: str, operator: str, count: int, real_trace: Callable[[str], Path]
+) -> None:
+    """By hand: of the B200 1 x 2880 x 25136, of the others sums over the recorded sizes."""
+    tables = frozenset({"kernels", "api_calls", "host_ops", "operator_inputs", "devices"})
+    rows = run("flops", open_trace(real_trace(name), ReadOptions(tables=tables))).table.rows()
+    assert sum(row["flop"] for row in rows if row["operator"] == operator) == count

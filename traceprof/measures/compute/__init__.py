@@ -1,0 +1,1 @@
+"""How much is computed: FLOPs of operators and steps, rates against peaks, energy."""

@@ -1,0 +1,280 @@
+"""FLOP/s by operator, class, phase and layer, against the dense peak of what each multiplies in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from traceprof.hardware.catalogue import Link
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.compute.counted import counted_kernels, counted_operators
+from traceprof.measures.device.peaks import flop_peak_of, peak_of
+from traceprof.measures.facts import of_window
+from traceprof.measures.host.layers import layer_spans, layers_of_work, source_of_layers
+from traceprof.measures.host.phases import phases_of_work
+from traceprof.measures.host.range_work import SpanKinds
+from traceprof.measures.rows import Floats, grouped, ratio_of
+from traceprof.model.combining import combine
+from traceprof.model.grouping import groups_of, numbered
+from traceprof.model.ranks import Ranks
+from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Column, Names, Table, is_known, objects
+from traceprof.model.trace import Trace
+from traceprof.names.ranges import PHASES, UNCLAIMED
+
+_MEASURES: Final = """
+    total count: how many kernels
+    total total_ns: their durations added up over streams and devices
+    derived share_ratio: total_ns of all kernels
+    total flop: FLOPs of the operators that launched them, by the sizes of their inputs; a
+        multiply-add is two; matrix products, convolutions and attention alone are counted
+    derived achieved_flop_per_s: flop over counted_ns
+    mean(counted_ns) peak_ratio: achieved of the dense peak of what each kernel multiplies in; not
+        there where a peak is not known
+    total moved_bytes: the fewest bytes that the operators can move: every input read once, every
+        output written once
+    derived bandwidth_bytes_per_s: moved_bytes over moving_ns: at least so much
+    mean(moving_ns) memory_ratio: bandwidth of the memory's peak
+    derived intensity [number]: flop per byte of moved_bytes
+    total counted_ns: total_ns of the kernels whose FLOPs are known
+    total unknown_ns: total_ns of kernels that compute much (GEMM, convolution, attention, experts,
+        recurrent, FFT, whole CUDA graphs) and whose FLOPs are not known: they are not counted
+    total moving_ns: total_ns of the kernels whose bytes are known
+    """
+_SCALARS: Final = """
+    scalars:
+    total kernels_ns: the durations of all kernels
+    total unknown_ns: of kernels that compute much and whose FLOPs are not known
+    """
+_ADDED: Final = (
+    *("count", "total_ns", "flop", "moved_bytes", "counted_ns", "unknown_ns", "moving_ns"),
+    *("ideal_ns", "memory_ns"),
+)
+"""What adds up of kernels; the last two give the shares of the peaks."""
+
+
+def _spec(table: str, about: str, keys: str) -> ResultSpec:
+    return ResultSpec.of(f"table {table}: one row per {about}", keys, _MEASURES, _SCALARS)
+
+
+@of_window
+def measured_kernels(trace: Trace) -> Table:
+    """Return what adds up of each kernel in the window: `_ADDED`, a row each.
+
+    ideal_ns is its FLOPs at the peak, memory_ns its bytes at that of the memory (NaN: not known).
+    """
+    found = counted_kernels(trace)
+    length = found["length_ns"].astype(np.int64)
+    peak, memory = _peaks(trace, found["precision"])
+    is_counted, moves = found["is_counted"], found["has_bytes"]
+    return Table(
+        {
+            "count": np.ones(len(found), np.int64),
+            "total_ns": length,
+            "flop": found["flop"],
+            "moved_bytes": found["n_bytes"],
+            "counted_ns": length * is_counted,
+            "unknown_ns": length * found["is_uncounted"],
+            "moving_ns": length * moves,
+            "ideal_ns": np.where(is_counted, ratio_of(found["flop"] * 1e9, peak), 0.0),
+            "memory_ns": np.where(moves, ratio_of(found["n_bytes"] * 1e9, memory), 0.0),
+        },
+        len(found),
+    )
+
+
+def _peaks(trace: Trace, precision: Names) -> tuple[Floats, Floats]:
+    """Return the FLOP/s and the bytes per second that each kernel can reach; 0: not known."""
+    devices = trace.kernels["device"]
+    flops, memory = np.zeros(len(devices)), np.zeros(len(devices))
+    number, first = numbered(devices, precision.codes)
+    for place, row in enumerate(first.tolist()):
+        device = int(devices[row])
+        own, link = number == place, peak_of(trace, device, Link.MEMORY)
+        flops[own] = flop_peak_of(trace, device, str(precision[row])) or 0.0
+        memory[own] = 0.0 if link is None else link.bytes_per_s
+    return flops, memory
+
+
+def _by(trace: Trace, name: str, spec: ResultSpec, keys: Mapping[str, Column]) -> Result:
+    """Return the kernels by ``keys``, a value for each kernel."""
+    trace.require("operator_inputs")
+    kernels = measured_kernels(trace)
+    groups, found = grouped(keys)
+    sums = {own: groups.reduced(np.add, kernels[own]) for own in _ADDED}
+    return _result(name, spec, Table({**found, **sums}), kernels)
+
+
+def _result(name: str, spec: ResultSpec, table: Table, kernels: Table) -> Result:
+    table = table.assign(
+        peak_ratio=ratio_of(table["ideal_ns"], table["counted_ns"]),
+        memory_ratio=ratio_of(table["memory_ns"], table["moving_ns"]),
+    )
+    whole = {"kernels_ns": "total_ns", "unknown_ns": "unknown_ns"}
+    scalars = {scalar: int(kernels[own].sum()) for scalar, own in whole.items()}
+    return Result(name, spec, {spec.tables[0].name: spec.tables[0].of_rows(table)}, scalars)
+
+
+OPERATORS_SPEC: Final = _spec(
+    "flops",
+    "operator of PyTorch that launched kernels, and precision, by time",
+    """
+    key operator: the outermost operator whose work is known; "" for kernels of all others
+    key precision: what the kernels multiply in, as the operator's inputs and the kernel's name tell
+    """,
+)
+
+
+def measure_operators(trace: Trace) -> Result:
+    """Return FLOPs, bytes and rates by operator."""
+    found, operators = counted_kernels(trace), counted_operators(trace)["name"]
+    codes = np.append(operators.codes, len(operators.texts))
+    names = Names.coded([*operators.texts.tolist(), ""], codes)
+    computes = np.append(counted_operators(trace)["flop"] > 0, False)[found["operator"]]
+    is_computing = computes | found["is_uncounted"]
+    precision = found["precision"].plain()
+    keys = {
+        "operator": names[found["operator"]],
+        "precision": Names.of(np.where(is_computing, precision, "")),
+    }
+    return _by(trace, "flops", OPERATORS_SPEC, keys)
+
+
+CLASSES_SPEC: Final = _spec(
+    "flops_classes", "class of kernels, by time", "key activity: what kind of work it is\n"
+)
+
+
+def measure_classes(trace: Trace) -> Result:
+    """Return FLOPs, bytes and rates by class of kernels."""
+    return _by(trace, "flops-classes", CLASSES_SPEC, {"activity": trace.kernels["activity"]})
+
+
+PHASES_SPEC: Final = _spec(
+    "flops_phases",
+    "phase of the training loop, by time",
+    'key phase: the phase that launched the kernels; "" where none are named\n',
+)
+
+
+def measure_phases(trace: Trace) -> Result:
+    """Return FLOPs, bytes and rates by phase."""
+    names = Names.coded([*PHASES, UNCLAIMED], phases_of_work(trace, "kernels") % (len(PHASES) + 1))
+    return _by(trace, "flops-phases", PHASES_SPEC, {"phase": names})
+
+
+LAYERS_SPEC: Final = _spec(
+    "flops_layers",
+    "layer of the model, by time; those inside it count with it, so that totals add up to more",
+    "key layer: the path of the module, else the name of a range or operator\n",
+)
+
+
+def measure_layers(ranks: Ranks) -> Result:
+    """Return FLOPs, bytes and rates by layer."""
+    ranks.require("operator_inputs")
+    return combine(ranks.each(_layers_of_rank, source_of_layers(ranks)))
+
+
+def _layers_of_rank(trace: Trace, source: str) -> Result:
+    kernels = measured_kernels(trace)
+    if not source:
+        empty = Table(dict.fromkeys(("layer", *_ADDED), ()))
+        return _result("flops-layers", LAYERS_SPEC, empty, kernels)
+    spans = layer_spans(trace, source)
+    kinds = SpanKinds.of(spans.layer, len(spans.names), spans.parent)
+    sums = {name: np.zeros(len(spans.names), kernels[name].dtype) for name in _ADDED}
+    for kind, row in kinds.inside(layers_of_work(trace, source)["kernels"]):
+        for name, own in sums.items():
+            np.add.at(own, kind, kernels[name][row])
+    # Paths of layers without their class: instances of one path are one layer.
+    names = objects(_path(name) for name in spans.names)
+    table = Table({"layer": names, **sums})
+    table = table.take(table["count"] > 0)
+    return _result("flops-layers", LAYERS_SPEC, _joined(table), kernels)
+
+
+def _path(name: str) -> str:
+    return name.removeprefix("layer:").rpartition(":")[0] if name.startswith("layer:") else name
+
+
+def _joined(table: Table) -> Table:
+    groups = groups_of(Names.of(table["layer"]).codes)
+    first = groups.order[groups.first]
+    return table.take(first).assign(**{name: groups.reduced(np.add, table[name]) for name in _ADDED})
+
+
+def _finish(result: Result, *keys: str) -> Result:
+    spec = result.spec.tables[0]
+    table = result.tables[spec.name]
+    known = {"flop": table["counted_ns"] > 0, "moved_bytes": table["moving_ns"] > 0}
+    table = table.assign(
+        **{name: np.where(own, np.rint(table[name]), np.nan) for name, own in known.items()}
+    )
+    table = table.assign(
+        share_ratio=table["total_ns"] / (result.scalars["kernels_ns"] or np.nan),
+        achieved_flop_per_s=ratio_of(table["flop"], table["counted_ns"] / 1e9),
+        bandwidth_bytes_per_s=ratio_of(table["moved_bytes"], table["moving_ns"] / 1e9),
+        intensity=ratio_of(table["flop"], table["moved_bytes"]),
+    )
+    table = table.in_order("-total_ns", *keys)
+    return result.with_table(table, spec.name).with_notes(*_notes(result, table))
+
+
+def _notes(result: Result, table: Table) -> list[Note]:
+    whole, unknown = result.scalars["kernels_ns"], result.scalars["unknown_ns"]
+    notes = []
+    if whole and unknown:
+        text = (
+            "kernels that compute much take {share:ratio} of the kernel time without their FLOPs "
+            "being known: they are not counted (no operator of PyTorch with all its sizes)"
+        )
+        notes.append(Note.of(text, share=unknown / whole))
+    above = table.take(np.nan_to_num(table["peak_ratio"]) > 1)
+    for row in above.rows()[:1]:
+        text = (
+            "{name} is said to run at {share:ratio} of the dense peak, which cannot be: the GPU is "
+            "another (--gpu), masked attention was counted whole, or sparse tensor cores were used"
+        )
+        names = [str(row[key.name]) for key in result.spec.tables[0] if key.is_key]
+        notes.append(Note.of(text, name=" ".join(filter(None, names)), share=row["peak_ratio"]))
+    counted = table.take(table["counted_ns"] > 0)
+    if len(counted) and not is_known(counted["peak_ratio"]).any():
+        notes.append(
+            Note("no share of a peak: the peak of this GPU is not known (--gpu, --hardware)")
+        )
+    return notes
+
+
+_READS: Final = ("kernels", "operator_inputs")
+_USES: Final = ("host_ops", "api_calls", "devices", "environment")
+
+
+def _analysis(name: str, spec: ResultSpec, *keys: str, **more: Any) -> Analysis:
+    finish: Callable[[Result], Result] = partial(_finish_by, keys=keys)
+    return Analysis(name, spec, needs=_READS, whole=_READS, finish=finish, **more)
+
+
+def _finish_by(result: Result, keys: tuple[str, ...]) -> Result:
+    return _finish(result, *keys)
+
+
+FLOPS: Final = _analysis(
+    "flops", OPERATORS_SPEC, "operator", "precision", uses=_USES, of_rank=measure_operators
+)
+FLOPS_CLASSES: Final = _analysis(
+    "flops-classes", CLASSES_SPEC, "activity", uses=_USES, of_rank=measure_classes
+)
+FLOPS_PHASES: Final = _analysis(
+    "flops-phases", PHASES_SPEC, "phase", uses=(*_USES, "ranges"), of_rank=measure_phases
+)
+FLOPS_LAYERS: Final = _analysis(
+    "flops-layers",
+    LAYERS_SPEC,
+    "layer",
+    uses=(*_USES, "ranges", "copies"),
+    of_ranks=measure_layers,
+)

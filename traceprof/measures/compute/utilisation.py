@@ -1,0 +1,290 @@
+"""FLOPs of a step against what its GPUs could do in that time: MFU and HFU, and their source."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from traceprof.errors import NotRecordedError
+from traceprof.hardware.catalogue import Stated
+from traceprof.measures.analyses import Analysis
+from traceprof.measures.compute.counted import UNCOUNTED, counted_operators, work_of_kernels
+from traceprof.measures.device.peaks import flop_peak_of
+from traceprof.measures.device.times import used_devices
+from traceprof.measures.facts import of_window
+from traceprof.measures.host.launches import launches_of
+from traceprof.measures.rows import lengths_of, ratio_of, rows_by, span_at
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.measures.steps.measured import (
+    are_typical,
+    measured_steps,
+    typical_step_name,
+    typical_step_ns,
+)
+from traceprof.model.grouping import groups_of
+from traceprof.model.ranks import Ranks, gpus_of
+from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table
+from traceprof.model.trace import Trace
+
+AS_GIVEN: Final = "as given (--model-flops)"
+BY_PARAMETERS: Final = "6 × parameters × tokens, as given"
+BY_TORCH: Final = "counted by torch in one step (record --flops)"
+BY_SHAPES: Final = "sizes of the operators' inputs"
+COUNTER: Final = "flop:"
+"""How the metrics begin in which `traceprof record --flops` leaves what torch counted."""
+
+MFU_SPEC: Final = ResultSpec.of("""
+    table mfu: one row per source of the FLOPs of a step, the first one counts
+    key source: who says how many FLOPs a step has
+    same model_flop: FLOPs of the model in a step on all GPUs, nothing computed twice
+    same executed_flop: FLOPs that run in a step, what is computed again with them; not there where
+        the source does not tell
+    same step_ns: the length of a typical step
+    same gpus_count: how many GPUs
+    same precision: what most of the matrix work multiplies in, by its time
+    same peak_flop_per_s: the dense peak of one GPU at that precision
+    same achieved_flop_per_s: model_flop per second and GPU
+    same mfu_ratio: model FLOPs utilisation: model_flop of what all GPUs could do in the step at
+        the peak
+    same hfu_ratio: hardware FLOPs utilisation: executed_flop of the same
+    same unknown_ratio: the share of the kernel time in kernels that compute much and whose FLOPs
+        the source does not know
+    same tokens_per_s: tokens of all GPUs, as given
+    same samples_per_s: samples of all GPUs
+    """)
+_HOW: Final = (
+    "how many FLOPs a step has is not known: give --model-flops, or --parameters and --tokens; or "
+    "record with `traceprof record --flops`, or with record_shapes=True (torch.profiler)"
+)
+_SLIGHT: Final = 0.02
+"""What share of the kernel time may lack its FLOPs before a utilisation is "at least"."""
+
+
+@of_window
+def flop_of_steps(trace: Trace) -> Table:
+    """Return what each typical step of the window launched: process, step, and sums over kernels.
+
+    Columns flop, model_flop, kernels_ns and unknown_ns.
+    """
+    steps = steps_of_ranks(Ranks.of(trace)).table
+    steps = steps.take(are_typical(Ranks.of(trace)))
+    whole = trace.whole
+    work, length = work_of_kernels(whole), lengths_of(whole.kernels)
+    launches = launches_of(whole, "kernels")
+    begins = np.where(launches.is_known, launches.start_ns, whole.kernels["start_ns"])
+    parts = []
+    process = whole.kernels["process"]
+    for own, rows in rows_by(steps, "process").items():
+        mine = np.flatnonzero(process == own)
+        spans = steps.take(rows).in_order("start_ns")
+        ends = np.append(spans["start_ns"][1:], np.iinfo(np.int64).max)
+        ends = np.minimum(np.maximum(spans["next_ns"], spans["end_ns"]), ends)
+        place = span_at(spans["start_ns"], ends, begins[mine])
+        inside, place = mine[place >= 0], place[place >= 0]
+        sums = {
+            "flop": work["flop"][inside],
+            "model_flop": work["model_flop"][inside],
+            "kernels_ns": length[inside],
+            "unknown_ns": (length * work["is_uncounted"])[inside],
+        }
+        added = {
+            name: np.bincount(place, values, minlength=len(spans)) for name, values in sums.items()
+        }
+        parts.append(spans.select("process", "step").assign(**added))
+    nothing = dict.fromkeys(("process", "step"), np.empty(0, np.int64))
+    empty = Table(nothing | dict.fromkeys(_SUMS, np.empty(0)))
+    return Table.stacked([empty, *parts])
+
+
+_SUMS: Final = ("flop", "model_flop", "kernels_ns", "unknown_ns")
+
+
+@of_window
+def _flop_of_window(trace: Trace) -> dict[str, float]:
+    """Return the sums over all kernels of the window, where no steps are known."""
+    work = work_of_kernels(trace).take(trace.rows_in_whole("kernels"))
+    length = lengths_of(trace.kernels)
+    return {
+        "flop": float(work["flop"].sum()),
+        "model_flop": float(work["model_flop"].sum()),
+        "kernels_ns": float(length.sum()),
+        "unknown_ns": float((length * work["is_uncounted"]).sum()),
+    }
+
+
+def _counted_flop(ranks: Ranks) -> dict[str, float]:
+    """Return what the sizes of operators tell of a step of all ranks together: the mean step."""
+    ranks = ranks if are_typical(ranks).any() else ranks
+    sums = dict.fromkeys(_SUMS, 0.0)
+    if are_typical(ranks).any():
+        for table in ranks.each(flop_of_steps):
+            processes = max(1, len(np.unique(table["process"])))
+            for name in _SUMS if len(table) else ():
+                sums[name] += float(table[name].mean()) * processes
+        return sums
+    for own in ranks.each(_flop_of_window):
+        sums = {name: sums[name] + own[name] for name in _SUMS}
+    return sums
+
+
+def torch_flop(ranks: Ranks) -> dict[str, float]:
+    """Return the FLOPs of a step that torch counted while it was recorded, by module and operator.
+
+    Of all ranks together: "module|operator" → FLOPs.
+    """
+    samples = ranks.whole.table("samples")
+    is_own = samples["metric"].by_text([t.startswith(COUNTER) for t in samples["metric"].texts])
+    own = samples.take(np.flatnonzero(is_own))
+    found: dict[str, float] = {}
+    for row in own.rows():
+        name = row["metric"].removeprefix(COUNTER)
+        found[name] = found.get(name, 0.0) + float(row["value"])
+    return found
+
+
+@of_window
+def _time_by_precision(trace: Trace) -> dict[str, int]:
+    """Return the time of the kernels that compute much, by what they multiply in."""
+    work = work_of_kernels(trace).take(trace.rows_in_whole("kernels"))
+    is_heavy = trace.kernels["activity"].isin([own.value for own in UNCOUNTED]) | (work["flop"] > 0)
+    groups = groups_of(work["precision"].codes[is_heavy])
+    sums = groups.reduced(np.add, lengths_of(trace.kernels)[is_heavy])
+    texts = work["precision"].texts
+    return {str(texts[key]): int(ns) for (key,), ns in zip(groups.keys, sums, strict=True)}
+
+
+def main_precision(ranks: Ranks) -> str:
+    """Return what most of the matrix work of the window multiplies in; "" where nothing tells."""
+    times: dict[str, int] = {}
+    for own in ranks.each(_time_by_precision):
+        for name, ns in own.items():
+            times[name] = times.get(name, 0) + ns
+    return max((name for name in times if name), key=lambda name: times[name], default="")
+
+
+def measure_mfu(ranks: Ranks) -> Result:
+    """Return the FLOPs of a step and what share of the peak they are."""
+    stated = ranks.hardware.stated if ranks.hardware is not None else Stated()
+    rows = list(_sources(ranks, stated))
+    if not rows and "operator_inputs" not in ranks.recorded:
+        raise NotRecordedError(_HOW)
+    step_ns = typical_step_ns(ranks)
+    gpus = gpus_of(ranks)
+    n_gpus = max(1, len(set(gpus.values())))
+    n_all = max(n_gpus, round(n_gpus * _part_of_job(ranks)))
+    precision = main_precision(ranks)
+    devices = [device for part in ranks for device in used_devices(part)]
+    peaks = {flop_peak_of(ranks, device, precision) for device in devices}
+    peak = peaks.pop() if len(peaks) == 1 else None
+    scalars = measured_steps(ranks).scalars
+    samples = scalars.get("undisturbed_mean_samples_per_s", scalars.get("mean_samples_per_s"))
+    seconds = step_ns / 1e9
+    for row in rows:
+        n = n_all if row["source"] in (AS_GIVEN, BY_PARAMETERS) else n_gpus
+        could = np.nan if peak is None else peak * seconds * n
+        row |= {
+            "step_ns": step_ns,
+            "gpus_count": n,
+            "precision": precision,
+            "peak_flop_per_s": np.nan if peak is None else peak,
+            "achieved_flop_per_s": row["model_flop"] / seconds / n if seconds else np.nan,
+            "mfu_ratio": row["model_flop"] / could,
+            "hfu_ratio": row["executed_flop"] / could,
+            "tokens_per_s": np.nan if stated.tokens is None else stated.tokens / seconds,
+            "samples_per_s": np.nan if samples is None else samples,
+        }
+    table = MFU_SPEC.tables[0].of_rows(rows)
+    found = Result("mfu", MFU_SPEC, {"mfu": table})
+    return found.with_notes(*_notes(table, typical_step_name(ranks)))
+
+
+def _part_of_job(ranks: Ranks) -> float:
+    """Return how many ranks the job has for each that was recorded; 1 where nothing tells."""
+    processes = ranks.whole.table("processes").known("world_size")
+    known = processes.take((processes["world_size"] > 0) & (processes["rank"] >= 0))
+    n = len(set(known["rank"].tolist()))
+    return float(known["world_size"].max()) / n if n else 1.0
+
+
+def _sources(ranks: Ranks, stated: Stated) -> Any:
+    """Yield the sources of FLOPs that there are, the surest first."""
+    nothing = {"executed_flop": np.nan, "unknown_ratio": np.nan}
+    if stated.step_flop is not None:
+        source = AS_GIVEN if stated.model_flop is not None else BY_PARAMETERS
+        yield {"source": source, "model_flop": stated.step_flop, **nothing}
+    if counted := torch_flop(ranks):
+        flop = sum(counted.values())
+        yield {"source": BY_TORCH, "model_flop": flop, **nothing, "executed_flop": flop}
+    if "operator_inputs" in ranks.recorded:
+        sums = _counted_flop(ranks)
+        if sums["flop"]:
+            yield {
+                "source": BY_SHAPES,
+                "model_flop": sums["model_flop"],
+                "executed_flop": sums["flop"],
+                "unknown_ratio": sums["unknown_ns"] / (sums["kernels_ns"] or np.nan),
+            }
+
+
+def _notes(table: Table, step: str) -> list[Note]:
+    if table.empty:
+        text = "no operator with known FLOPs ran in the window: no share of a peak"
+        return [Note(text)]
+    first, notes = table.row(0), []
+    if not np.isnan(first["mfu_ratio"]):
+        text = (
+            "MFU is {flop:flop} of the model in {step} of {ns:ns}, of what {n:count} GPU(s) could "
+            "do in that time at {peak:flop/s} (dense {precision}, never the sparse peak)"
+        )
+        told = {"flop": first["model_flop"], "step": step, "ns": first["step_ns"]}
+        told |= {"n": int(first["gpus_count"]), "peak": first["peak_flop_per_s"]}
+        notes.append(Note.of(text, **told, precision=first["precision"].upper()))
+    if first["source"] == BY_PARAMETERS:
+        text = "counted are the parameters that were given, attention is not: six FLOPs each and token"
+        notes.append(Note(text))
+    if first["source"] in (BY_SHAPES, BY_TORCH):
+        text = (
+            "counted are matrix products, convolutions and attention, so of the parameters those "
+            "that multiply (no embeddings that are looked up, no norms)"
+        )
+        notes.append(Note(text))
+    if first["executed_flop"] > first["model_flop"]:
+        text = (
+            "HFU counts {more:flop} that is computed again, too: by activation checkpointing, and "
+            "scores of attention in its backward pass"
+        )
+        notes.append(Note.of(text, more=first["executed_flop"] - first["model_flop"]))
+    if first["unknown_ratio"] > _SLIGHT:
+        text = (
+            "at least: kernels that compute much take {share:ratio} of the kernel time without "
+            "their FLOPs being known"
+        )
+        notes.append(Note.of(text, share=first["unknown_ratio"]))
+    if np.isnan(first["peak_flop_per_s"]):
+        notes.append(
+            Note(
+                "no share of a peak: the dense peak of this GPU at this precision is not known "
+                "(--gpu, --hardware)"
+            )
+        )
+    if first["mfu_ratio"] > 1:
+        text = (
+            "more than the peak cannot be: FLOPs of another step, of more GPUs than recorded, "
+            "or another GPU"
+        )
+        notes.append(Note(text))
+    return notes
+
+
+MFU: Final = Analysis(
+    "mfu",
+    MFU_SPEC,
+    needs=("kernels",),
+    uses=("operator_inputs", "host_ops", "api_calls", "copies", "ranges", "samples", "devices")
+    + ("environment", "marks"),
+    whole=("operator_inputs", "kernels", "ranges"),
+    of_steps=True,
+    of_ranks=measure_mfu,
+)
