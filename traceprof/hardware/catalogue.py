@@ -161,13 +161,14 @@ class Stated:
             UsageError: one is no such number, or parameters are given without tokens.
         """
         texts = {"--model-flops": model_flops, "--parameters": parameters, "--tokens": tokens}
-        found = [_amount(name, text) for name, text in texts.items()]
+        model_flop, parameter_count, token_count = (_amount(*one) for one in texts.items())
         if parameters and not (tokens or model_flops):
             raise UsageError("--parameters: expected --tokens beside it, of one step on all GPUs")
         match = _PRICE.fullmatch(price)
         if price and (match is None or not float(match[1])):
             raise UsageError(f"--price {price!r}: expected what a GPU costs an hour, as in 2.5/h")
-        return cls(*found, None if match is None else float(match[1]))
+        price_per_h = None if match is None else float(match[1])
+        return cls(model_flop, parameter_count, token_count, price_per_h)
 
     @property
     def step_flop(self) -> float | None:

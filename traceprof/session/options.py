@@ -31,9 +31,10 @@ class Opening:
     """What the user says of how to read: kernel classes, clocks, hardware, hosts, racks, steps.
 
     ``warmup_steps`` is how many leading steps are warm-up (None: they are found), ``step_ranges``
-    a regular expression of the ranges that are steps. ``model_flops``, ``parameters`` and ``tokens``
-    are of a step on all GPUs, ``price`` is what a GPU costs an hour, all as users type them. ``is_one_run``: files that were named are
-    ranks of one run, whatever they look like. ``life`` is which start of the program, of one that
+    a regular expression of the ranges that are steps. ``model_flops``, ``parameters``
+    and ``tokens`` are of a step on all GPUs, ``price`` is what a GPU costs an hour, all as users
+    type them. ``is_one_run``: files that were named are ranks of one run, whatever they look like.
+    ``life`` is which start of the program, of one that
     was started again (None: the longest). ``is_cached``: answers about files that did not change
     may be taken from the user's cache, and are kept there.
 

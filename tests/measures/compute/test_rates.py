@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from traceprof.formats import open_trace
 from traceprof.formats.contract import ReadOptions
 from traceprof.model.timing import TimeWindow
 
-PRODUCT = ([[1000, 1000], [1000, 1000]], [HALF] * 2, [])
+PRODUCT: tuple[Any, Any, Any] = ([[1000, 1000], [1000, 1000]], [HALF] * 2, [])
 FLOP = 2e9
 
 

@@ -48,10 +48,10 @@ def main(folder: Path) -> None:
         for name, work in WORK.items():
             torch.manual_seed(0)
             with FlopCounterMode(display=False) as counter:
-                work().sum().backward()
+                work().sum().backward()  # type: ignore[no-untyped-call]
             truth[name] = counter.get_total_flops()
             with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiled:
-                work().sum().backward()
+                work().sum().backward()  # type: ignore[no-untyped-call]
             profiled.export_chrome_trace(str(folder / f"{name}.json"))
     (folder / "truth.json").write_text(json.dumps(truth))
 

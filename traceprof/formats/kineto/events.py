@@ -142,10 +142,11 @@ class KinetoEvents:
     they count from 1970, or from boot in files of 2023). ``process`` and ``thread`` are `ABSENT`
     where the file has a text there (such as "Spans"). ``arguments`` holds one array for each of
     `NUMBER_ARGUMENTS` (`ABSENT` where the event has none) and one of `Names` for each of
-    `TEXT_ARGUMENTS` and `VALUE_ARGUMENTS` ("" where it has none). ``header`` holds the other top-level values of the
-    document. ``is_complete`` is False when the document was cut off, ``has_array`` when it has
-    no events to begin with, and ``is_damaged`` says that what follows can not be read.
-    ``bytes_behind`` follow on the document. ``left_out`` counts the events at no time that can be.
+    `TEXT_ARGUMENTS` and `VALUE_ARGUMENTS` ("" where it has none). ``header`` holds the other
+    top-level values of the document. ``is_complete`` is False when the document was cut off,
+    ``has_array`` when it has no events to begin with, and ``is_damaged`` says that what follows can
+    not be read. ``bytes_behind`` follow on the document. ``left_out`` counts the events at no time
+    that can be.
     ``shapes`` has a row of `SHAPE` for each event, where they were asked for, and ``has_shapes``
     says whether an event has one; ``has_inputs``: whether operators say what they were given.
     ``unread`` counts, by category, the events with a length of which no row is made.
@@ -169,8 +170,8 @@ class KinetoEvents:
     left_out: int = 0
     shapes: npt.NDArray[np.int64] | None = None
     has_shapes: bool = False
-    has_inputs: bool = False
     unread: Mapping[str, int] = field(default_factory=dict)
+    has_inputs: bool = False
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -290,9 +291,10 @@ class _Joined:
         shapes = None
         if self.with_shapes:
             shapes = np.array(list(self.shapes), np.int64)[_concatenated(self.shape, np.int32)]
+        places: dict[str, Any] = {name: _concatenated(own) for name, own in self.place.items()}
         return KinetoEvents(
             base_time_ns=max(0, whole(stream.header.get("baseTimeNanoseconds", 0))),
-            **{name: _concatenated(parts) for name, parts in self.place.items()},
+            **places,
             category=_names(categories, of_kinds[:, 0][kind]),
             name=_names(names, of_kinds[:, 1][kind]),
             arguments={**numbers, **texts},

@@ -115,9 +115,7 @@ TEXT_ARGUMENTS: Final = tuple(
     field.encode_name for field in _FIELDS if field.default == "" and field.name != "name"
 )
 """Those that are texts; "" where there is none."""
-VALUE_ARGUMENTS: Final = tuple(
-    field.encode_name for field in _FIELDS if field.default is _NO_VALUE
-)
+VALUE_ARGUMENTS: Final = tuple(field.encode_name for field in _FIELDS if field.default is _NO_VALUE)
 """Those that are any JSON, as it is written; "" where there is none."""
 
 

@@ -155,7 +155,7 @@ def make_operator_inputs(operators: Rows) -> Table:
         "types": operators.text("Input type"),
         "concrete": operators.text("Concrete Inputs"),
     }
-    columns = {**_place_on_host(operators), **own}
+    columns: dict[str, Any] = {**_place_on_host(operators), **own}
     return make_table("operator_inputs", {name: column[rows] for name, column in columns.items()})
 
 

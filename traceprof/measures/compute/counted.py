@@ -122,13 +122,13 @@ def work_of_kernels(trace: Trace) -> Table:
     has_work = np.append(operators["flop"] > 0, False)[row]
     units = matrix_units(trace.kernels)
     precision = _precision(trace, operators, row, units)
-    computes, on_units = parts["flop"] > 0, units == MatrixUnits.YES.value
+    telling = [parts["flop"] > 0, (parts["flop"] > 0) & (units == MatrixUnits.YES.value)]
     return Table(
         {
             "operator": row,
             **parts,
             "n_bytes": n_bytes,
-            "precision": _of_operators(precision, row, [computes, computes & on_units], len(operators)),
+            "precision": _of_operators(precision, row, telling, len(operators)),
             "is_uncounted": is_heavy & ~has_work,
         }
     )

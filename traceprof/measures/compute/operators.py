@@ -186,8 +186,8 @@ def _convolution(x: int, w: int, at: Sequence[int]) -> Counting:
     return count
 
 
-def _for_each(values: Sequence[int], n: int) -> Sequence[int]:
-    return values * n if len(values) == 1 else values  # type: ignore[operator]
+def _for_each(values: list[int], n: int) -> list[int]:
+    return values * n if len(values) == 1 else values
 
 
 def _convolution_backward(grad: int, x: int, w: int, mask: int, transposed: int = -1) -> Counting:

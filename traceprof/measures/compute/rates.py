@@ -204,7 +204,9 @@ def _path(name: str) -> str:
 def _joined(table: Table) -> Table:
     groups = groups_of(Names.of(table["layer"]).codes)
     first = groups.order[groups.first]
-    return table.take(first).assign(**{name: groups.reduced(np.add, table[name]) for name in _ADDED})
+    return table.take(first).assign(
+        **{name: groups.reduced(np.add, table[name]) for name in _ADDED}
+    )
 
 
 def _finish(result: Result, *keys: str) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -9,12 +10,12 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Stated
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.compute.counted import UNCOUNTED, counted_operators, work_of_kernels
+from traceprof.measures.compute.counted import UNCOUNTED, work_of_kernels
 from traceprof.measures.device.peaks import flop_peak_of
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import lengths_of, ratio_of, rows_by, span_at
+from traceprof.measures.rows import lengths_of, rows_by, span_at
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import (
     are_typical,
@@ -116,7 +117,6 @@ def _flop_of_window(trace: Trace) -> dict[str, float]:
 
 def _counted_flop(ranks: Ranks) -> dict[str, float]:
     """Return what the sizes of operators tell of a step of all ranks together: the mean step."""
-    ranks = ranks if are_typical(ranks).any() else ranks
     sums = dict.fromkeys(_SUMS, 0.0)
     if are_typical(ranks).any():
         for table in ranks.each(flop_of_steps):
@@ -208,7 +208,7 @@ def _part_of_job(ranks: Ranks) -> float:
     return float(known["world_size"].max()) / n if n else 1.0
 
 
-def _sources(ranks: Ranks, stated: Stated) -> Any:
+def _sources(ranks: Ranks, stated: Stated) -> Iterator[dict[str, Any]]:
     """Yield the sources of FLOPs that there are, the surest first."""
     nothing = {"executed_flop": np.nan, "unknown_ratio": np.nan}
     if stated.step_flop is not None:
@@ -242,7 +242,9 @@ def _notes(table: Table, step: str) -> list[Note]:
         told |= {"n": int(first["gpus_count"]), "peak": first["peak_flop_per_s"]}
         notes.append(Note.of(text, **told, precision=first["precision"].upper()))
     if first["source"] == BY_PARAMETERS:
-        text = "counted are the parameters that were given, attention is not: six FLOPs each and token"
+        text = (
+            "counted are the parameters that were given, attention is not: six FLOPs each and token"
+        )
         notes.append(Note(text))
     if first["source"] in (BY_SHAPES, BY_TORCH):
         text = (
@@ -250,40 +252,42 @@ def _notes(table: Table, step: str) -> list[Note]:
             "that multiply (no embeddings that are looked up, no norms)"
         )
         notes.append(Note(text))
+    return [*notes, *_doubts(first)]
+
+
+def _doubts(first: Mapping[str, Any]) -> Iterator[Note]:
+    """Yield what else must be known of what counts."""
     if first["executed_flop"] > first["model_flop"]:
         text = (
             "HFU counts {more:flop} that is computed again, too: by activation checkpointing, and "
             "scores of attention in its backward pass"
         )
-        notes.append(Note.of(text, more=first["executed_flop"] - first["model_flop"]))
+        yield Note.of(text, more=first["executed_flop"] - first["model_flop"])
     if first["unknown_ratio"] > _SLIGHT:
         text = (
             "at least: kernels that compute much take {share:ratio} of the kernel time without "
             "their FLOPs being known"
         )
-        notes.append(Note.of(text, share=first["unknown_ratio"]))
+        yield Note.of(text, share=first["unknown_ratio"])
     if np.isnan(first["peak_flop_per_s"]):
-        notes.append(
-            Note(
-                "no share of a peak: the dense peak of this GPU at this precision is not known "
-                "(--gpu, --hardware)"
-            )
-        )
+        text = "no share of a peak: that of this GPU at this precision is not known"
+        yield Note(f"{text} (--gpu, --hardware)")
     if first["mfu_ratio"] > 1:
         text = (
             "more than the peak cannot be: FLOPs of another step, of more GPUs than recorded, "
             "or another GPU"
         )
-        notes.append(Note(text))
-    return notes
+        yield Note(text)
 
 
 MFU: Final = Analysis(
     "mfu",
     MFU_SPEC,
     needs=("kernels",),
-    uses=("operator_inputs", "host_ops", "api_calls", "copies", "ranges", "samples", "devices")
-    + ("environment", "marks"),
+    uses=(
+        *("operator_inputs", "host_ops", "api_calls", "copies", "ranges", "samples", "devices"),
+        *("environment", "marks", "processes"),
+    ),
     whole=("operator_inputs", "kernels", "ranges"),
     of_steps=True,
     of_ranks=measure_mfu,
