@@ -110,7 +110,11 @@ _NARROW: Final = ("fp8",)
 """Only matrix units multiply these."""
 _HOPPER: Final = "device_kernel"
 """What CUTLASS 3 wraps kernels of Hopper and later in."""
-_APPLIES: Final = pattern(r"(?i)(functor|func|op|ops|kernel|kernel_cuda)(_\w{1,99})?$")
+_APPLIES: Final = pattern(r"(?i)(functor(onself)?|func|op|ops|kernel|kernel_cuda)(_\w{1,99})?$")
+_LAUNCHERS: Final = pattern(r"(^|::)gpu_kernel_impl(_nocast)?$")
+"""They apply what they are given."""
+_WRAPPERS: Final = frozenset({"Kernel", "Kernel2"})
+"""CUTLASS's, which say nothing of themselves."""
 SHORT_NS: Final = 10_000
 """A kernel shorter than this costs about as much to launch as to run."""
 _FROM_BRACKET: Final = pattern(r"[<(].*", re.DOTALL)
@@ -248,8 +252,14 @@ def directions(kernels: Table) -> npt.NDArray[np.object_]:
 def short_name(name: str) -> str:
     """Return the own name of a kernel and what it applies: ``elementwise_kernel (MulFunctor)``."""
     parsed = parse_name(name)
-    applied = next((own for own in reversed(parsed.functors) if _APPLIES.search(own)), "")
+    functors = [own for own in parsed.functors if not _LAUNCHERS.search(own)]
+    applied = next((own for own in reversed(functors) if _APPLIES.search(own)), "")
+    if not applied:
+        named = functors if parsed.identifier in _WRAPPERS else parsed.lambdas
+        applied = next(iter(named), "")
     own = parsed.identifier or name
+    if own == "operator" and parsed.scope:  # a lambda by itself: told by its function
+        own = words[-1] if (words := [word for word in parsed.scope.split("::") if word]) else name
     return f"{own} ({applied.rpartition('::')[2]})" if applied else own
 
 

@@ -32,6 +32,8 @@ _BUILT_IN: Final = frozenset(
     | {"const", "true", "false", "operator", "lambda", "u", "ul", "ull", "l"}
 )
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
+_LAMBDA_OF: Final = re.compile(rf"({_NAME.pattern})(?=\s*::(?:\s|$))")
+"""A function whose parameters, and the lambda behind them, were taken out."""
 _MOST: Final = 20_000
 """Characters of a name that are looked at: the longest of templates repeat themselves."""
 _LONGEST_IDENTIFIER: Final = 2_000
@@ -43,8 +45,9 @@ class KernelName:
 
     ``plain`` is the demangled name, ``scope`` the namespaces of the ``identifier``, ``words`` the
     words of the identifier in lower case, ``template`` the text of its template arguments,
-    ``functors`` what these name, outermost first, without what stands in round brackets, and
-    ``arguments`` the text of the types of its arguments.
+    ``functors`` what these name, outermost first, without what stands in round brackets,
+    ``lambdas`` the functions in which the lambdas among them are written, and ``arguments`` the
+    text of the types of its arguments.
     """
 
     plain: str
@@ -53,6 +56,7 @@ class KernelName:
     words: str
     template: str
     functors: tuple[str, ...]
+    lambdas: tuple[str, ...]
     arguments: str
 
 
@@ -70,7 +74,7 @@ def parse_name(name: str) -> KernelName:
         identifier,
         words_of(identifier[:_LONGEST_IDENTIFIER]),
         template,
-        _functors(template),
+        *_functors(template),
         arguments,
     )
 
@@ -130,8 +134,11 @@ def _bracketed(text: str) -> Iterator[tuple[int, int]]:
         yield first, len(text)
 
 
-def _functors(template: str) -> tuple[str, ...]:
-    """Return the names in template arguments that are not in round brackets, outermost first."""
+def _functors(template: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names in template arguments that are not in round brackets, outermost first.
+
+    With them those of which a lambda follows: ``f(int)::{lambda()#1}`` is of ``f``.
+    """
     kept: list[str] = []
     depth = done = 0
     for found in _ROUND.finditer(template):
@@ -141,7 +148,12 @@ def _functors(template: str) -> tuple[str, ...]:
         done = found.end()
     if depth == 0:
         kept.append(template[done:])
-    names = (found.group() for found in _NAME.finditer(" ".join(kept)))
+    text = " ".join(kept)
+    return _distinct(_NAME.finditer(text)), _distinct(_LAMBDA_OF.finditer(text))
+
+
+def _distinct(found: Iterator[re.Match[str]]) -> tuple[str, ...]:
+    names = (name.group() for name in found)
     return tuple(dict.fromkeys(name for name in names if name not in _BUILT_IN))
 
 

@@ -38,6 +38,7 @@ from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.marks import SampleSeries, sample_series
 from traceprof.render.timeline.render import timeline_head
+from traceprof.render.timeline.shown_names import ShownNames
 from traceprof.session.doubts import doubts_of
 
 GROWTH: Final = 4
@@ -171,7 +172,8 @@ class TimelineStore:
         groups, slice_head = self._cut(window, OVERVIEW_WIDTH, everything)
         lanes = Lanes(groups, self.lanes.names)
         head = {**self._timeline.head, **slice_head}
-        return encode_lanes(lanes, head, self._timeline.samples)
+        shown = ShownNames.of(self.lanes)
+        return encode_lanes(lanes, head, self._timeline.samples, shown=shown)
 
     def view(self, window: TimeWindow, width: int, open_groups: Collection[int]) -> bytes:
         """Return the view of ``window`` on ``width`` pixels, with a quarter of it on each side.

@@ -58,6 +58,8 @@ export function trace(groups, { names = ["a", "b", "c"], duration = 100, offset 
   });
   return {
     names,
+    shorts: [...names],
+    alikes: [...names],
     rows,
     groups: built,
     categories: CATEGORIES,

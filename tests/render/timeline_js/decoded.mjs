@@ -1,4 +1,4 @@
-/** For the tests of encoding: what the browser reads of FILE, as JSON. `columns` or a trace. */
+/** For the tests of encoding: what the browser reads of FILE, as JSON. `columns`, `text`, `names` or a `trace`. */
 import { readFileSync } from "node:fs";
 import { decodeTrace } from "../../../traceprof/render/timeline/assets/decode.mjs";
 import { Streams } from "../../../traceprof/render/timeline/assets/columns.mjs";
@@ -15,6 +15,10 @@ const readers = {
   },
   text() {
     return JSON.parse(new TextDecoder().decode(given)).map(([text, length]) => Array.from(bytesOfText(text, length)));
+  },
+  names() {
+    const { names, shorts, alikes } = decodeTrace(given);
+    return { names, shorts, alikes };
   },
   trace() {
     const { names, merged, samples, rows } = decodeTrace(given);

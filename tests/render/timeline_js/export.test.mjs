@@ -3,7 +3,6 @@ import test from "node:test";
 import { contentText, fact, factsPart, tablePart } from "../../../traceprof/render/timeline/assets/contents.mjs";
 import { csvCell, csvOf } from "../../../traceprof/render/timeline/assets/export.mjs";
 import { LaneSet } from "../../../traceprof/render/timeline/assets/lane_set.mjs";
-import { normalName } from "../../../traceprof/render/timeline/assets/groupings.mjs";
 import { summarize } from "../../../traceprof/render/timeline/assets/population.mjs";
 import { unionOf } from "../../../traceprof/render/timeline/assets/unions.mjs";
 import { ordinal } from "../../../traceprof/render/timeline/assets/format.mjs";
@@ -20,12 +19,6 @@ test("facts and tables become rows with their captions", () => {
   const parts = [factsPart("F", [fact("a", 1), null]), tablePart("T", ["x", "y"], [{ cells: ["b", "2"] }])];
   assert.equal(csvOf(parts), "F\r\na,1\r\n\r\nT\r\nx,y\r\nb,2\r\n");
   assert.equal(contentText({ title: "t", parts }), "t\n\nF\na\t1\n\nT\nx\ty\nb\t2");
-});
-
-test("names that differ in templates and numbers are one", () => {
-  assert.equal(normalName("void at::native::reduce_kernel<512, 1>(int)"), "reduce_kernel");
-  assert.equal(normalName("ProfilerStep#37"), "ProfilerStep#");
-  assert.equal(normalName("layer.12"), "layer#");
 });
 
 test("covered time counts overlaps once", () => {

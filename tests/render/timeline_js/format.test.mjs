@@ -37,13 +37,6 @@ test("labels far from zero stay short", () => {
   assert.ok(deep.labels.every((label) => label.startsWith("+") && label.length < 12));
 });
 
-test("short names keep what tells kernels apart", () => {
-  assert.equal(format.shortName("void at::native::reduce_kernel<512, 1>(int)"), "reduce_kernel<512, 1>");
-  assert.equal(format.shortName("aten::mm"), "mm");
-  assert.equal(format.shortName("forward"), "forward");
-  assert.equal(format.shortName("(odd)"), "(odd)");
-});
-
 test("a link names a span on the clock of the trace, and what is chosen there", () => {
   const steps = { starts: [100, 200, 300], ends: [200, 300, 450], labels: ["step 7", "step 8", "step 9"] };
   const trace = { offset_ns: 1000, rows: [{}, {}], groups: [{}], steps };

@@ -14,8 +14,9 @@
               pause     … and of those that stand for several, how long they are not busy (zigzag)
               bytes     + 1
               link      0: none, else 1 + zigzag of its number − previous number − 1
-              of names  their templates, and the numbers in them; where items are merged how many
-                        events of each name are in such items, and for how long
+              of names  their templates, and the numbers in them; their short forms and what is
+                        alike; where items are merged how many events of each name are in such
+                        items, and for how long
               samples   per series zigzag of time − previous one as varints, then the values as
                         64-bit floats, all first bytes first
 
@@ -59,6 +60,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.render.palette import CATEGORY_INDEX
 from traceprof.render.timeline.channels import STATES, Channel, Lanes, NameTotals, channels_by_kind
 from traceprof.render.timeline.marks import SampleSeries
+from traceprof.render.timeline.shown_names import ShownNames
 
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -291,12 +293,13 @@ def encode_lanes(
     samples: Sequence[SampleSeries] = (),
     merged: NameTotals | None = None,
     templates: Templates | None = None,
+    shown: ShownNames | None = None,
 ) -> bytes:
     """Return the binary form of ``lanes``; ``head`` holds what else the page must know.
 
     Lanes without names are a part of others, whose page knows the names. ``merged`` are the totals
     of the events that have no item of their own. ``templates`` are those of the names, for who
-    encodes them again.
+    encodes them again; ``shown`` are those of exact lanes, where these are condensed.
     """
     streams = Streams()
     if templates is None or templates.names is not lanes.names:
@@ -312,6 +315,10 @@ def encode_lanes(
         linked = [links[id(c)] for c in channels if id(c) in links]
         streams.add_numbers(f"{kind}.link", code_links(_joined(linked)))
     templates.add_to(streams)
+    if shown is None:
+        shown = ShownNames.of(lanes)
+    streams.add_numbers("names.short", shown.short, templates.of_names)
+    streams.add_numbers("names.alike", shown.alike, templates.of_names)
     if merged is not None:
         streams.add_numbers("names.merged_count", merged.counts)
         streams.add_numbers("names.merged_ns", merged.times_ns)
@@ -325,6 +332,7 @@ def encode_lanes(
             **head,
             "name_templates": templates.texts,
             "n_names": len(lanes.names),
+            "shown_names": shown.texts,
             "groups": [group.described(_described) for group in lanes.groups],
             "samples": [
                 {"metric": s.metric, "source": s.source, "n": len(s.times)} for s in samples

@@ -31,6 +31,7 @@ from traceprof.render.timeline.marks import (
     describe_steps,
     sample_series,
 )
+from traceprof.render.timeline.shown_names import ShownNames
 from traceprof.session.doubts import doubts_of
 from traceprof.units import format_count, format_duration
 
@@ -201,13 +202,14 @@ def encode_timeline(
         head["view"] = [view.start_ns - span.start_ns, view.end_ns - span.start_ns]
 
     templates = Templates(drawing.lanes.names)
+    shown_names = ShownNames.of(drawing.lanes)
 
     def draw(most: int) -> tuple[tuple[int, int], int, bytes]:
         nonlocal drawing
         drawing = drawing.of_at_most(most, span.duration_ns)
         merged = drawing.merged
         n_merged = 0 if merged is None else int(merged.counts.sum())
-        data = encode_lanes(drawing.lanes, head, series, merged, templates)
+        data = encode_lanes(drawing.lanes, head, series, merged, templates, shown_names)
         return (n_merged, drawing.bin_ns), drawing.lanes.n_items, data
 
     (n_merged, bin_ns), packed = pack_within(draw, max_items)

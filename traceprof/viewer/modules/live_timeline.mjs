@@ -107,9 +107,7 @@ export class LiveTimeline extends Timeline {
   /** The server has all events: it counts and lists those of the names that match. */
   async ask(order) {
     const { count, ns, list } = await this.remote.find({ order, limit: MAX_RESULTS }, this.matches);
-    const { names } = this.overview;
-    const found = list.map(({ name, ...event }) => ({ ...event, name: names[name] }));
-    return { count, ns, names: this.matches.reduce((sum, is) => sum + is, 0), list: found };
+    return { count, ns, names: this.matches.reduce((sum, is) => sum + is, 0), list };
   }
 
   async askPlace(t) {

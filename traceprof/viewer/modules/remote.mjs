@@ -33,8 +33,8 @@ export class Remote {
   async fetch(question) {
     try {
       const slice = decodeTrace(await this.bytes("view", question));
-      const { names, samples } = this.overview;
-      this.slice = addSteps({ ...this.overview, ...slice, names, samples });
+      const { names, shorts, alikes, samples } = this.overview;
+      this.slice = addSteps({ ...this.overview, ...slice, names, shorts, alikes, samples });
       this.hasFailed = false;
     } catch {
       this.hasFailed = true;

@@ -3,7 +3,7 @@ import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
 import { formatCount, formatDuration, formatExact, formatPercent } from "./format.mjs";
 import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
 import { lowerBound } from "./bisect.mjs";
-import { normalName } from "./groupings.mjs";
+import { alikeKey } from "./groupings.mjs";
 import { stepsOfSpan } from "./steps.mjs";
 import { ownLength, ownTime } from "./clock.mjs";
 import { unionsBy } from "./unions.mjs";
@@ -154,12 +154,7 @@ function busyOf(trace, row, from, to) {
 
 /** By normalised names: the time of each in the span, the mean over the devices of a recording. */
 function namesTable(trace, caption, kinds, belongs, from, to) {
-  const known = new Map();
-  const keyOf = (row, channel, item) => {
-    const id = trace.rows[row].channels[channel].names[item];
-    if (!known.has(id)) known.set(id, normalName(trace.names[id]));
-    return known.get(id);
-  };
+  const keyOf = alikeKey(trace);
   const numbers = [0, 0];
   const found = new Map();
   trace.groups.forEach(({ side, rows }, place) => {

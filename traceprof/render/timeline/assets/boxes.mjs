@@ -1,5 +1,5 @@
 import { N_SHADES, inkOn, shadeOf, shaded, withAlpha } from "./colour.mjs";
-import { escapeForPlotly, shortName } from "./format.mjs";
+import { escapeForPlotly } from "./format.mjs";
 import { lineOfTarget } from "./lines.mjs";
 import { spanOf } from "./targets.mjs";
 
@@ -46,7 +46,7 @@ function addBox(scene, line, row, place, item, shapes, labels) {
   const y1 = line.y + line.height - 1.5;
   shape.x.push(x0, x1, x1, x0, x0, NaN);
   shape.y.push(y0, y0, y1, y1, y0, NaN);
-  const text = fittingLabel(trace.names[name], widthPx);
+  const text = fittingLabel(trace.shorts[name], widthPx);
   if (!text || (matches && !isHit)) return;
   labels.push({ widthPx, x: Math.max(left, t0) + 3 * binNs, y: (y0 + y1) / 2, text, colour: shape.colour });
 }
@@ -69,10 +69,9 @@ function shapeFor(scene, shapes, category, name, isHit, alternates) {
 }
 
 /** The whole short name if it fits, else at least eight characters of it, else nothing. */
-export function fittingLabel(name, widthPx) {
+export function fittingLabel(short, widthPx) {
   if (widthPx < LABEL_MIN_PX) return "";
   const room = Math.floor((widthPx - 6) / LABEL_CHARACTER_PX);
-  const short = shortName(name);
   if (short.length <= room) return short;
   return room >= 8 ? `${short.slice(0, room - 1)}…` : "";
 }

@@ -3,7 +3,6 @@ import { formatDuration, formatExact } from "./format.mjs";
 import { gained } from "./beside.mjs";
 import { lengthOfTarget, spanOf } from "./targets.mjs";
 import { lowerBound, upperBound } from "./bisect.mjs";
-import { normalName } from "./groupings.mjs";
 
 /** The same event of the other recording: where it is, and how much later and longer. */
 
@@ -22,11 +21,11 @@ export function counterpartOf(trace, event) {
   if (!(partner >= 0)) return null;
   const [start] = spanOf(trace, event);
   const slot = slotAround(trace, start);
-  const name = trace.names[channels[event.channel].names[event.item]];
+  const name = channels[event.channel].names[event.item];
   let isAlike = (other) => other === name;
   let theirs = eventsInSlot(trace, partner, event, slot, isAlike);
   if (!theirs.length) {
-    isAlike = (other) => normalName(other) === normalName(name);
+    isAlike = (other) => trace.alikes[other] === trace.alikes[name];
     theirs = eventsInSlot(trace, partner, event, slot, isAlike);
   }
   if (!theirs.length) return null;
@@ -40,18 +39,13 @@ export function counterpartOf(trace, event) {
 
 function eventsInSlot(trace, group, like, [from, to], isAlike) {
   const { kind } = trace.rows[like.row];
-  const known = new Map();
-  const matches = (id) => {
-    if (!known.has(id)) known.set(id, isAlike(trace.names[id]));
-    return known.get(id);
-  };
   const found = [];
   for (const row of trace.groups[group].rows) {
     if (trace.rows[row].kind !== kind) continue;
     trace.rows[row].channels.forEach(({ starts, names, counts, n }, channel) => {
       const last = lowerBound(starts, to, 0, n);
       for (let item = lowerBound(starts, from, 0, n); item < last; item++) {
-        if (!(counts && counts[item] > 1) && matches(names[item])) found.push({ row, channel, item, start: starts[item] });
+        if (!(counts && counts[item] > 1) && isAlike(names[item])) found.push({ row, channel, item, start: starts[item] });
       }
     });
   }

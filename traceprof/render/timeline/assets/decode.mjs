@@ -12,7 +12,7 @@ export function decodeTrace(bytes) {
   const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
   const streams = new Streams(bytes, 4 + length, head.streams);
-  const { names, templates, merged } = readNames(streams, head);
+  const { templates, ...told } = readNames(streams, head);
   const kinds = readKinds(streams, head, templates);
   const rows = [];
   const groups = head.groups.map((group, place) => {
@@ -28,7 +28,7 @@ export function decodeTrace(bytes) {
     };
   });
   const samples = head.samples.map((series, place) => ({ ...series, ...readSeries(streams, place, series.n) }));
-  return { ...head, names, merged, rows, groups, samples };
+  return { ...head, ...told, rows, groups, samples };
 }
 
 /** Map(kind of row → its items), in the order in which the names were numbered. */

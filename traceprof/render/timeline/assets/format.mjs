@@ -93,15 +93,6 @@ export function escapeForPlotly(text) {
     .replace(/%\{/g, "%&#123;");
 }
 
-/** The telling part of a C++ name: no return type, no namespaces, no parameters. */
-export function shortName(name) {
-  const bare = name.replace(/^void /, "").replace(/\([^()]*(\([^()]*\)[^()]*)*\)$/, "");
-  const template = bare.indexOf("<");
-  const head = template > 0 ? bare.slice(0, template) : bare;
-  const last = head.split("::").pop() || head;
-  return last + (template > 0 ? bare.slice(template) : "") || name;
-}
-
 /** 1st, 2nd, 3rd, 4th …, 11th, 21st. "the longest" is what a reader calls the first. */
 export function ordinal(n) {
   if (n === 1) return "the";

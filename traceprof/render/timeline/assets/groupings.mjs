@@ -1,4 +1,3 @@
-import { shortName } from "./format.mjs";
 import { upperBound } from "./bisect.mjs";
 
 /** By what a selection is put together: the key of each event, as text. */
@@ -15,21 +14,11 @@ export function keyFunction(trace, grouping) {
   if (grouping === "stream") return (row) => laneKey(trace, row);
   if (grouping === "thread") return threadKey(trace);
   if (grouping === "range") return rangeKey(trace);
-  const known = new Map();
-  return (row, channel, item) => {
-    const id = trace.rows[row].channels[channel].names[item];
-    if (!known.has(id)) known.set(id, normalName(trace.names[id]));
-    return known.get(id);
-  };
+  return alikeKey(trace);
 }
 
-/** Without return type, namespaces, template and parameters, and without a number at its end. */
-export function normalName(name) {
-  const short = shortName(name);
-  const template = short.indexOf("<");
-  const bare = template > 0 ? short.slice(0, template) : short;
-  return bare.replace(/([\s_:.-]*)[#\s_:.-]\d+$/, "$1#") || name;
-}
+/** What an event has in its name in common with others. */
+export const alikeKey = (trace) => (row, channel, item) => trace.alikes[trace.rows[row].channels[channel].names[item]];
 
 function laneKey(trace, row) {
   const { group, label } = trace.rows[row];
@@ -83,7 +72,7 @@ function innermostRange(trace, group, { start: t, own }) {
     for (const { starts, ends, counts, names, n } of trace.rows[row].channels) {
       const item = upperBound(starts, t, 0, n) - 1;
       if (item < 0 || t >= ends[item] || (counts && counts[item] > 1)) continue;
-      if (!found || starts[item] >= found.start) found = { start: starts[item], name: trace.names[names[item]] };
+      if (!found || starts[item] >= found.start) found = { start: starts[item], name: trace.alikes[names[item]] };
     }
   }
   return found?.name;

@@ -1,15 +1,16 @@
 import { unzigzag } from "./columns.mjs";
 
-/** Names that `names.py` wrote: templates, and the numbers in them. */
+/** Names that `encode.py` wrote: templates, the numbers in them, and how they are shown (`shown_names.py`). */
 
 const PLACE = "\u0001";
 
 /**
- * {names, templates, merged}: the names, the template of each (null for a slice, which has none),
+ * {names, shorts, alikes, templates, merged}: the names, their short forms, what is one and the same
+ * when names are put together, the template of each (null for a slice, which has none),
  * and of a page with merged items how many events of each name are in those: {counts, ns}.
  */
-export function readNames(streams, { name_templates: texts, n_names: n }) {
-  if (!n) return { names: [], templates: null, merged: null };
+export function readNames(streams, { name_templates: texts, n_names: n, shown_names: shown }) {
+  if (!n) return { names: [], shorts: [], alikes: [], templates: null, merged: null };
   const templates = streams.numbers("names.template");
   const names = new Array(n);
   const members = texts.map(() => []);
@@ -27,5 +28,8 @@ export function readNames(streams, { name_templates: texts, n_names: n }) {
   });
   const counts = streams.numbers("names.merged_count");
   const merged = counts.length ? { counts, ns: streams.numbers("names.merged_ns") } : null;
-  return { names, templates, merged };
+  const shownAs = (stream, otherwise) =>
+    Array.from(streams.numbers(stream, templates), (code, name) => (code ? shown[code - 1] : otherwise[name]));
+  const shorts = shownAs("names.short", names);
+  return { names, shorts, alikes: shownAs("names.alike", shorts), templates, merged };
 }

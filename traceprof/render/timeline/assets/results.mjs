@@ -1,5 +1,5 @@
 import { notePart, tablePart } from "./contents.mjs";
-import { formatCount, formatDuration, shortName } from "./format.mjs";
+import { formatCount, formatDuration } from "./format.mjs";
 import { lengthOf } from "./channel.mjs";
 import { lowerBound } from "./bisect.mjs";
 import { sinceStart } from "./clock.mjs";
@@ -9,7 +9,7 @@ import { sinceStart } from "./clock.mjs";
 export const MAX_RESULTS = 200;
 
 /**
- * {count, ns, names, list: [{row, channel, item, start, end, name}]} of the events of the names;
+ * {count, ns, names, list: [{row, channel, item, start, end, name}]} of the events of the names, by number;
  * `mergedCount` and `mergedNs` are of those that are drawn together with others.
  */
 export function findResults(trace, matches, order) {
@@ -52,7 +52,7 @@ function best(list, order) {
   return list.sort(compare).slice(0, MAX_RESULTS);
 }
 
-const nameOf = (trace, { row, channel, item }) => trace.names[trace.rows[row].channels[channel].names[item]];
+const nameOf = (trace, { row, channel, item }) => trace.rows[row].channels[channel].names[item];
 
 /** How many matches start before `t`: the place of an event among all in the order of time. */
 export function countBefore(trace, matches, t) {
@@ -81,8 +81,8 @@ export function resultParts(app, query, results, order, sort, go) {
   if (!count) return [notePart(about + also)];
   const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
   const rows = list.map((event) => ({
-    cells: [shortName(event.name), where(trace, event.row), formatDuration(lengthIn(event)), instant(trace, event)],
-    titles: [event.name],
+    cells: [trace.shorts[event.name], where(trace, event.row), formatDuration(lengthIn(event)), instant(trace, event)],
+    titles: [trace.names[event.name]],
     target: () => go(event),
     isChosen: isChosenEvent(app, event),
   }));

@@ -6,7 +6,7 @@ import { makeChannel } from "./channel.mjs";
 export function addSteps(trace) {
   const { starts, ends, labels } = trace.steps;
   if (!starts.length) return trace;
-  trace.firstStepName ??= appendNames(trace.names, labels);
+  trace.firstStepName ??= appendNames(trace, labels);
   const channel = makeChannel({
     category: trace.categories.findIndex(({ key }) => key === "range"),
     starts: Float64Array.from(starts),
@@ -19,9 +19,9 @@ export function addSteps(trace) {
   return trace;
 }
 
-function appendNames(names, labels) {
+function appendNames({ names, shorts, alikes }, labels) {
   const first = names.length;
-  for (const label of labels) names.push(label);
+  for (const label of labels) for (const list of [names, shorts, alikes]) list.push(label);
   return first;
 }
 

@@ -1,13 +1,12 @@
 import { itemsBetween, lengthOf, lengthWithin } from "./channel.mjs";
+import { alikeKey } from "./groupings.mjs";
 import { ownTime } from "./clock.mjs";
 
 /** How long each thing is there within a span: never longer than the span, however it nests. */
 
 export const MERGED = "(merged short events)";
 
-export function unionsByName(trace, rows, t0, t1) {
-  return unionsBy(trace, rows, t0, t1, (row, channel, item) => trace.names[trace.rows[row].channels[channel].names[item]]);
-}
+export const unionsByName = (trace, rows, t0, t1) => unionsBy(trace, rows, t0, t1, alikeKey(trace));
 
 /**
  * [{key, ns, count, durations, event}, …], the longest first; `keyOf(row, channel, item)` says
