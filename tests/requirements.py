@@ -49,6 +49,7 @@ _PACKAGES = ("lightning", "transformers", "accelerate", "nbclient", "mypy", "pyr
 _HINTS = {
     **dict.fromkeys(_PACKAGES, ": the extra `programs` brings it"),
     "axe": ": npm fetches it, or TRACEPROF_AXE names axe.min.js",
+    **dict.fromkeys(("mypy", "pyright", "mcp"), ": the extra `dev` brings it"),
     "compiled": ": pip install --editable . compiles it, where there is a C compiler",
     "oldest_torch": ": TRACEPROF_OLDEST_TORCH=$(scripts/oldest-torch) makes and names it",
     "newer_nsys": ": TRACEPROF_NEWER_NSYS=$(scripts/newer-nsys) fetches and names it",
@@ -74,7 +75,8 @@ def _find(name: str) -> str | None:
     if name == "torch":
         return "torch" if importlib.util.find_spec("torch") else None
     if name in _PACKAGES:
-        return name if importlib.util.find_spec(name) else None
+        is_there = importlib.util.find_spec(name) and (name != "pyright" or _starts_pyright())
+        return name if is_there else None
     if name == "oldest_torch":
         return shutil.which(os.environ.get("TRACEPROF_OLDEST_TORCH", ""))
     if name == "compiled":
@@ -83,6 +85,13 @@ def _find(name: str) -> str | None:
         folder = os.environ.get("TRACEPROF_NEWER_NSYS", "")
         return folder if folder and shutil.which("nsys", path=folder) else None
     return next(filter(None, map(shutil.which, _PROGRAMS[name])), None)
+
+
+@cache
+def _starts_pyright() -> bool:
+    """Return whether pyright is here: its package fetches it by npm, once."""
+    command = [sys.executable, "-m", "pyright", "--version"]
+    return not subprocess.run(command, capture_output=True, check=False, timeout=120).returncode
 
 
 @cache

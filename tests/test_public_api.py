@@ -20,6 +20,7 @@ from tests import typing_example
 from tests.builders import TraceBuilder
 from tests.measures.generated_run import MS, Plan, make_run
 from tests.requirements import ROOT, require
+from traceprof.api import tables
 from traceprof.api.results import ShownRun
 from traceprof.api.tables import Tables
 from traceprof.errors import TraceError, UsageError
@@ -48,7 +49,7 @@ def test_every_table_is_a_method_and_nothing_else_bears_its_name(folder: Path) -
     assert run.step_phases().name == "step-phases"
     assert run.ranks().table.to_frame()["rank"].tolist() == [0, 1]
     with pytest.raises(AttributeError, match="a run has no 'brekdown'; analyses are alignment, "):
-        run.brekdown()
+        run.brekdown()  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
@@ -180,6 +181,7 @@ tp.compare("a", "b").to_frame("judged")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_type_checkers_find_names_that_are_none(checker: str, tmp_path: Path) -> None:
     require(checker)
@@ -198,13 +200,13 @@ def test_type_checkers_find_names_that_are_none(checker: str, tmp_path: Path) ->
 
 
 def test_the_methods_of_tables_are_as_analyses_declare() -> None:
-    folder = Path(tp.api.tables.__file__).parent  # type: ignore[attr-defined]
+    folder = Path(tables.__file__).parent
     for name, text in modules().items():
         assert (folder / f"{name}.py").read_text("utf-8") == text, "scripts/schema writes it"
-    help_of_kernels = pydoc.render_doc(tp.Run.kernels, renderer=pydoc.plaintext)
+    help_of_kernels = pydoc.render_doc(tp.Run.kernels, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
     assert "exposed" not in help_of_kernels
     assert "total_ns: the durations of all added up" in help_of_kernels
-    assert 'by="class"' in pydoc.render_doc(tp.Run.classes, renderer=pydoc.plaintext)
+    assert 'by="class"' in pydoc.render_doc(tp.Run.classes, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
 
 
 def test_a_noun_by_a_way_is_the_table_that_had_a_name_of_its_own(folder: Path) -> None:

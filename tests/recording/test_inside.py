@@ -131,11 +131,8 @@ def test_requests_that_mean_nothing_are_errors_before_anything_is_recorded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "there.sqlite").touch()
-    for asked, why in (
-        ({"output": "there.sqlite"}, "exists"),
-        ({"output": "nowhere/run.sqlite"}, "no such folder"),
-    ):
-        with pytest.raises(UsageError, match=why), tp.record(**asked):
+    for output, why in (("there.sqlite", "exists"), ("nowhere/run.sqlite", "no such folder")):
+        with pytest.raises(UsageError, match=why), tp.record(output):
             pass
     with pytest.raises(UsageError, match="expected the first and last step"):
         tp.record("run.sqlite", steps="first")

@@ -94,6 +94,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ),
     Command("info", "what is in a trace or a run", "answers"),
     Command("recover", "the trace of a recording that was broken off", "recording"),
+    Command("mcp", "answer assistants about the traces in a folder", "pages"),
     Command("doctor", "what can be recorded on this machine", "recording"),
 )
 

@@ -267,3 +267,27 @@ def view(
     finally:
         server.close()
     message("ended")
+
+
+def mcp(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FOLDER",
+            help="The folders whose traces may be read; default: the current one.",
+        ),
+    ] = None,
+) -> None:
+    """Answer assistants about the traces in a folder: a server of the Model Context Protocol.
+
+    It speaks on standard input and output, reads only, and nothing outside the folders.
+    """
+    try:
+        from traceprof.mcp_server import server_of
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise UsageError(
+            'the server needs mcp 2, which is not installed: pip install "traceprof[mcp]"'
+        ) from error
+    server_of(folders or [Path()]).run("stdio")

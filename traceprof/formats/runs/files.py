@@ -128,6 +128,15 @@ def attempts_of_run(
     return attempts_in(found.told), found.agents, chosen_attempt(attempts_in(found.told), None)
 
 
+def files_of(paths: Sequence[Path | str]) -> list[Path]:
+    """Return the traces that ``paths`` mean: files, directories, patterns, manifests.
+
+    Raises:
+        TraceError: a manifest is damaged, or a directory is what a recording has not finished.
+    """
+    return _find(paths).files
+
+
 def outline_run(
     paths: Sequence[Path | str], life: int | None = None, *, allow_missing: bool = False
 ) -> tuple[RunFiles, Mapping[str, Outline]]:

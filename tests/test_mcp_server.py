@@ -1,0 +1,166 @@
+"""`traceprof mcp`, asked by the SDK's own client over standard input and output."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.measures.generated_run import MS, Plan, make_run
+from tests.requirements import ROOT, require
+from traceprof.formats.nsys.writer import write_nsys
+from traceprof.formats.runs.manifest import MANIFEST_KEY
+
+TOOLS = {"info", "page", "findings", "tables", "explain", "compare", "query"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of two ranks, of which the second is slower, and what lies outside of them."""
+    require("mcp")
+    outside = tmp_path_factory.mktemp("outside")
+    folder = outside / "traces"
+    for name, extra_ns in (("base", 0), ("slow", 20 * MS)):
+        (folder / name).mkdir(parents=True)
+        for member in make_run(Plan(n_ranks=2, extra_ns={(1, "forward"): extra_ns})):
+            write_nsys(member.trace, folder / name / f"rank{member.rank}.sqlite")
+    write_nsys(make_run(Plan(n_ranks=1)).members[0].trace, outside / "secret.sqlite")
+    (folder / "link.sqlite").symlink_to(outside / "secret.sqlite")
+    listed = {MANIFEST_KEY: 1, "ranks": [{"rank": 0, "file": "../secret.sqlite"}]}
+    (folder / "manifest.json").write_text(json.dumps(listed))
+    return folder
+
+
+def asked(folder: Path, ask: Callable[[Any], Awaitable[Any]], *arguments: str) -> Any:
+    """Start the server on ``folder`` as an assistant does, and return what ``ask`` returns."""
+    anyio = pytest.importorskip("anyio")
+    mcp = pytest.importorskip("mcp")
+    stdio = pytest.importorskip("mcp.client.stdio")
+    server = mcp.StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "traceprof", "mcp", *(arguments or (str(folder),))],
+        env={"PYTHONPATH": str(ROOT), "TRACEPROF_CACHE": "0", "PATH": os.environ.get("PATH", "")},
+        cwd=str(folder),
+    )
+
+    async def session() -> Any:
+        async with (
+            stdio.stdio_client(server) as (read, write),
+            mcp.ClientSession(read, write) as client,
+        ):
+            await client.initialize()
+            return await ask(client)
+
+    return anyio.run(session)
+
+
+async def texts(client: Any, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, str]]:
+    """Return of each call whether it failed, and what it said."""
+    found = []
+    for name, arguments in calls:
+        result = await client.call_tool(name, arguments)
+        (content,) = result.content
+        found.append((result.is_error, content.text))
+    return found
+
+
+def test_an_assistant_finds_what_there_is_and_asks_about_it(folder: Path) -> None:
+    async def ask(client: Any) -> tuple[Any, list[tuple[bool, str]]]:
+        listed = await client.list_tools()
+        answers = await texts(
+            client,
+            ("info", {}),
+            ("info", {"trace": "base"}),
+            ("page", {"trace": "slow"}),
+            ("findings", {"trace": "slow"}),
+            ("tables", {}),
+            ("tables", {"trace": "base", "noun": "kernels", "by": "class", "rows": 1}),
+            ("explain", {"trace": "base", "step": "step:3"}),
+            ("compare", {"base": "base", "new": "slow"}),
+            ("query", {}),
+            ("query", {"trace": "base", "sql": "SELECT count(*) AS n FROM steps"}),
+            ("query", {"trace": "base", "sql": "SELECT 1 FROM kernels", "rows": 2}),
+        )
+        return listed, answers
+
+    listed, answers = asked(folder, ask)
+    assert {tool.name for tool in listed.tools} == TOOLS
+    assert all(tool.annotations.read_only_hint for tool in listed.tools)
+    assert all(tool.description for tool in listed.tools)
+    assert not any(failed for failed, _ in answers), answers
+    said = [text for _, text in answers]
+    assert said[0].splitlines() == [
+        *("base/rank0.sqlite", "base/rank1.sqlite", "link.sqlite", "manifest.json"),
+        *("slow/rank0.sqlite", "slow/rank1.sqlite"),
+    ]
+    assert "GPU 1        rank 1: 40 kernels, 0 copies and memsets" in said[1]
+    assert "straggler: the others wait for rank 1" in said[2]
+    assert "not if: " in said[3]
+    assert "  by class: kernels by class and phase" in said[4].splitlines()
+    assert "… 3 more rows" in said[5]
+    assert "step 3" in said[6]
+    assert "slow" in said[7]
+    assert "kernels" in said[8]
+    assert "| 20 |" in said[9]
+    assert said[10].endswith("only the first 2 rows")
+
+
+def test_nothing_outside_the_folder_is_read_and_errors_are_words(folder: Path) -> None:
+    outside = str(folder.parent / "secret.sqlite")
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("page", {"trace": outside}),
+        ("page", {"trace": "../secret.sqlite"}),
+        ("page", {"trace": "base/../../secret.sqlite"}),
+        ("page", {"trace": "link.sqlite"}),
+        ("page", {"trace": "manifest.json"}),
+        ("compare", {"base": "base", "new": outside}),
+        ("query", {"trace": "../secret.sqlite", "sql": "SELECT 1"}),
+        ("page", {"trace": "nothing.sqlite"}),
+        ("tables", {"trace": "base", "noun": "kernles"}),
+        ("query", {"trace": "base", "sql": "DELETE FROM kernels"}),
+        ("query", {"trace": "base", "sql": "SELECT 1", "rows": 0}),
+        ("page", {"trace": "base", "window": "step:99"}),
+    ]
+    answers = asked(folder, lambda client: texts(client, *calls))
+    assert all(failed for failed, _ in answers), answers
+    said = [text for _, text in answers]
+    assert all("may be read" in text or "may not be read" in text for text in said[:7])
+    assert "nothing.sqlite" in said[7]
+    assert "did you mean kernels?" in said[8]
+    assert "rows 0: expected 1 to 200" in said[10]
+    assert not any("Traceback" in text for text in said)
+    assert all(
+        text.strip() != f"Error executing tool {name}"
+        for (name, _), text in zip(calls, said, strict=True)
+    )
+
+
+def test_answers_are_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = pytest.importorskip("traceprof.mcp_server")
+    monkeypatch.setattr(server, "MOST_CHARACTERS", 100)
+    assert (
+        server._cut("x" * 101)
+        == f"{'x' * 100}\n… 1 more characters: ask for fewer rows or a window"
+    )
+    assert server._cut("x" * 100) == "x" * 100
+    assert server._bounded(100_000) == 200
+
+
+def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
+    require("mcp")
+    done = subprocess.run(
+        [sys.executable, "-m", "traceprof", "mcp", str(tmp_path / "nowhere")],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "nowhere: is no folder" in done.stderr

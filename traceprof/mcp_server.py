@@ -1,0 +1,227 @@
+"""Traces for assistants: a server of the Model Context Protocol that answers about one folder.
+
+It reads and never writes; what it says is the text of the command line, bounded. Paths lead into
+the folders that the user has named when it was started, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+
+from traceprof.comparison.comparing import compare_named
+from traceprof.comparison.explaining import explain as explained
+from traceprof.errors import TraceprofError, UsageError
+from traceprof.formats.runs.files import files_of
+from traceprof.measures import names_shown, nouns
+from traceprof.query.engine import Limits
+from traceprof.render.formatting import note_text
+from traceprof.render.registry import Answered, Options, render
+from traceprof.render.rows_text import QUERY_FORMS, schema_text
+from traceprof.render.text.contents import render_contents
+from traceprof.session.answer import answer, page
+from traceprof.session.contents import describe
+from traceprof.session.options import Opening
+from traceprof.session.querying import query, views
+from traceprof.session.run import Run, open_run
+from traceprof.version import __version__
+
+MOST_CHARACTERS: Final = 30_000
+"""Of one answer: some 8 000 tokens; what is longer is cut, and says so."""
+_MOST_ROWS: Final = 200
+_MOST_FILES: Final = 200
+_WIDTH: Final = 100
+_QUERY_S: Final = 30.0
+_SUFFIXES: Final = (".sqlite", ".sqlite.gz", ".json", ".json.gz", ".nsys-rep", ".nvprof", ".db")
+_INSTRUCTIONS: Final = """\
+Answers about recorded traces of GPU training (Nsight Systems, nvprof, torch.profiler, traceprof).
+Begin with `info` without a trace for what there is, then `page`: where the time went, and what
+would fix it. `tables` and `query` give numbers behind it; `explain` says why a step was slow,
+`compare` what changed between two traces. Windows: steady, step:3..5, 12ms..30ms, range:NAME, all.
+What was not recorded is not zero: the answers say what is missing, and that must be passed on.
+"""
+
+
+class Folders:
+    """The folders that may be read.
+
+    Raises:
+        UsageError: one is no folder.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._roots = [folder.resolve() for folder in folders]
+        for folder, root in zip(folders, self._roots, strict=True):
+            if not root.is_dir():
+                raise UsageError(f"{folder}: is no folder")
+
+    def path(self, text: str) -> Path:
+        """Return the trace or run that ``text`` names, inside one of the folders.
+
+        Raises:
+            UsageError: it leads elsewhere, by itself or by what it lists.
+            TraceError: nothing is there.
+        """
+        paths = [(root / text).resolve() for root in self._roots]
+        inside = [path for path in paths if self._holds(path)]
+        if not inside:
+            raise UsageError(f"{text}: is in none of the folders that may be read: {self}")
+        chosen = next((path for path in inside if path.exists()), inside[0])
+        for found in files_of([chosen]):
+            parts = [found, *(found.rglob("*") if found.is_dir() else ())]
+            if not all(self._holds(part.resolve()) for part in parts):
+                raise UsageError(f"{text}: leads to {found}, which may not be read")
+        return chosen
+
+    def listed(self) -> Iterator[str]:
+        """Yield what are called as traces are, and folders of them, as `path` takes them."""
+        for root in self._roots:
+            for path in sorted(root.rglob("*")):
+                parts = path.relative_to(root).parts
+                if not any(part.startswith(".") for part in parts) and path.is_file():
+                    name = str(Path(*parts))
+                    if name.endswith(_SUFFIXES):
+                        yield name if len(self._roots) == 1 else str(path)
+
+    def _holds(self, path: Path) -> bool:
+        return any(path.is_relative_to(root) for root in self._roots)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self._roots))
+
+
+class Tools:
+    """What is asked, each a method: its docstring is what the assistant is told of it."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+
+    def _run(self, trace: str, window: str | None = None) -> Run:
+        return open_run([self._folders.path(trace)]).within(window or None)
+
+    def info(self, trace: str = "") -> str:
+        """Say what is in a trace or a run: profiler, machines, ranks, how much of what.
+
+        Without a trace: which files there are.
+        """
+        if trace:
+            contents = describe([self._folders.path(trace)], Opening())
+            return render_contents(contents, Options(width=_WIDTH, is_whole=True))
+        names = list(self._folders.listed())
+        more = len(names) - _MOST_FILES
+        lines = [*names[:_MOST_FILES], *([f"… {more} more"] if more > 0 else [])]
+        return "\n".join(lines) or f"no file in {self._folders} is called as traces are"
+
+    def page(self, trace: str, window: str = "") -> str:
+        """Say where the step time went, and what would fix it: the page of `traceprof analyze`."""
+        return _text(page(self._run(trace, window)))
+
+    def findings(self, trace: str, window: str = "", rows: int = 10) -> str:
+        """Rank what costs time: evidence, what to do, what it saves, and when it may be wrong."""
+        return _text(answer(self._run(trace, window), ["findings"], strict=True), rows)
+
+    def tables(
+        self, trace: str = "", noun: str = "", by: str = "", window: str = "", rows: int = 20
+    ) -> str:
+        """Show one table, such as kernels by class or collectives by caller, as Markdown.
+
+        Without a noun: which there are, and by what.
+        """
+        if not noun:
+            return "\n".join(_ways())
+        names = names_shown(noun, by or None)
+        found = answer(self._run(trace, window), names, strict=True)
+        return render("markdown", found, Options(rows=_bounded(rows)))
+
+    def explain(self, trace: str, step: str = "slowest", against: str = "") -> str:
+        """Say why a step ("step:37", or "slowest") took longer than the typical one, as a sum."""
+        return _text(explained(self._run(trace), step, against or None))
+
+    def compare(self, base: str, new: str, window: str = "") -> str:
+        """Say what changed from one trace or run to another, and whether it is more than chance."""
+        paths = [self._folders.path(one) for one in (base, new)]
+        return _text(compare_named(paths[:1], paths[1:], window=window or None))
+
+    def query(self, trace: str = "", sql: str = "", window: str = "all", rows: int = 50) -> str:
+        """Answer one SELECT about kernels, copies, ranges, steps … as Markdown.
+
+        Without SQL: the views and their columns.
+        """
+        if not sql:
+            return schema_text(views())
+        most = _bounded(rows)
+        found = query(self._run(trace, window), sql, Limits(n_rows=most, seconds=_QUERY_S))
+        lines = [QUERY_FORMS["markdown"](found.rows, _WIDTH), *found.remarks]
+        lines += map(note_text, found.doubts.notes)
+        return "\n".join([*lines, f"only the first {most} rows"] if found.rows.is_cut else lines)
+
+
+_TOOLS: Final = ("info", "page", "findings", "tables", "explain", "compare", "query")
+
+
+def server_of(folders: Sequence[Path]) -> MCPServer[Any]:
+    """Return a server that answers about the traces in ``folders``.
+
+    Raises:
+        UsageError: one is no folder.
+    """
+    tools = Tools(Folders(folders))
+    server: MCPServer[Any] = MCPServer(
+        "traceprof", instructions=_INSTRUCTIONS, version=__version__, log_level="ERROR"
+    )
+    annotations = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    turn = threading.Lock()
+    for name in _TOOLS:
+        function = _in_words(getattr(tools, name), turn)
+        server.tool(annotations=annotations, structured_output=False)(function)
+    return server
+
+
+def _in_words(tool: Callable[..., str], turn: threading.Lock) -> Callable[..., str]:
+    """Return a tool that is used by one at a time, whose errors are words and answers bounded."""
+
+    @functools.wraps(tool)
+    def answered(*args: Any, **kwargs: Any) -> str:
+        try:
+            with turn:
+                return _cut(tool(*args, **kwargs))
+        except TraceprofError as error:
+            raise ToolError(str(error)) from error
+
+    return answered
+
+
+def _text(document: Answered, rows: int | None = None) -> str:
+    most = None if rows is None else _bounded(rows)
+    return render("text", document, Options(rows=most, width=_WIDTH, is_whole=True))
+
+
+def _bounded(rows: int) -> int:
+    """Return how many rows are shown.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if rows < 1:
+        raise UsageError(f"rows {rows}: expected 1 to {_MOST_ROWS}")
+    return min(rows, _MOST_ROWS)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    left_out = len(text) - MOST_CHARACTERS
+    return f"{text[:MOST_CHARACTERS]}\n… {left_out} more characters: ask for fewer rows or a window"
+
+
+def _ways() -> Iterator[str]:
+    for noun, entries in nouns().items():
+        yield f"{noun}: {entries[0].summary}"
+        yield from (f"  by {one.way}: {one.summary}" for one in entries if len(entries) > 1)
