@@ -43,6 +43,18 @@ def test_pages_that_migrate_are_told_once_with_what_waits_for_them() -> None:
     assert not {"exposed_copies", "low_utilisation"} & set(rules)
 
 
+def test_what_the_host_does_between_two_pages_that_it_touches_is_its_own() -> None:
+    builder = TraceBuilder().kernel("stencil", 0, 10 * MS, launched_ns=(0, 1))
+    for i in range(40):
+        at, kind = (12 + 2 * i) * MS, "managed"
+        builder.copy("d2h", at, at + 10 * US, n_bytes=65_536, src_kind=kind, dst_kind=kind)
+    rules = found(builder.build())
+    own = rules["host_code"]
+    assert "40 gaps longer than 200.0 µs" in own.evidence[0]
+    assert own.saving_ns == pytest.approx(80 * MS, rel=0.01)
+    assert "low_utilisation" not in rules  # "the recording does not tell why"
+
+
 def test_managed_memory_that_is_copied_by_a_call_does_not_migrate() -> None:
     builder = TraceBuilder().kernel("stencil", 0, 10 * MS, launched_ns=(0, 1))
     start, kind = 10 * MS, "managed"

@@ -16,7 +16,7 @@ from traceprof.findings.rules import COPIES, TRANSFERS, Finding, rule
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.device.peaks import peak_of
 from traceprof.measures.device.times import part_of_device
-from traceprof.measures.host.launches import launches_of
+from traceprof.measures.host.launches import are_migrations, launches_of
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.idle.losses import held_up, within
 from traceprof.measures.rows import Bools, are_named, lengths_of
@@ -341,14 +341,12 @@ def _is_streamed(context: Context, copies: Table) -> bool:
 
 def _are_pinned(copies: Table) -> Bools:
     """Return which are asynchronous copies that are no findings of other rules."""
-    is_other = are_blocking_copies(copies) | are_pageable(copies) | are_migrations(copies)
+    is_other = (
+        are_blocking_copies(copies)
+        | are_pageable(copies)
+        | are_migrations(copies, copies["api"] != "")
+    )
     return np.asarray(copies["direction"].isin(_MOVES) & ~is_other, np.bool_)
-
-
-def are_migrations(copies: Table) -> Bools:
-    """Return which are pages of managed memory that moved when they were touched."""
-    is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
-    return np.asarray(is_managed & (copies["api"] == ""), np.bool_)
 
 
 def _hideable(ratio: float) -> Iterator[Note]:

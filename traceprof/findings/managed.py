@@ -10,8 +10,9 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Ground, Kind, Times, together
 from traceprof.findings.context import Context, copies_with_calls
-from traceprof.findings.copies import are_migrations, usual_rate
+from traceprof.findings.copies import usual_rate
 from traceprof.findings.rules import COPIES, Finding, rule
+from traceprof.measures.host.launches import are_migrations
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS
 from traceprof.measures.rows import bounds, lengths_of, unions_by
 from traceprof.model.intervals import Intervals
@@ -104,7 +105,7 @@ def _migrations(part: Trace, judged: Intervals) -> Table:
     starts = copies["start_ns"]
     inside = judged.covered_ns(starts, starts + 1) > 0
     return copies.select("start_ns", "end_ns", "device", "direction", "n_bytes").take(
-        inside & are_migrations(copies)
+        inside & are_migrations(copies, copies["api"] != "")
     )
 
 

@@ -49,5 +49,18 @@ def test_ranges_that_are_called_set_up_are_left_out_with_their_work() -> None:
     assert (found.window.start_ns, found.setup) == (310, "warm-up")
 
 
+def test_a_first_turn_that_loads_kernels_is_left_out() -> None:
+    builder, at = TraceBuilder(), 0
+    for turn in range(9):
+        for name in ("gemm", "relu", "norm", "softmax"):
+            at += 2_000 if turn == 0 else 20
+            builder.kernel(name, at, at + 100, launched_ns=(at - 9, at - 5))
+            at += 100
+    found = main_loop(Ranks.of(builder.build()))
+    assert found is not None
+    assert found.turns_count == 7  # and the last has no next
+    assert 6_000 <= found.before_ns < 9_000
+
+
 def test_without_device_work_there_is_no_loop() -> None:
     assert main_loop(Ranks.of(TraceBuilder().range("x", 0, 10).build())) is None

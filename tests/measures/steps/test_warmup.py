@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceprof.measures.steps.steadiness import count_warmup
+from traceprof.measures.steps.steadiness import count_first_turns, count_warmup
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,21 @@ def test_warmup_is_what_its_definition_says(durations: list[int]) -> None:
             break
         expected += 1
     assert count_warmup(np.array(durations, np.int64)) == expected
+
+
+@pytest.mark.parametrize(
+    ("durations", "expected"),
+    [
+        ([81, 7, 7, 6, 7, 8, 7], 1),
+        ([81, 30, 7, 7, 6, 7, 8, 7], 2),
+        # Warm-up that is not twice as long is a turn of the pattern as others.
+        ([12, 7, 7, 6, 7, 8, 7], 0),
+        ([81, 12, 7, 7, 7, 7, 7, 7, 7], 1),
+        ([7, 7, 81, 7, 7, 7], 0),
+        ([7], 0),
+    ],
+)
+def test_turns_of_a_pattern_that_load_kernels_are_left_out(
+    durations: list[int], expected: int
+) -> None:
+    assert count_first_turns(np.array(durations)) == expected

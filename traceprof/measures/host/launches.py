@@ -41,6 +41,15 @@ _BEGINS_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
 _ENDS_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamEndCapture")
 
 
+def are_migrations(copies: Table, is_called: Bools) -> Bools:
+    """Return which of the copies are pages of managed memory that moved when they were touched.
+
+    ``is_called`` says which of them a call is known of.
+    """
+    is_managed = (copies["src_kind"] == "managed") & (copies["dst_kind"] == "managed")
+    return np.asarray(is_managed & ~is_called, np.bool_)
+
+
 @fact
 def captures(trace: Trace) -> Table:
     """Return when a thread captured what it launched into a graph: none of that ran.

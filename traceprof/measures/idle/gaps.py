@@ -16,7 +16,7 @@ import numpy as np
 
 from traceprof.measures.device.times import device_time, recorded_times, used_devices
 from traceprof.measures.facts import fact, of_window
-from traceprof.measures.host.launches import Launches, launches_of
+from traceprof.measures.host.launches import Launches, are_migrations, launches_of
 from traceprof.measures.host.states import find_host_states, host_communication
 from traceprof.measures.rows import (
     Array,
@@ -87,6 +87,12 @@ class Pieces:
         """Whether another device takes part: in communication, in copies between devices."""
         kernels, copies = self.trace.kernels["activity"], self.trace.copies["direction"]
         return self._of_either(kernels == Activity.COMMUNICATION.value, copies == "p2p")
+
+    @property
+    def is_migration(self) -> Bools:
+        """Whether it is a page of managed memory that moved since somebody touched it."""
+        moved = are_migrations(self.trace.copies, launches_of(self.trace, "copies").is_known)
+        return self._of_either(np.zeros(len(self.trace.kernels), np.bool_), moved)
 
     @property
     def launches(self) -> Launches:
@@ -316,6 +322,7 @@ class _Ends:
 
     launches: Launches
     is_linked: Bools
+    is_migration: Bools
     is_shared: Bools
     is_edge: Bools
 
@@ -329,19 +336,20 @@ def _bounded_gaps(trace: Trace) -> tuple[Table, _Ends]:
     device, starts, ends, last, following, edge = map(np.concatenate, columns)
     before, after = Pieces(trace.whole, last), Pieces(trace.whole, following)
     is_any, process, launches = following >= 0, after.process, after.launches
-    linked = is_any & launches.is_known
+    moved = is_any & after.is_migration
+    linked = is_any & (launches.is_known | moved)
     gaps = {
         "device": compact(device),
         "start_ns": starts,
         "end_ns": ends,
         "process": compact(np.where(is_any, process, -1)),
         "holder": compact(np.where(is_any, process, before.process)),
-        "thread": compact(np.where(linked, launches.thread, -1)),
+        "thread": compact(np.where(linked & ~moved, launches.thread, -1)),
         "before": before.names,
         "after": after.names,
     }
     shared = (is_any & after.is_shared) | ((last >= 0) & before.is_shared)
-    return Table(gaps), _Ends(launches, linked, shared, edge == ends - starts)
+    return Table(gaps), _Ends(launches, linked, moved, shared, edge == ends - starts)
 
 
 def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
@@ -379,12 +387,15 @@ def _parts_of_known(trace: Trace, gaps: Table, following: _Ends) -> Iterator[_Pa
     rows = np.flatnonzero(following.is_linked & ~following.is_edge)
     starts, ends, process = ints(gaps, "start_ns", "end_ns", "process", rows=rows)
     launches = following.launches.of_rows(rows)
-    launch, returned = launches.start_ns, launches.end_ns
+    # A page moves as soon as the host or a kernel touches it: no call came first.
+    moved = following.is_migration[rows]
+    launch, returned = (np.where(moved, ends, at) for at in (launches.start_ns, launches.end_ns))
     arrival = returned + LATENCY_NS
     launched = np.clip(launch, starts, ends)
     arrived = np.maximum(launched, np.clip(arrival, starts, ends))
     of_launch, of_host = CAUSES.index("launch"), CAUSES.index("host")
-    otherwise = np.where(ends - starts <= LAUNCH_BOUND_NS, of_launch, of_host)
+    is_short = (ends - starts <= LAUNCH_BOUND_NS) & ~moved
+    otherwise = np.where(is_short, of_launch, of_host)
     is_long = otherwise == of_host
     for own, first, last, cause in _split_by_state(trace, process, starts, launched, is_long):
         yield _of_cause(rows[own], first, last, np.where(cause >= 0, cause, otherwise[own]))

@@ -35,7 +35,7 @@ from traceprof.measures.steps.from_ranges import (
     steps_between_ends,
     steps_of_ranges,
 )
-from traceprof.measures.steps.steadiness import count_warmup
+from traceprof.measures.steps.steadiness import count_first_turns, count_warmup
 from traceprof.model.grouping import groups_of, places_of, rows_by_value
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks, measure_each, measure_of_each
@@ -254,6 +254,10 @@ def _pattern_of_whole(trace: Trace) -> Steps:
     if table.empty:
         return _none(is_pattern=True)
     table = with_spans(trace, table, is_of_kernels=True).assign(is_warmup=False)
+    lengths, is_first = Steps(table, "", is_pattern=True).durations_ns, np.zeros(len(table), bool)
+    for rows in rows_by(table, "process").values():
+        is_first[rows[: count_first_turns(lengths[rows])]] = True
+    table = table.take(~is_first)
     return Steps(table, _PATTERN, confidence_ratio, is_pattern=True)
 
 

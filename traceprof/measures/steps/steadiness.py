@@ -157,6 +157,7 @@ def outliers_of_processes(durations_ns: Floats, processes: Ints, is_warmup: Bool
     return found
 
 
+_FAR_LONGER: Final = 2.0
 _MAD_TO_DEVIATION: Final = 1.4826
 """Times the median absolute deviation: the standard deviation, if durations are normal."""
 _FEWEST_KEPT: Final = 2
@@ -188,6 +189,16 @@ def count_warmup(durations_ns: Ints) -> int:
             break
         n_dropped += 1
     return n_dropped
+
+
+def count_first_turns(durations_ns: Ints) -> int:
+    """Return how many leading turns of a pattern load kernels and fill pools: no turns as others.
+
+    They are warm-up, and take more than twice as long as the turns after them.
+    """
+    most = count_warmup(durations_ns)
+    is_long = durations_ns[:most] > _FAR_LONGER * np.median(durations_ns[most:])
+    return int(np.logical_and.accumulate(is_long).sum())
 
 
 def _deviation(values: Sequence[float], median: float, rank: int) -> float:
