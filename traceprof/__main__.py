@@ -33,11 +33,12 @@ def main() -> None:
 
     Nothing half stays behind.
     """
-    if not {"-h", "--help", "--version"} & {*sys.argv}:
+    if not {"-h", "--help", "-V", "--version", "help"} & {*sys.argv}:
         _require_memory()
-    if sys.argv[1:2] not in (["record"], ["recover"], ["try"]):  # these end in ways of their own
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if command not in ("record", "recover", "try"):  # these end in ways of their own
         _insist_on_interrupts()
-    if sys.argv[1:2] not in (["record"], ["try"]):
+    if command not in ("record", "try"):
         # numpy starts threads for linear algebra, which nothing here uses; where memory or
         # processes are limited, they cannot start and end the program. Programs keep theirs.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -208,7 +208,7 @@ def test_rules_of_the_user_decide_what_kernels_do(trace: Path, tmp_path: Path) -
         (["analyze", "{trace}", "--window", "1s..2s"], 2, "is empty"),
         (["analyze", "{trace}", "--window", "range:nothing"], 2, "it has loop"),
         (["analyze", "{trace}", "--window", "step:3"], 2, "no steps are known"),
-        (["show", "kernels,copies", "{trace}", "--csv"], 2, "--csv prints one table: name one"),
+        (["show", "kernels,copies", "{trace}", "--csv"], 2, "CSV is of one table: name one"),
         (["show", "kernels", "{trace}", "--csv", "--json"], 2, "--json and --csv: one of them"),
         (["show", "kernels"], 2, "expected a trace: traceprof show kernels TRACE"),
         (["analyze", "{trace}", "other.sqlite"], 3, "other.sqlite: No such file"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from tests.builders import TraceBuilder
@@ -15,8 +18,8 @@ from tests.conftest import Run
 from tests.requirements import ROOT
 from traceprof import measures
 from traceprof.cli import app
-from traceprof.cli.commands import COMMANDS
 from traceprof.cli.options import OLD_NAMES
+from traceprof.cli.registry import COMMANDS, Command
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures import ANALYSES
 
@@ -31,6 +34,12 @@ OPENING = (
     "--rack",
     "--cluster",
 )
+LINES = 45
+"""So many lines of 80 columns does a screen have."""
+NAMES = [
+    *((command.name,) for command in COMMANDS if not command.commands),
+    *((command.name, below.name) for command in COMMANDS for below in command.commands),
+]
 OPENS_TRACES = (
     *("analyze", "findings", "show", "explain", "compare"),
     *("report", "timeline", "view", "info"),
@@ -38,32 +47,77 @@ OPENS_TRACES = (
 
 
 def help_of(*arguments: str) -> str:
-    done = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*arguments, "--help"])
+    narrow = CliRunner(env={"COLUMNS": "80"})
+    done = narrow.invoke(app, [*arguments, "--help"], prog_name="traceprof")
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
-def test_the_help_fits_a_screen() -> None:
+def test_the_help_fits_a_screen_and_groups_the_commands() -> None:
     lines = help_of().splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= LINES
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[-len(COMMANDS) :]] == [c.name for c in COMMANDS]
+    groups = dict.fromkeys(one.group for one in COMMANDS)
+    expected = [
+        line
+        for group in groups
+        for line in (f"{group}:", *(f"  {c.name}" for c in COMMANDS if c.group == group))
+    ]
+    first = lines.index(expected[0])
+    found = lines[first : first + len(expected)]
+    assert [own[: len(line)] for own, line in zip(found, expected, strict=True)] == expected
+    assert all(groups)
 
 
-@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
-def test_every_command_has_a_help_that_fits_80_columns(name: str) -> None:
-    text = help_of(name)
-    assert max(map(len, text.splitlines())) <= 80
-    assert "Usage: " in text
+@pytest.mark.parametrize("names", NAMES, ids=" ".join)
+def test_every_command_has_a_help_that_fits_a_screen(names: tuple[str, ...]) -> None:
+    lines = help_of(*names).splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"Usage: traceprof {' '.join(names)} ")
+    text = "\n".join(lines)
+    assert not [word for word in ("list[", "<str>", "Path", "x>=") if word in text]
+    assert CliRunner().invoke(app, ["help", *names]).stdout == text + "\n"
+
+
+def command_words(command: Command) -> list[str]:
+    """Return what one types to call a command."""
+    return [command.name] if command in COMMANDS else ["runs", command.name]
+
+
+def all_commands() -> list[Command]:
+    return [*COMMANDS, *(below for one in COMMANDS for below in one.commands)]
+
+
+@pytest.mark.parametrize("command", all_commands(), ids=lambda one: one.examples[0])
+def test_the_two_examples_of_a_command_are_understood(command: Command) -> None:
+    assert len(command.examples) == 2
+    for example in command.examples:
+        words = shlex.split(example)
+        assert f"  traceprof {example}" in help_of(*command_words(command))
+        found: Any = typer.main.get_command(app)
+        context = found.make_context("traceprof", list(words))
+        while hasattr(found, "resolve_command"):  # nothing is run, all options are read
+            rest = [*context._protected_args, *context.args]
+            name, found, rest = found.resolve_command(context, rest)
+            context = found.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize("name", OPENS_TRACES)
 def test_every_command_that_opens_traces_takes_the_same_options(name: str) -> None:
-    text = help_of(name)
-    for option in OPENING:
+    named = help_of(name).partition("Options of all that reads traces")[2].split()
+    assert {*OPENING} <= {*named}
+
+
+def test_what_all_commands_take_is_explained_once() -> None:
+    text = CliRunner().invoke(app, ["help", "options"]).stdout
+    for option in (*OPENING, "-q, --quiet", "-v, --verbose", "--columns LIST"):
         assert f"  {option} " in text
     assert "the ranks of [hosts], the hosts of [racks]" in " ".join(text.split())
     assert "r1=node[1-4],node9" in text
+    assert "range:/regex/" in CliRunner().invoke(app, ["help", "windows"]).stdout
+    missing = CliRunner().invoke(app, ["help", "cook"])
+    assert (missing.exit_code, missing.stdout) == (2, "")
 
 
 def test_tables_are_no_commands_of_the_help_but_still_work(tmp_path: Path) -> None:
@@ -115,7 +169,7 @@ def completed(words: str, run_in: Path) -> list[str]:
 
 
 def test_the_shell_completes_commands_and_tables(tmp_path: Path) -> None:
-    assert completed("traceprof re", tmp_path) == ["record", "report", "recover"]
+    assert completed("traceprof re", tmp_path) == ["record", "recover", "report"]
     assert completed("traceprof show step", tmp_path) == ["steps"]
     assert completed("traceprof show kernels,br", tmp_path) == ["kernels,breakdown"]
     assert completed("traceprof show kernels --by cl", tmp_path) == ["class"]

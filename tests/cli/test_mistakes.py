@@ -34,8 +34,8 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "brekdown t.sqlite",
             "no command and no trace 'brekdown': did you mean `traceprof show breakdown TRACE`?",
         ),
-        ("analyse", "no command and no trace 'analyse': did you mean `traceprof analyze TRACE`?"),
-        ("xyzzy", "no command and no trace 'xyzzy': commands are record, try, analyze, findings, "),
+        ("analyz", "no command and no trace 'analyz': did you mean `traceprof analyze TRACE`?"),
+        ("xyzzy", "no command and no trace 'xyzzy': commands are record, try, recover, doctor, "),
         (
             "show t.sqlite breakdown",
             "t.sqlite is a file, where what to show is expected: traceprof show breakdown t.sqlite",

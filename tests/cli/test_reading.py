@@ -14,8 +14,8 @@ import pytest
 
 from tests.render.timeline.tasks import two_ranks
 from tests.requirements import ROOT
-from traceprof.cli import output
-from traceprof.cli.output import Reading, end_reading, reading_shown
+from traceprof.cli import progress
+from traceprof.cli.progress import Reading, end_reading, reading_shown
 from traceprof.findings import RULES
 from traceprof.model.ranks import Ranks
 from traceprof.processes import PROGRESS
@@ -92,7 +92,7 @@ def test_what_is_read_is_told_unless_others_tell_it(
     terminal, begun = Terminal(), threading.Event()
     (tmp_path / "rank0.sqlite").write_bytes(b"x")
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(output, "_FIRST_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "_FIRST_AFTER_S", 0.0)
     monkeypatch.setattr(PROGRESS, "is_told", is_told)
     for name in ("show", "end"):
         before = getattr(Reading, name)
@@ -125,14 +125,14 @@ def test_nobody_who_looks_elsewhere_is_told(
 
 def test_a_terminal_sees_the_answer_alone_once_it_is_there(tmp_path: Path) -> None:
     program = (
-        "import sys; from traceprof.cli import output\n"
-        "output._FIRST_AFTER_S = 0.0\n"
-        "shown = output.Reading.show\n"
+        "import sys; from traceprof.cli import output, progress\n"
+        "progress._FIRST_AFTER_S = 0.0\n"
+        "shown = progress.Reading.show\n"
         "import threading; told = threading.Event()\n"
         "def show(self, taken_s):\n    shown(self, taken_s); told.set()\n"
-        "output.Reading.show = show\n"
+        "progress.Reading.show = show\n"
         "from pathlib import Path\n"
-        "with output.reading_shown([Path(sys.argv[1])]):\n"
+        "with progress.reading_shown([Path(sys.argv[1])]):\n"
         "    told.wait(20); output.say('answer\\n')\n"
     )
     path = tmp_path / "run.sqlite"

@@ -104,7 +104,8 @@ def rows_of(text: str, result: str) -> list[dict[str, Any]]:
 def test_the_help_lists_every_command_below_it() -> None:
     lines = printed("runs", "--help").splitlines()
     assert max(map(len, lines)) <= 80
-    listed = [line.split()[0] for line in lines[-len(RUNS.commands) :]]
+    first = lines.index("Commands:") + 1
+    listed = [line.split()[0] for line in lines[first : first + len(RUNS.commands)]]
     assert listed == [command.name for command in RUNS.commands]
     for name in listed:
         text = printed("runs", name, "--help")

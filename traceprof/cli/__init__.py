@@ -21,8 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # it eats what stands in brackets, and costs as much as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
-    help="Where did the step time of a training run go, and what would fix it?\n\n"
-    "`traceprof TRACE` is `traceprof analyze TRACE`.",
+    help="Where did the step time of a training run go, and what would fix it?",
 )
 
 
@@ -35,7 +34,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     pass
@@ -58,9 +58,9 @@ def main() -> None:
             raise
         is_unmapped = isinstance(error, ImportError) and _NOT_MAPPED in str(error)
         if not (is_unmapped or isinstance(error, MemoryError)):
-            from traceprof.cli.output import message
+            from traceprof.cli.output import error_message
 
-            message(_told(error))
+            error_message(_told(error))
             sys.exit(TraceprofError.exit_code)
     else:
         return

@@ -13,16 +13,18 @@ from traceprof import measures
 from traceprof.cli.options import (
     AsJson,
     AsMarkdown,
+    Force,
     RowCount,
     Saving,
     TracePaths,
     Wide,
     WindowText,
+    Written,
     check_paths,
     option,
     with_options,
 )
-from traceprof.cli.output import Destination, Printing
+from traceprof.cli.output import Printing
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ def analyze(
     rows: RowCount = 5,
     is_full: Annotated[bool, option("--full", "All tables below the answer.")] = False,
     wide: Wide = False,
+    output: Written = None,
+    force: Force = False,
     *,
     saving: Saving,
 ) -> None:
@@ -53,7 +57,13 @@ def analyze(
         return page(open_run(trace, opening).within(window))
 
     printing = Printing(
-        as_json=as_json, as_markdown=as_markdown, rows=rows, is_full=is_full, is_wide=wide
+        as_json=as_json,
+        as_markdown=as_markdown,
+        rows=rows,
+        is_full=is_full,
+        is_wide=wide,
+        output=output,
+        force=force,
     )
     print_kept(("page", window), trace, opening, answered, printing)
     if saving.is_wanted:
@@ -105,7 +115,7 @@ def show(
     *,
     printing: Printing,
 ) -> None:
-    """One table about a trace: `traceprof show kernels TRACE`; alone it lists what there is."""
+    """One table about a trace, or several; alone it lists what there is."""
     if noun is None:
         from traceprof.cli.output import out
 
@@ -159,8 +169,8 @@ def print_answers(
     """Run the analyses ``names`` and print them."""
     from traceprof.cli.output import print_kept
 
-    if printing.as_csv and len(names) > 1:
-        raise UsageError("--csv prints one table: name one, as in `traceprof show kernels TRACE`")
+    if printing.renderer == "csv" and len(names) > 1:
+        raise UsageError("CSV is of one table: name one, as in `traceprof show kernels TRACE`")
 
     def answered() -> Answered:
         from traceprof.session.answer import answer
@@ -211,7 +221,7 @@ def explain(
     *,
     printing: Printing,
 ) -> None:
-    """Why a step took longer than the typical one: `traceprof explain TRACE step:37`."""
+    """Why a step took longer than the typical one, as a sum of causes."""
     from traceprof.cli.output import print_kept
 
     def answered() -> Answered:
@@ -234,7 +244,7 @@ def memory(
     ],
     window: WindowText = None,
     *,
-    destination: Destination,
+    printing: Printing,
 ) -> None:
     """What held a GPU's memory at the peak, or when it ran out: by kind, line and layer.
 
@@ -247,24 +257,31 @@ def memory(
     if found and window is not None:
         raise UsageError("--window: a snapshot has no windows, only a trace")
     if found:
-        destination.put(lambda: held(found), found)
-    elif destination.output is None:
-        print_answers(["memory"], check_paths(trace), opening, window, destination.printing)
-    else:
-        from traceprof.session.answer import answer
-        from traceprof.session.run import open_run
+        from traceprof.cli.output import print_answer
 
-        run = open_run(check_paths(trace), opening).within(window)
-        destination.put(lambda: answer(run, ["memory"], strict=True), trace)
+        print_answer(lambda: held(found), printing, found)
+    else:
+        print_answers(["memory"], check_paths(trace), opening, window, printing)
 
 
 @with_options
-def info(opening: Opening, trace: TracePaths, as_json: AsJson = False) -> None:
+def info(
+    opening: Opening,
+    trace: TracePaths,
+    as_json: AsJson = False,
+    output: Written = None,
+    force: Force = False,
+) -> None:
     """What is in a trace or a run: profiler, machines, ranks, tables; reads no database whole."""
-    from traceprof.cli.output import out, terminal_options
+    from traceprof.cli.output import check_suffix, terminal_options
     from traceprof.session.run_cache import RunCache
 
-    options = None if as_json else terminal_options()
+    printing = Printing(as_json, output=output, force=force)
+    if output is not None:
+        check_suffix(output, ".json", ".txt")
+    printing.check(trace)
+    is_file = output is not None
+    options = None if printing.renderer == "json" else terminal_options(is_file=is_file)
 
     def described() -> list[str]:
         from traceprof.session.contents import describe
@@ -278,4 +295,4 @@ def info(opening: Opening, trace: TracePaths, as_json: AsJson = False) -> None:
 
         return [render_contents(contents, options)]
 
-    out(RunCache.of(trace, opening).texts(("info", options), described)[0])
+    printing.put(RunCache.of(trace, opening).texts(("info", options), described)[0], trace)

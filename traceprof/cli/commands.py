@@ -1,4 +1,4 @@
-"""The commands by name: loaded when they are called, so that ``--help`` costs next to nothing.
+"""How a command line finds its command, which is loaded when it is called.
 
 What is plain on the command line is read at once: texts, paths and numbers that are just that.
 
@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -24,79 +23,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from traceprof.cli.options import OLD_NAMES, looks_like_a_path
+from traceprof.cli.registry import COMMANDS, NEAR_WORDS, Command, meant_by
 from traceprof.errors import TraceprofError, UsageError
-from traceprof.measures import analysis_names
+from traceprof.measures import analysis_names, nouns
 
 __all__ = ["COMMANDS", "OLD_NAMES", "Command", "Commands", "looks_like_a_path"]
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command: ``traceprof.cli.<module>`` has the function that bears the command's name.
-
-    The module is called as the command where it is not named. ``function`` is what the function
-    is called where that is not the command's name. Those below a command are in its module.
-    """
-
-    name: str
-    summary: str
-    module: str = ""
-    takes_program: bool = False
-    function: str = ""
-    commands: tuple[Command, ...] = ()
-
-
-_OF_RUNS: Final[tuple[Command, ...]] = (
-    Command("add", "keep what traces, logs, tables and exported runs tell", "runs"),
-    Command("list", "the runs that are kept, by label", "runs", function="list_runs"),
-    Command("show", "the record of runs: environment, results, notes, side by side", "runs"),
-    Command("tag", "give a run labels: network=calico", "runs"),
-    Command("rm", "remove runs from the database", "runs"),
-    Command("export", "runs as a JSON file, or a table of them as CSV", "runs"),
-    Command("import-log", "keep what a training program printed", "runs"),
-)
-
-
-COMMANDS: Final[tuple[Command, ...]] = (
-    Command("record", "run a program and leave its trace", "recording", takes_program=True),
-    Command(
-        "try",
-        "apply changes to a program and measure what each saves",
-        "trying",
-        takes_program=True,
-        function="try_",
-    ),
-    Command("analyze", "one page: where the time went, and what would fix it", "answers"),
-    Command("findings", "ranked advice: what costs time, and what to do", "answers"),
-    Command("show", "one table: breakdown, steps, kernels … (alone: what there is)", "answers"),
-    Command("ops", "every kernel and copy one by one, as nvprof --print-gpu-trace", "rows"),
-    Command("explain", "why a step took longer than the typical one, as a sum", "answers"),
-    Command(
-        "compare", "what changed from one run to another, and is it more than chance", "comparisons"
-    ),
-    Command("scaling", "throughput by number of GPUs, and where the rest was lost", "comparisons"),
-    Command(
-        "elastic", "a job whose ranks come and go: restarts, the time lost and why", "comparisons"
-    ),
-    Command("accuracy", "time, epochs, steps and samples to a target, by run", "comparisons"),
-    Command("memory", "what held a GPU's memory: a snapshot of PyTorch, or samples", "answers"),
-    Command(
-        "nodes", "nodes side by side: independent or synchronised, forward or both", "comparisons"
-    ),
-    Command("report", "everything on one HTML page, offline", "pages"),
-    Command("timeline", "an interactive timeline in one file; PNG and SVG, too", "pages"),
-    Command("view", "the same live in a browser, traces of any size side by side", "pages"),
-    Command("cut", "a window of a trace as a smaller trace of the same format", "exports"),
-    Command("export", "a trace for other tools: Perfetto, TensorBoard, CSV …", "exports"),
-    Command("query", "SQL about kernels, copies, ranges, steps …; --schema: the views", "rows"),
-    Command(
-        "runs", "a database of runs: add, list, show, tag, rm, export", "runs", commands=_OF_RUNS
-    ),
-    Command("info", "what is in a trace or a run", "answers"),
-    Command("recover", "the trace of a recording that was broken off", "recording"),
-    Command("mcp", "answer assistants about the traces in a folder", "pages"),
-    Command("doctor", "what can be recorded on this machine", "recording"),
-)
 
 
 _FORMS: Final[dict[type, re.Pattern[str]]] = {
@@ -121,6 +52,15 @@ class _Plain:
 
 class PlainCommand(_Plain, TyperCommand):
     """A command that reads plain values itself."""
+
+    registered: Command
+    """Its line in the registry: what the help shows beside its options."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write what it does, with examples; of the options that all take only the names."""
+        from traceprof.cli.help import write_command
+
+        write_command(self, self.registered, ctx, formatter)
 
 
 class PlainGroup(_Plain, TyperGroup):
@@ -185,6 +125,8 @@ class LoadedLate(PlainGroup):
     known: ClassVar = COMMANDS
     """The commands in the order of the help."""
 
+    examples: ClassVar[tuple[str, ...]] = ("record -- python train.py", "trace.sqlite")
+
     def list_commands(self, _ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
         return [command.name for command in self.known]
@@ -195,39 +137,64 @@ class LoadedLate(PlainGroup):
             if command.name == cmd_name and command.commands:
                 return _group(command)
             if command.name == cmd_name:
-                name = cmd_name.replace("-", "_")
-                module = import_module(f"traceprof.cli.{command.module or name}")
-                function = getattr(module, command.function or name)
-                return _made(cmd_name, function, takes_program=command.takes_program)
+                return _made(command, function_of(command))
         return super().get_command(ctx, cmd_name)
 
-    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the list of commands without loading any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(command.name, command.summary) for command in self.known])
+        from traceprof.cli.help import write_group
+
+        write_group(self, ctx, formatter)
 
 
 class Commands(LoadedLate):
-    """The commands and tables; turns errors of the library into one line and a code."""
+    """The commands; turns errors of the library into one line and a code."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, or the table of that name as one."""
+        """Return a command, or a noun or a table of that name as one."""
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
-        name = OLD_NAMES.get(cmd_name, cmd_name)
-        if name in analysis_names():
+        if cmd_name == "help":
+            from traceprof.cli.help import help_command
+
+            return _made(Command("help", "what one command does, or a topic", ""), help_command)
+        if cmd_name in nouns() or OLD_NAMES.get(cmd_name, cmd_name) in analysis_names():
             from traceprof.cli.answers import shown_alone
 
-            return _made(cmd_name, shown_alone(name), hidden=True)
+            shown = meant_by(cmd_name) or ""
+            examples = (f"{shown} trace.sqlite", f"{shown} run/ --window steady --json")
+            return _made(Command(cmd_name, "", "", examples), shown_alone(cmd_name))
         return None
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Read the command line; options of a command may stand before it, or before a trace."""
+        return super().parse_args(ctx, self._command_first(ctx, args))
+
+    def _command_first(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {flag for one in self.get_params(ctx) for flag in (*one.opts, *one.secondary_opts)}
+        if not args or not args[0].startswith("-") or args[0].partition("=")[0] in own:
+            return args
+        takes_value = {
+            flag: not one.is_flag
+            for one in self.get_command(ctx, "analyze").get_params(ctx)
+            if one.param_type_name == "option"
+            for flag in one.opts
+        }
+        place = 0
+        while place < len(args) and args[place].startswith("-"):
+            place += 1 + takes_value.get(args[place], False)
+        if place >= len(args):
+            return ["analyze", *args]
+        leading, word, rest = args[:place], args[place], args[place + 1 :]
+        if self.get_command(ctx, word) is None and looks_like_a_path(word):
+            return ["analyze", *leading, word, *rest]
+        return [word, *leading, *rest]
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that ``args`` begin with; a trace alone is analysed."""
+        """Return the command that ``args`` begin with, or mean; a trace alone is analysed."""
         if args and self.get_command(ctx, args[0]) is None:
-            if not looks_like_a_path(args[0]):
-                raise UsageError(_unknown(args[0]))
-            args = ["analyze", *args]
+            args = ["analyze", *args] if looks_like_a_path(args[0]) else _guessed(args)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -235,9 +202,9 @@ class Commands(LoadedLate):
         try:
             return super().invoke(ctx)
         except TraceprofError as error:
-            from traceprof.cli.output import message
+            from traceprof.cli.output import error_message
 
-            message(str(error))
+            error_message(str(error))
             raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:
             # The reader of our output went away (| head); there is nobody to tell.
@@ -245,17 +212,21 @@ class Commands(LoadedLate):
             raise typer.Exit(0) from None
 
 
-def _made(
-    name: str, function: Callable[..., None], *, takes_program: bool = False, hidden: bool = False
-) -> Any:
+def function_of(command: Command) -> Callable[..., None]:
+    """Return the function that runs ``command``."""
+    name = command.name.replace("-", "_")
+    module = import_module(f"traceprof.cli.{command.module or name}")
+    found: Callable[..., None] = getattr(module, command.function or name)
+    return found
+
+
+def _made(command: Command, function: Callable[..., None]) -> Any:
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     settings = {"help_option_names": ["-h", "--help"]}
-    more = {"allow_interspersed_args": False} if takes_program else {}
-    app.command(name, cls=PlainCommand, hidden=hidden, context_settings={**settings, **more})(
-        function
-    )
-    made = typer.main.get_command(app)
-    made.name = name
+    more = {"allow_interspersed_args": False} if command.takes_program else {}
+    app.command(command.name, cls=PlainCommand, context_settings={**settings, **more})(function)
+    made: Any = typer.main.get_command(app)
+    made.name, made.registered = command.name, command
     return made
 
 
@@ -264,6 +235,7 @@ def _group(command: Command) -> Any:
 
     class Below(LoadedLate):
         known = command.commands
+        examples = command.examples
 
     app = typer.Typer(
         cls=Below,
@@ -279,11 +251,31 @@ def _group(command: Command) -> Any:
     return made
 
 
-def _unknown(name: str) -> str:
+def _guessed(args: list[str]) -> list[str]:
+    """Return the command line that is meant by one that begins with no command, and say so.
+
+    Raises:
+        UsageError: nothing is meant, or it would run a program.
+    """
+    name = args[0]
+    meant = NEAR_WORDS.get(name.lower())
+    programs = [command.name for command in COMMANDS if command.takes_program]
+    if meant is None or meant in programs:
+        raise UsageError(_unknown(name, meant))
+    from traceprof.cli.output import message, speak
+
+    speak(quiet=not {"-q", "--quiet"}.isdisjoint(args), verbose=False)
+    message(f"{name} is `traceprof {meant}`")
+    return [*meant.split(), *args[1:]]
+
+
+def _unknown(name: str, meant: str | None) -> str:
     """Return what was meant by a name that is no command."""
+    if meant is not None:
+        return f"no command {name!r}: did you mean `traceprof {meant} -- COMMAND`?"
     known = [command.name for command in COMMANDS]
     close = get_close_matches(name, [*known, *analysis_names()], n=1)
     if not close:
         return f"no command and no trace {name!r}: commands are {', '.join(known)}"
-    meant = close[0] if close[0] in known else f"show {close[0]}"
-    return f"no command and no trace {name!r}: did you mean `traceprof {meant} TRACE`?"
+    command = close[0] if close[0] in known else meant_by(close[0])
+    return f"no command and no trace {name!r}: did you mean `traceprof {command} TRACE`?"

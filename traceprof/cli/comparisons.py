@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceprof.cli.options import DatabaseFile, Force, WindowText, check_paths, option, with_options
-from traceprof.cli.output import Destination, Printing
+from traceprof.cli.options import (
+    DatabaseFile,
+    WindowText,
+    check_paths,
+    each_of,
+    option,
+    with_options,
+)
+from traceprof.cli.output import Printing, print_answer, write_page
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +46,7 @@ def compare(
         ),
     ] = None,
     page: Annotated[
-        Path | None, option("--output -o --html", "Write a page with charts.", "FILE")
+        Path | None, option("--html", "Write a page with charts, and print.", "FILE", hidden=True)
     ] = None,
     table: Annotated[
         str | None, option("--table", "The table that --csv prints, such as causes.", "TABLE")
@@ -51,32 +58,32 @@ def compare(
     full: Annotated[
         bool, option("--full", "Phases, layers, collectives, copies, ranks, too.")
     ] = False,
-    force: Force = False,
 ) -> None:
     """What changed from one run to another, and is it more than chance: faster, slower, and why."""
-    from traceprof.cli.output import print_document, say_written
     from traceprof.comparison.comparing import brief, compare_named, failed_limits, sides_named
-    from traceprof.files import check_target, write_file
 
-    if table and not printing.as_csv:
+    if table and printing.renderer != "csv":
         raise UsageError("--table says which table --csv prints")
     base, new = sides_named(runs)
     inputs = [Path(text) for text in (*base, *new)]
-    if page is not None:
-        check_target(page, force=force, inputs=inputs)
+    if page is None and printing.renderer == "html":
+        page, printing = printing.output, replace(printing, output=None)
+    to_page = replace(printing, output=page)
+    to_page.check(inputs)
+    printing.check(inputs)
     found = compare_named(
         base, new, limits=max_regression or (), opening=opening, window=window, db=db
     )
+    is_whole = full or printing.renderer in ("json", "csv")
+    shown = replace(printing, tables=(table,) if table else (), cuts_markdown=True)
+    print_answer(lambda: found if is_whole else brief(found), shown, inputs)
     if page is not None:
         from traceprof.render.registry import Options
         from traceprof.render.report.compared import render_compared
 
-        write_file(page, render_compared(found, Options(rows=None)), force=force, inputs=inputs)
-    is_whole = full or printing.as_json or printing.as_csv
-    printing = replace(printing, tables=(table,) if table else (), cuts_markdown=True)
-    print_document(found if is_whole else brief(found), printing)
-    if page is not None:
-        say_written(page, ": open it in a browser")
+        write_page(
+            page, render_compared(found, Options(rows=None)), force=printing.force, inputs=inputs
+        )
     failed_limits(found)
 
 
@@ -115,30 +122,26 @@ def scaling(
     ] = "",
     db: DatabaseFile = None,
     *,
-    destination: Destination,
+    printing: Printing,
 ) -> None:
     """Throughput by number of devices: speed-up, efficiency, and where the rest was lost.
 
-    Runs are held against the smallest one that has the same labels: traceprof scaling 1/ 2/ 4/
+    Runs are held against the smallest one that has the same labels.
     """
     from traceprof.comparison.runs_named import summaries_of
     from traceprof.comparison.scaling.compared import scaling as compared
 
-    destination.put(
+    print_answer(
         lambda: compared(
             summaries_of(runs, opening, db),
             base=base,
-            by=_each(by),
-            ignored=_each(ignore),
+            by=each_of(by),
+            ignored=each_of(ignore),
             assumed=kind,
         ),
+        printing,
         runs,
     )
-
-
-def _each(texts: list[str] | None) -> list[str]:
-    """Return what an option was given, several times or with commas."""
-    return [part for text in texts or () for part in text.split(",") if part]
 
 
 @partial(with_options, rows=60)
@@ -154,17 +157,16 @@ def elastic(
     ],
     db: Annotated[Path | None, option("--db", "The database of runs.", "FILE")] = None,
     *,
-    destination: Destination,
+    printing: Printing,
 ) -> None:
     """A job whose ranks come and go: epochs, restarts, the time lost and why.
 
-    A job that was restarted is one run: traceprof elastic run/, or traceprof elastic fixed.log
-    elastic.log for two beside one another, epoch by epoch.
+    A job that was restarted is one run; two stand beside one another, epoch by epoch.
     """
     from traceprof.comparison.elastic import elastic as compared
     from traceprof.comparison.runs_named import summaries_of
 
-    destination.put(lambda: compared(summaries_of(runs, opening, db)), runs)
+    print_answer(lambda: compared(summaries_of(runs, opening, db)), printing, runs)
 
 
 @partial(with_options, rows=20)
@@ -201,16 +203,16 @@ def accuracy(
     ] = None,
     db: DatabaseFile = None,
     *,
-    destination: Destination,
+    printing: Printing,
 ) -> None:
     """Time to accuracy: time, epochs, steps and samples to a target, and what more devices gave.
 
-    Speed-ups are against the fewest devices: traceprof accuracy 1node.log 8nodes.log --to 0.759
+    Speed-ups are against the fewest devices.
     """
     from traceprof.comparison.accuracy import accuracy as compared
     from traceprof.comparison.runs_named import summaries_of
 
-    destination.put(
+    print_answer(
         lambda: compared(
             summaries_of(runs, opening, db),
             target=_target(to),
@@ -218,6 +220,7 @@ def accuracy(
             is_lower=is_lower,
             base=base,
         ),
+        printing,
         runs,
     )
 
@@ -244,7 +247,7 @@ def nodes(
         ),
     ],
     *,
-    destination: Destination,
+    printing: Printing,
 ) -> None:
     """Rounds of each node side by side: independent or synchronised, forward or with backward.
 
@@ -256,4 +259,4 @@ def nodes(
     from traceprof.session.run import open_run
 
     each = (iterations_of_run(open_run([path], opening), name_of(path)) for path in runs)
-    destination.put(lambda: compared(list(chain.from_iterable(each))), runs)
+    print_answer(lambda: compared(list(chain.from_iterable(each))), printing, runs)

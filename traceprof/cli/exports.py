@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from traceprof.cli.options import (
     WINDOWS,
+    DeviceList,
     Force,
+    KeepSecrets,
     RankList,
     TracePaths,
     numbers_of,
@@ -33,10 +35,7 @@ def cut(
     window: Annotated[
         str | None, option("--window -w", f"What to keep: {WINDOWS}", "WINDOW")
     ] = None,
-    devices: Annotated[
-        str | None,
-        option("--devices", "Only work of these, as `traceprof info` numbers them: 0,2.", "LIST"),
-    ] = None,
+    devices: DeviceList = None,
     ranks: RankList = None,
     tables: Annotated[
         str | None,
@@ -49,15 +48,9 @@ def cut(
     ] = False,
     split: Annotated[
         Literal["step"] | None,
-        option("--split", "One file for each step, into the folder -o names."),
+        option("--split", "One file for each step, into the folder -o names.", "step"),
     ] = None,
-    keep_environment: Annotated[
-        bool,
-        option(
-            "--keep-environment",
-            "Leave in environment variables, outputs of programs, and other secrets.",
-        ),
-    ] = False,
+    keep_secrets: KeepSecrets = False,
     force: Force = False,
 ) -> None:
     """A window of a trace as a smaller trace of the same format, which other tools open, too."""
@@ -70,7 +63,7 @@ def cut(
     from traceprof.units import format_bytes, format_count
 
     names = None if tables is None else [name.strip() for name in tables.split(",")]
-    cutting = Cutting(numbers_of(devices), numbers_of(ranks), names, clip, keep_environment)
+    cutting = Cutting(numbers_of(devices), numbers_of(ranks), names, clip, keep_secrets)
     run = open_run(trace, opening).within(window)
     if split is None:
         if len(trace) == 1 and trace[0].is_file():
@@ -129,9 +122,7 @@ def export(
             "LIST",
         ),
     ] = None,
-    keep_secrets: Annotated[
-        bool, option("--keep-secrets", "Leave in what looks like, or is told to be, secret.")
-    ] = False,
+    keep_secrets: KeepSecrets = False,
     force: Force = False,
 ) -> None:
     """A trace in a form that other tools read: Perfetto, Parquet, CSV, TensorBoard and more."""

@@ -6,6 +6,7 @@ import inspect
 import os
 import shlex
 import stat
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hin
 import typer
 
 from traceprof import measures
-from traceprof.cli.output import Destination, Printing, message, reading_shown
+from traceprof.cli.output import Printing, detail, message, speak
+from traceprof.cli.progress import reading_shown
 from traceprof.errors import UsageError
 from traceprof.files import is_there
 
@@ -90,6 +92,12 @@ def numbers_of(text: str | None) -> list[int] | None:
     return numbers
 
 
+def each_of(texts: list[str] | None) -> list[str]:
+    """Return what an option was given, several times or with commas."""
+    parts = (part.strip() for text in texts or () for part in text.split(","))
+    return [part for part in parts if part]
+
+
 def option(flags: str, told: str, metavar: str = "", **more: Any) -> Any:
     """Return an option: its flags, its help, and what its value is called."""
     return typer.Option(*flags.split(), help=told, metavar=metavar or None, **more)
@@ -112,21 +120,45 @@ WindowText: TypeAlias = Annotated[
         "WINDOW",
     ),
 ]
-AsJson: TypeAlias = Annotated[bool, option("--json", "Print JSON (times in ns).")]
-AsCsv: TypeAlias = Annotated[bool, option("--csv", "Print one table as CSV.")]
-AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Print Markdown.")]
+AsJson: TypeAlias = Annotated[bool, option("--json", "JSON instead of text (times in ns).")]
+AsCsv: TypeAlias = Annotated[bool, option("--csv", "CSV, of one table.")]
+AsMarkdown: TypeAlias = Annotated[bool, option("--markdown", "Markdown.")]
 RowCount: TypeAlias = Annotated[
     int, option("--rows -n", "How many rows a table shows.", "N", min=1)
 ]
 Wide: TypeAlias = Annotated[
     bool, option("--wide", "All columns, and nothing cut, however wide the terminal is.")
 ]
+ColumnList: TypeAlias = Annotated[
+    str | None, option("--columns", "Only these columns, in this order: name,total_ns.", "LIST")
+]
 Output: TypeAlias = Annotated[Path | None, option("--output -o", "The file to write.", "FILE")]
+Written: TypeAlias = Annotated[
+    Path | None,
+    option(
+        "--output -o", "Write it: as its name ends (.html, .json, .csv, .md), else text.", "FILE"
+    ),
+]
 Force: TypeAlias = Annotated[bool, option("--force -f", "Overwrite the output.")]
 Title: TypeAlias = Annotated[
     str | None, option("--title", "The heading; default: the file's name.", "TITLE")
 ]
-RankList: TypeAlias = Annotated[str | None, option("--ranks", "Only these ranks: 0,2..5.", "LIST")]
+RankList: TypeAlias = Annotated[
+    str | None, option("--ranks --rank", "Only these ranks: 0,2..5.", "LIST")
+]
+DeviceList: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--devices --device", "Only these devices, as `traceprof info` numbers them: 0,2.", "LIST"
+    ),
+]
+KeepSecrets: TypeAlias = Annotated[
+    bool,
+    option(
+        "--keep-secrets --keep-environment",
+        "Leave in environments, outputs of programs, and whatever else may be secret.",
+    ),
+]
 DatabaseFile: TypeAlias = Annotated[
     Path | None,
     option("--db", "The database of runs; default: TRACEPROF_RUNS, or your own.", "FILE"),
@@ -285,23 +317,22 @@ def _printing(
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
     rows: RowCount = 25,
+    columns: ColumnList = None,
     wide: Wide = False,
-) -> Printing:
-    """Return how a result is printed."""
-    return Printing(as_json, as_csv, as_markdown, rows, is_wide=wide)
-
-
-def _destination(
-    output: Output = None,
+    output: Written = None,
     force: Force = False,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
-    as_markdown: AsMarkdown = False,
-    rows: RowCount = 25,
-    wide: Wide = False,
-) -> Destination:
-    """Return where an answer goes."""
-    return Destination(output, force, _printing(as_json, as_csv, as_markdown, rows, wide))
+) -> Printing:
+    """Return how a result is printed, and where."""
+    return Printing(
+        as_json,
+        as_csv,
+        as_markdown,
+        rows,
+        is_wide=wide,
+        columns=tuple(dict.fromkeys(each_of([columns or ""]))),
+        output=output,
+        force=force,
+    )
 
 
 def _saving(
@@ -326,11 +357,24 @@ def _saving(
 
 _GROUPS: Final[Mapping[str, Callable[..., Any]]] = {
     "printing": _printing,
-    "destination": _destination,
     "saving": _saving,
     "opening": _opening,
 }
 """What makes a value of many options: their parameters are those of a command that takes it."""
+
+SHARED: Final = frozenset(inspect.signature(_opening).parameters)
+"""The options of every command that reads traces."""
+
+
+def _speaking(
+    quiet: Annotated[bool, option("--quiet -q", "No messages, errors alone.")] = False,
+    verbose: Annotated[
+        bool, option("--verbose -v", "Say what is done, and how long it took.")
+    ] = False,
+) -> None:
+    """Say as much as is wanted on standard error."""
+    speak(quiet=quiet, verbose=verbose)
+
 
 _FILES_AT_ONCE: Final = {"compare": 2, "view": 0}
 """So many files, of one rank each, does a command look at one after the other, if not 1.
@@ -341,7 +385,7 @@ _LARGE_BYTES: Final = 50_000_000
 
 
 def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..., None]:
-    """Give ``command`` the options behind its parameters that `_GROUPS` knows.
+    """Give ``command`` the options behind its parameters that `_GROUPS` knows, and --quiet.
 
     Those of ``opening`` come last, the others in their place; ``rows`` is how many rows it prints.
     """
@@ -353,12 +397,13 @@ def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..
     for parameter in _parameters(command):
         own += taken.get(parameter.name, [parameter])
     last = taken.get("opening", [])
-    own = [*(one for one in own if one not in last), *last]
-    if not taken.keys().isdisjoint({"printing", "destination"}):
+    own = [*(one for one in own if one not in last), *last, *_parameters(_speaking)]
+    if "printing" in taken:
         own = [one.replace(default=rows) if one.name == "rows" else one for one in own]
 
     @wraps(command)
     def opened(**given: Any) -> None:
+        _speaking(is_quiet := given.pop("quiet"), given.pop("verbose"))
         made = {
             name: _GROUPS[name](**{one.name: given.pop(one.name) for one in parameters})
             for name, parameters in taken.items()
@@ -374,8 +419,10 @@ def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..
         words = [word for value in given.values() if isinstance(value, list) for word in value]
         if len(words) == _FILES_AT_ONCE.get(command.__name__, 1) and _are_large_files(words):
             keep_freed_memory()
-        with reading_shown(words):
+        with reading_shown([] if is_quiet else words):
+            began = time.monotonic()
             command(**given, **made, opening=_opening(**said))
+            detail(f"took {time.monotonic() - began:.2f} s")
 
     vars(opened).pop("__wrapped__")
     opened.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]

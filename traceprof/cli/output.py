@@ -1,24 +1,20 @@
 """Where the command line prints: results on standard output, messages on standard error.
 
-The streams may be closed, full, or read by nobody any more. A line says how far the reading of
-traces is, once it takes more than two seconds. Readers are libraries that tell nothing meanwhile;
-the operating system counts what a process reads. Where it does not, and once the file has been
-read, the line says how long it has taken.
+The streams may be closed, full, or read by nobody any more.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from traceprof.cli.progress import end_reading
 from traceprof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,12 +26,6 @@ if TYPE_CHECKING:
 _NARROWEST: Final = 40
 _USUAL: Final = 80
 _ASK_FOR_COLOURS = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
-_FIRST_AFTER_S: Final = 2.0
-_EVERY_S: Final = 0.5
-_WIDTH: Final = 79
-_COUNTERS: Final = Path("/proc/self/io")
-_LINES: Final[list[Reading]] = []
-"""The line that is shown, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +40,13 @@ class Printing:
     is_wide: bool = False
     tables: tuple[str, ...] = ()
     cuts_markdown: bool = False
+    columns: tuple[str, ...] = ()
+    output: Path | None = None
+    force: bool = False
 
     @property
     def renderer(self) -> str:
-        """The name of the renderer.
+        """The name of the renderer: what was asked for, else what the name of the file says.
 
         Raises:
             UsageError: several were asked for.
@@ -62,32 +55,65 @@ class Printing:
         names = [name for name, is_wanted in asked.items() if is_wanted]
         if len(names) > 1:
             raise UsageError(f"--{' and --'.join(names)}: one of them at a time")
-        return names[0] if names else "text"
+        suffix = "" if self.output is None else self.output.suffix.lower()
+        return names[0] if names else _FORM_OF_SUFFIX.get(suffix, "text")
 
+    def check(self, inputs: Sequence[Path | str]) -> None:
+        """Check that the file can be written, before anything is computed for it.
 
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where an answer goes: it is printed, or written as an HTML page that needs nothing else."""
+        Raises:
+            UsageError: it exists, is one of ``inputs``, or its form cannot be written.
+        """
+        if self.output is None:
+            return
+        from traceprof.files import check_target
 
-    output: Path | None
-    force: bool
-    printing: Printing
+        check_suffix(self.output, ".html", ".json", ".csv", ".md", ".txt")
+        check_target(self.output, force=self.force, inputs=inputs)
 
-    def put(self, found: Callable[[], Answered], inputs: Sequence[Path | str]) -> None:
-        """Print what is found in ``inputs``, or write it and say so.
+    def put(self, text: str, inputs: Sequence[Path | str] = ()) -> None:
+        """Print ``text``, which is in the form that was asked for, or write it and say so.
 
         Raises:
             UsageError: the file exists, is one of ``inputs``, or cannot be written.
         """
-        from traceprof.files import check_target
-        from traceprof.render.registry import render
-
         if self.output is None:
-            print_document(found(), self.printing)
-            return
-        check_target(self.output, force=self.force, inputs=inputs)
-        page = render("html", found())
-        write_page(self.output, page, force=self.force, inputs=inputs)
+            out(text, self.renderer)
+        elif self.renderer == "html":
+            write_page(self.output, text, force=self.force, inputs=inputs)
+        else:
+            from traceprof.files import write_file
+
+            write_file(self.output, text, force=self.force, inputs=inputs)
+            say_written(self.output)
+
+
+_FORM_OF_SUFFIX: Final = {
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".csv": "csv",
+    ".md": "markdown",
+    ".markdown": "markdown",
+}
+_OTHER_FORMS: Final = (
+    *(".pdf", ".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"),
+    *(".xlsx", ".docx", ".parquet", ".sqlite", ".db", ".nsys-rep"),
+)
+_ALSO_CALLED: Final = {".htm": ".html", ".markdown": ".md", ".jsonl": ".json"}
+
+
+def check_suffix(path: Path, *written: str, note: str = "") -> None:
+    """Check that what is ``written`` is what the name of a file promises, if it promises anything.
+
+    Raises:
+        UsageError: it promises another form.
+    """
+    suffix = path.suffix.lower()
+    known = {*_OTHER_FORMS, *_FORM_OF_SUFFIX, *_ALSO_CALLED}
+    if suffix in known and _ALSO_CALLED.get(suffix, suffix) not in written:
+        forms = " or ".join(filter(None, (", ".join(written[:-1]), written[-1])))
+        raise UsageError(f"{path}: it is written as {forms}, not as {suffix}{note}")
 
 
 def print_kept(
@@ -111,21 +137,25 @@ def print_kept(
         document = answered()
         return [render(name, document, options), *_said_apart(document, name)]
 
+    printing.check(paths)
     text, *doubts = cache.texts((*what, name, options), rendered)
     for doubt in doubts:
         message(doubt)
-    out(text, name)
+    printing.put(text, paths)
 
 
-def print_document(document: Answered, printing: Printing) -> None:
-    """Print an answer in the form that was asked for."""
+def print_answer(
+    answered: Callable[[], Answered], printing: Printing, inputs: Sequence[Path | str] = ()
+) -> None:
+    """Print an answer about ``inputs`` in the form that was asked for, or write it."""
     from traceprof.render.registry import render
 
-    name = printing.renderer
+    printing.check(inputs)
+    name, document = printing.renderer, answered()
     text = render(name, document, _options(printing))
     for doubt in _said_apart(document, name):
         message(doubt)
-    out(text, name)
+    printing.put(text, inputs)
 
 
 def _said_apart(document: Answered, form: str) -> tuple[str, ...]:
@@ -148,19 +178,28 @@ def _options(printing: Printing) -> Options:
 
     name = printing.renderer
     most = printing.rows if name == "markdown" and printing.cuts_markdown else None
-    wide = printing.is_wide
-    options = Options(rows=most) if name != "text" else terminal_options(printing.rows, wide=wide)
-    return replace(options, is_full=printing.is_full, tables=printing.tables)
+    is_file = printing.output is not None
+    options = Options(rows=most)
+    if name == "text":
+        wide = printing.is_wide or bool(printing.columns)  # what was asked for is shown
+        options = terminal_options(printing.rows, wide=wide, is_file=is_file)
+    return replace(
+        options, is_full=printing.is_full, tables=printing.tables, columns=printing.columns
+    )
 
 
-def terminal_options(rows: int | None = None, *, wide: bool = False) -> Options:
+def terminal_options(
+    rows: int | None = None, *, wide: bool = False, is_file: bool = False
+) -> Options:
     """Return what the terminal that we print on can show.
 
     What goes to a file or a pipe is written whole, unless COLUMNS says how wide it is to be.
-    ``wide``: on a terminal, too.
+    ``wide``: on a terminal, too. ``is_file``: it goes to a file of its own.
     """
     from traceprof.render.registry import Options
 
+    if is_file:
+        return Options(rows=rows, width=_USUAL, is_whole=True)
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdigit() else 0
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
@@ -204,8 +243,28 @@ def out(text: str, form: str = "text") -> None:
         raise UsageError(f"standard output: cannot be written: {reason}") from error
 
 
+_SPOKEN: Final = {"quiet": False, "verbose": False}
+
+
+def speak(*, quiet: bool, verbose: bool) -> None:
+    """Say no more than errors from now on, or all that is done."""
+    _SPOKEN.update(quiet=quiet, verbose=verbose)
+
+
 def message(text: str) -> None:
-    """Print a message of our own on standard error."""
+    """Print a message of our own on standard error, unless nothing but errors is wanted."""
+    if not _SPOKEN["quiet"]:
+        error_message(text)
+
+
+def detail(text: str) -> None:
+    """Print a message that only some want."""
+    if _SPOKEN["verbose"]:
+        error_message(text)
+
+
+def error_message(text: str) -> None:
+    """Print why nothing came of it, on standard error."""
     from traceprof.render.escape import plain_text
 
     say(f"traceprof: {plain_text(text, 2_000)}\n")
@@ -250,127 +309,6 @@ def print_lines(
     ):
         file.writelines(lines)
     message(f"wrote {output}")
-
-
-class Reading:
-    """A line about files; ``read_bytes`` counts what was read so far, None: unknown."""
-
-    def __init__(
-        self,
-        files: Sequence[Path],
-        stream: TextIO,
-        read_bytes: Callable[[], int | None] | None = None,
-    ) -> None:
-        self._name = files[0].name if len(files) == 1 else f"{len(files)} files"
-        self._verb = "is" if len(files) == 1 else "are"
-        self._stream = stream
-        self._read_bytes = read_bytes or _read_bytes
-        self._n_bytes = sum(one.stat().st_size for one in files)
-        self._begun_s = time.monotonic()
-        self._begun_bytes = self._read_bytes() or 0
-        self._ended = threading.Event()
-        self._writing = threading.Lock()
-        self._is_shown = False
-        self._measuring_since_s = math.inf
-
-    def words(self, taken_s: float) -> str:
-        """Return what the line says after ``taken_s`` seconds."""
-        from traceprof.units import NS_PER_S, format_bytes, format_duration
-
-        counted = self._read_bytes()
-        done = 0 if counted is None else counted - self._begun_bytes
-        if done >= self._n_bytes:
-            return f"traceprof: {self._name} {self._verb} read, {self._measuring(taken_s)}"
-        if done <= 0:
-            return f"traceprof: {self._name}, {taken_s:.0f} s"
-        rate = done / taken_s
-        left = format_duration(round((self._n_bytes - done) / rate * NS_PER_S))
-        share = 100 * done // self._n_bytes
-        return f"traceprof: {self._name}, {share} % read, {format_bytes(rate)}/s, {left} left"
-
-    def _measuring(self, taken_s: float) -> str:
-        """Return how far the questions are answered that are asked of the trace."""
-        from traceprof.processes import PROGRESS
-        from traceprof.units import NS_PER_S, format_duration
-
-        self._measuring_since_s = min(self._measuring_since_s, taken_s)
-        spent_s = taken_s - self._measuring_since_s
-        if not PROGRESS.done or not spent_s:
-            return f"measuring, {taken_s:.0f} s"
-        rate = PROGRESS.done / spent_s
-        left = format_duration(round((PROGRESS.total - PROGRESS.done) / rate * NS_PER_S))
-        return f"{PROGRESS.done} of {PROGRESS.total} parts measured, {rate:.1f}/s, {left} left"
-
-    def run(self) -> None:
-        """Show the line until it is ended, the first time after two seconds."""
-        wait_s = _FIRST_AFTER_S
-        from traceprof.processes import PROGRESS
-
-        while not self._ended.wait(wait_s):
-            if PROGRESS.is_told:  # by those who look at the ranks, on a line of their own
-                self.end()
-                return
-            self.show(time.monotonic() - self._begun_s)
-            wait_s = _EVERY_S
-
-    def show(self, taken_s: float) -> None:
-        """Write the line, unless it was ended."""
-        with self._writing:
-            if not self._ended.is_set():
-                self._write(f"\r{self.words(taken_s)[:_WIDTH]:{_WIDTH}}")
-                self._is_shown = True
-
-    def end(self) -> None:
-        """Take the line away."""
-        with self._writing:
-            self._ended.set()
-            if self._is_shown:
-                self._write(f"\r{'':{_WIDTH}}\r")
-                self._is_shown = False
-
-    def _write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.write(text)
-            self._stream.flush()
-
-
-@contextmanager
-def reading_shown(paths: Sequence[Path | str]) -> Iterator[None]:
-    """Tell how far the reading of files and folders is, where somebody looks at a terminal."""
-    is_watched = sys.stderr is not None and sys.stderr.isatty()
-    files = [file for path in paths for file in _files_of(path)] if is_watched else []
-    if not files:
-        yield
-        return
-    line = Reading(files, sys.stderr)
-    _LINES.append(line)
-    threading.Thread(target=line.run, daemon=True).start()
-    try:
-        yield
-    finally:
-        end_reading()
-
-
-def end_reading() -> None:
-    """Take the line away, before anything else is written."""
-    while _LINES:
-        _LINES.pop().end()
-
-
-def _files_of(path: Path | str) -> list[Path]:
-    """Return what is read of a path: itself, the files in it, or nothing where it is none."""
-    with suppress(OSError, ValueError):
-        place = Path(path)
-        return [one for one in (place.iterdir() if place.is_dir() else [place]) if one.is_file()]
-    return []
-
-
-def _read_bytes() -> int | None:
-    try:
-        counters = _COUNTERS.read_text()
-    except OSError:
-        return None
-    return int(counters.split("rchar:")[1].split()[0]) if "rchar:" in counters else None
 
 
 def say(text: str) -> None:

@@ -42,10 +42,11 @@ def report(
 
     Of two runs it is what differs between them, as `traceprof compare` has it.
     """
-    from traceprof.cli.output import write_page
+    from traceprof.cli.output import check_suffix, write_page
     from traceprof.files import check_target
 
     target = output or Path(f"{trace[0].stem}.report.html")
+    check_suffix(target, ".html", note="; a browser prints it as PDF")
     check_target(target, force=force, inputs=trace)
     try:
         are_two_runs = len(trace) == _TWO and all(path.is_dir() for path in trace)
@@ -104,10 +105,10 @@ def timeline(
     title: Title = None,
     kind: Annotated[
         Literal["html", "png", "svg"] | None,
-        option("--format", "A page or a picture; default: by the output's name."),
+        option("--format", "A page or a picture; default: by the output's name.", "html|png|svg"),
     ] = None,
     ranks: Annotated[
-        str | None, option("--ranks", "These two ranks of the run, side by side.", "A,B")
+        str | None, option("--ranks --rank", "These two ranks of the run, side by side.", "A,B")
     ] = None,
     force: Force = False,
 ) -> None:
@@ -121,8 +122,7 @@ def timeline(
     from traceprof.files import check_target, write_file
     from traceprof.session.run_cache import RunCache
 
-    named = output.suffix.lstrip(".") if output else ""
-    kind = kind or ("png" if named == "png" else "svg" if named == "svg" else "html")
+    kind = kind or _kind_of(output)
     target = output or Path(f"{trace[0].stem}.timeline.{kind}")
     check_target(target, force=force, inputs=trace)
     heading = title or trace[0].name
@@ -144,6 +144,21 @@ def timeline(
     for note in notes:
         message(note)
     say_written(target, ": open it in a browser" if kind == "html" else "")
+
+
+def _kind_of(output: Path | None) -> Literal["html", "png", "svg"]:
+    """Return what the name of a file promises.
+
+    Raises:
+        UsageError: it is something that is not written here.
+    """
+    from traceprof.cli.output import check_suffix
+
+    if output is None:
+        return "html"
+    check_suffix(output, ".html", ".png", ".svg", note="; a browser prints a page as PDF")
+    named = output.suffix.lower()
+    return "png" if named == ".png" else "svg" if named == ".svg" else "html"
 
 
 def _page(trace: list[Path], opening: Opening, window: str | None, heading: str) -> list[str]:

@@ -83,15 +83,15 @@ def record(
         bool, option("--keep-report", "Keep nsys's own report (it holds environments).")
     ] = False,
     keep_environment: Annotated[
-        bool, option("--keep-environment", "Keep the environments that nsys copied.")
+        bool,
+        option("--keep-secrets --keep-environment", "Keep the environments that nsys copied."),
     ] = False,
     force: Force = False,
     *,
     saving: Saving,
-    verbose: Annotated[bool, option("--verbose -v", "Show the profiler's command.")] = False,
 ) -> None:
-    """Run a program and record where its time goes: traceprof record -- python train.py."""
-    from traceprof.cli.output import message
+    """Run a program and record where its time goes. -v shows the profiler's command."""
+    from traceprof.cli.output import detail, message
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
     from traceprof.recording.request import (
@@ -121,7 +121,7 @@ def record(
         gpu_metrics=gpu_metrics,
         memory_steps=None if memory is None else parse_steps(memory, "--memory"),
         say=message,
-        detail=message if verbose else lambda _line: None,
+        detail=detail,
     )
     recording = run_and_record(request)
     say_what_was_recorded(recording)
@@ -150,9 +150,13 @@ def _keep(saving: Saving, output: Path) -> None:
         message(f"the run was not kept: {kind}{error}; try again: traceprof runs add {output}")
 
 
+@with_options
 def recover(
     folder: Annotated[
-        Path | None, typer.Argument(help="The work folder that was left (alone: which there are).")
+        Path | None,
+        typer.Argument(
+            metavar="FOLDER", help="The work folder that was left (alone: which there are)."
+        ),
     ] = None,
     output: Annotated[
         str | None, option("--output -o", "The trace to write; else where it was to go.", "FILE")
@@ -176,6 +180,7 @@ def recover(
         message("no recording was left here: everything was written, or its folder is elsewhere")
 
 
+@with_options
 def doctor(
     require: Annotated[
         list[str] | None,

@@ -11,8 +11,10 @@ import typer
 from traceprof.cli.options import (
     WINDOWS,
     AsCsv,
+    DeviceList,
     Force,
     Output,
+    RankList,
     TracePaths,
     check_paths,
     numbers_of,
@@ -35,12 +37,15 @@ def ops(
     name: Annotated[
         str | None, option("--name", "Only those with this in their names.", "REGEX")
     ] = None,
-    kind: Annotated[Literal["kernel", "copy", "memset"] | None, option("--kind", "Only those.")] = (
-        None
-    ),
-    device: Annotated[str | None, option("--device", "Only of these: 0,2..5.", "LIST")] = None,
-    rank: Annotated[str | None, option("--rank", "Only of these: 0,2..5.", "LIST")] = None,
-    stream: Annotated[str | None, option("--stream", "Only on these: 7,20.", "LIST")] = None,
+    kind: Annotated[
+        Literal["kernel", "copy", "memset"] | None,
+        option("--kind", "Only those.", "kernel|copy|memset"),
+    ] = (None),
+    devices: DeviceList = None,
+    ranks: RankList = None,
+    streams: Annotated[
+        str | None, option("--streams --stream", "Only on these: 7,20.", "LIST")
+    ] = None,
     longer: Annotated[
         str | None, option("--longer", "Only as long or longer: 1ms.", "TIME")
     ] = None,
@@ -61,8 +66,8 @@ def ops(
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Every kernel, copy and memset one by one, with how it was launched: `ops TRACE --longest`."""
-    from traceprof.cli.output import print_lines, say_doubts
+    """Every kernel, copy and memset one by one, with how it was launched."""
+    from traceprof.cli.output import check_suffix, print_lines, say_doubts
     from traceprof.render.rows_text import OPERATION_FORMS, ncu_lines
     from traceprof.session.doubts import doubts
     from traceprof.session.operations import OPERATIONS, OperationFilter, operations
@@ -71,12 +76,15 @@ def ops(
 
     if as_csv + as_json + ncu > 1:
         raise UsageError("--csv, --json and --ncu: one of them at a time")
+    form = Printing(as_json, as_csv, output=output).renderer
+    if output is not None:
+        check_suffix(output, ".csv", ".json", ".txt")
     chosen = OperationFilter(
         name=name,
         kind="kernel" if ncu else kind,
-        devices=numbers_of(device),
-        ranks=numbers_of(rank),
-        streams=numbers_of(stream),
+        devices=numbers_of(devices),
+        ranks=numbers_of(ranks),
+        streams=numbers_of(streams),
         min_ns=None if longer is None else parse_duration(longer),
         max_ns=None if shorter is None else parse_duration(shorter),
         n_rows=rows,
@@ -88,7 +96,6 @@ def ops(
     if ncu:
         lines = ncu_lines(found.launches())
     else:
-        form = "csv" if as_csv else "json" if as_json else "text"
         lines = OPERATION_FORMS[form](OPERATIONS, found.chunks())
     print_lines(lines, output, trace, force=force)
 
@@ -134,8 +141,14 @@ def query(
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """SQL about a trace: `query TRACE "SELECT name, sum(duration_ns) FROM kernels GROUP BY 1"`."""
-    from traceprof.cli.output import message, print_lines, say_doubts, terminal_options
+    """SQL about a trace: kernels, copies, ranges, steps … as tables to SELECT from."""
+    from traceprof.cli.output import (
+        check_suffix,
+        message,
+        print_lines,
+        say_doubts,
+        terminal_options,
+    )
     from traceprof.query.engine import Limits
     from traceprof.render.rows_text import QUERY_FORMS, schema_text
     from traceprof.session.querying import query as answered
@@ -147,7 +160,9 @@ def query(
         print_lines([schema_text(views())], None, [], force=False)
         return
     paths, sql = _split(words or [])
-    form = Printing(as_json, as_csv, as_markdown).renderer
+    form = Printing(as_json, as_csv, as_markdown, output=output).renderer
+    if output is not None:
+        check_suffix(output, ".csv", ".json", ".md", ".txt")
     most = rows or (1_000_000 if form in ("csv", "json") else 1000)
     limits = Limits(n_rows=most, seconds=parse_duration(timeout) / 1e9)
     found = answered(open_run(paths, opening).within(window), sql, limits)

@@ -52,7 +52,7 @@ def add(
     force: Replace = False,
     db: DatabaseFile = None,
 ) -> None:
-    """Keep what runs gave: traceprof runs add night/ --name resnet-8gpu --label network=calico.
+    """Keep what runs gave, from traces, logs, tables and exported runs.
 
     A name that you choose must be free; one that follows from the file gets a number.
     """
@@ -66,6 +66,7 @@ def add(
     )
 
 
+@with_options
 def import_log(
     log: Annotated[
         list[Path], typer.Argument(metavar="LOG", help="What the program printed: each one run.")
@@ -124,10 +125,10 @@ def import_log(
 
 def _show(runs: list[Summary]) -> None:
     """Print the record of ``runs``, as `runs show` does."""
-    from traceprof.cli.output import print_document
+    from traceprof.cli.output import print_answer
     from traceprof.comparison.records import record_of_runs
 
-    print_document(record_of_runs(runs), Printing(rows=40))
+    print_answer(lambda: record_of_runs(runs), Printing(rows=40))
 
 
 def _keep_each(
@@ -143,7 +144,7 @@ def _keep_each(
         TraceprofError: the only one cannot be read or kept.
         typer.Exit: one of several cannot.
     """
-    from traceprof.cli.output import message
+    from traceprof.cli.output import error_message, message
 
     if len(files) > 1 and name is not None:
         raise UsageError(f"--name {name}: these are several runs, and a name is of one")
@@ -161,7 +162,7 @@ def _keep_each(
     else:
         message(f"{len(kept)} runs kept in {store.path}: traceprof runs list")
     for problem in failed:
-        message(str(problem))
+        error_message(str(problem))
     if failed:
         raise typer.Exit(failed[-1].exit_code)
 
@@ -189,8 +190,8 @@ def list_runs(
     printing: Printing,
     db: DatabaseFile = None,
 ) -> None:
-    """The runs that are kept, with labels and key measures: traceprof runs list -l gpus=8."""
-    from traceprof.cli.output import print_document
+    """The runs that are kept, with labels and key measures."""
+    from traceprof.cli.output import print_answer
     from traceprof.comparison.records import as_typed, list_of_runs
     from traceprof.store import Store
 
@@ -206,7 +207,7 @@ def list_runs(
     if is_typed:
         names = found.results["runs"].table["name"].tolist()
         found = as_typed([store.get(name) for name in names])
-    print_document(found, printing)
+    print_answer(lambda: found, printing)
 
 
 @partial(with_options, rows=40)
@@ -222,14 +223,16 @@ def show(
     db: DatabaseFile = None,
 ) -> None:
     """The record of runs: what they ran in beside what they gave, labels, notes, what is kept."""
-    from traceprof.cli.output import print_document
+    from traceprof.cli.output import print_answer
     from traceprof.comparison.records import record_of_runs, table_of_runs
     from traceprof.comparison.runs_named import summaries_of
 
     runs = summaries_of(run, db=db)
-    print_document(record_of_runs(runs) if table is None else table_of_runs(runs, table), printing)
+    found = record_of_runs(runs) if table is None else table_of_runs(runs, table)
+    print_answer(lambda: found, printing)
 
 
+@with_options
 def tag(
     run: Annotated[str, typer.Argument(metavar="NAME", help="The run.")],
     label: Annotated[
@@ -247,6 +250,7 @@ def tag(
     out("".join(f"{plain_text(name)}={plain_text(text)}\n" for name, text in labels.items()))
 
 
+@with_options
 def rm(
     run: Annotated[
         list[str], typer.Argument(metavar="NAME", help="Runs by their whole names, or numbers.")
@@ -262,6 +266,7 @@ def rm(
         message(f"removed {name} from {store.path}")
 
 
+@with_options
 def export(
     run: Annotated[
         list[str] | None,

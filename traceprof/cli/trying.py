@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceprof.cli.options import Saving, option, say_kept, with_options
-from traceprof.cli.output import Destination, message
+from traceprof.cli.output import Printing, message, print_answer
 
 if TYPE_CHECKING:
     from traceprof.render.registry import Answered
@@ -48,13 +48,13 @@ def try_(
         bool, option("--scratch", "Run it in a copy of this folder, which goes afterwards.")
     ] = False,
     *,
-    destination: Destination,
+    printing: Printing,
     saving: Saving,
 ) -> None:
     """Apply changes to a program, one at a time, and measure what each really saves.
 
     The program runs again and again, as it is and changed, without a profiler, and is ended after
-    its steps: traceprof try -- python train.py
+    its steps.
     """
     from traceprof.recording.request import parse_step_from
     from traceprof.trying.answer import TryRequest, try_changes
@@ -75,7 +75,7 @@ def try_(
         found.append(experiment)
         return compared
 
-    destination.put(answered, [] if trace is None else [trace])
+    print_answer(answered, printing, [] if trace is None else [trace])
     if saving.is_wanted:
         from traceprof.store import Store
         from traceprof.trying.kept import summaries_of

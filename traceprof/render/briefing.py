@@ -16,7 +16,7 @@ from traceprof.model.trace import DEVICE_TABLES
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import Row, ShownTable, further_tables, table_for_people
+from traceprof.render.shown import Row, ShownTable, check_columns, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.session.doubts import INCOMPLETE, WARNING
 from traceprof.units import format_duration
@@ -220,17 +220,25 @@ def head_of(document: Answered) -> Head:
 
 
 def sections_of(document: Answered, options: Options) -> Iterator[Section]:
-    """Yield the results; of several, those that are empty are left out."""
+    """Yield the results; of several, those that are empty are left out.
+
+    Raises:
+        UsageError: a column that was chosen is in no table.
+    """
+    check_columns(document.results.values(), document.ranks, options.columns)
     titles = dict(document.about) if isinstance(document, Comparison) else _TITLES
     for name, result in document.results.items():
         if len(document.results) > 1 and result.table.empty and name != _SAYS_WHY:
             continue
         title = titles.get(name, name)
-        more = further_tables(result, options.tables)
-        yield Section(
-            name,
-            f"{title[:1].upper()}{title[1:]}",
-            result,
-            table_for_people(result, document.ranks),
-            tuple(table_for_people(result, document.ranks, one) for one in more),
-        )
+        first = result.spec.tables[0].name
+        chosen = options.columns
+        names = [first, *(result.tables if chosen else further_tables(result, options.tables))]
+        tables = [
+            table_for_people(result, document.ranks, one, chosen) for one in dict.fromkeys(names)
+        ]
+        if chosen:
+            tables = [table for table in tables if table.columns]
+        if tables:
+            heading = f"{title[:1].upper()}{title[1:]}"
+            yield Section(name, heading, result, tables[0], tuple(tables[1:]))

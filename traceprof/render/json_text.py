@@ -14,7 +14,7 @@ from traceprof.comparison import Comparison
 from traceprof.model.results import Result
 from traceprof.render.formatting import note_of, plain, to_json
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import Row, ShownTable, declared_table, tables_of
+from traceprof.render.shown import Row, ShownTable, check_columns, declared_table, tables_of
 from traceprof.session.answer import ONE_OFF, Document
 from traceprof.session.verdict import Verdict
 
@@ -172,6 +172,23 @@ def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -
     return f"{name}={'' if value is None else value}"
 
 
-def render_json(document: Answered, _: Options) -> str:
-    """Return the document as JSON; nothing is left out."""
-    return to_json(document_of(document))
+def render_json(document: Answered, options: Options) -> str:
+    """Return the document as JSON; nothing is left out but columns, where some were chosen."""
+    found = document_of(document)
+    if options.columns:
+        check_columns(document.results.values(), document.ranks, options.columns)
+        for result in found["results"].values():
+            tables = {name: _chosen(own, options.columns) for name, own in result["tables"].items()}
+            result["tables"] = {name: own for name, own in tables.items() if own["columns"]}
+    return to_json(found)
+
+
+def _chosen(table: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return a table with the columns called ``names``, and the key of each row."""
+    own = {column["name"]: column for column in table["columns"]}
+    names = [name for name in names if name in own]
+    return {
+        "keys": [name for name in table["keys"] if name in names],
+        "columns": [own[name] for name in names],
+        "rows": [{name: row[name] for name in (KEY, *names)} for row in table["rows"]],
+    }

@@ -26,7 +26,8 @@ class Options:
     fewer). ``width`` counts the columns of a terminal and ``colours`` names what it can show, as
     rich does ("" for none, "truecolor"). ``is_whole``: only pictures keep to the width, texts and
     tables are as wide as they are. ``tables`` names tables that are shown beside the first
-    of each result, however long they are. ``title`` heads a page. ``is_full``: all results follow
+    of each result, however long they are. ``columns`` are those that tables are to have, in this
+    order; () leaves them as they are. ``title`` heads a page. ``is_full``: all results follow
     on a page that answers.
     """
 
@@ -35,6 +36,7 @@ class Options:
     is_whole: bool = False
     colours: str = ""
     tables: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     title: str = ""
     is_full: bool = False
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 import numpy as np
 
+from traceprof.errors import UsageError
 from traceprof.model.results import Column, Result, TableSpec, columns
 from traceprof.model.table import Table, is_known, objects
 from traceprof.render.formatting import in_words
@@ -44,6 +46,11 @@ class ShownTable:
     def has(self, *names: str) -> bool:
         """Return whether it has all the columns ``names``."""
         return {*names} <= {column.name for column in self.columns}
+
+    def chosen(self, names: Sequence[str]) -> ShownTable:
+        """Return it with those of its columns that ``names`` names, in this order."""
+        own = {column.name: column for column in self.columns}
+        return replace(self, columns=tuple(own[name] for name in names if name in own))
 
 
 def tables_of(result: Result, ranks: Mapping[int, int]) -> Iterator[ShownTable]:
@@ -90,13 +97,18 @@ def _with_ranks(table: ShownTable, ranks: Mapping[int, int]) -> ShownTable:
 
 
 def table_for_people(
-    result: Result, ranks: Mapping[int, int], name: str | None = None
+    result: Result,
+    ranks: Mapping[int, int],
+    name: str | None = None,
+    chosen: Sequence[str] = (),
 ) -> ShownTable:
     """Return a table without columns that say nothing, in words where it needs several numbers.
 
-    Ranks stand instead of the processes that they name.
+    Ranks stand instead of the processes that they name. Of columns that were ``chosen`` all stay.
     """
     table = table_of(result, ranks, name)
+    if chosen:
+        return table.chosen(chosen)
     columns, values = table.columns, table.values
     if table.has("rank", "process"):
         pairs = {*zip(values["rank"].tolist(), values["process"].tolist(), strict=True)}
@@ -124,6 +136,23 @@ def _telling(table: ShownTable) -> ShownTable:
                 told.append(column)
                 break
     return replace(table, columns=tuple(told))
+
+
+def check_columns(
+    results: Iterable[Result], ranks: Mapping[int, int], chosen: Sequence[str]
+) -> None:
+    """Check that each of the columns that were ``chosen`` is in a table of ``results``.
+
+    Raises:
+        UsageError: one is not; the message says what was meant.
+    """
+    tables = [table for result in results for table in tables_of(result, ranks)]
+    known = dict.fromkeys(column.name for table in tables for column in table)
+    for name in chosen:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            raise UsageError(f"no column {name!r}: {meant}")
 
 
 def further_tables(result: Result, asked: Sequence[str]) -> list[str]:

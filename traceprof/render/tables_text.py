@@ -16,7 +16,7 @@ from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, column_texts, headings, plain, sentences, value_text
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import ShownTable, table_of
+from traceprof.render.shown import ShownTable, check_columns, table_of
 
 
 def to_csv(table: ShownTable) -> str:
@@ -86,7 +86,9 @@ def render_csv(document: Answered, options: Options) -> str:
     known = [spec.name for spec in result.spec.tables if spec.name in result.tables]
     if name is not None and name not in known:
         raise UsageError(f"{result.name} has no table {name!r}: it has {', '.join(known)}")
-    return to_csv(table_of(result, document.ranks, name))
+    table = table_of(result, document.ranks, name)
+    check_columns([result], document.ranks, options.columns)
+    return to_csv(table.chosen(options.columns) if options.columns else table)
 
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")

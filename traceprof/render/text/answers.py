@@ -70,14 +70,15 @@ def _sections(document: Answered, options: Options, but: Sequence[str]) -> Itera
             continue
         yield Text(f"{section.title} ".ljust(options.width, "─"), style="dim")
         more = section.more
-        if section.name in _VIEWS:
+        is_plain = bool(options.columns)
+        if section.name in _VIEWS and not is_plain:
             module, _, function = _VIEWS[section.name].partition(":")
             view = getattr(import_module(f".{module}", __package__), function)
             yield view(section.result, rows, width if section.name in _WHOLE else options.width)
-        if section.name == "findings":
+        if section.name == "findings" and not is_plain:
             yield findings_view(section.result.table.rows(), width)
             more = tuple(table for table in more if table.name in options.tables)
-        elif section.name in _WHOLE:
+        elif section.name in _WHOLE and not is_plain:
             more = ()
         else:
             yield table_view(section.table, rows, width)
