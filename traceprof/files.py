@@ -20,6 +20,7 @@ from traceprof.errors import UsageError
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
+_LARGE_BYTES: Final = 50_000_000
 _KINDS: Final = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -36,6 +37,15 @@ def is_there(name: str) -> bool:
         return Path(name).exists()
     except OSError:
         return False
+
+
+def are_large_files(words: Iterable[Path | str]) -> bool:
+    """Return whether each of the words is a file, and one of them one of 50 MB or more."""
+    with suppress(OSError, ValueError):
+        found = [Path(word).stat() for word in words]
+        are_files = all(stat.S_ISREG(one.st_mode) for one in found)
+        return are_files and any(one.st_size >= _LARGE_BYTES for one in found)
+    return False
 
 
 def kind_of_no_file(path: Path) -> str:

@@ -7,7 +7,6 @@ import typer
 from typer.testing import CliRunner
 
 from traceprof import processes
-from traceprof.cli import options
 from traceprof.cli.options import TracePaths, with_options
 from traceprof.session.options import Opening
 
@@ -22,7 +21,7 @@ def _kept(monkeypatch: pytest.MonkeyPatch, name: str, files: list[Path]) -> bool
     command.__name__ = name
     calls: list[str] = []
     monkeypatch.setattr(processes, "keep_freed_memory", lambda: calls.append(name))
-    monkeypatch.setattr(options, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr("traceprof.files._LARGE_BYTES", 1000)
     app = typer.Typer()
     app.command()(with_options(command))
     found = CliRunner().invoke(app, [str(file) for file in files])

@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from traceprof.cli.options import OLD_NAMES, looks_like_a_path
-from traceprof.cli.registry import COMMANDS, NEAR_WORDS, Command, meant_by
+from traceprof.cli.registry import COMMANDS, HELP, NEAR_WORDS, Command, meant_by
 from traceprof.errors import TraceprofError, UsageError
 from traceprof.measures import analysis_names, nouns
 
@@ -155,10 +155,8 @@ class Commands(LoadedLate):
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
-        if cmd_name == "help":
-            from traceprof.cli.help import help_command
-
-            return _made(Command("help", "what one command does, or a topic", ""), help_command)
+        if cmd_name == HELP.name:
+            return _made(HELP, function_of(HELP))
         if cmd_name in nouns() or OLD_NAMES.get(cmd_name, cmd_name) in analysis_names():
             from traceprof.cli.answers import shown_alone
 

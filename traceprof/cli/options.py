@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
-import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, wraps
@@ -21,7 +19,7 @@ from traceprof import measures
 from traceprof.cli.output import Printing, detail, message, speak
 from traceprof.cli.progress import reading_shown
 from traceprof.errors import UsageError
-from traceprof.files import is_there
+from traceprof.files import are_large_files, is_there
 
 if TYPE_CHECKING:
     from traceprof.session.run import Run
@@ -381,7 +379,6 @@ _FILES_AT_ONCE: Final = {"compare": 2, "view": 0}
 
 `view` waits for its user: it gives memory back meanwhile.
 """
-_LARGE_BYTES: Final = 50_000_000
 
 
 def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..., None]:
@@ -417,7 +414,7 @@ def with_options(command: Callable[..., None], *, rows: int = 25) -> Callable[..
         said = {one.name: given.pop(one.name) for one in last}
         # Those of one command may be names of kept runs, a statement of SQL, a word between two.
         words = [word for value in given.values() if isinstance(value, list) for word in value]
-        if len(words) == _FILES_AT_ONCE.get(command.__name__, 1) and _are_large_files(words):
+        if len(words) == _FILES_AT_ONCE.get(command.__name__, 1) and are_large_files(words):
             keep_freed_memory()
         with reading_shown([] if is_quiet else words):
             began = time.monotonic()
@@ -440,12 +437,3 @@ def _parameters(command: Callable[..., Any]) -> list[inspect.Parameter]:
         one.replace(annotation=hints[one.name], kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
         for one in inspect.signature(command).parameters.values()
     ]
-
-
-def _are_large_files(words: Sequence[Path | str]) -> bool:
-    """Return whether each of the words is a file, and one of them a large one."""
-    with suppress(OSError, ValueError):
-        found = [Path(word).stat() for word in words]
-        are_files = all(stat.S_ISREG(one.st_mode) for one in found)
-        return are_files and any(one.st_size >= _LARGE_BYTES for one in found)
-    return False

@@ -11,16 +11,16 @@ from typing import Final
 
 from traceprof.measures import FORMER_NAMES, analysis_names, nouns, shown_by
 
-__all__ = ["COMMANDS", "GROUPS", "NEAR_WORDS", "Command", "meant_by"]
+__all__ = ["COMMANDS", "HELP", "NEAR_WORDS", "Command", "meant_by"]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command: ``traceprof.cli.<module>`` has the function that bears the command's name.
 
-    The module is called as the command where it is not named. ``function`` is what the function is called where that is not the command's name. Those below a
-    command are in its module. ``examples`` are two that a newcomer would type, without the name of
-    the program.
+    The module is called as the command where it is not named. ``function`` is what the function
+    is called where that is not the command's name. Those below a command are in its module.
+    ``examples`` are two that a newcomer would type, without the name of the program.
     """
 
     name: str
@@ -267,8 +267,14 @@ COMMANDS: Final[tuple[Command, ...]] = (
     ),
 )
 
-GROUPS: Final = tuple(dict.fromkeys(command.group for command in COMMANDS))
-"""What the help lists commands under."""
+HELP: Final = Command(
+    "help",
+    "what one command does, or a topic",
+    "topics",
+    ("help timeline", "help options"),
+    function="help_command",
+)
+"""The command that the list of commands does not have, since it is how one comes there."""
 
 _NEAR: Final = """
 analyze: analyse analyzer analysis bottleneck overview
