@@ -284,6 +284,7 @@ def view(
     message("ended")
 
 
+@with_options
 def mcp(
     folders: Annotated[
         list[Path] | None,
