@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import * as format from "../../../traceprof/render/timeline/assets/format.mjs";
+import { lanesOfWords, wordsOfLanes } from "../../../traceprof/render/timeline/assets/lane_words.mjs";
 import { formatLink, parseLink } from "../../../traceprof/render/timeline/assets/link.mjs";
 
 test("durations have a unit that fits", () => {
@@ -39,7 +40,8 @@ test("labels far from zero stay short", () => {
 
 test("a link names a span on the clock of the trace, and what is chosen there", () => {
   const steps = { starts: [100, 200, 300], ends: [200, 300, 450], labels: ["step 7", "step 8", "step 9"] };
-  const trace = { offset_ns: 1000, rows: [{}, {}], groups: [{}], steps };
+  const groups = [{ section: "rank 0", label: "GPU 0", rows: [0, 1] }];
+  const trace = { offset_ns: 1000, rows: [{ group: 0 }, { group: 0 }], groups, steps, categories: [{ key: "api" }] };
   assert.equal(formatLink({ t0: 10.2, t1: 20, trace }), "#at=1010..1020");
   assert.deepEqual(parseLink("#at=1010..1020", trace).at, [10, 20]);
   assert.equal(parseLink("#at=5..1", trace), null);
@@ -47,12 +49,45 @@ test("a link names a span on the clock of the trace, and what is chosen there", 
   assert.deepEqual(parseLink("#at=step:8..9&sel=step:9", trace).at, [200, 450]);
   assert.deepEqual(parseLink("#at=step:8..9&sel=step:9", trace).selection, [300, 450]);
   for (const text of ["step:8..7", "step:6", "step:10", "iteration:8"]) assert.equal(parseLink(`#at=${text}`, trace), null);
-  const lanes = { folds: "", pinned: new Set([1]) };
-  const text = formatLink({ t0: 0, t1: 9, trace, selection: [2, 3], place: { row: 1, start: 4 }, text: "a&b", lanes });
-  assert.equal(text, "#at=1000..1009&sel=1002..1003&event=R1@1004&find=a%26b&folds=none&pin=1");
+  const plain = { hidden: new Set(), order: {}, kinds: new Set(), filter: "", charts: [] };
+  const lanes = { ...plain, folds: "", pinned: new Set([1]) };
+  const text = formatLink({ t0: 0, t1: 9, trace, selection: [2, 3], place: { row: 1, start: 4 }, text: "a&b", lanes, hidden: new Set() });
+  assert.equal(text, "#at=1000..1009&sel=1002..1003&event=R1@1004&find=a%26b&folds=none&pin=1&hide=none");
   const link = parseLink(text, trace);
   assert.deepEqual([link.selection, link.place, link.find, link.pins], [[2, 3], { row: 1, start: 4 }, "a&b", [1]]);
   assert.deepEqual(parseLink("#at=0..9&event=R1@2..3", trace).place, { row: 1, gap: [-998, -997] });
   assert.deepEqual(parseLink("#at=0..9&event=G0@2", trace).place, { group: 0, start: -998 });
   assert.equal(parseLink("#at=0..9&event=R7@2", trace).place, null);
+});
+
+test("how lanes are arranged comes back from its words; what is not there is left out", () => {
+  const groups = [
+    { section: "rank 0", label: "GPU 0", rows: [0, 1] },
+    { section: "rank 1", label: "GPU 1", rows: [2] },
+  ];
+  const rows = [0, 0, 1].map((group) => ({ group }));
+  const trace = { groups, rows, categories: [{ key: "compute" }, { key: "api" }] };
+  const charts = [{ key: "chart|Devices busy %" }];
+  const lanes = {
+    hidden: new Set(["rank 1", "rank 0|GPU 0|1", "chart|Devices busy %", "of another page"]),
+    order: { "": ["rank 1", "rank 0"], "rank 0|GPU 0": ["rank 0|GPU 0|1", "rank 0|GPU 0|0"] },
+    kinds: new Set(["api"]),
+    filter: "stream 7, a&b",
+    charts,
+  };
+  const words = wordsOfLanes(trace, lanes, new Set([1]));
+  assert.deepEqual(words.slice(0, 3), [["hide", "S1.R1.C0"], ["order", "T:S1.S0|G0:R1.R0"], ["kinds", "api"]]);
+  const given = new URLSearchParams(words.map((word) => word.join("=")).join("&"));
+  const found = lanesOfWords(trace, charts, given);
+  lanes.hidden.delete("of another page");
+  assert.deepEqual({ ...found, charts }, { ...lanes, off: new Set([1]) });
+  assert.equal(lanesOfWords(trace, charts, new URLSearchParams("at=0..9")), null);
+  const wrong = new URLSearchParams("hide=S9.x.<b>&order=Z:S0|T:G9&kinds=<img>&off=nothing");
+  assert.deepEqual(lanesOfWords(trace, charts, wrong), {
+    hidden: new Set(),
+    order: { "": [] },
+    kinds: new Set(),
+    filter: "",
+    off: new Set(),
+  });
 });

@@ -26,8 +26,8 @@ export class LiveTimeline extends Timeline {
 
   get wanted() {
     const { rows, groups } = this.trace;
-    const pinned = [...this.pinned].map((row) => rows[row].group);
-    const shown = new Set([...this.open, ...pinned].filter((group) => groups[group].kind !== "steps"));
+    const drawn = this.lines.filter(({ type }) => type === "row").map(({ row }) => rows[row].group);
+    const shown = new Set([...this.open, ...drawn].filter((group) => groups[group].kind !== "steps"));
     return { t0: this.t0, t1: this.t1, width: this.measuredWidth(), groups: shown };
   }
 

@@ -1,7 +1,7 @@
 import { Address, formatLink, linkOf } from "./link.mjs";
 import { MARGIN, figureHeights, makeFigure } from "./figure.mjs";
 import { applyTheme, storeTheme, themeOf } from "./theme.mjs";
-import { chartsFor, drawnText, makeScene } from "./scene.mjs";
+import { drawnText, makeScene } from "./scene.mjs";
 import { spanOf } from "./targets.mjs";
 import { Searcher } from "./searching.mjs";
 import { LaneSet } from "./lane_set.mjs";
@@ -28,7 +28,6 @@ export class Timeline extends Searcher {
     this.hidden = new Set();
     this.frame = 0;
     this.redraws = 0;
-    this.charts = chartsFor(trace);
     this.root = root;
     this.isEmbedded = "embedded" in root.dataset;
     this.isFollowing = false;
@@ -78,13 +77,14 @@ export class Timeline extends Searcher {
     const { lines, height } = this.lanes.layout();
     this.lines = lines;
     this.height = height;
+    this.charts = this.lanes.shownCharts;
     drawLaneLabels(this, this.labels);
   }
 
   /** As the page opens where nothing was set up: for the button that starts anew. */
   begin() {
     this.lanes = new LaneSet(this.trace);
-    this.hidden.clear();
+    this.switchOff(new Set());
     this.grouping = "name";
     this.order = "longest";
     this.toolbar.menu.close();
@@ -154,7 +154,7 @@ export class Timeline extends Searcher {
     this.minimap.showView();
     this.placeSelection();
     this.notes.draw();
-    if (!this.isEmbedded || this.isFollowing) this.address.write();
+    if (this.hasAddress) this.address.write();
     return done.then(() => (this.redraws += 1));
   }
 
@@ -206,8 +206,14 @@ export class Timeline extends Searcher {
 
   toggleCategory(category) {
     if (!this.hidden.delete(category)) this.hidden.add(category);
+    this.switchOff(this.hidden);
     this.redraw();
-    return !this.hidden.has(category);
+  }
+
+  /** Show all categories but these. */
+  switchOff(categories) {
+    this.hidden = categories;
+    this.toolbar.showOff(categories);
   }
 
   /** Change which lanes are shown or where, and draw them. */
@@ -215,6 +221,12 @@ export class Timeline extends Searcher {
     change(this.lanes);
     this.layout();
     this.redraw();
+    if (this.hasAddress) this.address.writeNow();
+  }
+
+  /** Among other things the address is the page's until the reader follows one of ours. */
+  get hasAddress() {
+    return !this.isEmbedded || this.isFollowing;
   }
 
   toggleGroup(group) {

@@ -81,7 +81,9 @@ export class Chooser extends View {
 
   openFor(target) {
     const group = groupOf(this.trace, target);
-    if (this.trace.groups[group].kind !== "steps") this.open.add(group);
+    if (this.trace.groups[group].kind === "steps") return;
+    this.open.add(group);
+    this.lanes.reveal(group, target.row);
   }
 
   /** Choose the neighbour of what is chosen in its lane, and bring it into view. */

@@ -9,13 +9,15 @@ const NOTHING = { selection: null, mark: null, place: null, find: "", folds: nul
 
 /** An address that is not ours changes nothing; none at all is how the page began. */
 export function followAddress(app, hash) {
-  const link = hash === "" ? app.isFollowing && { at: app.trace.view, ...NOTHING } : parseLink(hash, app.trace);
+  const { charts, kept } = app.lanes;
+  const start = { at: app.trace.view, ...NOTHING, lanes: { ...kept, off: new Set() } };
+  const link = hash === "" ? app.isFollowing && start : parseLink(hash, app.trace, charts);
   if (!link) return;
   app.isFollowing = true;
   app.notes.add(parseNotes(link.notes, app.trace));
   if (app.isEmbedded && hash !== "") app.root.scrollIntoView();
   if (link.find !== app.text) app.search((app.toolbar.search.value = link.find));
-  if (!link.mark) app.lanes.setFolds(link.folds);
+  if (!link.mark) arrangeLanes(app, link);
   app.lanes.pinned = new Set(link.pins);
   app.selection = link.selection;
   app.between = null;
@@ -23,6 +25,14 @@ export function followAddress(app, hash) {
   if (link.mark) markPlace(app, link);
   else showPlace(app, locate(app.trace, link.place));
   app.address.followed();
+}
+
+/** An address that the page made says all of how lanes are arranged; one written by hand nothing. */
+function arrangeLanes(app, { folds, lanes: arranged }) {
+  app.lanes.setFolds(folds);
+  if (!arranged) return;
+  app.lanes.arrange(arranged);
+  app.switchOff(arranged.off);
 }
 
 function showPlace(app, target) {
@@ -41,6 +51,7 @@ function markPlace(app, link) {
   if (target) named.add(isState(target) ? target.group : trace.rows[target.row].group);
   const processes = new Set([...named].map((place) => trace.groups[place].process));
   const belongs = (group, place) => processes.has(group.process) && (named.has(place) || isMainThread(trace, place));
+  for (const place of named) lanes.reveal(place);
   if (named.size) lanes.open = new Set(trace.groups.flatMap((group, place) => (belongs(group, place) ? [place] : [])));
   if (!target) app.selection = link.mark;
   showPlace(app, target);

@@ -15,12 +15,18 @@ export function drawLaneLabels(app, node) {
   const current = app.lines.find(({ key }) => key === (focused ?? node.dataset.current)) ?? app.lines[0];
   const tree = element("div", { cls: "tree", role: "tree", "aria-label": "Lanes" });
   for (const line of app.lines) tree.append(label(app, line, line === current));
-  const charts = app.charts.map(({ title }, i) => {
+  const charts = app.charts.map((chart, i) => {
     const top = MARGIN.top + app.height + CHART_GAP + i * (CHART_HEIGHT + CHART_GAP);
-    return place(element("div", { cls: "lane row chart", text: title }), top, 18);
+    return place(chartLabel(app, chart), top, 18);
   });
   node.replaceChildren(tree, ...charts);
   if (focused) tree.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+}
+
+/** "Lanes" shows and hides charts by keyboard. */
+function chartLabel(app, { key, title }) {
+  const hide = tool("hide", "×", "Hide this chart; “Lanes” shows it again", () => app.arrange((lanes) => lanes.hide(key)));
+  return element("div", { cls: "lane row chart", title }, element("span", { cls: "name", text: title }), hide);
 }
 
 function place(node, top, height) {

@@ -1,4 +1,5 @@
-import { groupKey, initiallyOpen, layoutLines, rowKey } from "./lines.mjs";
+import { chartsFor } from "./scene.mjs";
+import { groupKey, initiallyOpen, layoutLines, rowKey, rowLabel } from "./lines.mjs";
 import { recall, remember } from "./storage.mjs";
 
 /** Which lanes are shown, and in which order: what the reader folded, hid, pinned and moved. */
@@ -7,22 +8,50 @@ const LANES_KEY = "traceprof-lanes";
 const MOST_PAGES = 20;
 const MOST_OPEN_ROWS = 300;
 
+/** What kinds of groups and rows are called. */
+export const KINDS = [
+  ["device", "Devices"],
+  ["thread", "Threads"],
+  ["threads", "Other threads and processes"],
+  ["range", "Ranges"],
+  ["host_op", "Operators"],
+  ["api", "CUDA API"],
+  ["collective", "Collectives"],
+  ["sync", "Waits"],
+  ["mark", "Marks"],
+  ["overhead", "Profiler overhead"],
+];
+const KIND_NAMES = new Map(KINDS);
+
 export class LaneSet {
   constructor(trace) {
     this.trace = trace;
     this.first = [...initiallyOpen(trace)].sort((a, b) => a - b).join(".");
     this.open = initiallyOpen(trace);
     this.pinned = new Set();
-    this.kinds = new Set();
-    this.filter = "";
+    this.charts = chartsFor(trace);
     this.page = fingerprint(trace);
-    const kept = recall(LANES_KEY, {})[this.page] ?? {};
-    this.hidden = new Set(kept.hidden ?? []);
-    this.order = kept.order ?? {};
+    this.arrange(this.kept);
+  }
+
+  /** What the reader set up on this page before. */
+  get kept() {
+    const { hidden = [], order = {} } = recall(LANES_KEY, {})[this.page] ?? {};
+    return { hidden: new Set(hidden), order, kinds: new Set(), filter: "" };
+  }
+
+  arrange({ hidden, order, kinds, filter }) {
+    Object.assign(this, { hidden, order, kinds, filter });
+  }
+
+  /** The charts that are shown. */
+  get shownCharts() {
+    return this.charts.filter(({ key }) => !this.hidden.has(key));
   }
 
   /** {lines, height}, as layoutLines gives them. */
   layout() {
+    this.words = this.filter.toLowerCase().split(/[\s,]+/).filter(Boolean);
     return layoutLines(this.trace, this.open, this.pinned, this);
   }
 
@@ -44,18 +73,44 @@ export class LaneSet {
     });
   }
 
-  /** Whether a section, group or row is shown, by key; what is looked for by filter must be in it. */
+  /** Whether a group is shown: what is looked for by filter is in its name or in that of a lane. */
   showsGroup(place) {
-    const { section, label, process, kind } = this.trace.groups[place];
+    const { section, kind, rows } = this.trace.groups[place];
     if (this.hidden.has(section) || this.hidden.has(groupKey(this.trace, place)) || this.kinds.has(kind)) return false;
-    const host = this.trace.processes?.[process]?.host ?? "";
-    const text = `${section} ${host} ${label} `.toLowerCase();
-    const words = this.filter.toLowerCase().split(/[\s,]+/).filter(Boolean);
-    return isFound(text, words);
+    return !this.findsRows(place) || rows.some((row) => this.isFoundRow(row));
   }
 
   showsRow(row) {
-    return !this.kinds.has(this.trace.rows[row].kind) && !this.hidden.has(rowKey(this.trace, row));
+    if (this.kinds.has(this.trace.rows[row].kind) || this.hidden.has(rowKey(this.trace, row))) return false;
+    return !this.findsRows(this.trace.rows[row].group) || this.isFoundRow(row);
+  }
+
+  /** Whether only some lanes of a group may be what is looked for: it shows these. */
+  findsRows(place) {
+    return this.words.length > 0 && !isFound(this.textOf(place), this.words);
+  }
+
+  isFoundRow(row) {
+    const { group, kind, label } = this.trace.rows[row];
+    const text = `${KIND_NAMES.get(kind) ?? ""} ${rowLabel(label, kind)} `.toLowerCase();
+    return isFound(this.textOf(group) + text, this.words);
+  }
+
+  textOf(place) {
+    const { section, label, process } = this.trace.groups[place];
+    return `${section} ${this.trace.processes?.[process]?.host ?? ""} ${label} `.toLowerCase();
+  }
+
+  /** Show a group, and a row of it, whatever was hidden: the reader goes there. */
+  reveal(place, row = null) {
+    const { section, kind } = this.trace.groups[place];
+    for (const key of [section, groupKey(this.trace, place)]) this.hidden.delete(key);
+    this.kinds.delete(kind);
+    if (row !== null) {
+      this.hidden.delete(rowKey(this.trace, row));
+      this.kinds.delete(this.trace.rows[row].kind);
+    }
+    if (this.findsRows(place) && !(row !== null && this.isFoundRow(row))) this.filter = "";
   }
 
   /** `items` in the order that the reader gave to the siblings under `parent`. */
@@ -77,6 +132,11 @@ export class LaneSet {
 
   hide(key) {
     this.hidden.add(key);
+    this.keep();
+  }
+
+  show(key) {
+    this.hidden.delete(key);
     this.keep();
   }
 

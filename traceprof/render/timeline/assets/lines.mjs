@@ -91,14 +91,14 @@ export function layoutLines(trace, open, pinned, lanes = EVERYTHING) {
     for (const row of pinned) push({ type: "row", row, label: pinnedLabel(trace, row), key: `pinned${row}` }, ROW_HEIGHT);
   }
   const sections = shownSections(trace, lanes);
-  const isFolded = foldsOf(trace, sections, open);
+  const isFolded = foldsOf(trace, sections, (place) => open.has(place) || lanes.findsRows(place));
   for (const [section, shown] of lanes.sorted("", sections, ([name]) => name)) {
     const folded = isFolded(shown) ? foldedLines(trace, section, shown) : [];
     for (const line of folded) push(line, GROUP_HEIGHT);
     if (folded.length) continue;
     push({ type: "section", label: section, key: section, parent: "" }, SECTION_HEIGHT);
     for (const place of lanes.sorted(section, shown, (member) => groupKey(trace, member))) {
-      const isOpen = open.has(place);
+      const isOpen = open.has(place) || lanes.findsRows(place);
       const { label } = trace.groups[place];
       push({ type: "group", group: place, label, isOpen, key: groupKey(trace, place), parent: section }, GROUP_HEIGHT);
       if (!isOpen) continue;
@@ -120,10 +120,10 @@ function shownSections(trace, lanes) {
 }
 
 /** Of many ranks those are folded of which nothing is open. */
-function foldsOf(trace, sections, open) {
+function foldsOf(trace, sections, isOpen) {
   const withDevices = sections.filter(([, shown]) => devicesOf(trace, shown).length);
   const areMany = !trace.beside && withDevices.length > MAX_WHOLE_SECTIONS;
-  return (shown) => areMany && !shown.some((place) => open.has(place));
+  return (shown) => areMany && !shown.some(isOpen);
 }
 
 /** A rank as one line for each of its devices; none where it has no device. */
@@ -137,10 +137,10 @@ function foldedLines(trace, section, shown) {
 
 const devicesOf = (trace, members) => members.filter((place) => trace.groups[place].kind === "device");
 
-const EVERYTHING = { sorted: (_, items) => items, showsGroup: () => true, showsRow: () => true };
+const EVERYTHING = { sorted: (_, items) => items, showsGroup: () => true, showsRow: () => true, findsRows: () => false };
 
 /** Further lines of a lane carry a number only: a depth, or overlap where events should not nest. */
-function rowLabel(label, kind) {
+export function rowLabel(label, kind) {
   if (!/^\d+$/.test(label)) return label;
   return NESTED.has(kind) ? `└ depth ${label}` : `└ overlap ${label}`;
 }

@@ -1,9 +1,11 @@
+import { lanesOfWords, wordsOfLanes } from "./lane_words.mjs";
 import { placeOf } from "./targets.mjs";
 import { spanOfSteps } from "./steps.mjs";
 
 /**
  * The address names what is shown, so that it can be sent to somebody: `#at=START..END`, and where
- * there is such a thing `sel` (selected span), `event` (what is chosen), `find`, `folds`, `pin`.
+ * there is such a thing `sel` (selected span), `event` (what is chosen), `find`, `folds`, `pin`, and
+ * how lanes are arranged (`lane_words.mjs`).
  * Links from findings carry `mark` (the span meant), `rank` and `device`. Times are ns on the
  * clock of the trace; a span may be given as steps: `step:3..5`.
  */
@@ -16,7 +18,7 @@ const PLACES = {
 };
 const LONGEST = 200;
 
-export function parseLink(hash, trace) {
+export function parseLink(hash, trace, charts = []) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const at = parseSpan(given.get("at"), trace);
   if (!at) return null;
@@ -31,6 +33,7 @@ export function parseLink(hash, trace) {
     pins: numbersIn(given.get("pin")).filter((row) => trace.rows[row]),
     ranks: numbersIn(given.get("rank")),
     devices: numbersIn(given.get("device")),
+    lanes: lanesOfWords(trace, charts, given),
   };
 }
 
@@ -55,7 +58,7 @@ export function parsePlace(text, trace) {
 }
 
 /** The address of what `app` shows; of a span alone where nothing else is given. */
-export function formatLink({ t0, t1, trace, selection, place, text, lanes, notes }) {
+export function formatLink({ t0, t1, trace, selection, place, text, lanes, hidden, notes }) {
   const at = (t) => Math.round(t + trace.offset_ns);
   const span = ([from, to]) => `${at(from)}..${at(to)}`;
   const folds = lanes?.folds ?? null;
@@ -67,6 +70,7 @@ export function formatLink({ t0, t1, trace, selection, place, text, lanes, notes
     ["folds", folds === "" ? "none" : folds],
     ["notes", notes ?? ""],
     ["pin", lanes ? [...lanes.pinned].join(".") : ""],
+    ...(lanes ? wordsOfLanes(trace, lanes, hidden) : []),
   ];
   const given = words.filter(([, value]) => value).map((word) => word.join("="));
   return `#${given.join("&")}`;
@@ -113,6 +117,7 @@ export class Address {
   }
 
   writeNow() {
+    clearTimeout(this.timer);
     const { app } = this;
     const link = formatLink(linkOf(app));
     const { isJump } = this;
@@ -127,6 +132,6 @@ export class Address {
   }
 }
 
-export function linkOf({ t0, t1, trace, selection, chosen, text, lanes, notes }) {
-  return { t0, t1, trace, selection, place: placeOf(trace, chosen), text, lanes, notes: notes.words };
+export function linkOf({ t0, t1, trace, selection, chosen, text, lanes, hidden, notes }) {
+  return { t0, t1, trace, selection, place: placeOf(trace, chosen), text, lanes, hidden, notes: notes.words };
 }

@@ -39,6 +39,8 @@ export function makeScene(app) {
   return scene;
 }
 
+const chartKey = (title) => `chart|${title}`;
+
 /** The charts that this trace has anything for; of two recordings each its own. */
 export function chartsFor(trace) {
   const isShown = ([category]) => category !== trace.states.at(-1);
@@ -55,9 +57,11 @@ export function chartsFor(trace) {
   const charts = found.map((chart, i) => ({
     ...chart,
     axis: `yaxis${2 + i}`,
+    key: chartKey(chart.title),
     values: (areas) => [...areas.sides[chart.side][chart.what]].filter((entry) => chart.what !== "busy" || isShown(entry)),
   }));
-  return [...charts, ...sampleCharts(trace, 2 + charts.length)];
+  const sampled = sampleCharts(trace, 2 + charts.length);
+  return [...charts, ...sampled.map((chart) => ({ ...chart, key: chartKey(chart.title) }))];
 }
 
 /** What is on the screen, and how much of the trace that is. */

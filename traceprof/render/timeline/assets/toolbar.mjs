@@ -42,6 +42,7 @@ export function makeToolbar(app) {
     menu,
     showFound: (text) => (found.textContent = text),
     showRange: (text) => (range.textContent = text),
+    showOff: (hidden) => chipButtons.forEach((chip) => chip.press(!hidden.has(chip.category))),
     paint: (colours) => chipButtons.forEach((chip) => chip.paint(colours)),
   };
 }
@@ -63,11 +64,9 @@ function makeChip(app, category) {
   const swatch = element("i");
   const node = element("button", { cls: "chip", type: "button", "aria-pressed": "true" }, swatch);
   node.append(app.trace.categories[category].label);
-  node.addEventListener("click", () => {
-    const shown = app.toggleCategory(category);
-    node.setAttribute("aria-pressed", String(shown));
-  });
-  return { node, paint: (colours) => (swatch.style.background = colours[category]) };
+  node.addEventListener("click", () => app.toggleCategory(category));
+  const press = (isShown) => node.setAttribute("aria-pressed", String(isShown));
+  return { node, category, press, paint: (colours) => (swatch.style.background = colours[category]) };
 }
 
 const KEYS = [
