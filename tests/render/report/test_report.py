@@ -16,6 +16,7 @@ from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.measures.generated_run import MS, Plan, make_trace_of
 from tests.real_traces import NSYS
+from tests.render.accessibility import serious_violations
 from tests.render.browser import OpenPage
 from tests.render.documents import measured
 from tests.render.test_escape import HOSTILE
@@ -27,7 +28,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import Trace, TraceInfo
 from traceprof.render.briefing import briefing_of
-from traceprof.render.palette import HEAT
+from traceprof.render.palette import HEAT, category_of
 from traceprof.render.registry import Options, render
 from traceprof.render.report.charts import peer_matrix
 from traceprof.render.report.render import render_report
@@ -160,22 +161,6 @@ def test_bars_of_a_device_add_up_to_its_window() -> None:
     assert "Compute 64.9 %, Exposed communication 10.8 %" in bar.group()
 
 
-def test_every_step_has_its_bar_with_words() -> None:
-    html = _report(_training())
-    found = re.findall(r"<title>step (\d): (.*?), Compute 600\.0 µs", html)
-    assert found == [("0", "700.0 µs"), *((number, "1.000 ms") for number in "123")]
-
-
-def test_more_steps_than_bars_are_averaged_and_said_so() -> None:
-    builder = TraceBuilder()
-    for number in range(450):
-        t = number * 1_000_000
-        builder.step(t, t + 900_000 + number, number).kernel("gemm", t, t + 500_000)
-    html = _report(builder.build())
-    assert "450 steps, each bar the mean of 3" in html
-    assert html.count("<title>step ") == 150
-
-
 def test_a_trace_without_a_device_is_answered_by_its_phases() -> None:
     builder = TraceBuilder()
     for number in range(3):
@@ -291,6 +276,33 @@ def test_keys_and_wheel_are_the_page_s_until_the_reader_turns_to_the_timeline(
     page.page.locator(".plot").focus()
     page.page.keyboard.press("w")
     assert page.js("traceprof.t1 - traceprof.t0") == pytest.approx(0.7 * whole)
+
+
+@pytest.mark.chromium
+def test_a_figure_is_drawn_in_both_themes_and_its_bars_lead_into_the_timeline(
+    open_page: Callable[..., OpenPage],
+) -> None:
+    page = open_page(_report(_training()))
+    figure = page.page.locator("#steps figure.plotly-chart")
+    figure.scroll_into_view_if_needed()
+    page.page.locator("#steps figure[data-drawn]").wait_for()
+    bars = page.page.locator("#steps .trace.bars").first.locator("path")
+    assert bars.count() == 4
+    compute = category_of("compute")
+    fill = "getComputedStyle(document.querySelector('#steps .trace.bars path')).fill"
+    assert page.js(fill) == _rgb(compute.light)
+    page.page.evaluate("() => traceprof.toggleTheme()")
+    assert page.js(fill) == _rgb(compute.dark)
+    box = bars.nth(2).bounding_box()
+    before = page.js("traceprof.redraws")
+    page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.page.wait_for_function(f"traceprof.redraws > {before}")
+    assert "rank=0" in page.js("location.hash") or page.js("location.hash").startswith("#at=")
+    shown = page.js("[traceprof.t0, traceprof.t1]")
+    assert shown[0] <= 2_000_000 < 2_700_000 <= shown[1]
+    assert shown[1] - shown[0] < 3_000_000
+    assert page.complaints == []
+    assert serious_violations(page.page) == []
 
 
 @pytest.mark.chromium

@@ -88,6 +88,30 @@ def links_of_rows(run: TimeWindow, shown: TimeWindow) -> Link:
     return link
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the page shows: the whole run, what of it the timeline has, ranks by process."""
+
+    run: TimeWindow
+    shown: TimeWindow
+    ranks: Mapping[int, int]
+
+    def link(self, at_ns: float, duration_ns: float, process: int | None = None) -> str:
+        """Return the address of a place after the start of the run; "" where it is not shown."""
+        if not (is_known(at_ns) and is_known(duration_ns)):
+            return ""
+        start = self.run.start_ns + int(at_ns)
+        place = TimeWindow(start, start + int(duration_ns))
+        rank = self.ranks.get(process) if process is not None else None
+        named = {} if rank is None else {"rank": {rank}}
+        return link_to(self.run, place, self.shown, named) or ""
+
+    def who(self, process: int) -> str:
+        """Return what a process is called."""
+        rank = self.ranks.get(process)
+        return f"process {process}" if rank is None else f"rank {rank}"
+
+
 def places_of_row(row: Row) -> Mapping[str, Collection[int]]:
     """Return the rank and the device that a row of a table is about, as far as it says so."""
     found: dict[str, tuple[int, ...]] = {}

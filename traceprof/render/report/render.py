@@ -18,6 +18,7 @@ from traceprof.model.tables import ABSENT, TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, briefing_of, sections_of
+from traceprof.render.charts.figure import figures_script
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
 from traceprof.render.heat import heat_chart, heat_style
@@ -29,7 +30,6 @@ from traceprof.render.report.charts import (
     category_style,
     parts_legend,
     peer_matrix,
-    step_chart,
 )
 from traceprof.render.report.opening import (
     explaining_html,
@@ -38,7 +38,8 @@ from traceprof.render.report.opening import (
     late_html,
     summary_html,
 )
-from traceprof.render.report.places import StillPictures, links_of_rows
+from traceprof.render.report.places import Around, StillPictures, links_of_rows
+from traceprof.render.report.steps import steps_figure
 from traceprof.render.shown import ShownTable, shown_table
 from traceprof.render.timeline.events import count_inside
 from traceprof.render.timeline.render import encode_timeline, timeline_fragment
@@ -137,8 +138,11 @@ _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "breakdown": breakdown_bars,
     "rank-steps": heat_chart,
     "peers": peer_matrix,
-    "steps": step_chart,
 }
+_FIGURES: Final[Mapping[str, Callable[[Result, Around], str]]] = {
+    "steps": steps_figure,
+}
+"""What plotly draws; the others need no script."""
 _DEVICES: Final = TableSpec.of("""
     table devices: the devices of the machine
     key device [number]: the number of the device in the run
@@ -214,7 +218,7 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
         for name in ("report.css", "report.js")
     )
     styles = (category_style(), heat_style(), style)
-    return write_document(title, body, styles, fragment, script)
+    return write_document(title, body, styles, fragment, script + figures_script())
 
 
 def _printed(document: Document, stills: StillPictures) -> str:
@@ -236,6 +240,8 @@ def _section(document: Document, section: Section, shown: TimeWindow, rows: int)
     """Return one result: its chart, its notes, its tables; ``shown`` is what the timeline has."""
     result = section.result
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
+    if figure := _FIGURES.get(section.name):
+        chart += figure(result, Around(document.span, shown, document.ranks))
     tables = "".join(_tables(document, section, shown, rows))
     more = explaining_html(document) if section.name == "steps" else ""
     more += late_html(document) if section.name == "rank-steps" else ""

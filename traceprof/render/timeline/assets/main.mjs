@@ -12,6 +12,8 @@ async function loadPlotly() {
   const script = document.createElement("script");
   script.textContent = new TextDecoder().decode(await unpack("traceprof-plotly"));
   document.head.append(script);
+  // Other charts of the page are drawn with the same.
+  document.dispatchEvent(new CustomEvent("traceprof-plotly"));
   return window.Plotly;
 }
 
