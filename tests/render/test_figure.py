@@ -8,8 +8,9 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.render.figures import figures_in, traces_in
 from tests.running import run
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Unit
-from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import Trace
 from traceprof.render.charts.figure import figure_html, scale_of
 from traceprof.render.report.places import Around
 from traceprof.render.report.steps import steps_figure
@@ -48,9 +49,10 @@ def test_a_figure_is_json_in_which_unknown_is_null_and_no_name_ends_the_script()
     assert figure["config"]["showSendToCloud"] is False
 
 
-def _around(end_ns: int, n_ranks: int = 1) -> Around:
-    whole = TimeWindow(0, end_ns)
-    return Around(whole, whole, {rank + 1: rank for rank in range(n_ranks)})
+def _around(trace: Trace) -> Around:
+    whole = Ranks.of(trace)
+    ranks = dict(enumerate(whole.table("processes")["rank"].tolist(), 1))
+    return Around(whole, whole.span, whole.span, ranks)
 
 
 def _steps(lengths_ms: list[int], n_ranks: int = 1) -> str:
@@ -66,15 +68,18 @@ def _steps(lengths_ms: list[int], n_ranks: int = 1) -> str:
                 "gemm", at + MS, end, launched_ns=launched, process=rank + 1, device=rank
             )
             at = end
-    return steps_figure(run("steps", builder.build()), _around(at, n_ranks))
+    trace = builder.build()
+    return steps_figure(run("steps", trace), _around(trace))
 
 
 def test_bars_of_steps_are_their_parts_and_lead_to_them() -> None:
-    traces = traces_in(_steps([10] * 7 + [40]))
+    html = _steps([10] * 7 + [40])
+    traces = traces_in(html)
     assert traces["Compute"]["x"] == [*range(8)]
     assert traces["Compute"]["y"] == [9] * 7 + [39]
     assert traces["Idle"]["y"] == [0] + [1] * 7
-    assert traces["Idle"]["meta"]["links"][7].startswith("#at=60000000..")
+    (figure,) = figures_in(html).values()
+    assert figure["layout"]["meta"][traces["Idle"]["meta"]["links"]][7].startswith("#at=60000000..")
     assert traces["longer than usual"]["x"] == [7]
     assert traces["longer than usual"]["customdata"] == ["30.00 ms"]
 
@@ -89,7 +94,7 @@ def test_of_few_ranks_each_can_be_chosen() -> None:
     (figure,) = figures_in(_steps([10, 12], n_ranks=2)).values()
     (menu,) = figure["layout"]["updatemenus"]
     assert [button["label"] for button in menu["buttons"]] == ["mean of 2", "rank 0", "rank 1"]
-    shown = [sum(button["args"][1]) for button in menu["buttons"]]
+    shown = [sum(button["args"][0]["visible"]) for button in menu["buttons"]]
     assert sum(shown) == len(figure["data"])
 
 

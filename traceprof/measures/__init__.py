@@ -68,6 +68,8 @@ _ENTRIES: Final = """
     layers breakdown:layer .host.layers:LAYERS host and device time by layer of the model
     summary summary .device.kernels:SUMMARY kernels, copies, CUDA calls by name, as nvprof sums up
     kernels kernels:name .device.kernels:KERNELS device time by kernel name
+    durations kernels:duration .device.kernels:HISTOGRAM how many launches of each kernel took how
+        long
     classes kernels:class .device.kernels:CLASSES kernels by class and phase
     mfu flops:step .compute.utilisation:MFU MFU and HFU: FLOPs of a step against the dense peak of
         its GPUs
@@ -122,6 +124,7 @@ _ENTRIES: Final = """
     ranges ranges:name .host.ranges:RANGES NVTX and other host ranges by name
     range-work ranges:work .host.range_work:RANGE_WORK device work launched inside NVTX and other
         host ranges, by name
+    tree ranges:tree .host.tree:TREE ranges or operators inside one another: host and device time
     operators operators .host.ranges:OPERATORS host operators by name, self and total
     quality quality .quality:QUALITY what is suspicious in the trace itself
     """

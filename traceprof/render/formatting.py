@@ -104,6 +104,14 @@ def value_text(unit: Unit, value: Any) -> str:
     return _text(value) if isinstance(value, str) and style.is_number else style.write(value)
 
 
+_ZEROS: Final = re.compile(r"(\.\d*?)0+(?!\d)")
+
+
+def round_text(unit: Unit, value: Any) -> str:
+    """Return a round value, as it stands at an axis: without zeros behind the point."""
+    return _ZEROS.sub(lambda found: found[1].rstrip("."), value_text(unit, value)) if value else "0"
+
+
 def column_texts(unit: Unit, values: Sequence[Any]) -> list[str]:
     """Return the values of a column as `value_text` does, different instants told apart."""
     if unit is not Unit.AT_NS or any(isinstance(value, str | Note) for value in values):

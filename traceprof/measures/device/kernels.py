@@ -40,6 +40,55 @@ KERNELS = Analysis(
 )
 
 
+HISTOGRAM_SPEC: Final = ResultSpec.of("""
+    table durations: one row per kernel name and class of durations (a class is 9 % wide), by
+        the total time of the kernel
+    key name: the name of the kernel
+    key from_ns: the shortest that it holds
+    same up_to_ns: the longest are shorter than this
+    total count: how many
+    total total_ns: their durations added up
+    """)
+_PER_DOUBLING: Final = 8
+_EDGES_NS: Final = np.unique(
+    np.ceil(2.0 ** (np.arange(62 * _PER_DOUBLING) / _PER_DOUBLING))
+).astype(np.int64)
+
+
+def measure_histogram(trace: Trace) -> Result:
+    """Return how many launches of each kernel took how long."""
+    durations = np.maximum(lengths_of(trace.kernels), 0)
+    place = np.maximum(np.searchsorted(_EDGES_NS, durations, side="right") - 1, 0)
+    groups, keys = grouped({"name": trace.kernels["name"], "place": place})
+    table = Table(
+        {
+            "name": keys["name"],
+            "from_ns": _EDGES_NS[keys["place"]],
+            "up_to_ns": _EDGES_NS[keys["place"] + 1],
+            "count": groups.counts,
+            "total_ns": groups.reduced(np.add, durations),
+        }
+    )
+    return Result("durations", HISTOGRAM_SPEC, {"durations": table})
+
+
+def _finish_histogram(result: Result) -> Result:
+    table = result.table
+    names = groups_of(codes_of(table["name"]))
+    of_name = names.reduced(np.add, table["total_ns"])[names.number]
+    ordered = table.assign(whole=of_name).in_order("-whole", "name", "from_ns")
+    return result.with_table(ordered.without("whole"))
+
+
+HISTOGRAM = Analysis(
+    "durations",
+    HISTOGRAM_SPEC,
+    needs=("kernels",),
+    of_rank=measure_histogram,
+    finish=_finish_histogram,
+)
+
+
 _GPU: Final = "GPU activities"
 _CALLS: Final = "API calls"
 _OF_DURATIONS: Final = {column.name: column for column in DURATIONS}

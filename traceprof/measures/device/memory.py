@@ -6,10 +6,12 @@ import re
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.host.states import HostPhases, find_host_phases
 from traceprof.measures.rows import Floats, Texts, grouped, ratio_of, sums_at
+from traceprof.model.grouping import codes_of, groups_of
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Names, Table
@@ -88,6 +90,27 @@ def measure_memory(ranks: Ranks) -> Result:
     }
     table = Table(labels | columns)
     return Result("memory", SPEC, {"memory": table.in_order("-peak_bytes")})
+
+
+def memory_over_time(ranks: Ranks, most: int) -> Table:
+    """Return the samples of memory, at most so many of each series: source, metric, start, bytes.
+
+    Of longer ones the largest of equal stretches are kept.
+    """
+    samples = stack("samples", ranks.each(_of_memory))
+    samples = samples.assign(size_bytes=samples["value"] * _factors(samples))
+    samples = samples.select("source", "metric", "start_ns", "size_bytes").known("size_bytes")
+    series = groups_of(codes_of(samples["source"]), codes_of(samples["metric"]))
+    kept = [rows[_largest(samples["size_bytes"][rows], most)] for rows in series.rows]
+    return samples.take(np.sort(np.concatenate([np.empty(0, np.int64), *kept])))
+
+
+def _largest(values: Floats, most: int) -> npt.NDArray[np.int64]:
+    if len(values) <= most:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), most + 1).astype(np.int64)
+    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return np.array([first + int(values[first:last].argmax()) for first, last in pairs])
 
 
 def _phases_at(host: HostPhases, samples: Table) -> Texts:

@@ -183,7 +183,7 @@ def _measure(trace: Trace, source: str) -> Result:
     columns = {
         name: sums_at(spans.layer, values, len(spans.names)) for name, values in measures.items()
     }
-    layers, types = _paths(spans.names)
+    layers, types = paths_of_layers(spans.names)
     table = Table({"layer": layers, "type": types, **columns})
     return Result("layers", LAYERS_SPEC, {"layers": table}, {"source": source})
 
@@ -198,7 +198,7 @@ def _device_times(trace: Trace, source: str, spans: LayerSpans) -> dict[str, Int
     return times | {"work_count": work.work_count * outermost}
 
 
-def _paths(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
+def paths_of_layers(names: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Return paths and classes of layers; names that traceprof did not record are paths."""
     split = [
         name.removeprefix(LAYER).rpartition(":")[::2] if name.startswith(LAYER) else (name, "")

@@ -55,7 +55,8 @@ from traceprof.model.grouping import at_rows, first_alike
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec, Unit, total
-from traceprof.model.table import Table
+from traceprof.model.table import Table, objects
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 
 PATH_PARTS: Final = (*DEVICE_KINDS, "data", "launch", "host", "latency", "synchronising")
@@ -154,6 +155,28 @@ def _of_process(trace: Trace, process: int, steps: Table) -> Table:
     return Table(
         {"process": process, "step": steps["step"], "duration_ns": ends - starts, **columns}
     )
+
+
+def path_within(trace: Trace, process: int, step: int, window: TimeWindow) -> Table | None:
+    """Return the pieces of the path of a step in ``window`` (-1: of all of it), by time.
+
+    Their columns are part, at_ns (after the start of the run) and duration_ns; they fill the step.
+    None where the process is not in ``trace``.
+    """
+    begin, trace = trace.span.start_ns, trace.within(window)
+    if process not in devices_at_work(trace):
+        return None
+    steps = find_steps(trace).table
+    own = steps.take((steps["process"] == process) & (steps["step"] == step))
+    start, end = trace.span.start_ns, trace.span.end_ns
+    if len(own):
+        start, end = int(own["device_start_ns"][0]), int(own["device_end_ns"][0])
+    tables = []
+    for part, times in find_path(trace, process)[0].items():
+        inside = times.clip(start, end)
+        at = {"at_ns": inside.starts - begin, "duration_ns": inside.ends - inside.starts}
+        tables.append(Table({"part": objects([part] * len(inside.starts)), **at}))
+    return Table.stacked(tables).in_order("at_ns")
 
 
 def _finish(result: Result) -> Result:

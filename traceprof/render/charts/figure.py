@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from traceprof.model.results import Unit
-from traceprof.render.escape import html_text
+from traceprof.render.escape import html_text, plotly_text
 from traceprof.render.page.document import PLOTLY_CONFIG
 
 Trace = Mapping[str, Any]
-"""A trace of plotly. ``meta={"links": [...]}`` has an address of the page for each point."""
+"""A trace of plotly. ``meta={"links": …}`` has an address of the page for each point; a name
+instead of a list is that of other links in the ``meta`` of the layout.
+"""
 
 _LINE: Final = "var(--line)"
 _AXIS: Final[Mapping[str, Any]] = {
@@ -38,7 +40,7 @@ _LAYOUT: Final[Mapping[str, Any]] = {
     "font": {"color": "var(--muted)", "size": 11},
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
-    "margin": {"l": 56, "r": 16, "t": 8, "b": 40},
+    "margin": {"l": 56, "r": 16, "t": 8, "b": 52},
     "hovermode": "closest",
     "hoverlabel": {
         "bgcolor": "var(--card)",
@@ -159,3 +161,43 @@ def scale_of(unit: Unit, *values: Sequence[float] | npt.NDArray[Any]) -> Scale:
     named = _UNITS.get(_UNITS_OF_TIME.get(unit, unit), (("", 1.0),))
     fitting = [one for one in named if one[1] <= largest]
     return Scale(*(fitting[-1] if fitting else named[0]))
+
+
+def choice(
+    names: Sequence[str], sizes: Sequence[int], titles: Sequence[Mapping[str, str]] = ()
+) -> dict[str, Any]:
+    """Return a menu that shows the traces of one name; nothing where there is but one.
+
+    The traces of each name, of which there are ``sizes``, follow one another. ``titles`` is what
+    of the layout changes with each.
+    """
+    if len(names) == 1:
+        return {}
+    ends = np.cumsum(sizes).tolist()
+    layouts = titles or [{}] * len(names)
+    buttons = [
+        {
+            "label": plotly_text(name, 60),
+            "method": "update",
+            "args": [{"visible": [end - size <= i < end for i in range(ends[-1])]}, layout],
+        }
+        for name, size, end, layout in zip(names, sizes, ends, layouts, strict=True)
+    ]
+    place = {"x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}
+    look = {"bgcolor": "var(--card)", "bordercolor": "var(--muted)", "font": {"size": 11}}
+    return {"updatemenus": [{"buttons": buttons, "active": 0, **place, **look}]}
+
+
+_COLOURS: Final = ("compute", "communication", "h2d", "d2d", "d2h", "memset", "p2p", "overlap")
+MOST_LINES: Final = len(_COLOURS)
+"""How many lines of one figure can be told apart."""
+
+
+def colour_of_line(place: int) -> str:
+    """Return the colour of one of several lines of equal rank."""
+    return f"var(--{_COLOURS[place % MOST_LINES]})"
+
+
+def note(words: str) -> str:
+    """Return a line of HTML that says what a figure shows; names in it must be escaped."""
+    return f'<p class="note">{words}</p>'

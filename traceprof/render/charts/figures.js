@@ -31,13 +31,14 @@
     const isNew = !drawn.has(figure);
     drawn.add(figure);
     window.Plotly.react(figure, data, layout, config);
-    if (isNew) figure.on("plotly_click", ({ points: [point] }) => follow(point));
+    if (isNew) figure.on("plotly_click", ({ points: [point] }) => follow(point, figure.layout.meta));
     figure.dataset.drawn = "true";
   }
 
   /* A point leads to its place in the timeline. */
-  function follow({ data, pointNumber }) {
-    const address = data.meta?.links?.[pointNumber];
+  function follow({ data, pointNumber }, shared) {
+    const links = data.meta?.links;
+    const address = (typeof links === "string" ? shared[links] : links)?.[pointNumber];
     if (address) location.hash = address;
   }
 

@@ -90,11 +90,20 @@ def links_of_rows(run: TimeWindow, shown: TimeWindow) -> Link:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the page shows: the whole run, what of it the timeline has, ranks by process."""
+    """What the page is about: the whole run, the window that is analysed, ranks by process.
 
-    run: TimeWindow
+    ``shown`` is what the timeline of the page has.
+    """
+
+    whole: Ranks
+    window: TimeWindow
     shown: TimeWindow
     ranks: Mapping[int, int]
+
+    @property
+    def run(self) -> TimeWindow:
+        """The whole run, after whose start addresses count."""
+        return self.whole.span
 
     def link(self, at_ns: float, duration_ns: float, process: int | None = None) -> str:
         """Return the address of a place after the start of the run; "" where it is not shown."""

@@ -31,6 +31,14 @@ from traceprof.render.report.charts import (
     parts_legend,
     peer_matrix,
 )
+from traceprof.render.report.critical_path import path_figure
+from traceprof.render.report.figures import (
+    durations_figure,
+    idle_figure,
+    memory_figure,
+    ranks_figure,
+    tree_figure,
+)
 from traceprof.render.report.opening import (
     explaining_html,
     findings_html,
@@ -40,6 +48,12 @@ from traceprof.render.report.opening import (
 )
 from traceprof.render.report.places import Around, StillPictures, links_of_rows
 from traceprof.render.report.steps import steps_figure
+from traceprof.render.report.traffic import (
+    bandwidth_figure,
+    network_figure,
+    sizes_of_collectives,
+    sizes_of_copies,
+)
 from traceprof.render.shown import ShownTable, shown_table
 from traceprof.render.timeline.events import count_inside
 from traceprof.render.timeline.render import encode_timeline, timeline_fragment
@@ -52,8 +66,8 @@ SUBJECTS: Final = tuple(
         "The answer": "verdict findings breakdown steps timeline",
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
-        "Idle time, host": "gaps idle launches sync ranges range-work operators",
-        "Devices": "kernels classes summary occupancy streams memory counters",
+        "Idle time, host": "gaps idle launches sync tree ranges range-work operators",
+        "Devices": "kernels durations classes summary occupancy streams memory counters",
         "Moving data": "copies transfers bandwidth collectives callers buckets "
         "collective-events network network-time",
         "The trace": "quality alignment environment missing",
@@ -70,6 +84,8 @@ _NAMES: Final = {
     "whatif": "What if",
     "path": "Critical path",
     "sync": "Synchronisation",
+    "tree": "Flame graph",
+    "durations": "Histogram of kernels",
     "operators": "Host operators",
 }
 
@@ -141,6 +157,16 @@ _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
 }
 _FIGURES: Final[Mapping[str, Callable[[Result, Around], str]]] = {
     "steps": steps_figure,
+    "ranks": ranks_figure,
+    "path": path_figure,
+    "idle": idle_figure,
+    "bandwidth": bandwidth_figure,
+    "network-time": network_figure,
+    "transfers": sizes_of_copies,
+    "collective-events": sizes_of_collectives,
+    "memory": memory_figure,
+    "durations": durations_figure,
+    "tree": tree_figure,
 }
 """What plotly draws; the others need no script."""
 _DEVICES: Final = TableSpec.of("""
@@ -183,8 +209,9 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     encoded = encode_timeline(ranks, extent.window, _MAX_ITEMS, view=extent.view)
     fragment = timeline_fragment(encoded.packed, is_embedded=True)
     rows = options.rows or _ROWS
+    around = Around(ranks, document.selection.window, extent.window, document.ranks)
     found = [
-        _Part(section.name, section.title, _section(document, section, extent.window, rows))
+        _Part(section.name, section.title, _section(document, section, around, rows))
         for section in sections_of(document, options)
         if len(section.table) and section.name != _ADVICE
     ]
@@ -236,13 +263,13 @@ def _printed(document: Document, stills: StillPictures) -> str:
     return f'<div class="printed">{note}{parts_legend()}{picture}</div>' if picture else ""
 
 
-def _section(document: Document, section: Section, shown: TimeWindow, rows: int) -> str:
-    """Return one result: its chart, its notes, its tables; ``shown`` is what the timeline has."""
+def _section(document: Document, section: Section, around: Around, rows: int) -> str:
+    """Return one result: its chart, its notes, its tables."""
     result = section.result
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
     if figure := _FIGURES.get(section.name):
-        chart += figure(result, Around(document.span, shown, document.ranks))
-    tables = "".join(_tables(document, section, shown, rows))
+        chart += figure(result, around)
+    tables = "".join(_tables(document, section, around.shown, rows))
     more = explaining_html(document) if section.name == "steps" else ""
     more += late_html(document) if section.name == "rank-steps" else ""
     return f"{chart}{html_list(sentences(result.notes))}{more}{tables}"
