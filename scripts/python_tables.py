@@ -15,7 +15,7 @@ ROOMS = {
     "devices": ("breakdown", "kernels", "idle", "memory", "counters", "summary"),
     "traffic": ("copies", "collectives", "network"),
     "ranks": ("ranks",),
-    "programs": ("findings", "steps", "path", "ranges", "operators", "quality"),
+    "programs": ("findings", "steps", "path", "flops", "ranges", "operators", "quality"),
 }
 """By module the nouns whose tables are in it: a noun that is in none is an error."""
 _WIDTH = 100

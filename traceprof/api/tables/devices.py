@@ -83,11 +83,14 @@ class TablesOfDevices(ShownRun):
         """
         return self._table("breakdown", "layer")
 
-    def kernels(self, by: Literal["name", "class", "shape", "launch"] = "name") -> Result:
+    def kernels(
+        self, by: Literal["name", "duration", "class", "shape", "launch"] = "name"
+    ) -> Result:
         """Device time by kernel name.
 
         Args:
             by: what the rows are: "name", or
+                "duration": how many launches of each kernel took how long (`durations`)
                 "class": kernels by class and phase (`classes`)
                 "shape": grid, block, registers, shared memory of kernels, theoretical occupancy
                     (`occupancy`)
@@ -106,6 +109,21 @@ class TablesOfDevices(ShownRun):
             max_ns: the longest duration
         """
         return self._table("kernels", by)
+
+    def durations(self) -> Result:
+        """How many launches of each kernel took how long.
+
+        The same as ``kernels(by="duration")``.
+
+        Table ``durations``: one row per kernel name and class of durations (a class is 9 % wide),
+        by the total time of the kernel
+            name: the name of the kernel
+            from_ns: the shortest that it holds
+            up_to_ns: the longest are shorter than this
+            count: how many
+            total_ns: their durations added up
+        """
+        return self._table("kernels", "duration")
 
     def classes(self) -> Result:
         """Kernels by class and phase.
