@@ -17,6 +17,9 @@ The library raises these and never prints or exits; only ``traceprof.cli`` does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 __all__ = [
     "NotRecordedError",
     "RecordingError",
@@ -42,7 +45,11 @@ class UsageError(TraceprofError):
 
 
 class SeveralRunsError(UsageError):
-    """Files that were named one by one are of several runs where one is expected."""
+    """Files of several runs where one is expected; ``runs`` are what names each of them."""
+
+    def __init__(self, message: str, runs: Sequence[Sequence[Path]] = ()) -> None:
+        super().__init__(message)
+        self.runs = runs
 
 
 class TraceError(TraceprofError):

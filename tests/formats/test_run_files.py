@@ -14,7 +14,7 @@ from tests.builders import TraceBuilder
 from tests.formats.kineto_file import kernel, write
 from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import TRACES, require
-from traceprof.errors import TraceError
+from traceprof.errors import SeveralRunsError, TraceError
 from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.runs.files import open_run
@@ -64,7 +64,9 @@ def test_a_pattern_finds_files_in_natural_order(tmp_path: Path) -> None:
 def test_one_file_of_nvprof_for_each_process(tmp_path: Path) -> None:
     """`nvprof -o out.%p.nvprof` numbers the files by process, which says no rank."""
     paths = [nvprof(tmp_path / f"out.{process}.nvprof") for process in (9001, 312)]
-    run = open_run(paths)
+    with pytest.raises(SeveralRunsError, match="no file says its rank"):
+        open_run(paths)
+    run = open_run(paths, is_one=True)
     assert [(m.rank, m.known_from, Path(m.trace.info.path).name) for m in run] == [
         (0, "order of files", "out.312.nvprof"),
         (1, "order of files", "out.9001.nvprof"),
@@ -140,7 +142,9 @@ def test_files_of_two_runs_are_told(tmp_path: Path) -> None:
         listed = [{"file": f"r{rank}.sqlite", "rank": rank}]
         manifest = {"traceprof_run": 1, "run_id": f"job {rank}", "world_size": 2, "ranks": listed}
         (tmp_path / f"manifest-{rank}.json").write_text(json.dumps(manifest))
-    assert open_run([tmp_path]).warnings == ("the files belong to 2 different runs: job 0, job 1",)
+    with pytest.raises(SeveralRunsError, match="they belong to job 0, job 1") as caught:
+        open_run([tmp_path])
+    assert caught.value.runs == [(tmp_path / f"manifest-{n}.json",) for n in (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -218,9 +222,10 @@ def test_the_environment_in_the_trace(tmp_path: Path) -> None:
 def test_two_files_of_one_rank(tmp_path: Path) -> None:
     for name in ("step10.json", "step20.json"):
         kineto(tmp_path / name, rank=0, size=1)
-    run = open_run([tmp_path])
-    assert run.ranks == (0,)
-    assert run.warnings == (f"{tmp_path / 'step20.json'}: left out, rank 0 is already step10.json",)
+    with pytest.raises(SeveralRunsError, match=r"step10.json and step20.json both have rank 0"):
+        open_run([tmp_path])
+    with pytest.raises(TraceError, match="both have rank 0, and a run has each rank once"):
+        open_run([tmp_path], is_one=True)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.measures.generated_run import Plan, make_run
 from traceprof import formats
 from traceprof.cache.entries import Cache
 from traceprof.comparison.runs_named import summary_of
-from traceprof.errors import NotRecordedError, TraceError
+from traceprof.errors import NotRecordedError, TraceprofError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures import ANALYSES, analyses
 from traceprof.model.trace import Trace
@@ -195,7 +195,7 @@ def test_a_change_is_seen(folder: Path, reads: list[str], change: str) -> None:
     else:
         shutil.copy(first, folder / "rank3.sqlite")
     reads.clear()
-    with suppress(TraceError):  # one that became unreadable is looked at, too
+    with suppress(TraceprofError):  # one that became unreadable is looked at, too
         answer(open_run([folder]), FEW)
     assert reads
 

@@ -245,6 +245,7 @@ def open(
     step_ranges: str | None = None,
     jobs: int = 1,
     allow_missing: bool = False,
+    one_run: bool = False,
     cache: bool = True,
 ) -> Run:
     """Return the trace or run in ``paths``; nothing is read before something is asked.
@@ -263,6 +264,7 @@ def open(
         step_ranges: a regular expression of the ranges that are steps, by their whole name.
         jobs: in how many processes the ranks of a run are looked at.
         allow_missing: leave ranks out whose files cannot be read.
+        one_run: the files are ranks of one run, whatever they look like.
         cache: whether results of files that did not change may come from the user's cache.
 
     Raises:
@@ -284,6 +286,7 @@ def open(
         jobs=jobs,
         scheduler=scheduler,
         allow_missing=allow_missing,
+        is_one_run=one_run,
         is_cached=cache,
     )
     return Run.over(open_run(several(paths), opening))

@@ -264,6 +264,9 @@ def _opening(
     allow_missing: Annotated[
         bool, option("--allow-missing", "Leave ranks out whose files cannot be read.")
     ] = False,
+    one_run: Annotated[
+        bool, option("--run", "The files are ranks of one run, whatever they look like.")
+    ] = False,
     life: Annotated[
         int | None,
         option(
@@ -306,6 +309,7 @@ def _opening(
         jobs=jobs,
         scheduler=scheduler,
         allow_missing=allow_missing,
+        is_one_run=one_run,
         is_cached=not no_cache,
     )
 

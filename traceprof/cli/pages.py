@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from traceprof.model.ranks import Ranks
     from traceprof.model.timing import TimeWindow
     from traceprof.session.options import Opening
-
-_TWO: Final = 2
 
 
 @with_options
@@ -49,12 +46,9 @@ def report(
     check_suffix(target, ".html", note="; a browser prints it as PDF")
     check_target(target, force=force, inputs=trace)
     try:
-        are_two_runs = len(trace) == _TWO and all(path.is_dir() for path in trace)
-        page = (_of_two if are_two_runs else _of_one)(trace, opening, window, title)
-    except SeveralRunsError:
-        if len(trace) != _TWO:
-            raise
-        page = _of_two(trace, opening, window, title)
+        page = _of_one(trace, opening, window, title)
+    except SeveralRunsError as error:
+        page = _of_two(two_runs(error), opening, window, title)
     write_page(target, page, force=force, inputs=trace)
 
 
@@ -78,13 +72,17 @@ def _of_one(trace: list[Path], opening: Opening, window: str | None, title: str 
     return RunCache.of(trace, opening).texts(("report", window, heading), rendered)[0]
 
 
-def _of_two(trace: list[Path], opening: Opening, window: str | None, title: str | None) -> str:
-    from traceprof.comparison.comparing import compare_named
+def _of_two(
+    runs: tuple[Sequence[Path], Sequence[Path]],
+    opening: Opening,
+    window: str | None,
+    title: str | None,
+) -> str:
+    from traceprof.comparison.comparing import compare_opened
     from traceprof.render.registry import Options
     from traceprof.render.report.compared import render_compared
 
-    base, new = trace
-    found = compare_named([base], [new], opening=opening, window=window)
+    found = compare_opened(*runs, opening, window)
     return render_compared(found, Options(title=title or ""))
 
 
@@ -128,18 +126,21 @@ def timeline(
     heading = title or trace[0].name
     page: str | bytes
     notes: list[str] = []
-    sides = None if ranks else sides_of_paths(trace, opening)
-    if sides or ranks:
-        if kind != "html":
-            raise UsageError("two side by side are a page: name the output .html")
-        page = _page_beside(sides, trace, opening, window, title, ranks)
-    elif kind == "html":
-        what = ("timeline", window, heading)
-        page, *notes = RunCache.of(trace, opening).texts(
-            what, lambda: _page(trace, opening, window, heading)
-        )
-    else:
-        page, notes = _picture(trace, opening, window, heading, kind)
+    sides = None if ranks else sides_of_paths(trace)
+    try:
+        if sides or ranks:
+            page = _page_beside(sides, trace, opening, window, title, ranks, kind)
+        elif kind == "html":
+            what = ("timeline", window, heading)
+            page, *notes = RunCache.of(trace, opening).texts(
+                what, lambda: _page(trace, opening, window, heading)
+            )
+        else:
+            page, notes = _picture(trace, opening, window, heading, kind)
+    except SeveralRunsError as error:
+        if sides or ranks or kind != "html":
+            raise
+        page = _page_beside(two_runs(error), trace, opening, window, title, ranks, kind)
     write_file(target, page, force=force, inputs=trace)
     for note in notes:
         message(note)
@@ -177,8 +178,15 @@ def _page_beside(
     window: str | None,
     title: str | None,
     ranks: str | None,
+    kind: str,
 ) -> str:
-    """Return the page of two runs, or of two ranks of one."""
+    """Return the page of two runs, or of two ranks of one.
+
+    Raises:
+        UsageError: it is no page that is asked for.
+    """
+    if kind != "html":
+        raise UsageError("two side by side are a page: name the output .html")
     from traceprof.comparison.comparing import ranks_beside, runs_beside
     from traceprof.render.timeline.beside import TimelineSide, render_beside
 
@@ -190,6 +198,18 @@ def _page_beside(
         heading = f"{trace[0].name}: " + " vs ".join(side.name for side in opened)
     drawn = [TimelineSide(side.name, side.title, side.trace, side.window) for side in opened]
     return render_beside(drawn, title=title or heading, by_rank=sides is not None)
+
+
+def two_runs(error: SeveralRunsError) -> tuple[Sequence[Path], Sequence[Path]]:
+    """Return the two runs that were found where one is expected.
+
+    Raises:
+        SeveralRunsError: there are more.
+    """
+    if len(error.runs) != 2:
+        raise error
+    base, new = error.runs
+    return base, new
 
 
 def _picture(
@@ -227,9 +247,6 @@ def _drawn(
 def view(
     opening: Opening,
     trace: TracePaths,
-    together: Annotated[
-        bool, option("--run", "The traces are the ranks of one run: show them as one.")
-    ] = False,
     port: Annotated[
         int, option("--port", "Listen here; 0 takes a free port.", "PORT", min=0, max=65535)
     ] = 0,
@@ -260,15 +277,20 @@ def view(
         ) from error
 
     listening, address = bind(host, port, allow_remote=allow_remote)
-    opening = replace(opening, is_one_run=together)
-    groups = [trace] if together else [[path] for path in trace]
+    groups: list[Sequence[Path]] = [trace] if opening.is_one_run else [[path] for path in trace]
     panes = []
     try:
-        for paths in groups:
+        while groups:
+            paths = groups.pop(0)
             more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
             title = f"{paths[0].name or paths[0]}{more}"
             message(f"reading {title}")
-            panes.append(open_pane(title, open_run(paths, opening)))
+            try:
+                panes.append(open_pane(title, open_run(paths, opening)))
+            except SeveralRunsError as error:
+                if len(error.runs) < 2 or paths in error.runs:
+                    raise
+                groups = [*error.runs, *groups]
     except BaseException:
         listening.close()
         raise

@@ -20,7 +20,7 @@ from traceprof.comparison.judging import (
     parse_limit,
     steps_result,
 )
-from traceprof.comparison.runs_named import summaries_of
+from traceprof.comparison.runs_named import name_of, summaries_of, summary_of
 from traceprof.comparison.scaling.points import INDEPENDENT, ONE, SYNCHRONISED, ranks_of
 from traceprof.comparison.settings import not_recorded, settings_of, warnings_of
 from traceprof.comparison.side_by_side import (
@@ -42,7 +42,7 @@ from traceprof.comparison.sides import (
 )
 from traceprof.comparison.specs import ABOUT, MEASURES
 from traceprof.comparison.verdict import verdict_of
-from traceprof.errors import RegressionError, SeveralRunsError, UsageError
+from traceprof.errors import RegressionError, UsageError
 from traceprof.model.ranks import of_process
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
@@ -279,6 +279,21 @@ def compare_named(
     return compare(*_told_apart(first, second), parsed)
 
 
+def compare_opened(
+    base: Sequence[Path], new: Sequence[Path], opening: Opening, window: str | None
+) -> Comparison:
+    """Return what is different in the one run in the files ``new``.
+
+    Raises:
+        TraceprofError: a run cannot be read.
+    """
+    first, second = (
+        [summary_of(open_run(list(paths), opening).within(window), name_of(paths[0]), {})]
+        for paths in (base, new)
+    )
+    return compare(*_told_apart(first, second))
+
+
 def _told_apart(base: list[Summary], new: list[Summary]) -> tuple[list[Summary], list[Summary]]:
     """Return the runs, those of both sides that bear one name with the folder that they lie in."""
     both = {run.name for run in base} & {run.name for run in new}
@@ -321,23 +336,12 @@ class OpenedSide:
     window: TimeWindow | None
 
 
-def sides_of_paths(
-    paths: Sequence[Path], opening: Opening
-) -> tuple[Sequence[Path], Sequence[Path]] | None:
-    """Return what the user put side by side; None where ``paths`` are one run.
-
-    Two files that are no ranks of one run are two runs; "vs" says it of any paths.
-    """
-    if Path(AGAINST) in paths:
-        base, new = sides_named(list(map(str, paths)))
-        return list(map(Path, base)), list(map(Path, new))
-    if len(paths) != 2:
+def sides_of_paths(paths: Sequence[Path]) -> tuple[Sequence[Path], Sequence[Path]] | None:
+    """Return what the user put side by side by a "vs"; None without one."""
+    if Path(AGAINST) not in paths:
         return None
-    try:
-        open_run(paths, opening).within("all").of_ranks(frozenset({"processes"}))
-    except SeveralRunsError:
-        return [paths[0]], [paths[1]]
-    return None
+    base, new = sides_named(list(map(str, paths)))
+    return list(map(Path, base)), list(map(Path, new))
 
 
 def runs_beside(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from traceprof.errors import SeveralRunsError, UsageError
+from traceprof.errors import UsageError
 from traceprof.files import kind_of_no_file
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.contract import trace_of_outline
 from traceprof.formats.runs.files import is_run, open_run, outline_run
-from traceprof.formats.runs.manifest import read_manifest
 from traceprof.hardware.catalogue import Hardware, Stated, built_in_hardware, parse_hardware
-from traceprof.model.placement import UNTIED_CLOCKS, clock_offsets_ns, place_run
+from traceprof.model.placement import UNTIED_CLOCKS, place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
 from traceprof.model.timing import TimeWindow
@@ -26,83 +24,6 @@ from traceprof.session.options import Align, Opening
 
 if TYPE_CHECKING:
     from traceprof.model.topology import Topology
-
-_GUESSED: Final = ("order of files", "order of devices")
-"""Where ranks are from that nothing in the files or their names tells."""
-_RUN_VARIABLES: Final = ("TRACEPROF_RUN", "SLURM_JOB_ID")
-_HINT: Final = (
-    "{names} look like {several}, not like ranks of one ({why}): `traceprof view {paths}` shows "
-    "them side by side, `traceprof compare` what differs; a manifest makes them one run"
-)
-
-
-def check_one_run(paths: Sequence[Path | str], run: RunFiles) -> None:
-    """Check that ``paths``, where all are files named one by one, are ranks of one run.
-
-    Directories, patterns and manifests say themselves that their files belong together.
-
-    Raises:
-        SeveralRunsError: they look like several runs; the message says why and what to do.
-    """
-    files = list(dict.fromkeys(map(Path, paths)))
-    if len(files) < 2 or not all(map(_is_trace, files)):
-        return
-    why = _why_not(files, run)
-    if not why:
-        return
-    names = [path.name for path in files]
-    if len(set(names)) < len(names):
-        names = list(map(str, files))
-    raise SeveralRunsError(
-        _HINT.format(
-            names=", ".join(names[:-1]) + f" and {names[-1]}",
-            several="two runs" if len(files) == 2 else "several runs",
-            why=why,
-            paths=shlex.join(map(str, files)),
-        )
-    )
-
-
-def _is_trace(path: Path) -> bool:
-    return path.is_file() and read_manifest(path) is None
-
-
-def _why_not(files: Sequence[Path], run: RunFiles) -> str:
-    """Return why ``files`` are no single run; "" where they may be one."""
-    labels = {label for path in files for label in _labels(path)} | _told_in(run)
-    if len(labels) > 1:
-        return f"they belong to {', '.join(sorted(labels))}"
-    missing = [path for path in files if str(path) not in {m.trace.info.path for m in run}]
-    if missing:
-        return f"{missing[0].name} has the same rank as another file"
-    if not labels and all(member.known_from in _GUESSED for member in run):
-        return "no file says its rank"
-    return "" if _may_overlap(run) else "they were not recorded at the same time"
-
-
-def _labels(path: Path) -> set[str]:
-    """Return what the manifests beside a file call the run that they say it belongs to."""
-    manifests = (read_manifest(other) for other in sorted(path.parent.glob("*.json")))
-    return {found.label for found in manifests if found and found.label and path in found.files}
-
-
-def _told_in(run: RunFiles) -> set[str]:
-    tables = [member.trace.environment for member in run]
-    environments = [dict(zip(own["name"], own["value"], strict=True)) for own in tables]
-    for name in _RUN_VARIABLES:
-        told = {one.get(name) or one.get(f"env.{name}", "") for one in environments}
-        if "" not in told:
-            return told
-    return set()
-
-
-def _may_overlap(run: RunFiles) -> bool:
-    """Return whether all ranks ran at some common time, as far as wall clocks tell."""
-    offsets_ns = clock_offsets_ns(member.trace.info for member in run)
-    if offsets_ns is None:
-        return True
-    spans = [m.trace.span.moved(ns) for m, ns in zip(run, offsets_ns, strict=True)]
-    return max(span.start_ns for span in spans) <= min(span.end_ns for span in spans)
 
 
 def open_files(
@@ -119,7 +40,7 @@ def open_files(
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
-        UsageError: the files that were named look like several runs.
+        SeveralRunsError: the files are of several runs.
     """
     options = ReadOptions(
         rules_of(opening), tables, only_steps=only_steps, keeps_secrets=opening.keeps_secrets
@@ -127,16 +48,14 @@ def open_files(
     if is_run(paths):
         from traceprof.workers.choice import pool_for
 
-        run = open_run(
+        return open_run(
             paths,
             options,
             opening.life,
             choose_pool=partial(pool_for, jobs=opening.jobs, scheduler=opening.scheduler),
             allow_missing=opening.allow_missing,
+            is_one=opening.is_one_run,
         )
-        if not opening.is_one_run:
-            check_one_run(paths, run)
-        return run
     return RunFiles(str(paths[0]), (RankTrace(open_trace(paths[0], options)),))
 
 
@@ -147,14 +66,17 @@ def outline_files(
 
     Raises:
         TraceError: nothing is found, or what is found cannot be read.
-        UsageError: the files that were named look like several runs, or an option makes no sense.
+        SeveralRunsError: the files are of several runs.
+        UsageError: an option makes no sense.
     """
     rules_of(opening)
     if is_run(paths):
-        run, outlines = outline_run(paths, opening.life, allow_missing=opening.allow_missing)
-        if not opening.is_one_run:
-            check_one_run(paths, run)
-        return run, outlines
+        return outline_run(
+            paths,
+            opening.life,
+            allow_missing=opening.allow_missing,
+            is_one=opening.is_one_run,
+        )
     found = outline(paths[0])
     trace = trace_of_outline(found)
     return RunFiles(str(paths[0]), (RankTrace(trace),)), {trace.info.path: found}

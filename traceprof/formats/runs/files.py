@@ -15,12 +15,14 @@ from traceprof.formats.contract import Outline, ReadOptions, outline_of, trace_o
 from traceprof.formats.runs import ranks
 from traceprof.formats.runs.cycles import joined_outlines
 from traceprof.formats.runs.manifest import (
+    RunManifest,
     attempts_in,
     chosen_attempt,
     is_work_folder,
     read_manifest,
     warning_on_attempts,
 )
+from traceprof.formats.runs.several import check_one_run, listed_parts, lone_parts
 from traceprof.formats.shared.files import TABLE_FILES, examine, is_packed_database
 from traceprof.model.ranks import Attempt, RankTrace, RunFiles, measure_each
 from traceprof.model.tables import ABSENT
@@ -44,7 +46,7 @@ class _Found:
 
     label: str = ""
     files: list[Path] = field(default_factory=list)
-    labels: set[str] = field(default_factory=set)
+    manifests: dict[Path, RunManifest] = field(default_factory=dict)
     told: dict[Path, Mapping[str, Any]] = field(default_factory=dict)
     world_size: int = ABSENT
     searched: bool = False
@@ -64,6 +66,7 @@ def open_run(
     *,
     choose_pool: PoolOf = lambda _: None,
     allow_missing: bool = False,
+    is_one: bool = False,
 ) -> RunFiles:
     """Return the run in ``paths``: files, directories, patterns, manifests, of any format.
 
@@ -91,7 +94,7 @@ def open_run(
             else:
                 yield trace, partial(_work_in, path, trace, options)
 
-    return _opened(paths, read, life, allow_missing=allow_missing)
+    return _opened(paths, read, life, allow_missing=allow_missing, is_one=is_one)
 
 
 def _traces(
@@ -138,12 +141,17 @@ def files_of(paths: Sequence[Path | str]) -> list[Path]:
 
 
 def outline_run(
-    paths: Sequence[Path | str], life: int | None = None, *, allow_missing: bool = False
+    paths: Sequence[Path | str],
+    life: int | None = None,
+    *,
+    allow_missing: bool = False,
+    is_one: bool = False,
 ) -> tuple[RunFiles, Mapping[str, Outline]]:
     """Return the run in ``paths`` without its events, and the outlines of its files by path.
 
     Raises:
         TraceError: no trace is found, or one that was named cannot be read.
+        SeveralRunsError: the files are of several runs.
         UsageError: there is no such life.
     """
     outlines: dict[str, Outline] = {}
@@ -158,7 +166,7 @@ def outline_run(
                 yield trace_of_outline(found), partial(getattr, found, "device_rows")
 
     cycles: dict[str, list[str]] = {}
-    run = _opened(paths, read, life, allow_missing=allow_missing, cycles=cycles)
+    run = _opened(paths, read, life, allow_missing=allow_missing, is_one=is_one, cycles=cycles)
     joined = {member.trace.info.path: member.trace for member in run.members}
     for first, names in cycles.items():
         outlines[first] = joined_outlines([outlines[name] for name in names], joined[first])
@@ -171,23 +179,15 @@ def _opened(
     life: int | None,
     *,
     allow_missing: bool,
+    is_one: bool,
     cycles: dict[str, list[str]] | None = None,
 ) -> RunFiles:
     found = _find(paths)
-    claims: list[ranks.RankClaim] = []
-    warnings: list[str] = _choose_life(found, life)
-    if len(found.labels) > 1:
-        names = ", ".join(sorted(found.labels))
-        warnings.append(f"the files belong to {len(found.labels)} different runs: {names}")
-    for path, told in zip(found.files, read(found.files), strict=True):
-        if isinstance(told, TraceError):
-            # A manifest may name the file of a rank that died before it wrote any.
-            if not (allow_missing or (found.searched and not _is_file(path))):
-                raise TraceError(f"{told}; --allow-missing leaves it out")
-            warnings.append(f"left out: {told}")
-            continue
-        trace, work = told
-        claims += ranks.claims_of(trace, path, found.told.get(path, {}), work)
+    listed = listed_parts(found.manifests)
+    if not is_one:
+        check_one_run(listed, paths)
+    warnings = _choose_life(found, life)
+    claims = _claims(found, read, warnings, allow_missing=allow_missing)
     if not claims:
         why = f" ({warnings[0]})" if warnings else ""
         raise TraceError(f"{' '.join(map(str, paths))}: no traces found{why}")
@@ -197,8 +197,32 @@ def _opened(
         warnings += told_of_cycles
         if cycles is not None:
             cycles |= files_of
+        if not is_one:
+            alone = [claim for claim in claims if claim.path not in found.told]
+            check_one_run([*listed, *lone_parts(alone, files_of)], paths)
     members, more = ranks.numbered(claims, number_of)
     return _run(found, members, claims, [*warnings, *more])
+
+
+def _claims(
+    found: _Found,
+    read: Callable[[Sequence[Path]], Iterator[_Told | TraceError]],
+    warnings: list[str],
+    *,
+    allow_missing: bool,
+) -> list[ranks.RankClaim]:
+    """Return the ranks in the files; ``warnings`` get those that are left out."""
+    claims: list[ranks.RankClaim] = []
+    for path, told in zip(found.files, read(found.files), strict=True):
+        if isinstance(told, TraceError):
+            # A manifest may name the file of a rank that died before it wrote any.
+            if not (allow_missing or (found.searched and not _is_file(path))):
+                raise TraceError(f"{told}; --allow-missing leaves it out")
+            warnings.append(f"left out: {told}")
+            continue
+        trace, work = told
+        claims += ranks.claims_of(trace, path, found.told.get(path, {}), work)
+    return claims
 
 
 def _choose_life(found: _Found, wanted: int | None) -> list[str]:
@@ -307,8 +331,9 @@ def _add_directory(found: _Found, folder: Path) -> None:
     traces = {parent for parent in stored if _is_trace(parent)}
     files = [*sorted(traces), *(path for path in files if path.parent not in traces)]
     manifests = [path for path in files if path.suffix == ".json" and _add_manifest(found, path)]
-    if not manifests:
-        found.files += _traces_among(files)
+    # What lies beside the files that a manifest lists is no rank; another run has its own folder.
+    theirs = {path.parent for path in (*manifests, *found.told)}
+    found.files += _traces_among([path for path in files if path.parent not in theirs])
 
 
 def _traces_among(files: Sequence[Path]) -> list[Path]:
@@ -349,7 +374,7 @@ def _add_manifest(found: _Found, path: Path) -> bool:
     found.files += manifest.files
     found.told |= manifest.files
     found.label = found.label or manifest.label
-    found.labels.add(manifest.label)
+    found.manifests[path] = manifest
     found.agents += manifest.agents
     found.world_size = max(found.world_size, manifest.world_size)
     return True

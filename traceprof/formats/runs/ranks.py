@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.errors import TraceError
 from traceprof.formats.runs.cycles import are_in_turn, begins_ns, joined_cycles
 from traceprof.formats.shared.launchers import RANK_VARIABLES, rack_of
 from traceprof.model.ranks import RankTrace, change_each, of_process
@@ -124,7 +125,12 @@ def _in_order_of_devices(work: Work) -> list[int]:
 def numbered(
     claims: Sequence[RankClaim], number_of: Callable[[Path], int]
 ) -> tuple[list[RankTrace], list[str]]:
-    """Return the members in order of rank, and warnings about what was guessed or left out."""
+    """Return the members in order of rank, and warnings about what was guessed or left out.
+
+    Raises:
+        TraceError: two files have one rank. Of one file, in which a program may have been started
+            twice, the first counts.
+    """
     warnings: list[str] = []
     if all(claim.member.rank == ABSENT for claim in claims):
         claims = _numbered_by_place(claims, number_of)
@@ -140,9 +146,15 @@ def numbered(
         if rank == ABSENT:
             unknown.append(claim.member)
             warnings.append(f"{claim.path}: nothing says which rank this is")
+        elif rank in members and claim.path != members[rank].path:
+            both = f"{members[rank].path} and {claim.path}"
+            raise TraceError(
+                f"{both} both have rank {rank}, and a run has each rank once: name those of one "
+                "run, or say in a manifest which rank each is"
+            )
         elif rank in members:
             warnings.append(
-                f"{claim.path}: left out, rank {rank} is already {members[rank].path.name}"
+                f"{claim.path}: another process in it has rank {rank}, too, and is left out"
             )
         else:
             members[rank] = claim
@@ -150,11 +162,16 @@ def numbered(
 
 
 def _of_one_process(claims: Sequence[RankClaim]) -> Iterator[list[RankClaim]]:
-    """Yield the claims of each process, those that were made one after the other together."""
+    """Yield the claims of each process, those that were made one after the other together.
+
+    A profiler counts its files: process ids are equal of other runs, too, in containers.
+    """
     found: dict[tuple[Any, ...], list[RankClaim]] = {}
     for claim in claims:
         own, processes = claim.member, claim.member.trace.processes["process"].tolist()
-        found.setdefault((own.host, own.rank, own.local_rank, *processes), []).append(claim)
+        named = re.sub(r"\d+", "", str(claim.path))
+        key = (named, own.host, own.rank, own.local_rank, *processes)
+        found.setdefault(key, []).append(claim)
     several_in_one = len({claim.path for claim in claims}) < len(claims)
     for every in found.values():
         if not several_in_one and are_in_turn([one.member.trace for one in every]):
