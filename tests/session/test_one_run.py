@@ -201,7 +201,7 @@ def test_a_folder_without_a_manifest_beside_one_with_is_not_passed_over(
     manifest(tmp_path / "a.json", "monday", write("one/rank0.sqlite"))
     (tmp_path / "a.json").rename(tmp_path / "one" / "a.json")
     write("two/rank0.sqlite")
-    with pytest.raises(SeveralRunsError, match="rank0.sqlite both have rank 0") as caught:
+    with pytest.raises(SeveralRunsError, match=r"rank0.sqlite both have rank 0") as caught:
         opened(tmp_path)
     assert caught.value.runs == [(tmp_path / "one",), (tmp_path / "two",)]
     write("one/others.sqlite")  # what no manifest lists beside those that it does is no rank

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from traceprof.model.activity import IDLE
 from traceprof.model.timing import TimeWindow
 from traceprof.render.timeline.channels import Channel
 from traceprof.viewer.timeline import Level, build_levels, cut_channel, level_for
@@ -38,6 +41,26 @@ def test_every_level_keeps_events_busy_time_and_bytes(gaps: list[tuple[int, int]
         assert level.channel.n_bytes is not None
         assert level.channel.n_bytes.clip(0).sum() == channel.n_bytes.clip(0).sum()
         assert (level.channel.starts[1:] >= level.channel.ends[:-1]).all()
+
+
+@given(Gaps)
+def test_every_level_knows_the_longest_idle_time_of_each_item(
+    gaps: list[tuple[int, int]],
+) -> None:
+    events = _channel(gaps, copies=2_100 // len(gaps) + 1)
+    exact = replace(events, category=IDLE, n_bytes=None, correlations=None)
+    lengths = exact.ends - exact.starts
+    for level in build_levels(exact, 10**12)[1:]:
+        own = level.channel
+        assert own.longest_ns is not None
+        assert own.longest_starts is not None
+        first = np.searchsorted(exact.starts, own.starts)
+        assert own.counts is not None
+        for item in (0, len(own) // 2, len(own) - 1):
+            inside = slice(first[item], first[item] + own.counts[item])
+            place = inside.start + int(lengths[inside].argmax())
+            assert own.longest_ns[item] == lengths[place]
+            assert own.longest_starts[item] == exact.starts[place]
 
 
 @given(Gaps)

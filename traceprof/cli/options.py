@@ -261,12 +261,8 @@ def _opening(
             min=1,
         ),
     ] = None,
-    allow_missing: Annotated[
-        bool, option("--allow-missing", "Leave ranks out whose files cannot be read.")
-    ] = False,
-    one_run: Annotated[
-        bool, option("--run", "The files are ranks of one run, whatever they look like.")
-    ] = False,
+    allow_missing: Annotated[bool, option("--allow-missing", "Omit unreadable files.")] = False,
+    one_run: Annotated[bool, option("--run", "The files are one run, however they look.")] = False,
     life: Annotated[
         int | None,
         option(

@@ -44,7 +44,10 @@ from traceprof.session.doubts import doubts_of
 GROWTH: Final = 4
 _LEAST_GAIN: Final = 0.7
 _FEW: Final = 2_000
-COLUMNS: Final = ("starts", "ends", "names", "n_bytes", "correlations", "busy_ns", "counts")
+COLUMNS: Final = (
+    *("starts", "ends", "names", "n_bytes", "correlations", "busy_ns", "counts"),
+    *("longest_starts", "longest_ns"),
+)
 """The columns of a channel, as far as it has them."""
 
 

@@ -16,8 +16,10 @@ from tests.builders import TraceBuilder
 from tests.real_traces import KINETO, NSYS, NVPROF
 from tests.requirements import ROOT, require
 from traceprof.formats import open_trace
+from traceprof.measures.idle.gaps import find_gaps
 from traceprof.model.trace import Trace
-from traceprof.render.timeline.drawn import device_states
+from traceprof.render.timeline.channels import Lanes, condense
+from traceprof.render.timeline.drawn import device_states, with_states
 from traceprof.render.timeline.encode import encode_lanes
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.render.timeline.render import (
@@ -46,8 +48,10 @@ def _random_trace(seed: int = 1, n: int = 3_000) -> Trace:
     return builder.range("epoch", 0, 5_000_000).build()
 
 
-def _measure(trace: Trace, tmp_path: Path, views: list[tuple[int, int, int]]) -> dict[str, Any]:
-    lanes = build_lanes(trace, trace.span)
+def _measure(
+    trace: Trace, tmp_path: Path, views: list[tuple[int, int, int]], lanes: Lanes | None = None
+) -> dict[str, Any]:
+    lanes = lanes or build_lanes(trace, trace.span)
     head = timeline_head(trace, trace.span, lanes.n_events)
     file = tmp_path / "lanes.bin"
     file.write_bytes(encode_lanes(lanes, head))
@@ -169,6 +173,34 @@ def _devices_with_equal_states(trace: Trace, tmp_path: Path) -> int:
         total = sum(int((c.ends - c.starts).sum()) for c in expected.values())
         assert total == trace.span.duration_ns
     return devices
+
+
+@pytest.mark.parametrize("bin_ns", [0, 1_000, 64_000, 10_000_000])
+def test_the_longest_gap_is_that_of_python_at_every_level(tmp_path: Path, bin_ns: int) -> None:
+    builder = TraceBuilder().range("set-up", 0, 1_000_000)
+    for device, first_ns in ((0, 30_000), (1, 990_000), (2, 400_000)):
+        random = np.random.default_rng(device)
+        at = first_ns
+        for length in random.integers(10, 3_000, 500).tolist():
+            builder.kernel("gemm", at, at + length, device=device)
+            at += length + int(random.integers(0, 5_000))
+    trace = builder.build()
+    lanes = build_lanes(trace, trace.span)
+    if bin_ns:
+        lanes = condense(with_states(lanes, trace.span.duration_ns), bin_ns)
+    found = dict(
+        zip(
+            (g.device for g in lanes.groups),
+            _measure(trace, tmp_path, [], lanes)["gaps"],
+            strict=True,
+        )
+    )
+    gaps = find_gaps(trace)
+    for device in (0, 1, 2):
+        own = gaps.take(gaps["device"] == device)
+        longest = int(np.argmax(own["end_ns"] - own["start_ns"]))
+        edges = own.row(longest)["start_ns"], own.row(longest)["end_ns"]
+        assert found[device] == [edge - trace.span.start_ns for edge in edges]
 
 
 @pytest.mark.parametrize("name", MODULES)

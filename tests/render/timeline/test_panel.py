@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.builders import TraceBuilder
 from tests.render.browser import OpenPage
 from tests.render.timeline.tasks import MS, Reader, two_ranks
 from traceprof.formats import open_trace
-from traceprof.model.intervals import Intervals
+from traceprof.measures.idle.gaps import find_gaps
 from traceprof.model.trace import Trace
 from traceprof.render.timeline.render import render_timeline
 from traceprof.units import format_count
@@ -20,16 +21,11 @@ pytestmark = pytest.mark.chromium
 
 
 def _gaps(trace: Trace, device: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where nothing runs on a device between its first and its last work, ns from the start."""
-    rows = [
-        table[table["device"] == device]
-        for table in (trace.kernels.to_frame(), trace.copies.to_frame())
-    ]
-    busy = Intervals.union_of(
-        np.concatenate([r["start_ns"] for r in rows]), np.concatenate([r["end_ns"] for r in rows])
-    )
+    """Where nothing runs on a device, at the edges too, ns from the start of the trace."""
+    gaps = find_gaps(trace)
+    own = gaps.take(gaps["device"] == device)
     zero = trace.span.start_ns
-    return busy.ends[:-1] - zero, busy.starts[1:] - zero
+    return own["start_ns"] - zero, own["end_ns"] - zero
 
 
 def test_the_panel_is_in_the_first_viewport_and_tells_of_the_view(reader: Reader) -> None:
@@ -77,14 +73,50 @@ def test_so_it_is_on_a_real_trace(
     reader.click(reader.page.page.get_by_role("button", name="GPU 1"))
     starts, ends = _gaps(trace, 1)
     longest = int((ends - starts).argmax())
-    kernels = trace.kernels.to_frame()[trace.kernels.to_frame()["device"] == 1]
-    zero = trace.span.start_ns
-    ended = kernels[kernels["end_ns"] == starts[longest] + zero]["name"].iloc[0]
-    started = kernels[kernels["start_ns"] == ends[longest] + zero]["name"].iloc[0]
+    kernels = trace.kernels.take(trace.kernels["device"] == 1)
+    at = starts[longest] + trace.span.start_ns
     facts = reader.facts
     assert reader.actions == 1
     assert f"({format_count(int((ends - starts)[longest]))} ns)" in facts["duration"]
-    assert (facts["before"], facts["after"]) == (ended, started)
+    # It is the time from the last work to the end of the recording.
+    assert facts["before"] == str(kernels["name"][kernels["end_ns"] == at][0])
+    assert facts["after"] == "nothing in this page"
+
+
+def late_and_early() -> Trace:
+    """GPU 0 works from 30 ms on until 50 of 100 ms, GPU 1 from 5 to 60 ms with short pauses."""
+    builder = TraceBuilder().range("whole", 0, 100 * MS)
+    for device, first, last, pause in ((0, 30, 50, 200_000), (1, 5, 60, 900_000)):
+        builder.device(device, "H100")
+        for at in range(first * MS, last * MS, MS):
+            builder.kernel("gemm", at, at + MS - pause, device=device)
+    return builder.build()
+
+
+@pytest.mark.parametrize("max_items", [10_000, 40])
+def test_gaps_at_the_edges_are_in_the_table_as_a_click_has_them(
+    open_page: Callable[..., OpenPage], max_items: int
+) -> None:
+    trace = late_and_early()
+    page = render_timeline(trace, title="edges", max_items=max_items)
+    reader = Reader(open_page(page))
+    told = reader.table("Devices in view")
+    for device, name in enumerate(("GPU 0", "GPU 1")):
+        starts, ends = _gaps(trace, device)
+        longest = int((ends - starts).argmax())
+        (row,) = (cells for first, cells in told.items() if name in first)
+        assert row[1] == f"{(ends - starts)[longest] / MS:.2f} ms"
+        reader.click(reader.page.page.get_by_role("button", name=name))
+        assert reader.title == f"Idle: {row[1]}"
+        assert f"({format_count(int((ends - starts)[longest]))} ns)" in reader.facts["duration"]
+        assert f"({format_count(int(starts[longest]))} ns)" in reader.facts["start"]
+        reader.press("Escape")
+    reader.press("g")  # the longest of all devices, then the next longest
+    assert reader.title == "Idle: 50.20 ms"
+    reader.press("g")
+    assert reader.title == "Idle: 40.90 ms"
+    reader.press("g")
+    assert reader.title == "Idle: 30.00 ms"
 
 
 def test_a_click_on_a_kernel_names_the_ranges_of_all_threads_that_launched_it(

@@ -2,7 +2,9 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { deriveStates } from "../../../traceprof/render/timeline/assets/states.mjs";
 import { meanStates } from "../../../traceprof/render/timeline/assets/areas.mjs";
-import { idleWithin, recordedOfSpan, recordedShare } from "../../../traceprof/render/timeline/assets/states_of_span.mjs";
+import { idleGaps, idleWithin } from "../../../traceprof/render/timeline/assets/gaps.mjs";
+import { lengthOfTarget, spanOf } from "../../../traceprof/render/timeline/assets/targets.mjs";
+import { recordedOfSpan, recordedShare } from "../../../traceprof/render/timeline/assets/states_of_span.mjs";
 import { CATEGORIES, channel, device, place, stream, trace } from "./build.mjs";
 
 function statesOf(...rows) {
@@ -71,4 +73,24 @@ test("shares are of what was recorded", () => {
   const mean = meanStates(built.groups, 20, 40, 2, built.not_recorded);
   assert.deepEqual([...mean.get(place("compute"))], [10 / 30, 0]);
   assert.deepEqual([...mean.get(place("not_recorded"))], [0.25, 1]);
+});
+
+test("before the first and after the last work a device is idle, and that is a gap", () => {
+  const built = trace([device(stream(channel("compute", [[30, 40], [45, 50]])))]);
+  deriveStates(built);
+  const spans = (...view) => idleGaps(built, view).map((gap) => spanOf(built, gap));
+  assert.deepEqual(spans(0, 100), [[50, 100], [0, 30], [40, 45]]);
+  assert.deepEqual(spanOf(built, idleWithin(built, 0, 0, 100)), [50, 100]);
+  assert.deepEqual(spans(35, 48), [[40, 45]]);
+  assert.deepEqual(spanOf(built, idleWithin(built, 0, 20, 45)), [0, 30]);
+});
+
+test("of merged gaps the longest is known", () => {
+  const longest = { starts: Float64Array.of(0, 62, 80), ends: Float64Array.of(20, 71, 84) };
+  const idle = channel("idle", [[0, 20], [50, 75], [78, 90]], { counts: Uint32Array.of(1, 4, 3), longest });
+  const built = trace([{ ...device(), states: { channels: [idle] } }]);
+  const found = idleGaps(built, [0, 100]).map((gap) => [spanOf(built, gap), lengthOfTarget(built, gap)]);
+  assert.deepEqual(found, [[[0, 20], 20], [[62, 71], 9], [[80, 84], 4]]);
+  assert.deepEqual(idleWithin(built, 0, 40, 100), { group: 0, gap: [62, 71] });
+  assert.deepEqual(idleWithin(built, 0, 72, 100), { group: 0, gap: [80, 84] });
 });

@@ -43,7 +43,7 @@ _MOST_NAMED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RunPart:
     """What belongs together in any case: a file, or all that the manifests of one run list.
 
     ``sources`` are what one names to open it, ``names`` what the run is called that it says it
@@ -63,7 +63,7 @@ class Part:
 class _Run:
     """The parts that may be one run, and what they have in common."""
 
-    parts: list[Part]
+    parts: list[RunPart]
     names: frozenset[str]
     ranks: dict[int, Path]
     is_told: bool
@@ -71,12 +71,12 @@ class _Run:
     ends_ns: list[int]
 
     @classmethod
-    def of(cls, part: Part) -> Self:
+    def of(cls, part: RunPart) -> Self:
         own = cls([], frozenset(), {}, True, [], [])
         own.add(part)
         return own
 
-    def add(self, part: Part) -> None:
+    def add(self, part: RunPart) -> None:
         self.parts.append(part)
         self.names = self.names & part.names or self.names or part.names
         self.ranks |= part.ranks
@@ -85,7 +85,7 @@ class _Run:
             self.starts_ns.append(part.span.start_ns)
             self.ends_ns.append(part.span.end_ns)
 
-    def why_not(self, part: Part) -> str:
+    def why_not(self, part: RunPart) -> str:
         """Return why ``part`` does not belong to this run; "" where it may."""
         if self.names and part.names and self.names.isdisjoint(part.names):
             return f"they belong to {', '.join(sorted(self.names | part.names))}"
@@ -113,7 +113,7 @@ def told_apart(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else list(map(str, paths))
 
 
-def listed_parts(manifests: Mapping[Path, RunManifest]) -> list[Part]:
+def listed_parts(manifests: Mapping[Path, RunManifest]) -> list[RunPart]:
     """Return what manifests list, those of one job together, and those in a folder of one label."""
     found: dict[tuple[Path | None, str], list[Path]] = {}
     for path, own in manifests.items():
@@ -125,7 +125,7 @@ def listed_parts(manifests: Mapping[Path, RunManifest]) -> list[Part]:
     ]
 
 
-def _listed(manifests: Sequence[tuple[Path, RunManifest]], name: str) -> Part:
+def _listed(manifests: Sequence[tuple[Path, RunManifest]], name: str) -> RunPart:
     rows = [(file, row) for _, own in manifests for file, row in own.files.items()]
     ranks: dict[int, Path] = {}
     for file, row in rows:
@@ -135,7 +135,7 @@ def _listed(manifests: Sequence[tuple[Path, RunManifest]], name: str) -> Part:
     starts = [start for start, _ in times if isinstance(start, int)]
     ends = [end for _, end in times if isinstance(end, int)]
     is_timed = bool(rows) and len(starts) == len(ends) == len(rows) and min(starts) <= max(ends)
-    return Part(
+    return RunPart(
         tuple(file for file, _ in rows),
         tuple(path for path, _ in manifests),
         frozenset(filter(None, [name])),
@@ -146,7 +146,7 @@ def _listed(manifests: Sequence[tuple[Path, RunManifest]], name: str) -> Part:
 
 def lone_parts(
     claims: Sequence[RankClaim], files_of: Mapping[str, Sequence[str]]
-) -> Iterator[Part]:
+) -> Iterator[RunPart]:
     """Yield the files that no manifest lists.
 
     ``files_of`` are the files of a process that was recorded several times, by the first of them.
@@ -166,7 +166,7 @@ def lone_parts(
         if path.parent not in beside:
             beside[path.parent] = _names_beside(path.parent)
         names = beside[path.parent].get(path.name) or _names_in(trace)
-        yield Part(files, files, names, ranks, is_told=bool(told), span=span)
+        yield RunPart(files, files, names, ranks, is_told=bool(told), span=span)
 
 
 def _rank(claims: Sequence[RankClaim]) -> int:
@@ -205,7 +205,7 @@ def _names_in(trace: Trace) -> frozenset[str]:
     return frozenset()
 
 
-def check_one_run(parts: Sequence[Part], given: Sequence[Path | str]) -> None:
+def check_one_run(parts: Sequence[RunPart], given: Sequence[Path | str]) -> None:
     """Check that ``parts``, of which the user spoke as ``given``, may be one run.
 
     Raises:
@@ -225,7 +225,7 @@ def check_one_run(parts: Sequence[Part], given: Sequence[Path | str]) -> None:
         raise _several(runs, reasons[0], list(map(Path, given)))
 
 
-def _likeness(run: _Run, part: Part) -> tuple[bool, int]:
+def _likeness(run: _Run, part: RunPart) -> tuple[bool, int]:
     """Return how much a part looks like those of a run by its folder, and by its name."""
     own, other = run.parts[-1].files[0], part.files[0]
     return own.parent == other.parent, len(_start([own.name, other.name]))

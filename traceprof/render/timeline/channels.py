@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from traceprof.model.activity import IDLE
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.tables import ABSENT
 
@@ -34,6 +35,7 @@ class Channel:
     ``names`` are places in `Lanes.names`. ``n_bytes`` and ``correlations`` hold ABSENT (-1)
     where not known, and are None where no interval has any. In a condensed channel an item may
     stand for several events: ``counts`` of them, busy for ``busy_ns``, between start and end.
+    Of idle times the item tells when the longest of them begins and how long that is, too.
     """
 
     category: str
@@ -44,6 +46,8 @@ class Channel:
     correlations: Int64Array | None = None
     busy_ns: Int64Array | None = None
     counts: Int64Array | None = None
+    longest_starts: Int64Array | None = None
+    longest_ns: Int64Array | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -260,6 +264,7 @@ def condense_channel(channel: Channel, bin_ns: int) -> Channel:
     last = np.append(first[1:], len(channel)) - 1
     counts = _sums(channel.counts, first, last - first + 1)
     alone = counts == 1
+    longest = _longest(channel, durations, first) if channel.category == IDLE else {}
     return Channel(
         category=channel.category,
         starts=channel.starts[first],
@@ -271,7 +276,20 @@ def condense_channel(channel: Channel, bin_ns: int) -> Channel:
         else np.where(alone, channel.correlations[first], ABSENT),
         busy_ns=_sums(channel.busy_ns, first, np.add.reduceat(durations, first)),
         counts=counts,
+        **longest,
     )
+
+
+def _longest(channel: Channel, durations: Int64Array, first: Int64Array) -> dict[str, Int64Array]:
+    """Return when the longest of the events of each item begins, and how long it is."""
+    lengths = durations if channel.longest_ns is None else channel.longest_ns
+    starts = channel.starts if channel.longest_starts is None else channel.longest_starts
+    item = np.zeros(len(channel), np.int64)
+    item[first[1:]] = 1
+    item = np.cumsum(item)
+    # Of each item the longest comes first, of equals the earliest.
+    place = np.lexsort((starts, -lengths, item))[first]
+    return {"longest_starts": starts[place], "longest_ns": lengths[place]}
 
 
 def _sums(values: Int64Array | None, first: Int64Array, otherwise: Int64Array) -> Int64Array:

@@ -12,6 +12,8 @@
               duration
               count     of channels with merged items: how many events an item stands for …
               pause     … and of those that stand for several, how long they are not busy (zigzag)
+              longest   … of idle times, how long the longest of them is, and how long after
+              longest_at  the start of the item it begins
               bytes     + 1
               link      0: none, else 1 + zigzag of its number − previous number − 1
               of names  their templates, and the numbers in them; their short forms and what is
@@ -358,6 +360,13 @@ def _add_columns(
     streams.add_numbers(f"{kind}.count", counts)
     pauses = _joined(c.ends - c.starts - c.busy_ns for c in channels if c.busy_ns is not None)
     streams.add_numbers(f"{kind}.pause", zigzag(pauses[counts > 1]))
+    has_longest = _joined(
+        c.counts for c in channels if c.counts is not None and c.longest_ns is not None
+    )
+    longest = _joined(c.longest_ns for c in channels if c.longest_ns is not None)
+    streams.add_numbers(f"{kind}.longest", longest[has_longest > 1])
+    after = _joined(c.longest_starts - c.starts for c in channels if c.longest_starts is not None)
+    streams.add_numbers(f"{kind}.longest_at", after[has_longest > 1])
     n_bytes = _joined(c.n_bytes for c in channels if c.n_bytes is not None)
     streams.add_numbers(f"{kind}.bytes", n_bytes + 1)
 
@@ -373,6 +382,7 @@ def _described(channel: Channel) -> dict[str, Any]:
         "n": len(channel),
         "first_ns": int(channel.starts[0]) if len(channel) else 0,
         "is_condensed": channel.counts is not None,
+        "has_longest": channel.longest_ns is not None,
         "has_bytes": channel.n_bytes is not None,
         "has_links": channel.correlations is not None,
     }

@@ -1,7 +1,8 @@
 import { busyBefore, itemsBetween } from "./channel.mjs";
 import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
 import { formatCount, formatDuration, formatExact, formatPercent } from "./format.mjs";
-import { idleWithin, partsOfSpan, stateColumns } from "./states_of_span.mjs";
+import { partsOfSpan, stateColumns } from "./states_of_span.mjs";
+import { idleWithin } from "./gaps.mjs";
 import { lowerBound } from "./bisect.mjs";
 import { alikeKey } from "./groupings.mjs";
 import { stepsOfSpan } from "./steps.mjs";

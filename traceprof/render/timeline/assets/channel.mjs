@@ -5,24 +5,32 @@ import { lowerBound, upperBound } from "./bisect.mjs";
  *
  * `prefix[i]` is the busy time of the items before i, so the busy time of any span is a
  * difference of two look-ups. `blockMax` holds the longest event of each block of items, so
- * that a search for long events skips whole blocks.
+ * that a search for long events skips whole blocks. Of merged idle times `longest` has the longest.
  */
 
 export const BLOCK = 128;
 
 export function makeChannel(columns) {
-  const { starts, ends, busy = null, counts = null, clock = null } = columns;
+  const { starts, ends, busy = null, counts = null, longest = null, clock = null } = columns;
   const n = starts.length;
   const prefix = new Float64Array(n + 1);
   const blockMax = new Float64Array(Math.ceil(n / BLOCK)).fill(-1);
   for (let i = 0; i < n; i++) {
     const duration = clock ? clock.ownOf(ends[i]) - clock.ownOf(starts[i]) : ends[i] - starts[i];
     prefix[i + 1] = prefix[i] + (busy ? busy[i] : duration);
-    if (counts && counts[i] > 1) continue;
+    const isMerged = counts && counts[i] > 1;
+    if (isMerged && !longest) continue;
+    const alone = isMerged ? lengthOf({ ...longest, clock }, i) : duration;
     const block = Math.floor(i / BLOCK);
-    if (duration > blockMax[block]) blockMax[block] = duration;
+    if (alone > blockMax[block]) blockMax[block] = alone;
   }
-  return { names: null, bytes: null, correlations: null, ...columns, busy, counts, clock, n, prefix, blockMax };
+  return { names: null, bytes: null, correlations: null, ...columns, busy, counts, longest, clock, n, prefix, blockMax };
+}
+
+/** The one event that an item is, or the longest of those that it stands for: [start, end], or null. */
+export function longestIn({ starts, ends, counts, longest }, item) {
+  if (!counts || counts[item] === 1) return [starts[item], ends[item]];
+  return longest && [longest.starts[item], longest.ends[item]];
 }
 
 /** How long an item is, in the time of its recording. */

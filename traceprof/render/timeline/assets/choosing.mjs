@@ -4,7 +4,7 @@ import { counterpartOf } from "./counterparts.mjs";
 import { firstAfter, lastBefore, nextEdge } from "./neighbours.mjs";
 import { View } from "./view.mjs";
 import { eventContent } from "./describe_event.mjs";
-import { idleGaps, isIdleGap } from "./gaps.mjs";
+import { idleGaps, isIdleGap, isSameGap } from "./gaps.mjs";
 import { itemsBetween } from "./channel.mjs";
 import { lineAt, visibleRows } from "./lines.mjs";
 import { spanContent } from "./describe_span.mjs";
@@ -155,8 +155,7 @@ export class Chooser extends View {
     const { trace } = this;
     if (!isIdleGap(trace, this.chosen)) this.gapView = [this.t0, this.t1];
     const gaps = idleGaps(trace, this.gapView);
-    const { chosen } = this;
-    const own = gaps.findIndex((gap) => gap.group === chosen?.group && gap.item === chosen?.item);
+    const own = isState(this.chosen) ? gaps.findIndex((gap) => isSameGap(trace, gap, this.chosen)) : -1;
     const next = gaps[own + 1] ?? gaps[0];
     if (next) this.visit(next);
   }

@@ -53,6 +53,7 @@ class Items {
     this.columns = {
       ...{ names, gaps: column("gap", templates), durations: column("duration", templates) },
       ...{ counts: column("count"), pauses: column("pause"), bytes: column("bytes"), links: column("link") },
+      ...{ longest: column("longest"), longestAt: column("longest_at") },
     };
     this.taken = Object.fromEntries(Object.keys(this.columns).map((name) => [name, 0]));
     this.link = -1;
@@ -63,7 +64,7 @@ class Items {
     return this.columns[name].subarray(begin, (this.taken[name] = begin + n));
   }
 
-  take({ n, category, first_ns: first, is_condensed: isCondensed, has_bytes: hasBytes, has_links: hasLinks }) {
+  take({ n, category, first_ns: first, ...has }) {
     const starts = this.next("gaps", n);
     const ends = this.next("durations", n);
     let end = first;
@@ -72,15 +73,23 @@ class Items {
       end = ends[i] += starts[i];
     }
     const names = this.next("names", n);
-    const counts = isCondensed ? this.next("counts", n) : null;
+    const counts = has.is_condensed ? this.next("counts", n) : null;
     const busy = counts && this.busyOf(starts, ends, counts);
-    const bytes = hasBytes ? this.next("bytes", n).map((value) => value - 1) : null;
-    const correlations = hasLinks ? this.linksOf(n) : null;
-    return makeChannel({ category, starts, ends, names, busy, counts, bytes, correlations });
+    const longest = has.has_longest ? this.longestOf(starts, counts) : null;
+    const bytes = has.has_bytes ? this.next("bytes", n).map((value) => value - 1) : null;
+    const correlations = has.has_links ? this.linksOf(n) : null;
+    return makeChannel({ category, starts, ends, names, busy, counts, longest, bytes, correlations });
   }
 
   busyOf(starts, ends, counts) {
     return counts.map((count, i) => ends[i] - starts[i] - (count > 1 ? unzigzag(this.next("pauses", 1)[0]) : 0));
+  }
+
+  /** When the longest of the events of each item begins and ends; of one alone, the item. */
+  longestOf(starts, counts) {
+    const isMerged = (i) => counts[i] > 1;
+    const from = starts.map((start, i) => (isMerged(i) ? start + this.next("longestAt", 1)[0] : start));
+    return { starts: from, ends: from.map((start, i) => (isMerged(i) ? start + this.next("longest", 1)[0] : start)) };
   }
 
   linksOf(n) {

@@ -3,11 +3,12 @@ import { describeEvent, findPartner } from "./query.mjs";
 import { durationsOf, summarize } from "./population.mjs";
 import { eventFacts } from "./facts.mjs";
 import { formatBytes, formatCount, formatDuration, formatExact, formatPercent, formatRate, ordinal } from "./format.mjs";
-import { idleWithin, partsOfSpan, recordedOfSpan, stateColumns } from "./states_of_span.mjs";
+import { partsOfSpan, recordedOfSpan, stateColumns } from "./states_of_span.mjs";
 import { neighboursOf, openAt } from "./neighbours.mjs";
 import { peersOf } from "./peers.mjs";
 import { lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
 import { counterpartParts } from "./counterparts.mjs";
+import { idleWithin } from "./gaps.mjs";
 import { stepParts } from "./beside.mjs";
 
 /** All that the page knows of one event, as the content of the panel. */

@@ -5,6 +5,7 @@ import { firstAfter, lastBefore } from "./neighbours.mjs";
 import { formatCount, formatDuration, formatExact, formatPercent, ordinal } from "./format.mjs";
 import { groupOf, isState, lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
 import { partsOfSpan } from "./states_of_span.mjs";
+import { isIdleGap } from "./gaps.mjs";
 import { lengthOf } from "./channel.mjs";
 import { ownLength, sinceStart } from "./clock.mjs";
 import { summarize } from "./population.mjs";
@@ -20,7 +21,7 @@ export function stateContent(app, target) {
   const [start, end] = spanOf(trace, target);
   const group = groupOf(trace, target);
   const rows = isState(target) ? trace.groups[group].rows : [target.row];
-  const category = isState(target) ? trace.groups[group].states.channels[target.channel].category : null;
+  const category = isState(target) ? categoryOf(trace, target) : null;
   const isIdle = !isState(target) || category === trace.states.at(-1);
   const what = isState(target) ? trace.categories[category].label : "Gap";
   const where = isState(target) ? deviceName(trace, group) : laneName(trace, target.row);
@@ -31,12 +32,16 @@ export function stateContent(app, target) {
     ...(isIdle ? edgeFacts(app, rows, start, end) : []),
   ];
   const parts = [factsPart("", facts)];
-  if (isState(target) && !app.isPartial) parts.push(...placeParts(trace, target, what));
+  if (isState(target) && !target.gap && !app.isPartial) parts.push(...placeParts(trace, target, what));
   if (!isState(target)) parts.push(devicePart(trace, group, start, end));
   if (isIdle) parts.push(hostPart(trace, group, start, end));
   else parts.push(workPart(trace, group, rows, start, end));
   return { title: `${what}: ${formatDuration(lengthOfTarget(trace, target))}`, target, parts: parts.filter(Boolean) };
 }
+
+/** A gap of a device is idle time. */
+const categoryOf = (trace, { group, channel, gap }) =>
+  gap ? trace.states.at(-1) : trace.groups[group].states.channels[channel].category;
 
 /** What ended before the gap, what ends it, and when that was launched. */
 function edgeFacts(app, rows, start, end) {
@@ -62,7 +67,8 @@ function whenLaunched(trace, launch, start) {
 function placeParts(trace, target, what) {
   const channel = trace.groups[target.group].states.channels[target.channel];
   const { starts, ends, counts } = channel;
-  const isWhole = (i) => starts[i] > 0 && ends[i] < trace.duration_ns && !(counts && counts[i] > 1);
+  const isGap = isIdleGap(trace, target);
+  const isWhole = (i) => (isGap || (starts[i] > 0 && ends[i] < trace.duration_ns)) && !(counts && counts[i] > 1);
   const durations = ends.map((_, i) => lengthOf(channel, i)).filter((_, i) => isWhole(i)).sort();
   const own = lengthOf(channel, target.item);
   const found = summarize(durations, own);

@@ -1,7 +1,8 @@
 import { fact, factsPart, notePart, tablePart } from "./contents.mjs";
 import { formatDuration, formatPercent } from "./format.mjs";
-import { idleWithin, isPartly, partsOfSpan, recordedOfSpan, recordedShare } from "./states_of_span.mjs";
+import { isPartly, partsOfSpan, recordedOfSpan, recordedShare } from "./states_of_span.mjs";
 import { deviceName } from "./describe_event.mjs";
+import { idleWithin } from "./gaps.mjs";
 import { lengthOfTarget } from "./targets.mjs";
 import { spanParts, viewName } from "./beside.mjs";
 

@@ -13,7 +13,7 @@ import { spanOfSteps } from "./steps.mjs";
 const SPAN = /^(-?\d{1,17})\.\.(-?\d{1,17})$/;
 const PLACES = {
   event: /^R(\d{1,9})@(-?\d{1,17})$/,
-  gap: /^R(\d{1,9})@(-?\d{1,17})\.\.(-?\d{1,17})$/,
+  gap: /^([RG])(\d{1,9})@(-?\d{1,17})\.\.(-?\d{1,17})$/,
   state: /^G(\d{1,9})@(-?\d{1,17})$/,
 };
 const LONGEST = 200;
@@ -50,11 +50,13 @@ export function parseSpan(text, trace) {
 
 export function parsePlace(text, trace) {
   const [event, gap, state] = [PLACES.event.exec(text), PLACES.gap.exec(text), PLACES.state.exec(text)];
-  const row = Number((event ?? gap)?.[1]);
-  if ((event || gap) && !trace.rows[row]) return null;
-  if (event) return { row, start: Number(event[2]) - trace.offset_ns };
-  if (gap) return { row, gap: [Number(gap[2]) - trace.offset_ns, Number(gap[3]) - trace.offset_ns] };
-  return state && trace.groups[Number(state[1])] ? { group: Number(state[1]), start: Number(state[2]) - trace.offset_ns } : null;
+  const number = Number(event?.[1] ?? gap?.[2] ?? state?.[1]);
+  const isLane = event || gap?.[1] === "R";
+  if (!(isLane ? trace.rows : trace.groups)[number]) return null;
+  const where = isLane ? { row: number } : { group: number };
+  const at = (ns) => Number(ns) - trace.offset_ns;
+  if (gap) return { ...where, gap: [at(gap[3]), at(gap[4])] };
+  return event || state ? { ...where, start: at((event ?? state)[2]) } : null;
 }
 
 /** The address of what `app` shows; of a span alone where nothing else is given. */
@@ -88,8 +90,8 @@ export function formatNotes(list, trace) {
 }
 
 function formatPlace(place, at, span) {
-  if (place.gap) return `R${place.row}@${span(place.gap)}`;
-  return place.row === undefined ? `G${place.group}@${at(place.start)}` : `R${place.row}@${at(place.start)}`;
+  const lane = place.row === undefined ? `G${place.group}` : `R${place.row}`;
+  return `${lane}@${place.gap ? span(place.gap) : at(place.start)}`;
 }
 
 /** The address in step with the page: what the reader jumps to is an entry of the history. */

@@ -1,4 +1,5 @@
-import { groupOf, idleOf } from "./targets.mjs";
+import { groupOf, idleOf, spanOf } from "./targets.mjs";
+import { gapTarget } from "./gaps.mjs";
 import { lowerBound, upperBound } from "./bisect.mjs";
 
 /** What the span of a finding is: an idle gap, an event, or just a span; and whose it is. */
@@ -34,14 +35,14 @@ function idleOfMark(trace, places, [from, to]) {
   for (const group of places) {
     const idle = idleOf(trace, group);
     if (!idle) continue;
-    const { starts, ends, counts, n } = idle.channel;
-    const item = upperBound(starts, from + SLACK_NS, 0, n) - 1;
-    if (item < 0 || ends[item] < to - SLACK_NS || (counts && counts[item] > 1)) continue;
-    around.push({ group, channel: idle.number, item, spare: ends[item] - starts[item] - (to - from) });
+    const item = upperBound(idle.channel.starts, from + SLACK_NS, 0, idle.channel.n) - 1;
+    const target = item < 0 ? null : gapTarget(idle, group, item);
+    if (!target) continue;
+    const [start, end] = spanOf(trace, target);
+    if (start <= from + SLACK_NS && end >= to - SLACK_NS) around.push({ target, spare: end - start - (to - from) });
   }
   around.sort((a, b) => a.spare - b.spare);
-  const [best] = around;
-  return best ? { group: best.group, channel: best.channel, item: best.item } : null;
+  return around[0]?.target ?? null;
 }
 
 function eventOfMark(trace, isConcerned, [from, to]) {

@@ -1,9 +1,8 @@
-import { BLOCK, busyBefore, itemsBetween, lengthOf } from "./channel.mjs";
-import { idleOf } from "./targets.mjs";
+import { busyBefore } from "./channel.mjs";
 import { lowerBound } from "./bisect.mjs";
 import { ownLength } from "./clock.mjs";
 
-/** What devices do in a span: the time of each state, and the longest idle gap. */
+/** What devices do in a span: the time of each state. */
 
 /** Map(category → ns) of one device; together they fill the part of the span inside the trace. */
 export function partsOfSpan(trace, group, t0, t1) {
@@ -29,28 +28,6 @@ export const recordedShare = (trace, group, t0, t1) =>
 /** Whether something of the span was not recorded of one of the devices. */
 export const isPartly = (trace, places, t0, t1) =>
   places.some((place) => partsOfSpan(trace, place, t0, t1).has(trace.not_recorded));
-
-/**
- * The longest idle gap with a part in the span: a target, or null. What lies before the first or
- * after the last work of the page is no gap: nobody knows what was there.
- */
-export function idleWithin(trace, group, t0, t1) {
-  const idle = idleOf(trace, group);
-  if (!idle) return null;
-  const { starts, ends, counts, blockMax } = idle.channel;
-  const [first, last] = itemsBetween(idle.channel, t0, t1);
-  let best = -1;
-  let longest = 0;
-  for (let i = first; i < last; i++) {
-    if (i % BLOCK === 0 && blockMax[i / BLOCK] <= longest) {
-      i += BLOCK - 1;
-      continue;
-    }
-    const isWhole = starts[i] > 0 && ends[i] < trace.duration_ns && !(counts && counts[i] > 1);
-    if (isWhole && lengthOf(idle.channel, i) > longest) [longest, best] = [lengthOf(idle.channel, i), i];
-  }
-  return best < 0 ? null : { group, channel: idle.number, item: best };
-}
 
 const SHORT = {
   ...{ compute: "Compute", overlap: "Both", exposed_communication: "Comm.", exposed_transfer: "Copies" },

@@ -3,7 +3,8 @@ import { lowerBound, upperBound } from "./bisect.mjs";
 
 /**
  * What can be chosen. An event: {row, channel, item}. A state of a device: {group, channel, item},
- * the channel among the states of the group. A gap between the events of a lane: {row, gap}.
+ * the channel among the states of the group; {group, gap}: one idle gap of several that a coarse page
+ * has merged. A gap between the events of a lane: {row, gap}.
  */
 
 export const isEvent = (target) => Boolean(target) && target.row !== undefined && target.item !== undefined;
