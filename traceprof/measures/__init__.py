@@ -73,6 +73,8 @@ _ENTRIES: Final = """
     classes kernels:class .device.kernels:CLASSES kernels by class and phase
     mfu flops:step .compute.utilisation:MFU MFU and HFU: FLOPs of a step against the dense peak of
         its GPUs
+    ideal flops:ideal .compute.ideal:IDEAL the waterfall from the ideal step, at the peaks, to the
+        measured one
     flops flops:operator .compute.rates:FLOPS FLOPs, TFLOP/s and FLOP per byte by operator of
         PyTorch, against the peaks
     flops-classes flops:class .compute.rates:FLOPS_CLASSES FLOPs, TFLOP/s and FLOP per byte by class

@@ -275,7 +275,7 @@ def _sums(
     )
 
 
-def _first_claims(rows: Table) -> tuple[Ints, Ints]:
+def first_claims(rows: Table) -> tuple[Ints, Ints]:
     """Return from when to when each row, by start, is the first of those that run."""
     starts, ends = bounds(rows)
     reach = np.maximum.accumulate(np.append(starts[:1], ends[:-1]))
@@ -283,7 +283,7 @@ def _first_claims(rows: Table) -> tuple[Ints, Ints]:
 
 
 def _claims(rows: Table, left: Intervals, part: str, span: TimeWindow) -> Table:
-    first, ends = _first_claims(rows)
+    first, ends = first_claims(rows)
     begins = span.holds(rows["start_ns"])
     n_bytes = np.where(begins, rows["n_bytes"], np.nan)
     return _sums(part, rows["kind"], rows["name"], left.covered_ns(first, ends), begins, n_bytes)
@@ -292,7 +292,7 @@ def _claims(rows: Table, left: Intervals, part: str, span: TimeWindow) -> Table:
 def _collectives(rows: Table, left: Intervals, span: TimeWindow) -> Iterator[Table]:
     """Yield what of the exposed communication is waiting for others, and what the collectives."""
     rows = rows.take(span.overlaps(*bounds(rows)))
-    first, ends = _first_claims(rows)
+    first, ends = first_claims(rows)
     release = np.clip(rows["release_ns"], first, ends)
     part = "exposed_communication"
     begins = span.holds(rows["start_ns"])

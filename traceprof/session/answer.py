@@ -38,6 +38,7 @@ PAGE: Final = (
     "copies",
     "ranges",
     "operators",
+    "mfu",
 )
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 

@@ -225,6 +225,31 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
     return (_listed("compute, of the time of its kernels: ", shown),)
 
 
+_MOST_UNKNOWN: Final = 0.1
+
+
+def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
+    """Return what share of the peak the GPUs reach, where most FLOPs of a step are known."""
+    table = table_of(results, "mfu")
+    if table.empty:
+        return ()
+    row = table.row(0)
+    unknown = np.nan_to_num(row["unknown_ratio"])
+    if not row["mfu_ratio"] > 0 or unknown > _MOST_UNKNOWN:
+        return ()
+    text = (
+        "at {more}{share:ratio} of the dense {precision} peak (MFU): {flop:flop} of the model in "
+        "{step:ns}, {rate:flop/s} a GPU; FLOPs: {source}"
+    )
+    more = "least " if unknown > _LEAST_UNKNOWN else ""
+    told = {"flop": row["model_flop"], "step": row["step_ns"], "source": row["source"]}
+    told |= {"precision": row["precision"].upper(), "rate": row["achieved_flop_per_s"]}
+    return (Note.of(text, more=more, share=row["mfu_ratio"], **told),)
+
+
+_LEAST_UNKNOWN: Final = 0.02
+
+
 def _class_of(activity: str, name: str) -> str:
     kind = Activity(activity)
     words = _CLASSES.get(kind, kind.value.replace("_", " "))

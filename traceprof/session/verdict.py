@@ -26,6 +26,7 @@ from traceprof.session.shares import (
     missing_work,
     on_compute,
     on_idle,
+    on_peak,
     parts_of,
     table_of,
 )
@@ -138,7 +139,7 @@ def judge(
         lost=lost,
         pace=pace,
         idle=idle,
-        made_of=(*on_compute(results, parts), *on_idle(idle, base.name)),
+        made_of=(*on_compute(results, parts), *on_peak(results), *on_idle(idle, base.name)),
     )
 
 
