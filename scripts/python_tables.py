@@ -12,7 +12,7 @@ from traceprof.measures import Entry, load_analysis, nouns
 from traceprof.model.results import Column, TableSpec, Unit
 
 ROOMS = {
-    "devices": ("breakdown", "kernels", "idle", "memory", "counters", "summary"),
+    "devices": ("breakdown", "kernels", "flops", "idle", "memory", "counters", "summary"),
     "traffic": ("copies", "collectives", "network"),
     "ranks": ("ranks",),
     "programs": ("findings", "steps", "path", "flops", "ranges", "operators", "quality"),

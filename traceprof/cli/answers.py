@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
@@ -199,16 +200,25 @@ def _names(text: str, by: str | None, paths: list[Path]) -> list[str]:
     return [*names]
 
 
-@partial(with_options, rows=4)
+_FEW_ROWS: Final = 4
+_ALL_ROWS: Final = 40
+
+
+@partial(with_options, rows=_FEW_ROWS)
 def explain(
     opening: Opening,
-    trace: TracePaths,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="TRACE", help="A trace, or a run: its directory or its files. Only read."
+        ),
+    ] = None,
     window: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="STEP", help="step:37, slowest, pattern:3, or a window with --against."
         ),
-    ],
+    ] = None,
     against: Annotated[
         str | None,
         option(
@@ -218,19 +228,38 @@ def explain(
             "WINDOW",
         ),
     ] = None,
+    ideal: Annotated[
+        bool,
+        option("--ideal", "Hold it against the peaks of the hardware: the mean step, or STEP."),
+    ] = False,
     *,
     printing: Printing,
 ) -> None:
-    """Why a step took longer than the typical one, as a sum of causes."""
+    """Why a step took longer than the typical one, or than the hardware could: sums of causes."""
     from traceprof.cli.output import print_kept
+
+    paths = list(trace or ())
+    if window is not None and (not paths or (ideal and Path(window).exists())):
+        paths, window = [*paths, Path(window)], None
+    check_paths(paths)
+    if not paths or (window is None and not ideal):
+        raise UsageError("explain: expected a trace and a step, as in explain TRACE step:37")
+    if ideal and against is not None:
+        raise UsageError("--ideal holds a step against the hardware: leave --against out")
 
     def answered() -> Answered:
         from traceprof.comparison.explaining import explain as explained
+        from traceprof.session.answer import answer
         from traceprof.session.run import open_run
 
-        return explained(open_run(trace, opening), window, against)
+        run = open_run(paths, opening)
+        if ideal:
+            return answer(run if window is None else run.within(window), ["ideal"], strict=True)
+        return explained(run, str(window), against)
 
-    print_kept(("explain", window, against), trace, opening, answered, printing)
+    if ideal and printing.rows == _FEW_ROWS:  # a waterfall is read as a whole
+        printing = replace(printing, rows=_ALL_ROWS)
+    print_kept(("explain", window, against, ideal), paths, opening, answered, printing)
 
 
 @partial(with_options, rows=12)

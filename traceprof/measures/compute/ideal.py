@@ -36,7 +36,7 @@ from traceprof.measures.device.times import (
     recorded_times,
     used_devices,
 )
-from traceprof.measures.rows import Floats, Ints, bounds, lengths_of
+from traceprof.measures.rows import Floats, Ints, lengths_of
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.activity import BUSY_PARTS
 from traceprof.model.ranks import Ranks, gpus_of
@@ -91,7 +91,7 @@ IDEAL_SPEC: Final = ResultSpec.of("""
     same share_ratio: step_ns of the whole
     same total_ns: of all devices and steps of the window
     scalars:
-    same base: what step_ns is of: a step (mean), or the window
+    same base: what step_ns is of: the mean step, or the window
     same length_ns: how long that is: the sum of step_ns
     same steps_count: how many steps
     same devices_count: how many devices
@@ -266,22 +266,29 @@ def _as_steps(ranks: Ranks, sums: Counter[str], n_devices: int) -> Result:
         len(parts),
     )
     is_pattern = measured_steps(ranks).is_pattern if n_steps else False
-    base = "an iteration of the repeating pattern" if is_pattern else "a step"
+    base = "the mean iteration of the pattern" if is_pattern else "the mean step"
     scalars = {
-        "base": f"{base}, mean" if n_steps else "the window",
+        "base": base if n_steps else "the window",
         "length_ns": length,
         "steps_count": n_steps,
         "devices_count": n_devices,
     }
     tables = {"ideal": IDEAL_SPEC.tables[0].of_rows(table)}
-    return Result("ideal", IDEAL_SPEC, tables, scalars, tuple(_notes(parts, table, scalars)))
+    undisturbed_ns = measured_steps(ranks).scalars.get("undisturbed_ns")
+    notes = tuple(_notes(parts, table, scalars, undisturbed_ns))
+    return Result("ideal", IDEAL_SPEC, tables, scalars, notes)
 
 
-def _notes(parts: Sequence[str], table: Table, scalars: Mapping[str, Any]) -> list[Note]:
-    text = "{base} of {ns:ns}" + (" ({n:count} step(s)" if scalars["steps_count"] else " (")
-    text += ", {devices:count} device(s))"
-    text = text.replace("(, ", "(")
+def _notes(
+    parts: Sequence[str], table: Table, scalars: Mapping[str, Any], undisturbed_ns: float | None
+) -> list[Note]:
+    of = "{n:count} of them, " if scalars["steps_count"] else ""
+    text = f"{{base}}: {{ns:ns}} ({of}{{devices:count}} device(s))"
     told = {"ns": scalars["length_ns"], "n": scalars["steps_count"]}
+    if _OF_IDLE["profiler"] in parts and undisturbed_ns is not None:
+        text += "; without the profiler {left:ns} (steps that were not recorded take {own:ns})"
+        told["left"] = scalars["length_ns"] - int(table["step_ns"][-1])
+        told["own"] = undisturbed_ns
     notes = [Note.of(text, base=scalars["base"], devices=scalars["devices_count"], **told)]
     if AT_PEAK not in parts:
         notes.append(

@@ -19,6 +19,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, briefing_of, sections_of
 from traceprof.render.charts.figure import figures_script
+from traceprof.render.charts.waterfall import waterfall_chart
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import sentences
 from traceprof.render.heat import heat_chart, heat_style
@@ -64,6 +65,7 @@ SUBJECTS: Final = tuple(
     (subject, tuple(keys.split()))
     for subject, keys in {
         "The answer": "verdict findings breakdown steps timeline",
+        "The hardware": "mfu ideal flops flops-classes flops-phases flops-layers",
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
         "Idle time, host": "gaps idle launches sync tree ranges range-work operators",
@@ -82,6 +84,12 @@ _NAMES: Final = {
     "shared": "Shared collectives",
     "rank-steps": "Heat map",
     "whatif": "What if",
+    "mfu": "MFU and HFU",
+    "ideal": "From the ideal to the measured step",
+    "flops": "FLOPs by operator",
+    "flops-classes": "FLOPs by class",
+    "flops-phases": "FLOPs by phase",
+    "flops-layers": "FLOPs by layer",
     "path": "Critical path",
     "sync": "Synchronisation",
     "tree": "Flame graph",
@@ -154,6 +162,7 @@ _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "breakdown": breakdown_bars,
     "rank-steps": heat_chart,
     "peers": peer_matrix,
+    "ideal": waterfall_chart,
 }
 _FIGURES: Final[Mapping[str, Callable[[Result, Around], str]]] = {
     "steps": steps_figure,
