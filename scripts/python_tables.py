@@ -12,7 +12,8 @@ from traceprof.measures import Entry, load_analysis, nouns
 from traceprof.model.results import Column, TableSpec, Unit
 
 ROOMS = {
-    "devices": ("breakdown", "kernels", "flops", "idle", "memory", "counters", "summary"),
+    "devices": ("breakdown", "kernels", "idle", "memory", "counters", "summary"),
+    "hardware": ("flops",),
     "traffic": ("copies", "collectives", "network"),
     "ranks": ("ranks",),
     "programs": ("findings", "steps", "path", "flops", "ranges", "operators", "quality"),
@@ -21,6 +22,7 @@ ROOMS = {
 _WIDTH = 100
 _SUBJECTS = {
     "devices": "what devices did",
+    "hardware": "FLOPs, against the peaks",
     "traffic": "what devices and ranks send one another",
     "ranks": "ranks side by side",
     "programs": "what the program did",
