@@ -182,13 +182,15 @@ class TablesOfPrograms(ShownRun):
         return self._table("path", "what-if")
 
     def flops(
-        self, by: Literal["operator", "step", "class", "phase", "layer"] = "operator"
+        self, by: Literal["operator", "step", "ideal", "class", "phase", "layer"] = "operator"
     ) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by operator of PyTorch, against the peaks.
 
         Args:
             by: what the rows are: "operator", or
                 "step": MFU and HFU: FLOPs of a step against the dense peak of its GPUs (`mfu`)
+                "ideal": the waterfall from the ideal step, at the peaks, to the measured one
+                    (`ideal`)
                 "class": FLOPs, TFLOP/s and FLOP per byte by class of kernels (`flops_classes`)
                 "phase": FLOPs, TFLOP/s and FLOP per byte by phase (`flops_phases`)
                 "layer": FLOPs, TFLOP/s and FLOP per byte by layer (`flops_layers`)
@@ -243,6 +245,22 @@ class TablesOfPrograms(ShownRun):
             samples_per_s (1/s): samples of all GPUs
         """
         return self._table("flops", "step")
+
+    def ideal(self) -> Result:
+        """The waterfall from the ideal step, at the peaks, to the measured one.
+
+        The same as ``flops(by="ideal")``.
+
+        Table ``ideal``: the waterfall from the ideal step to the measured one: the parts in their
+        order; they add up to length_ns, to the ns
+            part: what the time goes to
+            step_ns: its time in a step, mean over steps and devices; of the window where no steps
+                are known
+            until_ns: the sum up to here
+            share_ratio: step_ns of the whole
+            total_ns: of all devices and steps of the window
+        """
+        return self._table("flops", "ideal")
 
     def flops_classes(self) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by class of kernels.
