@@ -489,6 +489,26 @@ def test_a_gap_is_told_once_by_those_who_know_why() -> None:
     assert rules["host_code"].once_ns == 101 * MS - 10
 
 
+@pytest.mark.parametrize(
+    ("operator", "n_steps", "kind"),
+    [("aten::conv2d", 0, "once"), ("aten::conv2d", 3, "estimated"), ("aten::item", 0, "estimated")],
+)
+def test_waits_in_convolutions_try_algorithms(operator: str, n_steps: int, kind: str) -> None:
+    builder = TraceBuilder()
+    for i in range(12):
+        at = 10 * MS * i
+        builder.host_op(operator, at, at + 9 * MS)
+        builder.kernel("cudnn_conv", at + MS, at + 2 * MS, launched_ns=(at + 10, at + 20))
+        builder.api_call("cudaEventSynchronize", at + 30, at + 8 * MS)
+    for i in range(n_steps):
+        builder.step(40 * MS * i, 40 * MS * (i + 1), number=i)
+    own = next(one for one in findings_of(builder.build()) if one.rule == "host_sync")
+    is_search = operator == "aten::conv2d"
+    assert own.kind == kind
+    assert ("torch.backends.cudnn.benchmark" in own.action) == is_search
+    assert ("while it tries algorithms" in own.title) == is_search
+
+
 def test_a_wait_costs_at_most_its_own_length_of_the_gap_after_it() -> None:
     trace = (
         TraceBuilder()

@@ -74,6 +74,9 @@ def test_what_pyprof_writes_is_told_as_the_function() -> None:
         "x",
     ]
     assert plain_name("{'mod': 1}") == "{'mod': 1}"
+    stack = "{'traceMarker': ['train.py:34', '/lib/torch/nn/modules/conv.py:435', '/lib/to"
+    assert plain_name(stack) == "train.py:34"
+    assert plain_categories(objects([stack, "x"]))[0].tolist() == ["train.py:34", "x"]
 
 
 _DECORATED_NAMES = objects(
@@ -126,6 +129,7 @@ _NAMES = st.lists(
             "Step #3",
             "forward",
             "{'mod': 'torch.nn.functional', 'op': 'linear', 'args': []}",
+            "{'traceMarker': ['train.py:34', 'net.py:17']}",
             "naïve step 7",
             "layer_3.conv2d",
             "12",

@@ -20,12 +20,12 @@ from traceprof.measures.idle.charges import NOTHING
 from traceprof.measures.idle.gaps import LAUNCH_BOUND_NS, find_gaps
 from traceprof.measures.idle.losses import DRAINED, held_up, lost_in_gaps, within
 from traceprof.measures.idle.waits import find_waits
-from traceprof.measures.rows import bounds, lengths_of, looked_up, unions_by
+from traceprof.measures.rows import are_named, bounds, lengths_of, looked_up, unions_by
 from traceprof.measures.steps.between import UNKNOWN, between_steps
 from traceprof.model.grouping import grouped_by
 from traceprof.model.intervals import Intervals
 from traceprof.model.results import Note
-from traceprof.model.table import Table
+from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.trace import Trace
 
@@ -91,14 +91,20 @@ def host_sync(context: Context) -> Iterator[Finding]:
     lost = together(context.ranks.each(_lost_by_waits, context.typical))
     claim = up_to(claim, within(lost, context.judged))
     kind, model = bound_or_estimate((claim,), LATER)
+    is_search = _tries_algorithms(context, waits, claim.times)
+    if is_search and not len(context.steps):
+        kind, model = Kind.ONCE, None
     named, _ = notes_on_names(context, claim.times)
     yield Finding(
         title=Note.of(
-            "the host waits for the device: devices are idle {share:ratio} of the time", share=share
+            f"the host waits for the device{' while it tries algorithms' if is_search else ''}: "
+            "devices are idle {share:ratio} of the time",
+            share=share,
         ),
         claims=(claim,),
         kind=kind,
         model=model,
+        once_ns=context.once_ns(claim) if kind is Kind.ONCE else None,
         evidence=(
             _when(inside, share - inside),
             *(
@@ -107,7 +113,9 @@ def host_sync(context: Context) -> Iterator[Finding]:
             ),
             *named,
         ),
-        action=context.advice(
+        action=_TRIES_ALGORITHMS
+        if is_search
+        else context.advice(
             pytorch=f"do not read values back{where} (.item(), .cpu(), print(loss), `if "
             "tensor:`): accumulate on the device and read every N steps; remove "
             "torch.cuda.synchronize()",
@@ -121,6 +129,27 @@ def host_sync(context: Context) -> Iterator[Finding]:
         window=context.longest_gap("synchronising", DRAINED),
         ranges=tuple(place for place, _ in places.most_common(3)),
     )
+
+
+_TRIES_ALGORITHMS: Final = (
+    "convolutions are timed there to find the fastest algorithm (torch.backends.cudnn.benchmark), "
+    "once for each shape: run all shapes once before measuring, and keep shapes the same from step "
+    "to step, or switch it off"
+)
+_OF_EVENTS: Final = re.compile(r"^(cuda|cu|hip)EventSynchronize")
+_CONVOLVES: Final = re.compile(r"(?i)conv(olution|[1-3]d|$|[^a-z])")
+
+
+def _tries_algorithms(context: Context, waits: Table, times: Times) -> bool:
+    """Return whether most waits are for events, and most of that idle time is of convolutions.
+
+    There cuDNN and MIOpen time candidates; no program of users waits inside an operator.
+    """
+    if 2 * are_named(waits["name"], _OF_EVENTS).sum() <= len(waits):
+        return False
+    charged, _ = names_of_gaps(context, times)
+    inside = are_named(Names.of(charged["operator"]), _CONVOLVES)
+    return bool(charged["ns"][inside].sum() > _MOST * charged["ns"].sum())
 
 
 def _lost_by_waits(part: Trace, judged: Intervals) -> Times:

@@ -25,6 +25,9 @@ _DECORATIONS: Final = re.compile(_PATTERN)
 _PYPROF: Final = r"^\{'mod': '([^']*)', 'op': '([^']*)', .*\}$"
 """What PyProf and its kin write as a range: a dictionary with all arguments of a function."""
 _FUNCTION: Final = re.compile(_PYPROF)
+_STACK: Final = r"^\{'traceMarker': \['([^']*)'.*$"
+"""And around it where it was called from, the outermost line first: that stands for it."""
+_CALLER: Final = re.compile(_STACK)
 
 _NUMBERED: Final = re.compile(r"(^|(?<=[\s#:=(\[,]))\d+(?=$|[\s#:=)\],])")
 _ONE_OF_MANY: Final = (
@@ -139,9 +142,10 @@ class _Once(Generic[T]):
 def plain_name(name: str) -> str:
     """Return a name without what `emit_nvtx` adds: sequence and operator numbers, shapes.
 
-    Of the dictionaries that PyProf writes it is the function: "torch.nn.functional.linear".
+    Of the dictionaries that PyProf writes it is the function: "torch.nn.functional.linear", of its
+    stacks the outermost line of the program: "train.py:34".
     """
-    return _FUNCTION.sub(r"\1.\2", _DECORATIONS.sub("", name))
+    return _CALLER.sub(r"\1", _FUNCTION.sub(r"\1.\2", _DECORATIONS.sub("", name)))
 
 
 def plain_names(names: Names) -> Names:
@@ -186,6 +190,7 @@ def _plain(
         alike, place = _alike_at_their_end(names)
         bare = _compute().replace_substring_regex(alike, _PATTERN, "")
         bare = _compute().replace_substring_regex(bare, _PYPROF, r"\1.\2")
+        bare = _compute().replace_substring_regex(bare, _STACK, r"\1")
         given, plain = _objects(alike), _objects(bare)
     distinct, codes = _distinct(plain)
     is_decorated = np.asarray(given != plain, np.bool_)
