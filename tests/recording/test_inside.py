@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import traceprof as tp
-from tests.recording.conftest import record
+from tests.recording.conftest import TORCHRUN, record
 from tests.requirements import ROOT, require
 from traceprof.errors import RecordingError, UsageError
 from traceprof.recording import session
@@ -58,11 +58,17 @@ with tp.record("second.sqlite", steps="2..3"):
     train(5)
 with torch.profiler.profile() as profile:
     train(1)
+drawn_ahead = iter(torch.utils.data.DataLoader([torch.ones(4)] * 20, batch_size=8, num_workers=1))
+next(drawn_ahead)
+with tp.record("third.sqlite"):
+    for batch in drawn_ahead:
+        model(batch).sum().backward()
+        optimizer.step()
 print(json.dumps({
     "restored": patched() == before, "environment": dict(os.environ) == environment,
     "left": [one for one in sys.modules if one.startswith("_traceprof_runtime")],
     "first": told("first.sqlite"), "second": told("second.sqlite"),
-    "profiled": len(profile.events()),
+    "profiled": len(profile.events()), "third": told("third.sqlite"),
 }))
 """
 
@@ -100,6 +106,49 @@ def test_a_training_that_was_set_up_before_is_recorded_and_left_as_it_was(folder
     assert found["first"]["operators"] > 0
     assert found["second"]["steps"] == [2, 3]
     assert found["profiled"] > 0
+    assert found["third"]["samples"] == [8.0, 4.0]
+
+
+@pytest.mark.torch
+def test_ranks_that_train_together_record_again_and_again(folder: Path) -> None:
+    require("torch")
+    program = """
+import torch, torch.distributed as dist, traceprof as tp
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+def train(count):
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.ones(8, 4)).sum().backward()
+        optimizer.step()
+
+train(2)  # in the first two DDP arranges its buckets
+for name in ("first/", "second/"):
+    with tp.record(name):
+        train(4)
+        dist.all_reduce(torch.ones(10), async_op=True).wait()
+    dist.barrier()
+del model
+dist.destroy_process_group()
+"""
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [*TORCHRUN, "program.py"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("first", "second"):
+        run = tp.open(folder / name).within("all")
+        assert run.ranks().table.to_frame()["rank"].tolist() == [0, 1]
+        assert run.collectives().table.to_frame()["count"].sum() == 2 * (4 + 1)
+        assert len(run.steps().table) == 2 * 4
 
 
 def test_names_of_a_program_without_torch_are_recorded(
