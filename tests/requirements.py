@@ -45,9 +45,13 @@ _PROGRAMS = {
 }
 
 AXE_VERSION = "4.14.1"
-_PACKAGES = ("lightning", "transformers", "accelerate", "nbclient", "mypy", "pyright", "mcp")
+_PACKAGES = (
+    *("lightning", "transformers", "accelerate", "nbclient", "mypy", "pyright", "mcp"),
+    "mkdocs",
+)
 _HINTS = {
     **dict.fromkeys(_PACKAGES, ": the extra `programs` brings it"),
+    "mkdocs": ": the extra `docs` brings it",
     "axe": ": npm fetches it, or TRACEPROF_AXE names axe.min.js",
     **dict.fromkeys(("mypy", "pyright", "mcp"), ": the extra `dev` brings it"),
     "compiled": ": pip install --editable . compiles it, where there is a C compiler",

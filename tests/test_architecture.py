@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import traceprof
 import traceprof as tp
 import traceprof.formats
+from scripts import reference_pages
 from tests.builders import TraceBuilder
 from tests.requirements import ROOT
 from traceprof import errors, findings, formats, measures
@@ -176,18 +177,30 @@ def test_every_format_module_is_registered() -> None:
 
 def test_every_error_has_its_documented_exit_code() -> None:
     tree = errors.__doc__ or ""
-    readme = (ROOT / "README.md").read_text("utf-8")
+    told = (ROOT / "docs" / "commands.md").read_text("utf-8")
     for name in errors.__all__:
         code = getattr(errors, name).exit_code
         assert re.search(rf"{name}\s+{code}\b", tree)
-        assert re.search(rf"\|\s*{code}\s*\|", readme)
+        assert re.search(rf"\|\s*{code}\s*\|", told)
 
 
-def test_every_command_and_table_is_in_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert not [c.name for c in commands.COMMANDS if f"traceprof {c.name}" not in readme]
-    tables = [name for name in measures.analysis_names() if name != "findings"]
-    assert not [name for name in tables if f"`{name}`" not in readme]
+def test_every_page_that_is_written_from_the_code_is_fresh() -> None:
+    """A new command, finding or way to show a table is there once `scripts/schema` has run."""
+    docs = {path.name: path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md")}
+    schema = json.loads((ROOT / "docs" / "schema" / "analysis-2.json").read_text("utf-8"))
+    for name, text in reference_pages.pages(docs, schema).items():
+        assert docs[name] == text, f"docs/{name}: run scripts/schema"
+    assert not [
+        c.name for c in commands.COMMANDS if f"traceprof {c.name}" not in docs["commands.md"]
+    ]
+    for entry in measures.ANALYSES:
+        assert entry.words in docs["commands.md"]
+
+
+def test_the_readme_is_a_door() -> None:
+    """Of two screens, about: what moves into docs stays there."""
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 130
 
 
 def test_the_changelog_knows_this_version() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from html import unescape
@@ -76,6 +77,21 @@ def test_it_opens_has_windows_tables_queries_and_compares(executed: Any) -> None
     shown = unescape(_shown(executed, "found = tp.compare(")["text/html"])
     assert found.sentences[0] in shown
     assert "40.5 % less time" in shown
+
+
+def test_the_file_has_what_it_shows(executed: Any) -> None:
+    """`scripts/notebook` wrote it; of figures, which hold plotly, it keeps a picture."""
+    kept = json.loads(NOTEBOOK.read_text("utf-8"))
+    for cell, now in zip(kept["cells"], executed.cells, strict=True):
+        texts = ["".join(o["data"]["text/plain"]) for o in cell.get("outputs", ())]
+        assert texts == [o["data"]["text/plain"] for o in now.get("outputs", ())], (
+            "scripts/notebook"
+        )
+    figures = [
+        o for cell in kept["cells"] for o in cell.get("outputs", ()) if "image/png" in o["data"]
+    ]
+    assert len(figures) == 2
+    assert NOTEBOOK.stat().st_size < 400_000
 
 
 def test_everything_shows_itself_as_html(executed: Any) -> None:

@@ -544,7 +544,7 @@ def test_every_source_is_told() -> None:
     assert len({source.name for source in SOURCES}) == len(SOURCES) == len(source_names())
     told = (ROOT / "docs" / "logs.md").read_text("utf-8")
     assert not [name for name in source_names() if f"`{name}`" not in told]
-    assert f"those of {len(SOURCES)} programs" in (ROOT / "README.md").read_text("utf-8")
+    assert f"Those of {len(SOURCES)} programs" in told
 
 
 def test_sources_do_not_take_logs_of_others_for_theirs(tmp_path: Path) -> None:
