@@ -130,7 +130,8 @@ def test_speed_ups_of_time_and_of_throughput() -> None:
     assert row["rate_speedup"] == 10 and row["rate_efficiency_ratio"] == 10 / 8
     assert row["work_factor"] == 2
     assert note_text(row["remark"]).startswith("prints 5.00 x")
-    assert "2.00 x the samples" in said(found.verdict)
+    assert "5 times as fast as one" in said(found.verdict)
+    assert "2 times the samples" in said(found.verdict)
 
 
 def test_runs_of_the_same_labels_are_repeats() -> None:

@@ -12,8 +12,9 @@ EXPLAIN: Final = "explain"
 SCALING: Final = "scaling"
 CURVE_NAME: Final = "curve"
 TIMELINE_NAME: Final = "job-timeline"
+NODES_NAME: Final = "nodes"
 TRIED: Final = "tried"
-"""The results that are shown in ways of their own; charts are drawn of the last three."""
+"""The results that are shown in ways of their own; charts are drawn of the last five."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,13 +116,13 @@ def _of_speedup(table: Table) -> Iterator[Note]:
         "devices": float(row["devices_count"]),
         "few": float(base["devices_count"]),
     }
-    text = "{name} is there {time:factor} as fast as {base}"
+    text = "{name} is there {time:number} times as fast as {base}"
     if math.isfinite(values["devices"] + values["few"]):
         text += ", on {devices:count} instead of {few:count} devices"
     if math.isfinite(values["rate"]):
-        text += ", with {rate:factor} the throughput"
+        text += ", with {rate:number} times the throughput"
     if math.isfinite(values["work"]) and abs(values["work"] - 1) > 0.01:
-        text += ": it needs {work:factor} the samples"
+        text += ": it needs {work:number} times the samples"
     yield Note.of(text, **values)
 
 

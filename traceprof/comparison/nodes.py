@@ -222,6 +222,26 @@ _TOGETHER: Final = Note(
 
 
 def _verdict(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
+    """Yield what differs between kinds of rounds; where nothing does, how long they are."""
+    told = list(_differences(rows))
+    yield from told
+    if told:
+        return
+    of_runs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["rank"] != MEAN:
+            of_runs.setdefault(row["run"], []).append(row)
+    for name, own in list(of_runs.items())[:_MOST_TOLD]:
+        slowest = max(own, key=lambda row: row["round_ns"])
+        few = "" if len(own) == 1 else " on its slowest rank, {rank}, of {n:count}"
+        text = "{name}: a round takes {round:ns}" + few
+        yield Note.of(text, name=name, round=slowest["round_ns"], rank=slowest["rank"], n=len(own))
+
+
+_MOST_TOLD: Final = 4
+
+
+def _differences(rows: Sequence[dict[str, Any]]) -> Iterator[Note]:
     """Yield what synchronising costs a round of each mode, and what the backward pass adds."""
     iterations = _iterations_by_kind(rows)
     for mode in (FORWARD, BOTH):

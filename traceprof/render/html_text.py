@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from traceprof.comparison import CURVE_NAME, SCALING, TIMELINE_NAME, TRIED
+from traceprof.comparison import CURVE_NAME, NODES_NAME, SCALING, TIMELINE_NAME, TRIED
 from traceprof.model.results import Result, Unit
-from traceprof.render.briefing import findings_for_people, head_of, sections_of
+from traceprof.render.briefing import Section, findings_for_people, head_of, sections_of
 from traceprof.render.charts.curves import accuracy_chart, curves_style, scaling_charts
 from traceprof.render.charts.elastic import elastic_chart, elastic_style
 from traceprof.render.charts.memory import memory_chart, memory_style
+from traceprof.render.charts.nodes import nodes_chart, nodes_style
 from traceprof.render.charts.tried import tried_chart, tried_style
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import saving_words, sentences, value_text
-from traceprof.render.page.document import html_table, write_document
+from traceprof.render.page.document import KNOWN_WITH_IT, html_table, write_document
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, further_tables, table_for_people
 from traceprof.snapshots import MEMORY_NAME
@@ -25,6 +26,7 @@ _CHARTS: Final[Mapping[str, tuple[Callable[[Result], str], Callable[[], str]]]] 
     SCALING: (scaling_charts, curves_style),
     TIMELINE_NAME: (elastic_chart, elastic_style),
     CURVE_NAME: (accuracy_chart, curves_style),
+    NODES_NAME: (nodes_chart, nodes_style),
     TRIED: (tried_chart, tried_style),
     MEMORY_NAME: (memory_chart, memory_style),
 }
@@ -78,28 +80,45 @@ def piece_of_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
 
 
 def render_html(document: Answered, options: Options) -> str:
-    """Return all results as one page that needs nothing else and runs nothing."""
+    """Return all results as one page that needs nothing else and runs nothing.
+
+    The answer comes first, then what is drawn, then what must be read with both, then tables.
+    """
     head = head_of(document)
     title = options.title or head.title
+    answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
     top = (
         f"<header><h1>{html_text(title)}</h1>"
         f'<div class="sub">{html_text(head.where, 400)}</div>'
-        f"{html_list([*head.remarks, *head.warnings, *head.lost])}"
-        + "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
-        + "</header>"
+        f'<div class="verdict">{answer}</div></header>'
     )
-    body = "".join(_sections(document, options))
-    missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
+    sections = list(sections_of(document, options))
+    charts = {
+        section.name: drawn
+        for section in sections
+        if section.name in _CHARTS and (drawn := _CHARTS[section.name][0](section.result))
+    }
+    known = html_list([*head.warnings, *head.lost, *head.remarks])
+    body = [
+        *(
+            _card(section.title, charts[section.name])
+            for section in sections
+            if section.name in charts
+        ),
+        _card(KNOWN_WITH_IT, known) if known else "",
+        *(_tables(section, options.rows or _MOST_ROWS, charts) for section in sections),
+        html_list(f"{name}: {reason}" for name, reason in document.missing.items()),
+    ]
     styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
-    return write_document(title, f"{top}<main>{body}{missing}</main>", styles)
+    return write_document(title, f"{top}<main>{''.join(body)}</main>", styles)
 
 
-def _sections(document: Answered, options: Options) -> Iterator[str]:
-    most = options.rows or _MOST_ROWS
-    for section in sections_of(document, options):
-        yield f'<section class="card"><h2>{html_text(section.title)}</h2>'
-        yield _CHARTS[section.name][0](section.result) if section.name in _CHARTS else ""
-        yield html_table(section.table, section.table.about or section.name, most)
-        for table in section.more:
-            yield html_table(table, table.about or table.name, most)
-        yield f"{html_list(sentences(section.result.notes))}</section>"
+def _card(title: str, html: str) -> str:
+    return f'<section class="card"><h2>{html_text(title)}</h2>{html}</section>'
+
+
+def _tables(section: Section, most: int, charts: Mapping[str, str]) -> str:
+    shown = (section.table, *section.more)
+    tables = "".join(html_table(table, table.about or section.name, most) for table in shown)
+    title = f"{section.title}: the numbers" if section.name in charts else section.title
+    return _card(title, f"{tables}{html_list(sentences(section.result.notes))}")

@@ -18,20 +18,21 @@ from traceprof.render.charts.svg import (
     drawing,
     element,
     legend,
+    round_factors,
+    round_ticks,
     text,
     theme_style,
 )
 from traceprof.render.escape import html_text
-from traceprof.render.formatting import is_known, value_text
+from traceprof.render.formatting import is_known, round_text, value_text
 from traceprof.render.shown import Row
 
 _COLOURS: Final = ("compute", "communication", "h2d", "memset", "d2d", "overlap", "p2p", "d2h")
 _MOST: Final = len(_COLOURS)
 _WIDTH, _HEIGHT = 960, 340
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 18, 42
 _X: Final = (_LEFT, _WIDTH - _RIGHT)
 _Y: Final = (_HEIGHT - _BOTTOM, _TOP)
-_GRID: Final = 4
 _TENFOLD: Final = 20
 """From such a ratio of times on their axis goes by factors of ten."""
 
@@ -108,20 +109,24 @@ def _over_time(runs: Sequence[tuple[str, _Points]], target: float, metric: str) 
         for (name, points), colour in zip(runs, _COLOURS, strict=False)
     )
     ideal = element("line", class_="ideal", x1=_X[0], x2=_X[1], y1=y(target), y2=y(target))
-    grid = _grid_over_time(x, y)
+    grid = _grid_over_time(x, y, metric)
     return _key(name for name, _ in runs) + drawing(
         (_WIDTH, _HEIGHT), "sizes", f"{metric} over time", *grid, ideal, *lines
     )
 
 
-def _grid_over_time(x: Axis, y: Axis) -> Iterator[str]:
-    for i in range(_GRID + 1):
-        value, time = y.value(i / _GRID), x.value(i / _GRID)
+def _grid_over_time(x: Axis, y: Axis, metric: str) -> Iterator[str]:
+    """Yield lines at round values, their numbers, and what the axes are."""
+    for value in round_ticks(y.low, y.high):
         at = y(value)
         yield element("line", class_="grid", x1=_X[0], x2=_X[1], y1=at, y2=at)
-        yield text(_LEFT - 6, at + 4, value_text(Unit.NUMBER, value), "end")
-        anchor = "end" if i == _GRID else "middle"
-        yield text(x(time), _HEIGHT - 14, value_text(Unit.NS, time), anchor)
+        yield text(_LEFT - 6, at + 4, round_text(Unit.NUMBER, value), "end")
+    ends = (x.value(0.0), x.value(1.0))
+    for time in round_factors(*ends) if x.base else round_ticks(*ends, 8):
+        yield text(x(time), _HEIGHT - 20, round_text(Unit.NS, time), "middle")
+    by = ", by factors" if x.base else ""
+    yield text((_X[0] + _X[1]) / 2, _HEIGHT - 3, f"time of training{by}", "middle")
+    yield text(_LEFT, 10, metric)
 
 
 def _key(names: Iterator[str]) -> str:

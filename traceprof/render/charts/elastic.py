@@ -13,12 +13,12 @@ from traceprof.render.charts.svg import (
     drawing,
     element,
     legend,
-    round_step,
+    round_ticks,
     text,
     theme_style,
 )
 from traceprof.render.escape import html_text, plain_text
-from traceprof.render.formatting import value_text
+from traceprof.render.formatting import round_text, value_text
 from traceprof.render.shown import Row
 
 _WIDTH, _LEFT, _RIGHT = 960, 118, 12
@@ -136,8 +136,7 @@ def _words(row: Row) -> str:
 
 def _axis(last_ns: float, scale: float, height: int) -> Iterator[str]:
     """Yield lines at round times, some eight of them."""
-    step = round_step(last_ns / 8)
-    for number in range(int(last_ns / step) + 1):
-        x = _LEFT + number * step * scale
+    for time in round_ticks(0.0, last_ns, 8):
+        x = _LEFT + time * scale
         yield element("line", x1=x, x2=x, y1=0, y2=height - _AXIS, class_="grid")
-        yield text(x, height - 6, value_text(Unit.AT_NS, number * step), "middle")
+        yield text(x, height - 6, round_text(Unit.AT_NS, time), "middle")

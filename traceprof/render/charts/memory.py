@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import ceil
 from typing import Final
 
 import numpy as np
@@ -19,12 +18,12 @@ from traceprof.render.charts.svg import (
     drawing,
     element,
     legend,
-    round_step,
+    round_ticks,
     text,
     theme_style,
 )
 from traceprof.render.escape import html_text
-from traceprof.render.formatting import value_text
+from traceprof.render.formatting import round_text
 
 _WIDTH, _HEIGHT = 960, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 16, 12, 40
@@ -120,18 +119,9 @@ def _stairs(at: Array, values: Array) -> Iterator[tuple[float, float]]:
 
 
 def _grid(x: Axis, y: Axis, unit: Unit) -> Iterator[str]:
-    for value in _ticks(y):
+    for value in round_ticks(y.low, y.high, _GRID):
         at = y(value)
         yield element("line", class_="grid", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=at, y2=at)
-        yield text(_LEFT - 6, at + 4, value_text(Unit.BYTES, value), "end")
-    for place in _ticks(x):
-        yield text(x(place), _HEIGHT - 14, value_text(unit, place), "middle")
-
-
-def _ticks(axis: Axis) -> Iterator[float]:
-    """Yield round values from end to end."""
-    step = round_step((axis.high - axis.low) / _GRID)
-    value = ceil(axis.low / step) * step
-    while value <= axis.high:
-        yield value
-        value += step
+        yield text(_LEFT - 6, at + 4, round_text(Unit.BYTES, value), "end")
+    for place in round_ticks(x.low, x.high, _GRID):
+        yield text(x(place), _HEIGHT - 14, round_text(unit, place), "middle")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import floor, log2, log10
+from math import ceil, floor, log2, log10
 from typing import Final
 
 from traceprof.render.escape import html_text
@@ -66,10 +66,26 @@ def category_variables(prefix: str, keys: Iterable[str]) -> Callable[[str], str]
     return lambda theme: "".join(f"{name}:{getattr(one, theme)};" for name, one in named)
 
 
-def round_step(rough: float) -> float:
-    """Return the 1, 2 or 5 times a power of ten that is next above ``rough``, at least 1."""
-    power = 10.0 ** floor(log10(max(rough, 1.0)))
-    return next(unit * power for unit in (1, 2, 5, 10) if unit * power >= rough)
+def round_ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Return some ``about`` values from ``low`` to ``high``: by 1, 2 or 5 in a power of ten."""
+    rough = (high - low) / max(about, 1)
+    if not rough > 0:
+        return [low]
+    power = 10.0 ** floor(log10(rough))
+    step = next(unit * power for unit in (1, 2, 5, 10) if unit * power >= rough * (1 - 1e-9))
+    first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def round_factors(low: float, high: float, about: int = 7) -> list[float]:
+    """Return round values between two, by factors: 1, 2 and 5 of each power of ten, or fewer."""
+    powers = range(floor(log10(low)), ceil(log10(high)) + 1)
+    for units in ((1, 2, 5), (1, 3), (1,)):
+        found = [unit * 10.0**power for power in powers for unit in units]
+        found = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(found) <= about:
+            return found
+    return found[:: ceil(len(found) / about)]
 
 
 _LOGARITHMS: Final[Mapping[int, Callable[[float], float]]] = {0: float, 2: log2, 10: log10}

@@ -118,6 +118,9 @@ def write_document(
     )
 
 
+KNOWN_WITH_IT: Final = "To be read with it"
+"""What warnings and remarks stand under, behind the answer and its charts."""
+
 _SHORT: Final = 60
 _CROWDED: Final = 13
 """From more columns on paper needs smaller letters."""

@@ -13,10 +13,16 @@ from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
 from traceprof.model.table import Table
 from traceprof.render.briefing import Section, head_of, sections_of
-from traceprof.render.charts.svg import Axis, drawing, element, legend, text
+from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_text, plain_text
-from traceprof.render.formatting import is_known, sentences, signed_duration, value_text
-from traceprof.render.page.document import html_table, write_document
+from traceprof.render.formatting import (
+    is_known,
+    round_text,
+    sentences,
+    signed_duration,
+    value_text,
+)
+from traceprof.render.page.document import KNOWN_WITH_IT, html_table, write_document
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
@@ -31,14 +37,22 @@ _MOST_CAUSES: Final = 10
 _LEAST_SHARE: Final = 0.02
 _LONGEST: Final = 48
 _HEIGHT: Final = 240
+_FOOT: Final = 18
+_SEEN: Final = 0.05
+"""The share of the whole from which the longest cause is seen without a broken axis."""
+_WHOLE: Final = 1.5
+"""How many times as long as any cause both wholes are drawn where the axis is broken."""
 _PARTS: Final = {part.key: part for part in PART_STYLES}
 _BARE: Final = ("kernel", "copy", "collective")
 _STYLE: Final = """
 .chart.sum { max-height: none; }
 .chart .longer { fill: #c2410c; } .chart .shorter { fill: #15803d; }
+.chart .break { fill: var(--card); }
 .chart .base { fill: #5d6b7e; } .chart .new { fill: var(--accent); }
 .chart text.value { fill: var(--fg); }
-.figures .figure b { font-size: 17px; white-space: nowrap; }
+.figures .figure b { display: block; font-size: 17px; white-space: nowrap; }
+.figures .figure > span:last-child { display: block; color: var(--muted); font-size: 12.5px; }
+.figures { display: grid; gap: 10px 18px; margin-top: 12px; }
 .figures { grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); }
 .delta { font-size: 12.5px; font-weight: 600; }
 .delta.worse { color: #c2410c; } .delta.better { color: #15803d; }
@@ -48,34 +62,64 @@ _STYLE: Final = """
 
 
 def waterfall_chart(difference: Result) -> str:
-    """Return how one gets from the base's mean step to the new one's, cause by cause."""
+    """Return how one gets from the base's mean step to the new one's, cause by cause.
+
+    All bars are to scale where causes can be seen beside the whole; else the axis is broken: it
+    begins so late that both wholes are longer than any cause, and they are drawn broken.
+    """
     scalars = difference.scalars
     rows = _steps_of(difference)
     reached, places = float(scalars["base_ns"]), [float(scalars["base_ns"])]
     for row in rows:
         reached += row["difference_ns"]
         places.append(reached)
-    low, high = min(places), max(places)
-    margin = 0.08 * ((high - low) or high or 1.0)
-    low, high = max(0.0, low - margin), high + margin
-    x = Axis(low, high, _LEFT, _WIDTH - _RIGHT)
-    lines = [_bar(0, "base", (x(low), x(places[0])), "base", format_duration(places[0]))]
+    low = _begin_of(places, [abs(row["difference_ns"]) for row in rows])
+    x = Axis(low, low + 1.02 * ((max(places) - low) or 1.0), _LEFT, _WIDTH - _RIGHT)
+    height = _ROW * (len(rows) + 2) + 4
+    lines = list(_scale_of(x, height))
+    wholes = ((0, "base", places[0]), (len(rows) + 1, "new", places[-1]))
+    for number, side, ns in wholes:
+        lines.append(_bar(number, side, (_LEFT, x(ns)), side, format_duration(ns)))
+        lines += [_break_of(number)] if low else []
     for number, row in enumerate(rows, 1):
         ends = sorted((x(places[number - 1]), x(places[number])))
         kind = "longer" if row["difference_ns"] > 0 else "shorter"
         words = signed_duration(row["difference_ns"]) or "0"
         lines.append(_bar(number, row["words"], (ends[0], ends[1]), kind, words))
-    lines.append(
-        _bar(len(rows) + 1, "new", (x(low), x(places[-1])), "new", format_duration(places[-1]))
+    broken = (
+        f" The axis is broken: it begins at {format_duration(low)}, so that the bars of base and "
+        "new are longer than drawn; the others are to scale."
+        if low
+        else ""
     )
-    height = _ROW * (len(rows) + 2) + 4
-    begins = "0" if low == 0 else format_duration(low)
     label = f"From {format_duration(places[0])} to {format_duration(places[-1])}"
     return (
-        f"{drawing((_WIDTH, height), 'chart sum', label, *lines)}"
-        f'<p class="note">The mean {html_text(str(scalars["per"]))} on a device; the bars add up. '
-        f"The axis begins at {begins}.</p>"
+        f"{drawing((_WIDTH, height + _FOOT), 'chart sum', label, *lines)}"
+        f'<p class="note">The mean {html_text(str(scalars["per"]))} on a device; the bars add up.'
+        f"{broken}</p>"
     )
+
+
+def _begin_of(places: Sequence[float], lengths: Sequence[float]) -> float:
+    """Return where the axis begins: at 0 wherever causes can be seen then."""
+    longest = max(lengths, default=0.0)
+    if not longest or longest >= _SEEN * max(places):
+        return 0.0
+    return max(0.0, min(places) - _WHOLE * max(longest, max(places) - min(places)))
+
+
+def _scale_of(x: Axis, height: int) -> Iterator[str]:
+    for value in round_ticks(x.low, x.high, 6):
+        at = x(value)
+        yield element("line", x1=at, x2=at, y1=0, y2=height)
+        yield text(at, height + _FOOT - 4, round_text(Unit.NS, value), "middle")
+
+
+def _break_of(number: int) -> str:
+    """Return a gap across a bar, near its beginning: it is longer than it is drawn."""
+    y = number * _ROW + 1
+    path = f"M{_LEFT + 22} {y}l-6 {_ROW - 2}h6l6 {2 - _ROW}z"
+    return element("path", d=path, class_="break")
 
 
 def _steps_of(difference: Result) -> list[Row]:
@@ -142,8 +186,13 @@ def steps_chart(steps: Table) -> str:
         _median(y(min(float(np.median(own["period_ns"])), top)), side, dash)
         for (side, own), dash in zip(sorted_by_name, ("2 4", "8 3"), strict=False)
     )
+    ticks = (
+        element("line", x1=70, x2=_WIDTH - 10, y1=y(value), y2=y(value))
+        + text(66, y(value) + 4, round_text(Unit.NS, value), "end")
+        for value in round_ticks(low, top, 4)
+    )
     return (
-        drawing((_WIDTH, _HEIGHT), "chart", "The steps of both", *medians, *dots)
+        drawing((_WIDTH, _HEIGHT), "chart", "The steps of both", *ticks, *medians, *dots)
         + legend((("#5d6b7e", "base"), ("var(--accent)", "new")))
         + f'<p class="note">Each steady step in its order, from {format_duration(low)} to '
         f"{format_duration(top)}; lines are medians, what is longer stands at the top.</p>"
@@ -157,7 +206,7 @@ def _named(row: Row) -> str:
 def _median(y: float, side: str, dash: str) -> str:
     style = f"stroke:var(--fg);stroke-dasharray:{dash}"
     line = element("line", x1=70, x2=_WIDTH - 10, y1=y, y2=y, style=style)
-    return line + text(66, y + 4, side, "end")
+    return line + text(_WIDTH - 10, y - 4, f"median of {side}", "end", class_="value")
 
 
 def parts_chart(difference: Result) -> str:
@@ -217,9 +266,11 @@ def render_compared(found: Comparison, options: Options) -> str:
     title = options.title or head.title
     rows = options.rows or _ROWS
     answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
+    known = html_list([*head.warnings, *head.remarks])
     cards = [
         card("answer", "Faster or slower", f'<div class="verdict">{answer}</div>{_figures(found)}'),
         *_charts(found),
+        *([card("known", KNOWN_WITH_IT, known)] if known else []),
         *(
             card(section.name, section.title, "".join(_tables(section, rows)))
             for section in sections_of(found, options)
@@ -228,7 +279,7 @@ def render_compared(found: Comparison, options: Options) -> str:
     ]
     missing = html_list(f"{name}: {reason}" for name, reason in found.missing.items())
     body = (
-        f"<header><h1>{html_text(title)}</h1>{html_list([*head.warnings, *head.remarks])}</header>"
+        f"<header><h1>{html_text(title)}</h1></header>"
         f"<main>{''.join(cards)}{missing}<footer>Written by traceprof. Nothing is loaded from "
         f"elsewhere. Tables show at most {rows} rows.</footer></main>"
     )

@@ -1,0 +1,113 @@
+"""A round of each rank, stacked by the phases of the host, as SVG that needs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from traceprof.model.results import Result, Unit
+from traceprof.render.charts.svg import (
+    KEY_STYLE,
+    Axis,
+    category_variables,
+    drawing,
+    element,
+    legend,
+    round_ticks,
+    text,
+    theme_style,
+)
+from traceprof.render.escape import html_text, plain_text
+from traceprof.render.formatting import is_known, round_text, value_text
+from traceprof.render.shown import Row
+
+_WIDTH, _LEFT, _RIGHT, _ROW, _BAR, _FOOT = 960, 260, 80, 26, 18, 26
+_LETTERS: Final = 38
+_MOST: Final = 64
+_PHASES: Final = {
+    "data": "range_data",
+    "h2d": "range_h2d",
+    "forward": "range_forward",
+    "eval": "range_eval",
+    "backward": "range_backward",
+    "communication": "range_communication",
+    "optimizer": "range_optimizer",
+    "other": "range",
+}
+"""Colour by column, without its unit, from the left."""
+_WHOLE: Final = "idle"
+
+
+def nodes_style() -> str:
+    """Return the style of the chart, light and dark."""
+    return (
+        theme_style(category_variables("n-", (*_PHASES.values(), _WHOLE)))
+        + ".nodes{width:100%;height:auto}.nodes text{font-size:11px;fill:var(--muted)}"
+        ".nodes .grid{stroke:var(--line)}.nodes .name{fill:var(--fg)}"
+        ".nodes .waited{stroke:var(--fg);stroke-width:3}" + KEY_STYLE
+    )
+
+
+def nodes_chart(result: Result) -> str:
+    """Return a bar for each rank of each run: its round by phase, and what it waits in it."""
+    rows = [row for row in result.table.rows() if is_known(row.get("round_ns"))]
+    if not rows:
+        return ""
+    shown = rows[:_MOST]
+    longest = max(float(row["round_ns"]) for row in shown)
+    x = Axis(0.0, longest, _LEFT, _WIDTH - _RIGHT)
+    height = len(shown) * _ROW
+    bars = "".join(part for place, row in enumerate(shown) for part in _bar(x, place, row))
+    used = [name for name in _PHASES if any(_part(row, name) for row in shown)]
+    named = [(f"var(--n-{_PHASES[name]})", name) for name in used]
+    more = f" {len(rows) - _MOST} more ranks are in the table." if len(rows) > _MOST else ""
+    label = f"A round of each rank, up to {value_text(Unit.NS, longest)}"
+    return (
+        legend(named, "key")
+        + drawing((_WIDTH, height + _FOOT), "nodes", label, *_grid(x, height), bars)
+        + '<p class="note">A round by the phases of the host; grey is not named. The dark line '
+        f"below is what the rank waits for others in it.{more}</p>"
+    )
+
+
+def _part(row: Row, name: str) -> float:
+    value = row.get(f"{name}_ns")
+    return max(float(value), 0.0) if value is not None and is_known(value) else 0.0
+
+
+def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
+    top, whole = place * _ROW + 2, float(row["round_ns"])
+    who = f"{row['run']}, {'mean' if row['rank'] == 'mean' else 'rank ' + str(row['rank'])}"
+    written = value_text(Unit.NS, whole)
+    yield text(_LEFT - 8, top + 13, plain_text(who, _LETTERS), "end", class_="name")
+    yield _piece(x, (0.0, whole), top, _WHOLE, f"{who}: a round takes {written}")
+    reached = 0.0
+    for name, colour in _PHASES.items():
+        if length := _part(row, name):
+            words = f"{who}: {name} {value_text(Unit.NS, length)}"
+            yield _piece(x, (reached, reached + length), top, colour, words)
+            reached += length
+    if waited := _part(row, "waited"):
+        words = f"<title>{html_text(f'{who}: waits {value_text(Unit.NS, waited)}')}</title>"
+        y = float(top + _BAR + 1)
+        yield element("line", words, class_="waited", x1=x(0.0), x2=x(waited), y1=y, y2=y)
+    yield text(x(whole) + 6, top + 13, written)
+
+
+def _piece(x: Axis, ends: tuple[float, float], top: int, colour: str, words: str) -> str:
+    return element(
+        "rect",
+        f"<title>{html_text(words)}</title>",
+        x=x(ends[0]),
+        y=top,
+        width=x(ends[1]) - x(ends[0]),
+        height=_BAR,
+        style=f"fill:var(--n-{colour})",
+    )
+
+
+def _grid(x: Axis, height: int) -> Iterator[str]:
+    for value in round_ticks(0.0, x.high, 6):
+        at = x(value)
+        yield element("line", class_="grid", x1=at, x2=at, y1=0, y2=height)
+        yield text(at, height + _FOOT - 10, round_text(Unit.NS, value), "middle")
