@@ -96,7 +96,7 @@ def _search(reader: FramedReader, page: OpenPage, trace: Trace) -> None:
     ]
     durations = (kernels["end_ns"] - kernels["start_ns"]).sort_values(ascending=False)
     rows = frame.locator(".results tbody tr")
-    told = [rows.nth(i).locator("td").nth(2).inner_text() for i in range(rows.count())]
+    told = [rows.nth(i).locator("td").nth(1).inner_text() for i in range(rows.count())]
     assert told == [f"{ns / MS:.3f} ms" for ns in durations]
     reader.click(rows.last.get_by_role("button"))
     reader.until("document.querySelector('.search .note').textContent === '8 of 12'")

@@ -40,3 +40,21 @@ def test_the_longest_or_the_first_are_listed() -> None:
 def test_more_bits_than_names_are_those_of_steps_and_left_out() -> None:
     search, _ = _search()
     assert search.count(search.matching(b"\xff" * 9)) == 6
+
+
+def test_kinds_are_searched_alone_and_kernels_know_the_range_that_launched_them() -> None:
+    builder = TraceBuilder().range("step", 0, 500).range("b", 10, 90)
+    builder.kernel("a", 100, 130, launched_ns=(20, 30)).kernel("b", 200, 210, launched_ns=(95, 99))
+    builder.kernel("b", 300, 305)
+    trace = builder.build()
+    lanes = build_lanes(trace, trace.span)
+    search = Search(lanes, NameTotals.of(lanes, every=True))
+    every = search.matching(b"")
+    kernels, ranges = search.among(["gpu"]), search.among(["range"])
+    assert (kernels.count(every), kernels.total_ns(every), kernels.count_names(every)) == (3, 45, 2)
+    assert (ranges.count(every), ranges.total_ns(every)) == (2, 580)
+    assert search.among(()) is search
+    longest = kernels.listed(every, "longest", 9)
+    assert [event.start for event in longest] == [100, 200, 300]
+    names = [None if n is None else lanes.names[n] for n in search.launched_in(longest)]
+    assert names == ["b", "step", None]

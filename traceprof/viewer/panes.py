@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from threading import Lock
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from traceprof.comparison.summary.summarise import summarise
 from traceprof.model.intervals import Int64Array
 from traceprof.model.summary import Summary
+from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.processes import give_back
@@ -46,13 +47,36 @@ class ListedEvent(FoundEvent):
 
 
 class Search:
-    """Counts, lists and finds the events of exact lanes by name; ``totals`` are theirs."""
+    """Counts, lists and finds the events of exact lanes by name; ``totals`` are theirs.
 
-    def __init__(self, lanes: Lanes, totals: NameTotals) -> None:
+    ``kinds`` are those of the rows that are looked at, None for all.
+    """
+
+    def __init__(
+        self, lanes: Lanes, totals: NameTotals, kinds: Collection[str] | None = None
+    ) -> None:
         self.n_names = len(lanes.names)
-        self._rows = [row.channels for group in lanes.groups for row in group.rows]
-        self._counts = totals.counts
-        self._times = totals.times_ns
+        self._lanes = lanes
+        self._of_all = totals
+        rows = enumerate((group, row) for group in lanes.groups for row in group.rows)
+        self._places = [(place, group, row) for place, (group, row) in rows]
+        self._rows = [
+            (place, row.channels)
+            for place, _, row in self._places
+            if kinds is None or row.kind in kinds
+        ]
+        self._totals = totals if kinds is None else self._summed()
+
+    def among(self, kinds: Collection[str]) -> Search:
+        """Return the same among rows of these kinds; of none, this."""
+        return Search(self._lanes, self._of_all, kinds) if kinds else self
+
+    def _summed(self) -> NameTotals:
+        counts, times_ns = np.zeros(self.n_names, np.int64), np.zeros(self.n_names, np.int64)
+        for channel in (channel for _, channels in self._rows for channel in channels):
+            counts += np.bincount(channel.names, minlength=self.n_names)
+            np.add.at(times_ns, channel.names, channel.ends - channel.starts)
+        return NameTotals(counts, times_ns)
 
     def matching(self, bits: bytes) -> BoolArray:
         """Return which names are meant: a bit each, as the page sends them; without any, all.
@@ -68,16 +92,20 @@ class Search:
 
     def count(self, is_match: BoolArray) -> int:
         """Return how many events have one of these names."""
-        return int(self._counts[is_match].sum())
+        return int(self._totals.counts[is_match].sum())
+
+    def count_names(self, is_match: BoolArray) -> int:
+        """Return how many of these names there are."""
+        return int(np.count_nonzero(self._totals.counts[is_match]))
 
     def total_ns(self, is_match: BoolArray) -> int:
         """Return how long they are together."""
-        return int(self._times[is_match].sum())
+        return int(self._totals.times_ns[is_match].sum())
 
     def count_before(self, is_match: BoolArray, t_ns: int) -> int:
         """Return how many of them start before ``t_ns``."""
         total = 0
-        for channels in self._rows:
+        for _, channels in self._rows:
             for channel in channels:
                 last = int(np.searchsorted(channel.starts, np.int64(t_ns)))
                 total += int(is_match[channel.names[:last]].sum())
@@ -86,7 +114,7 @@ class Search:
     def listed(self, is_match: BoolArray, order: str, limit: int) -> list[ListedEvent]:
         """Return ``limit`` of them: the longest, or (order "first") the first."""
         found: list[tuple[int, int, ListedEvent]] = []
-        for place, channels in enumerate(self._rows):
+        for place, channels in self._rows:
             for number, channel in enumerate(channels):
                 items = np.flatnonzero(is_match[channel.names])
                 rank = channel.starts if order == "first" else channel.starts - channel.ends
@@ -97,12 +125,52 @@ class Search:
                     found.append((int(rank[item]), start, event))
         return [event for _, _, event in sorted(found, key=lambda entry: entry[:2])[:limit]]
 
+    def launched_in(self, events: Sequence[FoundEvent]) -> list[int | None]:
+        """Return the name of the innermost range around the launch of each event of a device.
+
+        -1 where there is none, None where the launch is not known.
+        """
+        wanted = [self._correlation_of(event) for event in events]
+        launches = self._launches({key for key in wanted if key is not None})
+        return [self._range_around(*launches[key]) if key in launches else None for key in wanted]
+
+    def _correlation_of(self, event: FoundEvent) -> tuple[int, int] | None:
+        _, group, row = self._places[event.row]
+        channel = row.channels[event.channel]
+        if channel.correlations is None:
+            return None
+        number = channel.correlations[np.searchsorted(channel.starts, np.int64(event.start))]
+        return None if number == ABSENT else (group.process, int(number))
+
+    def _launches(
+        self, wanted: Collection[tuple[int, int]]
+    ) -> dict[tuple[int, int], tuple[LaneGroup, int]]:
+        """Return the thread and the start of each of the calls (process, correlation)."""
+        numbers = np.array(sorted({number for _, number in wanted}), np.int64)
+        found = {}
+        for _, group, row in self._places:
+            for channel in row.channels if row.kind == "api" else ():
+                if channel.correlations is None:
+                    continue
+                for item in np.flatnonzero(np.isin(channel.correlations, numbers)).tolist():
+                    key = (group.process, int(channel.correlations[item]))
+                    found[key] = (group, int(channel.starts[item]))
+        return found
+
+    def _range_around(self, group: LaneGroup, at_ns: int) -> int:
+        best, name = -1, -1
+        for channel in (c for row in group.rows if row.kind == "range" for c in row.channels):
+            item = int(np.searchsorted(channel.starts, np.int64(at_ns), "right")) - 1
+            if item >= 0 and at_ns < channel.ends[item] and channel.starts[item] >= best:
+                best, name = int(channel.starts[item]), int(channel.names[item])
+        return name
+
     def nearest(
         self, is_match: BoolArray, from_ns: int, direction: int, row: int | None = None
     ) -> FoundEvent | None:
         """Return the first match that starts after ``from_ns``, or (-1) the last before it."""
         best: FoundEvent | None = None
-        for place, channels in enumerate(self._rows):
+        for place, channels in self._rows:
             if row is not None and place != row:
                 continue
             for number, channel in enumerate(channels):

@@ -102,7 +102,8 @@ def _add_questions(app: Flask, pane_of: Callable[[int], Pane]) -> None:
 
 def _find(pane: Pane) -> dict[str, Any]:
     """Return what is asked of the events whose names the body holds: how many, which, the next."""
-    search = pane.search
+    kinds = request.args.get("kinds", "")
+    search = pane.search.among(kinds.split(",") if kinds else ())
     bits = request.get_data(cache=False)
     if len(bits) > search.n_names // 8 + _SPARE_BYTES:
         abort(400, "there are not so many names")
@@ -118,7 +119,10 @@ def _find(pane: Pane) -> dict[str, Any]:
     if "limit" in request.args:
         limit = whole_number(request.args, "limit", 1, _LONGEST_LIST)
         events = search.listed(is_match, request.args.get("order", ""), limit)
-        answer |= {"ns": search.total_ns(is_match), "list": [asdict(event) for event in events]}
+        answer["list"] = [asdict(event) for event in events]
+        answer |= {"ns": search.total_ns(is_match), "names": search.count_names(is_match)}
+        if "launched" in request.args:
+            answer["launched_in"] = search.launched_in(events)
     return answer
 
 

@@ -64,7 +64,7 @@ test("boxes of one colour are one path, whatever their number", () => {
 
 test("a search lights up a match that is too short for a box", () => {
   const built = trace([device(stream(channel("compute", [[10, 10.1, 0], [50, 60, 1]])))]);
-  const strip = rowStrip(sceneOf(built, { matches: Uint8Array.of(1, 0, 0) }), 0, []);
+  const strip = rowStrip(sceneOf(built, { matches: { names: Uint8Array.of(1, 0, 0), kinds: null } }), 0, []);
   assert.equal(rgb(strip[10]), toPixel("#e0a800"));
   assert.ok(alpha(strip[55]) < 70);
 });

@@ -61,7 +61,7 @@ test("a walk goes over the matches of a search in the order of time", () => {
   const built = trace([device(stream(channel("compute", [[0, 1, 0], [5, 6, 1], [9, 10, 0]])))], {
     names: ["ampere_GEMM", "relu"],
   });
-  const matches = Uint8Array.of(1, 0);
+  const matches = { names: Uint8Array.of(1, 0), kinds: null };
   assert.equal(query.nextMatch(built, matches, 0, 1).item, 2);
   assert.equal(query.nextMatch(built, matches, 9, -1).item, 0);
   assert.equal(query.nextMatch(built, matches, 9, 1), null);

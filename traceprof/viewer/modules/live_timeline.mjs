@@ -4,6 +4,7 @@ import { binsFor } from "./population.mjs";
 import { isEvent, locate, placeOf, spanOf } from "./targets.mjs";
 import { peersTable, placeAmong } from "./describe_event.mjs";
 import { Timeline } from "./app.mjs";
+import { IN_NO_RANGE, LAUNCH_UNKNOWN } from "./groupings.mjs";
 import { MAX_RESULTS } from "./results.mjs";
 
 const NARROWEST_NS = 50;
@@ -106,21 +107,34 @@ export class LiveTimeline extends Timeline {
 
   /** The server has all events: it counts and lists those of the names that match. */
   async ask(order) {
-    const { count, ns, list } = await this.remote.find({ order, limit: MAX_RESULTS }, this.matches);
-    return { count, ns, names: this.matches.reduce((sum, is) => sum + is, 0), list };
+    if (this.isHere) return super.ask(order);
+    const { matches, kind } = this;
+    const more = kind === "kernels" ? { launched: 1 } : {};
+    const found = await this.remote.find({ order, limit: MAX_RESULTS, ...more }, matches);
+    const { launched_in: ranges, ...told } = found;
+    const inWords = (name) => (name === null ? LAUNCH_UNKNOWN : (this.overview.alikes[name] ?? IN_NO_RANGE));
+    return { ...told, launchedIn: ranges?.map(inWords) };
+  }
+
+  /** Whether what is sought is on the page: steps are nowhere else. */
+  get isHere() {
+    return this.kind === "steps";
   }
 
   async askPlace(t) {
+    if (this.isHere) return super.askPlace(t);
     const { before } = await this.remote.find({ before: Math.round(t) }, this.matches);
     return before;
   }
 
   goToResult(event) {
-    this.visitPlace(event);
+    if (this.isHere) super.goToResult(event);
+    else this.visitPlace(event);
   }
 
   stepMatch(direction) {
-    if (!this.matches) return;
+    if (this.isHere) super.stepMatch(direction);
+    if (this.isHere || !this.matches) return;
     const from = this.place?.start ?? (direction > 0 ? this.t0 - 1 : this.t1);
     this.step({ from: Math.round(from), direction }, this.matches);
   }

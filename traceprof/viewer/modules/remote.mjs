@@ -42,9 +42,10 @@ export class Remote {
     this.isBusy = false;
   }
 
-  /** Ask about all events, or those whose names `matches` holds (a byte each). */
+  /** Ask about all events, or those that `matches` (as of `findMatches`). */
   async find(question, matches = null) {
-    const response = await this.get("find", question, matches && packBits(matches));
+    const kinds = matches?.kinds ? { kinds: [...matches.kinds].join(",") } : {};
+    const response = await this.get("find", { ...question, ...kinds }, matches && packBits(matches.names));
     return response.json();
   }
 

@@ -1,4 +1,5 @@
 import { N_SHADES, inkOn, shadeOf, shaded, withAlpha } from "./colour.mjs";
+import { areMeant } from "./matching.mjs";
 import { escapeForPlotly } from "./format.mjs";
 import { lineOfTarget } from "./lines.mjs";
 import { spanOf } from "./targets.mjs";
@@ -32,7 +33,7 @@ function addBox(scene, line, row, place, item, shapes, labels) {
   const channel = trace.rows[row].channels[place];
   if (hidden.has(channel.category)) return;
   const name = channel.names[item];
-  const isHit = Boolean(matches && matches[name]);
+  const isHit = Boolean(matches && areMeant(matches, trace.rows[row]) && matches.names[name]);
   const isStep = trace.rows[row].kind === "step";
   const shape = shapeFor(scene, shapes, channel.category, isStep ? item : name, isHit, isStep);
   const left = channel.starts[item];

@@ -96,7 +96,7 @@ export class Chooser extends View {
       const next = direction > 0 ? firstAfter(trace, [chosen.row], end) : lastBefore(trace, [chosen.row], start);
       return next && this.visit(next);
     }
-    const every = new Uint8Array(trace.names.length).fill(1);
+    const every = { names: new Uint8Array(trace.names.length).fill(1), kinds: null };
     const lane = { ...trace, rows: [trace.rows[chosen.row]] };
     const next = nextMatch(lane, every, start, direction);
     return next && this.visit({ ...next, row: chosen.row });

@@ -5,7 +5,7 @@ import { parseNotes } from "./notes.mjs";
 
 /** Show what an address names. */
 
-const NOTHING = { selection: null, mark: null, place: null, find: "", folds: null, pins: [], ranks: [], devices: [] };
+const NOTHING = { selection: null, mark: null, place: null, find: "", kind: "", folds: null, pins: [], ranks: [], devices: [] };
 
 /** An address that is not ours changes nothing; none at all is how the page began. */
 export function followAddress(app, hash) {
@@ -16,7 +16,7 @@ export function followAddress(app, hash) {
   app.isFollowing = true;
   app.notes.add(parseNotes(link.notes, app.trace));
   if (app.isEmbedded && hash !== "") app.root.scrollIntoView();
-  if (link.find !== app.text) app.search((app.toolbar.search.value = link.find));
+  if (link.find !== app.text || link.kind !== app.kind) app.searchFor(link.find, link.kind);
   if (!link.mark) arrangeLanes(app, link);
   app.lanes.pinned = new Set(link.pins);
   app.selection = link.selection;

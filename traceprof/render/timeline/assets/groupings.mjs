@@ -9,6 +9,9 @@ export const GROUPINGS = [
   ["stream", "Lane"],
 ];
 
+export const LAUNCH_UNKNOWN = "launch not known";
+export const IN_NO_RANGE = "in no range";
+
 /** A function (row, channel, item) → text; what it needs is prepared once. */
 export function keyFunction(trace, grouping) {
   if (grouping === "stream") return (row) => laneKey(trace, row);
@@ -29,7 +32,7 @@ function threadKey(trace) {
   const hostOf = launchFinder(trace);
   return (row, channel, item) => {
     const host = hostOf(row, channel, item);
-    return host ? trace.groups[trace.rows[host.row].group].label : "launch not known";
+    return host ? trace.groups[trace.rows[host.row].group].label : LAUNCH_UNKNOWN;
   };
 }
 
@@ -37,8 +40,8 @@ function rangeKey(trace) {
   const hostOf = launchFinder(trace);
   return (row, channel, item) => {
     const host = hostOf(row, channel, item);
-    if (!host) return "launch not known";
-    return innermostRange(trace, trace.rows[host.row].group, host) ?? "in no range";
+    if (!host) return LAUNCH_UNKNOWN;
+    return innermostRange(trace, trace.rows[host.row].group, host) ?? IN_NO_RANGE;
   };
 }
 

@@ -1,11 +1,12 @@
 import { lanesOfWords, wordsOfLanes } from "./lane_words.mjs";
+import { SOUGHT } from "./matching.mjs";
 import { placeOf } from "./targets.mjs";
 import { spanOfSteps } from "./steps.mjs";
 
 /**
  * The address names what is shown, so that it can be sent to somebody: `#at=START..END`, and where
- * there is such a thing `sel` (selected span), `event` (what is chosen), `find`, `folds`, `pin`, and
- * how lanes are arranged (`lane_words.mjs`).
+ * there is such a thing `sel` (selected span), `event` (what is chosen), `find`, `among`, `folds`,
+ * `pin`, and how lanes are arranged (`lane_words.mjs`).
  * Links from findings carry `mark` (the span meant), `rank` and `device`. Times are ns on the
  * clock of the trace; a span may be given as steps: `step:3..5`.
  */
@@ -29,6 +30,7 @@ export function parseLink(hash, trace, charts = []) {
     place: parsePlace(given.get("event") ?? "", trace),
     notes: given.get("notes"),
     find: (given.get("find") ?? "").slice(0, LONGEST),
+    kind: SOUGHT.some(([kind]) => kind === given.get("among")) ? given.get("among") : "",
     folds: given.get("folds"),
     pins: numbersIn(given.get("pin")).filter((row) => trace.rows[row]),
     ranks: numbersIn(given.get("rank")),
@@ -60,7 +62,7 @@ export function parsePlace(text, trace) {
 }
 
 /** The address of what `app` shows; of a span alone where nothing else is given. */
-export function formatLink({ t0, t1, trace, selection, place, text, lanes, hidden, notes }) {
+export function formatLink({ t0, t1, trace, selection, place, text, kind, lanes, hidden, notes }) {
   const at = (t) => Math.round(t + trace.offset_ns);
   const span = ([from, to]) => `${at(from)}..${at(to)}`;
   const folds = lanes?.folds ?? null;
@@ -69,6 +71,7 @@ export function formatLink({ t0, t1, trace, selection, place, text, lanes, hidde
     ["sel", selection ? span(selection) : ""],
     ["event", place ? formatPlace(place, at, span) : ""],
     ["find", text ? encodeURIComponent(text) : ""],
+    ["among", kind],
     ["folds", folds === "" ? "none" : folds],
     ["notes", notes ?? ""],
     ["pin", lanes ? [...lanes.pinned].join(".") : ""],
@@ -134,6 +137,6 @@ export class Address {
   }
 }
 
-export function linkOf({ t0, t1, trace, selection, chosen, text, lanes, hidden, notes }) {
-  return { t0, t1, trace, selection, place: placeOf(trace, chosen), text, lanes, hidden, notes: notes.words };
+export function linkOf({ t0, t1, trace, selection, chosen, text, kind, lanes, hidden, notes }) {
+  return { t0, t1, trace, selection, place: placeOf(trace, chosen), text, kind, lanes, hidden, notes: notes.words };
 }

@@ -23,9 +23,27 @@ const FAMILIES = [
 /** "all-reduce", "all_reduce" and "AllReduce" are one word. */
 export const withoutSeparators = (text) => text.toLowerCase().replace(/[\s_-]+/g, "");
 
-/** {test(name), also, error}: null where there is nothing to search for yet. */
-export function compileSearch(text) {
+/** What can be searched for: its name in an address, its label, the kinds of its rows, and whose names. */
+export const SOUGHT = [
+  ["", "Everything", null],
+  ["kernels", "Kernels", ["gpu"], (name) => !isCopy(name)],
+  ["copies", "Copies", ["gpu"], (name) => isCopy(name)],
+  ["ranges", "Ranges", ["range"]],
+  ["operators", "Operators", ["host_op"]],
+  ["calls", "CUDA calls", ["api"]],
+  ["collectives", "Collectives", ["collective"]],
+  ["waits", "Waits", ["sync"]],
+  ["marks", "Marks", ["mark"]],
+  ["steps", "Steps", ["step"]],
+];
+
+/** As `lanes.py` calls copies and memsets. */
+const isCopy = (name) => /^(Memcpy|Memset)/.test(name);
+
+/** {test(name), also, error}: null where there is nothing to search for yet. Of a kind no text means all. */
+export function compileSearch(text, kind = "") {
   const wanted = text.trim();
+  if (!wanted && kind) return { test: () => true, also: [], error: "" };
   if (wanted.length < SHORTEST) return null;
   const pattern = PATTERN.exec(wanted);
   if (pattern) return compilePattern(pattern[1], pattern[2]);
@@ -49,5 +67,12 @@ function compilePattern(source, flags) {
   }
 }
 
-/** Which names match: one byte per name. */
-export const matchNames = (trace, query) => Uint8Array.from(trace.names, (name) => (query.test(name) ? 1 : 0));
+/** What matches: `names` has a byte per name, `kinds` the kinds of rows that are meant (null: all). */
+export function findMatches(trace, query, kind = "") {
+  const [, , kinds, isOfKind = () => true] = SOUGHT.find(([name]) => name === kind) ?? SOUGHT[0];
+  const names = Uint8Array.from(trace.names, (name) => (query.test(name) && isOfKind(name) ? 1 : 0));
+  return { names, kinds: kinds && new Set(kinds) };
+}
+
+/** Whether events of a row are meant. */
+export const areMeant = ({ kinds }, row) => !kinds || kinds.has(row.kind);

@@ -25,18 +25,28 @@ function factsNode({ caption, rows }, go) {
   return node;
 }
 
-/** The first `texts` columns are words, the others numbers. */
-function tableNode({ caption, header, rows, texts = 1, sort = null, about = [] }, go) {
+/**
+ * The first `texts` columns are words (and with `isLastText` the last one), the others numbers. The
+ * column `below` stands below the first, where there is little room.
+ */
+function tableNode({ caption, header, rows, texts = 1, isLastText = false, below = null, sort = null, about = [] }, go) {
+  const isNumber = (i) => i >= texts && !(isLastText && i === header.length - 1);
   const node = element("table", { cls: "list" }, element("caption", { text: caption }));
   const head = node.createTHead().insertRow();
-  header.forEach((text, i) => head.append(headNode(text, i >= texts, sort?.[i], about[i])));
+  header.forEach((text, i) => {
+    if (i !== below) head.append(headNode(text, isNumber(i), sort?.[i], about[i]));
+  });
   const body = node.createTBody();
   for (const { cells, target, isChosen, titles = cells } of rows.slice(0, LONG_LIST)) {
     const row = body.insertRow();
     if (isChosen) row.classList.add("chosen");
     cells.forEach((text, i) => {
+      if (i === below) {
+        row.cells[0].append(element("span", { cls: "cell note", text, title: text }));
+        return;
+      }
       const cell = row.insertCell();
-      if (i >= texts) cell.className = "number";
+      if (isNumber(i)) cell.className = "number";
       const isLink = i === 0 && target;
       cell.append(isLink ? linkNode(text, target, go, titles[i]) : element("span", { cls: "cell", text, title: text }));
     });

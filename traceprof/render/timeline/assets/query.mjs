@@ -1,4 +1,5 @@
 import { lowerBound, upperBound } from "./bisect.mjs";
+import { areMeant } from "./matching.mjs";
 import { countEvents, itemsBetween, lengthOf, lengthWithin, nearestItem } from "./channel.mjs";
 import { ownTime } from "./clock.mjs";
 
@@ -132,9 +133,10 @@ function topNames(trace, times, numbers, limit = 8) {
 /** The first match after `t` (direction 1) or before it (-1) in any row, or null. */
 export function nextMatch(trace, matches, t, direction) {
   let best = null;
-  trace.rows.forEach(({ channels }, row) => {
-    channels.forEach((channel, place) => {
-      const item = nextInChannel(channel, matches, t, direction);
+  trace.rows.forEach((own, row) => {
+    if (!areMeant(matches, own)) return;
+    own.channels.forEach((channel, place) => {
+      const item = nextInChannel(channel, matches.names, t, direction);
       if (item < 0) return;
       const start = channel.starts[item];
       if (!best || (start - best.start) * direction < 0) best = { row, channel: place, item, start };
@@ -143,8 +145,8 @@ export function nextMatch(trace, matches, t, direction) {
   return best && { row: best.row, channel: best.channel, item: best.item };
 }
 
-function nextInChannel({ starts, names, counts, n }, matches, t, direction) {
+function nextInChannel({ starts, names, counts, n }, wanted, t, direction) {
   let i = direction > 0 ? upperBound(starts, t, 0, n) : lowerBound(starts, t, 0, n) - 1;
-  while (i >= 0 && i < n && (!matches[names[i]] || (counts && counts[i] > 1))) i += direction;
+  while (i >= 0 && i < n && (!wanted[names[i]] || (counts && counts[i] > 1))) i += direction;
   return i < n ? i : -1;
 }

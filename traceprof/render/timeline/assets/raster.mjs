@@ -1,4 +1,5 @@
 import { occupancy, occupancyByCategory } from "./occupancy.mjs";
+import { areMeant } from "./matching.mjs";
 import { itemsBetween } from "./channel.mjs";
 
 /**
@@ -19,9 +20,27 @@ export function paintRaster(scene, image = new Uint32Array(scene.width * scene.h
     const group = scene.trace.groups[line.group];
     if (group.states) paintStates(scene, image, line, group.states.channels);
     else if (!line.isOpen && group.rows.length) paintRow(scene, image, line, group.rows[0]);
+    if (scene.matches && !line.isOpen) paintFolded(scene, image, line);
   }
   return image;
 }
+
+/** The matches in the lanes that a line stands for: of a rank that is folded, in all of its lanes. */
+function paintFolded(scene, image, line) {
+  const { trace, matches, hidden, width } = scene;
+  const groups = line.sibling === undefined ? [trace.groups[line.group]] : trace.groups.filter(isOf(line, trace));
+  const strip = new Uint32Array(width);
+  for (const row of groups.flatMap(({ rows }) => rows).filter((place) => areMeant(matches, trace.rows[place]))) {
+    for (const channel of trace.rows[row].channels) if (!hidden.has(channel.category)) paintMatches(scene, strip, channel);
+  }
+  for (let y = Math.round(line.y) + 2; y < Math.round(line.y + line.height) - 2; y++) {
+    for (let k = 0; k < width; k++) if (strip[k]) image[y * width + k] = strip[k];
+  }
+}
+
+/** Whether a group is the device of the line, or another thing of its rank. */
+const isOf = ({ group, sibling }, trace) => (own) =>
+  own === trace.groups[group] || (own.section === sibling && own.kind !== "device");
 
 function paintRow(scene, image, line, row) {
   const { kind } = scene.trace.rows[row];
@@ -67,7 +86,9 @@ export function rowStrip(scene, row, boxes) {
   const strength = scene.matches ? DIM : 1;
   const faintest = trace.rows[row].kind === "mark" ? OPAQUE : FAINTEST;
   for (let k = 0; k < width; k++) strip[k] = binPixel(layers, k, pixels, strength, faintest);
-  if (scene.matches) for (const { channel } of layers) paintMatches(scene, strip, channel);
+  if (scene.matches && areMeant(scene.matches, trace.rows[row])) {
+    for (const { channel } of layers) paintMatches(scene, strip, channel);
+  }
   return strip;
 }
 
@@ -101,10 +122,10 @@ function removeBox({ channel, ratios, starting }, item, { t0, binNs, width }) {
 }
 
 /** Matches of a search are never merged away: each colours at least its pixel. */
-function paintMatches({ matches, hitPixel, t0, binNs, width }, strip, channel) {
+function paintMatches({ matches: { names: wanted }, hitPixel, t0, binNs, width }, strip, channel) {
   const [first, last] = itemsBetween(channel, t0, t0 + width * binNs);
   for (let i = first; i < last; i++) {
-    if (!matches[channel.names[i]] || (channel.counts && channel.counts[i] > 1)) continue;
+    if (!wanted[channel.names[i]] || (channel.counts && channel.counts[i] > 1)) continue;
     const from = Math.max(0, Math.floor((channel.starts[i] - t0) / binNs));
     const to = Math.min(width - 1, Math.floor((channel.ends[i] - t0) / binNs));
     for (let k = from; k <= to; k++) strip[k] = hitPixel;

@@ -1,3 +1,4 @@
+import { areMeant } from "./matching.mjs";
 import { notePart, tablePart } from "./contents.mjs";
 import { formatCount, formatDuration } from "./format.mjs";
 import { lengthOf } from "./channel.mjs";
@@ -14,17 +15,19 @@ export const MAX_RESULTS = 200;
  */
 export function findResults(trace, matches, order) {
   const found = { count: 0, ns: 0, names: new Set(), list: [] };
-  trace.rows.forEach(({ channels }, row) => {
-    channels.forEach((channel, number) => scanChannel(channel, matches, { row, channel: number }, order, found));
+  trace.rows.forEach((own, row) => {
+    if (!areMeant(matches, own)) return;
+    own.channels.forEach((channel, number) => scanChannel(channel, matches.names, { row, channel: number }, order, found));
   });
   const list = best(found.list, order).map((event) => ({ ...event, name: nameOf(trace, event) }));
   return { count: found.count, ns: found.ns, ...mergedTotals(trace, matches, found.names), names: found.names.size, list };
 }
 
-function mergedTotals({ merged }, matches, names) {
+/** Of merged events nobody knows the kind: they are counted where it is not asked for. */
+function mergedTotals({ merged }, { names: wanted, kinds }, names) {
   let [mergedCount, mergedNs] = [0, 0];
-  matches.forEach((is, name) => {
-    if (!is || !merged?.counts[name]) return;
+  wanted.forEach((is, name) => {
+    if (kinds || !is || !merged?.counts[name]) return;
     mergedCount += merged.counts[name];
     mergedNs += merged.ns[name];
     names.add(name);
@@ -32,10 +35,10 @@ function mergedTotals({ merged }, matches, names) {
   return { mergedCount, mergedNs };
 }
 
-function scanChannel(channel, matches, place, order, found) {
+function scanChannel(channel, wanted, place, order, found) {
   const { starts, ends, names, counts, n } = channel;
   for (let item = 0; item < n; item++) {
-    if (!matches[names[item]] || (counts && counts[item] > 1)) continue;
+    if (!wanted[names[item]] || (counts && counts[item] > 1)) continue;
     found.count++;
     const ns = lengthOf(channel, item);
     found.ns += ns;
@@ -57,10 +60,10 @@ const nameOf = (trace, { row, channel, item }) => trace.rows[row].channels[chann
 /** How many matches start before `t`: the place of an event among all in the order of time. */
 export function countBefore(trace, matches, t) {
   let count = 0;
-  for (const { channels } of trace.rows) {
-    for (const { starts, names, counts, n } of channels) {
+  for (const row of trace.rows.filter((own) => areMeant(matches, own))) {
+    for (const { starts, names, counts, n } of row.channels) {
       const last = lowerBound(starts, t, 0, n);
-      for (let i = 0; i < last; i++) if (matches[names[i]] && !(counts && counts[i] > 1)) count++;
+      for (let i = 0; i < last; i++) if (matches.names[names[i]] && !(counts && counts[i] > 1)) count++;
     }
   }
   return count;
@@ -80,14 +83,25 @@ export function resultParts(app, query, results, order, sort, go) {
   const about = all ? together + short : "Nothing has such a name.";
   if (!count) return [notePart(about + also)];
   const by = (name, direction) => ({ isOn: order === name, direction, act: () => sort(name) });
-  const rows = list.map((event) => ({
-    cells: [trace.shorts[event.name], where(trace, event.row), formatDuration(lengthIn(event)), instant(trace, event)],
+  // Of kernels it is told what launched them: that is where one goes on.
+  const launchedIn = results.launchedIn ?? null;
+  const rows = list.map((event, i) => ({
+    cells: [
+      trace.shorts[event.name],
+      ...(launchedIn ? [launchedIn[i]] : []),
+      formatDuration(lengthIn(event)),
+      instant(trace, event),
+      where(trace, event.row),
+    ],
     titles: [trace.names[event.name]],
     target: () => go(event),
     isChosen: isChosenEvent(app, event),
   }));
-  const sorts = [null, null, by("longest", "descending"), by("first", "ascending")];
-  return [tablePart(about + also + part, ["Name", "Lane", "Duration", "Start"], rows, { texts: 2, sort: sorts })];
+  const named = launchedIn ? ["Name", "Launched in"] : ["Name"];
+  const header = [...named, "Duration", "Start", "Lane"];
+  const sorts = [...named.map(() => null), by("longest", "descending"), by("first", "ascending")];
+  const shape = { texts: named.length, isLastText: true, below: launchedIn ? 1 : null, sort: sorts };
+  return [tablePart(about + also + part, header, rows, shape)];
 }
 
 /** "rank 3 › GPU 3 › Stream 20": as short as it can be told apart. */

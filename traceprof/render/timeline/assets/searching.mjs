@@ -1,8 +1,9 @@
-import { compileSearch, matchNames } from "./matching.mjs";
+import { areMeant, compileSearch, findMatches } from "./matching.mjs";
 import { countBefore, findResults, isChosenEvent, resultParts } from "./results.mjs";
 import { isEvent, spanOf } from "./targets.mjs";
 import { Chooser } from "./choosing.mjs";
 import { formatCount } from "./format.mjs";
+import { keyFunction } from "./groupings.mjs";
 import { nextMatch } from "./query.mjs";
 import { spanOfSteps } from "./steps.mjs";
 
@@ -11,6 +12,7 @@ export class Searcher extends Chooser {
   constructor(durationNs) {
     super(durationNs);
     this.text = "";
+    this.kind = "";
     this.query = null;
     this.matches = null;
     this.results = null;
@@ -20,11 +22,13 @@ export class Searcher extends Chooser {
     this.listing = null;
   }
 
-  async search(text) {
+  /** Search for text among events of a kind (`SOUGHT`), by default as before. */
+  async search(text, kind = this.kind) {
     this.text = text;
+    this.kind = kind;
     this.steps = spanOfSteps(this.trace, text);
-    this.query = this.steps ? null : compileSearch(text);
-    this.matches = this.query && !this.query.error ? matchNames(this.trace, this.query) : null;
+    this.query = this.steps ? null : compileSearch(text, kind);
+    this.matches = this.query && !this.query.error ? findMatches(this.trace, this.query, kind) : null;
     this.redraw();
     this.listing = this.list();
     await this.listing;
@@ -32,7 +36,10 @@ export class Searcher extends Chooser {
 
   /** What there is of the matches; overridden where the trace is elsewhere. */
   ask(order) {
-    return findResults(this.trace, this.matches, order);
+    const found = findResults(this.trace, this.matches, order);
+    if (this.kind !== "kernels") return found;
+    this.rangeOf ??= keyFunction(this.trace, "range");
+    return { ...found, launchedIn: found.list.map(({ row, channel, item }) => this.rangeOf(row, channel, item)) };
   }
 
   /** The place of an instant among the matches, from 0. */
@@ -103,8 +110,7 @@ export class Searcher extends Chooser {
     if (!results) return;
     const { count, mergedCount = 0 } = results;
     const all = formatCount(count + mergedCount);
-    const name = isEvent(chosen) ? this.trace.rows[chosen.row].channels[chosen.channel].names[chosen.item] : -1;
-    if (!matches?.[name]) {
+    if (!matches || !isEvent(chosen) || !this.isMatch(chosen)) {
       this.toolbar.showFound(`${all} events`);
       return;
     }
@@ -115,8 +121,19 @@ export class Searcher extends Chooser {
     }
   }
 
+  isMatch({ row, channel, item }) {
+    const { kind, channels } = this.trace.rows[row];
+    return areMeant(this.matches, { kind }) && Boolean(this.matches.names[channels[channel].names[item]]);
+  }
+
   clearSearch() {
-    this.toolbar.search.value = "";
-    this.search("");
+    this.searchFor("");
+  }
+
+  /** Search, and say so where one types. */
+  searchFor(text, kind = "") {
+    this.toolbar.search.value = text;
+    this.toolbar.kind.value = kind;
+    this.search(text, kind);
   }
 }

@@ -1,4 +1,5 @@
 import { button, element, oneTabStop } from "./dom.mjs";
+import { SOUGHT } from "./matching.mjs";
 import { makeLaneMenu } from "./lane_menu.mjs";
 
 const ANALYSED = "the window that the analyses look at (1)";
@@ -12,6 +13,11 @@ export function makeToolbar(app) {
     "aria-label": "Search names: text or /regular expression/",
   });
   const found = element("span", { cls: "note", role: "status" });
+  const kind = element("select", { "aria-label": "Search among", title: "What to search among" });
+  for (const [value, label] of SOUGHT.filter(([, , kinds]) => hasRows(app.trace, kinds))) {
+    kind.append(element("option", { value, text: label }));
+  }
+  kind.addEventListener("change", () => app.search(search.value, kind.value));
   search.addEventListener("input", () => app.search(search.value));
   const chips = element("div", { cls: "chips", role: "group", "aria-label": "Legend" });
   const chipButtons = usedCategories(app.trace).map((category) => makeChip(app, category));
@@ -34,11 +40,12 @@ export function makeToolbar(app) {
   );
   const previous = button("‹", "‹ Previous match (P)", () => app.stepMatch(-1));
   const next = button("›", "› Next match (N)", () => app.stepMatch(1));
-  const searchBox = element("div", { cls: "search" }, search, previous, next, found);
+  const searchBox = element("div", { cls: "search" }, search, kind, previous, next, found);
   const node = element("div", { cls: "toolbar" }, searchBox, actions, chips, range);
   return {
     node,
     search,
+    kind,
     menu,
     showFound: (text) => (found.textContent = text),
     showRange: (text) => (range.textContent = text),
@@ -46,6 +53,8 @@ export function makeToolbar(app) {
     paint: (colours) => chipButtons.forEach((chip) => chip.paint(colours)),
   };
 }
+
+const hasRows = ({ rows }, kinds) => !kinds || rows.some(({ kind }) => kinds.includes(kind));
 
 /** The categories that events of this trace and states of its devices have; those of devices first. */
 function usedCategories(trace) {
