@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,7 +59,8 @@ class HeatMap:
 
     ``ratios`` has a line per row and a column per ``steps`` (first and last number); NaN where no
     step is known. Where several ranks share a line it shows the slowest of them in each cell;
-    several steps in a column are averaged. ``words`` says of each cell what it is.
+    several steps in a column are averaged. ``words`` says of each cell what it is, ``worst`` is its
+    slowest step, as process and step; None where there is none.
     """
 
     rows: tuple[HeatRow, ...]
@@ -67,6 +68,7 @@ class HeatMap:
     ratios: _Ratios
     words: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    worst: tuple[tuple[tuple[int, int] | None, ...], ...]
 
     @property
     def levels(self) -> _Places:
@@ -119,7 +121,11 @@ def make_heat_map(table: Table, lines: HeatLines, most_columns: int) -> HeatMap:
         f"a line is the slowest of up to {sharing.max()} ranks": sharing.max(),
         f"a column is the mean of up to {per_column} steps": per_column,
     }
-    return HeatMap(rows, steps, ratios, words, tuple(note for note, n in shared.items() if n > 1))
+    worst = tuple(
+        tuple(cells.worst(int(rank), column) for column, rank in enumerate(line)) for line in chosen
+    )
+    notes = tuple(note for note, n in shared.items() if n > 1)
+    return HeatMap(rows, steps, ratios, words, notes, worst)
 
 
 def format_more(ratio: float) -> str:
@@ -217,7 +223,13 @@ class _Cells:
         self._worst = worst.reshape(shape)
         self.ratios = _share(self._sums["own_ns"], self._sums["usual_ns"], self._counts)
         self._steps = table["step"]
+        self._processes = table["process"]
         self._phases = table.plain("phase")
+
+    def worst(self, rank: int, column: int) -> tuple[int, int] | None:
+        """Return process and step of the slowest step of a cell; None for one without a step."""
+        row = -1 if rank < 0 else int(self._worst[rank, column])
+        return None if row < 0 else (int(self._processes[row]), int(self._steps[row]))
 
     def over_all(self) -> _Ratios:
         """By rank, over all its steps."""
@@ -282,8 +294,11 @@ def heat_style() -> str:
     return theme_style(variables, is_light_on_paper=True) + classes
 
 
-def heat_chart(result: Result) -> str:
-    """Return the own time of each rank in each step as colours; "" for a single rank."""
+def heat_chart(result: Result, link: Callable[[int, int], str] = lambda _process, _step: "") -> str:
+    """Return the own time of each rank in each step as colours; "" for a single rank.
+
+    ``link`` gives the address of a step of a process; "" where the page does not show it.
+    """
     lines = find_lines(result.table, _MOST_ROWS)
     if lines is None:
         return ""
@@ -297,7 +312,7 @@ def heat_chart(result: Result) -> str:
         f"{format_more(slowest.slower_ratio)}"
     )
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in heat.notes)
-    parts = (_cells_svg(heat, layout), _row_names(heat, layout), _step_names(heat, layout))
+    parts = (_cells_svg(heat, layout, link), _row_names(heat, layout), _step_names(heat, layout))
     return (
         f"{_legend()}"
         '<div class="scroll" tabindex="0" role="region" aria-label="Heat map">'
@@ -332,21 +347,26 @@ class _Layout:
         return self.left + column * self.cell
 
 
-def _cells_svg(heat: HeatMap, layout: _Layout) -> str:
+def _cells_svg(heat: HeatMap, layout: _Layout, link: Callable[[int, int], str]) -> str:
     levels = heat.levels
     return "".join(
-        f'<g class="heat{level}">{"".join(_cells_of(heat, layout, levels == level))}</g>'
+        f'<g class="heat{level}">{"".join(_cells_of(heat, layout, link, levels == level))}</g>'
         for level in range(len(HEAT))
         if (levels == level).any()
     )
 
 
-def _cells_of(heat: HeatMap, layout: _Layout, chosen: object) -> Iterator[str]:
+def _cells_of(
+    heat: HeatMap, layout: _Layout, link: Callable[[int, int], str], chosen: object
+) -> Iterator[str]:
     gap = 1 if layout.cell > _LEAST_GAPPED else 0
     size = f'width="{layout.cell - gap:.2f}" height="{layout.line - 1}"'
     for row, column in zip(*chosen.nonzero(), strict=True):  # type: ignore[attr-defined]
+        worst = heat.worst[row][column]
+        address = worst and link(*worst)
+        to = f' data-to="{html_text(address)}"' if address else ""
         yield (
-            f'<rect x="{layout.x(column):.2f}" y="{layout.tops[row]}" {size}>'
+            f'<rect x="{layout.x(column):.2f}" y="{layout.tops[row]}" {size}{to}>'
             f"<title>{html_text(heat.words[row][column])}</title></rect>"
         )
 

@@ -261,6 +261,40 @@ def test_the_heat_map_in_a_browser_light_and_dark(open_page: Callable[..., OpenP
     assert len({tuple(box) for box in boxes}) == 4 * 6
 
 
+@pytest.mark.chromium
+def test_findings_cells_and_rows_lead_into_a_page_that_cannot_hold_every_event(
+    open_page: Callable[..., OpenPage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 3 takes 40 ms longer in each step, in step 4 another 100 ms."""
+    plan = Plan(
+        n_ranks=8,
+        n_steps=6,
+        extra_ns={(3, "backward"): 40 * MS},
+        extra_of_step_ns={(3, "backward", 4): 100 * MS},
+    )
+    trace = make_trace_of(plan)
+    monkeypatch.setattr("traceprof.render.report.render._MAX_ITEMS", 300)
+    page = open_page(_report(trace))
+    assert page.complaints == []
+    assert page.js("traceprof.trace.duration_ns") > 5 * 200 * MS  # not one step alone
+    places = page.page.locator("#findings div.place")
+    assert places.count() > 0
+    assert page.page.locator("#findings div.place p > a").count() == places.count()
+    rows = page.page.locator("#rank-steps tbody").first.locator("tr")
+    first = rows.first.locator("td").all_inner_texts()
+    assert first[:2] == ["3", "4"]
+    steps = run("steps", trace).table
+    own = steps.take((steps["process"] == 103) & (steps["step"] == 4)).row(0)
+    at, length = own["at_ns"], own["duration_ns"]
+    selected = "traceprof.selection?.map((t) => t + traceprof.trace.offset_ns)"
+    cell = page.page.locator("#rank-steps rect", has_text="rank 3, step 4;")
+    for leading in (rows.first.locator("a"), cell):
+        page.page.evaluate("() => { location.hash = ''; traceprof.choose(null); }")
+        leading.click()
+        page.page.wait_for_function(f"() => {selected}")
+        assert page.js(selected) == [at, at + length]
+
+
 def _rgb(colour: str) -> str:
     return "rgb({}, {}, {})".format(*(int(colour[i : i + 2], 16) for i in (1, 3, 5)))
 

@@ -167,6 +167,18 @@ def test_bins_may_be_widened_at_once_and_their_items_be_told_before(
             assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
+def test_what_is_inside_a_window_is_merged_with_nothing() -> None:
+    starts, ends = _arrays([(number * 10, number * 10 + 5) for number in range(100)])
+    channel = Channel("compute", starts, ends, np.arange(100))
+    lanes = Lanes((LaneGroup("s", "l", "device", (LaneRow("r", "gpu", (channel,)),), 0),), ())
+    exact = TimeWindow(303, 345)
+    (found,) = condense(lanes, 16_000, exact).channels
+    assert found.counts is not None
+    assert found.counts.tolist() == [30, 1, 1, 1, 1, 1, 65]
+    assert found.starts.tolist() == [0, 300, 310, 320, 330, 340, 350]
+    assert items_by_width(lanes, exact)[5] == len(found)
+
+
 def test_long_events_stay_as_they_are() -> None:
     spans = [(0, 10), (10, 12), (20, 400), (400, 405)]
     starts, ends = _arrays(spans)

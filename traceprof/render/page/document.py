@@ -131,7 +131,7 @@ Link = Callable[[Row], str | None]
 def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None = None) -> str:
     """Return the first ``max_rows`` rows of a table, which says what it leaves out.
 
-    ``link`` gives, for a row, an address within the page (or None) for its first time.
+    ``link`` gives, for a row, an address within the page (or None) for its time, or its step.
     """
     head = "".join(
         f'<th scope="col"{_align(column)} title="{html_text(column.meaning)}">'
@@ -157,10 +157,11 @@ def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None
 
 def _cells(table: ShownTable, row: Row, texts: Sequence[str], link: Link | None) -> str:
     address = link(row) if link else None
+    leading = "at_ns" if table.has("at_ns") else "step"
     cells = []
     for column, written in zip(table, texts, strict=True):
         text = _text(written)
-        if address and column.name == "at_ns":
+        if address and column.name == leading:
             text = f'<a href="{html_text(address)}">{text}</a>'
         cells.append(f"<td{_align(column)}{_bar(column, row[column.name])}>{text}</td>")
     return "".join(cells)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from traceprof.errors import UsageError
+from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result, Unit
 from traceprof.model.timing import TimeWindow
 from traceprof.render.briefing import Briefing, findings_for_people
@@ -114,12 +115,23 @@ def _finding(finding: Row, place: str) -> str:
     )
 
 
+def places_of_findings(ranks: Ranks, findings: Result) -> list[TimeWindow]:
+    """Return the worst place of each finding that has one."""
+    places = (_window_of(ranks, finding) for finding in findings.table.rows())
+    return [place for place in places if place is not None]
+
+
+def _window_of(ranks: Ranks, finding: Row) -> TimeWindow | None:
+    text = str(finding["window"] or "")
+    with suppress(UsageError):
+        return select(ranks, text).window if text else None
+    return None
+
+
 def _place(stills: StillPictures, shown: TimeWindow, finding: Row) -> str:
     """Return a small picture of the worst place, which leads to it in the page's timeline."""
     text, span = str(finding["window"] or ""), stills.ranks.span
-    place = None
-    with suppress(UsageError):
-        place = select(stills.ranks, text).window if text else None
+    place = _window_of(stills.ranks, finding)
     if place is None:
         return ""
     start = format_duration(place.start_ns - span.start_ns)

@@ -7,7 +7,7 @@ as their share.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -24,6 +24,7 @@ from traceprof.measures.device.times import (
 )
 from traceprof.model.activity import IDLE, PARTS
 from traceprof.model.ranks import Ranks, gpus_of, measure_of_each
+from traceprof.model.results import Result
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
@@ -114,6 +115,20 @@ class Around:
         rank = self.ranks.get(process) if process is not None else None
         named = {} if rank is None else {"rank": {rank}}
         return link_to(self.run, place, self.shown, named) or ""
+
+    def steps(self, steps: Result | None) -> Callable[[int, int], str]:
+        """Return what gives the address of a step of a process; "" where it is not shown."""
+        places: dict[tuple[int, int], tuple[int, int]] = {}
+        if steps is not None and "process" in steps.table:
+            names = ("process", "step", "at_ns", "duration_ns")
+            rows = zip(*(steps.table[name].tolist() for name in names), strict=True)
+            places = {(process, step): (at, ns) for process, step, at, ns in rows}
+
+        def link(process: int, step: int) -> str:
+            known = places.get((process, step))
+            return self.link(*known, process) if known else ""
+
+        return link
 
     def who(self, process: int) -> str:
         """Return what a process is called."""

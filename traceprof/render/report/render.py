@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from importlib.resources import files
+from operator import or_
 from typing import Final
 
 import numpy as np
@@ -21,9 +23,9 @@ from traceprof.render.briefing import Section, briefing_of, sections_of
 from traceprof.render.charts.figure import figures_script
 from traceprof.render.charts.waterfall import waterfall_chart
 from traceprof.render.escape import html_list, html_text
-from traceprof.render.formatting import sentences
+from traceprof.render.formatting import is_known, sentences
 from traceprof.render.heat import heat_chart, heat_style
-from traceprof.render.page.document import html_table, write_document
+from traceprof.render.page.document import Link, html_table, write_document
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import (
     breakdown_bars,
@@ -45,6 +47,7 @@ from traceprof.render.report.opening import (
     findings_html,
     heading_html,
     late_html,
+    places_of_findings,
     summary_html,
 )
 from traceprof.render.report.places import Around, StillPictures, links_of_rows
@@ -55,7 +58,7 @@ from traceprof.render.report.traffic import (
     sizes_of_collectives,
     sizes_of_copies,
 )
-from traceprof.render.shown import ShownTable, shown_table
+from traceprof.render.shown import Row, ShownTable, shown_table
 from traceprof.render.timeline.events import count_inside
 from traceprof.render.timeline.render import encode_timeline, timeline_fragment
 from traceprof.session.answer import Document
@@ -111,31 +114,55 @@ def index_html(keys: Iterable[str]) -> str:
 
 
 _MARGIN = 20
+_MORE_FOR_PLACES: Final = 1.1
+_FEW_ITEMS: Final = 2_000
+"""So many more items may a page have for places outside of its window."""
+_MOST_DRAWN: Final = 10
+"""So many times the events that a page holds are condensed; of more one step is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineExtent:
-    """The timeline holds ``window`` and opens at ``view``, which ``label`` names."""
+    """The timeline holds ``window`` and opens at ``view``, which ``label`` names.
+
+    It has ``most`` items: every event of ``exact``, and of the rest what fits.
+    """
 
     window: TimeWindow
     view: TimeWindow
     label: str
+    most: int
+    exact: TimeWindow | None = None
 
 
 def choose_extent(
-    ranks: Ranks, selection: Selection, steps: Result | None, max_events: int
+    ranks: Ranks,
+    selection: Selection,
+    steps: Result | None,
+    max_events: int,
+    places: Sequence[TimeWindow] = (),
 ) -> TimelineExtent:
-    """Return the window of the report opened at a typical step, or that step alone if it is much.
+    """Return what the report shows: its window and ``places``, opened at a typical step.
 
     The typical step is the steady one whose duration is nearest to the median, with a twentieth
-    of it on either side. Without steps it is the whole window.
+    of it on either side; without steps the whole window takes its part. Of a window that is much
+    every event of that step is shown; where it is far too much nothing else is.
     """
-    window = selection.window
-    if steps is None or steps.table.empty:
-        return TimelineExtent(window, window, f"the window {selection.label}")
-    step, label = _typical_step(ranks, steps)
-    is_much = sum(ranks.each(_count_events, window)) > max_events
-    return TimelineExtent(step if is_much else window, step & window, label)
+    window, has_steps = selection.window, steps is not None and len(steps.table) > 0
+    step, label = window, f"the window {selection.label}"
+    if steps is not None and has_steps:
+        step, label = _typical_step(ranks, steps)
+    wide = reduce(or_, places, window) & ranks.span
+    n_events, n_wide = (sum(ranks.each(_count_events, own)) for own in (window, wide))
+    if has_steps and n_events > _MOST_DRAWN * max_events:
+        return TimelineExtent(step, step & window, label, max_events)
+    if n_wide > _MOST_DRAWN * max_events:
+        wide = window
+    if n_events <= max_events:
+        most = min(max_events, int(_MORE_FOR_PLACES * n_events) + _FEW_ITEMS)
+        return TimelineExtent(wide, step & window, label, most, window)
+    is_exact = sum(ranks.each(_count_events, step)) <= max_events // 2
+    return TimelineExtent(wide, step & window, label, max_events, step if is_exact else None)
 
 
 def _typical_step(ranks: Ranks, steps: Result) -> tuple[TimeWindow, str]:
@@ -158,9 +185,9 @@ def _count_events(trace: Trace, window: TimeWindow) -> int:
 _ROWS: Final = 12
 _MAX_ITEMS: Final = 300_000
 _ADVICE: Final = "findings"
+_BY_RANK: Final = "rank-steps"
 _CHARTS: Final[Mapping[str, Callable[[Result], str]]] = {
     "breakdown": breakdown_bars,
-    "rank-steps": heat_chart,
     "peers": peer_matrix,
     "ideal": waterfall_chart,
 }
@@ -205,7 +232,7 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     """Return the report as one HTML page that needs nothing else and no network.
 
     Its size is bounded: tables show their first rows, and the timeline holds at most 300,000
-    items: those of the window, or else of one typical step, condensed if need be.
+    items: those of the window, condensed if need be but for one typical step, or of that alone.
 
     Args:
         document: everything that was measured; nothing is measured here.
@@ -214,8 +241,12 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     """
     words, steps = briefing_of(document), document.results.get("steps")
     ranks = Ranks.of(trace)
-    extent = choose_extent(ranks, document.selection, steps, _MAX_ITEMS)
-    encoded = encode_timeline(ranks, extent.window, _MAX_ITEMS, view=extent.view)
+    findings = document.results.get(_ADVICE)
+    places = [] if findings is None else places_of_findings(ranks, findings)
+    extent = choose_extent(ranks, document.selection, steps, _MAX_ITEMS, places)
+    encoded = encode_timeline(
+        ranks, extent.window, extent.most, view=extent.view, exact=extent.exact
+    )
     fragment = timeline_fragment(encoded.packed, is_embedded=True)
     rows = options.rows or _ROWS
     around = Around(ranks, document.selection.window, extent.window, document.ranks)
@@ -225,7 +256,6 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
         if len(section.table) and section.name != _ADVICE
     ]
     stills = StillPictures(ranks)
-    findings = document.results.get(_ADVICE)
     advice = "" if findings is None else findings_html(stills, findings, extent.window, words)
     drawn = fragment.html + _printed(document, stills)
     notes = " · ".join(map(html_text, (*encoded.warnings, *encoded.notes)))
@@ -276,22 +306,45 @@ def _section(document: Document, section: Section, around: Around, rows: int) ->
     """Return one result: its chart, its notes, its tables."""
     result = section.result
     chart = _CHARTS[section.name](result) if section.name in _CHARTS else ""
+    if section.name == _BY_RANK:
+        chart = heat_chart(result, around.steps(document.results.get("steps")))
     if figure := _FIGURES.get(section.name):
         chart += figure(result, around)
-    tables = "".join(_tables(document, section, around.shown, rows))
+    tables = "".join(_tables(document, section, around, rows))
     more = explaining_html(document) if section.name == "steps" else ""
-    more += late_html(document) if section.name == "rank-steps" else ""
+    more += late_html(document) if section.name == _BY_RANK else ""
     return f"{chart}{html_list(sentences(result.notes))}{more}{tables}"
 
 
-def _tables(document: Document, section: Section, shown: TimeWindow, rows: int) -> Iterator[str]:
+def _tables(document: Document, section: Section, around: Around, rows: int) -> Iterator[str]:
     captions = [
         shown_by(section.name),
         *(table.about or table.name for table in section.more),
     ]
     for table, caption in zip((section.table, *section.more), captions, strict=True):
-        link = links_of_rows(document.span, shown) if table.has("at_ns") else None
-        yield html_table(table, caption, rows, link)
+        if table is section.table and section.name == _BY_RANK:
+            words, link = f"{caption}: the slowest first", _links_of_steps(document, around)
+            yield html_table(_slowest_first(table), words, rows, link)
+            continue
+        of_time = links_of_rows(document.span, around.shown) if table.has("at_ns") else None
+        yield html_table(table, caption, rows, of_time)
+
+
+def _slowest_first(table: ShownTable) -> ShownTable:
+    slower = np.nan_to_num(table.values["slower_ratio"], nan=-np.inf)
+    return replace(table, values=table.values.take(np.argsort(-slower, kind="stable")))
+
+
+def _links_of_steps(document: Document, around: Around) -> Link:
+    """Return what gives the address of the step of a rank that a row is about."""
+    link = around.steps(document.results.get("steps"))
+    processes = {rank: process for process, rank in document.ranks.items()}
+
+    def of_row(row: Row) -> str | None:
+        process = row.get("process", processes.get(row.get("rank", ABSENT)))
+        return link(int(process), int(row["step"])) or None if is_known(process) else None
+
+    return of_row
 
 
 def _environment(ranks: Ranks) -> _Part:

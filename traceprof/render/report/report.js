@@ -12,3 +12,8 @@
   window.addEventListener("resize", mark);
   mark();
 })();
+/* What is drawn of a place leads to it in the timeline. */
+document.addEventListener("click", ({ target }) => {
+  const to = target instanceof Element && target.closest("[data-to]")?.getAttribute("data-to");
+  if (to) location.hash = to;
+});

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from traceprof.model.activity import IDLE
 from traceprof.model.intervals import Int64Array, Intervals
 from traceprof.model.tables import ABSENT
+from traceprof.model.timing import TimeWindow
 
 STATES: Final = "state"
 """The kind under which the states of devices are kept among those of rows."""
@@ -202,14 +203,19 @@ _MOST_TIMES: Final = 52  # beyond all clocks
 _POWERS: Final = np.int64(_GROWTH) ** np.arange(_MOST_TIMES)
 
 
-def condense_until(lanes: Lanes, max_items: int) -> tuple[Lanes, int]:
-    """Return lanes of at most ``max_items`` items, and the width of the bins in ns (0: exact)."""
-    widened = times_to_widen(items_by_width(lanes), max_items)
+def condense_until(
+    lanes: Lanes, max_items: int, exact: TimeWindow | None = None
+) -> tuple[Lanes, int]:
+    """Return lanes of at most ``max_items`` items, and the width of the bins in ns (0: exact).
+
+    What has a part in ``exact`` is merged with nothing.
+    """
+    widened = times_to_widen(items_by_width(lanes, exact), max_items)
     bin_ns = width_of(widened)
-    return (condense(lanes, bin_ns) if widened else lanes), bin_ns
+    return (condense(lanes, bin_ns, exact) if widened else lanes), bin_ns
 
 
-def items_by_width(lanes: Lanes) -> list[int]:
+def items_by_width(lanes: Lanes, exact: TimeWindow | None = None) -> list[int]:
     """Return of how many items lanes would be with bins that were widened 0, 1, 2 … times.
 
     Two neighbours of a channel are apart in bins of w ns where they start in different ones or
@@ -225,6 +231,8 @@ def items_by_width(lanes: Lanes) -> list[int]:
         differing = (starts[1:] ^ starts[:-1]) | lengths[1:] | lengths[:-1]
         n_bits = np.searchsorted(_POWERS, differing, side="right")
         n_bits[differing < 0] = _MOST_TIMES  # to both sides of 0
+        is_kept = _inside(channel, exact)
+        n_bits[is_kept[1:] | is_kept[:-1]] = _MOST_TIMES
         apart = np.bincount(n_bits, minlength=len(found))[: len(found)]
         found += 1 + apart[::-1].cumsum()[::-1]
     return [lanes.n_items, *found[1:].tolist()]
@@ -241,23 +249,26 @@ def width_of(n_times: int) -> int:
     return FIRST_BIN_NS * _GROWTH ** (n_times - 1) if n_times else 0
 
 
-def condense(lanes: Lanes, bin_ns: int) -> Lanes:
+def condense(lanes: Lanes, bin_ns: int, exact: TimeWindow | None = None) -> Lanes:
     """Return lanes with events shorter than ``bin_ns`` merged.
 
     Lanes that were condensed to narrower bins, of which these are multiples, become what they
     would at once.
     """
-    condensed = partial(condense_channel, bin_ns=bin_ns)
+    condensed = partial(condense_channel, bin_ns=bin_ns, exact=exact)
     return lanes.mapped(condensed, condensed)
 
 
-def condense_channel(channel: Channel, bin_ns: int) -> Channel:
-    """Return ``channel`` with events shorter than ``bin_ns`` merged per bin of that width."""
+def condense_channel(channel: Channel, bin_ns: int, exact: TimeWindow | None = None) -> Channel:
+    """Return ``channel`` with events shorter than ``bin_ns`` merged per bin of that width.
+
+    What has a part in ``exact`` stays as it is.
+    """
     if len(channel) == 0:
         return channel
     durations = channel.ends - channel.starts
     bins = channel.starts // bin_ns
-    is_long = durations >= bin_ns
+    is_long = (durations >= bin_ns) | _inside(channel, exact)
     opens = np.ones(len(channel), bool)
     opens[1:] = (bins[1:] != bins[:-1]) | is_long[1:] | is_long[:-1]
     first = np.flatnonzero(opens)
@@ -278,6 +289,13 @@ def condense_channel(channel: Channel, bin_ns: int) -> Channel:
         counts=counts,
         **longest,
     )
+
+
+def _inside(channel: Channel, exact: TimeWindow | None) -> npt.NDArray[np.bool_]:
+    """Return which items have a part in ``exact``."""
+    if exact is None:
+        return np.zeros(len(channel), np.bool_)
+    return exact.overlaps(channel.starts, channel.ends)
 
 
 def _longest(channel: Channel, durations: Int64Array, first: Int64Array) -> dict[str, Int64Array]:

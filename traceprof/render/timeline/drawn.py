@@ -105,13 +105,15 @@ class Drawing:
     bin_ns: int
     merged: NameTotals | None
 
-    def of_at_most(self, max_items: int, duration_ns: int) -> Drawing:
-        """Return the same with at most so many items."""
+    def of_at_most(
+        self, max_items: int, duration_ns: int, exact: TimeWindow | None = None
+    ) -> Drawing:
+        """Return the same with at most so many items, those in ``exact`` as they are."""
         if self.lanes.n_items <= max_items:
             return self
         lanes = self.lanes if self.bin_ns else with_states(self.lanes, duration_ns)
         before = NameTotals.of(lanes)
-        lanes, bin_ns = condense_until(lanes, max_items)
+        lanes, bin_ns = condense_until(lanes, max_items, exact)
         gone = before.less(NameTotals.of(lanes))
         merged = gone if self.merged is None else self.merged.more(gone)
         return Drawing(lanes, max(self.bin_ns, bin_ns), merged)
@@ -129,30 +131,35 @@ class _Part:
     n_items: Sequence[int]
     totals: NameTotals
 
-    def widened(self, n_times: int, duration_ns: int) -> _Part:
-        """Return the same with the bins widened so often, or oftener."""
+    def widened(self, n_times: int, duration_ns: int, exact: TimeWindow | None) -> _Part:
+        """Return the same with the bins widened so often, or oftener; but not in ``exact``."""
         if n_times <= self.n_times:
             return self
         lanes = self.own.lanes if self.n_times else with_states(self.own.lanes, duration_ns)
-        own = replace(self.own, lanes=condense(lanes, width_of(n_times)))
+        own = replace(self.own, lanes=condense(lanes, width_of(n_times), exact))
         return replace(self, own=own, n_times=n_times)
 
 
-def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
-    """Return what has a part in ``span``, in at most ``max_items`` items or what bins leave."""
+def draw_ranks(
+    ranks: Ranks, span: TimeWindow, max_items: int, exact: TimeWindow | None = None
+) -> Drawing:
+    """Return what has a part in ``span``, in at most ``max_items`` items or what bins leave.
+
+    What has a part in ``exact``, in ns after the start of ``span``, is merged with nothing.
+    """
     processes = ranks.table("processes")
     has_hosts = len({*processes["host"].tolist()}) > 1
     share = max(1, max_items // len(ranks))
-    parts = ranks.each(_drawn, span, share, has_hosts=has_hosts)
+    parts = ranks.each(_drawn, span, share, exact, has_hosts=has_hosts)
     n_items = [sum(of_all) for of_all in zip(*(part.n_items for part in parts), strict=True)]
     n_times = times_to_widen(n_items, max_items)
     coarse = [i for i, part in enumerate(parts) if part.n_times > n_times]
     if coarse:  # of others there is less than their share
         few = replace(ranks, parts=tuple(ranks.parts[i] for i in coarse))
-        finer = few.each(_drawn, span, 0, n_times, has_hosts=has_hosts)
+        finer = few.each(_drawn, span, 0, exact, n_times, has_hosts=has_hosts)
         for i, part in zip(coarse, finer, strict=True):
             parts[i] = part
-    parts = [part.widened(n_times, span.duration_ns) for part in parts]
+    parts = [part.widened(n_times, span.duration_ns, exact) for part in parts]
     lanes = arranged([part.own for part in parts], processes)
     if not n_times:
         return Drawing(lanes, 0, None)
@@ -161,11 +168,17 @@ def draw_ranks(ranks: Ranks, span: TimeWindow, max_items: int) -> Drawing:
 
 
 def _drawn(
-    trace: Trace, span: TimeWindow, share: int, n_times: int | None = None, *, has_hosts: bool
+    trace: Trace,
+    span: TimeWindow,
+    share: int,
+    exact: TimeWindow | None,
+    n_times: int | None = None,
+    *,
+    has_hosts: bool,
 ) -> _Part:
     """Return the lanes of one rank with at most ``share`` items, or its bins widened so often."""
     own = lanes_of_rank(trace, span, has_hosts=has_hosts)
-    part = _Part(own, 0, items_by_width(own.lanes), NameTotals.of(own.lanes))
+    part = _Part(own, 0, items_by_width(own.lanes, exact), NameTotals.of(own.lanes))
     if n_times is None:
         n_times = times_to_widen(part.n_items, share)
-    return part.widened(n_times, span.duration_ns)
+    return part.widened(n_times, span.duration_ns, exact)

@@ -188,13 +188,20 @@ class EncodedTimeline:
 
 
 def encode_timeline(
-    ranks: Ranks, span: TimeWindow, max_items: int, *, view: TimeWindow | None = None
+    ranks: Ranks,
+    span: TimeWindow,
+    max_items: int,
+    *,
+    view: TimeWindow | None = None,
+    exact: TimeWindow | None = None,
 ) -> EncodedTimeline:
     """Return the lanes of ``ranks`` within ``span`` in the form that the browser reads.
 
-    The page opens at ``view``, by default at the window that the analyses look at.
+    The page opens at ``view``, by default at the window that the analyses look at. Where it cannot
+    hold each event, it holds those with a part in ``exact``.
     """
-    drawing = draw_ranks(ranks, span, max_items)
+    kept = exact and exact.moved(-span.start_ns)
+    drawing = draw_ranks(ranks, span, max_items, kept)
     n_events = drawing.lanes.n_events
     series, remarks = sample_series(ranks, span)
     head = timeline_head(ranks, span, n_events)
@@ -206,7 +213,7 @@ def encode_timeline(
 
     def draw(most: int) -> tuple[tuple[int, int], int, bytes]:
         nonlocal drawing
-        drawing = drawing.of_at_most(most, span.duration_ns)
+        drawing = drawing.of_at_most(most, span.duration_ns, kept)
         merged = drawing.merged
         n_merged = 0 if merged is None else int(merged.counts.sum())
         data = encode_lanes(drawing.lanes, head, series, merged, templates, shown_names)
