@@ -47,7 +47,7 @@ def small_trace() -> Trace:
         .range("layer:0:Linear", 10, 20)
         .kernel("gemm", 20, 50, launched_ns=(5, 8), shape={"grid_x": 2, "block_x": 32})
         .copy("h2d", 0, 10, n_bytes=100, launched_ns=(1, 2))
-        .host_op("aten::mm", 2, 9)
+        .host_op("aten::mm", 2, 9, inputs=([[2, 3], [3, 5]], ["float", "float"], []))
         .sample("memory_allocated_bytes", 30, 1e6)
         .build()
     )

@@ -77,6 +77,8 @@ _ENTRIES: Final = """
         measured one
     flops flops:operator .compute.rates:FLOPS FLOPs, TFLOP/s and FLOP per byte by operator of
         PyTorch, against the peaks
+    flops-kernels flops:kernel .compute.rates:FLOPS_KERNELS FLOPs, TFLOP/s and FLOP per byte by
+        kernel
     flops-classes flops:class .compute.rates:FLOPS_CLASSES FLOPs, TFLOP/s and FLOP per byte by class
         of kernels
     flops-phases flops:phase .compute.rates:FLOPS_PHASES FLOPs, TFLOP/s and FLOP per byte by phase

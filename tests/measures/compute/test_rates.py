@@ -52,6 +52,19 @@ def test_flops_belong_to_the_operator_that_launched_the_kernels() -> None:
     assert note.values["share"] == 0.2
 
 
+def test_kernels_have_rates_of_their_own_and_roofs_over_them() -> None:
+    result = run("flops-kernels", built().build())
+    rows = {row["name"]: row for row in result.table.rows()}
+    assert rows["nvjet_tst_128x256_64x4_gemm"]["flop"] == FLOP * 4 / 5
+    assert rows["splitKreduce_kernel"]["flop"] == FLOP / 5
+    (roof,) = result.tables["peaks"].rows()
+    assert roof == {
+        "precision": "bf16",
+        "peak_flop_per_s": 989.4e12,
+        "memory_bytes_per_s": 3350e9,
+    }
+
+
 def test_classes_have_the_flops_of_their_kernels() -> None:
     rows = {row["activity"]: row for row in run("flops-classes", built().build()).table.rows()}
     assert rows["gemm"]["flop"] == FLOP

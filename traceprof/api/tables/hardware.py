@@ -11,7 +11,7 @@ class TablesOfHardware(ShownRun):
     """Tables of FLOPs, against the peaks."""
 
     def flops(
-        self, by: Literal["operator", "step", "ideal", "class", "phase", "layer"] = "operator"
+        self, by: Literal["operator", "step", "ideal", "kernel", "class", "phase", "layer"] = "operator"
     ) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by operator of PyTorch, against the peaks.
 
@@ -20,6 +20,7 @@ class TablesOfHardware(ShownRun):
                 "step": MFU and HFU: FLOPs of a step against the dense peak of its GPUs (`mfu`)
                 "ideal": the waterfall from the ideal step, at the peaks, to the measured one
                     (`ideal`)
+                "kernel": FLOPs, TFLOP/s and FLOP per byte by kernel (`flops_kernels`)
                 "class": FLOPs, TFLOP/s and FLOP per byte by class of kernels (`flops_classes`)
                 "phase": FLOPs, TFLOP/s and FLOP per byte by phase (`flops_phases`)
                 "layer": FLOPs, TFLOP/s and FLOP per byte by layer (`flops_layers`)
@@ -47,6 +48,9 @@ class TablesOfHardware(ShownRun):
                 experts, recurrent, FFT, whole CUDA graphs) and whose FLOPs are not known: they are
                 not counted
             moving_ns: total_ns of the kernels whose bytes are known
+
+        Table ``peaks``: one row per precision that kernels multiplied in: the roofs over them
+            precision, peak_flop_per_s, memory_bytes_per_s
         """
         return self._table("flops", by)
 
@@ -90,6 +94,38 @@ class TablesOfHardware(ShownRun):
             total_ns: of all devices and steps of the window
         """
         return self._table("flops", "ideal")
+
+    def flops_kernels(self) -> Result:
+        """FLOPs, TFLOP/s and FLOP per byte by kernel.
+
+        The same as ``flops(by="kernel")``.
+
+        Table ``flops_kernels``: one row per name of kernels, and precision, by time
+            name: the name of the kernel
+            precision: what it multiplies in
+            count: how many kernels
+            total_ns: their durations added up over streams and devices
+            share_ratio: total_ns of all kernels
+            flop: FLOPs of the operators that launched them, by the sizes of their inputs; a
+                multiply-add is two; matrix products, convolutions and attention alone are counted
+            achieved_flop_per_s: flop over counted_ns
+            peak_ratio: achieved of the dense peak of what each kernel multiplies in; not there
+                where a peak is not known
+            moved_bytes: the fewest bytes that the operators can move: every input read once, every
+                output written once
+            bandwidth_bytes_per_s: moved_bytes over moving_ns: at least so much
+            memory_ratio: bandwidth of the memory's peak
+            intensity: flop per byte of moved_bytes
+            counted_ns: total_ns of the kernels whose FLOPs are known
+            unknown_ns: total_ns of kernels that compute much (GEMM, convolution, attention,
+                experts, recurrent, FFT, whole CUDA graphs) and whose FLOPs are not known: they are
+                not counted
+            moving_ns: total_ns of the kernels whose bytes are known
+
+        Table ``peaks``: one row per precision that kernels multiplied in: the roofs over them
+            precision, peak_flop_per_s, memory_bytes_per_s
+        """
+        return self._table("flops", "kernel")
 
     def flops_classes(self) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by class of kernels.

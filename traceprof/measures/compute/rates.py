@@ -56,8 +56,16 @@ _ADDED: Final = (
 """What adds up of kernels; the last two give the shares of the peaks."""
 
 
-def _spec(table: str, about: str, keys: str) -> ResultSpec:
-    return ResultSpec.of(f"table {table}: one row per {about}", keys, _MEASURES, _SCALARS)
+_PEAKS: Final = """
+    table peaks: one row per precision that kernels multiplied in: the roofs over them
+    key precision: what the kernels multiply in
+    same peak_flop_per_s: the dense peak of the device at it
+    same memory_bytes_per_s: the peak of its memory
+    """
+
+
+def _spec(table: str, about: str, keys: str, more: str = "") -> ResultSpec:
+    return ResultSpec.of(f"table {table}: one row per {about}", keys, _MEASURES, more, _SCALARS)
 
 
 @of_window
@@ -125,6 +133,16 @@ OPERATORS_SPEC: Final = _spec(
     key operator: the outermost operator whose work is known; "" for kernels of all others
     key precision: what the kernels multiply in, as the operator's inputs and the kernel's name tell
     """,
+    _PEAKS,
+)
+KERNELS_SPEC: Final = _spec(
+    "flops_kernels",
+    "name of kernels, and precision, by time",
+    """
+    key name: the name of the kernel
+    key precision: what it multiplies in
+    """,
+    _PEAKS,
 )
 
 
@@ -140,7 +158,34 @@ def measure_operators(trace: Trace) -> Result:
         "operator": names[found["operator"]],
         "precision": Names.of(np.where(is_computing, precision, "")),
     }
-    return _by(trace, "flops", OPERATORS_SPEC, keys)
+    return _with_peaks(trace, _by(trace, "flops", OPERATORS_SPEC, keys))
+
+
+def measure_kernels(trace: Trace) -> Result:
+    """Return FLOPs, bytes and rates by name of the kernel."""
+    found = counted_kernels(trace)
+    is_computing = found["is_counted"] | found["is_uncounted"]
+    precision = Names.of(np.where(is_computing, found["precision"].plain(), ""))
+    keys = {"name": trace.kernels["name"], "precision": precision}
+    return _with_peaks(trace, _by(trace, "flops-kernels", KERNELS_SPEC, keys))
+
+
+def _with_peaks(trace: Trace, result: Result) -> Result:
+    """Return the result with the roofs over its kernels."""
+    found = counted_kernels(trace)
+    own = np.flatnonzero(found["is_counted"])
+    peak, memory = _peaks(trace, found["precision"])
+    precision = found["precision"][own]
+    first = own[numbered(precision.codes)[1]]
+    table = Table(
+        {
+            "precision": found["precision"][first].plain(),
+            "peak_flop_per_s": np.where(peak[first] > 0, peak[first], np.nan),
+            "memory_bytes_per_s": np.where(memory[first] > 0, memory[first], np.nan),
+        },
+        len(first),
+    )
+    return result.with_table(result.spec.table("peaks").of_rows(table), "peaks")
 
 
 CLASSES_SPEC: Final = _spec(
@@ -266,6 +311,9 @@ def _finish_by(result: Result, keys: tuple[str, ...]) -> Result:
 
 FLOPS: Final = _analysis(
     "flops", OPERATORS_SPEC, "operator", "precision", uses=_USES, of_rank=measure_operators
+)
+FLOPS_KERNELS: Final = _analysis(
+    "flops-kernels", KERNELS_SPEC, "name", "precision", uses=_USES, of_rank=measure_kernels
 )
 FLOPS_CLASSES: Final = _analysis(
     "flops-classes", CLASSES_SPEC, "activity", uses=_USES, of_rank=measure_classes

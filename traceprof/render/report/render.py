@@ -21,6 +21,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, briefing_of, sections_of
 from traceprof.render.charts.figure import figures_script
+from traceprof.render.charts.roofline import roofline_figure
 from traceprof.render.charts.waterfall import waterfall_chart
 from traceprof.render.escape import html_list, html_text
 from traceprof.render.formatting import is_known, sentences
@@ -68,7 +69,7 @@ SUBJECTS: Final = tuple(
     (subject, tuple(keys.split()))
     for subject, keys in {
         "The answer": "verdict findings breakdown steps timeline",
-        "The hardware": "mfu ideal flops flops-classes flops-phases flops-layers",
+        "The hardware": "mfu ideal flops flops-kernels flops-classes flops-phases flops-layers",
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
         "Idle time, host": "gaps idle launches sync tree ranges range-work operators",
@@ -90,6 +91,7 @@ _NAMES: Final = {
     "mfu": "MFU and HFU",
     "ideal": "From the ideal to the measured step",
     "flops": "FLOPs by operator",
+    "flops-kernels": "FLOPs by kernel",
     "flops-classes": "FLOPs by class",
     "flops-phases": "FLOPs by phase",
     "flops-layers": "FLOPs by layer",
@@ -202,6 +204,8 @@ _FIGURES: Final[Mapping[str, Callable[[Result, Around], str]]] = {
     "collective-events": sizes_of_collectives,
     "memory": memory_figure,
     "durations": durations_figure,
+    "flops": roofline_figure,
+    "flops-kernels": roofline_figure,
     "tree": tree_figure,
 }
 """What plotly draws; the others need no script."""
