@@ -11,7 +11,8 @@ class TablesOfHardware(ShownRun):
     """Tables of FLOPs, against the peaks."""
 
     def flops(
-        self, by: Literal["operator", "step", "ideal", "kernel", "class", "phase", "layer"] = "operator"
+        self,
+        by: Literal["operator", "step", "ideal", "kernel", "class", "phase", "layer"] = "operator",
     ) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by operator of PyTorch, against the peaks.
 
