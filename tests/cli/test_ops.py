@@ -77,6 +77,19 @@ def test_json_is_an_object_a_line(path: Path) -> None:
     assert "n_bytes" not in first
 
 
+def test_the_longest_say_what_launched_them(tmp_path: Path) -> None:
+    builder = TraceBuilder().range("forward", 0, 100)
+    builder.kernel("gemm", 200, 900, launched_ns=(10, 20)).kernel("add", 950, 960)
+    write_nsys(builder.build(), tmp_path / "t.sqlite")
+    head, first, second = ops(tmp_path / "t.sqlite", "--longest").splitlines()
+    assert "launched in" in head
+    assert first.split()[-2:] == ["forward", "gemm"]
+    assert "forward" not in second
+    (told, _) = map(json.loads, ops(tmp_path / "t.sqlite", "--longest", "--json").splitlines())
+    assert told["range"] == "forward"
+    assert "launched in" not in ops(tmp_path / "t.sqlite")
+
+
 def test_only_what_is_asked_for(path: Path) -> None:
     assert len(ops(path, "--name", "gemm", "--longer", "2us").splitlines()) == 2
     assert len(ops(path, "--kind", "copy", "--json").splitlines()) == 1

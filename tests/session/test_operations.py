@@ -81,6 +81,25 @@ def test_only_those_for_which_all_holds(chosen: OperationFilter, found: list[str
     assert [name for frame in frames for name in frame["name"]] == found
 
 
+def test_the_longest_come_with_the_innermost_range_that_launched_them() -> None:
+    builder = TraceBuilder().range("step", 0, 500).range("linear, seq = 7, op_id = 3", 10, 90)
+    builder.kernel("a", 100, 130, launched_ns=(20, 30)).kernel("b", 200, 210, launched_ns=(95, 99))
+    builder.kernel("c", 300, 305).copy("h2d", 400, 440, n_bytes=8, launched_ns=(600, 601))
+    run = run_of(Ranks.of(builder.build(span=(0, 700))))
+    (table,) = operations(run.within("all"), OperationFilter(longest_first=True)).chunks()
+    assert plain(table, "name", "range") == [
+        ("[CUDA memcpy HtoD]", ""),
+        ("a", "linear"),
+        ("b", "step"),
+        ("c", ""),
+    ]
+    # Also where the window begins after the launch.
+    (table,) = operations(run.within("@95..@305"), OperationFilter(longest_first=True)).chunks()
+    assert plain(table, "name", "range") == [("a", "linear"), ("b", "step"), ("c", "")]
+    (table,) = operations(run.within("all")).chunks()
+    assert "range" not in table or not any(table["range"])
+
+
 def test_pieces_put_together_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = listed()
     monkeypatch.setattr(module, "_CHUNK", 2)

@@ -52,7 +52,9 @@ def ops(
     shorter: Annotated[
         str | None, option("--shorter", "Only as long or shorter: 5us.", "TIME")
     ] = None,
-    longest: Annotated[bool, option("--longest", "The longest first, not the earliest.")] = False,
+    longest: Annotated[
+        bool, option("--longest", "The longest first, with the range that launched each.")
+    ] = False,
     rows: Annotated[
         int | None, option("--rows -n", "At most so many; default: all.", "N", min=1)
     ] = None,

@@ -122,6 +122,7 @@ _COLUMNS: Final = (
     _TextColumn("device", 6, _value("device")),
     _TextColumn("stream", 6, _value("stream")),
     _TextColumn("id", 7, _value("correlation")),
+    _TextColumn("launched in", 28, _value("range", lambda name: plain_text(name, 28))),
     _TextColumn("name", 0, _value("name", plain_text)),
 )
 _Write = Callable[[TableSpec, Iterable[Table]], Iterator[str]]

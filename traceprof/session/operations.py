@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from traceprof.measures.device.ncu import function_names, launch_numbers, recorded_program
 from traceprof.measures.device.occupancy import contexts_of_streams, launch_shapes
+from traceprof.measures.host.range_work import nested_ranges, ranges_of_work
 from traceprof.measures.rows import Bools, Ints
 from traceprof.model.results import TableSpec
 from traceprof.model.table import Names, Table, objects
@@ -18,9 +19,11 @@ from traceprof.model.tables import ABSENT
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.kernels import copy_titles
 from traceprof.names.own_patterns import OwnPattern, own_pattern
+from traceprof.names.ranges import plain_names
 from traceprof.session.run import Run
 
 _CHUNK: Final = 20_000
+_LAUNCHING: Final = frozenset({"ranges", "api_calls"})
 _TABLES: Final = frozenset({*DEVICE_TABLES, "kernel_shapes", "devices", "processes", "environment"})
 
 
@@ -48,6 +51,7 @@ OPERATIONS: Final = TableSpec.of("""
     same bytes_per_s: n_bytes by the duration
     same src_kind: the kind of memory that a copy reads
     same dst_kind: the kind of memory that it writes
+    same range: of the longest the innermost range that launched it; "" for in none
     key name: the name of the kernel, or [CUDA memcpy HtoD] …
     """)
 LAUNCHES: Final = TableSpec.of("""
@@ -66,7 +70,7 @@ class OperationFilter:
     """Which operations are wanted: those for which all that is said here holds.
 
     ``name`` is a regular expression that is sought in the name, whatever its case. Durations are
-    in ns. ``longest_first``: by duration instead of start.
+    in ns. ``longest_first``: by duration instead of start, with the range that launched each.
     """
 
     name: str | None = None
@@ -129,6 +133,7 @@ class _Source:
     table: str
     rows: Ints
     zero_ns: int
+    tells_ranges: bool = False
 
     def operations(self, rows: Ints) -> Table:
         """Return rows of the table as `OPERATIONS` has them."""
@@ -139,6 +144,8 @@ class _Source:
             duration_ns=duration,
             rank=_ranks_of(self.trace, events["process"]),
         )
+        if self.tells_ranges:
+            found = found.assign(range=self._ranges_of(rows))
         if self.table == "kernels":
             return found.assign(**self._shape_columns(rows), name=events["name"].plain())
         streams = contexts_of_streams(self.trace)
@@ -169,6 +176,13 @@ class _Source:
             },
             len(kernels),
         )
+
+    def _ranges_of(self, rows: Ints) -> npt.NDArray[np.object_]:
+        """Return the name of the innermost range that launched each row, without decorations."""
+        place = ranges_of_work(self.trace, self.table)[rows]
+        ranges = self.trace.ranges.take(nested_ranges(self.trace).rows)
+        found: npt.NDArray[np.object_] = np.append(plain_names(ranges["name"]).plain(), "")[place]
+        return found
 
     def _shape_columns(self, rows: Ints) -> dict[str, Any]:
         trace = self.trace
@@ -212,7 +226,10 @@ def operations(
     chosen = chosen or OperationFilter()
     pattern = chosen.pattern()
     whole = frozenset({"kernels"}) if counts_launches else frozenset[str]()
-    ranks = run.of_ranks(_TABLES, whole)
+    tables = _TABLES
+    if chosen.longest_first:  # launches lie before the window
+        tables, whole = tables | _LAUNCHING, whole | _LAUNCHING
+    ranks = run.of_ranks(tables, whole)
     if not ranks.recorded & set(DEVICE_TABLES):
         ranks.require("kernels")
     zero_ns = ranks.whole.span.start_ns
@@ -221,7 +238,7 @@ def operations(
         for table in DEVICE_TABLES:
             rows = _chosen_rows(part, table, chosen, pattern)
             if len(rows):
-                sources.append(_Source(part.whole, table, rows, zero_ns))
+                sources.append(_Source(part.whole, table, rows, zero_ns, chosen.longest_first))
     return Operations(sources, _order(sources, chosen))
 
 
