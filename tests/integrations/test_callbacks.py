@@ -41,6 +41,8 @@ arguments = TrainingArguments(
 trainer = Trainer(Model(), arguments, train_dataset=rows)
 TraceprofCallback("run.sqlite", keep=True).add_to(trainer)
 trainer.train()
+if "again" in sys.argv:
+    trainer.train()
 """
 LIGHTNING = """
 import lightning, torch, sys
@@ -138,3 +140,11 @@ def test_a_csv_logger_of_lightning_has_them_too(tmp_path: Path) -> None:
     table = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
     assert "traceprof/step_period_ns" in table.splitlines()[0]
     assert json.dumps(tp.open(tmp_path / "run.sqlite").figures()["step_period_ns"]) in table
+
+
+@pytest.mark.torch
+def test_each_training_of_a_program_has_a_trace(tmp_path: Path) -> None:
+    done = ran("transformers", tmp_path, "again")
+    assert done.returncode == 0, done.stderr
+    for name in ("run.sqlite", "run-2.sqlite"):
+        assert len(tp.open(tmp_path / name).within("all").steps().table) == 16

@@ -113,7 +113,7 @@ def test_a_training_that_was_set_up_before_is_recorded_and_left_as_it_was(folder
 def test_ranks_that_train_together_record_again_and_again(folder: Path) -> None:
     require("torch")
     program = """
-import torch, torch.distributed as dist, traceprof as tp
+import os, torch, torch.distributed as dist, traceprof as tp
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -126,6 +126,8 @@ def train(count):
         optimizer.step()
 
 train(2)  # in the first two DDP arranges its buckets
+for name in ("RANK", "WORLD_SIZE"):  # not all launchers say it
+    del os.environ[name]
 for name in ("first/", "second/"):
     with tp.record(name):
         train(4)
@@ -147,6 +149,10 @@ dist.destroy_process_group()
     for name in ("first", "second"):
         run = tp.open(folder / name).within("all")
         assert run.ranks().table.to_frame()["rank"].tolist() == [0, 1]
+        assert sorted(path.name for path in (folder / name).glob("rank*")) == [
+            "rank0.sqlite",
+            "rank1.sqlite",
+        ]
         assert run.collectives().table.to_frame()["count"].sum() == 2 * (4 + 1)
         assert len(run.steps().table) == 2 * 4
 
@@ -223,6 +229,20 @@ def test_a_trace_that_cannot_be_written_does_not_stop_the_program(
     assert recorded.output is None
     said = capsys.readouterr().err
     assert said.startswith("traceprof: the disk is full; what was captured is in /")
+
+
+def test_ctrl_c_while_the_trace_is_written_reaches_the_program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "finish", interrupted)
+    with pytest.raises(KeyboardInterrupt), tp.record("run.sqlite"), tp.step():
+        pass
+    said = capsys.readouterr().err
+    assert "traceprof: interrupted before the trace was written; what was captured is in /" in said
+    assert not tp.is_recording()
 
 
 def test_a_child_that_leaves_the_block_writes_nothing(folder: Path) -> None:

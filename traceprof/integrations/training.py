@@ -16,11 +16,13 @@ _going_on: list[TrainingRecorder] = []
 class TrainingRecorder:
     """Records one training at a time; one that broke off is written when the next one begins.
 
-    It is also written when the program ends. ``run`` is what was recorded last.
+    It is also written when the program ends. ``run`` is what was recorded last. The second training
+    of a program goes to run-2.sqlite, where the first went to run.sqlite.
     """
 
     def __init__(self, output: str | Path, *, keep: bool, **asked: Any) -> None:
-        self._output, self._keep, self._asked = output, keep, asked
+        self._output, self._keep, self._asked = str(output), keep, asked
+        self._count = 0
         self._recorded: Recorded | None = None
         self.run: Run | None = None
 
@@ -32,11 +34,20 @@ class TrainingRecorder:
         """
         for other in _going_on:
             other.end(failed=True)
-        recorded = record(self._output, **self._asked)
+        recorded = record(self._place(self._count + 1), **self._asked)
         recorded.__enter__()
+        self._count += 1
         self._recorded = recorded
         _going_on.append(self)
         atexit.register(self.end, failed=True)
+
+    def _place(self, number: int) -> str:
+        if number == 1:
+            return self._output
+        if self._output.endswith("/"):
+            return f"{self._output.rstrip('/')}-{number}/"
+        path = Path(self._output)
+        return str(path.with_name(f"{path.stem}-{number}{path.suffix}"))
 
     def end(self, *, failed: bool = False, is_told: bool = False) -> dict[str, float]:
         """Write the trace; return its headline figures under the names that loggers get.

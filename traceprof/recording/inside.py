@@ -90,6 +90,8 @@ class InsideRecording:
             self._stack.close()
         except TraceprofError as failure:
             _say(str(failure))
+            if isinstance(failure.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
             return
         self.recording = replace(self._begun.recording, exit_code=None)
         for line in self.recording.lines:

@@ -62,6 +62,11 @@ def begin_inside():
     """Begin to record a program that runs already, whether it has imported torch or not."""
     start(process_record.write_process_record)
     call_after_import("torch", install_hooks)
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        process_record.write_process_record(
+            rank=distributed.get_rank(), world_size=distributed.get_world_size()
+        )
 
 
 def end_inside(failed):
