@@ -42,6 +42,7 @@ _PROGRAMS = {
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
     "node": ("node",),
     "mpirun": ("mpirun",),
+    "cc": ("cc", "gcc", "clang"),
 }
 
 AXE_VERSION = "4.14.1"

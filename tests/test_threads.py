@@ -8,7 +8,7 @@ import pytest
 
 from tests.requirements import ROOT
 from traceprof import processes
-from traceprof.processes import do_side_by_side
+from traceprof.processes import do_side_by_side, made_side_by_side, start_thread
 
 
 @pytest.fixture(params=[1, 2])
@@ -100,3 +100,15 @@ def test_an_interrupted_command_ends_whatever_its_other_thread_does():
         command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "tidied up\n", "")
+
+
+def test_work_is_done_in_its_order_also_where_no_thread_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    assert made_side_by_side(lambda one: one * one, range(9), 3) == [one * one for one in range(9)]
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert start_thread(lambda: None) is None
+    assert made_side_by_side(lambda one: one * one, range(9), 3) == [one * one for one in range(9)]

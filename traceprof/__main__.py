@@ -33,17 +33,17 @@ def main() -> None:
 
     Nothing half stays behind.
     """
-    if not {"-h", "--help", "-V", "--version", "help"} & {*sys.argv}:
+    is_asked = bool({"-h", "--help", "-V", "--version", "help"} & {*sys.argv})
+    if not is_asked:
         _require_memory()
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if command not in ("record", "recover", "try"):  # these end in ways of their own
         _insist_on_interrupts()
-    if command not in ("record", "try"):
-        # numpy starts threads for linear algebra, which nothing here uses; where memory or
-        # processes are limited, they cannot start and end the program. Programs keep theirs.
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    is_running = command in ("record", "try")
+    if not is_running:
         gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
     try:
+        _keep_numpy_alone(for_programs=is_running)
         from traceprof.cli import main as run  # noqa: PLC0415 (Ctrl-C comes while it is imported)
 
         run()
@@ -71,6 +71,20 @@ def _end_beside_threads(exit_code: int) -> None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(exit_code)
+
+
+def _keep_numpy_alone(*, for_programs: bool) -> None:
+    """Let numpy start no threads for linear algebra, which nothing here uses.
+
+    Where memory or processes are limited they cannot start and end this program. Programs that it
+    runs start theirs.
+    """
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        if for_programs:
+            import numpy  # noqa: F401, PLC0415 (it looks at its variable now)
+
+            del os.environ["OPENBLAS_NUM_THREADS"]
 
 
 def _insist_on_interrupts() -> None:

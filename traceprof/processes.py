@@ -9,13 +9,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, TypeVar
 
+_Asked = TypeVar("_Asked")
+_Made = TypeVar("_Made")
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -84,14 +86,39 @@ def do_side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
     The first exception ends it, after what the other thread is at; it is raised here. Ctrl-C is
     raised at once: the other thread begins nothing more, and holds up no end of the program.
     """
-    n_others = min(_N_THREADS, n_processors(), len(tasks)) - 1
+    _do(tasks, min(_N_THREADS, n_processors()))
+
+
+def made_side_by_side(
+    make: Callable[[_Asked], _Made], items: Iterable[_Asked], n_threads: int
+) -> list[_Made]:
+    """Return what ``make`` makes of each of ``items``, in their order, by so many threads."""
+    asked = list(items)
+    made: dict[int, _Made] = {}
+
+    def task(number: int) -> Callable[[], object]:
+        return lambda: made.__setitem__(number, make(asked[number]))
+
+    _do([task(number) for number in range(len(asked))], n_threads)
+    return [made[number] for number in range(len(asked))]
+
+
+def start_thread(run: Callable[[], object]) -> threading.Thread | None:
+    """Start a thread that holds up no end of the program; None where no more are allowed."""
+    thread = threading.Thread(target=run, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # ulimit -u
+        return None
+    return thread
+
+
+def _do(tasks: Sequence[Callable[[], object]], n_threads: int) -> None:
     waiting = _Waiting(tasks)
-    others = [threading.Thread(target=waiting.work, daemon=True) for _ in range(n_others)]
-    for one in others:
-        one.start()
+    others = [start_thread(waiting.work) for _ in range(min(n_threads, len(tasks)) - 1)]
     try:
         waiting.work()
-        for one in others:
+        for one in filter(None, others):
             one.join()
     finally:
         waiting.stop()

@@ -24,6 +24,8 @@ def test_texts_become_bounds():
         (("a..b", None, None, None), "first and last step"),
         (("1..2", "1s", None, None), "cannot be combined"),
         ((None, "-1s", None, None), "negative"),
+        ((None, "-0s", None, None), "negative"),
+        ((None, None, "-0.1ns", None), "negative"),
         ((None, None, None, "big"), "such as 500MB"),
     ],
 )

@@ -22,8 +22,9 @@ from tests.reliability.bounds import (
 )
 from tests.reliability.campaign import Tried, run_campaign
 from tests.reliability.commands import serving
-from tests.reliability.faults import FAULTS
 from tests.reliability.growth import measure_patterns
+from tests.reliability.machine import loaded_before
+from tests.reliability.machine_faults import FAULTS
 from tests.reliability.pairs import pairs_of, small_traces, try_pairs
 from tests.reliability.patterns import all_patterns
 from tests.reliability.shapes import SHAPES
@@ -109,7 +110,7 @@ def _faults(asked: argparse.Namespace, folder: Path) -> int:
     folder.chmod(0o755)  # some commands run as another user
     place = Workplace(folder / "place")
     tallies = []
-    with serving(place.folder) as server:
+    with serving(place.folder, loaded_before()) as server:
         for inject in FAULTS:
             if asked.only and inject.__name__ not in asked.only:
                 continue

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from tests.requirements import ROOT
@@ -41,7 +42,7 @@ class Ended:
 class Server:
     """The process that forks; one command at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.folder = folder
         self._said: list[Path] = []
         self._process = subprocess.Popen(
@@ -59,6 +60,7 @@ class Server:
                 "TMPDIR": str(folder / "temporary"),
                 "TRACEPROF_RUNS": str(folder / "runs.db"),
                 "TRACEPROF_CACHE": str(folder / "cache"),
+                **environment,
             },
         )
         (folder / "temporary").mkdir(exist_ok=True)
@@ -109,10 +111,12 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """Give a server that works in ``folder``."""
+def serving(
+    folder: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Server]:
+    """Give a server that works in ``folder``, with these variables besides."""
     folder.mkdir(parents=True, exist_ok=True)
-    server = Server(folder)
+    server = Server(folder, environment)
     try:
         yield server
     finally:

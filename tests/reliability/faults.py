@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,7 @@ def killed_at_each_step(place: Workplace, server: Server, rng: random.Random, n:
 def killed_at_random(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Kill −9 at a random moment of the work."""
     tally = Faults("killed (−9) at a random moment")
-    for job in _jobs(rng, n):
+    for job in jobs(rng, n):
         place.prepare(job)
         ended = _stop_at_random(server, job, rng, signal.SIGKILL)
         tally.count(job.name, place.harms(job, ended=False), ended.code)
@@ -65,7 +65,7 @@ def interrupted_at_each_step(
 def interrupted_at_random(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Ctrl-C at a random moment, from the start of the interpreter on."""
     tally = Faults("Ctrl-C at a random moment of the whole program")
-    for job in _jobs(rng, n):
+    for job in jobs(rng, n):
         place.prepare(job)
         if job.name == "record":  # its program gets it, too: tests/recording/programs
             continue
@@ -95,18 +95,18 @@ def system_errors(place: Workplace, server: Server, rng: random.Random, n: int) 
     """The system refuses one thing that a command does to a file: full, broken, not allowed."""
     tally = Faults("an error of the system at every step of writing (full, I/O, access, quota)")
     for job, step, ended in _steps(place, server, rng, n, errno=_PLANNED):
-        tally.count(f"{job.name}, step {step}", _harms_of_error(place, job, ended), ended.code)
+        tally.count(f"{job.name}, step {step}", harms_of_error(place, job, ended), ended.code)
     return tally
 
 
 def files_that_cannot_grow(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """No file may be longer than a random number of bytes."""
     tally = Faults("files that cannot grow beyond a random size")
-    for job in _jobs(rng, n):
+    for job in jobs(rng, n):
         place.prepare(job)
         # What is read for a plan of pages is not written; the log of the command itself is.
         ended = server.run(job.arguments, file_bytes=rng.choice((2_000, 9_000, 30_000, 60_000)))
-        tally.count(job.name, _harms_of_error(place, job, ended), ended.code)
+        tally.count(job.name, harms_of_error(place, job, ended), ended.code)
     return tally
 
 
@@ -114,7 +114,7 @@ def full_disks(place: Workplace, server: Server, rng: random.Random, n: int) -> 
     """The folder of the output is a small disk of its own that is full after some bytes."""
     tally = Faults("a disk that is full (a small one, mounted)")
     disk = place.folder.with_name("disk")
-    for job in (job for job in _jobs(rng, n) if job.output.endswith(("html", "sqlite"))):
+    for job in (job for job in jobs(rng, n) if job.output.endswith(("html", "sqlite"))):
         place.restore()
         disk.mkdir(exist_ok=True)
         size = rng.choice((4, 16, 64, 1024))
@@ -129,7 +129,7 @@ def full_disks(place: Workplace, server: Server, rng: random.Random, n: int) -> 
             (disk / "out").write_text(OLD)
             arguments = [str(disk / "out") if one == job.output else one for one in job.arguments]
             ended = server.run(arguments)
-            harms = [*_words_of(ended)] if ended.code else []
+            harms = [*words_of(ended)] if ended.code else []
             if ended.code and (disk / "out").read_text() != OLD:
                 harms.append("the old one is lost")
             harms += [f"left: {one.name}" for one in disk.iterdir() if one.name != "out"]
@@ -142,7 +142,7 @@ def full_disks(place: Workplace, server: Server, rng: random.Random, n: int) -> 
 def unwritable_folders(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """The folder may be read only, or goes away while the command runs."""
     tally = Faults("folders that may only be read, or that go away")
-    for job in _jobs(rng, n):
+    for job in jobs(rng, n):
         place.prepare(job)
         if rng.random() < 0.5 and os.getuid() == 0:
             place.folder.chmod(0o555)
@@ -152,7 +152,7 @@ def unwritable_folders(place: Workplace, server: Server, rng: random.Random, n: 
                 (place.folder / one).chmod(0o666)
             ended = server.run(job.arguments, user=65534)
             place.folder.chmod(0o755)
-            tally.count(f"{job.name}, read only", _harms_of_error(place, job, ended), ended.code)
+            tally.count(f"{job.name}, read only", harms_of_error(place, job, ended), ended.code)
             continue
         away = place.folder / "temporary"
         aside = place.folder.with_name("said")
@@ -163,7 +163,7 @@ def unwritable_folders(place: Workplace, server: Server, rng: random.Random, n: 
         shutil.rmtree(place.folder, ignore_errors=True)
         ended = server.end()
         # What the program of `record` said, and its exit code, are not ours.
-        harms = _words_of(ended) if ended.code and job.name != "record" else ()
+        harms = words_of(ended) if ended.code and job.name != "record" else ()
         tally.count(f"{job.name}, gone", harms, ended.code)
         place.folder.mkdir(exist_ok=True)
     return tally
@@ -172,7 +172,7 @@ def unwritable_folders(place: Workplace, server: Server, rng: random.Random, n: 
 def replaced_while_read(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """An input is replaced, truncated or removed while it is read."""
     tally = Faults("files replaced, truncated or removed while they are read")
-    for job in (job for job in _jobs(rng, n) if job.arguments[0] in _READING):
+    for job in (job for job in jobs(rng, n) if job.arguments[0] in _READING):
         place.prepare(job)
         names = [one for one in job.arguments if (place.folder / one).is_file()]
         names = [one for one in names if one.startswith(("trace", "a.", "b."))]
@@ -184,7 +184,7 @@ def replaced_while_read(place: Workplace, server: Server, rng: random.Random, n:
             _harm_file(place.folder / name, rng)
         ended = server.end()
         harms = [*place.harms(job, replaced=True)]
-        harms += _words_of(ended) if ended.code else ()
+        harms += words_of(ended) if ended.code else ()
         tally.count(job.name, harms, ended.code)
     return tally
 
@@ -192,7 +192,7 @@ def replaced_while_read(place: Workplace, server: Server, rng: random.Random, n:
 def clock_jumps(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Wall time jumps by hours or years, back and forth, between any two looks at it."""
     tally = Faults("a clock that jumps back and forth")
-    for job in _jobs(rng, n):
+    for job in jobs(rng, n):
         place.prepare(job)
         offset_s = rng.choice((-1e9, -3600.0, 3600.0, 1e9))
         ended = server.run(job.arguments, clock_offset_s=offset_s)
@@ -206,19 +206,19 @@ def clock_jumps(place: Workplace, server: Server, rng: random.Random, n: int) ->
 def little_memory(place: Workplace, _: Server, rng: random.Random, n: int) -> Faults:
     """The whole program gets a random amount of memory, from less than most commands take."""
     tally = Faults("a limit of memory")
-    for job in _jobs(rng, n):
+    for job in jobs(rng, n):
         place.prepare(job)
         program = _program(place, job, memory_bytes=rng.randrange(100, 480) * _MIB)
         _, stderr = program.communicate()
         ended = Ended(program.returncode, 0.0, "", stderr, is_hit=True)
-        tally.count(job.name, _harms_of_error(place, job, ended), ended.code)
+        tally.count(job.name, harms_of_error(place, job, ended), ended.code)
     return tally
 
 
 def streams_that_fail(place: Workplace, server: Server, rng: random.Random, n: int) -> Faults:
     """Standard output or standard error is full, or nobody reads it any more."""
     tally = Faults("standard output and error that are full")
-    for job in _jobs(rng, n):
+    for job in jobs(rng, n):
         place.prepare(job)
         stream = rng.choice(("stdout", "stderr"))
         ended = server.run(job.arguments, **{stream: "/dev/full"})
@@ -250,30 +250,15 @@ def eight_at_once(place: Workplace, server: Server, rng: random.Random, n: int) 
     return tally
 
 
-FAULTS: Final[tuple[Injector, ...]] = (
-    killed_at_each_step,
-    killed_at_random,
-    interrupted_at_each_step,
-    interrupted_at_random,
-    system_errors,
-    files_that_cannot_grow,
-    full_disks,
-    unwritable_folders,
-    replaced_while_read,
-    clock_jumps,
-    little_memory,
-    streams_that_fail,
-    eight_at_once,
-)
 _READING: Final = ("timeline", "report", "cut", "compare", "analyze", "accuracy", "runs")
 
 
-def _jobs(rng: random.Random, n: int) -> Iterator[Job]:
+def jobs(rng: random.Random, n: int, among: Sequence[Job] = JOBS) -> Iterator[Job]:
     """Yield ``n`` jobs: each in turn, in random order."""
     order: list[Job] = []
     for _ in range(n):
         if not order:
-            order = rng.sample(JOBS, len(JOBS))
+            order = rng.sample(among, len(among))
         yield order.pop()
 
 
@@ -356,7 +341,8 @@ def _harms_of_interrupt(place: Workplace, job: Job, ended: Ended) -> Iterator[st
         yield ended.stderr[-300:]
 
 
-def _harms_of_error(place: Workplace, job: Job, ended: Ended) -> Iterator[str]:
+def harms_of_error(place: Workplace, job: Job, ended: Ended) -> Iterator[str]:
+    """Yield what a command that failed has harmed, or did not say in one line."""
     harms = place.harms(job)
     if job.name == "record" and "what was captured is in" in ended.stderr:
         harms = (one for one in harms if not one.startswith("left: temporary/traceprof-"))
@@ -364,10 +350,10 @@ def _harms_of_error(place: Workplace, job: Job, ended: Ended) -> Iterator[str]:
         harms = (one for one in harms if not one.startswith("left: "))
     yield from harms
     if ended.code:
-        yield from _words_of(ended)
+        yield from words_of(ended)
 
 
-def _words_of(ended: Ended) -> Iterator[str]:
+def words_of(ended: Ended) -> Iterator[str]:
     """Yield what is wrong with how a command said that it failed."""
     if ended.code < 0:
         yield f"ended by signal {-ended.code}"

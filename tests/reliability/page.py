@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -24,6 +25,8 @@ from tests.requirements import ROOT
 
 _COUNTS: Final = ROOT / "docs" / "reliability.json"
 _PAGE: Final = ROOT / "docs" / "reliability.md"
+COMMIT: Final = "TRACEPROF_RELIABILITY_COMMIT"
+"""The variable that says which code is tried."""
 _VERDICTS: Final = (RIGHT, ACCEPTED, REFUSED, DEFECT)
 
 _HEAD: Final = f"""# Damaged files and failing machines
@@ -57,7 +60,10 @@ were, an output is the old one or a whole new one, the runs that were kept are t
 nothing is left behind (but for the hidden `.part` of a process that was killed −9, and what the
 system refused to remove), and what could not be done is said in one line. A step of writing is each
 opening, renaming, linking, removing and making of a file, and each connection to a database.
-*failed*: how many of the commands could not do what was asked, or were ended.
+*failed*: how many of the commands could not do what was asked, or were ended. Processes and
+threads that do not start, and reads as of a network disk, are brought about by a library before the
+program (`tests/reliability/machine.c`); some questions are asked there, too, and *survived* is
+then: the same answer, or one line instead.
 """
 _BOUNDS: Final = f"""
 ## Bounds
@@ -98,13 +104,13 @@ _TAIL: Final = """
 - nsys's own report files (`.nsys-rep`): they are read by nsys, whose exports are damaged instead.
 - The numbers of damaged files beyond kernels and their lengths; those of whole files are held
   against others by the tests of truth.
-- Files of gigabytes, network file systems, other systems than Linux, power that fails: that data
+- Files of gigabytes, real network file systems (what their reads do is done by a library that is
+  loaded before the program), other systems than Linux, power that fails: that data
   is on the disk before it gets its name is tested by the order of what is asked of the system
   (`tests/test_files.py`), not by pulling a plug.
 - Two faults at once, and a second Ctrl-C while the first one tidies up.
 - `record` under nsys, nvprof and with cupti: see `tests/recording`; here it is the embedded
   recorder. `recover` is killed before its steps by `tests/reliability/test_recover.py`.
-- A limit of processes (`ulimit -u`), and messages of strangers to workers of Dask.
 """
 
 
@@ -123,13 +129,10 @@ def row_of_faults(one: Faults) -> str:
 
 def keep_inputs(tried: Sequence[Tried], seed: int) -> None:
     """Keep what the campaign counted, and write the page."""
-    when = {"seed": seed, "day": f"{datetime.now(UTC):%Y-%m-%d}"}
     rows = [
-        {"class": one.name, **{name: one.verdicts[name] for name in _VERDICTS}, **when}
-        for one in tried
+        {"class": one.name, **{name: one.verdicts[name] for name in _VERDICTS}} for one in tried
     ]
-    known = json.loads(_COUNTS.read_text())["inputs"]["rows"] if _COUNTS.exists() else []
-    _keep("inputs", seed, _replaced(known, rows, "class"))
+    _keep_some("inputs", seed, rows, "class")
 
 
 def keep_faults(tallies: Sequence[Faults], seed: int) -> None:
@@ -138,8 +141,7 @@ def keep_faults(tallies: Sequence[Faults], seed: int) -> None:
         {"fault": one.name, "injected": one.injected, "failed": one.failed, "lost": one.n_lost}
         for one in tallies
     ]
-    known = json.loads(_COUNTS.read_text())["faults"]["rows"] if _COUNTS.exists() else []
-    _keep("faults", seed, _replaced(known, rows, "fault"))
+    _keep_some("faults", seed, rows, "fault")
 
 
 def rows_of_costs(costs: Sequence[Costs]) -> list[str]:
@@ -159,13 +161,12 @@ def told_of_pairs(tally: Pairs) -> str:
 
 def keep_costs(costs: Sequence[Costs]) -> None:
     """Keep what commands took of files, and write the page."""
-    _keep("costs", 0, [_of_costs(one) for one in costs])
+    _keep("costs", {**_when(0), "rows": [_of_costs(one) for one in costs]})
 
 
 def keep_growths(growths: Sequence[Growth]) -> None:
     """Keep how costs grew with the files, and write the page."""
-    known = json.loads(_COUNTS.read_text()).get("growth", {"rows": []})["rows"]
-    _keep("growth", 0, _replaced(known, [_of_growth(one) for one in growths], "shape"))
+    _keep_some("growth", 0, [_of_growth(one) for one in growths], "shape")
 
 
 def rows_of_patterns(tallies: Sequence[Patterns]) -> list[str]:
@@ -175,7 +176,7 @@ def rows_of_patterns(tallies: Sequence[Patterns]) -> list[str]:
 
 def keep_patterns(tallies: Sequence[Patterns]) -> None:
     """Keep how regular expressions grew, and write the page."""
-    _keep("patterns", 0, [_of_patterns(one) for one in tallies])
+    _keep("patterns", {**_when(0), "rows": [_of_patterns(one) for one in tallies]})
 
 
 def _of_patterns(one: Patterns) -> dict[str, Any]:
@@ -199,7 +200,7 @@ def _rows_of_patterns(rows: Sequence[dict[str, Any]]) -> list[str]:
 def keep_pairs(tally: Pairs, seed: int) -> None:
     """Keep what became of pairs of traces, and write the page."""
     counts = {verdict: tally.verdicts[verdict] for verdict in _VERDICTS}
-    _keep("pairs", seed, [{"pairs": tally.n_pairs, **counts}])
+    _keep("pairs", {**_when(seed), "rows": [{"pairs": tally.n_pairs, **counts}]})
 
 
 def _of_costs(one: Costs) -> dict[str, Any]:
@@ -250,18 +251,20 @@ def _told_of_pairs(row: dict[str, Any]) -> str:
 def _bounds_of(counts: dict[str, Any]) -> list[str]:
     lines = []
     if "costs" in counts:
-        lines += [_BOUNDS, *_rows_of_costs(counts["costs"]["rows"])]
+        made = counts["costs"]
+        lines += [_BOUNDS, *_rows_of_costs(made["rows"]), "", _told_when(made, "command")]
     if "growth" in counts:
         lines += [_GROWTH, "| shape | events | grew | of | most CPU s | most MiB | beyond |"]
         lines.append("|---|--:|--:|---|--:|--:|--:|")
         lines += [_row_of_growth(row) for row in counts["growth"]["rows"]]
+        lines += ["", _told_when(counts["growth"], "shape")]
     if "patterns" in counts:
         made = counts["patterns"]
-        lines += [_PATTERNS, *_rows_of_patterns(made["rows"]), "", f"{made['day']}."]
+        lines += [_PATTERNS, *_rows_of_patterns(made["rows"]), "", _told_when(made, "room")]
     if "pairs" in counts:
         made = counts["pairs"]
         told = _told_of_pairs(made["rows"][0])
-        lines += [_PAIRS, told, "", f"Seed {made['seed']}, {made['day']}."]
+        lines += [_PAIRS, told, "", _told_when(made, "pairs")]
     return lines
 
 
@@ -269,13 +272,13 @@ def merge_counts(before: dict[str, Any], after: dict[str, Any]) -> None:
     """Keep what a campaign on a copy of the checkout counted, and write the page."""
     for name, made in after.items():
         if made != before.get(name):
-            _keep(name, made["seed"], made["rows"], made["day"])
+            _keep(name, made)
 
 
 def page_of(counts: dict[str, Any]) -> str:
     """Return the page."""
     made = counts["inputs"]
-    lines = [_HEAD, *_table_of_inputs(made["rows"]), "", _told_when(made)]
+    lines = [_HEAD, *_table_of_inputs(made["rows"]), "", _told_when(made, "class")]
     made = counts["faults"]
     lines += [_MIDDLE, "| fault | injected | failed | survived | lost |", "|---|--:|--:|--:|--:|"]
     lines += [
@@ -287,40 +290,47 @@ def page_of(counts: dict[str, Any]) -> str:
         f"| **all** | {_sum(made, 'injected')} | {_sum(made, 'failed')} | "
         f"{_sum(made, 'injected') - _sum(made, 'lost')} | {_sum(made, 'lost')} |"
     ]
-    lines += ["", f"Seed {made['seed']}, {made['day']}.", *_bounds_of(counts), _TAIL.rstrip(), ""]
+    lines += ["", _told_when(made, "fault"), *_bounds_of(counts), _TAIL.rstrip(), ""]
     return "\n".join(lines)
 
 
-def _told_when(made: dict[str, Any]) -> str:
-    """Return with which seeds, and when, classes were tried: not all need be tried at once."""
-    times: dict[tuple[int, str], list[str]] = {}
+def _told_when(made: dict[str, Any], key: str) -> str:
+    """Return when, with which seeds and of which code rows were made: not all need be at once."""
+    times: dict[str, list[str]] = {}
     for row in made["rows"]:
-        when = row.get("seed", made["seed"]), row.get("day", made["day"])
-        times.setdefault(when, []).append(row["class"])
-    (first, _), *others = times.items()
-    told = f"Seed {first[0]}, {first[1]}"
-    for (seed, day), names in others:
-        told += f"; seed {seed}, {day}: {', '.join(names)}"
-    return f"{told}."
+        times.setdefault(_moment({**made, **row}), []).append(row[key])
+    first, *others = times.items()
+    told = first[0] + "".join(f"; {when}: {', '.join(names)}" for when, names in others)
+    return f"{told[0].upper()}{told[1:]}."
 
 
-def _keep(name: str, seed: int, rows: list[dict[str, Any]], day: str = "") -> None:
+def _moment(made: dict[str, Any]) -> str:
+    words = [f"seed {made['seed']}"] if made["seed"] else []
+    words += [made["day"], *([f"code of {made['commit']}"] if made.get("commit") else [])]
+    return ", ".join(words)
+
+
+def _when(seed: int) -> dict[str, Any]:
+    commit = os.environ.get(COMMIT, "")
+    return {"seed": seed, "day": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit}
+
+
+def _keep_some(name: str, seed: int, rows: list[dict[str, Any]], key: str) -> None:
+    """Keep rows; where only some were tried again, among those that are known."""
     counts = json.loads(_COUNTS.read_text()) if _COUNTS.exists() else {}
-    counts[name] = {"seed": seed, "day": day or f"{datetime.now(UTC):%Y-%m-%d}", "rows": rows}
+    when, made = _when(seed), counts.get(name, {"rows": []})
+    before = {"commit": "", **{one: made[one] for one in when if one in made}}
+    new = {row[key]: {**row, **when} for row in rows}
+    known = [new.pop(row[key], {**before, **row}) for row in made["rows"]]
+    _keep(name, {**when, "rows": [*known, *new.values()]})
+
+
+def _keep(name: str, made: dict[str, Any]) -> None:
+    counts = json.loads(_COUNTS.read_text()) if _COUNTS.exists() else {}
+    counts[name] = made
     _COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
     if {"inputs", "faults"} <= set(counts):
         _PAGE.write_text(page_of(counts))
-
-
-def _replaced(
-    known: list[dict[str, Any]], rows: list[dict[str, Any]], name: str
-) -> list[dict[str, Any]]:
-    """Return the rows; where only some were tried again, among those that are known."""
-    if len(rows) >= len(known):
-        return rows
-    added = {row[name]: row for row in rows}
-    new = [row for row in rows if row[name] not in {row[name] for row in known}]
-    return [*(added.get(row[name], row) for row in known), *new]
 
 
 def _sum(made: dict[str, Any], name: str) -> int:

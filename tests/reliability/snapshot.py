@@ -48,6 +48,7 @@ def run_on_copy(arguments: Sequence[str]) -> int:
         python = Path(sys.prefix).resolve() / "bin" / "python"
         traces = ROOT.parent / "shared" / "traces"
         environment = {**os.environ, _MARK: str(ROOT), "PYTHONPATH": str(copy)}
+        environment[page.COMMIT] = _commit()
         environment.setdefault("TRACEPROF_TRACES", str(traces.resolve()))
         done = subprocess.run(
             [python, "-m", "tests.reliability", *arguments], cwd=copy, env=environment, check=False
@@ -56,3 +57,12 @@ def run_on_copy(arguments: Sequence[str]) -> int:
         if (ROOT / _COUNTS).is_file():
             page.merge_counts(before, after)
         return done.returncode
+
+
+def _commit() -> str:
+    """Return which code this checkout has, and whether it was changed since."""
+    said = [
+        subprocess.run(["git", *one], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+        for one in (("rev-parse", "--short=10", "HEAD"), ("status", "--porcelain", "traceprof"))
+    ]
+    return said[0].strip() + (" with changes" if said[1].strip() else "")

@@ -20,8 +20,10 @@ from tests.reliability.bounds import (
 )
 from tests.reliability.campaign import run_campaign
 from tests.reliability.commands import Server, serving
-from tests.reliability.faults import FAULTS, Injector, eight_at_once, full_disks
+from tests.reliability.faults import Injector, eight_at_once, full_disks
 from tests.reliability.inputs import CLASSES
+from tests.reliability.machine import loaded_before
+from tests.reliability.machine_faults import FAULTS
 from tests.reliability.pairs import pairs_of, small_traces, try_pairs
 from tests.reliability.shapes import streams
 from tests.reliability.worker import ACCEPTED, REFUSED
@@ -39,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 @pytest.fixture(scope="module")
 def server(place: Workplace) -> Iterator[Server]:
-    with serving(place.folder) as running:
+    with serving(place.folder, loaded_before()) as running:
         yield running
 
 

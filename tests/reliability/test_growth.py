@@ -45,6 +45,7 @@ def test_the_counting_matcher_finds_what_re_finds(pattern: str) -> None:
         r"^(?:.*?;)?.*=.*x",
         r"━(?!.*•)",  # looks to the end from everywhere
         r"(?:^|\|)[^|]*done[^|]*$",
+        r"softmax_warp\w*<",  # from every beginning to the end of the word
     ],
 )
 def test_growth_is_seen(pattern: str) -> None:
@@ -52,7 +53,11 @@ def test_growth_is_seen(pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [r"(?<!\d)\d++x", r"^(?>.*?a).*b", r"^\s*+:?\s*+x", r"a.{0,99}b", r"\b(?>\w*?a)\w*b"]
+    "pattern",
+    [
+        r"softmax_warp\w{0,40}<",
+        *(r"(?<!\d)\d++x", r"^(?>.*?a).*b", r"^\s*+:?\s*+x", r"a.{0,99}b", r"\b(?>\w*?a)\w*b"),
+    ],
 )
 def test_what_is_linear_does_not_grow(pattern: str) -> None:
     assert growth(pattern).ratio <= ALLOWED

@@ -154,7 +154,7 @@ def test_who_reads_does_not_wait_for_who_writes_and_writers_queue(
     assert store.names() == ["whole"]
     with monkeypatch.context() as patched:
         patched.setattr(database, "_BUSY_S", 0.01)
-        with pytest.raises(StoreError, match=re.escape(f"{store.path}: others kept it locked")):
+        with pytest.raises(StoreError, match=re.escape(f"{store.path}: locked for")):
             store.add(make_summary("other"))
     waiting = start(ADD_MANY, store.path, "late", 1)
     goes_on(waiting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import socketserver
 from collections.abc import Callable
 
 import pytest
@@ -162,3 +163,13 @@ def _post(server: ViewerServer, body: bytes, cookie: str | None = None) -> int:
     status = connection.getresponse().status
     connection.close()
     return status
+
+
+def test_requests_are_answered_one_after_the_other_where_no_thread_starts(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(socketserver.ThreadingMixIn, "process_request", refuse)
+    assert [ask(VIEW).status for _ in range(2)] == [200, 200]

@@ -181,3 +181,12 @@ def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"--cluster tcp://127.0.0.1:1: no scheduler of Dask"):
         pool.ask([Question(_plan_of(Path("a")), _with_number, (0,))])
     pool.close()
+
+
+def test_workers_that_cannot_be_started_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr("traceprof.workers.dask.LocalCluster", refuse)
+    with pytest.raises(UsageError, match=r"cluster local: no workers can be started.*ulimit -u"):
+        DaskPool("", 2).workers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated, Final
@@ -47,6 +48,8 @@ _NO_MEMORY: Final = (
 )
 _NOT_MAPPED: Final = "failed to map segment"
 """What the loader of libraries says where memory is limited."""
+_NO_THREAD: Final = "can't start new thread"
+"""What Python says where processes are."""
 
 
 def main() -> None:
@@ -69,6 +72,9 @@ def main() -> None:
 
 
 def _told(error: Exception) -> str:
+    is_refused = isinstance(error, OSError) and error.strerror == os.strerror(errno.EAGAIN)
+    if is_refused or str(error) == _NO_THREAD:
+        return "no more processes or threads may be started here: ulimit -u says how many may run"
     if isinstance(error, OSError):
         # A folder that went away, a disk that is full: the machine's, and nobody's bug.
         where = f"{error.filename}: " if error.filename is not None else ""

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TextIO
 
+from traceprof.processes import start_thread
+
 _FIRST_AFTER_S: Final = 2.0
 _EVERY_S: Final = 0.5
 _WIDTH: Final = 79
@@ -115,7 +117,7 @@ def reading_shown(paths: Sequence[Path | str]) -> Iterator[None]:
         return
     line = Reading(files, sys.stderr)
     _LINES.append(line)
-    threading.Thread(target=line.run, daemon=True).start()
+    start_thread(line.run)
     try:
         yield
     finally:

@@ -218,7 +218,7 @@ def unfused_attention(context: Context) -> Iterator[Finding]:
 _ATTENTION_LEFT: Final = 0.5
 _BETWEEN_PRODUCTS: Final = ("elementwise", "random", "rng_dropout", "layout", "softmax")
 _MOST_BETWEEN: Final = 16
-_LOG_SOFTMAX: Final = re.compile(r"(?i)log_?softmax|softmax_warp\w*<[^<>]*, \d+, true")
+_LOG_SOFTMAX: Final = re.compile(r"(?i)log_?softmax|softmax_warp\w{0,40}<[^<>]*, \d+, true")
 """That of a loss."""
 _OF_SOFTMAX: Final = re.compile(r"(?i)^aten::_?(safe_)?softmax(_backward_data)?$")
 _OF_PRODUCT: Final = re.compile(r"^aten::(bmm|baddbmm|matmul)$")

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import socket
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -30,6 +29,7 @@ from traceprof.formats.shared.redaction import renamed
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, TABLES, stack
 from traceprof.model.trace import Trace, make_trace
+from traceprof.processes import made_side_by_side
 from traceprof.recording import job as jobs
 from traceprof.recording.captured import Captured
 from traceprof.recording.captured_trace import EventTables, event_tables, make_spool_trace
@@ -174,12 +174,14 @@ class _Export:
         rest = next((part for part in parts if part.is_rest), jobs.file_of_rest(self._job))
         everything = [*ranked, replace(rest, processes=known)]
         n_threads = min(len(everything), os.cpu_count() or 1, _MOST_AT_ONCE)
-        with ExitStack() as unfinished, ThreadPoolExecutor(n_threads) as pool:
+        with ExitStack() as unfinished:
             temporary = {
                 part.path: unfinished.enter_context(new_file(part.path, force=True))
                 for part in everything
             }
-            written = pool.map(lambda part: self._write_one(part, temporary[part.path]), everything)
+            written = made_side_by_side(
+                lambda part: self._write_one(part, temporary[part.path]), everything, n_threads
+            )
             files = [file for file in written if file is not None]
             for path in temporary.keys() - {file.path for file in files}:
                 temporary[path].unlink(missing_ok=True)

@@ -113,7 +113,7 @@ def parse_steps(text: str, option: str = "--steps") -> tuple[int, int]:
 
 def _parse_time(text: str) -> int:
     ns = parse_duration(text)
-    if ns < 0:
+    if ns < 0 or text.lstrip().startswith("-"):  # also what rounds to no time at all
         raise UsageError(f"{text!r}: a time cannot be negative here")
     return ns
 

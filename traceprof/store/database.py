@@ -304,7 +304,7 @@ def _shortly(error: Exception) -> str:
 def _reason(error: sqlite3.Error) -> str:
     text = str(error)
     if "locked" in text:
-        return f"others kept it locked for {_BUSY_S:.0f} s"
+        return f"locked for {_BUSY_S:.0f} s: by another program, or its disk refuses locks"
     if "readonly" in text:
         return "cannot be written: the file, or its folder, is read-only"
     return text

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from flask import Flask, abort, current_app, redirect, request
 from werkzeug.exceptions import HTTPException
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import ThreadedWSGIServer, WSGIRequestHandler
 from werkzeug.wrappers import Response
 
 from traceprof.errors import UsageError
@@ -309,6 +309,17 @@ class _Quiet(WSGIRequestHandler):
         """Log nothing."""
 
 
+class _Server(ThreadedWSGIServer):
+    """Answers each request in a thread of its own; one after the other where there are no more."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a request."""
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # ulimit -u
+            self.process_request_thread(request, client_address)
+
+
 class ViewerServer:
     """Serves ``panes`` on a socket that listens already, at the address that names it."""
 
@@ -319,13 +330,8 @@ class ViewerServer:
         add_routes(flask, panes)
         add_pairs(flask, panes)
         protect(flask, address, self.app.csp_hashes())
-        self._server: BaseWSGIServer = make_server(
-            address.host,
-            address.port,
-            flask,
-            threaded=True,
-            request_handler=_Quiet,
-            fd=listening.fileno(),
+        self._server = _Server(
+            address.host, address.port, flask, handler=_Quiet, fd=listening.fileno()
         )
         listening.close()  # the server has a copy of it
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from traceprof.errors import UsageError
 from traceprof.processes import share_of, usable_bytes
 from traceprof.workers.holder import Holder
-from traceprof.workers.pool import Asked, Report, WorkerPool, no_progress, picked_up
+from traceprof.workers.pool import LOOKS_EVERY_S, Asked, Report, WorkerPool, no_progress, picked_up
 
 try:
     import dask
@@ -61,6 +62,7 @@ class DaskPool(WorkerPool):
         self._address = address
         self._n_expected = self._n_found = n_workers
         self._settings = ExitStack()
+        self._done: SimpleQueue[_Sent] = SimpleQueue()
 
     def living(self) -> Collection[str]:
         """Return the workers that there are now."""
@@ -113,7 +115,18 @@ class DaskPool(WorkerPool):
                 allow_other_workers=bool(self._address),
                 pure=False,
             )
-        return _Sent(future, asked, answer)
+        sent = _Sent(future, asked, answer)
+        future.add_done_callback(lambda _: self._done.put(sent))
+        return sent
+
+    def next_done(self, asked: Mapping[int, Any]) -> int | None:
+        """Return the key of a future that is done."""
+        try:
+            sent = self._done.get(timeout=LOOKS_EVERY_S)
+        except Empty:
+            return None
+        # None, too, of one that was asked again meanwhile.
+        return next((key for key, one in asked.items() if one is sent), None)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""
@@ -126,14 +139,21 @@ class DaskPool(WorkerPool):
 
     @cached_property
     def _local(self) -> Any:
-        with dask.config.set(_OF_LOCAL):
-            return LocalCluster(
-                n_workers=self.n_workers,
-                threads_per_worker=1,
-                memory_limit=None,  # Dask would count mapped files, and stop a worker for them
-                dashboard_address="127.0.0.1:0",
-                silence_logs=logging.CRITICAL,
-            )
+        try:
+            with dask.config.set(_OF_LOCAL):
+                return LocalCluster(
+                    n_workers=self.n_workers,
+                    threads_per_worker=1,
+                    memory_limit=None,  # Dask would count mapped files, and stop a worker for them
+                    dashboard_address="127.0.0.1:0",
+                    death_timeout=_WAITS_FOR_NEXT_S,  # by default one that cannot start is for ever
+                    silence_logs=logging.CRITICAL,
+                )
+        except (OSError, RuntimeError) as error:
+            raise UsageError(
+                f"--cluster local: no workers can be started here ({error}): --jobs needs fewer "
+                "processes and threads (ulimit -u)"
+            ) from error
 
     @cached_property
     def _client(self) -> Any:
@@ -154,9 +174,6 @@ class _Sent:
     future: Any
     asked: Asked | bytes | Path
     answer: Path | None
-
-    def add_done_callback(self, tell: Callable[[Any], object]) -> None:
-        self.future.add_done_callback(tell)
 
     def result(self) -> bytes:
         if self.answer is not None and self.future.status == "finished" and self.answer.exists():

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import threading
 from abc import abstractmethod
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, TypeAlias
 
-from traceprof.errors import TraceError
-from traceprof.processes import alone, trim, usable_bytes
+from traceprof.errors import TraceError, TraceprofError
+from traceprof.processes import alone, start_thread, trim, usable_bytes
 from traceprof.workers.holder import Holder
 from traceprof.workers.remote import Pool, Question
 from traceprof.workers.remote_intervals import TimeQuestion, unpacked
@@ -31,11 +31,9 @@ Report: TypeAlias = Callable[[int, int], None]
 
 _MOST_DEATHS: Final = 3
 """A question whose worker died so often is not asked again."""
-_LOOKS_EVERY_S: Final = 1.0
+LOOKS_EVERY_S: Final = 1.0
 _LARGE_BYTES: Final = 1 << 16
 """Questions with arrays of so many go by a file: they are not copied on their way."""
-_holders: Final[dict[int, Holder]] = {}
-"""That of this process, which keeps what it has made."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -81,6 +79,10 @@ class WorkerPool(Pool):
     @abstractmethod
     def submit(self, worker: Any, question: Asked) -> Any:
         """Return the answer of a worker, as a future."""
+
+    @abstractmethod
+    def next_done(self, asked: Mapping[int, Any]) -> int | None:
+        """Return the key of one of these futures that is done; None: none was for a while."""
 
     @abstractmethod
     def workers(self) -> Collection[Any]:
@@ -160,7 +162,6 @@ class _Round:
         self._pool, self._questions = pool, questions
         self._waiting: dict[Any, deque[int]] = defaultdict(deque)
         self._asked: dict[int, tuple[Any, int, Any]] = {}
-        self._answered: SimpleQueue[int] = SimpleQueue()
         self._deaths: Counter[int] = Counter()
         self._tickets = count()
 
@@ -177,13 +178,11 @@ class _Round:
     def next_answer(self) -> tuple[int, bytes]:
         """Return the number of a question, and its answer as it travels."""
         while True:
-            try:
-                ticket = self._answered.get(timeout=_LOOKS_EVERY_S)
-            except Empty:
+            asked = {ticket: future for ticket, (_, _, future) in self._asked.items()}
+            ticket = self._pool.next_done(asked)
+            if ticket is None:
                 self._ask_again(self._dead())
                 continue
-            if ticket not in self._asked:
-                continue  # it was asked again meanwhile
             owner, number, future = self._asked[ticket]
             try:
                 text: bytes = future.result()
@@ -197,9 +196,7 @@ class _Round:
     def _ask_next(self, owner: Any) -> None:
         if self._waiting[owner]:
             number, ticket = self._waiting[owner].popleft(), next(self._tickets)
-            future = self._pool.submit(owner, self._questions[number])
-            self._asked[ticket] = owner, number, future
-            future.add_done_callback(lambda _: self._answered.put(ticket))
+            self._asked[ticket] = owner, number, self._pool.submit(owner, self._questions[number])
 
     def _dead(self) -> set[Any]:
         """Return who has died with a question: of some nobody says so."""
@@ -221,10 +218,17 @@ class _Round:
             self.begin(numbers)
 
 
-class ProcessPool(WorkerPool):
-    """Processes of this machine; one that dies is replaced."""
+class DiedError(Exception):
+    """The process that was asked has died."""
 
-    deaths = (BrokenProcessPool,)
+
+class ProcessPool(WorkerPool):
+    """Processes of this machine, one question at a time; one that dies is replaced.
+
+    No thread waits for them: where processes are limited, none could be started.
+    """
+
+    deaths = (DiedError,)
     died = (
         "the process that reads it died {} times (not enough memory?): "
         "fewer --jobs leave more memory to each"
@@ -232,59 +236,112 @@ class ProcessPool(WorkerPool):
 
     def __init__(self, n_workers: int, progress: Report = no_progress) -> None:
         super().__init__(n_workers, progress)
-        self._executors: dict[int, ProcessPoolExecutor] = {}
+        self._processes: dict[int, _Process] = {}
 
     def workers(self) -> Collection[int]:
         """Return the numbers of the processes, which start when they are asked."""
         return range(self.n_workers)
 
     def submit(self, worker: int, question: Asked) -> Any:
-        """Return the answer of a process, as a future."""
+        """Return the process, whose result is the answer.
+
+        Raises:
+            TraceprofError: no process can be started.
+        """
         sent = self.posted(question)
-        if worker in self._executors:
+        if worker in self._processes:
             try:
-                return self._executors[worker].submit(answer_posted, sent)
-            except BrokenProcessPool:
-                self._executors.pop(worker).shutdown()
-        self._executors[worker] = own = ProcessPoolExecutor(
-            1, get_context("spawn"), _begin, (usable_bytes(self.n_workers),)
-        )
-        with alone():  # the first question starts the process
-            return own.submit(answer_posted, sent)
+                self._processes[worker].pipe.send(sent)
+            except OSError:
+                self._processes.pop(worker).end()
+            else:
+                return self._processes[worker]
+        self._processes[worker] = own = _start(usable_bytes(self.n_workers))
+        with suppress(OSError):  # it has died: so its result says
+            own.pipe.send(sent)
+        return own
+
+    def next_done(self, asked: Mapping[int, Any]) -> int | None:
+        """Return the key of a process that has answered, or died."""
+        pipes = {one.pipe: key for key, one in asked.items()}
+        return next((pipes[one] for one in wait([*pipes], LOOKS_EVERY_S)), None)
 
     def pids(self) -> list[int]:
         """Return the processes that there are."""
-        return [pid for own in self._executors.values() for pid in own._processes or {}]
+        return [one.process.pid for one in self._processes.values() if one.process.pid]
 
     def close(self) -> None:
         """End the processes; the next question starts them anew."""
         super().close()
-        while self._executors:
-            own = self._executors.popitem()[1]
-            for process in [*(own._processes or {}).values()]:
-                process.kill()
-            own.shutdown()
+        while self._processes:
+            self._processes.popitem()[1].end()
 
 
-def _begin(most_bytes: int) -> None:
-    """Begin a process that answers; Ctrl-C is for who asks, and it ends with them."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Process:
+    """A process that answers, and our end of the pipe to it."""
+
+    process: SpawnProcess
+    pipe: Connection
+
+    def result(self) -> bytes:
+        """Return what it answers.
+
+        Raises:
+            DiedError: it does not.
+        """
+        try:
+            return self.pipe.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise DiedError from error
+
+    def end(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _start(most_bytes: int) -> _Process:
+    """Start a process that answers, and keeps so many bytes at most."""
+    spawning = get_context("spawn")
+    ours, its = spawning.Pipe()
+    process = spawning.Process(target=_serve, args=(its, most_bytes), daemon=True)
+    try:
+        with alone():
+            process.start()
+    except OSError as error:
+        ours.close()
+        raise TraceprofError(
+            f"a process of --jobs cannot be started ({error.strerror}; ulimit -u says how many may "
+            "run): fewer --jobs"
+        ) from error
+    finally:
+        its.close()
+    return _Process(process, ours)
+
+
+def _serve(pipe: Connection, most_bytes: int) -> None:
+    """Answer until nobody asks any more; Ctrl-C is for who asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    _holders[0] = Holder(most_bytes)
+    start_thread(_end_with_parent)
+    holder = Holder(most_bytes)
+    while True:
+        try:
+            posted = pipe.recv()
+        except EOFError:
+            return
+        question = picked_up(posted)
+        if isinstance(posted, Path):
+            posted.unlink(missing_ok=True)
+        pipe.send_bytes(holder.answer(question))
 
 
 def _end_with_parent() -> None:
+    """End with who asks, also in the middle of an answer."""
     if (parent := parent_process()) is not None:
         parent.join()
         os._exit(1)
-
-
-def answer_posted(posted: bytes | Path) -> bytes:
-    """Answer a question that was `posted` to this process, which keeps what it has made."""
-    question = picked_up(posted)
-    if isinstance(posted, Path):
-        posted.unlink(missing_ok=True)
-    return _holders[0].answer(question)
 
 
 def picked_up(posted: bytes | Path) -> Asked:

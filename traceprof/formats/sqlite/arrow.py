@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from traceprof.errors import TraceError
 from traceprof.formats.sqlite import columns as cells
 from traceprof.model.table import Column, Names
+from traceprof.processes import made_side_by_side
 
 _BATCH_ROWS: Final = 65_536
 
@@ -32,9 +32,10 @@ def stream_columns(
     Raises:
         TraceError: damaged data, or something else where whole numbers belong.
     """
-    with ThreadPoolExecutor(len(queries)) as pool:
-        streamed = pool.map(lambda sql: list(_stream(path, uri, sql)), queries)
-        batches = [batch for batches in streamed for batch in batches]
+    streamed = made_side_by_side(
+        lambda sql: list(_stream(path, uri, sql)), queries, n_threads=len(queries)
+    )
+    batches = [batch for batches in streamed for batch in batches]
     return {
         name: _to_column(path, f"{table}.{name}", kind, [batch.column(place) for batch in batches])
         for place, (name, kind) in enumerate(kinds.items())

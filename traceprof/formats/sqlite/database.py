@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import reduce
 from pathlib import Path
@@ -32,6 +31,7 @@ from traceprof.formats.sqlite.schema import Catalogue, UnsoundRowsError, quoted
 from traceprof.model.cutting import WHOLE, CutNote, noted_names, noted_numbers
 from traceprof.model.table import Column
 from traceprof.model.timing import TimeWindow
+from traceprof.processes import made_side_by_side
 
 _OTHER_ENCODINGS: Final = {2: "UTF-16LE", 3: "UTF-16BE"}
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
@@ -182,8 +182,7 @@ class Database(AbstractContextManager["Database"]):
 
         A table is called by `stored_name` there.
         """
-        with ThreadPoolExecutor(_N_SCANS) as pool:
-            return list(pool.map(lambda sql: list(self.some_rows(sql)), queries))
+        return made_side_by_side(lambda sql: list(self.some_rows(sql)), queries, _N_SCANS)
 
     def settings(self, table: str) -> dict[str, str]:
         """Return a (name, value) table as a dictionary; empty where there is none."""

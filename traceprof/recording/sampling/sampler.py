@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from traceprof.processes import start_thread
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.host import Reading, open_psutil, open_sockets
 
@@ -136,13 +137,15 @@ def sampling(folder: Path) -> Iterator[Sampler]:
     """Sample what this machine has while the block runs; ``folder`` has the processes' records."""
     reads = [*open_psutil(folder), *open_sockets(folder), *open_gpus()]
     sampler = Sampler(reads, file=folder / _FILE)
-    thread = threading.Thread(target=sampler.run, name="traceprof-sampler", daemon=True)
-    thread.start()
+    thread = start_thread(sampler.run)
+    if thread is None:
+        sampler.notes.append("nothing of the machine is sampled: no more threads may be started")
     try:
         yield sampler
     finally:
         sampler.stop()
-        thread.join(5)
+        if thread is not None:
+            thread.join(5)
 
 
 def read_samples(folder: Path) -> list[Sample]:

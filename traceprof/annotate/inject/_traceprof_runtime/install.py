@@ -5,11 +5,11 @@ All of a run is recorded, or only the steps or the time that were asked for.
 
 import importlib
 import sys
-import threading
 import time
 
 from . import compiling, hook_devices, process_record, replaced, session, settings, steps
 from .after_import import call_after_import, complain
+from .spool import start_thread
 
 _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
     ("data", "hook_loading"),
@@ -91,7 +91,9 @@ def start(prepare=None):
         steps.on_boundary(_at_step)
     elif settings.DELAY_S or settings.DURATION_S:
         session.hold()
-        threading.Thread(target=_by_time, name="traceprof-bounds", daemon=True).start()
+        if start_thread(_by_time, "traceprof-bounds") is None:
+            complain("recording begins at once, and goes on", "no more threads may be started")
+            session.begin_capture()
     hook_devices.follow_capture()
     return True
 

@@ -48,8 +48,11 @@ class Spool:
         self._thinned_due_ns = 0
         self._write(json.dumps({"pid": os.getpid(), "version": 1}) + "\n")
         self._wake = threading.Event()
-        thread = threading.Thread(target=self._run, name="traceprof-spool", daemon=True)
-        thread.start()
+        if start_thread(self._run, "traceprof-spool") is None:
+            sys.stderr.write(
+                "traceprof: no more threads may be started in process %d: what it does is written "
+                "at its end, and lost where it is killed\n" % os.getpid()
+            )
 
     def push(self, name, payload=0):
         """Open a range on this thread."""
@@ -160,3 +163,16 @@ class Spool:
                 due_ns += _SECOND_NS
                 self._every_second()
             self.flush()
+
+
+def start_thread(run, name=None):
+    """Return a daemon thread that does ``run()``; None where the machine allows no more threads.
+
+    The program itself must not fail for it.
+    """
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread

@@ -15,6 +15,7 @@ from multiprocessing import current_process, get_start_method, parent_process
 from queue import SimpleQueue
 
 from . import session
+from .spool import start_thread
 
 _N_THREADS = 4  # a group of gloo works on two calls at a time, in their order
 _SLICE = timedelta(milliseconds=200)  # within which a thread sees that recording is over
@@ -39,7 +40,8 @@ class WaitThreads:
         """Have ``callback()`` called when ``wait`` of this module says that work is done."""
         if self._process != os.getpid():
             self._start()
-        self._queue.put((wait, callback))
+        if self._threads:
+            self._queue.put((wait, callback))
 
     def _start(self):
         if self._process is None:
@@ -48,11 +50,13 @@ class WaitThreads:
         self._queue = SimpleQueue()
         self._is_over, self._is_left = threading.Event(), threading.Event()
         self._is_ending, self._kept, self._last_s = False, [], 0.0
-        self._threads = [
-            threading.Thread(target=self._serve, daemon=True) for _ in range(_N_THREADS)
-        ]
-        for thread in self._threads:
-            thread.start()
+        started = [start_thread(self._serve) for _ in range(_N_THREADS)]
+        self._threads = [thread for thread in started if thread is not None]
+        if not self._threads:
+            sys.stderr.write(
+                "traceprof: no more threads may be started in process %d: its collectives are not "
+                "recorded\n" % os.getpid()
+            )
 
     def _serve(self):
         while True:

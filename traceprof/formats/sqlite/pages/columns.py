@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -19,6 +18,7 @@ from traceprof.formats.sqlite.pages import tree
 from traceprof.formats.sqlite.pages.blocks import RowBlock, Texts, decoder_of, joined_texts
 from traceprof.formats.sqlite.schema import Query, quoted
 from traceprof.model.table import Column, Names
+from traceprof.processes import made_side_by_side
 
 _BLOCK_BYTES: Final = 2 << 20
 _N_THREADS: Final = 2
@@ -76,8 +76,7 @@ class PageTable:
             starts = range(0, len(leaves.pages), n_leaves)
             if len(starts) < _PARALLEL_BLOCKS:
                 return [run(first) for first in starts]
-            with ThreadPoolExecutor(_N_THREADS) as pool:
-                return list(pool.map(run, starts))
+            return made_side_by_side(run, starts, _N_THREADS)
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ def identity_of(path: Path) -> Identity:
     """
     with path.open("rb", buffering=0) as file:
         status = os.fstat(file.fileno())
-        head = file.read(100)
+        head = _read_at(file.fileno(), 100, 0)
     size, n_pages, encoding = (
         int.from_bytes(head[first:end], "big") for first, end in ((16, 18), (28, 32), (56, 60))
     )
@@ -68,6 +68,14 @@ def identity_of(path: Path) -> Identity:
         n_pages=n_pages,
         encoding=encoding,
     )
+
+
+def _read_at(descriptor: int, n_bytes: int, at: int) -> bytes:
+    """Return so many bytes from ``at`` on, fewer where the file ends: network disks give some."""
+    found = b""
+    while (more := n_bytes - len(found)) and (part := os.pread(descriptor, more, at + len(found))):
+        found += part
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,8 @@ class PageFile:
         """
         self.check_numbers(np.array([number]))
         try:
-            found = os.pread(self.descriptor, self.page_bytes, (number - 1) * self.page_bytes)
+            at = (number - 1) * self.page_bytes
+            found = _read_at(self.descriptor, self.page_bytes, at)
         except OSError as error:
             raise NotPlainError(str(error)) from error
         if len(found) < self.page_bytes:
