@@ -33,13 +33,14 @@ def main() -> None:
 
     Nothing half stays behind.
     """
-    is_asked = bool({"-h", "--help", "-V", "--version", "help"} & {*sys.argv})
+    own = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
+    is_asked = bool({"-h", "--help", "-V", "--version", "help"} & {*own})
     if not is_asked:
         _require_memory()
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if command not in ("record", "recover", "try"):  # these end in ways of their own
         _insist_on_interrupts()
-    is_running = command in ("record", "try")
+    is_running = command in ("record", "try") and not is_asked
     if not is_running:
         gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
     try:

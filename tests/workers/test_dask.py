@@ -1,6 +1,10 @@
 import gc
+import logging
 import os
+import random
 import signal
+import socket
+import threading
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -8,13 +12,14 @@ from typing import Any
 
 import dask
 import pytest
+from distributed import LocalCluster
 from distributed.batched import BatchedSend
 
 from tests.builders import TraceBuilder
 from tests.workers.conftest import Told
-from traceprof.errors import UsageError
+from traceprof.errors import TraceError, UsageError
 from traceprof.model.trace import Trace
-from traceprof.workers.dask import DaskPool
+from traceprof.workers.dask import DaskPool, _Sent
 from traceprof.workers.remote import Plan, PlanStep, Question
 
 LOG_LENGTH = "distributed.admin.low-level-log-length"
@@ -121,16 +126,14 @@ def test_who_dies_while_files_are_looked_for_is_done_without(
 ) -> None:
     """On workers that run elsewhere: those of this machine see the same files."""
     monkeypatch.setattr("traceprof.workers.dask._which_are_there", _die_or_tell)
-    own = DaskPool("", 2)
     questions = _questions_of_each(generated)
-    pool = DaskPool(own._local.scheduler_address, 2)
     deadly = generated / DEADLY
     deadly.touch()
-    try:
+    where = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
+    with LocalCluster(n_workers=2, threads_per_worker=1, **where) as elsewhere:
+        pool = DaskPool(elsewhere.scheduler_address, 2)
         assert pool.ask(questions) == list(range(len(questions)))
-    finally:
         pool.close()
-        own.close()
     assert not deadly.exists()
 
 
@@ -176,7 +179,7 @@ def _with_number(_: Trace, number: int) -> int:
 
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("traceprof.workers.dask._WAITS_FOR_SCHEDULER", "200ms")
+    monkeypatch.setattr("traceprof.workers.dask._WAITS_FOR_SCHEDULER_S", 0.2)
     pool = DaskPool("tcp://127.0.0.1:1", 1)
     with pytest.raises(UsageError, match=r"--cluster tcp://127.0.0.1:1: no scheduler of Dask"):
         pool.ask([Question(_plan_of(Path("a")), _with_number, (0,))])
@@ -190,3 +193,77 @@ def test_workers_that_cannot_be_started_are_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("traceprof.workers.dask.LocalCluster", refuse)
     with pytest.raises(UsageError, match=r"cluster local: no workers can be started.*ulimit -u"):
         DaskPool("", 2).workers()
+
+
+def _frames(*lengths: int) -> bytes:
+    return b"".join(length.to_bytes(8, "little") for length in lengths)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",  # it listens, and is silent
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        bytes(1 << 16),
+        _frames(1 << 40) + b"x",
+        _frames(1, 1 << 60) + b"x",
+        _frames(16, 1, 0) + _frames(16, 1, 0),
+        random.Random(5).randbytes(1 << 12),
+        b"\x80\x04cos\nsystem\n(S'true'\ntR.",
+    ],
+)
+def test_who_is_no_scheduler_is_left_alone_within_a_bounded_time(
+    said: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("traceprof.workers.dask._WAITS_FOR_SCHEDULER_S", 1.0)
+    met: list[socket.socket] = []
+
+    def answer() -> None:
+        with suppress(OSError):
+            while True:
+                met.append(listening.accept()[0])
+                met[-1].sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, daemon=True).start()
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        pool = DaskPool(address, 1)
+        with pytest.raises(UsageError, match=f"--cluster {address}: no scheduler of Dask"):
+            pool.workers()
+        pool.close()
+    for one in met:
+        one.close()
+    assert met
+    assert capfd.readouterr().err == ""
+
+
+def test_others_cannot_send_work_to_a_cluster_of_this_machine(generated: Path) -> None:
+    pool = DaskPool("", 1)
+    assert pool.workers()
+    address = str(pool._local.scheduler_address)
+    stranger = DaskPool(address.replace("tls://", "tcp://"), 1)
+    with pytest.raises(UsageError, match="no scheduler of Dask answers there"):
+        stranger.workers()
+    without_certificate = DaskPool(address, 1)
+    with pytest.raises(UsageError, match="no scheduler of Dask answers there"):
+        without_certificate.workers()
+    assert pool.ask([Question(_plan_of(generated), _with_number, (7,))]) == [7]
+    pool.close()
+
+
+def test_an_answer_of_a_worker_that_is_none_is_said(generated: Path) -> None:
+    class Future:
+        status = "finished"
+
+        def __init__(self, answer: object) -> None:
+            self.answer = answer
+
+        def result(self) -> object:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    for answer, what in ((ModuleNotFoundError("No module named 'traceprof'"), "No module"),
+                         ({"rubbish": 1}, "a dict"), (None, "a NoneType")):  # fmt: skip
+        with pytest.raises(TraceError, match=f"a worker of the cluster cannot answer.*{what}"):
+            _Sent(Future(answer), b"", None).result()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from traceprof.errors import UsageError
+from traceprof.errors import TraceError, UsageError
 from traceprof.processes import share_of, usable_bytes
 from traceprof.workers.holder import Holder
 from traceprof.workers.pool import LOOKS_EVERY_S, Asked, Report, WorkerPool, no_progress, picked_up
@@ -19,13 +22,15 @@ from traceprof.workers.pool import LOOKS_EVERY_S, Asked, Report, WorkerPool, no_
 try:
     import dask
     from distributed import Client, KilledWorker, LocalCluster, get_worker
+    from distributed.comm.core import connect
+    from distributed.security import Security
 except ImportError as error:
     raise UsageError(
         "--cluster needs Dask, which is not installed: pip install 'traceprof[cluster]' "
         "(--jobs N needs nothing)"
     ) from error
 
-_WAITS_FOR_SCHEDULER: Final = "10s"
+_WAITS_FOR_SCHEDULER_S: Final = 10.0
 _WAITS_FOR_WORKERS_S: Final = 10
 _WAITS_FOR_NEXT_S: Final = 60
 """For who comes in the place of a worker of this machine: a start takes some, more under load."""
@@ -34,6 +39,9 @@ _OF_LOCAL: Final = {
     "distributed.scheduler.work-stealing": False,
     # It looks a hundred times a second where each process is, and keeps that.
     "distributed.worker.profile.enabled": False,
+    # Pages, and what may be asked of them, that anybody on this machine could look at.
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
     # Dask's own has the C library give back each array that is freed: twice the processor time.
     "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1},
 }
@@ -146,9 +154,14 @@ class DaskPool(WorkerPool):
                     threads_per_worker=1,
                     memory_limit=None,  # Dask would count mapped files, and stop a worker for them
                     dashboard_address="127.0.0.1:0",
+                    security=Security.temporary(),  # or who uses this machine could send it work
                     death_timeout=_WAITS_FOR_NEXT_S,  # by default one that cannot start is for ever
                     silence_logs=logging.CRITICAL,
                 )
+        except ImportError as error:
+            raise UsageError(
+                f"--cluster local: {error}: pip install 'traceprof[cluster]' (--jobs needs nothing)"
+            ) from error
         except (OSError, RuntimeError) as error:
             raise UsageError(
                 f"--cluster local: no workers can be started here ({error}): --jobs needs fewer "
@@ -159,12 +172,55 @@ class DaskPool(WorkerPool):
     def _client(self) -> Any:
         self._settings.enter_context(dask.config.set(_BRIEF))
         where = self._address or self._local
+        if self._address:
+            _check_scheduler(self._address)
         try:
-            return Client(where, timeout=_WAITS_FOR_SCHEDULER, set_as_default=False)
+            return Client(where, timeout=_WAITS_FOR_SCHEDULER_S, set_as_default=False)
         except (OSError, ValueError) as error:
-            raise UsageError(
-                f"--cluster {self._address}: no scheduler of Dask answers there: {error}"
-            ) from error
+            raise _no_scheduler(self._address, error) from error
+
+
+def _check_scheduler(address: str) -> None:
+    """Ask who answers at ``address``: a client of Dask would wait for ever for who says nothing.
+
+    Raises:
+        UsageError: it is no scheduler.
+    """
+    told: list[Any] = []
+
+    def ask() -> None:  # where this is asked a loop may run already
+        try:
+            told.append(asyncio.run(asyncio.wait_for(_identity(address), _WAITS_FOR_SCHEDULER_S)))
+        except Exception as error:  # noqa: BLE001 - whatever a stranger says, it is no scheduler
+            told.append(error)
+
+    asking, log = threading.Thread(target=ask, daemon=True), logging.getLogger("distributed")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)  # it would print what it cannot read
+    try:
+        asking.start()
+        asking.join()
+    finally:
+        log.setLevel(level)
+    (found,) = told
+    if not isinstance(found, dict) or found.get("type") != "Scheduler":
+        raise _no_scheduler(address, found if isinstance(found, Exception) else None)
+
+
+async def _identity(address: str) -> Any:
+    arguments = Security().get_connection_args("client")
+    # What comes is not unpacked: that could run anything.
+    there = await connect(address, _WAITS_FOR_SCHEDULER_S, deserialize=False, **arguments)
+    try:
+        await there.write({"op": "identity", "reply": True})
+        return await there.read()
+    finally:
+        there.abort()
+
+
+def _no_scheduler(address: str, error: Exception | None) -> UsageError:
+    said = f": {error}" if error is not None and str(error) else ""
+    return UsageError(f"--cluster {address}: no scheduler of Dask answers there{said}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,11 +235,29 @@ class _Sent:
         if self.answer is not None and self.future.status == "finished" and self.answer.exists():
             text = self.answer.read_bytes()
         else:
-            text = self.future.result()
+            text = self._result()
         for file in (self.asked, self.answer):
             if isinstance(file, Path):
                 file.unlink(missing_ok=True)
         return text
+
+    def _result(self) -> bytes:
+        try:
+            text = self.future.result()
+        except (KilledWorker, CancelledError):
+            raise
+        except Exception as error:
+            raise _no_answer(f"{type(error).__name__}: {error}") from error
+        if not isinstance(text, bytes):
+            raise _no_answer(f"a {type(text).__name__}")
+        return text
+
+
+def _no_answer(what: str) -> TraceError:
+    return TraceError(
+        f"a worker of the cluster cannot answer ({what}): its traceprof and Python must be those "
+        "of this machine"
+    )
 
 
 def _answer(asked: Asked | bytes | Path, file: Path | None, n_workers: int) -> bytes | None:
