@@ -102,6 +102,8 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "TRACEPROF_RUNS": str(folder / ".runs.db"),
         "TRACEPROF_CACHE": "0",
     }
+    for written in re.findall(r"-o (\S+\.\w+)", command):
+        (folder / written).unlink(missing_ok=True)  # pages write several things under one name
     # What is recorded here is of a stand-in for training: no other command is about it.
     is_recorded = command.startswith("traceprof record")
     return subprocess.run(
@@ -125,6 +127,7 @@ def furnish(folder: Path, page: str = "") -> None:
     (folder / "fixtures").symlink_to(ROOT / "fixtures")
     _programs(folder)
     _traces(folder)
+    _runs(folder)
     _logs(folder)
     _snapshot(folder / "trace.memory.pickle")
     for name, trace in (("resnet-1gpu", "before"), ("resnet-8gpu", "after")):
@@ -148,10 +151,16 @@ def _traces(folder: Path) -> None:
         for packed in sorted((_TRACES / "h100-ddp").iterdir()):
             unpacked = folder / name / packed.name.removesuffix(".gz")
             unpacked.write_bytes(gzip.decompress(packed.read_bytes()))
+
+
+def _runs(folder: Path) -> None:
     for n_ranks, name in ((1, "1gpu"), (2, "2gpu"), (4, "4gpu"), (8, "8gpu"), (4, "RUN")):
         _generated(folder / name, n_ranks)
     for name in ("alone", "together", "forward", "both"):
         _generated(folder / name, 2)
+    (folder / "FOLDER").mkdir()
+    for name in ("before.sqlite", "after.sqlite"):
+        shutil.copy2(folder / name, folder / "FOLDER")
 
 
 def _programs(folder: Path) -> None:
