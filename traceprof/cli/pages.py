@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -19,6 +19,9 @@ from traceprof.cli.options import (
     with_options,
 )
 from traceprof.errors import SeveralRunsError, UsageError
+
+_MOST_BESIDE: Final = 300_000
+"""Items of the timelines in the report of two runs."""
 
 if TYPE_CHECKING:
     from traceprof.model.ranks import Ranks
@@ -78,12 +81,16 @@ def _of_two(
     window: str | None,
     title: str | None,
 ) -> str:
-    from traceprof.comparison.comparing import compare_opened
+    from traceprof.comparison.comparing import compare_opened, runs_beside
     from traceprof.render.registry import Options
     from traceprof.render.report.compared import render_compared
+    from traceprof.render.timeline.beside import TimelineSide, encode_beside
 
     found = compare_opened(*runs, opening, window)
-    return render_compared(found, Options(title=title or ""))
+    opened = runs_beside(runs, opening, window)
+    drawn = [TimelineSide(side.name, side.title, side.trace, side.window) for side in opened]
+    beside = encode_beside(drawn, max_items=_MOST_BESIDE)
+    return render_compared(found, Options(title=title or ""), beside)
 
 
 @with_options

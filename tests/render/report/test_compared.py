@@ -1,11 +1,20 @@
-"""Changes in the page of a comparison: coloured where they are known to be better or worse."""
+"""The page of a comparison: colours of changes, and the way from a row into time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from tests.render.browser import OpenPage
+from tests.render.timeline.tasks import MS, steps_of_ten
+from traceprof.cli import app
+from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.results import Unit
 from traceprof.render.report.compared import delta
 
@@ -30,3 +39,32 @@ def test_a_change_has_a_colour_where_it_is_more_than_chance(more: Any, kind: str
 
 def test_what_did_not_change_has_no_words() -> None:
     assert delta(row(new=0.1), Unit.RATIO) == ""
+
+
+@pytest.mark.chromium
+def test_a_row_of_a_kernel_leads_to_the_longest_of_it_on_the_axis_of_both(
+    tmp_path: Path, open_page: Callable[..., OpenPage]
+) -> None:
+    """Steps of 10 ms; gemm takes 2 ms, in the new run 4 ms from step 2 on, in step 3 4.5 ms."""
+    for name, slower_ms in (("base", 0), ("new", 2)):
+        trace = steps_of_ten(5 if slower_ms else 0, slower_ms)
+        if slower_ms:
+            kernels = trace.kernels
+            ends = kernels["end_ns"].copy()
+            (last,) = np.flatnonzero(kernels["name"] == "gemm")[-1:]
+            ends[last] += MS // 2
+            trace = replace(trace, kernels=kernels.assign(end_ns=ends))
+        write_nsys(trace, tmp_path / f"{name}.sqlite")
+    page = tmp_path / "page.html"
+    traces = [str(tmp_path / f"{name}.sqlite") for name in ("base", "new")]
+    done = CliRunner().invoke(app, ["report", *traces, "-o", str(page)])
+    assert done.exit_code == 0, done.output
+    opened = open_page(page.read_text("utf-8"))
+    assert opened.complaints == []
+    leading = opened.page.locator("#kernels td a", has_text="gemm")
+    leading.first.click()
+    chosen = "document.querySelector('.details h3')?.textContent"
+    opened.page.wait_for_function(f"() => {chosen} === 'gemm'")
+    details = opened.page.locator(".details").inner_text()
+    assert "4.500 ms (4 500 000 ns)" in details.replace("\u202f", " ").replace("\xa0", " ")
+    assert "B · " in details

@@ -128,10 +128,13 @@ _CROWDED: Final = 13
 Link = Callable[[Row], str | None]
 
 
-def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None = None) -> str:
+def html_table(
+    table: ShownTable, caption: str, max_rows: int, link: Link | None = None, leading: str = ""
+) -> str:
     """Return the first ``max_rows`` rows of a table, which says what it leaves out.
 
-    ``link`` gives, for a row, an address within the page (or None) for its time, or its step.
+    ``link`` gives, for a row, an address within the page (or None) for its column ``leading``: its
+    time, or its step, where none is named.
     """
     head = "".join(
         f'<th scope="col"{_align(column)} title="{html_text(column.meaning)}">'
@@ -141,7 +144,7 @@ def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None
     rows = table.rows(max_rows)
     texts = [column_texts(column.unit, [row[column.name] for row in rows]) for column in table]
     body = "".join(
-        f"<tr>{_cells(table, row, own, link)}</tr>"
+        f"<tr>{_cells(table, row, own, link, leading)}</tr>"
         for row, own in zip(rows, zip(*texts, strict=True), strict=True)
     )
     left_out = len(table) - max_rows
@@ -155,9 +158,11 @@ def html_table(table: ShownTable, caption: str, max_rows: int, link: Link | None
     )
 
 
-def _cells(table: ShownTable, row: Row, texts: Sequence[str], link: Link | None) -> str:
+def _cells(
+    table: ShownTable, row: Row, texts: Sequence[str], link: Link | None, leading: str
+) -> str:
     address = link(row) if link else None
-    leading = "at_ns" if table.has("at_ns") else "step"
+    leading = leading or ("at_ns" if table.has("at_ns") else "step")
     cells = []
     for column, written in zip(table, texts, strict=True):
         text = _text(written)

@@ -12,6 +12,7 @@ from traceprof.comparison import Comparison
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
 from traceprof.model.table import Table
+from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, head_of, sections_of
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_text, plain_text
@@ -22,11 +23,13 @@ from traceprof.render.formatting import (
     signed_duration,
     value_text,
 )
-from traceprof.render.page.document import KNOWN_WITH_IT, html_table, write_document
+from traceprof.render.page.document import KNOWN_WITH_IT, Link, html_table, write_document
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options
 from traceprof.render.report.charts import card, category_style
 from traceprof.render.shown import Row
+from traceprof.render.timeline.beside import BesideTimeline
+from traceprof.render.timeline.render import timeline_fragment
 from traceprof.units import format_duration, format_ratio
 
 _WIDTH: Final = 960
@@ -260,19 +263,26 @@ _MORE_FIGURES: Final = {
 _UNITS: Final = frozenset(Unit)
 
 
-def render_compared(found: Comparison, options: Options) -> str:
-    """Return the page; it needs nothing else and no network."""
+def render_compared(
+    found: Comparison, options: Options, beside: BesideTimeline | None = None
+) -> str:
+    """Return the page; it needs nothing else and no network.
+
+    ``beside`` are both in time: rows of kernels lead to the longest of them there.
+    """
     head = head_of(found)
     title = options.title or head.title
     rows = options.rows or _ROWS
     answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
     known = html_list([*head.warnings, *head.remarks])
+    link = None if beside is None else _links_of_kernels(beside)
     cards = [
         card("answer", "Faster or slower", f'<div class="verdict">{answer}</div>{_figures(found)}'),
         *_charts(found),
+        *_in_time(beside),
         *([card("known", KNOWN_WITH_IT, known)] if known else []),
         *(
-            card(section.name, section.title, "".join(_tables(section, rows)))
+            card(section.name, section.title, "".join(_tables(section, rows, link)))
             for section in sections_of(found, options)
             if section.name != "steps"
         ),
@@ -284,7 +294,48 @@ def render_compared(found: Comparison, options: Options) -> str:
         f"elsewhere. Tables show at most {rows} rows.</footer></main>"
     )
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
-    return write_document(title, body, (category_style(), style, _STYLE))
+    fragment = None if beside is None else timeline_fragment(beside.packed, is_embedded=True)
+    return write_document(title, body, (category_style(), style, _STYLE), fragment)
+
+
+_KERNEL: Final = "kernel"
+_LONGEST_NAME: Final = 600
+"""As many letters of a name of a kernel are kept of a run."""
+
+
+def _in_time(beside: BesideTimeline | None) -> Iterator[str]:
+    if beside is None:
+        return
+    notes = " · ".join(map(html_text, beside.notes))
+    drawn = timeline_fragment(beside.packed, is_embedded=True).html
+    html = f'<p class="note">{beside.subtitle}</p>{drawn}<p class="note">{notes}</p>'
+    yield card("timeline", "Both in time, step under step", html)
+
+
+def _links_of_kernels(beside: BesideTimeline) -> Link:
+    """Return what leads from a row about a kernel to the longest of it: of the new side, if any."""
+    longest = [_longest_kernels(side.trace.within(side.span)) for side in beside.sides]
+
+    def link(row: Row) -> str | None:
+        if row.get("kind", _KERNEL) != _KERNEL:
+            return None
+        names = (row.get("base_name") or row["name"], row["name"])
+        for side in (1, 0):
+            known = longest[side].get(names[side])
+            if known is not None:
+                return beside.address(side, *known) or None
+        return None
+
+    return link
+
+
+def _longest_kernels(trace: Trace) -> dict[str, tuple[int, int]]:
+    """Return when the longest kernel of each name ran, by the name as comparisons have it."""
+    kernels = trace.kernels
+    order = np.argsort(kernels["end_ns"] - kernels["start_ns"], kind="stable")
+    own = kernels.take(order)
+    times = zip(own["start_ns"].tolist(), own["end_ns"].tolist(), strict=True)
+    return dict(zip((name[:_LONGEST_NAME] for name in own["name"].tolist()), times, strict=True))
 
 
 def _charts(found: Comparison) -> Iterator[str]:
@@ -297,11 +348,12 @@ def _charts(found: Comparison) -> Iterator[str]:
         yield card("steps", "The steps of both", steps_chart(steps.table))
 
 
-def _tables(section: Section, rows: int) -> Iterator[str]:
+def _tables(section: Section, rows: int, link: Link | None) -> Iterator[str]:
     result = section.result
     for table in (section.table, *section.more):
         if len(table):
-            yield html_table(table, table.about or section.name, rows)
+            own = link if table.name in ("kernels", "causes") else None
+            yield html_table(table, table.about or section.name, rows, own, "name")
     yield html_list(sentences(result.notes))
 
 

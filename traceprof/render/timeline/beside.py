@@ -77,6 +77,32 @@ class _Drawn:
     merged: NameTotals
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BesideTimeline:
+    """Two recordings on one axis in the form that the browser reads, and what is said of them.
+
+    ``subtitle`` and ``warnings`` are HTML.
+    """
+
+    sides: Sequence[TimelineSide]
+    axis: StepAxis
+    packed: bytes
+    subtitle: str
+    notes: Sequence[str]
+    warnings: str
+
+    def address(self, side: int, start_ns: int, end_ns: int) -> str:
+        """Return the address of a span of a side, on the clock of its Trace; "" where not shown."""
+        span = self.sides[side].span
+        if start_ns < span.start_ns or end_ns > span.end_ns:
+            return ""
+        clock, zero = self.axis.clocks[side], span.start_ns
+        start = int(clock.starts(np.array([start_ns - zero]))[0])
+        end = max(start, int(clock.ends(np.array([end_ns - zero]))[0]))
+        margin = max(1_000, 2 * (end - start))
+        return f"#at={start - margin}..{end + margin}&mark={start}..{max(end, start + 1)}"
+
+
 def render_beside(
     sides: Sequence[TimelineSide], *, title: str, by_rank: bool = True, max_items: int = MAX_ITEMS
 ) -> str:
@@ -89,6 +115,15 @@ def render_beside(
             and so on.
         max_items: above this number of events, short neighbours become one item.
     """
+    found = encode_beside(sides, by_rank=by_rank, max_items=max_items)
+    fragment = timeline_fragment(found.packed)
+    return timeline_page(fragment, title, found.subtitle, found.notes, found.warnings)
+
+
+def encode_beside(
+    sides: Sequence[TimelineSide], *, by_rank: bool = True, max_items: int = MAX_ITEMS
+) -> BesideTimeline:
+    """Return the timelines of two recordings as `render_beside` shows them."""
     describe = describe_steps
     if not all(len(find_steps(side.trace).table) for side in sides):
         describe = describe_periods
@@ -117,13 +152,8 @@ def render_beside(
         for side in sides
         for note in doubts_of_run(side.name, doubts_of(Ranks.of(side.trace)).notes)
     )
-    return timeline_page(
-        timeline_fragment(packed),
-        title,
-        subtitle,
-        _notes(drawn, axis),
-        html_list(sentences(doubts)),
-    )
+    notes = tuple(_notes(drawn, axis))
+    return BesideTimeline(sides, axis, packed, subtitle, notes, html_list(sentences(doubts)))
 
 
 def _draw(side: TimelineSide, describe: Describe, max_items: int) -> _Drawn:
