@@ -13,7 +13,7 @@ from traceprof.model.results import Column, TableSpec, Unit
 
 ROOMS = {
     "devices": ("breakdown", "kernels", "idle", "memory", "counters", "summary"),
-    "hardware": ("flops",),
+    "hardware": ("flops", "energy"),
     "traffic": ("copies", "collectives", "network"),
     "ranks": ("ranks",),
     "programs": ("findings", "steps", "path", "ranges", "operators", "quality"),

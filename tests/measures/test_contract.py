@@ -49,6 +49,7 @@ def small_trace() -> Trace:
         .copy("h2d", 0, 10, n_bytes=100, launched_ns=(1, 2))
         .host_op("aten::mm", 2, 9, inputs=([[2, 3], [3, 5]], ["float", "float"], []))
         .sample("memory_allocated_bytes", 30, 1e6)
+        .sample("power_watts", 30, 300.0, source="gpu:0")
         .build()
     )
 

@@ -204,7 +204,26 @@ def _notes(sides: tuple[Side, Side], *, has_windows: bool) -> list[Note]:
         for run in side.runs
         if run.window
     ]
-    return notes
+    return [*notes, *_on_hardware(*sides)]
+
+
+_OF_HARDWARE: Final = (
+    (
+        "mfu_ratio",
+        1,
+        "MFU is {new:ratio} (base {base:ratio}), of the dense peak of what each multiplies in",
+    ),
+    ("step_joules", 1, "a step takes {new:number} J (base {base:number} J)"),
+    ("step_cost", 1000, "1 000 steps cost {new:number} (base {base:number}) at the price given"),
+)
+
+
+def _on_hardware(base: Side, new: Side) -> Iterator[Note]:
+    """Yield what share of the peak both reach, and what a step takes in energy and money."""
+    for name, factor, text in _OF_HARDWARE:
+        before, after = (side.measure(name) for side in (base, new))
+        if before is not None and after is not None:
+            yield Note.of(text, base=factor * before, new=factor * after)
 
 
 AGAINST: Final = "vs"

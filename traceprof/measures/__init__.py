@@ -83,6 +83,8 @@ _ENTRIES: Final = """
         of kernels
     flops-phases flops:phase .compute.rates:FLOPS_PHASES FLOPs, TFLOP/s and FLOP per byte by phase
     flops-layers flops:layer .compute.rates:FLOPS_LAYERS FLOPs, TFLOP/s and FLOP per byte by layer
+    energy energy .compute.energy:ENERGY energy of GPUs by samples of power, and the cost of a step,
+        a sample, a token
     occupancy kernels:shape .device.occupancy:OCCUPANCY grid, block, registers, shared memory of
         kernels, theoretical occupancy
     copies copies:direction .traffic.copies:COPIES copies by direction, with bytes and GB/s

@@ -212,3 +212,22 @@ class TablesOfHardware(ShownRun):
             moving_ns: total_ns of the kernels whose bytes are known
         """
         return self._table("flops", "layer")
+
+    def energy(self) -> Result:
+        """Energy of GPUs by samples of power, and the cost of a step, a sample, a token.
+
+        Table ``energy``: one row per GPU: power over the steady steps of the whole recording, or
+        over the window where no steps are known
+            device: the number of the device in the run
+            name: what it is
+            span_ns: how long that is
+            joules: power integrated over that time
+            mean_watts: the mean power
+            most_watts: the most that was sampled
+            idle_watts: the least that was sampled anywhere in the recording: at rest
+            idle_joules: what it would have drawn at rest in that time
+
+        Table ``units``: what one of each takes on all GPUs together
+            per, duration_ns, joules, cost
+        """
+        return self._table("energy", None)

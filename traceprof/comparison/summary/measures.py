@@ -41,6 +41,7 @@ def measures_of_run(
         *_of_steps(tables["steps"], results),
         *_of_parts(ranks, results, steps_count),
         *_of_collectives(results),
+        *_of_hardware(results),
     ]
     names = ("measure", "value", "unit", "scope", "better")
     known = [dict(zip(names, row, strict=True)) for row in rows if np.isfinite(row[1])]
@@ -179,6 +180,21 @@ def _of_parts(ranks: Ranks, results: Mapping[str, Result], steps_count: int) -> 
         told = float((matrix["total_ns"] - matrix["tensor_core_unknown_ns"]).sum())
         ratio = float(matrix["tensor_core_ns"].sum()) / told if told else np.nan
         yield "tensor_core_ratio", ratio, Unit.RATIO, "device", _HIGHER
+
+
+def _of_hardware(results: Mapping[str, Result]) -> Iterator[_Row]:
+    """Yield what of the peak is reached, and what a step takes in energy and money."""
+    if "mfu" in results and len(results["mfu"].table):
+        row = results["mfu"].table.row(0)
+        yield "mfu_ratio", row["mfu_ratio"], Unit.RATIO, "run", _HIGHER
+        yield "hfu_ratio", row["hfu_ratio"], Unit.RATIO, "run", _NEITHER
+        rate = row["achieved_flop_per_s"]
+        yield "achieved_flop_per_s", rate, Unit.FLOP_PER_S, "run", _HIGHER
+        yield "tokens_per_s", row["tokens_per_s"], Unit.PER_S, "run", _HIGHER
+    if "energy" in results and len(results["energy"].tables["units"]):
+        step = results["energy"].tables["units"].row(0)
+        yield "step_joules", step["joules"], Unit.NUMBER, "run", _LOWER
+        yield "step_cost", step["cost"], Unit.NUMBER, "run", _LOWER
 
 
 def _of_collectives(results: Mapping[str, Result]) -> Iterator[_Row]:

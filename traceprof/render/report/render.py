@@ -69,7 +69,8 @@ SUBJECTS: Final = tuple(
     (subject, tuple(keys.split()))
     for subject, keys in {
         "The answer": "verdict findings breakdown steps timeline",
-        "The hardware": "mfu ideal flops flops-kernels flops-classes flops-phases flops-layers",
+        "The hardware": "mfu ideal flops flops-kernels flops-classes flops-phases flops-layers "
+        "energy",
         "Ranks": "stragglers rank-steps ranks shared hosts racks peers",
         "Training": "phases step-phases layers path whatif pipeline",
         "Idle time, host": "gaps idle launches sync tree ranges range-work operators",

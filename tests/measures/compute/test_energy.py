@@ -1,0 +1,85 @@
+"""Energy by samples of power, and what a step costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.measures.compute.test_utilisation import H100, stated
+from tests.running import run
+from traceprof.errors import NotRecordedError
+from traceprof.measures.compute.energy import integrated
+from traceprof.model.timing import TimeWindow
+
+SECOND = 1_000_000_000
+
+
+def built(name: str, *, watts: float = 500.0, steps: int = 10) -> TraceBuilder:
+    """Return steps of a second each, a kernel in each, and power twice a second."""
+    builder = TraceBuilder().device(0, name=name)
+    for number in range(steps):
+        begin = (number + 2) * SECOND
+        builder.step(begin, begin + SECOND, number)
+        builder.kernel("gemm", begin, begin + SECOND, launched_ns=(begin + 1, begin + 2))
+    for half in range(2 * (steps + 5)):
+        at = half * SECOND // 2
+        own = watts if 2 * SECOND <= at <= (steps + 3) * SECOND else 100.0
+        builder.sample("power_watts", at, own, source="gpu:0")
+    return builder
+
+
+def test_a_step_has_its_share_of_the_energy_of_all() -> None:
+    result = run("energy", built("NVIDIA A100-SXM4-80GB").build())
+    (row,) = result.table.rows()
+    assert row["span_ns"] == 10 * SECOND
+    assert row["joules"] == pytest.approx(5000)
+    assert row["mean_watts"] == pytest.approx(500)
+    assert row["idle_watts"] == 100
+    assert row["idle_joules"] == pytest.approx(1000)
+    step, thousand = result.tables["units"].rows()
+    assert step["joules"] == pytest.approx(500)
+    assert thousand["joules"] == pytest.approx(500_000)
+    assert result.scalars["steps_count"] == 10
+
+
+def test_power_that_is_the_mean_of_a_second_is_of_half_a_second_before() -> None:
+    late = run("energy", built(H100).build()).table.row(0)
+    assert late["joules"] == pytest.approx(5000, rel=0.01)
+    power = np.array([0.0, 100.0, 100.0])
+    times = np.array([0, SECOND, 2 * SECOND])
+    assert integrated(times, power, TimeWindow(0, SECOND)) == pytest.approx(50)
+
+
+def test_samples_that_are_missing_make_no_energy() -> None:
+    times = np.array([0, SECOND, 2 * SECOND, 9 * SECOND, 10 * SECOND])
+    assert integrated(times, np.full(5, 100.0), TimeWindow(0, 10 * SECOND)) is None
+    assert integrated(times, np.full(5, 100.0), TimeWindow(0, 30 * SECOND)) is None
+
+
+def test_a_price_tells_what_a_step_costs_with_power_and_without() -> None:
+    trace = stated(built(H100).build(), price_per_h=3.6, tokens=1000.0)
+    rows = {row["per"]: row for row in run("energy", trace).tables["units"].rows()}
+    assert rows["a step"]["cost"] == pytest.approx(0.001)
+    assert rows["a million tokens"]["cost"] == pytest.approx(1.0)
+    assert rows["a million tokens"]["joules"] == pytest.approx(500_000, rel=0.01)
+    plain = TraceBuilder().step(0, SECOND, 0).step(SECOND, 2 * SECOND, 1)
+    plain.kernel("gemm", 0, SECOND, launched_ns=(1, 2))
+    found = run("energy", stated(plain.build(), price_per_h=3600.0)).tables["units"].row(0)
+    assert found["cost"] > 0
+    assert found["joules"] != found["joules"]
+
+
+def test_less_than_a_second_has_no_energy_of_its_own() -> None:
+    builder = TraceBuilder().device(0, name=H100).step(0, 1000, 0).step(1000, 2000, 1)
+    builder.kernel("gemm", 0, 900, launched_ns=(1, 2))
+    for at in range(3):
+        builder.sample("power_watts", at * 500, 400.0, source="gpu:0")
+    result = run("energy", builder.build())
+    assert result.table.empty
+    assert any("too short" in note.text for note in result.notes)
+
+
+def test_without_power_and_price_it_says_what_would_tell() -> None:
+    with pytest.raises(NotRecordedError, match="--price"):
+        run("energy", TraceBuilder().kernel("gemm", 0, 10).build())
