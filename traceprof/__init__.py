@@ -16,52 +16,51 @@ from traceprof.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from traceprof.annotate.api import epoch, is_recording, mark, metric, range, step
-    from traceprof.api import Comparison as Comparison
-    from traceprof.api import Page as Page
-    from traceprof.api import Recorded as Recorded
-    from traceprof.api import Result as Result
-    from traceprof.api import Run as Run
-    from traceprof.api import Runs as Runs
-    from traceprof.api import accuracy as accuracy
-    from traceprof.api import compare as compare
-    from traceprof.api import elastic as elastic
-    from traceprof.api import memory as memory
-    from traceprof.api import nodes as nodes
-    from traceprof.api import open as open
-    from traceprof.api import record as record
-    from traceprof.api import runs as runs
-    from traceprof.api import scaling as scaling
+    from traceprof.api.comparing import accuracy as accuracy
+    from traceprof.api.comparing import compare as compare
+    from traceprof.api.comparing import elastic as elastic
+    from traceprof.api.comparing import memory as memory
+    from traceprof.api.comparing import nodes as nodes
+    from traceprof.api.comparing import scaling as scaling
+    from traceprof.api.database import Runs as Runs
+    from traceprof.api.database import runs as runs
+    from traceprof.api.recording import Recorded as Recorded
+    from traceprof.api.recording import record as record
+    from traceprof.api.results import Comparison as Comparison
+    from traceprof.api.results import Page as Page
+    from traceprof.api.results import Result as Result
+    from traceprof.api.run import Run as Run
+    from traceprof.api.run import open as open
     from traceprof.integrations.profiler import handler as handler
 
 # Not `open`: `import *` must neither load pandas nor hide what Python calls open.
 __all__ = ["epoch", "is_recording", "mark", "metric", "range", "step"]
 
-_READING: Final = frozenset(
-    {"Comparison", "Page", "Recorded", "Result", "Run", "Runs", "accuracy", "compare", "elastic"}
-    | {"memory", "nodes", "open", "record", "runs", "scaling"}
-)
 _ELSEWHERE: Final = {
-    "handler": "profiler",
-    "load_ipython_extension": "notebook",
+    **dict.fromkeys(("Comparison", "Page", "Result"), "api.results"),
+    **dict.fromkeys(
+        ("accuracy", "compare", "elastic", "memory", "nodes", "scaling"), "api.comparing"
+    ),
+    **dict.fromkeys(("Run", "open"), "api.run"),
+    **dict.fromkeys(("Runs", "runs"), "api.database"),
+    **dict.fromkeys(("Recorded", "record"), "api.recording"),
+    "handler": "integrations.profiler",
+    "load_ipython_extension": "integrations.notebook",
 }
-"""What is in a module of `traceprof.integrations`, by its name."""
+"""The module of each name: who records loads nothing of what reads traces."""
 
 if not TYPE_CHECKING:  # else a name that is none would be no error of type checkers
 
     def __getattr__(name: str) -> Any:
-        if name in __all__:
-            from traceprof.annotate import api as module
-        elif name in _READING:
-            from traceprof import api as module
-        elif name in _ELSEWHERE:
-            from importlib import import_module
-
-            module = import_module(f"traceprof.integrations.{_ELSEWHERE[name]}")
-        else:
+        place = "annotate.api" if name in __all__ else _ELSEWHERE.get(name)
+        if place is None:
             raise AttributeError(f"module 'traceprof' has no attribute {name!r}")
-        globals()[name] = found = getattr(module, name)  # found at once the next time
+        from importlib import import_module
+
+        # Found at once the next time
+        globals()[name] = found = getattr(import_module(f"traceprof.{place}"), name)
         return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_READING, *_ELSEWHERE})
+    return sorted({*globals(), *__all__, *_ELSEWHERE})

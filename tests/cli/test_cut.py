@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+import traceprof as tp
 from tests.builders import TraceBuilder
-from traceprof import api
 from traceprof.cli import app
 from traceprof.formats import open_trace
 from traceprof.formats.nsys.writer import write_nsys
@@ -120,7 +120,7 @@ def test_a_run_becomes_a_run(run: Path, tmp_path: Path) -> None:
         (1, "rank1.sqlite"),
     ]
     assert manifest["world_size"] == 2
-    found = api.open(tmp_path / "part").within("all").trace()
+    found = tp.open(tmp_path / "part").within("all").trace()
     assert len(found.kernels.to_frame()) == 4
 
 
@@ -149,7 +149,7 @@ def test_lists_of_numbers_are_checked(trace: Path, tmp_path: Path) -> None:
 
 
 def test_devices_are_those_of_the_run_whatever_files_call_them(run: Path, tmp_path: Path) -> None:
-    listed = api.open(run).within("all").trace().devices.to_frame()
+    listed = tp.open(run).within("all").trace().devices.to_frame()
     assert listed["device"].tolist() == [0, 1]
     assert {len(open_trace(file).kernels.to_frame()) for file in run.iterdir()} == {6}
     assert {
@@ -177,7 +177,7 @@ def test_what_was_recorded_stays_recorded_where_nothing_of_it_is(
     assert len(part.kernels.to_frame()) == len(part.ranges.to_frame()) == 0
     assert part.recorded >= {"kernels", "copies", "api_calls", "ranges"}
     assert part.devices.to_frame()["used"].tolist() == [1]
-    within = api.open(tmp_path / "part.sqlite").within(f"@{91 * MS // 10}..@{92 * MS // 10}")
+    within = tp.open(tmp_path / "part.sqlite").within(f"@{91 * MS // 10}..@{92 * MS // 10}")
     breakdown = within.breakdown().to_frame()
     assert breakdown["idle_ns"].tolist() == breakdown["duration_ns"].tolist() == [100_000]
 
@@ -194,6 +194,6 @@ def test_what_was_not_asked_for_is_not_said_to_be_none(trace: Path, tmp_path: Pa
 
 
 def test_python_cuts_too(trace: Path, tmp_path: Path) -> None:
-    api.open(trace).within("20ms..40ms").cut(tmp_path / "part.sqlite", clip=True)
+    tp.open(trace).within("20ms..40ms").cut(tmp_path / "part.sqlite", clip=True)
     kernels = open_trace(tmp_path / "part.sqlite").kernels.to_frame()
     assert len(kernels) == 2

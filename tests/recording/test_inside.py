@@ -245,6 +245,15 @@ def test_ctrl_c_while_the_trace_is_written_reaches_the_program(
     assert not tp.is_recording()
 
 
+def test_who_records_loads_nothing_that_reads(folder: Path) -> None:
+    program = """
+import sys, traceprof as tp
+with tp.record("run.sqlite"), tp.step():
+    print([one for one in ("pandas", "plotly", "sqlite_utils", "rich") if one in sys.modules])
+"""
+    assert ran(folder, program).stdout == "[]\n"
+
+
 def test_a_child_that_leaves_the_block_writes_nothing(folder: Path) -> None:
     program = """
 import os, traceprof as tp

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from typer.testing import CliRunner, Result
 
-from traceprof import api
+import traceprof as tp
 from traceprof.cli import app
 from traceprof.errors import TraceError, TraceprofError
 
@@ -33,7 +33,7 @@ def differences(path: Path, code: int, printed: str, said: str) -> Iterator[str]
             if (done.exit_code, _last(done.stderr)) != (code, _last(said)):
                 yield f"{form}: exit {done.exit_code}, {_last(done.stderr)}, not {code}"
         try:
-            api.open(path).within("all").result("kernels")
+            tp.open(path).within("all").result("kernels")
         except TraceprofError:
             return
         yield "Python answers"
@@ -52,7 +52,7 @@ def differences(path: Path, code: int, printed: str, said: str) -> Iterator[str]
     if found != [expected]:
         yield f"query: {found} of {expected}"
     yield from _wrong_operations(path, warnings, expected)
-    run = api.open(path).within("all")
+    run = tp.open(path).within("all")
     table = run.result("kernels").table
     if (int(table["count"].sum()), int(table["total_ns"].sum())) != expected:
         yield f"Python: {int(table['count'].sum())} of {expected}"

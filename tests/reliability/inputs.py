@@ -591,7 +591,7 @@ def _example(kind: str) -> bytes:
 def _cut(kind: str) -> bytes:
     import tempfile
 
-    from traceprof.api import open as open_run
+    from traceprof.api.run import open as open_run
 
     with tempfile.TemporaryDirectory(prefix="traceprof-example-") as name:
         path, out = Path(name, "file"), Path(name, "out")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from traceprof.api.run import Run
-from traceprof.api.run import open as open_files
 from traceprof.errors import UsageError
 from traceprof.recording.inside import InsideRecording
 from traceprof.recording.request import RecordRequest, parse_bounds, parse_step_from
+
+if TYPE_CHECKING:
+    from traceprof.api.run import Run
 
 
 class Recorded:
@@ -54,6 +55,8 @@ class Recorded:
         recording = self._inside.recording
         if recording is None or not recording.files:
             raise UsageError("there is no trace: the block has not ended, or nothing was recorded")
+        from traceprof.api.run import open as open_files
+
         return open_files(recording.files)
 
 

@@ -220,7 +220,7 @@ class Run(Tables):
             TraceError: a file cannot be read.
         """
         found = query(self, sql, Limits(n_rows=rows, seconds=timeout_s))
-        import pandas as pd  # noqa: PLC0415 (half of what a small command costs)
+        import pandas as pd
 
         frame = pd.DataFrame(found.rows.rows, columns=list(found.rows.columns))
         remarks = [*found.remarks, *sentences(found.doubts.notes)]

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceprof.api import Run
+from traceprof.api.run import Run
 from traceprof.integrations.training import TrainingRecorder
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")

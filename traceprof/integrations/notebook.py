@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from traceprof.api import Page, record
+from traceprof.api.recording import record
+from traceprof.api.results import Page
 from traceprof.errors import TraceprofError, UsageError
 
 _MAGIC: Final = "traceprof"

@@ -8,8 +8,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from traceprof.api import Page, runs
-from traceprof.api import open as open_files
+from traceprof.api.database import runs
+from traceprof.api.results import Page
+from traceprof.api.run import open as open_files
 from traceprof.errors import UsageError
 
 

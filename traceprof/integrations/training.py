@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traceprof.api import Recorded, Run, record, runs
+from traceprof.api.database import runs
+from traceprof.api.recording import Recorded, record
+from traceprof.api.run import Run
 
 _PREFIX = "traceprof/"
 _going_on: list[TrainingRecorder] = []

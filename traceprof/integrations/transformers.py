@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from transformers import TrainerCallback
 
-from traceprof.api import Run
+from traceprof.api.run import Run
 from traceprof.integrations.training import TrainingRecorder
 
 
