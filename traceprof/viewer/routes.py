@@ -20,7 +20,7 @@ from traceprof.model.timing import TimeWindow
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.page.document import page_style, plotly_bundle
 from traceprof.render.timeline.beside import TimelineSide, render_beside
-from traceprof.render.timeline.render import module_order, read_asset
+from traceprof.render.timeline.render import module_order, read_asset, theme_script
 from traceprof.viewer.panes import Pane
 from traceprof.viewer.tables import window_text
 
@@ -47,6 +47,7 @@ _PAGE: Final = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <title>{title}</title>
+<script src="/theme.js"></script>
 <link rel="stylesheet" href="/styles/timeline.css">
 <script src="/plotly.js"></script>
 <script type="module" src="/modules/live.mjs"></script>
@@ -145,6 +146,10 @@ def _add_files(app: Flask) -> None:
     @app.get("/styles/<name>")
     def stylesheet(name: str) -> Response:
         return Response(styles.get(name) or abort(404), mimetype="text/css")
+
+    @app.get("/theme.js")
+    def theme() -> Response:
+        return Response(theme_script(), mimetype="text/javascript")
 
     @app.get("/plotly.js")
     def plotly_js() -> Response:

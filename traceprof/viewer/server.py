@@ -180,7 +180,8 @@ def _is_token(address: Address, given: str) -> bool:
 
 _INDEX = """<!doctype html>
 <html lang="en" data-theme="light">
-<head>{%metas%}<title>{%title%}</title>{%css%}<link rel="stylesheet" href="/styles/page.css"></head>
+<head>{%metas%}<title>{%title%}</title>{%css%}<link rel="stylesheet" href="/styles/page.css">
+<script src="/theme.js"></script></head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
 </html>"""
 

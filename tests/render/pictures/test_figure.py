@@ -69,7 +69,7 @@ def test_a_png_holds_its_pixels() -> None:
 def test_bars_say_what_the_trace_says() -> None:
     trace = TraceBuilder().copy("h2d", 1_000_000, 2_000_000, n_bytes=25_000_000).build()
     figure = timeline_figure(trace, title="t")
-    (bar,) = figure.data
+    bar = figure.data[0]
     assert (bar.base[0], bar.x[0]) == (0.0, 1.0)
     assert bar.hovertext[0].endswith("1.000 ms · 25.00 MB · 25.00 GB/s")
 
@@ -142,3 +142,21 @@ def test_devices_of_every_process_are_named_and_drawn_before_threads() -> None:
     assert places == sorted(places)
     for place, process in zip(places, range(1, 21), strict=True):
         assert f"<b>GPU {process}</b>" in labels[place + 1 : place + 4]
+
+
+def test_lanes_are_called_as_on_the_page_and_the_legend_has_the_states_of_devices() -> None:
+    builder = TraceBuilder().process(1, rank=0, name="python")
+    builder.range("step", 0, 100, process=1, thread=1).range("a", 10, 90, process=1, thread=1)
+    builder.kernel("gemm", 20, 60, process=1, device=0)
+    builder.kernel("ncclAllReduce", 40, 80, process=1, device=0)
+    figure = timeline_figure(builder.build())
+    labels = list(figure.layout.yaxis.ticktext)
+    assert "└ depth 1" in labels
+    assert "└ overlap 1" in labels
+    assert not [label for label in labels if label.startswith("· ")]
+    legend = [trace.name for trace in figure.data if trace.showlegend is not False]
+    assert {"Compute", "Communication", "Range (NVTX)"} <= set(legend)
+    assert legend[-2:] == ["Compute with communication", "Idle"]
+    # Without a device nothing is idle.
+    host = timeline_figure(TraceBuilder().range("step", 0, 100).build())
+    assert "Idle" not in [trace.name for trace in host.data]

@@ -86,3 +86,34 @@ def test_so_it_is_with_a_real_run(
         box = page.page.locator(".lane.group", has_text=gpu).bounding_box()
         assert box["y"] + box["height"] <= 720
     page.page.close()
+
+
+FIRST = """
+const seen = new MutationObserver(() => {
+  if (!document.body || window.first) return;
+  window.first = getComputedStyle(document.body).backgroundColor;
+});
+seen.observe(document, { childList: true, subtree: true });
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "asked", "colour"),
+    [
+        ("dark", "", "rgb(15, 20, 27)"),
+        ("light", "", "rgb(246, 247, 249)"),
+        ("light", "?theme=dark", "rgb(15, 20, 27)"),
+    ],
+)
+def test_what_is_there_while_the_page_loads_is_dark_where_the_page_is(
+    browser: Any, tmp_path: Path, system: str, asked: str, colour: str
+) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(render_timeline(two_ranks(), title="dark"), "utf-8")
+    context = browser.new_context(color_scheme=system)
+    context.add_init_script(FIRST)
+    page = OpenPage(context.new_page())
+    page.go(file, asked)
+    assert page.js("window.first") == colour
+    assert page.complaints == []
+    context.close()

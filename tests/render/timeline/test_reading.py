@@ -225,6 +225,23 @@ def test_two_fingers_zoom_and_a_long_press_selects(phone: OpenPage) -> None:
     assert phone.complaints == []
 
 
+def test_a_phone_shows_the_lanes_until_something_is_chosen(phone: OpenPage) -> None:
+    page, reader = phone.page, Reader(phone)
+    reader.begin()
+    reader.until("document.querySelector('.panel.resting') !== null")
+    lanes = page.locator(".grid").bounding_box()
+    assert page.locator(".panel").bounding_box()["y"] >= lanes["y"] + lanes["height"]
+    assert page.locator(".lane.group", has_text="GPU 0").bounding_box()["y"] < 600
+    page.locator(".lane.group", has_text="GPU 0").evaluate(
+        "(node) => node.scrollIntoView({ block: 'start' })"
+    )
+    page.touchscreen.tap(*reader.place(23 * MS, "Stream 7"))
+    box = page.locator(".panel").bounding_box()
+    assert box["y"] + box["height"] <= 845
+    page.locator(".panel").get_by_role("button", name="Choose nothing").tap()
+    reader.until("document.querySelector('.panel.resting') !== null")
+
+
 def test_a_tap_fills_the_panel_which_a_thumb_scrolls_and_follows(phone: OpenPage) -> None:
     page, reader = phone.page, Reader(phone)
     reader.begin()
@@ -257,7 +274,9 @@ def test_a_tap_fills_the_panel_which_a_thumb_scrolls_and_follows(phone: OpenPage
 
 def _violations(page: OpenPage) -> list[str]:
     page.page.evaluate(Path(require("axe")).read_text("utf-8"))
-    found = page.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")["violations"]
+    rules = "rules: { 'target-size': { enabled: true } }"
+    options = f"{{ resultTypes: ['violations'], {rules} }}"
+    found = page.page.evaluate(f"() => axe.run({options})")["violations"]
     return [
         f"{v['id']}: {v['nodes'][0]['html'][:80]}"
         for v in found
@@ -272,6 +291,12 @@ def test_axe_finds_nothing_serious_in_light_and_dark(reader: Reader) -> None:
     page.page.locator(".search input").fill("gemm")
     reader.click_at(23 * MS, "Stream 7")
     assert _violations(page) == []
+    small = page.js(
+        "[...document.querySelectorAll('.toolbar button, .panel-actions button, .menu button')]"
+        ".map((node) => [node.textContent, node.getBoundingClientRect()])"
+        ".filter(([, { width, height }]) => width && Math.min(width, height) < 24)"
+    )
+    assert small == []
     page.redrawn("traceprof.toggleTheme(); traceprof.clear(); traceprof.selectChosen()")
     assert _violations(page) == []
     page.redrawn("traceprof.toggleTheme()")

@@ -61,7 +61,7 @@ _DOCUMENT: Final = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="{csp}">
 <meta name="referrer" content="no-referrer">
 <title>{title}</title>
-<style>{style}</style>
+<style>{style}</style>{head}
 </head>
 <body>
 {body}
@@ -75,7 +75,8 @@ _DOCUMENT: Final = """<!doctype html>
 class Fragment:
     """A part of a page: its HTML, blocks of data, its style, and the scripts that it runs.
 
-    ``csp_sources`` allow scripts that the page makes itself from its data blocks.
+    ``head_script`` runs before anything is shown. ``csp_sources`` allow scripts that the page
+    makes itself from its data blocks.
     """
 
     html: str
@@ -83,6 +84,7 @@ class Fragment:
     style: str
     script: str
     csp_sources: Sequence[str]
+    head_script: str = ""
 
 
 def page_style() -> str:
@@ -101,11 +103,14 @@ def write_document(
 
     The policy of the document lets that and the fragment's script run and nothing load.
     """
-    sources, scripts = [], ""
+    sources, scripts, head = [], "", ""
     if fragment is not None:
         sources = [csp_hash(fragment.script.encode()), *fragment.csp_sources]
         styles = [*styles, fragment.style]
         scripts = f"{fragment.data}\n<script>{fragment.script}</script>"
+        if fragment.head_script:
+            sources.append(csp_hash(fragment.head_script.encode()))
+            head = f"\n<script>{fragment.head_script}</script>"
     if script:
         sources.append(csp_hash(script.encode()))
         scripts += f"\n<script>{script}</script>"
@@ -113,6 +118,7 @@ def write_document(
         csp=_CSP.format(scripts=" ".join(sources) or "'none'"),
         title=html_text(title),
         style="\n".join([page_style(), *styles]),
+        head=head,
         body=body,
         scripts=scripts,
     )

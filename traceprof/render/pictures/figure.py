@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
@@ -30,6 +31,7 @@ from traceprof.render.pictures.lines import (
     find_bars,
     png_data_url,
     shortest_bar,
+    state_legend,
     state_strip,
     strip,
     without_bars,
@@ -144,6 +146,8 @@ def timeline_figure(
     for category, bars in find_bars(lanes.names, lines, shortest, duration).items():
         colours = (_colour(category, theme), _INK[theme][1])
         figure.add_bar(**bar_trace(category, bars, colours, offset_ns))
+    for category in _states_alone(lines):
+        figure.add_bar(**state_legend(category, _colour(category, theme)))
     pixels = np.concatenate(
         [_line_pixels(line, shortest, duration, pixels_wide, theme) for line in lines]
     )
@@ -157,6 +161,17 @@ def timeline_figure(
     hidden = f" · {n_hidden} more lanes are not drawn" if n_hidden else ""
     figure.update_xaxes(range=[left, right], title={"text": f"ms after the start{hidden}"})
     return figure
+
+
+def _states_alone(lines: Sequence[PictureLine]) -> list[str]:
+    """Return the states of the devices that have colours of their own: no bar tells these."""
+    drawn = {own.category for line in lines for own in line.states}
+    return [key for key in STATES if key in drawn and not _is_of_events(key)]
+
+
+def _is_of_events(key: str) -> bool:
+    category = category_of(key)
+    return category.part is not None or bool(category.like)
 
 
 def _line_pixels(
@@ -219,6 +234,7 @@ def _layout(lines: list[PictureLine], theme: str, width: int | None) -> dict[str
         "dragmode": "pan",
         "showlegend": True,
         "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
+        "separators": ". ",
         "xaxis": {"gridcolor": grid, "zeroline": False, "separatethousands": True},
         "yaxis": {
             "range": [len(lines) - 0.5, -0.5],

@@ -18,6 +18,8 @@ from traceprof.render.timeline.channels import Channel, LaneGroup, LaneRow, Lane
 from traceprof.units import format_bytes, format_duration, format_rate
 
 _MAX_LINES: Final = 48
+_NESTED: Final = frozenset({"range", "host_op"})
+"""Further lines of these are a depth, of others an overlap: as `assets/lines.mjs` calls them."""
 _KINDS_FIRST: Final = ("range", "collective", "host_op", "sync", "api")
 """Which lanes of threads tell more than others; devices tell the most."""
 
@@ -62,7 +64,9 @@ def _lines_of(group: LaneGroup) -> Iterator[tuple[tuple[int, int], PictureLine]]
         yield (0, 0), PictureLine(group.label, None, group.states, group.section)
     title = group.label
     for depth, row in enumerate(group.rows):
-        label = f"· {row.label}" if row.label.isdigit() else row.label
+        label = row.label
+        if label.isdigit():
+            label = f"└ {'depth' if row.kind in _NESTED else 'overlap'} {label}"
         if not group.states and depth == 0:
             label = f"{title} · {label}"
         yield (_rank(group, row), depth), PictureLine(label, row, (), group.section)
@@ -154,6 +158,12 @@ def bar_trace(
         "hovertext": [_hover(bar) for bar in bars],
         "hovertemplate": "%{hovertext}<extra>%{fullData.name}</extra>",
     }
+
+
+def state_legend(category: str, colour: str) -> dict[str, Any]:
+    """Return the arguments of a bar trace that only the legend shows."""
+    name = category_of(category).label
+    return {"x": [None], "y": [0], "orientation": "h", "name": name, "marker": {"color": colour}}
 
 
 def _hover(bar: EventBar) -> str:

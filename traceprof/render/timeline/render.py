@@ -85,6 +85,11 @@ def timeline_script(entry: str = "main.mjs") -> str:
     return '"use strict";\n(() => {\n' + "".join(bodies) + "})();\n"
 
 
+def theme_script() -> str:
+    """Return what gives a page its colours, light or dark, before anything of it is shown."""
+    return timeline_script("first_theme.mjs")
+
+
 def module_order(entry: str) -> tuple[str, ...]:
     """Return the modules that ``entry`` needs, each after those that it imports."""
     done: dict[str, None] = {}
@@ -122,6 +127,7 @@ def timeline_fragment(packed: bytes, *, is_embedded: bool = False) -> Fragment:
         style=read_asset("timeline.css"),
         script=timeline_script(),
         csp_sources=(bundle.csp_source,),
+        head_script=theme_script(),
     )
 
 

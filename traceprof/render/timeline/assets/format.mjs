@@ -49,10 +49,11 @@ export const formatRate = (bytes, ns) => `${digits(bytes / ns)} GB/s`;
 
 export const formatPercent = (ratio) => `${(100 * ratio).toFixed(1)} %`;
 
-/** An instant, with as many decimals as a window of `widthNs` needs. */
+/** An instant in the unit of its ticks, with as many decimals as a window of `widthNs` needs. */
 export function formatInstant(ns, widthNs) {
-  const decimals = Math.max(3, Math.min(9, Math.ceil(-Math.log10(widthNs / 1e9)) + 3));
-  return `${(ns / 1e9).toFixed(decimals)} s`;
+  const [unit, factor] = tickUnit(widthNs / 10, Math.abs(ns));
+  const decimals = Math.max(0, Math.min(Math.log10(factor), Math.ceil(-Math.log10(widthNs / factor)) + 3));
+  return `${inGroups((ns / factor).toFixed(decimals))} ${unit}`;
 }
 
 /**

@@ -115,12 +115,19 @@ export class Panel {
     clearTimeout(this.timer);
     this.content = content;
     this.heading.textContent = this.heading.title = content.title;
+    this.showRest();
     const go = (target) => (typeof target === "function" ? target() : this.app.visit(target));
     const { activeElement } = document;
     const place = this.body.contains(activeElement) ? [...this.body.querySelectorAll("button")].indexOf(activeElement) : -1;
     this.body.replaceChildren(this.heading, ...content.parts.map((part) => partNode(part, go)));
     this.body.scrollTop = 0;
     if (place >= 0) (this.body.querySelectorAll("button")[place] ?? this.body).focus({ preventScroll: true });
+  }
+
+  /** On a phone the panel comes up only where there is something to tell: a choice, or what was found. */
+  showRest() {
+    const { chosen, selection } = this.app;
+    this.node.classList.toggle("resting", !chosen && !selection && this.results.hidden);
   }
 
   /** More of the same, that came later. */
@@ -136,6 +143,7 @@ export class Panel {
     this.resultParts = parts;
     const { scrollTop } = this.results.querySelector(".wide") ?? {};
     this.results.hidden = !parts.length;
+    this.showRest();
     this.results.replaceChildren(...parts.map((part) => partNode(part, (go) => go())));
     const list = this.results.querySelector(".wide");
     if (list && scrollTop) list.scrollTop = scrollTop;

@@ -1,0 +1,5 @@
+import { applyTheme, initialTheme } from "./theme.mjs";
+
+/** In the head of a page: what is shown while the rest is read has its colours already. */
+
+applyTheme(initialTheme());
