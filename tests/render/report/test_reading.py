@@ -173,7 +173,10 @@ def test_paper_has_everything_in_colour_on_white(report: OpenPage, paper: str, r
     printed = _letters("".join(page.get_textpage().get_text_bounded() for page in document))
     pictures = [page.render(scale=0.5).to_numpy().reshape(-1, 3) for page in document]
     document.close()
-    cells = report.page.locator("main td:not(#traceprof-timeline td)").all_text_contents()
+    cells = report.js(
+        "[...document.querySelectorAll('main td:not(#traceprof-timeline td):not(.part td)')]"
+        ".map((cell) => (cell.querySelector('.brief') ?? cell).textContent)"
+    )
     assert len(cells) > 500
     assert [cell for cell in cells if _letters(cell) not in printed] == []
     for part in ("#findings li", "h2", "details li", ".remarks dd"):
@@ -186,8 +189,73 @@ def test_paper_has_everything_in_colour_on_white(report: OpenPage, paper: str, r
     for part in ("compute", "exposed_transfer", "exposed_communication", "idle"):
         assert (colours == _bgr(category_of(part).light)).all(axis=1).sum() > 500, part
     assert not (colours == _bgr(category_of("compute").dark)).all(axis=1).any()
-    lines = report.page.locator(".printed svg text", has_text="rank").all_text_contents()
+    lines = report.page.locator("#timeline .printed svg text", has_text="rank").all_text_contents()
     assert lines == [f"rank {n} · GPU {n}" for n in device_times(run.within("all").trace())]
+
+
+def test_the_first_page_of_paper_is_the_answer_with_three_findings(report: OpenPage) -> None:
+    document = pypdfium2.PdfDocument(report.page.pdf(format="A4"))
+    first = _letters(document[0].get_textpage().get_text_bounded())
+    second = _letters(document[1].get_textpage().get_text_bounded())
+    coloured = (document[0].render(scale=1).to_numpy() != 255).any(axis=2).mean(axis=1) > 0.05
+    document.close()
+    for part in (".answer", "#verdict .printed h3", "#verdict .printed .action", ".remarks dd"):
+        texts = report.page.locator(part).all_text_contents()
+        assert texts
+        assert [text for text in texts if _first_letters(text) not in first] == []
+    n_findings = report.page.locator("#findings .findings > li").count()
+    assert report.page.locator("#verdict .printed li").count() == min(3, n_findings) > 1
+    assert report.page.locator("#verdict .printed svg").count() > 0
+    assert coloured.any()
+    assert second.startswith("Findings")
+
+
+def test_no_word_is_broken_on_paper_and_wide_tables_are_several(report: OpenPage) -> None:
+    report.page.set_viewport_size({"width": PAPER_PX["A4"], "height": 1000})
+    report.page.emulate_media(media="print")
+    try:
+        parts = report.js(
+            "[...document.querySelectorAll('table.part')].map((t) => t.rows[0].cells.length)"
+        )
+        assert len(parts) > 4
+        assert max(parts) <= 11
+        # Headings have no more lines than words.
+        broken = report.js(
+            "[...document.querySelectorAll('main th')].filter((th) => th.offsetParent)"
+            ".filter((th) => { const range = document.createRange(); range.selectNodeContents(th);"
+            " const tops = new Set([...range.getClientRects()].map((r) => Math.round(r.top)));"
+            " return tops.size > 2 * th.textContent.trim().split(/\\s+/).length; })"
+            ".map((th) => th.textContent)"
+        )
+        assert broken == []
+        assert report.js(
+            "[...document.querySelectorAll('main td.number')].filter((td) => td.offsetParent)"
+            ".every((td) => td.getClientRects().length && td.offsetHeight > 0)"
+        )
+        kernels = report.page.locator("#kernels td .brief").all_inner_texts()
+        assert kernels
+        assert max(map(len, kernels)) < 90
+    finally:
+        report.page.emulate_media(media="null")
+        report.page.set_viewport_size(WINDOW)
+
+
+def test_a_click_on_the_head_of_a_column_sorts_its_rows(report: OpenPage) -> None:
+    table = report.page.locator("#gaps table").first
+    head = table.locator("th", has_text="duration")
+    column = head.evaluate("(th) => th.cellIndex")
+
+    def cells() -> list[float]:
+        texts = table.locator(f"tbody td:nth-child({column + 1})").all_inner_texts()
+        return [float(parse_duration(text)) for text in texts]
+
+    before = cells()
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert cells() == sorted(before, reverse=True)
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert cells() == sorted(before)
 
 
 @pytest.mark.parametrize(("paper", "width"), PAPER_PX.items())

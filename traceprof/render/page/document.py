@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,6 +16,7 @@ import numpy as np
 from plotly.offline import get_plotlyjs
 
 from traceprof.model.results import Column
+from traceprof.names.kernels import short_name
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import STYLES, column_texts, headings, is_known
 from traceprof.render.shown import Row, ShownTable
@@ -128,8 +130,14 @@ KNOWN_WITH_IT: Final = "To be read with it"
 """What warnings and remarks stand under, behind the answer and its charts."""
 
 _SHORT: Final = 60
-_CROWDED: Final = 13
-"""From more columns on paper needs smaller letters."""
+_KERNELS: Final = frozenset({"name", "kernel", "before", "after"})
+"""Columns that hold names of kernels."""
+_PART: Final = re.compile(r"(::|[_/,(#.]|&lt;)(?=[^\W\d]|_)")
+_WORD: Final = 14
+"""What is no longer is not broken, even where it could be."""
+_CROWDED: Final = 9
+_WIDE: Final = 13
+"""From more columns on paper needs smaller letters, and upright headings."""
 
 Link = Callable[[Row], str | None]
 
@@ -156,6 +164,7 @@ def html_table(
     left_out = len(table) - max_rows
     more = f" · the first {max_rows} of {len(table)} rows" if left_out > 0 else ""
     crowded = " crowded" if len(table.columns) > _CROWDED else ""
+    crowded += " wide" if len(table.columns) > _WIDE else ""
     return (
         f'<div class="scroll{crowded}" tabindex="0" role="region" '
         f'aria-label="{html_text(caption)}"><table>'
@@ -171,17 +180,29 @@ def _cells(
     leading = leading or ("at_ns" if table.has("at_ns") else "step")
     cells = []
     for column, written in zip(table, texts, strict=True):
-        text = _text(written)
+        text = _text(written, is_kernel=column.name in _KERNELS)
         if address and column.name == leading:
             text = f'<a href="{html_text(address)}">{text}</a>'
         cells.append(f"<td{_align(column)}{_bar(column, row[column.name])}>{text}</td>")
     return "".join(cells)
 
 
-def _text(text: str) -> str:
+def _text(text: str, *, is_kernel: bool = False) -> str:
+    """Return a cell; of a long name of a kernel paper has its short form alone."""
     if len(text) <= _SHORT:
-        return html_text(text)
-    return f'<span class="long" title="{html_text(text)}">{html_text(text, 400)}</span>'
+        return _parted(text)
+    whole, brief = html_text(text, 400), short_name(text) if is_kernel else text
+    if brief != text:
+        whole = f'<span class="whole">{whole}</span><span class="brief">{_parted(brief)}</span>'
+    else:
+        whole = _parted(text)
+    return f'<span class="long" title="{html_text(text)}">{whole}</span>'
+
+
+def _parted(text: str) -> str:
+    """Return a text that may be broken between the parts of its names, and not within words."""
+    written = html_text(text, 400)
+    return _PART.sub(r"\1<wbr>", written) if len(text) > _WORD else written
 
 
 def _align(column: Column) -> str:

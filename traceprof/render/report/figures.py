@@ -25,7 +25,7 @@ from traceprof.render.charts.figure import (
     scale_of,
 )
 from traceprof.render.escape import plotly_text
-from traceprof.render.formatting import round_text
+from traceprof.render.formatting import is_known, round_text
 from traceprof.render.palette import CATEGORY_INDEX, PART_STYLES
 from traceprof.render.report.places import Around
 from traceprof.units import format_count, format_duration
@@ -39,7 +39,10 @@ def ranks_figure(ranks: Result, _: Around) -> str:
     if len(table) < 2:
         return ""
     scale = scale_of(Unit.NS, sum(table[part.column] for part in PART_STYLES))
-    names = [f"rank {rank}" for rank in table["rank"].tolist()]
+    names = [
+        f"rank {rank:g}" if is_known(rank) else f"process {process}"
+        for rank, process in zip(table["rank"].tolist(), table["process"].tolist(), strict=True)
+    ]
     traces = [
         {
             "type": "bar",

@@ -38,8 +38,11 @@ def heading_html(document: Document, words: Briefing) -> str:
     )
 
 
-def summary_html(document: Document, words: Briefing) -> str:
-    """Return the verdict in words and as a bar, and what stands apart; "" for nothing known."""
+def summary_html(document: Document, words: Briefing, advice: str) -> str:
+    """Return the verdict in words and as a bar, and what stands apart; "" for nothing known.
+
+    ``advice`` is what paper has of the findings on its first page.
+    """
     parts = {} if document.verdict is None else document.verdict.parts
     every = (*words.lost, words.pace, words.answer)
     text = "".join(f'<p class="answer">{html_text(own)}</p>' for own in filter(None, every))
@@ -48,7 +51,20 @@ def summary_html(document: Document, words: Briefing) -> str:
     )
     remarks = f'<dl class="remarks">{items}</dl>' if items else ""
     made_of = "".join(f'<p class="note">{html_text(own)}</p>' for own in words.made_of)
-    return f"{text}{parts_bar(parts) if parts else ''}{made_of}{remarks}"
+    return f"{text}{parts_bar(parts) if parts else ''}{advice}{made_of}{remarks}"
+
+
+_ON_FIRST_PAGE: Final = 3
+
+
+def first_page_html(stills: StillPictures, findings: Result, window: TimeWindow) -> str:
+    """Return the first findings for the first page of paper: what, how much, what to do, where."""
+    items = "".join(
+        f"<li><h3>{_text(row['title'], 300)} {_saving(row)}</h3>"
+        f'<p class="action">→ {_text(row["action"], 600)}</p>{_place(stills, window, row)}</li>'
+        for row in findings_for_people(findings)[:_ON_FIRST_PAGE]
+    )
+    return f'<div class="printed"><ol class="findings">{items}</ol></div>' if items else ""
 
 
 def explaining_html(document: Document) -> str:
@@ -100,15 +116,13 @@ def _list(items: Sequence[str], first: int) -> str:
 
 
 def _finding(finding: Row, place: str) -> str:
-    words = saving_words(finding)
-    saving = f'<span class="saving">{html_text(words)}</span>' if words else ""
     about = "Look into a launch of it (where the recording began with the program)"
     command = finding.get("ncu")
     code = f'<p class="note">{about}: <code>{_text(command, 600)}</code></p>'
     profiled = code if command else ""
     evidence = "".join(f"<li>{_text(fact, 400)}</li>" for fact in _facts(finding["evidence"]))
     return (
-        f"<li><h3>{_text(finding['title'], 300)} {saving}</h3><ul>{evidence}</ul>"
+        f"<li><h3>{_text(finding['title'], 300)} {_saving(finding)}</h3><ul>{evidence}</ul>"
         f'<p class="action">→ {_text(finding["action"], 600)}</p>'
         f'<p class="note">Not if: {_text(finding["caveat"], 400)}</p>'
         f"{profiled}{place}</li>"
@@ -126,6 +140,11 @@ def _window_of(ranks: Ranks, finding: Row) -> TimeWindow | None:
     with suppress(UsageError):
         return select(ranks, text).window if text else None
     return None
+
+
+def _saving(finding: Row) -> str:
+    words = saving_words(finding)
+    return f'<span class="saving">{html_text(words)}</span>' if words else ""
 
 
 def _place(stills: StillPictures, shown: TimeWindow, finding: Row) -> str:

@@ -46,6 +46,7 @@ from traceprof.render.report.figures import (
 from traceprof.render.report.opening import (
     explaining_html,
     findings_html,
+    first_page_html,
     heading_html,
     late_html,
     places_of_findings,
@@ -99,7 +100,6 @@ _NAMES: Final = {
     "path": "Critical path",
     "sync": "Synchronisation",
     "tree": "Flame graph",
-    "durations": "Histogram of kernels",
     "operators": "Host operators",
 }
 
@@ -262,11 +262,12 @@ def render_report(document: Document, trace: Trace | Ranks, options: Options) ->
     ]
     stills = StillPictures(ranks)
     advice = "" if findings is None else findings_html(stills, findings, extent.window, words)
+    first = "" if findings is None else first_page_html(stills, findings, extent.window)
     drawn = fragment.html + _printed(document, stills)
     notes = " · ".join(map(html_text, (*encoded.warnings, *encoded.notes)))
     missing = html_list(f"{name}: {reason}" for name, reason in document.missing.items())
     parts = [
-        _Part("verdict", "Where the time went", summary_html(document, words)),
+        _Part("verdict", "Where the time went", summary_html(document, words, first)),
         _Part(_ADVICE, "Findings", advice),
         *found,
         _Part("timeline", f"Timeline: {extent.label}", f'{drawn}<p class="note">{notes}</p>'),
