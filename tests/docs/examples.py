@@ -102,13 +102,13 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         "TRACEPROF_RUNS": str(folder / ".runs.db"),
         "TRACEPROF_CACHE": "0",
     }
-    for written in re.findall(r"-o (\S+\.\w+)", command):
-        (folder / written).unlink(missing_ok=True)  # pages write several things under one name
     # What is recorded here is of a stand-in for training: no other command is about it.
-    is_recorded = command.startswith("traceprof record")
+    where = folder / "recorded" if command.startswith("traceprof record") else folder
+    for written in re.findall(r"-o (\S+\.\w+)", command):
+        (where / written).unlink(missing_ok=True)  # pages write several things under one name
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
-        cwd=folder / "recorded" if is_recorded else folder,
+        cwd=where,
         env=known | ours,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
