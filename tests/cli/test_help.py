@@ -16,12 +16,14 @@ from typer.testing import CliRunner
 from tests.builders import TraceBuilder
 from tests.conftest import Run
 from tests.requirements import ROOT
+from tests.summaries import make_summary
 from traceprof import measures
 from traceprof.cli import app
 from traceprof.cli.options import OLD_NAMES
 from traceprof.cli.registry import COMMANDS, Command
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures import ANALYSES
+from traceprof.store import Store
 
 OPENING = (
     "--warmup",
@@ -174,8 +176,22 @@ def test_the_shell_completes_commands_and_tables(tmp_path: Path) -> None:
     assert completed("traceprof show kernels,br", tmp_path) == ["kernels,breakdown"]
     assert completed("traceprof show kernels --by cl", tmp_path) == ["class"]
     assert completed("traceprof kernels --by class,sh", tmp_path) == ["class,shape"]
+    assert completed("traceprof show kernels x --columns name,tot", tmp_path) == ["name,total_ns"]
+    assert completed("traceprof show kernels x --window st", tmp_path) == ["steady", "step:1.."]
     assert "--warmup" in completed("traceprof report --war", tmp_path)
     assert "kernels" not in completed("traceprof ", tmp_path)
+
+
+def test_the_shell_completes_the_runs_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACEPROF_RUNS", str(tmp_path / "runs.sqlite"))
+    assert completed("traceprof compare r", tmp_path) == []
+    for name in ("resnet-1", "resnet-2", "bert"):
+        Store.at().add(make_summary(name))
+    assert completed("traceprof compare r", tmp_path) == ["resnet-1", "resnet-2"]
+    assert completed("traceprof compare resnet-1 b", tmp_path) == ["bert"]
+    assert completed("traceprof runs show resnet-2", tmp_path) == ["resnet-2"]
 
 
 def test_the_shell_can_be_told_how_to_complete(run_traceprof: Run) -> None:

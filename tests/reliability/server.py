@@ -120,7 +120,8 @@ def import_everything() -> None:
     import traceprof
 
     for module in pkgutil.walk_packages(traceprof.__path__, "traceprof."):
-        if ".inject" not in module.name and not module.name.endswith("__main__"):
+        is_wanted = ".inject" not in module.name and ".integrations" not in module.name
+        if is_wanted and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     codecs.lookup("utf-16-le")  # a module, too: other users cannot read those of this Python
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from traceprof import measures
+from traceprof.cli import completion
 from traceprof.cli.options import (
     AsJson,
     AsMarkdown,
@@ -73,27 +74,9 @@ def analyze(
         saving.keep(open_run(trace, opening).within(window), trace)
 
 
-def _nouns(incomplete: str) -> list[tuple[str, str]]:
-    done, comma, begun = incomplete.rpartition(",")
-    return [
-        (f"{done}{comma}{noun}", own[0].summary)
-        for noun, own in measures.nouns().items()
-        if noun.startswith(begun)
-    ]
-
-
-def _ways(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    done, comma, begun = incomplete.rpartition(",")
-    known = measures.nouns()
-    # What stands before an option without its value is not read, only kept.
-    said = (context.params.get("noun"), context.info_name, *context.args)
-    own = next((known[word] for word in said if word in known), ())
-    return [(f"{done}{comma}{e.way}", e.summary) for e in own if e.way and e.way.startswith(begun)]
-
-
 By: TypeAlias = Annotated[
     str | None,
-    option("--by", "By what: `traceprof show` lists it.", "WHAT", autocompletion=_ways),
+    option("--by", "By what: `traceprof show` lists it.", "WHAT", autocompletion=completion.ways),
 ]
 
 
@@ -105,7 +88,7 @@ def show(
         typer.Argument(
             metavar="NOUN",
             help="What to show, or several: steps,kernels. Alone: what there is.",
-            autocompletion=_nouns,
+            autocompletion=completion.nouns,
         ),
     ] = None,
     trace: Annotated[
@@ -216,7 +199,8 @@ def explain(
     window: Annotated[
         str | None,
         typer.Argument(
-            metavar="STEP", help="step:37, slowest, pattern:3, or a window with --against."
+            metavar="STEP",
+            help="step:37, slowest, pattern:3, or a window with --against.",
         ),
     ] = None,
     against: Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceprof.cli import completion
 from traceprof.cli.options import (
     DatabaseFile,
     WindowText,
@@ -32,6 +33,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="BASE NEW",
+            autocompletion=completion.runs,
             help="Traces, runs, exported runs, or names in the database; several of each with "
             "`vs` between them: b1 b2 vs n1 n2.",
         ),
@@ -94,6 +96,7 @@ def scaling(
         list[str],
         typer.Argument(
             metavar="RUN",
+            autocompletion=completion.runs,
             help="Traces, runs, tables of rates (CSV), logs, names in the database, "
             "label:KEY=VALUE.",
         ),
@@ -151,6 +154,7 @@ def elastic(
         list[str],
         typer.Argument(
             metavar="[BASE] RUN",
+            autocompletion=completion.runs,
             help="A run (the folder of a recording), a log, or a name in the database. Of two the "
             "first is what it is held against.",
         ),
@@ -175,7 +179,9 @@ def accuracy(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN", help="Logs, traces, runs, names in the database, label:KEY=VALUE."
+            metavar="RUN",
+            autocompletion=completion.runs,
+            help="Logs, traces, runs, names in the database, label:KEY=VALUE.",
         ),
     ],
     to: Annotated[
@@ -242,6 +248,7 @@ def nodes(
         list[Path],
         typer.Argument(
             metavar="RUN",
+            autocompletion=completion.runs,
             help="Traces or runs, each by itself: forward only, independent ranks …",
             callback=check_paths,
         ),

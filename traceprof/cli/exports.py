@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from traceprof.cli import completion
 from traceprof.cli.options import (
     WINDOWS,
     DeviceList,
@@ -33,7 +34,10 @@ def cut(
     trace: TracePaths,
     output: Annotated[Path, option("--output -o", "The file, or the folder of a run.", "FILE")],
     window: Annotated[
-        str | None, option("--window -w", f"What to keep: {WINDOWS}", "WINDOW")
+        str | None,
+        option(
+            "--window -w", f"What to keep: {WINDOWS}", "WINDOW", autocompletion=completion.windows
+        ),
     ] = None,
     devices: DeviceList = None,
     ranks: RankList = None,
@@ -107,6 +111,7 @@ def export(
             f"{WINDOWS} Default: of a trace and of scalars of steps all, of results the steady "
             "steps.",
             "WINDOW",
+            autocompletion=completion.windows,
         ),
     ] = None,
     ranks: RankList = None,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hin
 import typer
 
 from traceprof import measures
+from traceprof.cli import completion
 from traceprof.cli.output import Printing, detail, message, speak
 from traceprof.cli.progress import reading_shown
 from traceprof.errors import UsageError
@@ -116,6 +117,7 @@ WindowText: TypeAlias = Annotated[
         "--window -w",
         f"{WINDOWS} Default: the steady steps, else the time in which devices worked.",
         "WINDOW",
+        autocompletion=completion.windows,
     ),
 ]
 AsJson: TypeAlias = Annotated[bool, option("--json", "JSON instead of text (times in ns).")]
@@ -128,7 +130,13 @@ Wide: TypeAlias = Annotated[
     bool, option("--wide", "All columns, and nothing cut, however wide the terminal is.")
 ]
 ColumnList: TypeAlias = Annotated[
-    str | None, option("--columns", "Only these columns, in this order: name,total_ns.", "LIST")
+    str | None,
+    option(
+        "--columns",
+        "Only these columns, in this order: name,total_ns.",
+        "LIST",
+        autocompletion=completion.columns,
+    ),
 ]
 Output: TypeAlias = Annotated[Path | None, option("--output -o", "The file to write.", "FILE")]
 Written: TypeAlias = Annotated[

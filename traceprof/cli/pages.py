@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from traceprof.cli import completion
 from traceprof.cli.options import (
     Force,
     Output,
@@ -105,6 +106,7 @@ def timeline(
             "Draw only this: 12ms..30ms, 30%..50%, step:100..110, range:NAME, steady or "
             "active. Default: the whole trace.",
             "WINDOW",
+            autocompletion=completion.windows,
         ),
     ] = None,
     title: Title = None,

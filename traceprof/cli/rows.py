@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from traceprof.cli import completion
 from traceprof.cli.options import (
     WINDOWS,
     AsCsv,
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 def ops(
     opening: Opening,
     trace: TracePaths,
-    window: Annotated[str | None, option("--window -w", WINDOWS, "WINDOW")] = "all",
+    window: Annotated[
+        str | None, option("--window -w", WINDOWS, "WINDOW", autocompletion=completion.windows)
+    ] = "all",
     name: Annotated[
         str | None, option("--name", "Only those with this in their names.", "REGEX")
     ] = None,
@@ -123,6 +126,7 @@ def query(
             "12ms..30ms, 30%..50%, step:100..110, range:NAME, steady, active. "
             "Rows that it cuts are clipped. Default: all.",
             "WINDOW",
+            autocompletion=completion.windows,
         ),
     ] = "all",
     rows: Annotated[

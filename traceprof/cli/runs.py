@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from traceprof.cli import completion
 from traceprof.cli.options import (
     DatabaseFile,
     Force,
@@ -43,6 +44,7 @@ def add(
         list[str],
         typer.Argument(
             metavar="RUN",
+            autocompletion=completion.runs,
             help="Each one run: a trace, or the directory, pattern or manifest of its ranks; "
             "also exported runs, logs and tables of rates.",
         ),
@@ -213,7 +215,12 @@ def list_runs(
 @partial(with_options, rows=40)
 def show(
     run: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="The run, or several; or label:KEY=VALUE.")
+        list[str],
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=completion.runs,
+            help="The run, or several; or label:KEY=VALUE.",
+        ),
     ],
     table: Annotated[
         str | None, option("--table -t", "A table that was kept: steps, kernels …", "TABLE")
@@ -234,7 +241,9 @@ def show(
 
 @with_options
 def tag(
-    run: Annotated[str, typer.Argument(metavar="NAME", help="The run.")],
+    run: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=completion.runs, help="The run.")
+    ],
     label: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Labels: network=calico.")
     ] = None,
@@ -253,7 +262,12 @@ def tag(
 @with_options
 def rm(
     run: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Runs by their whole names, or numbers.")
+        list[str],
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=completion.runs,
+            help="Runs by their whole names, or numbers.",
+        ),
     ],
     db: DatabaseFile = None,
 ) -> None:
@@ -270,7 +284,11 @@ def rm(
 def export(
     run: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Runs, or label:KEY=VALUE; default: all."),
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=completion.runs,
+            help="Runs, or label:KEY=VALUE; default: all.",
+        ),
     ] = None,
     output: Output = None,
     table: Annotated[
