@@ -4,10 +4,11 @@
 
     TraceprofError              1
     ├── UsageError              2   bad window text, unknown name, output exists
-    │   └── SeveralRunsError    2   files of several runs where one is expected
+    │   ├── SeveralRunsError    2   files of several runs where one is expected
+    │   └── WritingError        1   a disk or folder that failed
     ├── TraceError              3   not found, unknown format, unreadable
     │   └── NotRecordedError    4   the trace lacks what was asked for
-    ├── StoreError              3   the database of runs cannot be read or written
+    ├── StoreError              3   the database of runs cannot be read or written, or lacks a run
     ├── RecordingError          5   profiler missing, nothing captured, export failed
     └── RegressionError         6   a comparison exceeded its limit
 
@@ -29,6 +30,7 @@ __all__ = [
     "TraceError",
     "TraceprofError",
     "UsageError",
+    "WritingError",
 ]
 
 
@@ -52,6 +54,12 @@ class SeveralRunsError(UsageError):
         self.runs = runs
 
 
+class WritingError(UsageError):
+    """What was asked for made sense, but the disk or folder it goes to failed."""
+
+    exit_code = 1
+
+
 class TraceError(TraceprofError):
     """A trace cannot be found, recognised or read."""
 
@@ -65,7 +73,7 @@ class NotRecordedError(TraceError):
 
 
 class StoreError(TraceprofError):
-    """The database of runs cannot be opened or written, or is none."""
+    """The database of runs cannot be opened or written, is none, or has no such run."""
 
     exit_code = 3
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, WritingError
 
 _NOT_FOLLOWED: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
@@ -101,7 +101,7 @@ def new_file(
         finally:
             _remove(temporary)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise WritingError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise WritingError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def write_file(

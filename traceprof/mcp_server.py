@@ -18,7 +18,7 @@ from mcp_types import ToolAnnotations
 
 from traceprof.comparison.comparing import compare_named
 from traceprof.comparison.explaining import explain as explained
-from traceprof.errors import TraceprofError, UsageError
+from traceprof.errors import TraceError, TraceprofError, UsageError
 from traceprof.formats.runs.files import files_of
 from traceprof.measures import names_shown, nouns
 from traceprof.query.engine import Limits
@@ -53,14 +53,14 @@ class Folders:
     """The folders that may be read.
 
     Raises:
-        UsageError: one is no folder.
+        TraceError: one is no folder.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._roots = [folder.resolve() for folder in folders]
         for folder, root in zip(folders, self._roots, strict=True):
             if not root.is_dir():
-                raise UsageError(f"{folder}: is no folder")
+                raise TraceError(f"{folder}: is no folder")
 
     def path(self, text: str) -> Path:
         """Return the trace or run that ``text`` names, inside one of the folders.
@@ -170,7 +170,7 @@ def server_of(folders: Sequence[Path]) -> MCPServer[Any]:
     """Return a server that answers about the traces in ``folders``.
 
     Raises:
-        UsageError: one is no folder.
+        TraceError: one is no folder.
     """
     tools = Tools(Folders(folders))
     server: MCPServer[Any] = MCPServer(

@@ -207,7 +207,7 @@ def test_rules_of_the_user_decide_what_kernels_do(trace: Path, tmp_path: Path) -
         (["analyze", "{trace}", "--window", "sometime"], 2, "is not understood"),
         (["analyze", "{trace}", "--window", "1s..2s"], 2, "is empty"),
         (["analyze", "{trace}", "--window", "range:nothing"], 2, "it has loop"),
-        (["analyze", "{trace}", "--window", "step:3"], 2, "no steps are known"),
+        (["analyze", "{trace}", "--window", "step:3"], 4, "no steps are known"),
         (["show", "kernels,copies", "{trace}", "--csv"], 2, "CSV is of one table: name one"),
         (["show", "kernels", "{trace}", "--csv", "--json"], 2, "--json and --csv: one of them"),
         (["show", "kernels"], 2, "expected a trace: traceprof show kernels TRACE"),
@@ -352,7 +352,7 @@ def test_hosts_and_racks_of_a_run(tmp_path: Path) -> None:
         (("racks",), 4, "no rack is known: say which hosts"),
         (("racks", "--rack", "a"), 2, "expected RACK=HOSTS"),
         (("racks", "--rack", "a=login*"), 2, "no rack has a host of this trace (node1, node2)"),
-        (("hosts", "--cluster", "nowhere.toml"), 2, "nowhere.toml: cannot be read"),
+        (("hosts", "--cluster", "nowhere.toml"), 3, "nowhere.toml: cannot be read"),
     ],
 )
 def test_what_is_said_of_hosts_must_make_sense(

@@ -110,7 +110,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
 
 def test_what_is_no_run_is_said(pair: tuple[str, str], tmp_path: Path) -> None:
     nothing = tmp_path / "nothing.sqlite"
-    assert "nothing" in said(pair[0], str(nothing), code=2)
+    assert "nothing" in said(pair[0], str(nothing), code=3)
 
 
 def test_a_report_of_two_runs_is_their_comparison(pair: tuple[str, str], tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_same_in_python(pair: tuple[str, str]) -> None:
     assert "<traceprof comparison new against base: " in repr(found)
     assert "new against base" in found._repr_html_()
     assert any("longer" in text for text in found.sentences)
-    with pytest.raises(KeyError):
+    with pytest.raises(UsageError, match="no table 'nothing'"):
         found.to_frame("nothing")
     with pytest.raises(UsageError):
         tp.compare(*pair, max_regression="x")

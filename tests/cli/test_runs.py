@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,7 +27,8 @@ from traceprof.cli import app
 from traceprof.cli.commands import COMMANDS
 from traceprof.errors import UsageError
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.model.summary import SourceFile, Summary
+from traceprof.model.summary import SUMMARY, SourceFile, Summary
+from traceprof.model.table import Table
 from traceprof.recording import Recording, RecordRequest
 from traceprof.session.run import Run
 from traceprof.store import VARIABLE, Store
@@ -194,7 +196,7 @@ def test_labels_are_given_and_taken(two: Store) -> None:
 
 
 def test_only_what_is_named_wholly_is_removed(two: Store) -> None:
-    assert "no run 'res'" in refused(2, "runs", "rm", "bert", "res")
+    assert "no run 'res'" in refused(3, "runs", "rm", "bert", "res")
     assert "removed bert from" in run("runs", "rm", "bert").stderr
     assert two.names() == ["resnet-2gpu"]
 
@@ -253,8 +255,49 @@ def test_of_several_files_those_that_can_be_read_are_kept(store: Store, trace: P
 def test_a_database_that_is_none_is_said_in_one_line(trace: Path, tmp_path: Path) -> None:
     message = refused(3, "runs", "list", "--db", trace)
     assert "a SQLite file, but no database of runs" in message
-    assert "holds no runs" in refused(2, "runs", "show", "a", "--db", tmp_path / "none.db")
-    assert "0 runs" in printed("runs", "list", "--db", tmp_path / "none.db")
+    assert "holds no runs" in refused(3, "runs", "show", "a", "--db", tmp_path / "none.db")
+
+
+def test_an_empty_database_says_how_to_keep_a_run(two: Store, tmp_path: Path) -> None:
+    said = " ".join(printed("runs", "list", "--db", tmp_path / "none.db").split())
+    assert f"nothing is kept in {tmp_path / 'none.db'}: `traceprof runs add TRACE` keeps" in said
+    assert "window" not in said
+    said = " ".join(printed("runs", "list", "--label", "network=pigeon").split())
+    assert "none of the 2 runs in" in said
+    assert "has network=pigeon: `traceprof runs list` shows all" in said
+
+
+def test_what_recorded_a_run_and_how_its_program_ended_is_told(store: Store) -> None:
+    told = {"profiler": "traceprof", "recorder": "cupti", "exit_code": "3"}
+    command = "/usr/bin/python3 -u src/train.py --epochs 2"
+    store.add(make_summary("bad", environment=told, command=command, started_utc_ns=0))
+    store.add(make_summary("good", environment={"profiler": "nsys", "exit_code": "0"}))
+    lives = {"life": [0, 0], "rank": [0, 1], "node": ["n", "n"], "ended": ["finished", "killed"]}
+    tables = {"lives": SUMMARY.table("lives").of_rows(Table(lives))}
+    store.add(make_summary("ranks", command="python -m pkg.train", tables=tables))
+    store.add(make_summary("unknown"))
+    rows = list(csv.DictReader(printed("runs", "list", "--csv").splitlines()))
+    assert [row["ended"] for row in rows] == [
+        *("failed (exit code 3)", "finished", "1 of 2 starts killed", "")
+    ]
+    assert [row["recorded_by"] for row in rows] == ["traceprof (cupti)", "nsys", "", ""]
+    assert [row["program"] for row in rows] == ["train.py", "train.py", "pkg.train", "train.py"]
+    assert rows[0]["started"] == ""  # nothing was recorded in 1970
+    record = printed("runs", "show", "bad")
+    assert "1970" not in record
+    assert re.search(r"recorded by +traceprof \(cupti\)", record)
+    assert re.search(r"ended +failed \(exit code 3\)", record)
+
+
+def test_measures_are_words_for_people_and_names_for_programs(two: Store) -> None:
+    record = printed("runs", "show", "resnet-2gpu")
+    assert re.search(r"\nstep period +\d", record)
+    assert "step_period_ns" not in record
+    assert "step_period_ns" in printed("runs", "show", "resnet-2gpu", "--json")
+    for name in ("step period", "step-period", "step_period_ns"):
+        assert printed("runs", "list", "--sort", name) == printed(
+            "runs", "list", "--sort", "step_period_ns"
+        )
 
 
 def test_where_the_traces_lie_is_kept_whole(

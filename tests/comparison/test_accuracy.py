@@ -11,7 +11,7 @@ import pytest
 from tests.logs.reading import shared
 from traceprof.comparison import Comparison
 from traceprof.comparison.accuracy import accuracy, short_names
-from traceprof.errors import UsageError
+from traceprof.errors import NotRecordedError, UsageError
 from traceprof.logs import read_log
 from traceprof.model.results import Note
 from traceprof.model.summary import SUMMARY, Summary
@@ -178,7 +178,7 @@ def test_metrics_and_targets_that_cannot_be() -> None:
         accuracy([run], metric="bleu")
     with pytest.raises(UsageError, match=r"0\.76"):
         accuracy([run], target=76)
-    with pytest.raises(UsageError, match="no run has an accuracy"):
+    with pytest.raises(NotRecordedError, match="no run has an accuracy"):
         accuracy([Summary("empty")])
     assert accuracy([run], metric="accuracy", target=0.5).title == "top1 ≥ 0.5"
 

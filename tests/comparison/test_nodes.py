@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from traceprof.comparison.nodes import NodeIterations, nodes
-from traceprof.errors import UsageError
+from traceprof.errors import NotRecordedError
 from traceprof.model.table import Table
 from traceprof.render.formatting import sentences
 
@@ -129,7 +129,7 @@ def test_ranks_without_rounds_are_named_and_none_at_all_refused() -> None:
     empty = replace(rank("b", 3), iterations_count=0)
     said = sentences(nodes([rank("a", 0), empty]).notes)
     assert any("b rank 3" in text for text in said)
-    with pytest.raises(UsageError, match="no rounds"):
+    with pytest.raises(NotRecordedError, match="no rounds"):
         nodes([empty])
 
 

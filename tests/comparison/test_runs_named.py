@@ -112,14 +112,14 @@ def test_a_folder_that_holds_no_trace_does_not_hide_a_run(store: Store, folder: 
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("gpt", UsageError, "no run 'gpt': no such file, and none of that name in"),
+        ("gpt", StoreError, "no run 'gpt': no such file, and none of that name in"),
         ("resnet", UsageError, "may be resnet-8gpu, resnet-1gpu"),
         ("label:gpus", UsageError, "expected label:KEY=VALUE"),
-        ("label:gpus=4", UsageError, "no run in .* has that label"),
+        ("label:gpus=4", StoreError, "no run in .* has that label"),
         (Path("missing.sqlite"), TraceError, "missing.sqlite: No such file"),
         (
             "photo.jpg",
-            UsageError,
+            TraceError,
             "photo.jpg: neither a trace nor exported runs; as a table of rates: no columns; "
             "as a log: of no known program",
         ),

@@ -223,7 +223,7 @@ def streams_that_fail(place: Workplace, server: Server, rng: random.Random, n: i
         stream = rng.choice(("stdout", "stderr"))
         ended = server.run(job.arguments, **{stream: "/dev/full"})
         harms = [*place.harms(job)]
-        if ended.code not in (0, 2) or (ended.code and not ended.is_one_line):
+        if ended.code not in (0, 1) or (ended.code and not ended.is_one_line):
             harms.append(f"exit {ended.code}: {ended.stderr[-200:]}")
         tally.count(f"{job.name}, {stream}", harms, ended.code)
     return tally

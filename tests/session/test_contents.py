@@ -11,7 +11,7 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.real_traces import ALL, KINETO
 from tests.requirements import TRACES, require
-from traceprof.errors import UsageError
+from traceprof.errors import TraceprofError
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.sqlite.database import Database
 from traceprof.model.table import Table
@@ -153,7 +153,7 @@ def test_what_is_said_of_opening_counts(tmp_path: Path) -> None:
         (Opening(gpu="abacus"), "abacus"),
         (Opening(racks=["r1"]), "expected RACK=HOSTS"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(TraceprofError, match=message):
             describe([path], opening)
     assert describe([path], Opening(align=Align.NONE)).rows["kernels"] == 3
 

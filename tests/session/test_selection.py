@@ -129,7 +129,7 @@ def test_a_warmup_of_all_steps_is_an_error(trace: Trace) -> None:
 def test_without_steps_the_default_is_where_devices_worked() -> None:
     trace = TraceBuilder().kernel("gemm", 20, 30).range("x", 0, 100).build()
     assert bounds(selected(trace, None)) == (20, 30)
-    with pytest.raises(UsageError, match="no steps are known"):
+    with pytest.raises(NotRecordedError, match="no steps are known"):
         selected(trace, "steady")
 
 
@@ -206,7 +206,7 @@ def test_a_pattern_is_the_main_loop_and_no_step() -> None:
     ]
     assert bounds(selected(trace, "pattern:2..3")) == (1109, 1209)
     for text in ("steady", "step:2"):
-        with pytest.raises(UsageError, match="only a pattern of kernels that repeats"):
+        with pytest.raises(NotRecordedError, match="only a pattern of kernels that repeats"):
             selected(trace, text)
 
 

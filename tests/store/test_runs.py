@@ -124,9 +124,9 @@ def test_a_run_is_found_by_name_number_and_beginning(store: Store) -> None:
         assert store.get(text).name == name
     with pytest.raises(UsageError, match="'resnet' may be resnet-1gpu, resnet-8gpu: write more"):
         store.get("resnet")
-    with pytest.raises(UsageError, match=r"no run 'resnet-2gpu'.*did you mean resnet-8gpu, resnet"):
+    with pytest.raises(StoreError, match=r"no run 'resnet-2gpu'.*did you mean resnet-8gpu, resnet"):
         store.get("resnet-2gpu")
-    with pytest.raises(UsageError, match=r"no run '77'.*there are resnet-1gpu"):
+    with pytest.raises(StoreError, match=r"no run '77'.*there are resnet-1gpu"):
         store.get("77")
 
 
@@ -142,7 +142,7 @@ def test_several_runs_are_added_and_removed_all_or_none(store: Store) -> None:
         store.add_all([make_summary("a"), make_summary("a")])
     assert store.names() == []
     store.add_all([make_summary("a"), full_summary("b")])
-    with pytest.raises(UsageError, match="no run 'c'"):
+    with pytest.raises(StoreError, match="no run 'c'"):
         store.remove(["a", "c"])
     assert store.remove(["b", "a"]) == ["b", "a"]
     tables = [name for (name,) in rows(store, "SELECT name FROM sqlite_master WHERE type='table'")]
@@ -167,7 +167,7 @@ def test_labels_are_given_changed_taken_and_found_by(store: Store) -> None:
 def test_without_a_file_there_are_no_runs_and_none_is_made(store: Store) -> None:
     assert store.names() == []
     for act in (store.get, lambda text: store.remove([text]), lambda text: store.label(text, {})):
-        with pytest.raises(UsageError, match="holds no runs"):
+        with pytest.raises(StoreError, match="holds no runs"):
             act("a")
     assert not store.path.parent.exists()
 

@@ -35,7 +35,8 @@ class Runs:
         """Return what was kept of a run: by its name, its number, or how its name begins.
 
         Raises:
-            UsageError: there is none, or there are several.
+            StoreError: there is none.
+            UsageError: there are several.
         """
         return self._store.get(name)
 
@@ -62,7 +63,7 @@ class Runs:
         """Remove a run, by its whole name or its number.
 
         Raises:
-            UsageError: there is none.
+            StoreError: there is none.
         """
         self._store.remove([name])
 

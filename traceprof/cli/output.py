@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from traceprof.cli.progress import end_reading
-from traceprof.errors import UsageError
+from traceprof.errors import UsageError, WritingError
 
 if TYPE_CHECKING:
     from traceprof.render.registry import Answered, Options
@@ -223,11 +223,11 @@ def out(text: str, form: str = "text") -> None:
 
     Raises:
         BrokenPipeError: who read it went away.
-        UsageError: it cannot be written.
+        WritingError: it cannot be written.
     """
     end_reading()
     if sys.stdout is None:
-        raise UsageError("standard output is closed: nothing can be printed")
+        raise WritingError("standard output is closed: nothing can be printed")
     if form != "text" and sys.stdout.isatty():
         from traceprof.render.escape import visible_text
 
@@ -240,7 +240,7 @@ def out(text: str, form: str = "text") -> None:
     except OSError as error:
         drop(sys.stdout)
         reason = error.strerror or error
-        raise UsageError(f"standard output: cannot be written: {reason}") from error
+        raise WritingError(f"standard output: cannot be written: {reason}") from error
 
 
 _SPOKEN: Final = {"quiet": False, "verbose": False}

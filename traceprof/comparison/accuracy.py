@@ -15,7 +15,7 @@ import numpy as np
 from traceprof.comparison import CURVE_NAME, Comparison
 from traceprof.comparison.sides import Curve, Target, curve_of, devices_of, metric_names
 from traceprof.comparison.specs_of_many import ACCURACY, ACCURACY_ABOUT, CURVE, SPEEDUP
-from traceprof.errors import UsageError
+from traceprof.errors import NotRecordedError, UsageError
 from traceprof.measures.rows import floats
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import CONTRADICTS, Summary, better_of, is_accuracy, quality_among
@@ -238,7 +238,7 @@ def _metric(runs: Sequence[Summary], asked: str | None) -> str:
     common = [name for name in every if all(name in own for own in names if own)]
     found = quality_among(common) or quality_among(every)
     if found is None:
-        raise UsageError(f"no run has an accuracy or a loss: {_listed(every)}")
+        raise NotRecordedError(f"no run has an accuracy or a loss: {_listed(every)}")
     return found
 
 

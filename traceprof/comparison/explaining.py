@@ -133,7 +133,7 @@ def _slowest(ranks: Ranks) -> str:
     steps = steps_of_ranks(ranks)
     steps = steps if len(steps) else pattern_of_ranks(ranks)
     if not len(steps):
-        raise UsageError("no steps are known in this trace: say which window, as in 1s..2s")
+        raise NotRecordedError("no steps are known in this trace: say which window, as in 1s..2s")
     kept = ~steps.warmup() if not steps.warmup().all() else np.ones(len(steps), np.bool_)
     length, rows = steps.durations_ns[kept], rows_by_value(steps.table["step"][kept])
     number = max(rows, key=lambda step: float(length[rows[step]].mean()))

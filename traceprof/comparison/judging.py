@@ -14,7 +14,7 @@ from traceprof.comparison.sides import TURN, Side, series_of
 from traceprof.comparison.specs import JUDGED, LIMITS, STEPS
 from traceprof.comparison.statistics import FEWEST, Difference, compare_runs, compare_steps
 from traceprof.errors import UsageError
-from traceprof.model.results import Note, Result
+from traceprof.model.results import Note, Result, named_in_words
 from traceprof.model.table import Table
 
 MAIN: Final = ("samples_per_s", "step_period_ns", "turn_ns", "step_device_ns")
@@ -171,7 +171,7 @@ _ONE_OF_EACH: Final = Note(
 
 
 _TEXT: Final = re.compile(
-    r"(?:(?P<name>[\w.-]+)\s*=\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?"
+    r"(?:(?P<name>\w[\w. -]*?)\s*=\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?"
 )
 
 
@@ -223,7 +223,7 @@ def _row(
     sides: tuple[Side, Side],
     better: Mapping[str, str],
 ) -> dict[str, Any]:
-    name = limit.measure
+    name = named_in_words(limit.measure, (*judged, *better))
     if name in ("", "throughput", "time"):
         name = next((own for own in MAIN if own in judged), "")
         if not name:

@@ -20,7 +20,7 @@ from traceprof.comparison.specs_of_many import (
     NODES,
     NODES_SPEC,
 )
-from traceprof.errors import UsageError
+from traceprof.errors import NotRecordedError
 from traceprof.measures.rows import mean_of
 from traceprof.model.grouping import codes_of, rows_by_first
 from traceprof.model.results import Note, Result
@@ -96,11 +96,11 @@ def nodes(of_ranks: Sequence[NodeIterations]) -> Comparison:
     """Return the ranks of several runs beside one another, each run's in their order.
 
     Raises:
-        UsageError: no rank has any round.
+        NotRecordedError: no rank has any round.
     """
     known = [one for one in of_ranks if one.iterations_count]
     if not known:
-        raise UsageError(
+        raise NotRecordedError(
             "no rounds are known: they are the steps and forward passes that `traceprof record` "
             "sees, or steps that the program names (traceprof.step())"
         )

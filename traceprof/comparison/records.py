@@ -19,10 +19,12 @@ from traceprof.model.results import (
     Unit,
     columns,
     key,
+    named_in_words,
     same,
 )
 from traceprof.model.summary import SUMMARY, Summary
 from traceprof.model.table import Table, is_unknown, objects
+from traceprof.model.trace import FIRST_EPOCH_NS
 from traceprof.session.doubts import doubts_of_run, is_doubt
 from traceprof.store import Kept, Store
 
@@ -38,6 +40,9 @@ _LISTED: Final = columns(
     same devices_count: in how many devices work was recorded
     same steps_count: how many steps the measures are about
     same started: when it started (UTC)
+    same ended: how its program ended, where that is known
+    same program: what was run, without its arguments
+    same recorded_by: what recorded it
     same origin: what it was made of: the format of its traces, or log:<source>
     same number [number]: its number in the database
     same added: when it was added (UTC)
@@ -64,10 +69,12 @@ def list_of_runs(
     """
     runs = store.listed(labels)
     told = {name: measure.unit for run in runs for name, measure in run.measures.items()}
+    measures = [named_in_words(name, told) for name in measures]
     for name in measures:
         if name not in told:
             raise UsageError(f"no run has a measure {name!r}: {_known(told)}")
     units = {**_KEY_MEASURES, **{name: _unit(told[name]) for name in measures}}
+    sort = None if sort is None else named_in_words(sort, units)
     listed = {*units, *(column.name for column in (*_NAMED, *_LISTED))}
     by = sort is not None and sort not in listed and any(run.told(sort) for run in runs)
     named = dict.fromkeys((*shown, *([sort] if by and sort else [])))
@@ -86,7 +93,57 @@ def list_of_runs(
     kept = _sorted(every, sort, is_reversed)
     result = Result("runs", ResultSpec((table,)), {"runs": kept})
     title = Note.of("{n:count} run(s) in {path}", n=len(runs), path=str(store.path))
+    if not runs:
+        title = _nothing_kept(store, labels)
     return Comparison("runs", {"runs": result}, (title,), about={"runs": table.about})
+
+
+def _nothing_kept(store: Store, labels: Mapping[str, str]) -> Note:
+    every = len(store.listed()) if labels else 0
+    if every:
+        asked = " ".join(f"{name}={text}" for name, text in labels.items())
+        return Note.of(
+            "none of the {n:count} run(s) in {path} has {asked}: `traceprof runs list` shows all",
+            n=every,
+            path=str(store.path),
+            asked=asked,
+        )
+    return Note.of(
+        "nothing is kept in {path}: `traceprof runs add TRACE` keeps a run, and so does --save of "
+        "record and analyze",
+        path=str(store.path),
+    )
+
+
+def recorded_by(environment: Mapping[str, str]) -> str:
+    """Return what recorded a run: "traceprof (cupti)"; "" where that is not known."""
+    profiler, recorder = environment.get("profiler", ""), environment.get("recorder", "")
+    return f"{profiler} ({recorder})" if profiler and recorder else profiler or recorder
+
+
+def program_of(command: str) -> str:
+    """Return what a command runs: its script or module, else the program; "" without one."""
+    words = command.split()
+    script = next((word for word in words if word.endswith(".py")), "")
+    if not script and "-m" in words[:-1]:
+        script = words[words.index("-m") + 1]
+    return (script or (words[0] if words else "")).rpartition("/")[2]
+
+
+def ended_as(environment: Mapping[str, str], ended: Sequence[str]) -> str:
+    """Return how the program ended: "failed (exit code 1)"; "" where that is not known.
+
+    ``ended`` is how each start of each rank did.
+    """
+    code = environment.get("exit_code", "")
+    if code:
+        return "finished" if code == "0" else f"failed (exit code {code})"
+    told = [text for text in ended if text]
+    if not told:
+        return ""
+    counts = ((how, told.count(how)) for how in ("failed", "killed"))
+    words = [f"{n} of {len(told)} starts {how}" for how, n in counts if n]
+    return ", ".join(words) or "finished"
 
 
 def _sorted(table: Table, column: str | None, is_reversed: bool) -> Table:
@@ -105,6 +162,9 @@ def _listed(run: Kept, measures: Iterable[str]) -> dict[str, Any]:
         "labels": " ".join(f"{name}={value}" for name, value in run.labels.items()),
         "started": _utc(run.started_utc_ns),
         "added": run.added,
+        "ended": ended_as(run.environment, run.ended),
+        "recorded_by": recorded_by(run.environment),
+        "program": program_of(run.command),
         "origin": run.origin,
         "devices_count": run.devices_count,
         "steps_count": run.steps_count,
@@ -238,6 +298,8 @@ def _facts(run: Summary) -> dict[str, Any]:
         "origin": run.origin,
         "workload": run.workload,
         "command": run.command,
+        "recorded by": recorded_by(run.environment),
+        "ended": ended_as(run.environment, [*map(str, run.table("lives").get("ended", ()))]),
         "started": _utc(run.started_utc_ns),
         "window": run.window,
         "of": None if run.window_ns is None else Note.of("{ns:ns}", ns=run.window_ns),
@@ -290,7 +352,7 @@ def _unit(name: str) -> Unit:
 
 
 def _utc(ns: int | None) -> str:
-    if ns is None:
+    if ns is None or ns < FIRST_EPOCH_NS:
         return ""
     return datetime.fromtimestamp(ns // _S, UTC).strftime("%Y-%m-%d %H:%M:%S")
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from traceprof.errors import TraceprofError, UsageError
+from traceprof.errors import StoreError, TraceError, TraceprofError, UsageError
 from traceprof.files import is_there
 from traceprof.formats import recognised
 from traceprof.formats.runs.files import is_run
@@ -126,7 +126,7 @@ def _labelled(text: str, store: Store) -> list[Summary]:
         labels[name] = value
     names = store.names(labels)
     if not names:
-        raise UsageError(f"{text}: no run in {store.path} has that label")
+        raise StoreError(f"{text}: no run in {store.path} has that label")
     return [store.get(name) for name in names]
 
 
@@ -149,7 +149,7 @@ def _of_text(path: Path) -> list[Summary]:
         if runs:
             return runs
         tried.append(f"as a {what}: nothing in it")
-    raise UsageError(f"{path}: neither a trace nor exported runs; {'; '.join(tried)}")
+    raise TraceError(f"{path}: neither a trace nor exported runs; {'; '.join(tried)}")
 
 
 def keep_file(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
@@ -120,6 +120,18 @@ _KINDS: Final = {"total": Combine.SUM, "smallest": Combine.MIN, "largest": Combi
 _DECLARATION: Final = re.compile(
     r"(?P<kind>[a-z]+)(\((?P<weight>\w+)\))? (?P<name>\w+)( \[(?P<unit>\S+)\])?: (?P<meaning>.+)"
 )
+
+
+def named_in_words(text: str, known: Iterable[str]) -> str:
+    """Return the name of ``known`` that ``text`` says, be it in words: "step period".
+
+    ``text`` itself where it says none.
+    """
+    names = [*known]
+    plain = re.sub(r"[ -]+", "_", text.strip())
+    ends = tuple(f"_{end}" for end, _ in _UNITS)
+    said = (name for name in names if name == plain or name in {plain + end for end in ends})
+    return text if text in names else next(said, text)
 
 
 def _lines_of(text: str) -> list[str]:

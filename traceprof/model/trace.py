@@ -55,6 +55,10 @@ HOW_TO_RECORD: Mapping[str, str] = {
 }
 
 
+FIRST_EPOCH_NS: Final = 10**18
+"""September 2001: an earlier time is that of no wall clock."""
+
+
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
     """Where a trace comes from.

@@ -158,8 +158,15 @@ class Job:
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """What is known of the machine and the software."""
-        return {**self.notes.facts, **self.captured.software()}
+        """What is known of the machine and the software, what recorded it and how it ended."""
+        code = self.run.exit_code
+        ended = {} if code is None else {"exit_code": str(code)}
+        return {
+            **self.notes.facts,
+            **self.captured.software(),
+            "recorder": self.recorder_name,
+            **ended,
+        }
 
     @cached_property
     def places(self) -> Places:

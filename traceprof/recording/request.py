@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
+from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError, WritingError
 from traceprof.model.trace import Trace
 from traceprof.units import NS_PER_S, format_bytes, parse_duration
 
@@ -248,7 +248,7 @@ class Recorder:
 
 @contextmanager
 def writing(
-    path: Path, what: str = "written", kind: type[TraceprofError] = UsageError
+    path: Path, what: str = "written", kind: type[TraceprofError] = WritingError
 ) -> Iterator[None]:
     """Say, as an error of ``kind``, where ``path`` cannot be written."""
     try:

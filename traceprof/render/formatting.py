@@ -203,12 +203,37 @@ _OF_REMARK: Final = (
 """The columns that a remark stands for."""
 
 
+_NAMES_OF_THINGS: Final = frozenset({"measure", "measures", "rule", "rules", "loss"})
+"""Columns whose cells are names of ours, which people read as words."""
+
+
+def names_in_words(names: Sequence[Any]) -> list[Any]:
+    """Return names such as "step_period_ns" in words: "step period"; what is no text stays.
+
+    Where two would be alike they keep their units.
+    """
+    suffixes = sorted((style.suffix for style in STYLES.values() if style.suffix), key=len)
+    short = {
+        name: next((name.removesuffix(s) for s in reversed(suffixes) if name.endswith(s)), name)
+        for name in names
+        if isinstance(name, str)
+    }
+    counts = Counter(short.values())
+    words = {
+        name: (text if counts[text] == 1 else name).replace("_", " ")
+        for name, text in short.items()
+    }
+    return [words[name] if isinstance(name, str) else name for name in names]
+
+
 def in_words(columns: tuple[Column, ...], table: Table) -> tuple[tuple[Column, ...], Table]:
     """Return columns and table with sentences, at the end, for what is read together.
 
     Where each row says its unit in a column of that name, numbers are written in these units and
     the column is left out.
     """
+    for name in _NAMES_OF_THINGS.intersection(table, (column.name for column in columns)):
+        table = table.assign(**{name: objects(names_in_words(table.plain(name).tolist()))})
     own = [column.name for column in columns if column.name in _OF_REMARK]
     if len(own) > 1 and _OF_REMARK[0] in table:
         rows = zip(*(table[name].tolist() for name in own), strict=True)

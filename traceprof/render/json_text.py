@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from traceprof.comparison import Comparison
 from traceprof.model.results import Result
+from traceprof.model.trace import FIRST_EPOCH_NS
 from traceprof.render.formatting import note_of, plain, to_json
 from traceprof.render.registry import Answered, Options
 from traceprof.render.shown import Row, ShownTable, check_columns, declared_table, tables_of
@@ -34,7 +35,8 @@ def document_of(document: Answered) -> dict[str, Any]:
         return _comparison_of(document)
     info, window = document.info, document.selection.window
     verdict, reason = document.verdict, document.selection.reason
-    span, epoch_ns = document.span, info.utc_epoch_ns
+    span, epoch_ns = document.span, info.utc_epoch_ns or 0
+    is_known = epoch_ns >= FIRST_EPOCH_NS
     return {
         "schema": SCHEMA,
         **({} if verdict is None else {"verdict": _verdict_of(verdict)}),
@@ -51,7 +53,7 @@ def document_of(document: Answered) -> dict[str, Any]:
         },
         "clock": {  # what time 0 is: on the wall clock, and on that of the trace
             "zero": "start of the run",
-            "utc_epoch_ns": None if epoch_ns is None else epoch_ns + span.start_ns,
+            "utc_epoch_ns": epoch_ns + span.start_ns if is_known else None,
             "trace_clock_ns": span.start_ns,
             "duration_ns": span.duration_ns,
         },

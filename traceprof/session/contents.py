@@ -16,7 +16,7 @@ from traceprof.model.ranks import Ranks, RunFiles
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import DEVICE_TABLES, TraceInfo, how_to_record
+from traceprof.model.trace import DEVICE_TABLES, FIRST_EPOCH_NS, TraceInfo, how_to_record
 from traceprof.session.opening import outline_files, place_files
 from traceprof.session.options import Opening
 
@@ -119,11 +119,11 @@ def describe(paths: Sequence[Path | str], opening: Opening) -> Contents:
     devices = ranks.table("devices")
     used = devices.take(devices["used"] == 1)
     of_devices, of_processes = _rows_by_owner(files, outlines)
-    environment, epoch_ns = ranks.table("environment"), ranks.info.utc_epoch_ns
+    environment, epoch_ns = ranks.table("environment"), ranks.info.utc_epoch_ns or 0
     return Contents(
         info=replace(ranks.info, path=" ".join(map(str, paths))),
         span=ranks.span,
-        started_utc=None if epoch_ns is None else _utc(epoch_ns + ranks.span.start_ns),
+        started_utc=_utc(epoch_ns + ranks.span.start_ns) if epoch_ns >= FIRST_EPOCH_NS else None,
         devices=tuple(_devices(used, of_devices)),
         n_unused_devices=len(devices) - len(used),
         processes=_processes(ranks.table("processes"), of_processes),

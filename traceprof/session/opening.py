@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from traceprof.errors import UsageError
+from traceprof.errors import TraceError, UsageError
 from traceprof.files import kind_of_no_file
 from traceprof.formats import Outline, ReadOptions, open_trace, outline
 from traceprof.formats.contract import trace_of_outline
@@ -139,7 +139,8 @@ def rules_of(opening: Opening) -> Sequence[OwnRule]:
     """Return the rules in the user's TOML file, none without one.
 
     Raises:
-        UsageError: it cannot be read, or holds no rules.
+        TraceError: it cannot be read.
+        UsageError: it holds no rules.
     """
     return () if opening.rules is None else parse_rules(_read(opening.rules))
 
@@ -150,7 +151,8 @@ def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise TraceError(f"{path}: cannot be read: {reason}") from error
 
 
 _OF_RUNS: Final = frozenset({"processes", "environment", "devices"})

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.errors import UsageError
+from traceprof.errors import NotRecordedError, UsageError
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
@@ -324,7 +324,7 @@ def _known_steps(ranks: Ranks) -> Steps:
             "times (12ms..30ms)"
         )
     how = how_steps_get_known(ranks)
-    raise UsageError(f"no steps are known in this trace{choice}, or {how}")
+    raise NotRecordedError(f"no steps are known in this trace{choice}, or {how}")
 
 
 def _of_steps(ranks: Ranks, match: re.Match[str]) -> Selection:

@@ -56,7 +56,8 @@ def _find(
     begins.
 
     Raises:
-        UsageError: there is none, or there are several.
+        StoreError: there is none.
+        UsageError: there are several.
     """
     query = "SELECT name, id FROM runs ORDER BY id"
     known: dict[str, int] = {} if database is None else dict(database.execute(query).fetchall())
@@ -74,7 +75,7 @@ def _find(
     close = get_close_matches(text, known, n=3)
     hint = f"did you mean {_some(close)}?" if close else f"there are {_some([*known])}"
     there = f"none of that name in {path}; {hint}" if known else f"{path} holds no runs"
-    raise UsageError(f"no run {text!r}: no such file, and {there}")
+    raise StoreError(f"no run {text!r}: no such file, and {there}")
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:
@@ -97,7 +98,11 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a list of runs tells of one; ``measures`` are those of its table, by name."""
+    """What a list of runs tells of one; ``measures`` are those of its table, by name.
+
+    ``environment`` has what recorded it and how its program ended, where that is known; ``ended``
+    is how each start of a rank did (finished, killed, failed).
+    """
 
     number: int
     name: str
@@ -106,7 +111,10 @@ class Kept:
     started_utc_ns: int | None
     steps_count: int | None
     devices_count: int | None
+    command: str
     labels: Mapping[str, str]
+    environment: Mapping[str, str]
+    ended: Sequence[str]
     measures: Mapping[str, Measure]
     typed: Mapping[str, str]
 
@@ -168,7 +176,8 @@ class Store:
         """Return the run that ``text`` names.
 
         Raises:
-            UsageError: there is none, or there are several.
+            StoreError: there is none.
+            UsageError: there are several.
         """
         with reading(self.path) as database:
             number, _ = _find(database, text, self.path)
@@ -194,7 +203,8 @@ class Store:
         """Give a run ``labels``, take those called ``dropped``, and return all that it has then.
 
         Raises:
-            UsageError: there is no such run, or several, or it has no label that is to go.
+            StoreError: there is no such run.
+            UsageError: there are several, or it has no label that is to go.
         """
         if not self.path.exists():
             _find(None, text, self.path)
@@ -216,7 +226,7 @@ class Store:
         A name counts as a whole: how it begins is not enough to lose a run.
 
         Raises:
-            UsageError: there is no such run.
+            StoreError: there is no such run.
         """
         if not self.path.exists():
             _find(None, texts[0], self.path)
@@ -266,9 +276,19 @@ def _listed(database: Database) -> list[Kept]:
     ).fetchall():
         measures.setdefault(number, {})[name] = Measure(*told)
     rows = database.query(
-        "SELECT id AS number, name, added, origin, started_utc_ns, steps_count, devices_count "
-        "FROM runs ORDER BY id"
+        "SELECT id AS number, name, added, origin, started_utc_ns, steps_count, devices_count, "
+        "command FROM runs ORDER BY id"
     )
+    environment: dict[int, dict[str, str]] = {}
+    for number, name, value in database.execute(
+        "SELECT run_id, name, value FROM environment "
+        "WHERE name IN ('profiler', 'recorder', 'exit_code')"
+    ).fetchall():
+        environment.setdefault(number, {})[name] = value
+    ended: dict[int, list[str]] = {}
+    if "lives" in database.table_names():
+        for number, text in database.execute("SELECT run_id, ended FROM lives").fetchall():
+            ended.setdefault(number, []).append(str(text or ""))
     typed: dict[int, dict[str, str]] = {}
     if "typed" in database.table_names():
         for number, heading, cell in database.execute(
@@ -279,6 +299,8 @@ def _listed(database: Database) -> list[Kept]:
         Kept(
             **row,
             labels=labels.get(row["number"], {}),
+            environment=environment.get(row["number"], {}),
+            ended=ended.get(row["number"], []),
             measures=measures.get(row["number"], {}),
             typed=typed.get(row["number"], {}),
         )

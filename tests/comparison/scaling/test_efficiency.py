@@ -10,7 +10,7 @@ import pytest
 from tests.comparison.scaling.sized_runs import MS, sized
 from traceprof.comparison import Comparison
 from traceprof.comparison.scaling.compared import scaling
-from traceprof.errors import UsageError
+from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.table import Table
 from traceprof.render.formatting import sentences
 
@@ -179,7 +179,7 @@ def test_a_law_that_the_measured_speed_ups_break_is_no_limit() -> None:
 
 
 def test_runs_that_tell_nothing_are_refused() -> None:
-    with pytest.raises(UsageError, match="no run a throughput"):
+    with pytest.raises(NotRecordedError, match="no run a throughput"):
         scaling([sized(2)])
     with pytest.raises(UsageError, match="one of them"):
         scaling([sized(2, 100)], by=["gpus", "nodes"])

@@ -30,7 +30,7 @@ from traceprof.comparison.scaling.points import (
 )
 from traceprof.comparison.sides import are_ranks_of_one, table_of
 from traceprof.comparison.specs_of_many import SCALING_SPEC, SCALING_SUMMARY
-from traceprof.errors import UsageError
+from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.results import Note, Result
 from traceprof.model.summary import Summary
 from traceprof.session.doubts import doubts_of_run
@@ -170,7 +170,8 @@ def scaling(
         assumed: "weak" or "strong" where batches are not known.
 
     Raises:
-        UsageError: of no run are size and throughput known, or an argument is none.
+        NotRecordedError: of no run are size and throughput known.
+        UsageError: an argument is none.
     """
     if BY_GPUS in by and BY_NODES in by:
         raise UsageError("--by gpus and --by nodes: one of them is the size")
@@ -180,7 +181,7 @@ def scaling(
     points = [point_of(run, by_nodes=by_nodes) for run in runs]
     usable = [one for one in points if one.size > 0 and one.rate.value > 0]
     if not usable:
-        raise UsageError(_none_usable(points, by_nodes=by_nodes))
+        raise NotRecordedError(_none_usable(points, by_nodes=by_nodes))
     groups = groups_of(usable, by, ignored)
     found = [one for group in groups for one in measured_group(group, base, assumed)]
     what = "nodes" if by_nodes else _devices(usable)

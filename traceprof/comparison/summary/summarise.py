@@ -47,7 +47,7 @@ _FACTS: Final = """
     cpu_limit=cpu.limit container driver=driver|nvidia_driver cuda_driver=driver.cuda|cuda_driver
     cuda=cuda|cuda_runtime hip=hip|hip_runtime cudnn nccl backend mpi=mpi.library|mpi python torch
     numpy lightning=lightning|pytorch-lightning accelerate transformers deepspeed cupti
-    git_commit=git.commit git_branch=git.branch command
+    git_commit=git.commit git_branch=git.branch command recorder exit_code
 """
 _NAMES: Final[Mapping[str, Sequence[str]]] = {
     name: (sources or name).split("|")

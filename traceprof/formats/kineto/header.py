@@ -17,7 +17,7 @@ from traceprof.model.cutting import WHOLE, CutNote, CutRequest, noted_names, not
 from traceprof.model.table import Table
 from traceprof.model.tables import ABSENT, make_table
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import TraceInfo
+from traceprof.model.trace import FIRST_EPOCH_NS, TraceInfo
 from traceprof.secrets import storable
 from traceprof.version import __version__
 
@@ -27,7 +27,6 @@ _VERSIONED: Final = (
 )
 _MOST_KINDS, _MOST_LETTERS = 8, 60
 """So many categories are named, with so much of their names."""
-_FIRST_EPOCH_NS: Final = 10**18  # September 2001: an earlier time is counted from boot
 
 
 def make_info(
@@ -73,7 +72,7 @@ def make_info(
         format=format_name,
         profiler="torch.profiler (Kineto)",
         schema_version=str(events.header.get("schemaVersion", "")),
-        utc_epoch_ns=utc_ns if utc_ns >= _FIRST_EPOCH_NS else None,
+        utc_epoch_ns=utc_ns if utc_ns >= FIRST_EPOCH_NS else None,
         warnings=tuple(warnings),
     )
 

@@ -19,7 +19,7 @@ from traceprof.formats.sqlite.schema import UnsoundRowsError
 from traceprof.model.table import Column, Names, Table
 from traceprof.model.tables import ABSENT, empty_table, make_table
 from traceprof.model.timing import TimeWindow
-from traceprof.model.trace import TraceInfo
+from traceprof.model.trace import FIRST_EPOCH_NS, TraceInfo
 from traceprof.names.classes import OwnRule
 
 _TIMED_TABLES: Final = (
@@ -29,7 +29,6 @@ _TIMED_TABLES: Final = (
 _PROCESS: Final = 1  # the kind of object that a process is
 _GPU: Final = 1
 _PCIE_GPU: Final = 0
-_FIRST_EPOCH_NS: Final = 10**18  # September 2001: an earlier time is not one of day
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,7 @@ def read_info(file: NvprofFile, format_name: str) -> TraceInfo:
         format=format_name,
         profiler="nvprof",
         schema_version=version,
-        utc_epoch_ns=file.zero_ns if file.zero_ns >= _FIRST_EPOCH_NS else None,
+        utc_epoch_ns=file.zero_ns if file.zero_ns >= FIRST_EPOCH_NS else None,
     )
 
 

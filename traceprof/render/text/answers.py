@@ -81,7 +81,8 @@ def _sections(document: Answered, options: Options, but: Sequence[str]) -> Itera
         elif section.name in _WHOLE and not is_plain:
             more = ()
         else:
-            yield table_view(section.table, rows, width)
+            empty = "none" if isinstance(document, Comparison) else "nothing in this window"
+            yield table_view(section.table, rows, width, empty)
         for table in more:
             about = table.about or table.name
             yield Text(f"\n{about[:1].upper()}{about[1:]}", style="dim")

@@ -91,10 +91,12 @@ def notes_view(notes: Iterable[Note]) -> RenderableType:
     return Group(*(Text(f"note: {note}", style="dim italic") for note in sentences(notes)))
 
 
-def table_view(table: ShownTable, rows: int, width: int) -> RenderableType:
+def table_view(
+    table: ShownTable, rows: int, width: int, empty: str = "nothing in this window"
+) -> RenderableType:
     """Return the first ``rows`` rows of a table, and how many more there are."""
     if not len(table):
-        return Text("nothing in this window", style="dim")
+        return Text(empty, style="dim")
     shown = list(table.rows(rows))
     cells = {
         column: column_texts(column.unit, [row[column.name] for row in shown]) for column in table
