@@ -27,7 +27,10 @@ _MANY: Final = 6
 _WORDS: Final[Mapping[type, str]] = {
     errors.TraceprofError: "too little memory, a disk or folder that failed, or an error of ours",
     errors.UsageError: "what was asked for makes no sense; nothing was written",
-    errors.TraceError: "the trace, or the database of runs, cannot be found, recognised or read",
+    errors.TraceError: (
+        "a trace, a run, the database of runs, or a file that an option names cannot be found, "
+        "recognised or read"
+    ),
     errors.NotRecordedError: "the trace lacks the data: the message says what records it",
     errors.RecordingError: "recording failed",
     errors.RegressionError: "a regression was found",
