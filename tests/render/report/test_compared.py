@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.render.browser import OpenPage
-from tests.render.timeline.tasks import MS, steps_of_ten
+from tests.render.timeline.tasks import MS, Reader, steps_of_ten
 from traceprof.cli import app
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.model.results import Unit
@@ -64,7 +64,7 @@ def test_a_row_of_a_kernel_leads_to_the_longest_of_it_on_the_axis_of_both(
     leading = opened.page.locator("#kernels td a", has_text="gemm")
     leading.first.click()
     chosen = "document.querySelector('.details h3')?.textContent"
-    opened.page.wait_for_function(f"() => {chosen} === 'gemm'")
+    Reader(opened).until(f"{chosen} === 'gemm'")
     details = opened.page.locator(".details").inner_text()
     assert "4.500 ms (4 500 000 ns)" in details.replace("\u202f", " ").replace("\xa0", " ")
     assert "B · " in details

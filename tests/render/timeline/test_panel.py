@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.measures.generated_run import Plan, make_trace_of
 from tests.render.browser import OpenPage
-from tests.render.timeline.tasks import MS, Reader, two_ranks
+from tests.render.timeline.tasks import MS, Reader, steps_of_ten, two_ranks
+from traceprof.comparison.explaining import explain_ranks
 from traceprof.formats import open_trace
 from traceprof.measures.idle.gaps import find_gaps
+from traceprof.measures.steps.find import steps_of_ranks
+from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
 from traceprof.render.timeline.render import render_timeline
 from traceprof.units import format_count
@@ -296,3 +300,38 @@ def test_a_search_takes_regular_expressions_and_says_what_is_none(reader: Reader
     box.fill("matmul")
     reader.until("document.querySelector('.results table') !== null")
     assert "Found as well: gemm" in page.locator(".results caption").inner_text()
+
+
+def test_a_slow_step_says_why_as_explain_does_and_leads_there(
+    open_page: Callable[..., OpenPage],
+) -> None:
+    trace = steps_of_ten(0, slower_ms=5)  # of steps 2 and 3 gemm takes 5 ms more
+    reader = Reader(open_page(render_timeline(trace, title="slow")))
+    reader.click_at(38 * MS, "Steps")
+    assert reader.title == "step 3"
+    _, result = explain_ranks(Ranks.of(trace), "step:3")
+    (cause,) = result.tables["causes"].rows()[:1]
+    assert (cause["name"], cause["difference_ns"]) == ("gemm", 5 * MS)
+    told = reader.table(f"Why it took 5.000 ms longer than {result.scalars['against']}")
+    assert told["gemm"] == ["+5.000 ms"]
+    reader.click(reader.page.page.locator(".details").get_by_role("button", name="gemm").first)
+    assert reader.title == "gemm"
+    assert "(7 000 000 ns)" in reader.facts["duration"].replace("\u202f", " ").replace("\xa0", " ")
+    assert reader.actions == 2
+
+
+def test_of_a_step_that_waits_the_late_rank_is_named_and_shown(
+    open_page: Callable[..., OpenPage],
+) -> None:
+    late = {(2, "backward", 4): 100 * MS}
+    trace = make_trace_of(Plan(n_ranks=4, n_steps=6, extra_of_step_ns=late))
+    reader = Reader(open_page(render_timeline(trace, title="late")))
+    step = steps_of_ranks(Ranks.of(trace)).table
+    at = int(step["start_ns"][step["step"] == 4][0]) - trace.span.start_ns
+    reader.page.redrawn(f"traceprof.jumpTo({at}, {at + 200 * MS})")
+    reader.click_at(at + 50 * MS, "Steps")
+    caption = reader.page.js("document.querySelectorAll('.details caption')[0].textContent")
+    assert caption.startswith("Why it took")
+    reader.click(reader.page.page.get_by_role("button", name="waiting for rank 2"))
+    assert reader.title == "gemm backward"
+    assert "rank 2" in reader.facts["lane"]

@@ -31,6 +31,7 @@ from traceprof.render.timeline.marks import (
     describe_steps,
     sample_series,
 )
+from traceprof.render.timeline.reasons import describe_reasons
 from traceprof.render.timeline.shown_names import ShownNames
 from traceprof.session.doubts import doubts_of
 from traceprof.units import format_count, format_duration
@@ -211,6 +212,7 @@ def encode_timeline(
     n_events = drawing.lanes.n_events
     series, remarks = sample_series(ranks, span)
     head = timeline_head(ranks, span, n_events)
+    head["steps"]["reasons"] = describe_reasons(ranks, span, n_events)
     if view is not None:
         head["view"] = [view.start_ns - span.start_ns, view.end_ns - span.start_ns]
 

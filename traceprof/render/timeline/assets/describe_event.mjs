@@ -9,6 +9,7 @@ import { peersOf } from "./peers.mjs";
 import { lengthOfTarget, spanOf, timesOf } from "./targets.mjs";
 import { counterpartParts } from "./counterparts.mjs";
 import { idleWithin } from "./gaps.mjs";
+import { reasonParts } from "./reasons.mjs";
 import { stepParts } from "./beside.mjs";
 
 /** All that the page knows of one event, as the content of the panel. */
@@ -29,7 +30,7 @@ export function eventContent(app, event) {
     ...neighbourFacts(trace, event),
   ];
   const parts = [factsPart("", own), launchPart(trace, event, partner), ...rangeParts(trace, event, partner)];
-  if (trace.rows[event.row].kind === "step") parts.push(...stepParts(trace, event), stepPart(trace, event));
+  if (trace.rows[event.row].kind === "step") parts.push(...reasonParts(trace, event), ...stepParts(trace, event), stepPart(trace, event));
   else parts.push(...counterpartParts(trace, event));
   parts.push(...populationParts(app, event), ...peerParts(app, event));
   return { title: name, target: event, parts: parts.filter(Boolean) };
