@@ -110,7 +110,8 @@ _TAIL: Final = """
   (`tests/test_files.py`), not by pulling a plug.
 - Two faults at once, and a second Ctrl-C while the first one tidies up.
 - `record` under nsys, nvprof and with cupti: see `tests/recording`; here it is the embedded
-  recorder. `recover` is killed before its steps by `tests/reliability/test_recover.py`.
+  recorder. It and `recover` are killed before each of their steps, and the time of day is set
+  while it records, by `tests/reliability/test_recover.py` and `test_machine.py`.
 """
 
 

@@ -164,6 +164,21 @@ def collectives(folder: Path, n: int) -> Path:
     return write(folder / "trace.json", events, distributedInfo=_distributed(n))
 
 
+def collectives_of_one(folder: Path, n: int) -> Path:
+    """Collectives, all of one communicator."""
+    events = []
+    for number in range(n):
+        at = number * _GAP_NS
+        own = {"Process Group Name": "0", "Process Group Description": "default_pg"}
+        own |= {"Collective name": "allreduce", "Process Group Ranks": "[0, 1]"}
+        more = {"Group size": 2, "dtype": "Float", "In msg nelems": 8 + number % 7}
+        events.append(complete("cuda_runtime", "cudaLaunchKernel", at, at + 9,
+                               args={"correlation": number + 1}))  # fmt: skip
+        events.append(on_device("kernel", NCCL, at + 50, at + 900, correlation=number + 1,
+                                **own, **more))  # fmt: skip
+    return write(folder / "trace.json", events, distributedInfo=_distributed(1))
+
+
 def copies(folder: Path, n: int) -> Path:
     """Copies of as many sizes, between as many pairs of devices."""
     builder = TraceBuilder()
@@ -261,7 +276,16 @@ SHAPES: Final[tuple[Shape, ...]] = (
     *(nested_ranges, nested_ranges_of_kineto, nested_ranges_of_nvprof, crossing_ranges),
     *(devices, streams, streams_of_kineto, processes, threads, names_of_kernels),
     *(names_of_ranges, long_name, steps, one_correlation, overlapping_kernels, one_instant),
-    *(collectives, copies, waits, operators, wide_event, ranks_of_a_manifest, files_of_a_folder),
+    *(
+        collectives,
+        collectives_of_one,
+        copies,
+        waits,
+        operators,
+        wide_event,
+        ranks_of_a_manifest,
+        files_of_a_folder,
+    ),
     *(repeated_words, document_behind_another),
 )
 

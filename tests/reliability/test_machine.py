@@ -113,3 +113,37 @@ def test_refused_locks_are_said(server: Server, folder: Path) -> None:
     environment = {**in_folder(folder), "FAULT_LOCKS": "ENOLCK"}
     ended = server.run(("show", "kernels", "run"), environment=environment)
     assert (ended.code, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_a_recording_goes_on_while_the_time_of_day_is_set(
+    server: Server, folder: Path, seconds: int
+) -> None:
+    """In the middle, also for the processes that start after it."""
+    (folder / "set.py").write_text(
+        "import os, subprocess, sys, traceprof\n"
+        "for number in range(30):\n"
+        "    with traceprof.step(), traceprof.range('work'):\n"
+        "        if number == 15 and len(sys.argv) == 1:\n"
+        "            open('is_set', 'w').close()\n"
+        "            subprocess.run([sys.executable, 'set.py', 'child'], check=True)\n"
+    )
+    is_set = folder / "is_set"
+    is_set.unlink(missing_ok=True)
+    environment = {"FAULT_CLOCK": str(seconds), "FAULT_STEP": str(is_set)}
+    output = folder / "set.sqlite"
+    command = ("record", "-f", "-o", output, "--with", "torch", "--", sys.executable, "set.py")
+    ended = server.run(command, environment=environment)
+    assert (ended.code, is_set.exists()) == (0, True), ended.stderr
+    trace = open_trace(output)
+    work = trace.ranges.take(trace.ranges["name"] == "work")
+    lengths_ns = work["end_ns"] - work["start_ns"]
+    assert len(work) == 60
+    assert (lengths_ns >= 0).all()
+    assert trace.span.duration_ns < 600 * 10**9  # the hour was nowhere
+    # The child ran within the step in which it was started.
+    around = int(lengths_ns.argmax())
+    children = work["process"] != work["process"][around]
+    assert int(children.sum()) == 30
+    assert (work["start_ns"][children] >= work["start_ns"][around]).all()
+    assert (work["end_ns"][children] <= work["end_ns"][around]).all()

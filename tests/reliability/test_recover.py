@@ -1,4 +1,4 @@
-"""`recover` may be killed at any step: the trace is there, or what it is made of still is."""
+"""`record` and `recover` may be killed at any step: the trace is there, or what makes it is."""
 
 from __future__ import annotations
 
@@ -61,3 +61,67 @@ def _is_survived(server: Server, left: Path, step: int) -> bool:
     ranges = open_trace(output).ranges
     assert int((ranges["name"] == "work").sum()) == _N_RANGES, step
     return True
+
+
+def test_recording_may_be_killed_before_each_of_its_steps(tmp_path: Path) -> None:
+    (tmp_path / "temporary").mkdir()
+    (tmp_path / "work.py").write_text(
+        f"import traceprof\nfor step in range({_N_RANGES}):\n"
+        "    with traceprof.step(), traceprof.range('work'): pass\nopen('ended', 'w').close()\n"
+    )
+    os.mkfifo(tmp_path / "printed")
+    with serving(tmp_path) as server:
+        tried = []
+        for step in range(1, _MOST_STEPS, _EVERY):
+            found = _recorded_until(server, step)
+            if found is None:
+                break
+            tried.append(found)
+    assert len(tried) * _EVERY > 8
+    # Before it was run, while its trace was still to be written, and when that was there.
+    assert _NOTHING in tried
+    assert _RECOVERED in tried
+
+
+_NOTHING, _THERE, _RECOVERED = "nothing", "there", "recovered"
+
+
+def _recorded_until(server: Server, step: int) -> str | None:
+    """Kill `record` before its ``step``; return where the trace then is, None: it had no such."""
+    output, ended_file = server.folder / "out.sqlite", server.folder / "ended"
+    for path in (output, ended_file):
+        path.unlink(missing_ok=True)
+    for path in (server.folder / "temporary").iterdir():
+        shutil.rmtree(path)
+    # Its reader sees the end of what the program prints, also where its recorder is gone.
+    printed = os.open(server.folder / "printed", os.O_RDONLY | os.O_NONBLOCK)
+    words = ("record", "-o", output, "--with", "torch", "--", sys.executable, "work.py")
+    ended = server.run(
+        words, step=step, signal=signal.SIGKILL, stdout=str(server.folder / "printed")
+    )
+    os.set_blocking(printed, True)
+    while os.read(printed, 1 << 16):
+        pass
+    os.close(printed)
+    if not ended.is_hit:
+        assert (ended.code, output.exists()) == (0, True), ended.stderr
+        return None
+    assert ended.code == -signal.SIGKILL
+    if output.exists():
+        assert _n_recorded(output) == _N_RANGES, step
+        return _THERE
+    left = [path.parent for path in (server.folder / "temporary").glob("*/recording.json")]
+    if not ended_file.exists():
+        for path in left:
+            refused = server.run(("recover", path))
+            assert (refused.code, refused.is_one_line) == (5, True), (step, refused.stderr)
+        return _NOTHING
+    (folder,) = left
+    again = server.run(("recover", folder))
+    assert again.code == 0, (step, again.stderr)
+    assert _n_recorded(output) == _N_RANGES, step
+    return _RECOVERED
+
+
+def _n_recorded(output: Path) -> int:
+    return int((open_trace(output).ranges["name"] == "work").sum())

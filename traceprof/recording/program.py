@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 
 import traceprof.annotate
 from traceprof.errors import RecordingError
+from traceprof.recording.clock import told_to_programs
 from traceprof.recording.request import RecordRequest
 
 _WRITING: Final = "the program has ended and its trace is being written: once more to leave it"
@@ -36,6 +37,7 @@ def child_environment(folder: Path, request: RecordRequest, windows: str = "") -
     inherited = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(INJECT_FOLDER), inherited)))
     environment["TRACEPROF_DIR"] = str(folder)
+    environment |= told_to_programs()
     environment["TRACEPROF_LAYERS"] = str(request.layer_depth)
     environment["TRACEPROF_WINDOWS"] = windows
     environment["TRACEPROF_STEP_FROM"] = request.step_from

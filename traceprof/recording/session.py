@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from traceprof.errors import RecordingError, TraceError, TraceprofError, UsageError
 from traceprof.formats.runs.manifest import LOCK
 from traceprof.recording import work_folder
+from traceprof.recording.clock import now_ns
 from traceprof.recording.finishing import finish
 from traceprof.recording.job import announced, is_joining, job_of, label_of
 from traceprof.recording.machine import read_environment, why_no_counters
@@ -23,6 +23,7 @@ from traceprof.recording.recorders.nsys.report import is_of_nsys
 from traceprof.recording.request import Recorder, Recording, RecordRequest, RunRecorded
 from traceprof.recording.sampling.sampler import read_samples, sampling
 from traceprof.recording.trial import chosen_recorder
+from traceprof.units import NS_PER_S
 
 
 def recoverable() -> Iterator[tuple[Path, work_folder.Notes]]:
@@ -151,7 +152,7 @@ def recorded_with(recorder: str, request: RecordRequest) -> Iterator[Begun]:
             notes,
             recorder=begun.run.recorder or notes.recorder,
             exit_code=begun.run.exit_code,
-            ended_s=time.time(),
+            ended_s=now_ns() / NS_PER_S,
             remarks=(*begun.run.notes, *sampler.notes),
         )
         begun.recording = finish(request, folder, ended, sampler.samples)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from traceprof.processes import start_thread
+from traceprof.recording.clock import now_ns
 from traceprof.recording.sampling.gpus import open_gpus
 from traceprof.recording.sampling.host import Reading, open_psutil, open_sockets
 
@@ -44,7 +45,7 @@ class Sampler:
     """
 
     reads: Sequence[tuple[float, Read]]
-    clock: Callable[[], int] = time.time_ns
+    clock: Callable[[], int] = now_ns
     max_samples: int = _MAX_SAMPLES
     samples: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

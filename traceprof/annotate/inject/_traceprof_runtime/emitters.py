@@ -14,11 +14,11 @@ import ctypes
 import os
 import struct
 import threading
-import time
 from functools import partial
 
 from . import settings
 from .after_import import complain
+from .clock import time_ns
 
 DOMAIN = "traceprof"
 _PUSH, _POP, _START, _END, _MARK, _REGISTER, _CREATE = 4, 5, 2, 3, 1, 10, 12
@@ -140,7 +140,7 @@ def nvtx_emitter():
         try:
             emitter = way()
             if emitter is not None:
-                emitter.mark("clock", time.time_ns())  # what fails, fails here and not later
+                emitter.mark("clock", time_ns())  # what fails, fails here and not later
                 return emitter
         except Exception as error:
             complain("NVTX does not work", error)

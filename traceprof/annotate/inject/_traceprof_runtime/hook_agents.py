@@ -6,10 +6,10 @@ They are launchers, no ranks: what they do goes into a file of their own, not in
 import functools
 import json
 import os
-from time import time_ns
 
 from . import settings
 from .after_import import call_after_import
+from .clock import time_ns
 from .replaced import replace
 
 _SERVER = "torch.distributed.elastic.agent.server."

@@ -6,9 +6,9 @@ reducer of DDP (which is C++) and from FSDP alike, with their tensors.
 
 import functools
 import threading
-from time import time_ns
 
 from . import process_record, session
+from .clock import time_ns
 from .emitters import NOWHERE
 from .replaced import at_restore, replace
 from .wait_threads import WaitsForBoxedWork, WaitsForFuture, WaitsForWork, WaitThreads

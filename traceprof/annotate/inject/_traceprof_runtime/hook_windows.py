@@ -8,10 +8,10 @@ any crash. The program's own use of the profiler always has priority.
 import functools
 import os
 import sys
-from time import time_ns
 
 from . import session, settings, steps, turns
 from .after_import import complain
+from .clock import time_ns
 from .replaced import at_restore, replace
 
 _NEVER = 1 << 60

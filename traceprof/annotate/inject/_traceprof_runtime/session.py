@@ -6,6 +6,7 @@ import threading
 from contextlib import ExitStack
 
 from . import process_record, settings
+from .clock import time_ns
 from .emitters import NOWHERE, TeeEmitter, nvtx_emitter
 from .spool import Spool
 
@@ -149,8 +150,6 @@ def _open():
 
 def _mark_clock():
     """Tie the profiler's clock to ours, which samples and other nodes use."""
-    from time import time_ns
-
     if _nvtx:
         _nvtx.mark("clock", time_ns())
 

@@ -14,9 +14,9 @@ import json
 import os
 import sys
 import threading
-from time import time_ns
 
 from . import settings
+from .clock import time_ns
 
 _SECOND_NS = 1000000000
 _MANY = 1000000
