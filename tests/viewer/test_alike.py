@@ -104,6 +104,35 @@ def _search(reader: FramedReader, page: OpenPage, trace: Trace) -> None:
     assert reader.facts["duration"].startswith("1.490 ms")
 
 
+def _colour(reader: FramedReader, lane: str, time_ns: int) -> list[int]:
+    """The colour of a pixel of a lane."""
+    reader.until("!traceprof.frame && !traceprof.isAskingLit")
+    found: list[int] = reader.page.js(
+        "(() => { const copy = document.createElement('canvas').getContext('2d');"
+        f" const line = traceprof.lines.find(({{ label }}) => label.startsWith('{lane}'));"
+        f" const x = Math.floor(traceprof.xOf({time_ns})), y = line.y + line.height / 2;"
+        " copy.drawImage(traceprof.canvas, x, y, 1, 1, 0, 0, 1, 1);"
+        " return [...copy.getImageData(0, 0, 1, 1).data].slice(0, 3); })()"
+    )
+    return found
+
+
+def test_a_search_lights_lanes_that_are_folded_and_not_loaded(view: View) -> None:
+    reader = _reader(view(two=two_ranks()))
+    hit = [224, 168, 0]
+    reader.page.js("traceprof.jumpTo(0, traceprof.trace.duration_ns)")
+    reader.page.js("traceprof.arrange(({ open }) => open.clear())")
+    reader.page.js("traceprof.searchFor('all-reduce')")
+    reader.until("traceprof.lit?.groups.size === 2")
+    # Rank 0 reduces from 5.51 to 9 ms of a step.
+    assert _colour(reader, "GPU 0", 7 * MS) == hit
+    assert _colour(reader, "GPU 0", 3 * MS) != hit
+    reader.page.js("traceprof.searchFor('', 'ranges')")
+    reader.until("traceprof.lit?.key.endsWith('ranges')")
+    assert _colour(reader, "Main thread", 7 * MS) == hit
+    assert _colour(reader, "GPU 0", 7 * MS) != hit
+
+
 def test_the_server_answers_nothing_of_events_that_are_not_there() -> None:
     trace = two_ranks(n_steps=2)
     alike = Alike(build_lanes(trace, trace.span))

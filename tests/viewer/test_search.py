@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.builders import TraceBuilder
+from traceprof.model.timing import TimeWindow
 from traceprof.render.timeline.channels import NameTotals
 from traceprof.render.timeline.lanes import build_lanes
 from traceprof.viewer.panes import Search
@@ -58,3 +59,17 @@ def test_kinds_are_searched_alone_and_kernels_know_the_range_that_launched_them(
     assert [event.start for event in longest] == [100, 200, 300]
     names = [None if n is None else lanes.names[n] for n in search.launched_in(longest)]
     assert names == ["b", "step", None]
+
+
+def test_bins_with_matches_are_told_by_group() -> None:
+    builder = TraceBuilder().range("b", 0, 500)
+    builder.kernel("a", 0, 10).kernel("b", 100, 210).kernel("b", 405, 406, stream=20)
+    trace = builder.build(span=(0, 1000))
+    lanes = build_lanes(trace, trace.span)
+    search = Search(lanes, NameTotals.of(lanes, every=True))
+    bits = np.packbits([name == "b" for name in lanes.names], bitorder="little").tobytes()
+    kernels, wanted = search.among(["gpu"]), search.matching(bits)
+    assert kernels.lit(wanted, TimeWindow(0, 1000), 10) == {0: [1, 2, 4]}
+    assert kernels.lit(wanted, TimeWindow(150, 410), 26) == {0: [0, 1, 2, 3, 4, 5, 6, 25]}
+    assert kernels.lit(wanted, TimeWindow(500, 900), 4) == {}
+    assert search.lit(wanted, TimeWindow(0, 1000), 10)[1] == [0, 1, 2, 3, 4, 5]

@@ -65,6 +65,8 @@ class Search:
             for place, _, row in self._places
             if kinds is None or row.kind in kinds
         ]
+        numbers = (n for n, group in enumerate(lanes.groups) for _ in group.rows)
+        self._groups = tuple(numbers)
         self._totals = totals if kinds is None else self._summed()
 
     def among(self, kinds: Collection[str]) -> Search:
@@ -124,6 +126,28 @@ class Search:
                     event = ListedEvent(place, number, start, end, int(channel.names[item]))
                     found.append((int(rank[item]), start, event))
         return [event for _, _, event in sorted(found, key=lambda entry: entry[:2])[:limit]]
+
+    def lit(self, is_match: BoolArray, window: TimeWindow, width: int) -> dict[int, list[int]]:
+        """Return, for each group with matches in ``window``, which of ``width`` bins have any."""
+        found: dict[int, npt.NDArray[np.int64]] = {}
+        bin_ns = window.duration_ns / width
+        for place, channels in self._rows:
+            for channel in channels:
+                first = int(np.searchsorted(channel.ends, np.int64(window.start_ns)))
+                last = int(np.searchsorted(channel.starts, np.int64(window.end_ns)))
+                items = first + np.flatnonzero(is_match[channel.names[first:last]])
+                if not len(items):
+                    continue
+                edges = [channel.starts[items], channel.ends[items]]
+                bins = [((edge - window.start_ns) // bin_ns).astype(np.int64) for edge in edges]
+                begin, end = (np.clip(own, 0, width - 1) for own in bins)
+                depth = found.setdefault(self._groups[place], np.zeros(width + 1, np.int64))
+                np.add.at(depth, begin, 1)
+                np.subtract.at(depth, end + 1, 1)
+        return {
+            group: np.flatnonzero(np.cumsum(depth)[:width]).tolist()
+            for group, depth in found.items()
+        }
 
     def launched_in(self, events: Sequence[FoundEvent]) -> list[int | None]:
         """Return the name of the innermost range around the launch of each event of a device.

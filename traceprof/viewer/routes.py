@@ -117,6 +117,10 @@ def _find(pane: Pane) -> dict[str, Any]:
         answer["next"] = None if found is None else asdict(found)
     if "before" in request.args:
         answer["before"] = search.count_before(is_match, _instant("before"))
+    if "lit_from" in request.args:
+        window = TimeWindow(_instant("lit_from"), _instant("lit_to"))
+        width = whole_number(request.args, "width", 1, _WIDEST)
+        answer["lit"] = search.lit(is_match, window, width) if window.duration_ns else {}
     if "limit" in request.args:
         limit = whole_number(request.args, "limit", 1, _LONGEST_LIST)
         events = search.listed(is_match, request.args.get("order", ""), limit)

@@ -17,6 +17,7 @@ export class LiveTimeline extends Timeline {
     this.remote = remote;
     this.place = null;
     this.waiting = [];
+    this.isAskingLit = false;
     this.patienceMs = PATIENCE_MS;
     new ResizeObserver(() => this.tell("height", document.body.scrollHeight)).observe(root);
   }
@@ -47,6 +48,7 @@ export class LiveTimeline extends Timeline {
       this.toolbar.showRange("The viewer does not answer: what is shown may be coarser than the screen.");
     }
     this.tell("view", [this.t0, this.t1]);
+    this.askLit();
     if (this.isSettled) for (const resolve of this.waiting.splice(0)) resolve();
   }
 
@@ -119,6 +121,21 @@ export class LiveTimeline extends Timeline {
   /** Whether what is sought is on the page: steps are nowhere else. */
   get isHere() {
     return this.kind === "steps";
+  }
+
+  /** Where matches are in lanes that are folded, and so not loaded: asked once for every view. */
+  async askLit() {
+    const { t0, t1, width, text, kind, matches } = this;
+    const key = [t0, t1, width, text, kind].join(" ");
+    if (this.lit && this.lit.matches !== matches) this.lit = null;
+    if (!matches || this.isHere || this.lit?.key === key || this.isAskingLit) return;
+    this.isAskingLit = true;
+    const [from, to] = [Math.floor(t0), Math.ceil(t1)];
+    const { lit = {} } = await this.remote.find({ lit_from: from, lit_to: to, width }, matches).catch(() => ({}));
+    this.isAskingLit = false;
+    const groups = new Map(Object.entries(lit).map(([group, bins]) => [Number(group), new Set(bins)]));
+    this.lit = { key, matches, t0: from, binNs: (to - from) / width, groups };
+    this.redraw();
   }
 
   async askPlace(t) {

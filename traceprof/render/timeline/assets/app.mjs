@@ -26,6 +26,7 @@ export class Timeline extends Searcher {
     this.plotlyConfig = { ...trace.plotly_config, displayModeBar: false, staticPlot: true };
     this.lanes = new LaneSet(trace);
     this.hidden = new Set();
+    this.lit = null; // where matches are that are not on the page
     this.frame = 0;
     this.redraws = 0;
     this.root = root;

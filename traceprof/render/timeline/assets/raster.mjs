@@ -27,10 +27,13 @@ export function paintRaster(scene, image = new Uint32Array(scene.width * scene.h
 
 /** The matches in the lanes that a line stands for: of a rank that is folded, in all of its lanes. */
 function paintFolded(scene, image, line) {
-  const { trace, matches, hidden, width } = scene;
-  const groups = line.sibling === undefined ? [trace.groups[line.group]] : trace.groups.filter(isOf(line, trace));
+  const { trace, matches, hidden, lit, width } = scene;
+  const every = trace.groups.map((_, place) => place);
+  const places = line.sibling === undefined ? [line.group] : every.filter(isOf(line, trace));
   const strip = new Uint32Array(width);
-  for (const row of groups.flatMap(({ rows }) => rows).filter((place) => areMeant(matches, trace.rows[place]))) {
+  if (lit) places.forEach((place) => paintLit(scene, strip, lit.groups.get(place)));
+  const rows = lit ? [] : places.flatMap((place) => trace.groups[place].rows);
+  for (const row of rows.filter((place) => areMeant(matches, trace.rows[place]))) {
     for (const channel of trace.rows[row].channels) if (!hidden.has(channel.category)) paintMatches(scene, strip, channel);
   }
   for (let y = Math.round(line.y) + 2; y < Math.round(line.y + line.height) - 2; y++) {
@@ -39,8 +42,15 @@ function paintFolded(scene, image, line) {
 }
 
 /** Whether a group is the device of the line, or another thing of its rank. */
-const isOf = ({ group, sibling }, trace) => (own) =>
-  own === trace.groups[group] || (own.section === sibling && own.kind !== "device");
+const isOf = ({ group, sibling }, trace) => (place) =>
+  place === group || (trace.groups[place].section === sibling && trace.groups[place].kind !== "device");
+
+/** What was told of matches, of this view or of the one before. */
+function paintLit({ lit, hitPixel, t0, binNs, width }, strip, bins) {
+  for (let k = 0; bins && k < width; k++) {
+    if (bins.has(Math.floor((t0 + (k + 0.5) * binNs - lit.t0) / lit.binNs))) strip[k] = hitPixel;
+  }
+}
 
 function paintRow(scene, image, line, row) {
   const { kind } = scene.trace.rows[row];

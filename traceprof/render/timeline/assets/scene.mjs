@@ -16,7 +16,7 @@ export const BOX_MIN_PX = 2.5;
 export const MAX_BOXES = 2500;
 
 export function makeScene(app) {
-  const { trace, t0, t1, band, hidden, matches, colours, theme, chosen, partner, width } = app;
+  const { trace, t0, t1, band, hidden, matches, lit, colours, theme, chosen, partner, width } = app;
   const lines = linesWithin(app.lines, band);
   const height = band.bottom - band.top;
   const charts = band.bottom < app.height ? [] : app.charts;
@@ -24,7 +24,7 @@ export function makeScene(app) {
   const minNs = Math.max(1, BOX_MIN_PX * binNs);
   const longest = findLongest(trace.rows, visibleRows(lines), { t0, t1, minNs, limit: MAX_BOXES });
   const scene = {
-    ...{ trace, t0, t1, lines, height, hidden, matches, colours, theme, charts, chosen, partner },
+    ...{ trace, t0, t1, lines, height, hidden, matches, lit, colours, theme, charts, chosen, partner },
     width,
     binNs,
     top: band.top,
