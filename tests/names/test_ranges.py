@@ -160,3 +160,16 @@ def test_few_names_are_read_as_many_are(texts: list[str]) -> None:
                 ]
             )
     assert found[0] == found[1]
+
+
+def test_names_of_many_ranks_are_many_though_each_rank_has_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranges, "FEWEST_FOR_ARROW", 1_000)
+    monkeypatch.setattr(ranges, "_met", ranges._Met())
+    parts = [objects([f"step {rank}.{n}, op_id = {n}" for n in range(600)]) for rank in range(3)]
+    by_arrow = [ranges._as_arrow(names) is not None for names in parts]
+    assert by_arrow == [False, True, True]
+    plain = [ranges.plain_categories(names)[0].tolist() for names in parts]
+    assert [own[0] for own in plain] == ["step 0.0", "step 1.0", "step 2.0"]
+    assert ranges._as_arrow(objects(["few"])) is None
