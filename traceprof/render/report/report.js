@@ -49,7 +49,7 @@ document.addEventListener("click", ({ target }) => {
   for (const head of document.querySelectorAll(".scroll thead th")) {
     if (head.closest("table").tBodies[0].rows.length < 2) continue;
     const button = document.createElement("button");
-    button.className = "sort";
+    button.className = "sort-rows";
     // With hundreds of columns, keys would have a long way through the page.
     button.tabIndex = -1;
     button.append(...head.childNodes);
