@@ -30,7 +30,8 @@ export function eventContent(app, event) {
     ...neighbourFacts(trace, event),
   ];
   const parts = [factsPart("", own), launchPart(trace, event, partner), ...rangeParts(trace, event, partner)];
-  if (trace.rows[event.row].kind === "step") parts.push(...reasonParts(trace, event), ...stepParts(trace, event), stepPart(trace, event));
+  const ofStep = trace.rows[event.row].kind === "step";
+  if (ofStep) parts.push(...reasonParts(trace, event), ...stepParts(trace, event), stepPart(trace, event));
   else parts.push(...counterpartParts(trace, event));
   parts.push(...populationParts(app, event), ...peerParts(app, event));
   return { title: name, target: event, parts: parts.filter(Boolean) };
