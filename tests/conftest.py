@@ -28,9 +28,12 @@ settings.register_profile(
 )
 settings.load_profile("traceprof")
 
-# Started in the background by a script, we would hand on to every program that Ctrl-C is ignored.
+# Started in the background by a script, or by nohup, we would hand on to every program that
+# Ctrl-C, or a lost connection, is ignored.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import traceprof as tp
 from tests.recording.conftest import environment_of_test
+from tests.requirements import require
 from tests.snapshots.allocator import Allocator, forward
 from traceprof.cli import app
 
@@ -94,7 +95,9 @@ def test_a_recording_leaves_it_beside_the_trace(tmp_path, snapshot, place):
         assert connection.execute("SELECT COUNT(*) FROM NVTX_EVENTS").fetchone()[0]
 
 
+@pytest.mark.torch
 def test_a_program_that_used_no_gpu_is_said_to_have_left_none(tmp_path):
+    require("torch")
     program = "import torch, traceprof\nwith traceprof.range('work'):\n    pass"
     done = record(tmp_path, "-o", f"{tmp_path}/t.sqlite", program=(program,))
     assert "no snapshot of memory" in done.stderr
