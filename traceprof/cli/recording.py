@@ -69,6 +69,9 @@ def record(
         str | None,
         option("--memory", "A snapshot of GPU memory over these steps, beside the trace.", "A..B"),
     ] = None,
+    flops: Annotated[
+        bool, option("--flops", "FLOPs by module and operator: torch counts the second step.")
+    ] = False,
     nsys_arg: Annotated[
         list[str] | None, option("--nsys-arg", "An argument for nsys profile, as it is.", "ARG")
     ] = None,
@@ -120,6 +123,7 @@ def record(
         grace_s=parse_grace(grace),
         gpu_metrics=gpu_metrics,
         memory_steps=None if memory is None else parse_steps(memory, "--memory"),
+        counts_flops=flops,
         say=message,
         detail=detail,
     )

@@ -41,6 +41,8 @@ def child_environment(folder: Path, request: RecordRequest, windows: str = "") -
     environment["TRACEPROF_LAYERS"] = str(request.layer_depth)
     environment["TRACEPROF_WINDOWS"] = windows
     environment["TRACEPROF_STEP_FROM"] = request.step_from
+    if request.counts_flops:
+        environment["TRACEPROF_FLOPS"] = "1"
     if request.memory_steps is not None:
         environment["TRACEPROF_MEMORY"] = "..".join(map(str, request.memory_steps))
     return environment | request.bounds.environment()

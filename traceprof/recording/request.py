@@ -130,14 +130,14 @@ class RecordRequest:
     """One recording to be made.
 
     ``output`` is a file, or with ``is_folder`` a folder that gets one file per rank and a
-    manifest. ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep
-    modules get ranges of their own (0: not at all). ``step_from`` is what a step is (see
+    manifest. ``recorder`` is the name of a recorder, or "auto". ``layer_depth`` is how deep modules
+    get ranges of their own (0: not at all). ``step_from`` is what a step is (see
     `traceprof.recording.request.parse_step_from`; "": as found). ``profiler_arguments`` (name of a
     recorder → arguments) go to that profiler as they are. ``gpu_metrics`` asks for the counters
-    inside GPUs, ``memory_steps`` for a snapshot of the allocator over these steps.
-    ``grace_s`` is how long the program may go on after SIGTERM before the trace is written
-    and what still runs is killed.
-    ``say`` is told what the user should know at once, ``detail`` what helps to find faults.
+    inside GPUs, ``memory_steps`` for a snapshot of the allocator over these steps, ``counts_flops``
+    for the FLOPs of one step as torch counts them. ``grace_s`` is how long the program may go on
+    after SIGTERM before the trace is written and what still runs is killed. ``say`` is told what
+    the user should know at once, ``detail`` what helps to find faults.
     """
 
     command: Sequence[str]
@@ -153,6 +153,7 @@ class RecordRequest:
     profiler_arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
     gpu_metrics: bool = False
     memory_steps: tuple[int, int] | None = None
+    counts_flops: bool = False
     grace_s: float = 10.0
     say: Callable[[str], None] = field(default=lambda _line: None)
     detail: Callable[[str], None] = field(default=lambda _line: None)

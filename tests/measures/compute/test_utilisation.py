@@ -143,6 +143,26 @@ def test_what_is_computed_again_counts_for_hfu_alone() -> None:
     assert row["model_flop"] == 2 * 128
 
 
+def test_what_torch_counted_is_that_of_the_whole_model() -> None:
+    builder = (
+        TraceBuilder().device(0, name=H100).kernel("nvjet_tst_gemm", 0, 900, launched_ns=(0, 1))
+    )
+    builder.step(0, 1000, 0).step(1000, 2000, 1)
+    for name, flop in (
+        ("Global|aten.mm", 8e6),
+        ("Global|aten._scaled_dot_product_flash_attention_backward", 5e6),
+        ("Net|aten.mm", 8e6),
+    ):
+        builder.sample(f"flop:{name}", 10, flop, source="process:1")
+    result = run("mfu", builder.build())
+    (row,) = result.table.rows()
+    assert row["source"].startswith("counted by torch")
+    assert row["executed_flop"] == 13e6
+    assert row["model_flop"] == 12e6
+    counted = result.tables["counted"]
+    assert counted["module"].tolist() == ["Global", "Global", "Net"]
+
+
 @pytest.mark.traces
 @pytest.mark.parametrize(
     ("name", "precision", "share"), [("gpt", "bf16", (0.20, 0.26)), ("item", "fp32", (0.5, 0.7))]

@@ -77,6 +77,10 @@ class TablesOfHardware(ShownRun):
                 the source does not know
             tokens_per_s (1/s): tokens of all GPUs, as given
             samples_per_s (1/s): samples of all GPUs
+
+        Table ``counted``: what torch counted in one step (`record --flops`), by module and
+        operator; modules hold those inside them
+            module, operator, flop
         """
         return self._table("flops", "step")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from traceprof.errors import TraceError
 from traceprof.formats import ReadOptions, open_trace
+from traceprof.measures.compute.utilisation import COUNTER
 from traceprof.measures.rows import Floats, Ints, bounds, ints, rows_by
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION, between_steps
 from traceprof.measures.steps.costs import one_off_costs
@@ -27,6 +28,8 @@ from traceprof.model.trace import Trace
 from traceprof.session.answer import ranks_of_processes
 
 _METRIC: Final = "metric:"
+_COUNTED: Final = f"{_METRIC}{COUNTER}"
+"""FLOPs that torch counted are no metric of the training."""
 _UPDATE: Final = "optimizer"
 _EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
 _MOST_VALUES: Final = 2_000
@@ -122,7 +125,8 @@ def _metrics(ranks: Ranks, epochs: Table) -> Table:
 
 def _noted_metrics(trace: Trace) -> Table:
     names = trace.marks["name"]
-    is_metric = np.array([name.startswith(_METRIC) for name in names.texts], np.bool_)
+    told = (name.startswith(_METRIC) and not name.startswith(_COUNTED) for name in names.texts)
+    is_metric = np.fromiter(told, np.bool_, len(names.texts))
     return trace.marks.take(names.by_text(is_metric) & (trace.marks["domain"] == OWN_DOMAIN))
 
 

@@ -189,8 +189,11 @@ def _notes(
 ENERGY: Final = Analysis(
     "energy",
     ENERGY_SPEC,
-    uses=("kernels", "samples", "devices", "environment", "processes", "copies", "ranges"),
-    whole=("samples",),
+    uses=(
+        *("kernels", "samples", "devices", "environment", "processes", "copies", "ranges"),
+        *("api_calls", "marks", "overheads", "host_ops"),
+    ),
+    whole=("samples", "kernels", "copies", "api_calls", "ranges", "marks"),
     of_steps=True,
     of_ranks=measure_energy,
 )

@@ -226,7 +226,7 @@ def _with_stated(
 ) -> Counter[str]:
     """Put what is said of the FLOPs of a step in the place of matrix work that is not known."""
     stated = ranks.hardware.stated if ranks.hardware is not None else Stated()
-    flop = stated.step_flop or sum(torch_flop(ranks).values())
+    flop = stated.step_flop or torch_flop(ranks)[0]
     devices = [device for _, device in spans]
     precision = main_precision(ranks)
     peaks = [flop_peak_of(ranks, device, precision) for device in devices]
@@ -317,8 +317,12 @@ IDEAL: Final = Analysis(
     uses=(
         *("operator_inputs", "host_ops", "api_calls", "copies", "ranges", "samples", "devices"),
         *("environment", "marks", "processes", "kernel_shapes", "collectives", "syncs"),
+        "overheads",
     ),
-    whole=("operator_inputs", "kernels", "ranges", "collectives"),
+    whole=(
+        *("operator_inputs", "kernels", "kernel_shapes", "copies", "api_calls", "ranges", "marks"),
+        *("collectives", "samples"),
+    ),
     of_steps=True,
     of_ranks=measure_ideal,
 )

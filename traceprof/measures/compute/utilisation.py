@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ AS_GIVEN: Final = "as given (--model-flops)"
 BY_PARAMETERS: Final = "6 × parameters × tokens, as given"
 BY_TORCH: Final = "counted by torch in one step (record --flops)"
 BY_SHAPES: Final = "sizes of the operators' inputs"
+WHOLE_MODEL: Final = "Global"
+_AGAIN: Final = re.compile(r"attention\w*_backward")
 COUNTER: Final = "flop:"
 """How the metrics begin in which `traceprof record --flops` leaves what torch counted."""
 
@@ -54,6 +57,11 @@ MFU_SPEC: Final = ResultSpec.of("""
         the source does not know
     same tokens_per_s: tokens of all GPUs, as given
     same samples_per_s: samples of all GPUs
+    table counted: what torch counted in one step (`record --flops`), by module and operator;
+        modules hold those inside them
+    key module: the path of the module; "Global" is all of it
+    key operator: the operator
+    same flop: its FLOPs, of all ranks that were recorded
     """)
 _HOW: Final = (
     "how many FLOPs a step has is not known: give --model-flops, or --parameters and --tokens; or "
@@ -129,19 +137,35 @@ def _counted_flop(ranks: Ranks) -> dict[str, float]:
     return sums
 
 
-def torch_flop(ranks: Ranks) -> dict[str, float]:
-    """Return the FLOPs of a step that torch counted while it was recorded, by module and operator.
+def counted_by_torch(ranks: Ranks) -> Table:
+    """Return the FLOPs of a step that torch counted while it was recorded: module, operator, flop.
 
-    Of all ranks together: "module|operator" → FLOPs.
+    Of all ranks together; the whole model first.
     """
     samples = ranks.whole.table("samples")
-    is_own = samples["metric"].by_text([t.startswith(COUNTER) for t in samples["metric"].texts])
-    own = samples.take(np.flatnonzero(is_own))
-    found: dict[str, float] = {}
+    names = samples["metric"]
+    is_own = np.array([text.startswith(COUNTER) for text in names.texts], np.bool_)
+    own = samples.take(np.flatnonzero(names.by_text(is_own)))
+    sums: dict[tuple[str, str], float] = {}
     for row in own.rows():
-        name = row["metric"].removeprefix(COUNTER)
-        found[name] = found.get(name, 0.0) + float(row["value"])
-    return found
+        module, _, operator = row["metric"].removeprefix(COUNTER).rpartition("|")
+        sums[module, operator] = sums.get((module, operator), 0.0) + float(row["value"])
+    rows = [{"module": m, "operator": o, "flop": flop} for (m, o), flop in sums.items()]
+    table = Table.of_rows(rows, ("module", "operator", "flop"))
+    is_part = np.array([row["module"] != WHOLE_MODEL for row in rows], np.bool_)
+    return table.assign(is_part=is_part).in_order("is_part", "module", "-flop").without("is_part")
+
+
+def torch_flop(ranks: Ranks) -> tuple[float, float]:
+    """Return the FLOPs that torch counted in a step, and those without what runs twice; 0: none.
+
+    Of the five products in the backward pass of attention one computes the scores again.
+    """
+    counted = counted_by_torch(ranks)
+    counted = counted.take([module == WHOLE_MODEL for module in counted["module"]])
+    flop = counted["flop"].astype(np.float64)
+    again = np.array([bool(_AGAIN.search(str(name))) for name in counted["operator"]], np.bool_)
+    return float(flop.sum()), float((flop * np.where(again, 4 / 5, 1.0)).sum())
 
 
 @of_window
@@ -196,7 +220,8 @@ def measure_mfu(ranks: Ranks) -> Result:
             "samples_per_s": np.nan if samples is None else samples,
         }
     table = MFU_SPEC.tables[0].of_rows(rows)
-    found = Result("mfu", MFU_SPEC, {"mfu": table})
+    counted = MFU_SPEC.table("counted").of_rows(counted_by_torch(ranks))
+    found = Result("mfu", MFU_SPEC, {"mfu": table, "counted": counted})
     return found.with_notes(*_notes(table, typical_step_name(ranks)))
 
 
@@ -214,9 +239,9 @@ def _sources(ranks: Ranks, stated: Stated) -> Iterator[dict[str, Any]]:
     if stated.step_flop is not None:
         source = AS_GIVEN if stated.model_flop is not None else BY_PARAMETERS
         yield {"source": source, "model_flop": stated.step_flop, **nothing}
-    if counted := torch_flop(ranks):
-        flop = sum(counted.values())
-        yield {"source": BY_TORCH, "model_flop": flop, **nothing, "executed_flop": flop}
+    executed, model = torch_flop(ranks)
+    if executed:
+        yield {"source": BY_TORCH, "model_flop": model, **nothing, "executed_flop": executed}
     if "operator_inputs" in ranks.recorded:
         sums = _counted_flop(ranks)
         if sums["flop"]:
@@ -257,6 +282,10 @@ def _notes(table: Table, step: str) -> list[Note]:
 
 def _doubts(first: Mapping[str, Any]) -> Iterator[Note]:
     """Yield what else must be known of what counts."""
+    if first["source"] == BY_TORCH:
+        yield Note(
+            "torch counts masked attention whole, and what activation checkpointing computes again"
+        )
     if first["executed_flop"] > first["model_flop"]:
         text = (
             "HFU counts {more:flop} that is computed again, too: by activation checkpointing, and "
@@ -283,9 +312,17 @@ def _doubts(first: Mapping[str, Any]) -> Iterator[Note]:
 MFU: Final = Analysis(
     "mfu",
     MFU_SPEC,
-    needs=("kernels",),
     uses=(
-        *("operator_inputs", "host_ops", "api_calls", "copies", "ranges", "samples", "devices"),
+        *(
+            "kernels",
+            "operator_inputs",
+            "host_ops",
+            "api_calls",
+            "copies",
+            "ranges",
+            "samples",
+            "devices",
+        ),
         *("environment", "marks", "processes"),
     ),
     whole=("operator_inputs", "kernels", "ranges"),

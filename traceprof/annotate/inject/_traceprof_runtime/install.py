@@ -22,6 +22,7 @@ _HOOKS = (  # what TRACEPROF_DISABLE calls it, and where it is
     ("windows", "hook_windows"),
     ("devices", "hook_devices"),
     ("memory", "hook_memory"),
+    ("flops", "hook_flops"),
     ("named", "hook_calls"),
     ("pauses", "hook_calls"),
     ("groups", "hook_calls"),

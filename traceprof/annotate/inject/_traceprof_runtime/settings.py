@@ -11,6 +11,7 @@ FLUSH_PERIOD_S = float(os.environ.get("TRACEPROF_FLUSH_S") or 0.2)
 DISABLED = frozenset(filter(None, os.environ.get("TRACEPROF_DISABLE", "").split(",")))
 LAYER_DEPTH = int(os.environ.get("TRACEPROF_LAYERS") or 0)
 STEP_FROM = os.environ.get("TRACEPROF_STEP_FROM", "")  # what a step is, see the module steps
+FLOPS = bool(os.environ.get("TRACEPROF_FLOPS"))  # torch counts those of one step
 DELAY_S = float(os.environ.get("TRACEPROF_DELAY_S") or 0)
 DURATION_S = float(os.environ.get("TRACEPROF_DURATION_S") or 0)
 MAX_BYTES = int(os.environ.get("TRACEPROF_MAX_BYTES") or 0)  # of one process; 0: no limit
