@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from traceprof.recording import Recording
 
 _SCHEMA = 1
+MemorySteps: TypeAlias = Annotated[
+    str | None,
+    option("--memory", "A snapshot of GPU memory over these steps, beside the trace.", "A..B"),
+]
+CountFlops: TypeAlias = Annotated[
+    bool, option("--flops", "FLOPs by module and operator: torch counts the second step.")
+]
 
 
 @with_options
@@ -65,13 +72,8 @@ def record(
     gpu_metrics: Annotated[
         bool, option("--gpu-metrics", "Counters inside the GPUs, too (nsys).")
     ] = False,
-    memory: Annotated[
-        str | None,
-        option("--memory", "A snapshot of GPU memory over these steps, beside the trace.", "A..B"),
-    ] = None,
-    flops: Annotated[
-        bool, option("--flops", "FLOPs by module and operator: torch counts the second step.")
-    ] = False,
+    memory: MemorySteps = None,
+    flops: CountFlops = False,
     nsys_arg: Annotated[
         list[str] | None, option("--nsys-arg", "An argument for nsys profile, as it is.", "ARG")
     ] = None,
