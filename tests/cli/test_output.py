@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from tests.builders import TraceBuilder
+from traceprof.cli import app
 from traceprof.cli.output import terminal_options
+from traceprof.formats.nsys.writer import write_nsys
 
 
 def as_rich_tells() -> tuple[int, str]:
@@ -56,3 +61,50 @@ def test_nothing_is_printed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", nowhere)
     monkeypatch.setattr(sys, "stderr", nowhere)
     assert terminal_options().colours == ""
+
+
+NAME = f"void a::very::long::{'x' * 300}::kernel<int, float>"
+ANSWERS = (
+    *("analyze {}", "findings {}", "show kernels,steps,breakdown,summary {}", "explain {} slowest"),
+    *("info {}", "compare {} {} --full", "runs list", "runs show r", "nodes {}"),
+    "query {} SELECT/**/name/**/FROM/**/kernels",
+)
+
+
+@pytest.fixture
+def long_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace, and a kept run, whose names are longer than any terminal is wide."""
+    builder = TraceBuilder()
+    for n in range(4):
+        at = 100 * n
+        builder.step(at, at + 90, n).kernel(f"{NAME}{n % 2}", at + 1, at + 60)
+    write_nsys(builder.build(), tmp_path / "t.sqlite")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRACEPROF_RUNS", str(tmp_path / "runs.sqlite"))
+    invoked(f"runs add t.sqlite --name {'r' * 120}")
+    return tmp_path / "t.sqlite"
+
+
+def invoked(line: str, columns: str = "") -> list[str]:
+    done = CliRunner(env={"COLUMNS": columns}).invoke(app, line.format(*["t.sqlite"] * 2).split())
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("line", ANSWERS)
+def test_nothing_is_cut_or_wrapped_in_a_pipe(long_names: Path, line: str) -> None:
+    text = "\n".join(invoked(line))
+    assert "…" not in text
+    assert "not shown" not in text
+    if "kernels" in line:
+        assert f"{'x' * 300}::kernel" in text
+
+
+@pytest.mark.parametrize("line", ANSWERS)
+@pytest.mark.parametrize("columns", [40, 61, 79])
+def test_a_narrow_terminal_has_no_line_that_is_wider(
+    long_names: Path, line: str, columns: int
+) -> None:
+    whole = ("next: ", "   look into")  # commands, which are pasted
+    wide = [own for own in invoked(line, str(columns)) if len(own) > columns]
+    assert not [own for own in wide if not own.startswith(whole)]

@@ -45,6 +45,7 @@ def test_the_command_for_a_table_is_worded_once() -> None:
     [
         ("kernels", "clas", "kernels --by clas: did you mean class?"),
         ("kernels", "xyz", "kernels --by xyz: there are name, duration, class, shape, launch"),
+        ("kernels", "event", "kernels --by event: `traceprof ops TRACE` prints them one by one"),
         ("memory", "step", "--by step: memory is shown in one way, without --by"),
         ("callers", "rank", "--by rank: callers is `traceprof show collectives --by caller` "),
         ("colectives", None, "no table 'colectives': did you mean collectives?"),

@@ -101,12 +101,20 @@ def show(
 ) -> None:
     """One table about a trace, or several; alone it lists what there is."""
     if noun is None:
-        from traceprof.cli.output import out
+        from textwrap import wrap
+
+        from traceprof.cli.output import out, terminal_options
 
         of_nouns = [own for noun, own in measures.nouns().items() if noun != "findings"]
         entries = [entry for own in of_nouns for entry in own]
         width = max(len(entry.words) for entry in entries)
-        out("".join(f"{entry.words:{width}}  {entry.summary}\n" for entry in entries))
+        line_width = max(terminal_options().line_width, 2 * width)
+        margin = " " * (width + 2)
+        lines = (
+            wrap(f"{one.words:{width}}  {one.summary}", line_width, subsequent_indent=margin)
+            for one in entries
+        )
+        out("".join(f"{line}\n" for own in lines for line in own))
         return
     names = _names(noun, by, trace or [])
     if not check_paths(trace or []):

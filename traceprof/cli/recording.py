@@ -218,11 +218,10 @@ def doctor(
         out(json.dumps({"schema": _SCHEMA, "checks": listed}, indent=1) + "\n")
     else:
         for check in checks:
-            out(
-                f"{'ok' if check.is_ok else '--'}  {check.name:13} {plain_text(check.found, 400)}\n"
-            )
+            mark = "ok" if check.is_ok else "--"
+            out(f"{mark}  {check.name:13} {plain_text(check.found, 2_000)}\n")
             if check.advice:
-                out(f"{'':18}→ {plain_text(check.advice, 200)}\n")
+                out(f"{'':18}→ {plain_text(check.advice, 2_000)}\n")
     is_ok = {check.name: check.is_ok for check in checks}
     missing = [name for name in require or () if not is_ok[name]]
     if missing:

@@ -193,6 +193,8 @@ def names_shown(noun: str, by: str | None = None) -> list[str]:
                 raise UsageError(f"--by {by}: {name} is shown in one way, without --by")
             close = get_close_matches(way, ways, n=1)
             meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(ways)}"
+            if way == "event" and name in ("kernels", "copies"):
+                meant = "`traceprof ops TRACE` prints them one by one"
             raise UsageError(f"{name} --by {way}: {meant}")
         found.append(ways[way])
     return found
