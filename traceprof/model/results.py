@@ -128,7 +128,7 @@ def named_in_words(text: str, known: Iterable[str]) -> str:
     ``text`` itself where it says none.
     """
     names = [*known]
-    plain = re.sub(r"[ -]+", "_", text.strip())
+    plain = re.sub(r"[ -]+", "_", text.strip().removesuffix("%").strip())
     ends = tuple(f"_{end}" for end, _ in _UNITS)
     said = (name for name in names if name == plain or name in {plain + end for end in ends})
     return text if text in names else next(said, text)

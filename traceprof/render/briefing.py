@@ -16,7 +16,7 @@ from traceprof.model.trace import DEVICE_TABLES
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import note_text, sentences
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import Row, ShownTable, check_columns, further_tables, table_for_people
+from traceprof.render.shown import Row, ShownTable, columns_of, further_tables, table_for_people
 from traceprof.session.answer import Document
 from traceprof.session.doubts import INCOMPLETE, WARNING
 from traceprof.units import format_duration
@@ -225,14 +225,13 @@ def sections_of(document: Answered, options: Options) -> Iterator[Section]:
     Raises:
         UsageError: a column that was chosen is in no table.
     """
-    check_columns(document.results.values(), document.ranks, options.columns)
+    chosen = columns_of(document.results.values(), document.ranks, options.columns)
     titles = dict(document.about) if isinstance(document, Comparison) else _TITLES
     for name, result in document.results.items():
         if len(document.results) > 1 and result.table.empty and name != _SAYS_WHY:
             continue
         title = titles.get(name, name)
         first = result.spec.tables[0].name
-        chosen = options.columns
         names = [first, *(result.tables if chosen else further_tables(result, options.tables))]
         tables = [
             table_for_people(result, document.ranks, one, chosen) for one in dict.fromkeys(names)

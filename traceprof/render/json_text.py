@@ -15,7 +15,7 @@ from traceprof.model.results import Result
 from traceprof.model.trace import FIRST_EPOCH_NS
 from traceprof.render.formatting import note_of, plain, to_json
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import Row, ShownTable, check_columns, declared_table, tables_of
+from traceprof.render.shown import Row, ShownTable, columns_of, declared_table, tables_of
 from traceprof.session.answer import ONE_OFF, Document
 from traceprof.session.verdict import Verdict
 
@@ -177,10 +177,9 @@ def _part_of_key(name: str, row: Mapping[str, Any], places: Mapping[Any, int]) -
 def render_json(document: Answered, options: Options) -> str:
     """Return the document as JSON; nothing is left out but columns, where some were chosen."""
     found = document_of(document)
-    if options.columns:
-        check_columns(document.results.values(), document.ranks, options.columns)
+    if chosen := columns_of(document.results.values(), document.ranks, options.columns):
         for result in found["results"].values():
-            tables = {name: _chosen(own, options.columns) for name, own in result["tables"].items()}
+            tables = {name: _chosen(own, chosen) for name, own in result["tables"].items()}
             result["tables"] = {name: own for name, own in tables.items() if own["columns"]}
     return to_json(found)
 

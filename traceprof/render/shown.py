@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import UsageError
-from traceprof.model.results import Column, Result, TableSpec, columns
+from traceprof.model.results import Column, Result, TableSpec, columns, named_in_words
 from traceprof.model.table import Table, is_known, objects
 from traceprof.render.formatting import in_words
 from traceprof.render.formatting import is_known as is_told
@@ -138,21 +138,25 @@ def _telling(table: ShownTable) -> ShownTable:
     return replace(table, columns=tuple(told))
 
 
-def check_columns(
+def columns_of(
     results: Iterable[Result], ranks: Mapping[int, int], chosen: Sequence[str]
-) -> None:
-    """Check that each of the columns that were ``chosen`` is in a table of ``results``.
+) -> tuple[str, ...]:
+    """Return the names of the columns that were ``chosen``, by name or as their headings say.
 
     Raises:
-        UsageError: one is not; the message says what was meant.
+        UsageError: one is in no table of ``results``; the message says what was meant.
     """
+    if not chosen:
+        return ()
     tables = [table for result in results for table in tables_of(result, ranks)]
     known = dict.fromkeys(column.name for table in tables for column in table)
-    for name in chosen:
+    names = [named_in_words(name, known) for name in chosen]
+    for name in names:
         if name not in known:
             close = get_close_matches(name, known, n=1)
             meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
             raise UsageError(f"no column {name!r}: {meant}")
+    return tuple(dict.fromkeys(names))
 
 
 def further_tables(result: Result, asked: Sequence[str]) -> list[str]:

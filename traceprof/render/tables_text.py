@@ -16,7 +16,7 @@ from traceprof.render.briefing import head_of, sections_of
 from traceprof.render.escape import plain_text
 from traceprof.render.formatting import STYLES, column_texts, headings, plain, sentences, value_text
 from traceprof.render.registry import Answered, Options
-from traceprof.render.shown import ShownTable, check_columns, table_of
+from traceprof.render.shown import ShownTable, columns_of, table_of
 
 
 def to_csv(table: ShownTable) -> str:
@@ -87,8 +87,8 @@ def render_csv(document: Answered, options: Options) -> str:
     if name is not None and name not in known:
         raise UsageError(f"{result.name} has no table {name!r}: it has {', '.join(known)}")
     table = table_of(result, document.ranks, name)
-    check_columns([result], document.ranks, options.columns)
-    return to_csv(table.chosen(options.columns) if options.columns else table)
+    chosen = columns_of([result], document.ranks, options.columns)
+    return to_csv(table.chosen(chosen) if chosen else table)
 
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
