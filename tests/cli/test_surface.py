@@ -104,7 +104,7 @@ def test_all_chosen_columns_are_shown_however_narrow_the_terminal(trace: str) ->
     narrow = CliRunner(env={"COLUMNS": "40"})
     cut = narrow.invoke(app, ["show", "kernels", trace]).stdout
     assert "not shown: " in cut
-    assert "--wide shows all columns" in " ".join(cut.split())
+    assert "--wide shows all, --columns chooses" in " ".join(cut.split())
     assert max(map(len, cut.splitlines())) <= 80
     whole = narrow.invoke(app, ["show", "kernels", trace, "--columns", columns]).stdout
     assert "not shown" not in whole

@@ -126,7 +126,7 @@ def table_view(
         view.add_row(*map(Text, row))
     below = [rows_left_view(n)] if (n := len(table) - rows) > 0 else []
     if hidden := [titles[column] for column in cells if column not in layout]:
-        how = "--wide shows all columns, --columns LIST some"
+        how = "--wide shows all, --columns chooses"
         below.append(Text(f"not shown: {', '.join(hidden)} ({how})", "dim"))
     elif is_cut:
         below.append(Text("names are shortened (--wide shows them whole)", "dim"))
