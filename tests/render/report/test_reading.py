@@ -214,6 +214,7 @@ def test_no_word_is_broken_on_paper_and_wide_tables_are_several(report: OpenPage
     report.page.set_viewport_size({"width": PAPER_PX["A4"], "height": 1000})
     report.page.emulate_media(media="print")
     try:
+        report.page.locator("table.part").first.wait_for(state="attached")
         parts = report.js(
             "[...document.querySelectorAll('table.part')].map((t) => t.rows[0].cells.length)"
         )
