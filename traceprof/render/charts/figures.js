@@ -8,6 +8,7 @@
   const figures = [...document.querySelectorAll("figure.plotly-chart")];
   const told = new Map(figures.map((figure) => [figure, JSON.parse(figure.firstElementChild.textContent)]));
   const drawn = new Set();
+  let isOnPaper = false;
 
   /* Colours of the page are variables, which plotly does not know. */
   function coloured(value, style) {
@@ -22,7 +23,7 @@
 
   function draw(figure) {
     const { data, layout, config } = coloured(told.get(figure), getComputedStyle(document.documentElement));
-    if (paper.matches) {
+    if (isOnPaper) {
       const width = Math.min(PAPER_PX, figure.clientWidth);
       Object.assign(layout, { width, autosize: false, updatemenus: [] });
     }
@@ -42,6 +43,22 @@
     if (address) location.hash = address;
   }
 
+  function forPaper() {
+    if (isOnPaper) return;
+    isOnPaper = true;
+    const { dataset } = document.documentElement;
+    const { theme } = dataset;
+    dataset.theme = "light";
+    figures.forEach(draw);
+    dataset.theme = theme;
+  }
+
+  function forScreen() {
+    if (!isOnPaper) return;
+    isOnPaper = false;
+    [...drawn].forEach(draw);
+  }
+
   function start() {
     const watch = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
@@ -52,7 +69,10 @@
     }, { rootMargin: "400px" });
     for (const figure of figures) watch.observe(figure);
     document.addEventListener("traceprof-theme", () => drawn.forEach(draw));
-    paper.addEventListener("change", () => (paper.matches ? figures : [...drawn]).forEach(draw));
+    // What grows once pages are counted is cut off: all is drawn before.
+    window.addEventListener("beforeprint", forPaper);
+    window.addEventListener("afterprint", forScreen);
+    paper.addEventListener("change", () => (paper.matches ? forPaper() : forScreen()));
   }
 
   if (window.Plotly) start();

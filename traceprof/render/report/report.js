@@ -82,12 +82,19 @@ document.addEventListener("click", ({ target }) => {
     table.classList.add("unsplit");
   }
 
+  let isSplit = false;
   function splitAll() {
+    if (isSplit) return;
+    isSplit = true;
     for (const old of document.querySelectorAll("table.part")) old.remove();
     for (const table of document.querySelectorAll(".scroll table")) {
       if (table.rows[0].cells.length > MOST) split(table);
     }
   }
-  // Rows are in the order in which the reader has sorted them.
-  matchMedia("print").addEventListener("change", ({ matches }) => matches && splitAll());
+  // Before pages are counted, and with rows in the order in which the reader has sorted them.
+  window.addEventListener("beforeprint", splitAll);
+  matchMedia("print").addEventListener("change", ({ matches }) => {
+    if (matches) splitAll();
+    else isSplit = false;
+  });
 })();
