@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from socket import socket
 from typing import Final
@@ -50,7 +51,11 @@ EACH: Final[Mapping[str, Sequence[str]]] = {
     "runs": ("add", TRACE, "--db", "OUT"),
 }
 """What takes each word for a run of its own."""
-OTHERS: Final = {"view": "a test below", "try": "it takes a recording of its own"}
+OTHERS: Final = {
+    "view": "a test below",
+    "try": "it takes a recording of its own",
+    "mcp": "a test below",
+}
 NO_TRACE: Final = {"record", "recover", "doctor"}
 
 
@@ -171,3 +176,12 @@ def test_python_refuses_two_runs_as_the_commands_do(folder: Path) -> None:
             traceprof.open(traces).breakdown()
     one = traceprof.open(str(folder / "both"), one_run=True)
     assert len(one.within("all").breakdown().to_frame()) == 4
+
+
+def test_an_assistant_is_told_so_too(folder: Path) -> None:
+    pytest.importorskip("mcp", reason="the extra `mcp` brings it")
+    server = import_module("traceprof.mcp_server")
+    tools = server.Tools(server.Folders([folder]))
+    for ask in (tools.info, tools.page, tools.findings):
+        with pytest.raises(SeveralRunsError, match="look like two runs"):
+            ask("both")

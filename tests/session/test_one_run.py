@@ -52,7 +52,7 @@ def test_files_that_nothing_numbers_are_refused(write: Write) -> None:
     with pytest.raises(UsageError, match=r"trace1.sqlite and trace7.sqlite look like two runs"):
         opened(write("trace1.sqlite"), write("trace7.sqlite"))
     with pytest.raises(UsageError, match="look like two runs"):
-        open_run([before, after]).breakdown()
+        open_run([before, after]).of_ranks()
 
 
 def test_files_of_equal_names_are_told_apart_by_their_folders(write: Write) -> None:
