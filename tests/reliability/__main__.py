@@ -57,6 +57,7 @@ def main() -> None:
     bounds.add_argument("--only", choices=("files", "shapes", "pairs", "patterns"), action="append")
     bounds.add_argument("--pumps", type=int, default=10_000, help="texts for each pattern")
     bounds.add_argument("--shape", action="append", default=[], metavar="NAME")
+    bounds.add_argument("--room", action="append", default=[], metavar="NAME")
     for campaign in (fuzz, faults, bounds):
         campaign.add_argument("--write", action="store_true", help="write docs/reliability.md")
     asked = parser.parse_args()
@@ -152,7 +153,8 @@ def _bounds(asked: argparse.Namespace, folder: Path) -> int:
         if asked.write:
             page.keep_pairs(tally, asked.seed)
     if "patterns" in parts:
-        patterns = measure_patterns(all_patterns(), asked.pumps)
+        chosen_patterns = [one for one in all_patterns() if one.room in (asked.room or (one.room,))]
+        patterns = measure_patterns(chosen_patterns, asked.pumps)
         beyond += _told(page.rows_of_patterns(patterns), patterns)
         if asked.write:
             page.keep_patterns(patterns)

@@ -177,7 +177,7 @@ def rows_of_patterns(tallies: Sequence[Patterns]) -> list[str]:
 
 def keep_patterns(tallies: Sequence[Patterns]) -> None:
     """Keep how regular expressions grew, and write the page."""
-    _keep("patterns", {**_when(0), "rows": [_of_patterns(one) for one in tallies]})
+    _keep_some("patterns", 0, [_of_patterns(one) for one in tallies], "room")
 
 
 def _of_patterns(one: Patterns) -> dict[str, Any]:

@@ -9,7 +9,7 @@ are types of arguments; they say nothing about the work.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -32,8 +32,8 @@ _BUILT_IN: Final = frozenset(
     | {"const", "true", "false", "operator", "lambda", "u", "ul", "ull", "l"}
 )
 _NAME: Final = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
-_LAMBDA_OF: Final = re.compile(rf"({_NAME.pattern})(?=\s*::(?:\s|$))")
-"""A function whose parameters, and the lambda behind them, were taken out."""
+_BEFORE_LAMBDA: Final = re.compile(r"\s*::(?:\s|$)")
+"""What follows a function whose parameters, and the lambda behind them, were taken out."""
 _MOST: Final = 20_000
 """Characters of a name that are looked at: the longest of templates repeat themselves."""
 _LONGEST_IDENTIFIER: Final = 2_000
@@ -149,10 +149,12 @@ def _functors(template: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if depth == 0:
         kept.append(template[done:])
     text = " ".join(kept)
-    return _distinct(_NAME.finditer(text)), _distinct(_LAMBDA_OF.finditer(text))
+    names = [*_NAME.finditer(text)]
+    with_lambda = [one for one in names if _BEFORE_LAMBDA.match(text, one.end())]
+    return _distinct(names), _distinct(with_lambda)
 
 
-def _distinct(found: Iterator[re.Match[str]]) -> tuple[str, ...]:
+def _distinct(found: Iterable[re.Match[str]]) -> tuple[str, ...]:
     names = (name.group() for name in found)
     return tuple(dict.fromkeys(name for name in names if name not in _BUILT_IN))
 
