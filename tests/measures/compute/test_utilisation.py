@@ -163,6 +163,19 @@ def test_what_torch_counted_is_that_of_the_whole_model() -> None:
     assert counted["module"].tolist() == ["Global", "Global", "Net"]
 
 
+@pytest.mark.parametrize("held", [0.0, 1.0])
+def test_a_clock_that_is_held_down_stands_beside_the_rate(held: float) -> None:
+    builder = _Step().device(0, name=H100)
+    for number in range(4):
+        begin = builder.at
+        builder.linear(WIDTH, WIDTH)
+        builder.step(begin, builder.at, number)
+        for metric, value in (("throttled_by_power", held), ("sm_clock_mhz", 1200.0)):
+            builder.sample(metric, begin, value, source="gpu:0")
+    notes = run("mfu", builder.build()).notes
+    assert any("held the clock down" in note.text for note in notes) == bool(held)
+
+
 @pytest.mark.traces
 @pytest.mark.parametrize(
     ("name", "precision", "share"), [("gpt", "bf16", (0.20, 0.26)), ("item", "fp32", (0.5, 0.7))]

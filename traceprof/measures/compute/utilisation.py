@@ -16,7 +16,7 @@ from traceprof.measures.device.peaks import flop_peak_of
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import lengths_of, rows_by, span_at
+from traceprof.measures.rows import lengths_of, mean_of, rows_by, span_at
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import (
     are_typical,
@@ -222,7 +222,25 @@ def measure_mfu(ranks: Ranks) -> Result:
     table = MFU_SPEC.tables[0].of_rows(rows)
     counted = MFU_SPEC.table("counted").of_rows(counted_by_torch(ranks))
     found = Result("mfu", MFU_SPEC, {"mfu": table, "counted": counted})
-    return found.with_notes(*_notes(table, typical_step_name(ranks)))
+    return found.with_notes(*_notes(table, typical_step_name(ranks)), *_on_clocks(ranks))
+
+
+_HELD: Final = 0.05
+
+
+def _on_clocks(ranks: Ranks) -> Iterator[Note]:
+    """Yield that the clock was held down, which makes a rate low whatever the kernels do."""
+    steps = measured_steps(ranks).table
+    if "throttled_ratio" not in steps or not len(steps):
+        return
+    held, clock = (mean_of(np.asarray(steps.get(n, ()), np.float64)) for n in _CLOCKS)
+    if held > _HELD:
+        text = "power or heat held the clock down in {share:ratio} of the samples"
+        text += ": the SMs ran at {clock:number} MHz" if clock == clock else ""
+        yield Note.of(f"{text}; peaks are at the boost clock", share=held, clock=clock)
+
+
+_CLOCKS: Final = ("throttled_ratio", "sm_clock_mhz")
 
 
 def _part_of_job(ranks: Ranks) -> float:
