@@ -18,6 +18,7 @@ from traceprof.measures.idle.gaps import find_gaps
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.model.ranks import Ranks
 from traceprof.model.trace import Trace
+from traceprof.names.kernels import short_name
 from traceprof.render.timeline.render import render_timeline
 from traceprof.units import format_count, format_duration
 
@@ -84,7 +85,7 @@ def test_so_it_is_on_a_real_trace(
     assert reader.actions == 1
     assert f"({format_count(int((ends - starts)[longest]))} ns)" in facts["duration"]
     # It is the time from the last work to the end of the recording.
-    assert facts["before"] == str(kernels["name"][kernels["end_ns"] == at][0])
+    assert facts["before"] == short_name(str(kernels["name"][kernels["end_ns"] == at][0]))
     assert facts["after"] == "nothing in this page"
 
 

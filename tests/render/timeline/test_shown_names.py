@@ -102,6 +102,19 @@ def test_a_selection_has_a_row_for_each_kernel_and_one_for_all_linear(
 
 
 @pytest.mark.chromium
+def test_the_panel_is_called_shortly_and_has_the_whole_name(
+    open_page: Callable[..., OpenPage],
+) -> None:
+    reader = Reader(open_page(render_timeline(_trace(), title="names")))
+    reader.click_at(13.5 * MS, "Stream 7")
+    assert reader.title == "vectorized_elementwise_kernel (GeluCUDAKernelImpl)"
+    facts = reader.facts
+    assert facts["name"] == KERNELS[2]
+    assert facts["before, in this lane"].startswith("fused_dropout, ")
+    assert "linear" in facts
+
+
+@pytest.mark.chromium
 def test_side_by_side_kernels_are_matched_by_it(open_page: Callable[..., OpenPage]) -> None:
     sides = (TimelineSide("A", "a", _trace(4)), TimelineSide("B", "b", _trace(8)))
     reader = Reader(open_page(render_beside(sides, title="two")))

@@ -23,7 +23,9 @@ export function eventContent(app, event) {
   const { trace } = app;
   const { name, facts } = eventFacts(trace, event);
   const partner = findPartner(trace, event);
+  const title = titleOf(trace, event);
   const own = [
+    title === name ? null : fact("name", name),
     ...facts.map(([label, text]) => fact(label, text)),
     fact("lane", laneName(trace, event.row)),
     ...collectiveFacts(trace, event, partner),
@@ -34,7 +36,7 @@ export function eventContent(app, event) {
   if (ofStep) parts.push(...reasonParts(trace, event), ...stepParts(trace, event), stepPart(trace, event));
   else parts.push(...counterpartParts(trace, event));
   parts.push(...populationParts(app, event), ...peerParts(app, event));
-  return { title: name, target: event, parts: parts.filter(Boolean) };
+  return { title, target: event, parts: parts.filter(Boolean) };
 }
 
 export function laneName(trace, row) {
@@ -43,7 +45,7 @@ export function laneName(trace, row) {
   return [section, groupLabel, label].filter((word, i, all) => word && word !== all[i - 1]).join(" › ");
 }
 
-export const titleOf = (trace, event) => describeEvent(trace, event).name;
+export const titleOf = (trace, event) => describeEvent(trace, event).short;
 
 function neighbourFacts(trace, event) {
   const [start, end] = timesOf(trace, event);

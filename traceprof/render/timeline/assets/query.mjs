@@ -20,8 +20,10 @@ export function describeEvent(trace, { row, channel: place, item }) {
   const channel = trace.rows[row].channels[place];
   const { starts, ends, names, bytes, correlations, busy, counts, clock, category } = channel;
   const count = counts ? counts[item] : 1;
+  const together = count > 1 ? `${count} short events` : null;
   return {
-    name: count > 1 ? `${count} short events` : trace.names[names[item]],
+    name: together ?? trace.names[names[item]],
+    short: together ?? trace.shorts[names[item]],
     category,
     count,
     start: ownTime(clock, starts[item]),
