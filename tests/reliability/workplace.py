@@ -77,6 +77,7 @@ JOBS: Final = (
         ("query", "trace.sqlite", "SELECT * FROM kernels", "--json", "-o", "out.json", "-f"),
         "out.json",
     ),
+    Job("show -o", ("show", "kernels", "a.sqlite", "-o", "out.csv", "-f"), "out.csv"),
     Job("ops -o", ("ops", "a.sqlite", "--csv", "-o", "out.csv", "-f"), "out.csv"),
     Job("compare -o", ("compare", "a.sqlite", "b.sqlite", "-o", "out.html", "-f"), "out.html"),
     Job("scaling -o", ("scaling", "a.sqlite", "run", "-o", "out.html", "-f"), "out.html"),
