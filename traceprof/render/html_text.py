@@ -101,7 +101,7 @@ def render_html(document: Answered, options: Options) -> str:
     known = html_list([*head.warnings, *head.lost, *head.remarks])
     body = [
         *(
-            _card(section.title, charts[section.name])
+            _card(section.title, _region(section.title, charts[section.name]))
             for section in sections
             if section.name in charts
         ),
@@ -111,6 +111,12 @@ def render_html(document: Answered, options: Options) -> str:
     ]
     styles = [style() for name, (_, style) in _CHARTS.items() if name in document.results]
     return write_document(title, f"{top}<main>{''.join(body)}</main>", styles)
+
+
+def _region(title: str, chart: str) -> str:
+    """Return a chart that a narrow window scrolls: its words stay legible."""
+    label = html_text(title)
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{chart}</div>'
 
 
 def _card(title: str, html: str) -> str:

@@ -65,7 +65,7 @@ def nodes_chart(result: Result) -> str:
     return (
         legend(named, "key")
         + drawing((_WIDTH, height + _FOOT), "nodes", label, *_grid(x, height), bars)
-        + '<p class="note">A round by the phases of the host; grey is not named. The dark line '
+        + '<p class="note">A round by the phases of the host; grey is not named. The line '
         f"below is what the rank waits for others in it.{more}</p>"
     )
 
