@@ -20,9 +20,7 @@ MemorySteps: TypeAlias = Annotated[
     str | None,
     option("--memory", "A snapshot of GPU memory over these steps, beside the trace.", "A..B"),
 ]
-CountFlops: TypeAlias = Annotated[
-    bool, option("--flops", "FLOPs by module and operator: torch counts the second step.")
-]
+CountFlops: TypeAlias = Annotated[bool, option("--flops", "FLOPs of a step, as torch counts them.")]
 
 
 @with_options
