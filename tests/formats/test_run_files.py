@@ -65,8 +65,8 @@ def test_one_file_of_nvprof_for_each_process(tmp_path: Path) -> None:
     """`nvprof -o out.%p.nvprof` numbers the files by process, which says no rank."""
     paths = [nvprof(tmp_path / f"out.{process}.nvprof") for process in (9001, 312)]
     with pytest.raises(SeveralRunsError, match="no file says its rank"):
-        open_run(paths)
-    run = open_run(paths, is_one=True)
+        open_run([nvprof(tmp_path / f"{name}.nvprof") for name in ("before", "after")])
+    run = open_run(paths)
     assert [(m.rank, m.known_from, Path(m.trace.info.path).name) for m in run] == [
         (0, "order of files", "out.312.nvprof"),
         (1, "order of files", "out.9001.nvprof"),

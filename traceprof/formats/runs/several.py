@@ -8,6 +8,7 @@ the same time. What nothing numbers is a run only where it was recorded together
 from __future__ import annotations
 
 import glob
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from traceprof.model.trace import Trace
 _RUN_VARIABLES: Final = ("TRACEPROF_RUN", "SLURM_JOB_ID")
 _MOST_APART_NS: Final = 60_000_000_000
 """Wall clocks of hosts may differ by so much: ranks that say who they are may be so far apart."""
+_PROCESS: Final = re.compile(r"(?<!\d)\d{3,7}(?!\d)")
 _NOT_TOGETHER: Final = "they were not recorded at the same time"
 _UNNUMBERED: Final = "no file says its rank"
 _HINT: Final = "{given}{names} look like {several}, not like ranks of one ({why}): {todo}"
@@ -102,8 +104,11 @@ class _Run:
         are_numbered = self.ranks and part.ranks
         if are_numbered or not self.names.isdisjoint(part.names):
             return ""
-        is_beside = self.parts[0].files[0].parent == part.files[0].parent
-        is_known = self.ranks or part.ranks or apart_ns is not None
+        first, other = self.parts[0].files[0], part.files[0]
+        is_beside = first.parent == other.parent
+        # As `nvprof -o out.%p` names the files of one job, by processes.
+        is_alike = _PROCESS.sub("#", first.name) == _PROCESS.sub("#", other.name)
+        is_known = self.ranks or part.ranks or apart_ns is not None or is_alike
         return "" if is_beside and is_known else _UNNUMBERED
 
 
