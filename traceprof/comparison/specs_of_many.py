@@ -43,6 +43,11 @@ SCALING_SPEC: Final = spec_of(
     derived time_to_train_ns: the time to the target
     derived time_speedup [factor]: that of the base over it
     derived step_ns: the time of a step
+    derived mfu_ratio: model FLOPs utilisation, of the dense peak
+    derived step_joules [number]: the energy of a step on all devices
+    derived sample_joules [number]: of a sample
+    derived step_cost [number]: what a step costs on all devices, at the price that was given
+    derived million_samples_cost [number]: a million samples
     derived runs_count: how many runs
     table losses: where the lost efficiency went, per device and step; the rows of a size add up
     key group: the labels that runs of one group share, as far as groups differ

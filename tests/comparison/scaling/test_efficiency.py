@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isnan
+from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from tests.comparison.scaling.sized_runs import MS, sized
 from traceprof.comparison import Comparison
@@ -13,6 +16,7 @@ from traceprof.comparison.scaling.compared import scaling
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.table import Table
 from traceprof.render.formatting import sentences
+from traceprof.render.text.comparisons import scaling_view
 
 
 def table_of(found: Comparison) -> pd.DataFrame:
@@ -214,3 +218,32 @@ def test_a_part_of_the_ranks_stands_for_all() -> None:
     assert table_of(found)["samples_per_s"].tolist() == [100, 320]
     assert table_of(found)["scaling"].tolist() == ["base", "weak"]
     assert any("1 of 4 ranks" in text for text in sentences(found.notes))
+
+
+def test_mfu_energy_and_cost_stand_where_runs_know_them() -> None:
+    hardware: dict[str, Any] = {"mfu_ratio": 0.3, "step_joules": 64.0, "step_cost": 1e-4}
+    found = scaling([sized(1, 100, batch=32, **hardware), sized(2, 190, batch=64)])
+    first, last = found.results["scaling"].table.rows()
+    assert (first["mfu_ratio"], first["step_joules"], first["sample_joules"]) == (0.3, 64, 2)
+    assert first["million_samples_cost"] == pytest.approx(1e6 * 1e-4 / 32)
+    names = [*hardware, "sample_joules", "million_samples_cost"]
+    assert all(isnan(last[name]) for name in names)
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(scaling_view(found.results["scaling"], 5, 100))
+    assert "MFU  J/sample  cost/1M" in shown.get()
+
+
+def test_energy_of_repeats_is_their_mean_and_of_one_that_lacks_it_not_known() -> None:
+    runs = [sized(1, 99, step_joules=10), sized(1, 101, step_joules=12)]
+    assert scaling(runs).results["scaling"].table.row(0)["step_joules"] == 11
+    found = scaling([*runs, sized(1, 100)]).results["scaling"].table.row(0)
+    assert isnan(found["step_joules"])
+
+
+def test_energy_of_some_devices_is_none_of_all() -> None:
+    parts = {"compute": 10 * MS}
+    one = sized(1, 100, batch=1, parts=parts, step_joules=10)
+    labelled = replace(one, labels={"gpus": "8"})
+    assert isnan(scaling([labelled]).results["scaling"].table.row(0)["step_joules"])
+    assert scaling([one]).results["scaling"].table.row(0)["step_joules"] == 10

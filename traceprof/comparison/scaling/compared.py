@@ -42,6 +42,7 @@ def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
         rate, first = one.cell.rate, one.cell.first
         is_rate = not first.is_factor
         kinds = {point.ranks for point in one.cell.points}
+        joules, cost = (one.cell.of_step(name) for name in ("step_joules", "step_cost"))
         yield {
             **_keys(one),
             **_rates(first.counts, rate.value),
@@ -63,6 +64,11 @@ def scaling_rows(found: Sequence[Measured]) -> Iterator[dict[str, Any]]:
             "time_to_train_ns": one.cell.time_ns,
             "time_speedup": one.time_speedup,
             "step_ns": first.step_ns,
+            "mfu_ratio": one.cell.mfu,
+            "step_joules": joules,
+            "sample_joules": joules / (one.cell.batch or nan),
+            "step_cost": cost,
+            "million_samples_cost": 1e6 * cost / (one.cell.batch or nan),
             "runs_count": len(one.cell.points),
         }
 

@@ -22,6 +22,7 @@ from traceprof.comparison.scaling.points import (
     SYNCHRONISED,
     Loss,
     ScalingPoint,
+    or_nan,
     shared_out,
     split_losses,
 )
@@ -70,8 +71,16 @@ class Cell:
     @property
     def time_ns(self) -> float:
         """The time to train, the mean of the repeats; NaN where one does not say it."""
-        known = [point.run.measure("time_to_train_ns") for point in self.points]
-        return fmean(nan if value is None else value for value in known)
+        return fmean(or_nan(point.run.measure("time_to_train_ns")) for point in self.points)
+
+    @property
+    def mfu(self) -> float:
+        """The share of the peak, the mean of the repeats; NaN where one does not know it."""
+        return fmean(or_nan(point.run.measure("mfu_ratio")) for point in self.points)
+
+    def of_step(self, name: str) -> float:
+        """Return what a step takes on all devices, the mean of the repeats; NaN as for `mfu`."""
+        return fmean(point.of_step(name) for point in self.points)
 
     @property
     def parts(self) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from math import isfinite, nan
+from math import isclose, isfinite, nan
 from typing import Final
 
 import numpy as np
@@ -155,7 +155,7 @@ class ScalingPoint:
     samples, tokens or steps per s as ``counts`` says. ``parts`` are ns of one device and step by
     what was lost to (see `parts_of_step`), ``of_hosts``: of the hosts' phases.
     ``printed_percent`` is the efficiency that the source prints, ``speedup`` the printed speed-up
-    over one device.
+    over one device. ``factor`` is how many times the recorded devices all of them are.
     """
 
     run: Summary
@@ -172,6 +172,14 @@ class ScalingPoint:
     printed_percent: float = nan
     speedup: float = nan
     notes: tuple[Note, ...] = ()
+    factor: float = 1.0
+
+    def of_step(self, name: str) -> float:
+        """Return a measure of a step that adds up over devices, of all; NaN: not known of all."""
+        recorded = self.run.devices_count
+        if recorded is not None and not isclose(recorded * self.factor, self.devices):
+            return nan
+        return or_nan(self.run.measure(name)) * self.factor
 
     @property
     def counts_samples(self) -> bool:
@@ -206,7 +214,7 @@ def point_of(run: Summary, *, by_nodes: bool) -> ScalingPoint:
         batch = rate.value * step_ns / 1e9
     parts, of_hosts = parts_of_step(run, in_step=kind != INDEPENDENT)
     known = (run, size, devices, nodes, batch, rate, counts, step_ns, kind, parts, of_hosts)
-    return ScalingPoint(*known, _printed_percent(run), speedup, tuple(notes))
+    return ScalingPoint(*known, _printed_percent(run), speedup, tuple(notes), factor)
 
 
 def ranks_of(run: Summary, devices: float) -> str:

@@ -175,6 +175,9 @@ _TITLES: Final[Mapping[str, str]] = {
     "speedup": "speed-up",
     "efficiency_ratio": "of ideal",
     "time_to_train_ns": "to train",
+    "mfu_ratio": "MFU",
+    "sample_joules": "J/sample",
+    "million_samples_cost": "cost/1M",
 }
 """The columns of numbers that have room in a line."""
 _PRINTED: Final = {ROUNDED: "", CUT_OFF: ": cut off", NOT_FROM_RATES: ": not from rates"}
