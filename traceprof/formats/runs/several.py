@@ -104,10 +104,10 @@ class _Run:
         are_numbered = self.ranks and part.ranks
         if are_numbered or not self.names.isdisjoint(part.names):
             return ""
-        first, other = self.parts[0].files[0], part.files[0]
-        is_beside = first.parent == other.parent
+        known, new = self.parts[0].files[0], part.files[0]
+        is_beside = known.parent == new.parent
         # As `nvprof -o out.%p` names the files of one job, by processes.
-        is_alike = _PROCESS.sub("#", first.name) == _PROCESS.sub("#", other.name)
+        is_alike = _PROCESS.sub("#", known.name) == _PROCESS.sub("#", new.name)
         is_known = self.ranks or part.ranks or apart_ns is not None or is_alike
         return "" if is_beside and is_known else _UNNUMBERED
 
