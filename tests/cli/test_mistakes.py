@@ -99,9 +99,9 @@ def test_a_trace_before_and_one_after_are_no_run(real_trace: Callable[[str], Pat
         assert done.exit_code == 2, done.output
         assert done.stderr == (
             "traceprof: 2026.2-2gpu-nccl-before.sqlite and 2026.2-2gpu-nccl-after.sqlite look like "
-            "two runs, not like ranks of one (no file says its rank): "
+            "two runs, not like ranks of one (they were not recorded at the same time): "
             f"`traceprof view {before} {after}` shows them side by side, `traceprof compare` what "
-            "differs; a manifest makes them one run\n"
+            "differs; a manifest, or --run, makes them one run\n"
         )
 
 

@@ -81,7 +81,7 @@ def test_a_page_has_the_chart_and_runs_nothing(table: str, tmp_path: Path) -> No
 def test_a_size_that_is_not_known_is_said(tmp_path: Path) -> None:
     path = tmp_path / "rates.csv"
     path.write_text("model,images_per_s\na,3\n", "utf-8")
-    assert "label gpus=8" in said("scaling", str(path), code=2)
+    assert "label gpus=8" in said("scaling", str(path), code=4)
 
 
 def forward(path: Path, length_ns: int) -> str:

@@ -58,7 +58,7 @@ export function parsePlace(text, trace) {
   const where = isLane ? { row: number } : { group: number };
   const at = (ns) => Number(ns) - trace.offset_ns;
   if (gap) return { ...where, gap: [at(gap[3]), at(gap[4])] };
-  return event || state ? { ...where, start: at((event ?? state)[2]) } : null;
+  return { ...where, start: at((event ?? state)[2]) };
 }
 
 /** The address of what `app` shows; of a span alone where nothing else is given. */
