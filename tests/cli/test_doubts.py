@@ -67,6 +67,7 @@ NOT_ABOUT_RESULTS = {
     "info": "it reads no events: its readers' warnings are tested with them",
     "view": "its page is that of the timeline, its tables those of `show`",
     "memory": "it reads snapshots",
+    "mcp": "it serves answers of other commands to programs",
     "accuracy": "traces hold no metrics here; logs are not cut off",
     "elastic": "it reads times of whole files",
     **dict.fromkeys(("add", "list", "tag", "rm", "import-log"), "the record of a run says it"),

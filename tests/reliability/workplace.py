@@ -40,7 +40,8 @@ LOG: Final = "".join(
 
 
 _STEPS_OF_A: Final = 10
-_OPERATIONS_OF_A: Final = _STEPS_OF_A * 10
+_ROWS_OF_A: Final = {"at_ns": _STEPS_OF_A * 10, "name": 9}
+"""Rows of CSV by their first column: operations of a.sqlite, and its kernels by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +222,9 @@ def _is_whole(path: Path) -> bool:
     if path.suffix == ".json":
         return bool(json.loads(data))
     if path.suffix == ".csv":
-        n_columns = {len(row) for row in csv.reader(data.decode().splitlines())}
-        return data.count(b"\n") == 1 + _OPERATIONS_OF_A and len(n_columns) == 1
+        header, *rows = csv.reader(data.decode().splitlines())
+        is_ended = data.endswith(b"\n") and {len(row) for row in rows} == {len(header)}
+        return is_ended and len(rows) == _ROWS_OF_A[header[0]]
     return data.startswith(b"<!doctype html>") and data.rstrip().endswith(b"</html>")
 
 

@@ -9,10 +9,9 @@ import { buildShell } from "./shell.mjs";
 import { drawnBand, isDrawn } from "./band.mjs";
 import { drawLaneLabels } from "./lane_labels.mjs";
 import { followAddress } from "./following.mjs";
-import { formatDuration } from "./format.mjs";
 import { lineOfTarget } from "./lines.mjs";
 import { makePicture } from "./picture.mjs";
-import { lanesInWindow, sizeParts } from "./sizing.mjs";
+import { lanesInWindow, placeSelection, sizeParts } from "./sizing.mjs";
 
 const PAPER_PX = 520; // what the lanes have of the width of A4 and of Letter
 
@@ -153,7 +152,7 @@ export class Timeline extends Searcher {
     this.toolbar.menu.show();
     this.toolbar.showRange(drawnText(this.scene));
     this.minimap.showView();
-    this.placeSelection();
+    placeSelection(this);
     this.notes.draw();
     if (this.hasAddress) this.address.write();
     return done.then(() => (this.redraws += 1));
@@ -186,17 +185,6 @@ export class Timeline extends Searcher {
 
   fitTarget(target) {
     this.fitSpan(...spanOf(this.trace, target), 0.3);
-  }
-
-  placeSelection() {
-    const [from, to] = this.selection ?? [0, -1];
-    const isVisible = this.selection && from < this.t1 && to > this.t0;
-    this.selectionBox.style.display = isVisible ? "block" : "none";
-    if (!isVisible) return;
-    const left = Math.max(0, this.xOf(from));
-    this.selectionBox.style.left = `${left}px`;
-    this.selectionBox.style.width = `${Math.min(this.width, this.xOf(to)) - left}px`;
-    this.selectionText.textContent = `Δ ${formatDuration(to - from)}`;
   }
 
   clear() {

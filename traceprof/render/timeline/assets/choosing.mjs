@@ -7,6 +7,7 @@ import { eventContent } from "./describe_event.mjs";
 import { idleGaps, isIdleGap, isSameGap } from "./gaps.mjs";
 import { itemsBetween } from "./channel.mjs";
 import { lineAt, visibleRows } from "./lines.mjs";
+import { placeSelection } from "./sizing.mjs";
 import { spanContent } from "./describe_span.mjs";
 import { stateContent } from "./describe_state.mjs";
 
@@ -169,7 +170,7 @@ export class Chooser extends View {
   select(from, to) {
     this.selection = [Math.round(from), Math.max(Math.round(from) + 1, Math.round(to))];
     this.between = null;
-    this.placeSelection();
+    placeSelection(this);
   }
 
   showSelection() {
