@@ -139,7 +139,7 @@ def test_tables_are_no_commands_of_the_help_but_still_work(tmp_path: Path) -> No
 
 
 def test_show_alone_lists_what_to_type_for_every_table() -> None:
-    listed = CliRunner().invoke(app, ["show"]).stdout.splitlines()
+    listed = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["show"]).stdout.splitlines()
     typed = [line.split("  ")[0] for line in listed]
     assert sorted(typed) == sorted(one.words for one in ANALYSES if one.name != "findings")
     for line in typed:
