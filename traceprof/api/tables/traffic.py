@@ -180,6 +180,12 @@ class TablesOfTraffic(ShownRun):
             exposed_ratio: exposed_ns of total_ns
             unsized_count: of these, of unknown size
             unplaced_count: of these, timed but not on a device
+            alone_count: of these, on a device with no compute beside them at any time
+            sharded_count: of these, known to be all-gathers of parameters or reduce-scatters of
+                gradients (FSDP, ZeRO): by ranges around calls of the group, or since the group
+                reduces in backward alone
+            gathered_bytes: what the all-gathers among these gather, the shards of all ranks; none
+                if one is not known
         """
         return self._table("collectives", "caller")
 

@@ -6,7 +6,7 @@ What is found for every collective of the whole recording once, by its row there
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.operations import find_collectives, require_collectives
+from traceprof.measures.collectives.rates import sizes_of
 from traceprof.measures.facts import fact
 from traceprof.measures.host.launches import Launches
 from traceprof.measures.host.phases import adopting_range_of_launches, phases_of_all_ranges
-from traceprof.measures.rows import lengths_of, ratio_of, where_known
+from traceprof.measures.rows import Bools, lengths_of, ratio_of, where_known
 from traceprof.measures.steps.find import find_steps, steps_of_calls
-from traceprof.model.grouping import grouped_by
+from traceprof.model.grouping import grouped_by, groups_of
 from traceprof.model.intervals import Int64Array
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Names, Table
@@ -30,6 +31,8 @@ from traceprof.names.ranges import PHASES, UNCLAIMED, codes_containing
 _IS_COLLECTIVE: Final = re.compile(
     r"comm:|comm\.async:|[nr]ccl|gloo:|record_param_comms", re.IGNORECASE
 )
+_SHARDED: Final = re.compile(r"FSDP|FullySharded|all_gather_params|PartitionedParam|DeepSpeedZero")
+"""In names of ranges in which parameters are gathered, or gradients reduced to shards."""
 _WORDS: Final = ("comm:", "comm.async:", "ccl", "gloo:", "record_param_comms")
 """One of them is in every name that `_IS_COLLECTIVE` matches."""
 
@@ -106,6 +109,12 @@ SPEC: Final = ResultSpec.of("""
     derived exposed_ratio: exposed_ns of total_ns
     total unsized_count: of these, of unknown size
     total unplaced_count: of these, timed but not on a device
+    total alone_count: of these, on a device with no compute beside them at any time
+    total sharded_count: of these, known to be all-gathers of parameters or reduce-scatters of
+        gradients (FSDP, ZeRO): by ranges around calls of the group, or since the group reduces in
+        backward alone
+    total gathered_bytes: what the all-gathers among these gather, the shards of all ranks; none if
+        one is not known
     """)
 _CALLERS: Final = SPEC.tables[0]
 
@@ -127,11 +136,43 @@ def measure_callers(trace: Trace) -> Result:
         unplaced_count=timed & np.isnan(exposed),
         total_ns=where_known(lengths_of(work), timed),
         exposed_ns=where_known(exposed, timed),
+        alone_count=timed & (exposed >= lengths_of(work)),
+    )
+    is_sharded = _are_sharded(work)
+    gathered = sizes_of(work)["operation_bytes"]
+    work = work.assign(
+        sharded_count=is_sharded,
+        gathered_bytes=np.where(is_sharded & (work["op"] == _GATHER), gathered, 0.0),
     )
     table, groups = grouped_by(work, "phase", "caller", "op")
-    summed = ("size_bytes", "total_ns", "exposed_ns", "unsized_count", "unplaced_count")
-    table = table.assign(count=groups.counts, **{name: groups.sums(work[name]) for name in summed})
+    table = table.assign(count=groups.counts, **{name: groups.sums(work[name]) for name in _SUMMED})
     return Result("callers", SPEC, {"callers": _CALLERS.of_rows(table)})
+
+
+_SUMMED: Final = (
+    *("size_bytes", "total_ns", "exposed_ns", "unsized_count", "unplaced_count"),
+    *("alone_count", "sharded_count", "gathered_bytes"),
+)
+_GATHER, _REDUCE = "all_gather", "reduce_scatter"
+
+
+def _are_sharded(work: Table) -> Bools:
+    """Return which gather parameters, or reduce their gradients.
+
+    Tensor parallelism does so with activations, but it reduces in the forward pass, too.
+    """
+    groups = groups_of(work["process"], work["group"].codes)
+
+    def has_any(rows: Bools) -> Bools:
+        return np.asarray(groups.reduced(np.logical_or, rows), np.bool_)
+
+    callers, gathers, reduces = work["caller"], work["op"] == _GATHER, work["op"] == _REDUCE
+    own = np.array([bool(_SHARDED.search(name)) for name in callers.texts], np.bool_)
+    is_named = callers.by_text(own)
+    elsewhere = reduces & (work["phase"] != "backward")
+    by_phase = has_any(gathers) & has_any(reduces) & ~has_any(elsewhere)
+    is_own: Bools = (has_any(is_named) | by_phase)[groups.number] & (gathers | reduces)
+    return is_own
 
 
 def _finish(result: Result) -> Result:
@@ -143,13 +184,33 @@ def _finish(result: Result) -> Result:
     exposed = where_known(table["exposed_ns"], table["unplaced_count"] == 0)
     table = table.assign(
         size_bytes=where_known(table["size_bytes"], table["unsized_count"] == 0),
+        gathered_bytes=where_known(table["gathered_bytes"], table["unsized_count"] == 0),
+        alone_count=where_known(table["alone_count"], table["unplaced_count"] == 0),
         exposed_ns=exposed,
         hidden_ns=total_ns - exposed,
         exposed_ratio=ratio_of(exposed, total_ns),
         longest=np.nan_to_num(total_ns),
         most=np.nan_to_num(exposed),
     )
-    return result.with_table(table.in_order("-most", "-longest", "caller", "op", "phase"))
+    table = table.in_order("-most", "-longest", "caller", "op", "phase")
+    return result.with_table(table).with_notes(*_on_gathers(table))
+
+
+def _on_gathers(table: Table) -> Iterator[Note]:
+    """Yield what gathers of parameters take, and how many nothing hides."""
+    gathers = table.take((table["op"] == _GATHER) & (table["sharded_count"] > 0))
+    names = ("sharded_count", "gathered_bytes", "alone_count", "exposed_ns", "total_ns")
+    n, size, alone, exposed, total = (float(gathers[name].sum()) for name in names)
+    if size > 0:
+        text = "{n:count} all-gathers of parameters gather {size:bytes} on all ranks together"
+        yield Note.of(text, n=int(n), size=size)
+    if alone > 0 and total > 0 and exposed == exposed:
+        text = (
+            "no compute ran beside {alone:count} of {n:count} all-gathers of parameters: they "
+            "began once the work before them was done (not prefetched, or called late); "
+            "{exposed:ns} of {total:ns} are exposed"
+        )
+        yield Note.of(text, alone=int(alone), n=int(n), exposed=exposed, total=total)
 
 
 CALLERS: Final = Analysis(
