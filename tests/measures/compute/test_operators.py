@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -122,10 +123,29 @@ def test_packed_sequences_do_not_tell_how_long_each_is() -> None:
     assert of("flash_attn::_flash_attn_forward", packed, [HALF] * 3) is None
 
 
-def test_experts_multiply_each_token_once() -> None:
-    found = of("aten::_grouped_mm", [[100, 16], [8, 16, 32], [8]], ["c10::BFloat16"] * 2)
+@pytest.mark.parametrize(
+    ("dims", "products", "written"),
+    [
+        ([[100, 16], [8, 16, 32], [8]], 100 * 16 * 32, 100 * 32),  # forward
+        ([[8, 32, 16], [16, 100], [8]], 32 * 16 * 100, 32 * 100),
+        ([[16, 100], [100, 32], [8]], 16 * 100 * 32, 8 * 16 * 32),  # gradients of the weights
+        ([[8, 20, 16], [8, 16, 32], []], 8 * 20 * 16 * 32, 8 * 20 * 32),
+    ],
+)
+def test_experts_multiply_each_token_once(dims: Any, products: int, written: int) -> None:
+    found = of("aten::_grouped_mm", dims, [HALF] * 2)
     assert found is not None
-    assert found.flops == 2 * 100 * 16 * 32
+    assert found.flops == 2 * products
+    read = sum(math.prod(sizes) for sizes in dims[:2])
+    assert found.n_bytes == 2 * (read + written)
+
+
+def test_scaled_products_of_experts_have_their_number_behind_the_scales() -> None:
+    dims = [[16, 100], [100, 32], [16], [32], [8]]
+    found = of("aten::_scaled_grouped_mm", dims, ["c10::Float8_e4m3fn"] * 2)
+    assert found is not None
+    assert found.n_bytes == 16 * 100 + 100 * 32 + 8 * 16 * 32
+    assert of("aten::_scaled_grouped_mm", [[100, 16], [8, 17, 32]], [HALF] * 2) is None
 
 
 @pytest.mark.parametrize(

@@ -140,17 +140,22 @@ def _product(left: int, right: int) -> Counting:
     return count
 
 
-def _grouped_product(given: _Inputs) -> Work:
-    """Count the products of experts: tokens of all of them, sorted, with the weights of each."""
-    a, b = given.sizes(0), given.sizes(1)
-    if len(a) == 2 and len(b) in (2, 3):
-        n, flops = b[-1], 2 * a[0] * a[1] * b[-1]
-    elif len(a) == 3 and len(b) in (2, 3):
-        n, flops = b[-1], 2 * math.prod(a) * b[-1]
-    else:
-        raise LookupError
-    out = math.prod(a[:-1]) * n * given.width(0)
-    return Work(flops, flops, given.n_bytes(0, 1) + out, given.precision(0))
+def _grouped_product(ends: int) -> Counting:
+    """Return what counts the products of experts; the input at ``ends`` has a number for each.
+
+    In an input of two sizes tokens of all experts lie one behind the other, each in one product.
+    """
+
+    def count(given: _Inputs) -> Work:
+        a, b = given.sizes(0), given.sizes(1)
+        if {len(a), len(b)} - {2, 3} or a[-1] != b[-2]:
+            raise LookupError
+        n_experts = 1 if len(a) != len(b) else a[0] if len(a) == 3 else given.sizes(ends)[0]
+        flops = 2 * math.prod(a) * b[-1] // (a[0] if len(a) > len(b) else 1)
+        out = n_experts * a[-2] * b[-1] * given.width(0)
+        return Work(flops, flops, given.n_bytes(0, 1) + out, given.precision(0))
+
+    return count
 
 
 def _convolution(x: int, w: int, at: Sequence[int]) -> Counting:
@@ -275,7 +280,8 @@ OPERATORS: Final[dict[str, Counting]] = {
     "aten::_scaled_mm": _product(0, 1),
     **dict.fromkeys(("aten::addmm", "aten::_addmm_activation"), _product(1, 2)),
     **dict.fromkeys(("aten::baddbmm", "aten::addmv"), _product(1, 2)),
-    **dict.fromkeys(("aten::_grouped_mm", "aten::_scaled_grouped_mm"), _grouped_product),
+    "aten::_grouped_mm": _grouped_product(2),
+    "aten::_scaled_grouped_mm": _grouped_product(4),
     **dict.fromkeys(
         ("aten::convolution", "aten::_convolution"), _convolution(0, 1, (3, 4, 5, 6, 7, 8))
     ),
