@@ -27,6 +27,7 @@ from traceprof.measures.composition import (
 )
 from traceprof.measures.device.times import devices_of_processes, used_devices
 from traceprof.measures.rows import Floats, rows_by
+from traceprof.measures.steps.completeness import seen_of_ranks
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.model.grouping import first_alike, grouped_by, numbered, rows_by_value
 from traceprof.model.ranks import Ranks
@@ -129,12 +130,19 @@ def _candidates(steps: Steps, side: WindowSide) -> tuple[dict[int, float], str]:
 
 
 def _slowest(ranks: Ranks) -> str:
-    """Return the steady step that takes the longest, else the iteration of a pattern."""
+    """Return the steady step that takes the longest, else the iteration of a pattern.
+
+    Of the steps that are timed on devices that were recorded, where there are any: what is not
+    known of the others cannot be explained.
+    """
     steps = steps_of_ranks(ranks)
     steps = steps if len(steps) else pattern_of_ranks(ranks)
     if not len(steps):
         raise NotRecordedError("no steps are known in this trace: say which window, as in 1s..2s")
-    kept = ~steps.warmup() if not steps.warmup().all() else np.ones(len(steps), np.bool_)
+    kept = np.ones(len(steps), np.bool_)
+    is_seen = kept if steps.is_pattern else seen_of_ranks(ranks)
+    for wanted in (is_seen, steps.table["on_device"], ~steps.warmup()):
+        kept = kept & wanted if (kept & wanted).any() else kept
     length, rows = steps.durations_ns[kept], rows_by_value(steps.table["step"][kept])
     number = max(rows, key=lambda step: float(length[rows[step]].mean()))
     return f"{'pattern' if steps.is_pattern else 'step'}:{number}"

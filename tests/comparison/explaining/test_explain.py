@@ -14,9 +14,10 @@ from traceprof.errors import NotRecordedError, UsageError
 from traceprof.model.activity import PARTS
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Result
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import sentences
-from traceprof.render.registry import render
+from traceprof.render.registry import Options, render
 from traceprof.session.run import run_of
 
 
@@ -122,6 +123,18 @@ def test_what_to_hold_it_against_can_be_said() -> None:
 
 def test_the_slowest_step_is_found() -> None:
     assert explained(Loop(slow=2, more=1).trace(), "slowest").scalars["own"] == "step 2"
+
+
+def test_the_slowest_is_one_in_which_devices_were_recorded() -> None:
+    builder = TraceBuilder().range("traceprof.window", 0, 41 * MS, domain=OWN_DOMAIN)
+    for i in range(8):  # the last three take longest, on the host: what devices did is not known
+        at, length = (10 * MS * i, 10 * MS) if i < 5 else (50 * MS + 90 * MS * (i - 5), 80 * MS)
+        builder.step(at, at + length, i)
+        if i < 4:
+            end = at + 4 * MS + (MS if i == 2 else 0)
+            builder.kernel("gemm", at + MS, end, launched_ns=(at + US, at + 2 * US))
+    result = explained(builder.build(), "slowest")
+    assert (result.scalars["own"], result.scalars["difference_ns"]) == ("step 2", 2 * MS)
 
 
 def test_the_document_is_about_the_step() -> None:
@@ -265,3 +278,21 @@ def test_rows_add_up_whatever_ran(seed: int) -> None:
         assert (result.to_frame("parts")[["own_ns", "against_ns"]] >= 0).all(axis=None)
     whole = explained(trace, "1ms..3ms", "2ms..3ms")
     assert (whole.scalars["own_ns"], whole.scalars["against_ns"]) == (2 * MS, MS)
+
+
+def test_the_times_stay_in_sight_where_names_are_whole() -> None:
+    builder = TraceBuilder()
+    names = ("gemm", "k" * 900)
+    for i in range(6):
+        at, end = 10 * MS * i, 10 * MS * i + MS
+        builder.step(at, at + 10 * MS, i)
+        for place, name in enumerate(names):
+            called, begin = at + (5 + 10 * place) * US, end
+            end = begin + (3 * MS if i == 3 else MS)
+            builder.kernel(name, begin, end, launched_ns=(called, called + US))
+    document = explain(run_of(Ranks.of(builder.build())), "step:3")
+    lines = render("text", document, Options(is_whole=True)).splitlines()
+    (own,) = (line for line in lines if line.startswith("  gemm"))
+    (other,) = (line for line in lines if line.startswith("  kkk"))
+    assert len(own) < 180
+    assert other.split()[:3] == ["k" * 900, "×1", "3.000"]

@@ -14,6 +14,7 @@ from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.formats.contract import ReadOptions
 from traceprof.model.timing import TimeWindow
+from traceprof.render.formatting import note_text
 
 PRODUCT: tuple[Any, Any, Any] = ([[1000, 1000], [1000, 1000]], [HALF] * 2, [])
 FLOP = 2e9
@@ -114,9 +115,28 @@ def test_more_than_a_peak_is_said_to_be_impossible() -> None:
         .kernel("nvjet_tst_gemm", 1000, 2000, launched_ns=(10, 20))
         .build()
     )
-    (note,) = run("flops", trace).notes
+    note, of_memory = run("flops", trace).notes
     assert "cannot be" in note.text
     assert note.values["share"] == pytest.approx(FLOP / 1e-6 / 989.4e12)
+    assert "in a cache" in of_memory.text
+
+
+def test_what_moves_faster_than_the_memory_is_said_to_come_from_a_cache() -> None:
+    addition = ([[1000, 1000]] * 2, [HALF] * 2, [])
+    trace = (
+        TraceBuilder()
+        .device(0, name=H100)
+        .host_op("aten::add", 0, 100, inputs=addition)
+        .kernel("vectorized_elementwise_kernel", 1000, 2000, launched_ns=(10, 20))
+        .build()
+    )
+    (note,) = run("flops", trace).notes  # 6 MB in 1 µs, of 3.35 TB/s
+    share = note.values["share"]
+    assert share == pytest.approx(6e6 / 1e-6 / 3350e9)
+    assert note_text(note) == (
+        "aten::add moves more than the memory can, 179.1 % of its peak: part of it was in a "
+        "cache, or the GPU is another (--gpu)"
+    )
 
 
 @pytest.mark.traces

@@ -15,6 +15,7 @@ from traceprof.hardware.catalogue import Stated, built_in_hardware
 from traceprof.model.trace import Trace
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
+from traceprof.session.shares import on_peak
 
 HALF = "c10::BFloat16"
 VOCABULARY, WIDTH, LAYERS, HEADS, BATCH, LENGTH = 8192, 768, 6, 12, 16, 512
@@ -188,3 +189,20 @@ def test_a_recorded_gpt_reaches_what_its_step_and_the_peak_of_its_precision_say(
     row = found.within("steady").result("mfu").table.row(0)
     assert row["precision"] == precision
     assert share[0] < row["mfu_ratio"] < share[1]
+
+
+@pytest.mark.parametrize(("length_ns", "is_told"), [(1_000_000, True), (5_000_000, False)])
+def test_a_page_tells_no_share_that_is_zero_where_it_is_printed(
+    length_ns: int, *, is_told: bool
+) -> None:
+    product: tuple[Any, Any, Any] = ([[1000, 1000], [1000, 1000]], [HALF] * 2, [])
+    trace = (
+        TraceBuilder()
+        .device(0, name=H100)
+        .host_op("aten::mm", 0, 100, inputs=product)
+        .kernel("gemm", 1000, 1000 + length_ns, launched_ns=(10, 20))
+        .build()
+    )
+    result = run("mfu", trace)  # 2 GFLOP in 1 ms are 0.2 % of 989.4 TFLOP/s
+    assert result.table.row(0)["mfu_ratio"] == pytest.approx(2e6 / length_ns / 989.4, rel=0.01)
+    assert bool(on_peak({"mfu": result})) is is_told

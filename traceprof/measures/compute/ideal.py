@@ -80,6 +80,7 @@ PARTS: Final = (
 )
 """From the ideal to the measured step, in this order."""
 _COMPUTE: Final = "compute"
+_LEAST_SHARE: Final = 0.001
 
 IDEAL_SPEC: Final = ResultSpec.of("""
     table ideal: the waterfall from the ideal step to the measured one: the parts in their order;
@@ -300,13 +301,9 @@ def _notes(
     else:
         ideal = int(table["step_ns"][parts.index(AT_PEAK)])
         share = ideal / (scalars["length_ns"] or np.nan)
-        notes.append(
-            Note.of(
-                "at the peak its FLOPs take {ideal:ns}: {share:ratio} of it",
-                ideal=ideal,
-                share=share,
-            )
-        )
+        text = "at the peak its FLOPs take {ideal:ns}: "
+        text += "less than 0.1 % of it" if share < _LEAST_SHARE else "{share:ratio} of it"
+        notes.append(Note.of(text, ideal=ideal, share=share))
     return notes
 
 

@@ -271,6 +271,20 @@ def _finish(result: Result, *keys: str) -> Result:
     return result.with_table(table, spec.name).with_notes(*_notes(result, table))
 
 
+_OF_OTHERS: Final = "what belongs to none of these"
+_ABOVE: Final = {
+    "peak_ratio": (
+        "{name} is said to run at {share:ratio} of the dense peak, which cannot be: the GPU is "
+        "another (--gpu), masked attention was counted whole, or sparse tensor cores were used"
+    ),
+    "memory_ratio": (
+        "{name} moves more than the memory can, {share:ratio} of its peak: part of it was in a "
+        "cache, or the GPU is another (--gpu)"
+    ),
+}
+"""What is more than a peak, and how that comes."""
+
+
 def _notes(result: Result, table: Table) -> list[Note]:
     whole, unknown = result.scalars["kernels_ns"], result.scalars["unknown_ns"]
     notes = []
@@ -280,14 +294,11 @@ def _notes(result: Result, table: Table) -> list[Note]:
             "being known: they are not counted (no operator of PyTorch with all its sizes)"
         )
         notes.append(Note.of(text, share=unknown / whole))
-    above = table.take(np.nan_to_num(table["peak_ratio"]) > 1)
-    for row in above.rows()[:1]:
-        text = (
-            "{name} is said to run at {share:ratio} of the dense peak, which cannot be: the GPU is "
-            "another (--gpu), masked attention was counted whole, or sparse tensor cores were used"
-        )
-        names = [str(row[key.name]) for key in result.spec.tables[0] if key.is_key]
-        notes.append(Note.of(text, name=" ".join(filter(None, names)), share=row["peak_ratio"]))
+    keys = [key.name for key in result.spec.tables[0] if key.is_key]
+    for ratio, text in _ABOVE.items():
+        for row in table.take(np.nan_to_num(table[ratio]) > 1).rows()[:1]:
+            name = " ".join(filter(None, (str(row[key]) for key in keys)))
+            notes.append(Note.of(text, name=name or _OF_OTHERS, share=row[ratio]))
     counted = table.take(table["counted_ns"] > 0)
     if len(counted) and not is_known(counted["peak_ratio"]).any():
         notes.append(

@@ -108,8 +108,13 @@ def wholeness_of_steps(trace: Trace) -> Ints:
 @of_window
 def wholeness_of_ranks(ranks: Ranks) -> Ints:
     """Return the same of the steps of all ranks, as `steps_of_ranks` has them."""
-    order = Table.stacked([find_steps(part).table for part in ranks]).order("process", "start_ns")
-    return np.concatenate(ranks.each(wholeness_of_steps))[order if len(ranks) > 1 else slice(None)]
+    return np.concatenate(ranks.each(wholeness_of_steps))[_order_of_ranks(ranks)]
+
+
+def _order_of_ranks(ranks: Ranks) -> Ints:
+    """Return the places that the steps of each rank, one rank after the other, have together."""
+    steps = Table.stacked([find_steps(part).table for part in ranks])
+    return steps.order("process", "start_ns") if len(ranks) > 1 else np.arange(len(steps))
 
 
 def are_seen(trace: Trace, steps: Table) -> Bools:
@@ -117,6 +122,17 @@ def are_seen(trace: Trace, steps: Table) -> Bools:
     inside = np.nan_to_num(covered_ns(steps, recorded_windows(trace)), nan=1.0) > 0
     seen: Bools = inside | steps["on_device"]
     return seen & (wholeness_of_steps(trace) == WHOLE) if len(find_steps(trace)) else seen
+
+
+@of_window
+def seen_of_ranks(ranks: Ranks) -> Bools:
+    """Return the same of the steps of all ranks, as `steps_of_ranks` has them."""
+    return np.concatenate(ranks.each(_seen_of_steps))[_order_of_ranks(ranks)]
+
+
+@of_window
+def _seen_of_steps(trace: Trace) -> Bools:
+    return are_seen(trace, find_steps(trace).table)
 
 
 @fact

@@ -25,6 +25,7 @@ from traceprof.units import format_duration, format_number
 _BAR_WIDTH: Final = 10
 _TIME_WIDTH: Final = 10
 _LEAST_NAME_WIDTH: Final = 28
+_MOST_NAME_WIDTH: Final = 120
 _LEAST_SHARE: Final = 0.02
 """What is less of the largest difference has no line of its own."""
 
@@ -131,8 +132,9 @@ class _Lines:
     def __init__(self, width: int, longest: int, scale: int, sides: _Sides) -> None:
         self.scale = scale
         self.sides = sides
-        left = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
-        self._name_width = min(left, max(_LEAST_NAME_WIDTH, longest))
+        self._left = width - 3 * (_TIME_WIDTH + 1) - _BAR_WIDTH - 1
+        # Where names stay whole, those of a thousand characters stand out: times stay in sight.
+        self._name_width = min(self._left, max(_LEAST_NAME_WIDTH, longest), _MOST_NAME_WIDTH)
 
     def rest(self, rows: Sequence[Row]) -> Iterator[Text]:
         """Yield the times of several rows together, if there are any."""
@@ -150,7 +152,7 @@ class _Lines:
 
     def line(self, name: str, row: Row, *, suffix: str = "", style: str = "default") -> Text:
         """Return a line; ``suffix`` stays whole where the name is cut."""
-        whole = plain_text(name, max(2, self._name_width - len(suffix))) + suffix
+        whole = plain_text(name, max(2, self._left - len(suffix))) + suffix
         times = [format_duration(row[f"{side}_ns"]) for side in self.sides[:2]]
         ns = row["difference_ns"]
         times.append(signed_duration(ns) if ns else "0")
