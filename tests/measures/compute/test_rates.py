@@ -13,7 +13,10 @@ from tests.measures.compute.test_utilisation import H100, HALF
 from tests.running import run
 from traceprof.formats import open_trace
 from traceprof.formats.contract import ReadOptions
+from traceprof.model.placement import place_run
+from traceprof.model.ranks import RankTrace, RunFiles
 from traceprof.model.timing import TimeWindow
+from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
 
 PRODUCT: tuple[Any, Any, Any] = ([[1000, 1000], [1000, 1000]], [HALF] * 2, [])
@@ -155,3 +158,38 @@ def test_flops_of_real_traces_are_two_for_each_multiply_add(
     tables = frozenset({"kernels", "api_calls", "host_ops", "operator_inputs", "devices"})
     rows = run("flops", open_trace(real_trace(name), ReadOptions(tables=tables))).table.rows()
     assert sum(row["flop"] for row in rows if row["operator"] == operator) == count
+
+
+def of_experts(tokens: int, end: int, rank: int = 0) -> Trace:
+    """Return two products of tokens with four experts, and the gradient of their weights."""
+    built = TraceBuilder().process(1, rank=rank).device(0, name=H100)
+    sizes = [[[tokens, 16], [4, 16, 32], [4]], [[16, tokens], [tokens, 32], [4]]]
+    for place, dims in enumerate([sizes[0], sizes[0], sizes[1]]):
+        at = 1000 * place
+        built.host_op("aten::_grouped_mm", at, at + 50, inputs=(dims, [HALF] * 2, []))
+        built.kernel("cutlass_grouped_gemm", at + 100, at + end, launched_ns=(at + 10, at + 20))
+    lists = [[[2, 2], [2, 2]], [3, 3, 3]]  # of a list of tensors
+    built.host_op("aten::cat", 5000, 5001, inputs=(lists, [], []))
+    return built.build()
+
+
+def test_tokens_of_experts_are_told_by_the_sizes_of_their_products() -> None:
+    result = run("flops", of_experts(40, 300))
+    (row,) = result.tables["experts"].rows()
+    assert (row["count"], row["tokens_count"], row["experts_count"]) == (2, 80, 8)
+    assert (row["expert_tokens"], row["total_ns"]) == (10, 400)
+    assert not result.notes
+
+
+def test_uneven_experts_cost_what_the_busiest_takes_longer() -> None:
+    ends = {0: (30, 300), 1: (90, 700)}
+    members = tuple(RankTrace(of_experts(*own, rank), rank) for rank, own in ends.items())
+    result = run("flops", place_run(RunFiles("run", members), [0, 0]))
+    first, last = result.tables["experts"].rows()
+    assert (first["expert_tokens"], last["expert_tokens"]) == (22.5, 7.5)
+    (note,) = result.notes
+    assert note.values == {"n": 2, "times": 1.5, "more": 1200 - 800}
+
+
+def test_without_experts_there_is_no_table_of_them() -> None:
+    assert "experts" not in run("flops", built().build()).tables

@@ -52,6 +52,9 @@ class TablesOfHardware(ShownRun):
 
         Table ``peaks``: one row per precision that kernels multiplied in: the roofs over them
             precision, peak_flop_per_s, memory_bytes_per_s
+
+        Table ``experts``: one row per process whose products take tokens sorted by expert
+            process, count, tokens_count, experts_count, expert_tokens, total_ns
         """
         return self._table("flops", by)
 

@@ -48,7 +48,7 @@ _NARROW: Final = ("fp16", "bf16")
 def counted_operators(trace: Trace) -> Table:
     """Return the operators whose work is known, none inside another.
 
-    Columns: start_ns, end_ns, process, thread, name (Names), flop, model_flop, n_bytes and
+    Columns: start_ns, end_ns, process, thread, name and dims (Names), flop, model_flop, n_bytes and
     precision (Names), as in `Work`.
     """
     given = trace.operator_inputs
@@ -60,7 +60,7 @@ def counted_operators(trace: Trace) -> Table:
     ]
     rows = np.flatnonzero(np.array([one is not None for one in found], np.bool_)[groups.number])
     place, works = groups.number[rows], [one or Work() for one in found]
-    table = given.select("start_ns", "end_ns", "process", "thread", "name").take(rows)
+    table = given.select("start_ns", "end_ns", "process", "thread", "name", "dims").take(rows)
     is_again = _are_recomputed(trace, table)
     table = table.assign(
         flop=np.array([one.flops for one in works], np.float64)[place],

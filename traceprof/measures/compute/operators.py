@@ -273,6 +273,8 @@ def _embedding(given: _Inputs) -> Work:
     return Work(n_bytes=given.n_bytes(1) + 2 * n_tokens * width * given.width(0))
 
 
+GROUPED: Final = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4}
+"""Products of experts, and the input that tells where the tokens of each end."""
 _PLAIN: Final = _moved(0, times=(0,))
 _GRADIENT: Final = _moved(0, 1, times=(0,))
 OPERATORS: Final[dict[str, Counting]] = {
@@ -280,8 +282,7 @@ OPERATORS: Final[dict[str, Counting]] = {
     "aten::_scaled_mm": _product(0, 1),
     **dict.fromkeys(("aten::addmm", "aten::_addmm_activation"), _product(1, 2)),
     **dict.fromkeys(("aten::baddbmm", "aten::addmv"), _product(1, 2)),
-    "aten::_grouped_mm": _grouped_product(2),
-    "aten::_scaled_grouped_mm": _grouped_product(4),
+    **{name: _grouped_product(ends) for name, ends in GROUPED.items()},
     **dict.fromkeys(
         ("aten::convolution", "aten::_convolution"), _convolution(0, 1, (3, 4, 5, 6, 7, 8))
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import numpy as np
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.compute.counted import counted_kernels, counted_operators
+from traceprof.measures.compute.operators import GROUPED
 from traceprof.measures.device.peaks import flop_peak_of, peak_of
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.layers import layer_spans, layers_of_work, source_of_layers
@@ -18,7 +20,7 @@ from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.host.range_work import SpanKinds
 from traceprof.measures.rows import Floats, grouped, ratio_of
 from traceprof.model.combining import combine
-from traceprof.model.grouping import groups_of, numbered
+from traceprof.model.grouping import grouped_by, groups_of, numbered
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Column, Names, Table, is_known, objects
@@ -133,7 +135,15 @@ OPERATORS_SPEC: Final = _spec(
     key operator: the outermost operator whose work is known; "" for kernels of all others
     key precision: what the kernels multiply in, as the operator's inputs and the kernel's name tell
     """,
-    _PEAKS,
+    f"""{_PEAKS.rstrip()}
+    table experts: one row per process whose products take tokens sorted by expert
+    key process: the process
+    total count: how many products
+    total tokens_count: tokens of all of them, with padding
+    total experts_count: experts of all of them
+    derived expert_tokens [number]: mean tokens of an expert
+    total total_ns: the time of their kernels
+    """,
 )
 KERNELS_SPEC: Final = _spec(
     "flops_kernels",
@@ -158,7 +168,26 @@ def measure_operators(trace: Trace) -> Result:
         "operator": names[found["operator"]],
         "precision": Names.of(np.where(is_computing, precision, "")),
     }
-    return _with_peaks(trace, _by(trace, "flops", OPERATORS_SPEC, keys))
+    result = _with_peaks(trace, _by(trace, "flops", OPERATORS_SPEC, keys))
+    experts = _experts(trace)
+    table = result.spec.table("experts").of_rows(experts)
+    return result.with_table(table, "experts") if len(experts) else result
+
+
+def _experts(trace: Trace) -> Table:
+    """Return tokens and time of the products in which tokens are sorted by expert, by process."""
+    operators, found = counted_operators(trace), counted_kernels(trace)
+    ns = np.bincount(found["operator"] + 1, found["length_ns"], len(operators) + 1)[1:]
+    own = operators.assign(total_ns=ns.astype(np.int64))
+    own = own.take(own["name"].isin(GROUPED) & (ns > 0))
+    # Other than two sizes with three have tokens where weights are, or tell no number of experts.
+    given = (json.loads(text)[:2] for text in own.plain("dims"))
+    told = [(a[0], b[0]) if len(a) == 2 and len(b) == 3 else (0, 0) for a, b in given]
+    sizes = np.array(told, np.int64).reshape(-1, 2)
+    own = own.assign(tokens_count=sizes[:, 0], experts_count=sizes[:, 1]).take(sizes[:, 1] > 0)
+    table, groups = grouped_by(own, "process")
+    summed = ("tokens_count", "experts_count", "total_ns")
+    return table.assign(count=groups.counts, **{name: groups.sums(own[name]) for name in summed})
 
 
 def measure_kernels(trace: Trace) -> Result:
@@ -254,7 +283,7 @@ def _joined(table: Table) -> Table:
     )
 
 
-def _finish(result: Result, *keys: str) -> Result:
+def _finish(result: Result, keys: tuple[str, ...]) -> Result:
     spec = result.spec.tables[0]
     table = result.tables[spec.name]
     known = {"flop": table["counted_ns"] > 0, "moved_bytes": table["moving_ns"] > 0}
@@ -268,7 +297,24 @@ def _finish(result: Result, *keys: str) -> Result:
         intensity=ratio_of(table["flop"], table["moved_bytes"]),
     )
     table = table.in_order("-total_ns", *keys)
-    return result.with_table(table, spec.name).with_notes(*_notes(result, table))
+    result = result.with_table(table, spec.name).with_notes(*_notes(result, table))
+    return _on_experts(result) if "experts" in result.tables else result
+
+
+def _on_experts(result: Result) -> Result:
+    """Return the result with how unevenly the ranks' experts have tokens, and what that costs."""
+    table = result.tables["experts"].in_order("-tokens_count", "process")
+    tokens, ns = table["tokens_count"], table["total_ns"]
+    table = table.assign(expert_tokens=ratio_of(tokens, table["experts_count"]))
+    result = result.with_table(table, "experts")
+    if len(table) < 2 or len({*table["count"].tolist()}) > 1:
+        return result
+    text = (
+        "experts of the busiest of {n:count} ranks have {times:number} times the mean tokens; "
+        "their products take {more:ns} longer than the mean"
+    )
+    told = {"times": tokens.max() / tokens.mean(), "more": ns[0] - ns.mean()}
+    return result.with_notes(Note.of(text, n=len(table), **told))
 
 
 _OF_OTHERS: Final = "what belongs to none of these"
@@ -312,12 +358,8 @@ _USES: Final = ("host_ops", "api_calls", "devices", "environment")
 
 
 def _analysis(name: str, spec: ResultSpec, *keys: str, **more: Any) -> Analysis:
-    finish: Callable[[Result], Result] = partial(_finish_by, keys=keys)
+    finish = partial(_finish, keys=keys)
     return Analysis(name, spec, needs=_READS, whole=_READS, finish=finish, **more)
-
-
-def _finish_by(result: Result, keys: tuple[str, ...]) -> Result:
-    return _finish(result, *keys)
 
 
 FLOPS: Final = _analysis(
