@@ -24,20 +24,8 @@ if TYPE_CHECKING:
 _WORDS: Final = frozenset(
     {"auth", "authentication", "authorization", "bearer", "cookie", "credential", "credentials"}
     | {"creds", "dsn", "jwt", "key", "license", "mfa", "oauth", "otp", "pass", "passcode"}
-    | {
-        "passin",
-        "passout",
-        "passphrase",
-        "passwd",
-        "password",
-        "pat",
-        "psk",
-        "pswd",
-        "pw",
-        "pwd",
-        "sas",
-        "secret",
-    }
+    | {"passin", "passout", "passphrase", "passwd", "password", "pat", "psk", "pswd", "pw", "pwd"}
+    | {"sas", "secret"}
     | {"secrets", "sid", "sig", "signature", "tkn", "token", "totp", "webhook"}
 )
 _ALSO_OF_MODELS: Final = frozenset({"token", "key"})

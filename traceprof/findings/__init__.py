@@ -224,16 +224,7 @@ FINDINGS = Analysis(
     "findings",
     SPEC,
     uses=(
-        *(
-            "kernels",
-            "kernel_shapes",
-            "copies",
-            "api_calls",
-            "ranges",
-            "host_ops",
-            "collectives",
-            "overheads",
-        ),
+        *("kernels", "kernel_shapes", "copies", "api_calls", "ranges", "host_ops", "collectives"),
         *("overheads", "syncs", "marks", "devices", "processes", "environment", "samples"),
     ),
     whole=("kernels", "copies", "api_calls", "ranges", "samples"),

@@ -27,18 +27,8 @@ from traceprof.session.tried import with_measured
 from traceprof.session.verdict import Verdict, judge
 
 PAGE: Final = (
-    "findings",
-    "steps",
-    "rank-steps",
-    "breakdown",
-    "idle",
-    "phases",
-    "kernels",
-    "collectives",
-    "copies",
-    "ranges",
-    "operators",
-    "mfu",
+    *("findings", "steps", "rank-steps", "breakdown", "idle", "phases", "kernels"),
+    *("collectives", "copies", "ranges", "operators", "mfu"),
 )
 """What the page of ``traceprof analyze`` is made of, as far as it was recorded."""
 

@@ -29,12 +29,7 @@ from traceprof.model.trace import Trace
 _FloatArray = npt.NDArray[np.float64]
 
 ENDS_TOGETHER: Final = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "all_to_all_v",
-    "barrier",
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"),
     "send_recv",
 )
 """The operations that end on all their ranks at once."""

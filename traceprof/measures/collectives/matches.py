@@ -41,17 +41,8 @@ from traceprof.model.table import Names, Table
 from traceprof.model.tables import ABSENT
 
 MATCHED_OPS: Final = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "all_to_all_v",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "barrier",
-    "send_recv",
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "broadcast"),
+    *("reduce", "gather", "scatter", "barrier", "send_recv"),
 )
 
 _KEYS: Final = ("group", "group_size", "op")

@@ -34,13 +34,7 @@ DEVICE_IDLE: Final = "device idle"
 ON_HOST: Final = " (device idle)"
 """Stands behind the phase that the host was in while the device had nothing to do."""
 USED_TABLES: Final = (
-    "kernels",
-    "copies",
-    "collectives",
-    "api_calls",
-    "ranges",
-    "host_ops",
-    "processes",
+    *("kernels", "copies", "collectives", "api_calls", "ranges", "host_ops", "processes"),
     "devices",
 )
 """What tells when ranks arrive and what they did: what analyses of lateness look at."""
