@@ -49,6 +49,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "kernels is a table, no trace: traceprof show kernels t.sqlite",
         ),
         ("t.sqlite kernels", "kernels is a table, no trace: traceprof show kernels t.sqlite"),
+        ("t.sqlite show kernels", "kernels is a table, no trace: traceprof show kernels t.sqlite"),
         ("report kernels", "kernels is a table, no trace: traceprof show kernels TRACE"),
         (
             "info kernls t.sqlite",

@@ -51,6 +51,14 @@ def test_near_words_mean_commands_and_tables_that_there_are() -> None:
         ("-w all t.sqlite", "analyze t.sqlite -w all"),
         ("--window=all t.sqlite", "analyze t.sqlite --window all"),
         ("--json --window all show kernels t.sqlite", "show kernels t.sqlite --json -w all"),
+        ("--by class show kernels t.sqlite", "show kernels t.sqlite --by class"),
+        (
+            "--window all --by class show kernels t.sqlite",
+            "show kernels t.sqlite --by class -w all",
+        ),
+        ("--against step:2 explain t.sqlite step:3", "explain t.sqlite step:3 --against step:2"),
+        ("explain t.sqlite", "explain t.sqlite slowest"),
+        ("roofline t.sqlite", "show flops t.sqlite"),
         ("ops t.sqlite --rank 0 --device 0", "ops t.sqlite --ranks 0 --devices 0"),
     ],
 )

@@ -27,3 +27,13 @@ def test_what_one_side_alone_knows_is_not_compared() -> None:
     assert not any(
         "MFU" in words for words in sentences(compare([one], [make_summary("b")], []).notes)
     )
+
+
+def test_shares_of_the_peak_that_print_as_zero_are_not_compared() -> None:
+    runs = []
+    for name, mfu in (("a", 0.0002), ("b", 0.0004)):
+        told = {"mfu_ratio": (mfu, "ratio"), "step_period_ns": (1e7, "ns")}
+        tables = {**make_summary(name).tables, "measures": measures_table(told)}
+        runs.append(make_summary(name, tables=tables))
+    said = sentences(compare([runs[0]], [runs[1]], []).notes)
+    assert not any("MFU" in words for words in said)

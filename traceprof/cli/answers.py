@@ -208,7 +208,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="STEP",
-            help="step:37, slowest, pattern:3, or a window with --against.",
+            help="step:37, slowest (the default), pattern:3, or a window with --against.",
         ),
     ] = None,
     against: Annotated[
@@ -231,11 +231,12 @@ def explain(
     from traceprof.cli.output import print_kept
 
     paths = list(trace or ())
-    if window is not None and (not paths or (ideal and Path(window).exists())):
+    if window is not None and (not paths or Path(window).exists()):
         paths, window = [*paths, Path(window)], None
     check_paths(paths)
-    if not paths or (window is None and not ideal):
+    if not paths:
         raise UsageError("explain: expected a trace and a step, as in explain TRACE step:37")
+    window = "slowest" if window is None and not ideal else window
     if ideal and against is not None:
         raise UsageError("--ideal holds a step against the hardware: leave --against out")
 

@@ -181,13 +181,27 @@ class Commands(LoadedLate):
         }
         place = 0
         while place < len(args) and args[place].startswith("-"):
-            place += 1 + takes_value.get(args[place], False)
+            flag = args[place]
+            has_value = (
+                takes_value[flag] if flag in takes_value else self._is_value(ctx, args, place)
+            )
+            place += 1 + has_value
         if place >= len(args):
             return ["analyze", *args]
         leading, word, rest = args[:place], args[place], args[place + 1 :]
         if self.get_command(ctx, word) is None and looks_like_a_path(word):
             return ["analyze", *leading, word, *rest]
         return [word, *leading, *rest]
+
+    def _is_value(self, ctx: Any, args: list[str], place: int) -> bool:
+        """Return whether what follows an option of another command is its value: no command is."""
+        word, after = [*args[place + 1 :], "", ""][:2]
+        if "=" in args[place] or not word or word.startswith("-") or not after:
+            return False
+        is_command = self.get_command(ctx, word) is not None
+        return not is_command and (
+            after.startswith("-") or self.get_command(ctx, after) is not None
+        )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with, or mean; a trace alone is analysed."""

@@ -308,6 +308,7 @@ show breakdown --by layer: layer modules model
 show breakdown --by phase: phase
 show path: critical-path critical critical_path
 show counters: metrics gpu-metrics
+show flops: roofline roof tflops
 show network: net nic nvlink pcie
 """
 NEAR_WORDS: Final = {

@@ -52,6 +52,7 @@ from traceprof.session.doubts import doubts_of_run, is_incomplete
 from traceprof.session.options import Opening
 from traceprof.session.run import Run, open_run
 from traceprof.session.selection import check_ranks
+from traceprof.session.shares import LEAST_MFU
 from traceprof.units import format_ratio
 
 
@@ -222,7 +223,8 @@ def _on_hardware(base: Side, new: Side) -> Iterator[Note]:
     """Yield what share of the peak both reach, and what a step takes in energy and money."""
     for name, factor, text in _OF_HARDWARE:
         before, after = (side.measure(name) for side in (base, new))
-        if before is not None and after is not None:
+        is_shown = name != "mfu_ratio" or max(before or 0, after or 0) >= LEAST_MFU
+        if before is not None and after is not None and is_shown:
             yield Note.of(text, base=factor * before, new=factor * after)
 
 

@@ -226,7 +226,7 @@ def on_compute(results: Mapping[str, Result], parts: Mapping[str, float]) -> tup
 
 
 _MOST_UNKNOWN: Final = 0.1
-_LEAST_MFU: Final = 0.001
+LEAST_MFU: Final = 0.001
 """A share that is 0.0 % where it is printed says nothing of how well a GPU multiplies."""
 
 
@@ -237,7 +237,7 @@ def on_peak(results: Mapping[str, Result]) -> tuple[Note, ...]:
         return ()
     row = table.row(0)
     unknown = np.nan_to_num(row["unknown_ratio"])
-    if not row["mfu_ratio"] >= _LEAST_MFU or unknown > _MOST_UNKNOWN:
+    if not row["mfu_ratio"] >= LEAST_MFU or unknown > _MOST_UNKNOWN:
         return ()
     text = (
         "at {more}{share:ratio} of the dense {precision} peak (MFU): {flop:flop} of the model in "

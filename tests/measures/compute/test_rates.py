@@ -125,7 +125,7 @@ def test_more_than_a_peak_is_said_to_be_impossible() -> None:
 
 
 def test_what_moves_faster_than_the_memory_is_said_to_come_from_a_cache() -> None:
-    addition = ([[1000, 1000]] * 2, [HALF] * 2, [])
+    addition: tuple[Any, Any, Any] = ([[1000, 1000]] * 2, [HALF] * 2, [])
     trace = (
         TraceBuilder()
         .device(0, name=H100)
