@@ -33,6 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_nsys(make_run(Plan(n_ranks=1)).members[0].trace, outside / "secret.sqlite")
     (folder / "link.sqlite").symlink_to(outside / "secret.sqlite")
     listed = {MANIFEST_KEY: 1, "ranks": [{"rank": 0, "file": "../secret.sqlite"}]}
+    (folder / "host.xplane.pb").touch()
+    (folder / "rank0.json.gz").touch()
+    (folder / "notes.txt").touch()
     (folder / "manifest.json").write_text(json.dumps(listed))
     return folder
 
@@ -96,7 +99,8 @@ def test_an_assistant_finds_what_there_is_and_asks_about_it(folder: Path) -> Non
     assert not any(failed for failed, _ in answers), answers
     said = [text for _, text in answers]
     assert said[0].splitlines() == [
-        *("base/rank0.sqlite", "base/rank1.sqlite", "link.sqlite", "manifest.json"),
+        *("base/rank0.sqlite", "base/rank1.sqlite", "host.xplane.pb", "link.sqlite"),
+        *("manifest.json", "rank0.json.gz"),
         *("slow/rank0.sqlite", "slow/rank1.sqlite"),
     ]
     assert "GPU 1        rank 1: 40 kernels, 0 copies and memsets" in said[1]
@@ -162,5 +166,5 @@ def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
     )
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert "nowhere: is no folder" in done.stderr

@@ -39,7 +39,7 @@ _MOST_ROWS: Final = 200
 _MOST_FILES: Final = 200
 _WIDTH: Final = 100
 _QUERY_S: Final = 30.0
-_SUFFIXES: Final = (".sqlite", ".sqlite.gz", ".json", ".json.gz", ".nsys-rep", ".nvprof", ".db")
+_SUFFIXES: Final = (".sqlite", ".json", ".nsys-rep", ".nvprof", ".nvvp", ".xplane.pb", ".db")
 _INSTRUCTIONS: Final = """\
 Answers about recorded traces of GPU training (Nsight Systems, nvprof, torch.profiler, traceprof).
 Begin with `info` without a trace for what there is, then `page`: where the time went, and what
@@ -87,7 +87,7 @@ class Folders:
                 parts = path.relative_to(root).parts
                 if not any(part.startswith(".") for part in parts) and path.is_file():
                     name = str(Path(*parts))
-                    if name.endswith(_SUFFIXES):
+                    if name.removesuffix(".gz").endswith(_SUFFIXES):
                         yield name if len(self._roots) == 1 else str(path)
 
     def _holds(self, path: Path) -> bool:

@@ -181,11 +181,8 @@ class Commands(LoadedLate):
         }
         place = 0
         while place < len(args) and args[place].startswith("-"):
-            flag = args[place]
-            has_value = (
-                takes_value[flag] if flag in takes_value else self._is_value(ctx, args, place)
-            )
-            place += 1 + has_value
+            known = takes_value.get(args[place])
+            place += 1 + (self._has_value(ctx, args[place:]) if known is None else known)
         if place >= len(args):
             return ["analyze", *args]
         leading, word, rest = args[:place], args[place], args[place + 1 :]
@@ -193,15 +190,11 @@ class Commands(LoadedLate):
             return ["analyze", *leading, word, *rest]
         return [word, *leading, *rest]
 
-    def _is_value(self, ctx: Any, args: list[str], place: int) -> bool:
-        """Return whether what follows an option of another command is its value: no command is."""
-        word, after = [*args[place + 1 :], "", ""][:2]
-        if "=" in args[place] or not word or word.startswith("-") or not after:
-            return False
-        is_command = self.get_command(ctx, word) is not None
-        return not is_command and (
-            after.startswith("-") or self.get_command(ctx, after) is not None
-        )
+    def _has_value(self, ctx: Any, args: list[str]) -> bool:
+        """Return whether a value follows the option of another command that ``args`` begin with."""
+        word, after = [*args[1:3], "", ""][:2]
+        is_value = "=" not in args[0] and self.get_command(ctx, word) is None
+        return is_value and (after.startswith("-") or self.get_command(ctx, after) is not None)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that ``args`` begin with, or mean; a trace alone is analysed."""

@@ -53,8 +53,7 @@ def check_paths(paths: list[Path]) -> list[Path]:
             else get_close_matches(name, measures.analysis_names(), n=1)
         )
         if close:
-            others = (str(other) for other in paths if other != path)
-            files = shlex.join(one for one in others if looks_like_a_path(one)) or "TRACE"
+            files = shlex.join(one for one in map(str, paths) if looks_like_a_path(one)) or "TRACE"
             said = "a table, no trace" if close[0] == name else "neither a table nor a trace"
             raise UsageError(f"{name} is {said}: traceprof show {close[0]} {files}")
     return paths

@@ -212,19 +212,19 @@ _OF_HARDWARE: Final = (
     (
         "mfu_ratio",
         1,
+        LEAST_MFU,
         "MFU is {new:ratio} (base {base:ratio}), of the dense peak of what each multiplies in",
     ),
-    ("step_joules", 1, "a step takes {new:number} J (base {base:number} J)"),
-    ("step_cost", 1000, "1 000 steps cost {new:number} (base {base:number}) at the price given"),
+    ("step_joules", 1, 0, "a step takes {new:number} J (base {base:number} J)"),
+    ("step_cost", 1000, 0, "1 000 steps cost {new:number} (base {base:number}) at the price given"),
 )
 
 
 def _on_hardware(base: Side, new: Side) -> Iterator[Note]:
     """Yield what share of the peak both reach, and what a step takes in energy and money."""
-    for name, factor, text in _OF_HARDWARE:
+    for name, factor, least, text in _OF_HARDWARE:
         before, after = (side.measure(name) for side in (base, new))
-        is_shown = name != "mfu_ratio" or max(before or 0, after or 0) >= LEAST_MFU
-        if before is not None and after is not None and is_shown:
+        if before is not None and after is not None and max(before, after) >= least:
             yield Note.of(text, base=factor * before, new=factor * after)
 
 

@@ -130,10 +130,9 @@ def _candidates(steps: Steps, side: WindowSide) -> tuple[dict[int, float], str]:
 
 
 def _slowest(ranks: Ranks) -> str:
-    """Return the steady step that takes the longest, else the iteration of a pattern.
+    """Return the step that takes the longest, else the iteration of a pattern.
 
-    Of the steps that are timed on devices that were recorded, where there are any: what is not
-    known of the others cannot be explained.
+    Of the steady ones that are timed on devices that were recorded, where there are any.
     """
     steps = steps_of_ranks(ranks)
     steps = steps if len(steps) else pattern_of_ranks(ranks)

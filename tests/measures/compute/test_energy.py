@@ -11,6 +11,7 @@ from tests.running import run
 from traceprof.errors import NotRecordedError
 from traceprof.measures.compute.energy import integrated
 from traceprof.model.timing import TimeWindow
+from traceprof.render.formatting import sentences
 
 SECOND = 1_000_000_000
 
@@ -77,7 +78,15 @@ def test_less_than_a_second_has_no_energy_of_its_own() -> None:
         builder.sample("power_watts", at * 500, 400.0, source="gpu:0")
     result = run("energy", builder.build())
     assert result.table.empty
-    assert any("too short" in note.text for note in result.notes)
+    assert any("2.000 µs of steps are too short" in one for one in sentences(result.notes))
+
+
+def test_a_window_without_steps_is_not_said_to_be_steps() -> None:
+    builder = TraceBuilder().device(0, name=H100).kernel("gemm", 0, 900, launched_ns=(1, 2))
+    for at in range(3):
+        builder.sample("power_watts", at * 500, 400.0, source="gpu:0")
+    notes = sentences(run("energy", builder.build()).notes)
+    assert any("of the window are too short" in one for one in notes)
 
 
 def test_without_power_and_price_it_says_what_would_tell() -> None:

@@ -178,10 +178,8 @@ def _notes(
             ns=span.duration_ns,
         )
     elif has_power and span.duration_ns < _SHORTEST_NS:
-        yield Note.of(
-            "no energy: {ns:ns} of steps are too short for power that is the mean of a second",
-            ns=span.duration_ns,
-        )
+        text = "no energy: {ns:ns} of {what} are too short for power that is the mean of a second"
+        yield Note.of(text, ns=span.duration_ns, what="steps" if n_steps else "the window")
     elif has_power and not rows:
         yield Note("no energy: samples of power are missing for a part of the steps")
 

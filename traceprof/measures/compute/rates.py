@@ -317,7 +317,6 @@ def _on_experts(result: Result) -> Result:
     return result.with_notes(Note.of(text, n=len(table), **told))
 
 
-_OF_OTHERS: Final = "what belongs to none of these"
 _ABOVE: Final = {
     "peak_ratio": (
         "{name} is said to run at {share:ratio} of the dense peak, which cannot be: the GPU is "
@@ -328,7 +327,6 @@ _ABOVE: Final = {
         "cache, or the GPU is another (--gpu)"
     ),
 }
-"""What is more than a peak, and how that comes."""
 
 
 def _notes(result: Result, table: Table) -> list[Note]:
@@ -344,7 +342,7 @@ def _notes(result: Result, table: Table) -> list[Note]:
     for ratio, text in _ABOVE.items():
         for row in table.take(np.nan_to_num(table[ratio]) > 1).rows()[:1]:
             name = " ".join(filter(None, (str(row[key]) for key in keys)))
-            notes.append(Note.of(text, name=name or _OF_OTHERS, share=row[ratio]))
+            notes.append(Note.of(text, name=name or "the rest", share=row[ratio]))
     counted = table.take(table["counted_ns"] > 0)
     if len(counted) and not is_known(counted["peak_ratio"]).any():
         notes.append(
