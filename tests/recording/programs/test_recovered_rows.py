@@ -141,7 +141,11 @@ def test_of_a_node_that_was_lost_every_row_is_there_until_then(recording):
     marks = {row["textId"]: row["start"] for row in normal["NVTX_EVENTS"] if row["end"] is None}
     mark = marks.get("settled", marks["end"])
     other = (*EVENTS, *BY_THE_SECOND, "ThreadNames", "TRACEPROF_MANIFEST", "ANALYSIS_DETAILS")
+    other = (*other, "TRACEPROF_ENVIRONMENT")
     assert without(found, *other) == without(normal, *other)
+    # How the program ended is not known of a node that was lost.
+    told = [row for row in normal["TRACEPROF_ENVIRONMENT"] if row["name"] != "exit_code"]
+    assert found["TRACEPROF_ENVIRONMENT"] == told
     # Each of gloo's threads has a name from its first work on, which may come later.
     threads = [row for row in normal["ThreadNames"] if row in found["ThreadNames"]]
     assert found["ThreadNames"] == threads

@@ -146,7 +146,7 @@ def test_a_slow_step_has_the_command_that_explains_it() -> None:
 
 def test_advice_is_a_list_with_what_to_do_and_where() -> None:
     html = _report(_training())
-    advice = re.search(r'<ol class="findings".*?</ol>', html, re.DOTALL)
+    advice = re.search(r'<ol class="findings" start="1".*?</ol>', html, re.DOTALL)
     assert advice
     assert "→ " in advice.group()
     assert "Not if: " in advice.group()
