@@ -258,7 +258,7 @@ def test_samples_are_charts_on_the_same_axis(open_page: Open) -> None:
         builder.sample("rx_bytes_per_s", i * 100, i * 1.5, source="<b>mlx5_0</b>")
         builder.sample("rx_bytes_per_s", i * 100, 7.0, source="mlx5_1")
     page = open_page(render_timeline(builder.build(), title="samples"))
-    assert "rx_bytes_per_s" in page.page.locator(".lanes").inner_text()
+    assert "rx, bytes/s" in page.page.locator(".lanes").inner_text()
     y = page.js("traceprof.height + 30 + (traceprof.charts.length - 1) * 100")
     box = page.page.locator(".overlay").bounding_box()
     assert box

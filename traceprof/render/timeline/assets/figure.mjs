@@ -79,6 +79,7 @@ function chartAxes(scene, plot) {
       anchor: "x",
       side: "right",
       nticks: 3,
+      exponentformat: "SI",
       gridcolor: scene.theme.line,
       zeroline: false,
       fixedrange: true,

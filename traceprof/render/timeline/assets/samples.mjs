@@ -9,9 +9,16 @@ export function sampleCharts(trace, firstAxis) {
   const metrics = [...new Set(trace.samples.map((series) => series.metric))];
   return metrics.map((metric, i) => ({
     axis: `yaxis${firstAxis + i}`,
-    title: metric,
+    metric,
+    title: metricTitle(metric),
     facts: (t) => trace.samples.filter((s) => s.metric === metric).map((s) => [s.source || metric, valueAt(s, t)]),
   }));
+}
+
+/** What heads the chart: "torch allocated, bytes"; names without such a unit are as they were given. */
+function metricTitle(metric) {
+  const named = /^(.+)_bytes(_per_s)?$/.exec(metric);
+  return named ? `${named[1].replaceAll("_", " ")}, bytes${named[2] ? "/s" : ""}` : metric;
 }
 
 /** The last value at or before `t`, in words; the unit is the end of the metric's name. */
@@ -26,8 +33,8 @@ function valueAt({ metric, times, values }, t) {
 export function sampleTraces(scene) {
   const { trace, charts, colours } = scene;
   const traces = [];
-  for (const { axis, title } of charts.filter((chart) => chart.facts)) {
-    const own = trace.samples.filter((series) => series.metric === title);
+  for (const { axis, metric } of charts.filter((chart) => chart.facts)) {
+    const own = trace.samples.filter((series) => series.metric === metric);
     own.forEach((series, i) => {
       const key = LINE_CATEGORIES[i % LINE_CATEGORIES.length];
       const colour = colours[trace.categories.findIndex((category) => category.key === key)];

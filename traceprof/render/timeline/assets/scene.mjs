@@ -61,7 +61,7 @@ export function chartsFor(trace) {
     values: (areas) => [...areas.sides[chart.side][chart.what]].filter((entry) => chart.what !== "busy" || isShown(entry)),
   }));
   const sampled = sampleCharts(trace, 2 + charts.length);
-  return [...charts, ...sampled.map((chart) => ({ ...chart, key: chartKey(chart.title) }))];
+  return [...charts, ...sampled.map((chart) => ({ ...chart, key: chartKey(chart.metric) }))];
 }
 
 /** What is on the screen, and how much of the trace that is. */
