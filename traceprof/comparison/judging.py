@@ -171,7 +171,8 @@ _ONE_OF_EACH: Final = Note(
 
 
 _TEXT: Final = re.compile(
-    r"(?:(?P<name>\w[\w. -]*?)\s*=\s*)?(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?"
+    r"(?:(?P<name>\w[\w.-]*(?: +[\w.-]+)*)\s*=\s*)?"
+    r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<percent>%)?"
 )
 
 

@@ -35,7 +35,7 @@ BY_PARAMETERS: Final = "6 × parameters × tokens, as given"
 BY_TORCH: Final = "counted by torch in one step (record --flops)"
 BY_SHAPES: Final = "sizes of the operators' inputs"
 WHOLE_MODEL: Final = "Global"
-_AGAIN: Final = re.compile(r"attention\w*_backward")
+_AGAIN: Final = re.compile(r"attention(?:(?!attention)\w)*_backward")
 COUNTER: Final = "flop:"
 """How the metrics begin in which `traceprof record --flops` leaves what torch counted."""
 
