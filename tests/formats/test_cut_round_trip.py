@@ -110,7 +110,7 @@ def values_of(result: Result, shift_ns: int) -> dict[str, Any]:
     """Return all numbers and texts, instants after the start of the whole trace."""
     values: dict[str, Any] = {}
     for table in result.spec.tables:
-        frame = result.tables[table.name]
+        frame = result.tables.get(table.name, ())  # some are there only where there are rows
         for column in table:
             if column.name in frame:
                 own = frame[column.name].tolist()

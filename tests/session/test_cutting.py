@@ -19,6 +19,7 @@ from traceprof.session.run import open_run
 NEED_WHAT_LIES_OUTSIDE: Final = frozenset(
     {"idle", "gaps", "findings", "whatif", "sync", "steps", "step-phases", "rank-steps", "path"}
     | {"buckets", "ranks", "collectives", "collective-events", "shared", "stragglers", "alignment"}
+    | {"mfu", "ideal"}
 )
 """As docs/cut.md says, and why."""
 
