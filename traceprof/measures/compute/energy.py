@@ -16,6 +16,7 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Stated
 from traceprof.measures.analyses import Analysis
+from traceprof.measures.device.counters import samples_named
 from traceprof.measures.rows import Floats, Ints
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import measured_steps, typical_step_ns
@@ -43,7 +44,7 @@ ENERGY_SPEC: Final = ResultSpec.of("""
     same steps_count: over how many steps power was integrated
     same gpus_count: how many GPUs
     """)
-_POWER: Final = "power_watts"
+_POWER: Final = re.compile("^power_watts$")
 _AT_ONCE: Final = re.compile(r"\b(A100|A800|A30|V100|P100|T4|Quadro RTX|TITAN|RTX 20\d\d)\b")
 """GPUs whose driver tells power of milliseconds, not the mean of a second."""
 _HALF_SECOND_NS: Final = 500_000_000
@@ -60,8 +61,7 @@ def measure_energy(ranks: Ranks) -> Result:
     rows = list(_devices(ranks, span)) if span.duration_ns >= _SHORTEST_NS else []
     gpus = gpus_of(ranks)
     n_gpus = max(1, len(set(gpus.values())))
-    samples = ranks.whole.table("samples")
-    has_power = bool((samples["metric"] == _POWER).any()) if len(samples) else False
+    has_power = len(samples_named(ranks, _POWER)) > 0
     if not has_power and stated.price_per_h is None:
         raise NotRecordedError(
             "no power was sampled: record with `traceprof record` where NVML is; --price tells "
@@ -95,8 +95,7 @@ def _span(ranks: Ranks) -> tuple[TimeWindow, int]:
 
 def _devices(ranks: Ranks, span: TimeWindow) -> Iterator[dict[str, Any]]:
     """Yield a row for each GPU whose power is known all the time."""
-    samples = ranks.whole.table("samples")
-    power = samples.take(samples["metric"] == _POWER)
+    power = samples_named(ranks, _POWER)
     seen = set()
     for device, gpu in gpus_of(ranks).items():
         own = power.take(power["source"] == f"gpu:{device}").in_order("start_ns")

@@ -12,6 +12,7 @@ from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Stated
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.compute.counted import UNCOUNTED, work_of_kernels
+from traceprof.measures.device.counters import samples_named
 from traceprof.measures.device.peaks import flop_peak_of
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.facts import of_window
@@ -38,6 +39,7 @@ WHOLE_MODEL: Final = "Global"
 _AGAIN: Final = re.compile(r"attention(?:(?!attention)\w)*_backward")
 COUNTER: Final = "flop:"
 """How the metrics begin in which `traceprof record --flops` leaves what torch counted."""
+_COUNTED: Final = re.compile(f"^{COUNTER}")
 
 MFU_SPEC: Final = ResultSpec.of("""
     table mfu: one row per source of the FLOPs of a step, the first one counts
@@ -142,10 +144,7 @@ def counted_by_torch(ranks: Ranks) -> Table:
 
     Of all ranks together; the whole model first.
     """
-    samples = ranks.whole.table("samples")
-    names = samples["metric"]
-    is_own = np.array([text.startswith(COUNTER) for text in names.texts], np.bool_)
-    own = samples.take(np.flatnonzero(names.by_text(is_own)))
+    own = samples_named(ranks, _COUNTED)
     sums: dict[tuple[str, str], float] = {}
     for row in own.rows():
         module, _, operator = row["metric"].removeprefix(COUNTER).rpartition("|")

@@ -17,7 +17,7 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.times import device_time, used_devices
 from traceprof.measures.facts import of_window
-from traceprof.measures.rows import Floats, Ints
+from traceprof.measures.rows import Floats, Ints, are_named
 from traceprof.model.grouping import rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
@@ -34,6 +34,16 @@ _NO_SHARE: Final = re.compile(r"frequency|clock|\bcount\b|bytes", re.IGNORECASE)
 _SOURCE: Final = "gpu:"
 _TOO_LONG: Final = 10
 """A sample so many times as late as usual follows a pause, of which nothing is known."""
+
+
+def samples_named(ranks: Ranks, pattern: re.Pattern[str]) -> Table:
+    """Return the samples of the whole recording whose metric ``pattern`` finds, rank by rank."""
+    return Table.stacked(ranks.whole.each(_samples_named, pattern))
+
+
+def _samples_named(trace: Trace, pattern: re.Pattern[str]) -> Table:
+    samples = trace.samples
+    return samples.take(are_named(samples["metric"], pattern))
 
 
 @dataclass(frozen=True, slots=True)
