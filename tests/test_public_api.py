@@ -247,7 +247,8 @@ def test_operations_reports_and_exports_are_there(
         run.report(elsewhere / "report.html")
 
 
-def test_a_page_is_what_the_command_prints(folder: Path) -> None:
+def test_a_page_is_what_the_command_prints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # workers of pytest-xdist have it
     page = tp.open(folder).page()
     done = subprocess.run(
         [sys.executable, "-m", "traceprof", str(folder)],
