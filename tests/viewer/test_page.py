@@ -194,6 +194,7 @@ def test_a_row_of_a_table_leads_to_its_place(view: View) -> None:
 def test_a_view_that_is_told_meanwhile_does_not_take_a_link_back(view: View) -> None:
     page = view("&tables=gaps&window=all", small=_small_trace())
     link = page.page.locator("#table-0-gaps tbody a").first.get_attribute("href")
+    _until(page, "window.traceprof?.isSettled")  # tables may be there before the timeline is
     page.page.evaluate(
         "(link) => { location.hash = link; history.replaceState(null, '', '#') }", link
     )
