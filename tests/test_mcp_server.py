@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,9 @@ def asked(folder: Path, ask: Callable[[Any], Awaitable[Any]], *arguments: str) -
             await client.initialize()
             return await ask(client)
 
-    return anyio.run(session)
+    # Not in this thread: a browser that another test has open keeps its event loop running here.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(anyio.run, session).result()
 
 
 async def texts(client: Any, *calls: tuple[str, dict[str, Any]]) -> list[tuple[bool, str]]:

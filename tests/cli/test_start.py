@@ -11,11 +11,11 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.formats import kineto_file
+from tests.formats.folders import write_tables
 from tests.formats.kineto_file import kernel
 from tests.formats.nvprof_database import NvprofDatabase
 from tests.requirements import ROOT
 from traceprof.formats.nsys.writer import write_nsys
-from traceprof.formats.tables.folder import write_tables
 
 PROGRAM = """
 import sys

@@ -11,6 +11,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.formats import kineto_file
+from tests.formats.folders import write_tables
 from tests.formats.kineto_file import complete, on_device
 from tests.formats.nvprof_database import NvprofDatabase, object_id
 from tests.formats.rocpd_database import RocpdDatabase
@@ -24,7 +25,6 @@ from tests.formats.xplane_file import (
 from traceprof.formats import FORMATS, cut, open_trace
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.shared.cupti import api_names
-from traceprof.formats.tables.folder import write_tables
 from traceprof.model.cutting import CutRequest, no_progress
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import TimeWindow

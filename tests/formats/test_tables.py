@@ -15,10 +15,11 @@ import pytest
 
 from tests import real_traces
 from tests.builders import TraceBuilder
+from tests.formats.folders import write_tables
 from traceprof.errors import TraceError
 from traceprof.formats import open_trace
 from traceprof.formats.contract import ReadOptions
-from traceprof.formats.tables.folder import FolderWriter, Storage, write_tables
+from traceprof.formats.tables.folder import FolderWriter, Storage
 from traceprof.formats.tables.format import MANIFEST
 from traceprof.model.table import Names
 from traceprof.model.tables import TABLES, make_table

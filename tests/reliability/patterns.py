@@ -57,7 +57,13 @@ def _of_modules() -> Iterator[Used]:
     for told in pkgutil.walk_packages(traceprof.__path__, "traceprof."):
         if "inject" in told.name or told.name.endswith("__main__"):
             continue
-        module = importlib.import_module(told.name)
+        try:
+            module = importlib.import_module(told.name)
+        except ModuleNotFoundError as error:
+            # What calls back from Lightning and others is there where these are, as in CI.
+            if "integrations" not in told.name or (error.name or "").startswith("traceprof"):
+                raise
+            continue
         source = Path(str(module.__file__)).read_text()
         for name, value in vars(module).items():
             if f"{name}: " in source or f"{name} = " in source:

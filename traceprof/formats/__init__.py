@@ -110,16 +110,6 @@ def cut(path: Path | str, target: Path, request: CutRequest, progress: CutProgre
         return known.cut(inner, target, request, progress)
 
 
-def secrets_in(path: Path | str) -> Sequence[str]:
-    """Return what the file ``path`` tells to be secret: no output that is passed on has it.
-
-    Raises:
-        TraceError: no such file, a file of no known format, or one that is damaged.
-    """
-    with _opened(Path(path), None) as (known, inner):
-        return known.secrets(inner)
-
-
 @contextmanager
 def _opened(
     path: Path, formats: Sequence[TraceFormat] | None

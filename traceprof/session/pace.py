@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.measures.rows import rows_by
 from traceprof.measures.steps.steadiness import (
     FEWEST_FOR_PERCENTILES,
     are_long,
@@ -103,9 +102,6 @@ def base_of(
     return Base(f"{article} {kind} of {{step:ns}}{without}", values, rows)
 
 
-_CUT_SHORT: Final = 0.95
-
-
 def fill(steps: Table, window_ns: int, least: float = _FILLED) -> bool:
     """Return whether ``steps``, of all ranks together, fill the window, or ``least`` of it."""
     starts = steps["at_ns"]
@@ -133,9 +129,9 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
     text = f"{number}: {'' if is_few else '80 % of them take '}{{{low}:ns}}"
     if scalars[f"{high}_ns"] - scalars[f"{low}_ns"] >= _ALIKE * scalars[f"{high}_ns"]:
         text += f" to {{{high}:ns}}"  # else both would be printed alike
-    each_s = _steps_per_s(steps.table) if not scalars["is_pattern"] else None
+    each_s = scalars.get("steps_per_s") if not scalars["is_pattern"] else None
     rates = ["{steps_rate:number} steps/s"] if each_s else []
-    rate = _samples_per_s(steps.table, each_s) or scalars.get("mean_samples_per_s")
+    rate = scalars.get("mean_samples_per_s")
     rates += ["{rate:number} samples/s"] if rate else []
     kinds = " and ".join(sorted(left_out))
     text += f"; {', '.join(rates)}{', {left_out} included' if kinds else ''}" if rates else ""
@@ -157,31 +153,6 @@ def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[
         rate=rate,
         left_out=kinds,
     )
-
-
-def _steps_per_s(steps: Table) -> float | None:
-    """Return how many steps a process does a second, warm-up apart; None: not known.
-
-    The first span on the devices begins with its first work: where that cuts it short it is left
-    out.
-    """
-    steady = steps.take(~steps["is_warmup"])
-    whole_ns = n_steps = 0.0
-    for rows in rows_by(steady, "process").values():
-        lengths = steady["duration_ns"][rows]
-        if len(lengths) > 2 and lengths[0] < _CUT_SHORT * lengths[1:].min():
-            lengths = lengths[1:]
-        whole_ns, n_steps = whole_ns + float(lengths.sum()), n_steps + len(lengths)
-    return n_steps / whole_ns * 1e9 if whole_ns > 0 else None
-
-
-def _samples_per_s(steps: Table, each_s: float | None) -> float | None:
-    """Return the samples of all processes a second, at so many steps; None: not known."""
-    if each_s is None or "samples_count" not in steps:
-        return None
-    steady = steps.take(~steps["is_warmup"])
-    n_steps = int((steady["process"] == steady["process"][:1]).sum())
-    return each_s * float(np.nansum(steady["samples_count"])) / max(n_steps, 1) or None
 
 
 def _on_kinds(steps: Result) -> Iterable[Note]:

@@ -12,7 +12,7 @@ from tests.builders import TraceBuilder
 from tests.comparison.generated import KERNELS, Program
 from tests.measures.generated_run import MS, Plan, make_run
 from tests.real_traces import ALL
-from tests.requirements import TRACES, require
+from tests.requirements import ROOT, TRACES, require
 from traceprof.comparison.summary.summarise import (
     OTHERS,
     blocks_of_steps,
@@ -60,6 +60,26 @@ def test_the_measures_of_a_known_loop() -> None:
     assert ends["samples_per_s"] == pytest.approx((320, 320))
     assert np.isnan(ends["compute_ns"]).all()
     assert set(table["better"]) == {"", "higher", "lower"}
+
+
+def test_a_host_that_runs_ahead_makes_no_run_faster() -> None:
+    """The devices take 20 ms a step; the host is through with it after 5 while queues fill."""
+    builder = TraceBuilder()
+    for i in range(8):
+        start, begin = 5 * MS * i, 2 * MS + 20 * MS * i
+        builder.step(start, start + 5 * MS, number=i).batch(start + MS, 32)
+        builder.kernel("gemm", begin, begin + 20 * MS, launched_ns=(start + MS, start + 2 * MS))
+    kept = summarise(run_of(Ranks.of(builder.build(span=(0, 170 * MS)))))
+    assert measure(kept, "samples_per_s") == pytest.approx(1600)
+    assert measure(kept, "step_period_ns") == pytest.approx(20 * MS)
+    assert measure(kept, "steps_per_s") == pytest.approx(50)
+
+
+def test_a_kept_recording_is_as_fast_as_its_program_said() -> None:
+    """On an H100 it took 23.05 ms a step by its own clock (fixtures/README.md), batches of 64."""
+    kept = summarise(open_run([ROOT / "fixtures" / "traces" / "h100-cnn.sqlite.gz"]))
+    assert measure(kept, "step_period_ns") == pytest.approx(23.05 * MS, rel=0.005)
+    assert measure(kept, "samples_per_s") == pytest.approx(64 / 0.02305, rel=0.005)
 
 
 def test_what_a_window_is_made_of_adds_up_to_it() -> None:

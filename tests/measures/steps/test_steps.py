@@ -43,6 +43,20 @@ def test_each_step_has_its_parts() -> None:
     assert plain(table, "samples_count", "samples_per_s") == [(32, 1600)] * 2
 
 
+def test_a_host_that_runs_ahead_makes_no_program_faster() -> None:
+    """The devices take 20 ms a step; the host is through with it after 5 while queues fill."""
+    builder = TraceBuilder()
+    for i in range(8):
+        start, begin = 5 * MS * i, 2 * MS + 20 * MS * i
+        builder.step(start, start + 5 * MS, number=i).batch(start + MS, 32)
+        builder.kernel("gemm", begin, begin + 20 * MS, launched_ns=(start + MS, start + 2 * MS))
+    result = run("steps", builder.build(span=(0, 170 * MS)))
+    assert result.table["period_ns"].tolist() == [5 * MS] * 8
+    assert result.table["samples_per_s"].tolist() == pytest.approx([1600] * 8)
+    assert result.scalars["mean_samples_per_s"] == pytest.approx(1600)
+    assert result.scalars["steps_per_s"] == pytest.approx(50)
+
+
 EXCESS = ("excess_ns", "grown_part", "grown_part_ns", "grown_phase", "grown_phase_ns")
 
 

@@ -97,7 +97,8 @@ class TablesOfPrograms(ShownRun):
             d2h_bytes: copies from device to host that start in it
             p2p_bytes: copies between devices that start in it
             samples_count: the samples of its batches; of none nothing
-            samples_per_s (1/s): samples_count over period_ns
+            samples_per_s (1/s): samples_count over duration_ns; of a first step whose span is cut
+                short over period_ns where that is longer
             sm_clock_mhz: the clock of the slowest of its devices, in MHz: the mean from a second
                 before it to its end
             throttled_ratio: how often in that time power or heat held the clock of one of them down

@@ -221,11 +221,3 @@ def _writer(path: Path, name: str, storage: Storage) -> Any:
     return pq.ParquetWriter(
         path, schema, compression="zstd", use_dictionary=dictionaries, column_encoding=times
     )
-
-
-def write_tables(trace: Trace, folder: Path, storage: Storage = Storage.PARQUET) -> None:
-    """Write a whole Trace into the empty folder ``folder``."""
-    with FolderWriter(folder, storage) as writer:
-        for name in TABLES:
-            writer.add(name, trace.table(name))
-        writer.finish(trace.info, trace.recorded, trace.span)

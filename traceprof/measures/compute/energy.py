@@ -149,7 +149,7 @@ def _units(ranks: Ranks, stated: Stated, joules: float, n_gpus: int) -> Iterator
         return
     step_ns = typical_step_ns(ranks)
     scalars = measured_steps(ranks).scalars
-    rate = scalars.get("undisturbed_mean_samples_per_s", scalars.get("mean_samples_per_s"))
+    rate = scalars.get("undisturbed_samples_per_s", scalars.get("mean_samples_per_s"))
     per_step = {"a step": 1.0, "1 000 steps": float(_THOUSAND)}
     if rate:
         per_step["a million samples"] = _MILLION / (rate * step_ns / 1e9)

@@ -303,7 +303,9 @@ def _notes(
         share = ideal / (scalars["length_ns"] or np.nan)
         text = "at the peak its FLOPs take {ideal:ns}: "
         text += "less than 0.1 % of it" if share < _LEAST_SHARE else "{share:ratio} of it"
-        notes.append(Note.of(text, ideal=ideal, share=share))
+        own = ideal / told["own"] if "own" in told else np.nan
+        text += ", {own:ratio} of a step that was not recorded" if own == own else ""
+        notes.append(Note.of(text, ideal=ideal, share=share, own=own))
     return notes
 
 

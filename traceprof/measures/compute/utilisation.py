@@ -202,7 +202,7 @@ def measure_mfu(ranks: Ranks) -> Result:
     peaks = {flop_peak_of(ranks, device, precision) for device in devices}
     peak = peaks.pop() if len(peaks) == 1 else None
     scalars = measured_steps(ranks).scalars
-    samples = scalars.get("undisturbed_mean_samples_per_s", scalars.get("mean_samples_per_s"))
+    samples = scalars.get("undisturbed_samples_per_s", scalars.get("mean_samples_per_s"))
     seconds = step_ns / 1e9
     for row in rows:
         n = n_all if row["source"] in (AS_GIVEN, BY_PARAMETERS) else n_gpus

@@ -45,6 +45,7 @@ from traceprof.model.timing import Steps
 from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.ranges import PHASES, PROFILER
 
+_CUT_SHORT: Final = 0.95
 _REASON: Final = "reason "
 """Before the names of columns that explain slow steps, and that nobody else sees."""
 
@@ -126,10 +127,8 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
     undisturbed = scalars_of(ranks)
     if undisturbed and "samples_count" in table:
         every = table if ranks.uncut is None else measured_steps(ranks.whole).table
-        rate = _throughput(every.take(_are_undisturbed(ranks, every)))
-        undisturbed |= {
-            f"undisturbed_{name[5:]}": own for name, own in rate.items() if "mean" in name
-        }
+        undisturbed |= _undisturbed_rate(every.take(_are_undisturbed(ranks, every)))
+    steady = table.take(~is_warmup)
     scalars = {
         "source": steps.source if len(steps) else "",
         "confidence_ratio": steps.confidence_ratio if len(steps) else 1.0,
@@ -138,7 +137,7 @@ def measured_steps(ranks: Ranks) -> MeasuredSteps:
         "warmup_ns": int(first.sum()),
         **({"lag_ns": float(np.median(lags_ns))} if len(lags_ns) else {}),
         **steadiness,
-        **_throughput(table.take(~is_warmup)),
+        **_rates_of(steady, _lengths_of_rates(steady, is_cut[~is_warmup])),
         **undisturbed,
     }
     known = table.assign(**machine_in_steps(ranks, table), **excess, excess_cause=causes)
@@ -247,8 +246,9 @@ def _joined(tables: Sequence[Table]) -> Table:
     sums = {name: np.nan_to_num(table[name]) for name in known if name in _SUMS}
     joined = table.select(*known, "is_warmup", "is_cut").assign(**sums)
     if "samples_count" in joined:
-        rate = _rates(joined["samples_count"], joined["period_ns"])
-        joined = joined.assign(samples_per_s=rate)
+        lengths = _lengths_of_rates(joined, joined["is_cut"])
+        lengths = np.where(np.isnan(lengths), joined["duration_ns"], lengths)
+        joined = joined.assign(samples_per_s=_rates(joined["samples_count"], lengths))
     return joined.in_order("process", "at_ns", "step")
 
 
@@ -258,28 +258,58 @@ def _rates(counts: Array, times_ns: Array) -> Floats:
         return np.asarray(counts / (times_ns / 1e9), np.float64)
 
 
-def _throughput(steady: Table) -> dict[str, float]:
-    """Return samples per second over the steady steps, of all processes together.
+def _lengths_of_rates(steps: Table, is_cut: Bools) -> Floats:
+    """Return how long each of the steady ``steps`` is to rates; NaN of one that is left out.
+
+    Of what runs on devices it is the span there: the host runs ahead, and its periods are short
+    while queues fill. The first span begins with its first work: there the host's period counts
+    where that is longer, and nothing where it still is far too short. The last step on the host has
+    no next, and goes to its own end: where that is shorter than all others it is left out.
+    """
+    lengths = np.array(steps["duration_ns"], np.float64)
+    on_device = ~np.isnan(np.asarray(steps.get("device_ns", np.full(len(steps), np.nan)), float))
+    lengths = np.where(is_cut & on_device, np.fmax(lengths, steps["period_ns"]), lengths)
+    for rows in rows_by(steps, "process").values():
+        for row in rows[is_cut[rows]] if len(rows) > 1 else ():
+            least = float(np.fmin.reduce(lengths[rows[rows != row]]))  # NaN: of none
+            if lengths[row] < (_CUT_SHORT * least if on_device[row] else least):
+                lengths[row] = np.nan
+    return np.asarray(lengths, np.float64)
+
+
+def _rates_of(steady: Table, lengths_ns: Floats) -> dict[str, float]:
+    """Return steps per second of a process, and samples per second of all processes together.
 
     The mean is all samples over all time, the median of the rates of single steps, or of those
-    from one that fetches to the next one that does. The time of a step is its period; the last one
-    of a process, which has no next, is left out.
+    from one that fetches to the next one that does.
     """
+    kept = ~np.isnan(lengths_ns)
+    whole_ns = float(lengths_ns[kept].sum())
+    found = {"steps_per_s": kept.sum() / whole_ns * 1e9} if whole_ns > 0 else {}
     samples = np.nan_to_num(steady.get("samples_count", np.empty(0)))
     if not samples.any():
-        return {}
+        return found
     means, medians = [], []
     for rows in rows_by(steady, "process").values():
-        whole = rows[:-1] if len(rows) > 1 else rows
-        counts, times_ns = samples[whole], steady["period_ns"][whole]
+        whole = rows[kept[rows]]
+        counts, times_ns = samples[whole], lengths_ns[whole]
         means.append(_rates(counts.sum(), times_ns.sum()))
         # With several steps for each batch, the rate is that from one batch to the next.
         turns = np.flatnonzero(counts > 0)
         if len(turns):
             sums = (np.add.reduceat(own, turns) for own in (counts, times_ns))
             medians.append(np.median(_rates(*sums)))
-    rates = {"mean_samples_per_s": means, "median_samples_per_s": medians}
-    return {name: float(np.nansum(np.array(own))) for name, own in rates.items()}
+    found["mean_samples_per_s"] = float(np.nansum(means))
+    return found | {"median_samples_per_s": float(np.nansum(medians))}
+
+
+def _undisturbed_rate(steps: Table) -> dict[str, float]:
+    """Return the throughput of steps that nobody disturbed; the last one's next is not known."""
+    lengths = steps["period_ns"].astype(np.float64)
+    for rows in rows_by(steps, "process").values():
+        lengths[rows[-1:] if len(rows) > 1 else rows[:0]] = np.nan
+    rate = _rates_of(steps, lengths).get("mean_samples_per_s")
+    return {} if rate is None else {"undisturbed_samples_per_s": rate}
 
 
 def _are_undisturbed(ranks: Ranks, steps: Table) -> Bools:

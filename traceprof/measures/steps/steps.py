@@ -77,7 +77,8 @@ SPEC: Final = ResultSpec.of(
     total d2h_bytes: copies from device to host that start in it
     total p2p_bytes: copies between devices that start in it
     total samples_count: the samples of its batches; of none nothing
-    derived samples_per_s: samples_count over period_ns
+    derived samples_per_s: samples_count over duration_ns; of a first step whose span is cut short
+        over period_ns where that is longer
     """,
     *_MACHINE,
     *_EXCESS,
@@ -100,6 +101,7 @@ SPEC: Final = ResultSpec.of(
     same spread_ratio: (p90 - p10) / median
     same trend_ns: how much longer each step is than the one before
     same drift_ratio: what the trend adds from first to last, of the median
+    same steps_per_s: how many of them a process does a second
     same mean_samples_per_s: throughput: all samples over all time
     same median_samples_per_s: throughput: the median over steps
     same undisturbed_count: the steps of the recording of which the profiler recorded nothing, so
