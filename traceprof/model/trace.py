@@ -43,8 +43,8 @@ HOW_TO_RECORD: Mapping[str, str] = {
     "ranges": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
     "marks": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
     "host_ops": "record with `traceprof record --with torch` (nsys: --trace=osrt)",
-    "operator_inputs": "record with record_shapes=True (torch.profiler); the FLOPs of a whole step "
-    "(show flops --by step) --parameters and --tokens tell, too, or `traceprof record --flops`",
+    "operator_inputs": "record with record_shapes=True (torch.profiler); without it --parameters "
+    "and --tokens, or `traceprof record --flops`, tell the FLOPs of a step (show flops --by step)",
     "syncs": "record on a machine with a GPU (nsys: --trace=cuda)",
     "collectives": "record a distributed program with `traceprof record`",
     "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
