@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import * as format from "../../../traceprof/render/timeline/assets/format.mjs";
 import { lanesOfWords, wordsOfLanes } from "../../../traceprof/render/timeline/assets/lane_words.mjs";
+import { stepTicks } from "../../../traceprof/render/timeline/assets/step_ticks.mjs";
 import { formatLink, parseLink } from "../../../traceprof/render/timeline/assets/link.mjs";
 
 test("durations have a unit that fits", () => {
@@ -28,6 +29,16 @@ test("ticks stand at round times, also those of an offset", () => {
   assert.deepEqual(values, [0, 500_000, 1_000_000]);
   assert.deepEqual(labels, ["0 µs", "500 µs", "1000 µs"]);
   assert.deepEqual(format.makeTicks(-20, 80, 220, 20).values, [-20, 30, 80]);
+});
+
+test("ticks of many steps stand at round numbers of steps", () => {
+  const starts = Array.from({ length: 40 }, (_, i) => 10 * i);
+  const steps = (first, words) => ({ starts, labels: starts.map((_, i) => `step ${first + i}${words}`) });
+  const { values, labels } = stepTicks({ steps: steps(3, "") }, 0, 400, 600); // one in six has room
+  assert.deepEqual(labels, ["step 10", "step 20", "step 30", "step 40"]);
+  assert.deepEqual(values, [70, 170, 270, 370]);
+  assert.equal(stepTicks({ steps: steps(3, " | step 77") }, 0, 400, 2000).labels[0], "step 4 | step 77");
+  assert.equal(stepTicks({ steps: steps(3, "") }, 0, 40, 600).labels.length, 4); // all, where they fit
 });
 
 test("labels far from zero stay short", () => {

@@ -56,14 +56,18 @@ export function formatInstant(ns, widthNs) {
   return `${inGroups((ns / factor).toFixed(decimals))} ${unit}`;
 }
 
+/** The next of 1, 2 and 5 of a power of ten. */
+export function roundUp(rough) {
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? rough;
+}
+
 /**
  * Ticks at 1-2-5 steps for an axis of `width` pixels. `offset` is added to every label. Far
  * from zero the labels count from a printed base, so that they stay short and exact.
  */
 export function makeTicks(t0, t1, width, offset = 0) {
-  const rough = (t1 - t0) / Math.max(2, width / 110);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) ?? rough;
+  const step = roundUp((t1 - t0) / Math.max(2, width / 110));
   const from = t0 + offset;
   const base = from / step > 20_000 ? Math.floor(from / (step * 100)) * step * 100 : 0;
   const [unit, factor] = tickUnit(step, Math.max(Math.abs(from - base), Math.abs(t1 + offset - base)));

@@ -1,4 +1,4 @@
-import { formatDuration, makeTicks } from "./format.mjs";
+import { formatDuration, makeTicks, roundUp } from "./format.mjs";
 import { lowerBound, upperBound } from "./bisect.mjs";
 
 /** The axis that two recordings share: its steps; within a step the time since it began. */
@@ -11,8 +11,9 @@ export function stepTicks(trace, t0, t1, width) {
   const last = lowerBound(starts, t1);
   if (!starts.length) return makeTicks(t0, t1, width);
   if (last - first > 1) {
-    const every = Math.max(1, Math.ceil(((last - first) * STEP_PX) / width));
-    const shown = Array.from({ length: last - first }, (_, i) => first + i).filter((i) => i % every === 0);
+    const every = Math.max(1, roundUp(((last - first) * STEP_PX) / width));
+    const numberOf = (i) => Number(labels[i].match(/\d+/));
+    const shown = Array.from({ length: last - first }, (_, i) => first + i).filter((i) => numberOf(i) % every === 0);
     return { values: shown.map((i) => starts[i]), labels: shown.map((i) => labels[i]), base: 0 };
   }
   const origin = starts[Math.max(0, upperBound(starts, (t0 + t1) / 2) - 1)];
