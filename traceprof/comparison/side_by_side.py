@@ -13,7 +13,16 @@ import numpy as np
 
 from traceprof.comparison.difference import SIDES, Matched, phases_of, states_of
 from traceprof.comparison.sides import Curve, Side, curve_of, metric_names, steady_steps, units_of
-from traceprof.comparison.specs import COLLECTIVES, COPIES, KERNELS, LAYERS, METRICS, PHASES, RANKS
+from traceprof.comparison.specs import (
+    COLLECTIVES,
+    COPIES,
+    FLOPS,
+    KERNELS,
+    LAYERS,
+    METRICS,
+    PHASES,
+    RANKS,
+)
 from traceprof.comparison.statistics import compare_runs
 from traceprof.measures.rows import floats, ratio_of
 from traceprof.model.grouping import grouped_by, joined
@@ -29,7 +38,8 @@ class _Joined:
     """How a table of an analysis becomes one of both sides.
 
     ``measures`` gives, by the name of a measure here, the column that is added up there, and
-    ``difference`` the one that rows are ordered by.
+    ``difference`` the one that rows are ordered by. ``rates`` are one measure over another, times
+    a factor; ``more`` is a table that the first run of each side has, by its key.
     """
 
     analysis: str
@@ -37,9 +47,12 @@ class _Joined:
     keys: tuple[str, ...]
     measures: Mapping[str, str]
     difference: str
-    rates: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    rates: Mapping[str, tuple[str, str, float]] = field(default_factory=dict)
+    more: tuple[str, str] | None = None
 
 
+_PER_S: Final = 1e9
+"""Of what is over ns."""
 _SUMS: Final = {"ns": "total_ns", "count": "count"}
 _KERNELS: Final = _Joined("kernels", KERNELS, ("name",), _SUMS, "ns")
 _CLASSES: Final = _Joined("kernels", KERNELS, ("activity",), _SUMS, "ns")
@@ -56,7 +69,19 @@ _JOINED: Final = (
         ("direction", "src_kind", "dst_kind"),
         {**_SUMS, "bytes": "size_bytes"},
         "ns",
-        {"rate_bytes_per_s": ("bytes", "ns")},
+        {"rate_bytes_per_s": ("bytes", "ns", _PER_S)},
+    ),
+    _Joined(
+        "flops",
+        FLOPS,
+        ("operator", "precision"),
+        {**_SUMS, "flop": "flop", "bytes": "moved_bytes", "counted_ns": "counted_ns"},
+        "ns",
+        {
+            "achieved_flop_per_s": ("flop", "counted_ns", _PER_S),
+            "intensity": ("flop", "bytes", 1.0),
+        },
+        more=("peaks", "precision"),
     ),
 )
 
@@ -67,12 +92,22 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
     for plan in _JOINED:
         table = _joined(plan, _tables(plan.analysis, base, new), (base, new))
         if len(table):
+            more = () if plan.more is None else (_more(plan, *plan.more, (base, new)),)
             table = _with_difference(table, plan.difference)
-            found[plan.analysis] = _result(plan.analysis, plan.spec, table)
+            found[plan.analysis] = _result(plan.analysis, plan.spec, table, *more)
     phases = _phases(base, new)
     if phases is not None and len(phases):
         found["phases"] = _result("phases", PHASES, phases)
     return found
+
+
+def _more(plan: _Joined, name: str, key: str, sides: tuple[Side, Side]) -> Table:
+    """Return a further table of the first run of both sides."""
+    own = []
+    for side, suffix in zip(sides, SIDES, strict=True):
+        table = side.runs[0].results[plan.analysis].tables.get(name, Table({key: ()}))
+        own.append(table.renamed(**{other: f"{suffix}_{other}" for other in table if other != key}))
+    return joined(own[0], own[1], key)
 
 
 def _tables(analysis: str, base: Side, new: Side) -> list[Table]:
@@ -109,8 +144,8 @@ def _joined(plan: _Joined, tables: Sequence[Table], sides: tuple[Side, Side]) ->
     measured = [f"{side}_{name}" for side in SIDES for name in plan.measures]
     both = _with_zeros(both, [name for name in measured if name in both])
     rates = {
-        f"{own}_{name}": ratio_of(both[f"{own}_{part}"], both[f"{own}_{of}"]) * 1e9
-        for name, (part, of) in plan.rates.items()
+        f"{own}_{name}": ratio_of(both[f"{own}_{part}"], both[f"{own}_{of}"]) * factor
+        for name, (part, of, factor) in plan.rates.items()
         for own in SIDES
     }
     return both.assign(**rates)

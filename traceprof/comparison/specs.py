@@ -191,6 +191,26 @@ COPIES: Final = spec_of(
     pair rate_bytes_per_s: bytes over time
     """
 )
+FLOPS: Final = spec_of(
+    """
+    table flops: operators of PyTorch by precision, per step (turn, window) and device, the largest
+        difference first; the last name is empty: kernels of all others
+    key operator: the outermost operator whose work is known
+    key precision: what its kernels multiply in
+    derived state: new, gone, changed (by 5 % and more of itself), or same
+    derived difference_ns: how much longer in the new one
+    pair ns: the durations of its kernels
+    pair count [number]: how many
+    pair flop: its FLOPs, by the sizes of its inputs
+    pair achieved_flop_per_s: FLOPs over the time of the kernels that have some
+    pair bytes: the fewest that it can move
+    pair intensity [number]: FLOP per byte
+    table peaks: the roofs over them: the dense peaks of what kernels multiply in
+    key precision: what they multiply in
+    pair peak_flop_per_s: the peak of the device
+    pair memory_bytes_per_s: that of its memory
+    """
+)
 RANKS: Final = spec_of(
     """
     table ranks: the ranks: means over their steady steps
@@ -247,6 +267,7 @@ ABOUT: Final = {
     "layers": "the layers of the model",
     "collectives": "collectives",
     "copies": "copies",
+    "flops": "FLOPs and rates by operator of PyTorch",
     "ranks": "the ranks",
     "steps": "the steps (or iterations) of both, one by one",
     "metrics": "metrics of training: last and best values",

@@ -259,7 +259,7 @@ def bounded_composition(made: Table) -> Table:
     return found.assign(**_sums(made, groups), place_ratio=place)
 
 
-KEPT: Final = (*PAGE, "classes", "layers", "ranks", "callers", "energy")
+KEPT: Final = (*PAGE, "classes", "layers", "ranks", "callers", "energy", "flops")
 """The analyses whose results are kept: those of the page, and what runs are compared by."""
 
 

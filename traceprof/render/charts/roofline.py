@@ -5,11 +5,13 @@ A figure of plotly. Below the slope memory limits, below the roof of its precisi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from traceprof.comparison.difference import SIDES
+from traceprof.measures.rows import ratio_of
 from traceprof.model.results import Result
 from traceprof.model.table import Table, is_known
 from traceprof.render.charts.figure import colour_of_line, figure_html, note
@@ -21,24 +23,67 @@ _LARGEST, _SMALLEST = 30.0, 6.0
 _T: Final = 1e12
 _NAMES: Final = ("operator", "name")
 """Columns that say what a point is."""
+_SYMBOLS: Final = ("circle-open", "circle")
+"""Of the base, and of the new one; of one run alone the last."""
+_DASHES: Final = ("dot", "solid")
+
+
+class _Run(NamedTuple):
+    """The points and roofs of one run; ``name`` is "" where there is no other.
+
+    ``points`` has the columns of `show flops`; times are of ``per``.
+    """
+
+    name: str
+    points: Table
+    peaks: Table | None
+    per: str = ""
 
 
 def roofline_figure(result: Result, _around: object) -> str:
     """Return the roofline of a result by operator or kernel; "" where no point is known."""
-    table = result.table
+    return _drawn([_Run("", _known(result.table), result.tables.get("peaks"))])
+
+
+def roofline_of_both(result: Result, per: str) -> str:
+    """Return the roofline of the operators of two runs; "" where one has no point.
+
+    ``per`` is what their times are of.
+    """
+    runs = []
+    for side in SIDES:
+        own = {name: result.table[f"{side}_{name}"] for name in _OF_SIDES}
+        points = result.table.select("operator", "precision").assign(**own, total_ns=own["ns"])
+        peaks = result.tables["peaks"]
+        peaks = Table(
+            {"precision": peaks["precision"]}
+            | {name: peaks[f"{side}_{name}"] for name in ("peak_flop_per_s", "memory_bytes_per_s")}
+        )
+        peak = dict(zip(peaks["precision"], peaks["peak_flop_per_s"], strict=True))
+        could = np.array([peak.get(one, np.nan) for one in points["precision"]], np.float64)
+        points = points.assign(peak_ratio=ratio_of(points["achieved_flop_per_s"], could))
+        runs.append(_Run(side, _known(points), peaks, per))
+    return _drawn(runs) if all(len(run.points) for run in runs) else ""
+
+
+_OF_SIDES: Final = ("ns", "count", "achieved_flop_per_s", "intensity")
+
+
+def _known(table: Table) -> Table:
     points = table.take(is_known(table["intensity"]) & is_known(table["achieved_flop_per_s"]))
-    points = points.take(points["intensity"] > 0).head(_MOST)
-    if points.empty:
+    return points.take(points["intensity"] > 0).in_order("-total_ns").head(_MOST)
+
+
+def _drawn(runs: Sequence[_Run]) -> str:
+    if not any(len(run.points) for run in runs):
         return ""
-    precisions = sorted({str(one) for one in points["precision"]})
+    precisions = sorted({str(one) for run in runs for one in run.points["precision"]})
     colours = {name: colour_of_line(place) for place, name in enumerate(precisions)}
-    low = min(0.1, float(points["intensity"].min()) / 2)
-    high = max(1e4, float(points["intensity"].max()) * 2)
-    roofs = list(_roofs(result.tables.get("peaks"), colours, (low, high)))
-    traces = [*roofs, *(_points(points, name, colours[name]) for name in precisions)]
+    reached = np.concatenate([run.points["intensity"] for run in runs])
+    span = min(0.1, float(reached.min()) / 2), max(1e4, float(reached.max()) * 2)
     log = {"type": "log", "dtick": 1}
     chart = figure_html(
-        traces,
+        [*_roofs(runs, colours, span), *_all_points(runs, colours)],
         "Roofline: TFLOP/s over FLOP per byte",
         x="FLOP per byte, at most",
         y="TFLOP/s",
@@ -51,59 +96,85 @@ def roofline_figure(result: Result, _around: object) -> str:
         "peak, the roofs are the dense peaks of the precisions that ran; bytes are the fewest that "
         "the operator can move, so that a point may stand too far to the right, never too high."
     )
-    return chart + note(told)
+    both = " Circles are of the base, discs of the new one." if len(runs) > 1 else ""
+    return chart + note(told + both)
 
 
 def _roofs(
-    peaks: Table | None, colours: Mapping[str, str], span: tuple[float, float]
+    runs: Sequence[_Run], colours: Mapping[str, str], span: tuple[float, float]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the roof of each precision whose peak is known, with the slope up to it."""
-    for row in peaks.rows() if peaks is not None else ():
-        roof, memory = row["peak_flop_per_s"], row["memory_bytes_per_s"]
-        if roof != roof or row["precision"] not in colours:
-            continue
-        name = f"{row['precision']}: {format_flop_rate(roof)}"
-        ridge = roof / memory if memory == memory else span[0]
+    """Yield the roof of each precision whose peak is known, with the slope up to it.
+
+    Of runs with the same roof it is one.
+    """
+    roofs: dict[tuple[str, float, float], list[str]] = {}
+    for run in runs:
+        own = set(run.points["precision"].tolist())
+        for row in run.peaks.rows() if run.peaks is not None else ():
+            if row["precision"] in own and row["peak_flop_per_s"] == row["peak_flop_per_s"]:
+                memory = row["memory_bytes_per_s"]
+                memory = memory if memory == memory else 0.0
+                key = str(row["precision"]), float(row["peak_flop_per_s"]), float(memory)
+                roofs.setdefault(key, []).append(run.name)
+    for (precision, roof, memory), names in roofs.items():
+        ridge = roof / memory if memory else span[0]
         x = np.array([span[0], ridge, span[1]])
-        y = np.minimum(roof, x * memory if memory == memory else roof) / _T
+        name = " ".join([*(names if len(names) < len(runs) else ()), f"{precision}:"])
         yield {
             "type": "scatter",
             "mode": "lines",
-            "name": plotly_text(name, 60),
+            "name": plotly_text(f"{name} {format_flop_rate(roof)}", 60),
             "x": x,
-            "y": y,
-            "line": {"color": colours[row["precision"]], "width": 1.5},
+            "y": np.minimum(roof, x * memory if memory else roof) / _T,
+            "line": {
+                "color": colours[precision],
+                "width": 1.5,
+                "dash": _DASHES[len(names) == len(runs) or names == [runs[-1].name]],
+            },
             "hoverinfo": "name",
-            "legendgroup": row["precision"],
+            "legendgroup": precision,
         }
 
 
-def _points(points: Table, precision: str, colour: str) -> dict[str, Any]:
-    own = points.take([one == precision for one in points["precision"]])
-    column = next(name for name in _NAMES if name in own)
-    whole = float(points["total_ns"].max()) or 1.0
-    sizes = np.sqrt(own["total_ns"].astype(np.float64) / whole) * _LARGEST
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": plotly_text(precision or "precision not known", 40),
-        "x": own["intensity"],
-        "y": own["achieved_flop_per_s"] / _T,
-        "text": [_hover(str(row[column]), row) for row in own.rows()],
-        "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": colour, "size": np.maximum(sizes, _SMALLEST), "opacity": 0.75},
-        "legendgroup": precision,
-    }
+def _all_points(runs: Sequence[_Run], colours: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    whole = max(float(run.points["total_ns"].max()) for run in runs if len(run.points)) or 1.0
+    for run, symbol in zip(runs, _SYMBOLS[-len(runs) :], strict=True):
+        for precision, colour in colours.items():
+            own = run.points.take([one == precision for one in run.points["precision"]])
+            if own.empty:
+                continue
+            column = next(name for name in _NAMES if name in own)
+            sizes = np.sqrt(own["total_ns"].astype(np.float64) / whole) * _LARGEST
+            name = " ".join(filter(None, (run.name, precision or "precision not known")))
+            yield {
+                "type": "scatter",
+                "mode": "markers",
+                "name": plotly_text(name, 40),
+                "x": own["intensity"],
+                "y": own["achieved_flop_per_s"] / _T,
+                "text": [_hover(run, str(row[column]), row) for row in own.rows()],
+                "hovertemplate": "%{text}<extra></extra>",
+                "marker": {
+                    "color": colour,
+                    "size": np.maximum(sizes, _SMALLEST),
+                    "opacity": 0.75,
+                    "symbol": symbol,
+                    "line": {"width": 2 if symbol.endswith("open") else 0},
+                },
+                "legendgroup": precision,
+            }
 
 
-def _hover(name: str, row: Mapping[str, Any]) -> str:
+def _hover(run: _Run, name: str, row: Mapping[str, Any]) -> str:
     peak = row["peak_ratio"]
+    of = f" per {run.per} and device"
+    if not run.per:
+        of = f", {format_ratio(row['share_ratio'])} of the kernel time"
     told = [
-        plotly_text(name, 80),
+        plotly_text(f"{run.name}: {name}" if run.name else name, 80),
         f"{format_flop_rate(row['achieved_flop_per_s'])}"
         + (f", {format_ratio(peak)} of the peak" if peak == peak else ""),
         f"{row['intensity']:.4g} FLOP per byte",
-        f"{int(row['count'])} kernels, {format_duration(row['total_ns'])}, "
-        f"{format_ratio(row['share_ratio'])} of the kernel time",
+        f"{row['count']:.4g} kernels, {format_duration(row['total_ns'])}{of}",
     ]
     return "<br>".join(told)

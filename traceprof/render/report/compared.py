@@ -14,6 +14,8 @@ from traceprof.model.results import Result, Unit
 from traceprof.model.table import Table
 from traceprof.model.trace import Trace
 from traceprof.render.briefing import Section, head_of, sections_of
+from traceprof.render.charts.figure import figures_script
+from traceprof.render.charts.roofline import roofline_of_both
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_text, plain_text
 from traceprof.render.formatting import (
@@ -276,10 +278,13 @@ def render_compared(
     answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
     known = html_list([*head.warnings, *head.remarks])
     link = None if beside is None else _links_of_kernels(beside)
+    # Plotly is there with a timeline.
+    roofline = "" if beside is None else _roofline(found)
     cards = [
         card("answer", "Faster or slower", f'<div class="verdict">{answer}</div>{_figures(found)}'),
         *_charts(found),
         *_in_time(beside),
+        *([card("roofline", "The roofline of both", roofline)] if roofline else []),
         *([card("known", KNOWN_WITH_IT, known)] if known else []),
         *(
             card(section.name, section.title, "".join(_tables(section, rows, link)))
@@ -295,7 +300,8 @@ def render_compared(
     )
     style = (files(__package__) / "report.css").read_text(encoding="utf-8")
     fragment = None if beside is None else timeline_fragment(beside.packed, is_embedded=True)
-    return write_document(title, body, (category_style(), style, _STYLE), fragment)
+    script = figures_script() if roofline else ""
+    return write_document(title, body, (category_style(), style, _STYLE), fragment, script)
 
 
 _KERNEL: Final = "kernel"
@@ -346,6 +352,14 @@ def _charts(found: Comparison) -> Iterator[str]:
     steps = found.results.get("steps")
     if steps is not None and len(steps.table):
         yield card("steps", "The steps of both", steps_chart(steps.table))
+
+
+def _roofline(found: Comparison) -> str:
+    if "flops" not in found.results:
+        return ""
+    difference = found.results.get("difference")
+    per = difference.scalars["per"] if difference is not None else "step"
+    return roofline_of_both(found.results["flops"], per)
 
 
 def _tables(section: Section, rows: int, link: Link | None) -> Iterator[str]:

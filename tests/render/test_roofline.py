@@ -1,0 +1,98 @@
+"""Rooflines: operators as points under the peaks, of one run and of two in one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import TraceBuilder
+from tests.measures.compute.test_rates import FLOP, PRODUCT, built
+from tests.measures.compute.test_utilisation import H100
+from tests.render.figures import traces_in
+from tests.running import run
+from tests.summaries import make_summary
+from traceprof.comparison import Comparison
+from traceprof.comparison.comparing import compare
+from traceprof.model.results import Result
+from traceprof.model.trace import Trace
+from traceprof.render.charts.roofline import roofline_figure, roofline_of_both
+
+STEPS = 3
+"""Steps of `make_summary`, on one device."""
+
+
+def product(length_ns: int, gpu: str = H100) -> Trace:
+    return (
+        TraceBuilder()
+        .device(0, name=gpu)
+        .host_op("aten::mm", 0, 100, inputs=PRODUCT)
+        .kernel("nvjet_tst_gemm", 1000, 1000 + length_ns, launched_ns=(10, 20))
+        .build()
+    )
+
+
+def of_both(base: Trace, new: Trace) -> Comparison:
+    runs = [
+        make_summary(name, results={"flops": run("flops", trace)})
+        for name, trace in (("a", base), ("b", new))
+    ]
+    return compare(runs[:1], runs[1:])
+
+
+def flops_of(found: Comparison) -> Result:
+    return found.results["flops"]
+
+
+def test_a_point_is_what_an_operator_reaches_below_the_roof_of_its_precision() -> None:
+    drawn = traces_in(roofline_figure(run("flops", built().build()), None))
+    assert list(drawn) == ["bf16: 989.4 TFLOP/s", "bf16"]
+    assert drawn["bf16"]["x"] == [pytest.approx(FLOP / 6e6, rel=1e-5)]
+    assert drawn["bf16"]["y"] == [400.0]
+    (hover,) = drawn["bf16"]["text"]
+    assert hover.split("<br>")[:2] == ["aten::mm", "400.0 TFLOP/s, 40.4 % of the peak"]
+    roof = drawn["bf16: 989.4 TFLOP/s"]
+    assert roof["x"][1] == pytest.approx(989.4e12 / 3350e9, rel=1e-5)
+    assert roof["y"][1:] == [989.4, 989.4]
+
+
+def test_without_flops_there_is_no_roofline() -> None:
+    trace = TraceBuilder().device(0, name=H100).host_op("my::gemm", 0, 9, inputs=PRODUCT)
+    trace = trace.kernel("cutlass_gemm", 1000, 2000, launched_ns=(1, 2))
+    assert roofline_figure(run("flops", trace.build()), None) == ""
+
+
+def test_operators_of_two_runs_are_beside_one_another_by_step() -> None:
+    (row,) = flops_of(of_both(product(4000), product(8000))).table.rows()
+    assert (row["operator"], row["precision"], row["state"]) == ("aten::mm", "bf16", "changed")
+    assert (row["base_ns"], row["new_ns"]) == (4000 / STEPS, 8000 / STEPS)
+    assert row["base_flop"] == row["new_flop"] == FLOP / STEPS
+    assert row["base_achieved_flop_per_s"] == pytest.approx(FLOP / 4e-6)
+    assert row["new_achieved_flop_per_s"] == pytest.approx(FLOP / 8e-6)
+    assert row["base_intensity"] == pytest.approx(FLOP / 6e6)
+
+
+def test_two_runs_are_in_one_roofline_under_one_roof_where_it_is_the_same() -> None:
+    html = roofline_of_both(flops_of(of_both(product(4000), product(8000))), "step")
+    drawn = traces_in(html)
+    assert list(drawn) == ["bf16: 989.4 TFLOP/s", "base bf16", "new bf16"]
+    assert drawn["base bf16"]["y"] == [500.0]
+    assert drawn["new bf16"]["y"] == [250.0]
+    assert drawn["base bf16"]["marker"]["symbol"] != drawn["new bf16"]["marker"]["symbol"]
+    (hover,) = drawn["new bf16"]["text"]
+    assert hover.split("<br>") == [
+        "new: aten::mm",
+        "250.0 TFLOP/s, 25.3 % of the peak",
+        "333.3 FLOP per byte",
+        "0.3333 kernels, 2.667 µs per step and device",
+    ]
+
+
+def test_other_gpus_have_roofs_of_their_own() -> None:
+    found = of_both(product(4000), product(8000, "NVIDIA A100-SXM4-80GB"))
+    drawn = traces_in(roofline_of_both(flops_of(found), "step"))
+    assert list(drawn)[:2] == ["base bf16: 989.4 TFLOP/s", "new bf16: 312.0 TFLOP/s"]
+    assert drawn["new bf16"]["text"][0].split("<br>")[1] == "250.0 TFLOP/s, 80.1 % of the peak"
+
+
+def test_a_run_without_shapes_is_in_no_roofline_of_two() -> None:
+    known = make_summary("a", results={"flops": run("flops", product(4000))})
+    assert "flops" not in compare([known], [make_summary("b")]).results
