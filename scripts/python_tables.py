@@ -20,6 +20,8 @@ ROOMS = {
 }
 """By module the nouns whose tables are in it: a noun that is in none is an error."""
 _WIDTH = 100
+_MOST_AGAIN = 4
+"""From so many columns on that another method tells of they are not told of again."""
 _SUBJECTS = {
     "devices": "what devices did",
     "hardware": "FLOPs, against the peaks",
@@ -56,7 +58,7 @@ def _module(room: str) -> Iterator[str]:
         yield from _noun(entries)
         for entry in entries[1:]:
             yield ""
-            yield from _other_name(entry)
+            yield from _other_name(entry, entries[0])
 
 
 def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
@@ -76,31 +78,40 @@ def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
     if others:
         yield ""
         yield "        Args:"
-        yield f'            by: what the rows are: "{first.way}", or'
-        for entry in others:
-            text = f'"{entry.way}": {entry.summary} (`{_method(entry.name)}`)'
-            yield from _filled(text, 16, rest=20)
+        named = ", ".join(f'"{entry.way}" (`{_method(entry.name)}`)' for entry in others)
+        text = f'by: what the rows are: "{first.way}", or as another method tells: {named}'
+        yield from _filled(text, 12, rest=16)
     yield from _columns(first)
     by = "by" if others else f'"{first.way}"' if first.way else "None"
     yield f'        return self._table("{first.noun}", {by})'
 
 
-def _other_name(entry: Entry) -> Iterator[str]:
+def _other_name(entry: Entry, first: Entry) -> Iterator[str]:
     yield f"    def {_method(entry.name)}(self) -> Result:"
     yield from _filled(f'"""{_sentence(entry.summary)}', 8)
     yield ""
     yield from _filled(f'The same as ``{_method(entry.noun)}(by="{entry.way}")``.', 8)
-    yield from _columns(entry)
+    yield from _columns(entry, first)
     yield f'        return self._table("{entry.noun}", "{entry.way}")'
 
 
-def _columns(entry: Entry) -> Iterator[str]:
-    """Yield what the tables are and what the columns of the first mean, and end the docstring."""
+def _columns(entry: Entry, told: Entry | None = None) -> Iterator[str]:
+    """Yield what the tables are and what the columns of the first mean, and end the docstring.
+
+    Columns that are in the first table of ``told``, too, are said to be those.
+    """
     first, *others = load_analysis(entry.name).spec.tables
+    known = set(load_analysis(told.name).spec.tables[0]) if told else set()
     yield ""
     yield from _about(first)
+    alike = [_named(column) for column in first if column in known]
+    alike = alike if told is not None and len(alike) >= _MOST_AGAIN else []
     for column in first:
-        yield from _filled(f"{_named(column)}: {column.meaning}", 12, rest=16)
+        if _named(column) not in alike:
+            yield from _filled(f"{_named(column)}: {column.meaning}", 12, rest=16)
+    if told is not None and alike:
+        text = f"as in ``{_method(told.noun)}()``: {', '.join(alike)}"
+        yield from _filled(text, 12, rest=16)
     for table in others:
         yield ""
         yield from _about(table)

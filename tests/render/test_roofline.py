@@ -71,7 +71,7 @@ def test_operators_of_two_runs_are_beside_one_another_by_step() -> None:
 
 
 def test_two_runs_are_in_one_roofline_under_one_roof_where_it_is_the_same() -> None:
-    html = roofline_of_both(flops_of(of_both(product(4000), product(8000))), "step")
+    html = roofline_of_both(of_both(product(4000), product(8000)).results)
     drawn = traces_in(html)
     assert list(drawn) == ["bf16: 989.4 TFLOP/s", "base bf16", "new bf16"]
     assert drawn["base bf16"]["y"] == [500.0]
@@ -88,7 +88,7 @@ def test_two_runs_are_in_one_roofline_under_one_roof_where_it_is_the_same() -> N
 
 def test_other_gpus_have_roofs_of_their_own() -> None:
     found = of_both(product(4000), product(8000, "NVIDIA A100-SXM4-80GB"))
-    drawn = traces_in(roofline_of_both(flops_of(found), "step"))
+    drawn = traces_in(roofline_of_both(found.results))
     assert list(drawn)[:2] == ["base bf16: 989.4 TFLOP/s", "new bf16: 312.0 TFLOP/s"]
     assert drawn["new bf16"]["text"][0].split("<br>")[1] == "250.0 TFLOP/s, 80.1 % of the peak"
 

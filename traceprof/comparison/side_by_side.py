@@ -11,18 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from traceprof.comparison import specs
 from traceprof.comparison.difference import SIDES, Matched, phases_of, states_of
 from traceprof.comparison.sides import Curve, Side, curve_of, metric_names, steady_steps, units_of
-from traceprof.comparison.specs import (
-    COLLECTIVES,
-    COPIES,
-    FLOPS,
-    KERNELS,
-    LAYERS,
-    METRICS,
-    PHASES,
-    RANKS,
-)
 from traceprof.comparison.statistics import compare_runs
 from traceprof.measures.rows import floats, ratio_of
 from traceprof.model.grouping import grouped_by, joined
@@ -54,18 +45,22 @@ class _Joined:
 _PER_S: Final = 1e9
 """Of what is over ns."""
 _SUMS: Final = {"ns": "total_ns", "count": "count"}
-_KERNELS: Final = _Joined("kernels", KERNELS, ("name",), _SUMS, "ns")
-_CLASSES: Final = _Joined("kernels", KERNELS, ("activity",), _SUMS, "ns")
+_KERNELS: Final = _Joined("kernels", specs.KERNELS, ("name",), _SUMS, "ns")
+_CLASSES: Final = _Joined("kernels", specs.KERNELS, ("activity",), _SUMS, "ns")
 _COLLECTIVES: Final = {"exposed_ns": "exposed_ns", "waited_ns": "waited_ns", "bytes": "size_bytes"}
 _LAYERS: Final = {name: name for name in ("device_ns", "host_ns", "count")}
 _JOINED: Final = (
-    _Joined("layers", LAYERS, ("layer",), _LAYERS, "device_ns"),
+    _Joined("layers", specs.LAYERS, ("layer",), _LAYERS, "device_ns"),
     _Joined(
-        "collectives", COLLECTIVES, ("op", "sizes", "group_size"), {**_SUMS, **_COLLECTIVES}, "ns"
+        "collectives",
+        specs.COLLECTIVES,
+        ("op", "sizes", "group_size"),
+        {**_SUMS, **_COLLECTIVES},
+        "ns",
     ),
     _Joined(
         "copies",
-        COPIES,
+        specs.COPIES,
         ("direction", "src_kind", "dst_kind"),
         {**_SUMS, "bytes": "size_bytes"},
         "ns",
@@ -73,7 +68,7 @@ _JOINED: Final = (
     ),
     _Joined(
         "flops",
-        FLOPS,
+        specs.FLOPS,
         ("operator", "precision"),
         {**_SUMS, "flop": "flop", "bytes": "moved_bytes", "counted_ns": "counted_ns"},
         "ns",
@@ -97,7 +92,7 @@ def side_by_side(base: Side, new: Side) -> dict[str, Result]:
             found[plan.analysis] = _result(plan.analysis, plan.spec, table, *more)
     phases = _phases(base, new)
     if phases is not None and len(phases):
-        found["phases"] = _result("phases", PHASES, phases)
+        found["phases"] = _result("phases", specs.PHASES, phases)
     return found
 
 
@@ -193,7 +188,9 @@ def kernels_of(base: Side, new: Side, matched: Matched) -> Result | None:
             for own in SIDES
         },
     )
-    return _result("kernels", KERNELS, *(_with_difference(own, "ns") for own in (kernels, classes)))
+    return _result(
+        "kernels", specs.KERNELS, *(_with_difference(own, "ns") for own in (kernels, classes))
+    )
 
 
 def _named(kernels: Table, names: Mapping[str, str]) -> Table:
@@ -255,7 +252,9 @@ def ranks_of_sides(base: Side, new: Side) -> Result | None:
     both = joined(parts[0], parts[1], "rank")
     change = both["new_period_ns"] / both["base_period_ns"] - 1
     both = both.assign(period_change_ratio=change)
-    return _result("ranks", RANKS, both.select(*(own for own in both if is_known(both[own]).any())))
+    return _result(
+        "ranks", specs.RANKS, both.select(*(own for own in both if is_known(both[own]).any()))
+    )
 
 
 def _ranks_of(side: Side, name: str) -> Table:
@@ -295,7 +294,7 @@ def metrics_of_sides(base: Side, new: Side) -> Result | None:
         if any(row["verdict"] for row in rows)
         else "one run of each does not tell whether metrics differ by more than chance"
     )
-    return _result("metrics", METRICS, Table.of_rows(rows)).with_notes(note)
+    return _result("metrics", specs.METRICS, Table.of_rows(rows)).with_notes(note)
 
 
 def _row(name: str, base: Side, new: Side) -> dict[str, Any] | None:

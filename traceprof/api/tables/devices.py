@@ -14,9 +14,8 @@ class TablesOfDevices(ShownRun):
         """Where the time of each device went.
 
         Args:
-            by: what the rows are: "device", or
-                "phase": host and device time by phase of the training loop (`phases`)
-                "layer": host and device time by layer of the model (`layers`)
+            by: what the rows are: "device", or as another method tells: "phase" (`phases`), "layer"
+                (`layers`)
 
         Table ``devices``: one row per device that worked
             device: the number of the device in the run
@@ -89,12 +88,8 @@ class TablesOfDevices(ShownRun):
         """Device time by kernel name.
 
         Args:
-            by: what the rows are: "name", or
-                "duration": how many launches of each kernel took how long (`durations`)
-                "class": kernels by class and phase (`classes`)
-                "shape": grid, block, registers, shared memory of kernels, theoretical occupancy
-                    (`occupancy`)
-                "launch": launch latency and queue depth (`launches`)
+            by: what the rows are: "name", or as another method tells: "duration" (`durations`),
+                "class" (`classes`), "shape" (`occupancy`), "launch" (`launches`)
 
         Table ``kernels``: one row per kernel name, by total time (added up over streams and
         devices)
@@ -156,9 +151,6 @@ class TablesOfDevices(ShownRun):
 
         Table ``occupancy``: one row per kernel and way of launching it, by total time; occupancy is
         theoretical: it follows from the launch, nothing was measured
-            name: the name of the kernel
-            total_ns: the durations of all added up
-            share_ratio: total_ns of the sum over all rows
             count: how often it was launched so
             occupancy_ratio: warps that a multiprocessor can hold of it to those that there can be
                 at most
@@ -170,7 +162,7 @@ class TablesOfDevices(ShownRun):
             registers: registers of a thread
             shared_bytes: static and dynamic shared memory of a block
             sm_blocks: blocks of it on a multiprocessor
-            mean_ns: the mean duration
+            as in ``kernels()``: name, total_ns, share_ratio, mean_ns
         """
         return self._table("kernels", "shape")
 
@@ -199,10 +191,8 @@ class TablesOfDevices(ShownRun):
         """Why devices were idle.
 
         Args:
-            by: what the rows are: "cause", or
-                "gap": the longest idle gaps (`gaps`)
-                "stream": streams one by one: busy, and waiting for what (`streams`)
-                "wait": where the host waits for a device (`sync`)
+            by: what the rows are: "cause", or as another method tells: "gap" (`gaps`), "stream"
+                (`streams`), "wait" (`sync`)
 
         Table ``causes``: one row per device and cause, the largest first: per device they are its
         idle time

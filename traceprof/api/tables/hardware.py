@@ -17,14 +17,9 @@ class TablesOfHardware(ShownRun):
         """FLOPs, TFLOP/s and FLOP per byte by operator of PyTorch, against the peaks.
 
         Args:
-            by: what the rows are: "operator", or
-                "step": MFU and HFU: FLOPs of a step against the dense peak of its GPUs (`mfu`)
-                "ideal": the waterfall from the ideal step, at the peaks, to the measured one
-                    (`ideal`)
-                "kernel": FLOPs, TFLOP/s and FLOP per byte by kernel (`flops_kernels`)
-                "class": FLOPs, TFLOP/s and FLOP per byte by class of kernels (`flops_classes`)
-                "phase": FLOPs, TFLOP/s and FLOP per byte by phase (`flops_phases`)
-                "layer": FLOPs, TFLOP/s and FLOP per byte by layer (`flops_layers`)
+            by: what the rows are: "operator", or as another method tells: "step" (`mfu`), "ideal"
+                (`ideal`), "kernel" (`flops_kernels`), "class" (`flops_classes`), "phase"
+                (`flops_phases`), "layer" (`flops_layers`)
 
         Table ``flops``: one row per operator of PyTorch that launched kernels, and precision, by
         time
@@ -111,24 +106,9 @@ class TablesOfHardware(ShownRun):
         Table ``flops_kernels``: one row per name of kernels, and precision, by time
             name: the name of the kernel
             precision: what it multiplies in
-            count: how many kernels
-            total_ns: their durations added up over streams and devices
-            share_ratio: total_ns of all kernels
-            flop: FLOPs of the operators that launched them, by the sizes of their inputs; a
-                multiply-add is two; matrix products, convolutions and attention alone are counted
-            achieved_flop_per_s: flop over counted_ns
-            peak_ratio: achieved of the dense peak of what each kernel multiplies in; not there
-                where a peak is not known
-            moved_bytes: the fewest bytes that the operators can move: every input read once, every
-                output written once
-            bandwidth_bytes_per_s: moved_bytes over moving_ns: at least so much
-            memory_ratio: bandwidth of the memory's peak
-            intensity: flop per byte of moved_bytes
-            counted_ns: total_ns of the kernels whose FLOPs are known
-            unknown_ns: total_ns of kernels that compute much (GEMM, convolution, attention,
-                experts, recurrent, FFT, whole CUDA graphs) and whose FLOPs are not known: they are
-                not counted
-            moving_ns: total_ns of the kernels whose bytes are known
+            as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
+                moving_ns
 
         Table ``peaks``: one row per precision that kernels multiplied in: the roofs over them
             precision, peak_flop_per_s, memory_bytes_per_s
@@ -142,24 +122,9 @@ class TablesOfHardware(ShownRun):
 
         Table ``flops_classes``: one row per class of kernels, by time
             activity: what kind of work it is
-            count: how many kernels
-            total_ns: their durations added up over streams and devices
-            share_ratio: total_ns of all kernels
-            flop: FLOPs of the operators that launched them, by the sizes of their inputs; a
-                multiply-add is two; matrix products, convolutions and attention alone are counted
-            achieved_flop_per_s: flop over counted_ns
-            peak_ratio: achieved of the dense peak of what each kernel multiplies in; not there
-                where a peak is not known
-            moved_bytes: the fewest bytes that the operators can move: every input read once, every
-                output written once
-            bandwidth_bytes_per_s: moved_bytes over moving_ns: at least so much
-            memory_ratio: bandwidth of the memory's peak
-            intensity: flop per byte of moved_bytes
-            counted_ns: total_ns of the kernels whose FLOPs are known
-            unknown_ns: total_ns of kernels that compute much (GEMM, convolution, attention,
-                experts, recurrent, FFT, whole CUDA graphs) and whose FLOPs are not known: they are
-                not counted
-            moving_ns: total_ns of the kernels whose bytes are known
+            as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
+                moving_ns
         """
         return self._table("flops", "class")
 
@@ -170,24 +135,9 @@ class TablesOfHardware(ShownRun):
 
         Table ``flops_phases``: one row per phase of the training loop, by time
             phase: the phase that launched the kernels; "" where none are named
-            count: how many kernels
-            total_ns: their durations added up over streams and devices
-            share_ratio: total_ns of all kernels
-            flop: FLOPs of the operators that launched them, by the sizes of their inputs; a
-                multiply-add is two; matrix products, convolutions and attention alone are counted
-            achieved_flop_per_s: flop over counted_ns
-            peak_ratio: achieved of the dense peak of what each kernel multiplies in; not there
-                where a peak is not known
-            moved_bytes: the fewest bytes that the operators can move: every input read once, every
-                output written once
-            bandwidth_bytes_per_s: moved_bytes over moving_ns: at least so much
-            memory_ratio: bandwidth of the memory's peak
-            intensity: flop per byte of moved_bytes
-            counted_ns: total_ns of the kernels whose FLOPs are known
-            unknown_ns: total_ns of kernels that compute much (GEMM, convolution, attention,
-                experts, recurrent, FFT, whole CUDA graphs) and whose FLOPs are not known: they are
-                not counted
-            moving_ns: total_ns of the kernels whose bytes are known
+            as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
+                moving_ns
         """
         return self._table("flops", "phase")
 
@@ -199,24 +149,9 @@ class TablesOfHardware(ShownRun):
         Table ``flops_layers``: one row per layer of the model, by time; those inside it count with
         it, so that totals add up to more
             layer: the path of the module, else the name of a range or operator
-            count: how many kernels
-            total_ns: their durations added up over streams and devices
-            share_ratio: total_ns of all kernels
-            flop: FLOPs of the operators that launched them, by the sizes of their inputs; a
-                multiply-add is two; matrix products, convolutions and attention alone are counted
-            achieved_flop_per_s: flop over counted_ns
-            peak_ratio: achieved of the dense peak of what each kernel multiplies in; not there
-                where a peak is not known
-            moved_bytes: the fewest bytes that the operators can move: every input read once, every
-                output written once
-            bandwidth_bytes_per_s: moved_bytes over moving_ns: at least so much
-            memory_ratio: bandwidth of the memory's peak
-            intensity: flop per byte of moved_bytes
-            counted_ns: total_ns of the kernels whose FLOPs are known
-            unknown_ns: total_ns of kernels that compute much (GEMM, convolution, attention,
-                experts, recurrent, FFT, whole CUDA graphs) and whose FLOPs are not known: they are
-                not counted
-            moving_ns: total_ns of the kernels whose bytes are known
+            as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
+                moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
+                moving_ns
         """
         return self._table("flops", "layer")
 

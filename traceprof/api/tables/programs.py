@@ -60,8 +60,7 @@ class TablesOfPrograms(ShownRun):
         """Every step: duration, parts, phases, throughput.
 
         Args:
-            by: what the rows are: "step", or
-                "phase": the phases of every step: host time against device time (`step_phases`)
+            by: what the rows are: "step", or as another method tells: "phase" (`step_phases`)
 
         Table ``steps``: one row per process and step (or iteration of a pattern that repeats, where
         no steps are known); columns of what was not recorded are not there
@@ -138,8 +137,7 @@ class TablesOfPrograms(ShownRun):
         """The critical path of every step.
 
         Args:
-            by: what the rows are: "step", or
-                "what-if": what at most could be gained (`whatif`)
+            by: what the rows are: "step", or as another method tells: "what-if" (`whatif`)
 
         Table ``path``: one row per process and step (one per process where steps are not known)
             process: the process
@@ -186,10 +184,8 @@ class TablesOfPrograms(ShownRun):
         """NVTX and other host ranges by name.
 
         Args:
-            by: what the rows are: "name", or
-                "work": device work launched inside NVTX and other host ranges, by name
-                    (`range_work`)
-                "tree": ranges or operators inside one another: host and device time (`tree`)
+            by: what the rows are: "name", or as another method tells: "work" (`range_work`), "tree"
+                (`tree`)
 
         Table ``ranges``: one row per name, domain and kind of range, by total host time; ranges
         nest and run on many threads, so that totals add up to more than the window

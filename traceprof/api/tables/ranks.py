@@ -16,15 +16,9 @@ class TablesOfRanks(ShownRun):
         """The ranks side by side: parts of their time, and waiting.
 
         Args:
-            by: what the rows are: "rank", or
-                "straggler": ranks that the others wait for: in which phase, since when
-                    (`stragglers`)
-                "step": every step of every rank: own time, waiting, lateness; a heat map
-                    (`rank_steps`)
-                "host": the hosts side by side, and which is late as a whole (`hosts`)
-                "rack": the racks side by side, and which is late as a whole (`racks`)
-                "clock": the clocks of the ranks, by the ends of shared collectives (`alignment`)
-                "stage": pipeline parallelism: the bubble of each stage (`pipeline`)
+            by: what the rows are: "rank", or as another method tells: "straggler" (`stragglers`),
+                "step" (`rank_steps`), "host" (`hosts`), "rack" (`racks`), "clock" (`alignment`),
+                "stage" (`pipeline`)
 
         Table ``ranks``: one row per rank: the parts of its device's time, its steps, its share in
         the waiting

@@ -14,10 +14,8 @@ class TablesOfTraffic(ShownRun):
         """Copies by direction, with bytes and GB/s.
 
         Args:
-            by: what the rows are: "direction", or
-                "size": copies between host and devices: GB/s by size against the link's peak
-                    (`transfers`)
-                "time": bandwidth of copies over time, by device and route (`bandwidth`)
+            by: what the rows are: "direction", or as another method tells: "size" (`transfers`),
+                "time" (`bandwidth`)
 
         Table ``copies``: one row per device, direction and kind of memory at both ends, by total
         time
@@ -94,13 +92,8 @@ class TablesOfTraffic(ShownRun):
         """Collectives by operation and size: time, algbw, busbw, exposed.
 
         Args:
-            by: what the rows are: "operation", or
-                "event": every collective by itself: size, bandwidth, phase, exposed time
-                    (`collective_events`)
-                "caller": collectives by the phase and layer that called them: exposed, hidden
-                    (`callers`)
-                "bucket": the collectives of a step in their order (buckets of DDP) (`buckets`)
-                "rank": collectives that ranks share: time without waiting, who came last (`shared`)
+            by: what the rows are: "operation", or as another method tells: "event"
+                (`collective_events`), "caller" (`callers`), "bucket" (`buckets`), "rank" (`shared`)
 
         Table ``classes``: one row per operation, group and class of message sizes, by total time
         over all ranks. Bandwidths are as nccl-tests define them, sizes over times of all together:
@@ -245,10 +238,8 @@ class TablesOfTraffic(ShownRun):
         """Traffic of network, NVLink and PCIe by counters, against the link's peak.
 
         Args:
-            by: what the rows are: "link", or
-                "peer": who sends how much to whom: messages and peer copies (`peers`)
-                "time": traffic of network, NVLink and PCIe over time, beside the collectives that
-                    caused it (`network_time`)
+            by: what the rows are: "link", or as another method tells: "peer" (`peers`), "time"
+                (`network_time`)
 
         Table ``sources``: one row per source that moved anything and direction, the most first
             source: an interface, an RDMA port, the TCP sockets of a process, a GPU
@@ -303,15 +294,11 @@ class TablesOfTraffic(ShownRun):
 
         Table ``intervals``: one row per source, direction and time between two samples, in the
         order of time
-            source: an interface, an RDMA port, the TCP sockets of a process, a GPU
-            link: network, tcp, nvlink or pcie
-            direction: sent or received, as the source sees it
             at_ns: where the interval begins
             duration_ns: how long it is
-            size_bytes: what moved
             rate_bytes_per_s: bytes over the interval
             peak_ratio: the rate's share of the link's speed
             collective_ratio: of the time, when a collective ran
-            collective_bytes: what ranks handed in to them meanwhile
+            as in ``network()``: source, link, direction, size_bytes, collective_bytes
         """
         return self._table("network", "time")

@@ -12,16 +12,14 @@ from typing import Final
 from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
 from traceprof.render.charts.svg import (
-    KEY_STYLE,
     Axis,
-    category_variables,
+    chart_style,
     drawing,
     element,
     legend,
     round_factors,
     round_ticks,
     text,
-    theme_style,
 )
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import is_known, round_text, value_text
@@ -56,15 +54,10 @@ _Points = list[tuple[float, float]]
 
 
 def curves_style() -> str:
-    """Return the style of the charts, light and dark."""
+    """Return the style of the chart, light and dark."""
     names = dict.fromkeys((*_COLOURS, *_LOSS_COLOURS.values(), _REST))
-    return (
-        theme_style(category_variables("s-", names))
-        + ".sizes{width:100%;height:auto;max-height:420px}"
-        ".sizes text{font-size:11px;fill:var(--muted)}"
-        ".sizes .grid{stroke:var(--line)}.sizes .ideal{stroke:var(--muted);stroke-dasharray:5 4}"
-        ".sizes polyline{fill:none;stroke-width:2}" + KEY_STYLE
-    )
+    more = ".sizes{max-height:420px}.sizes .ideal{stroke:var(--muted);stroke-dasharray:5 4}"
+    return chart_style("sizes", names, more + ".sizes polyline{fill:none;stroke-width:2}")
 
 
 def accuracy_chart(result: Result) -> str:
@@ -104,7 +97,7 @@ def _over_time(runs: Sequence[tuple[str, _Points]], target: float, metric: str) 
             "polyline",
             f"<title>{html_text(name)}</title>",
             points=" ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in points),
-            style=f"stroke:var(--s-{colour})",
+            style=f"stroke:var(--sizes-{colour})",
         )
         for (name, points), colour in zip(runs, _COLOURS, strict=False)
     )
@@ -130,7 +123,7 @@ def _grid_over_time(x: Axis, y: Axis, metric: str) -> Iterator[str]:
 
 
 def _key(names: Iterator[str]) -> str:
-    colours = (f"var(--s-{key})" for key in _COLOURS)
+    colours = (f"var(--sizes-{key})" for key in _COLOURS)
     return legend(((c, n or "all runs") for c, n in zip(colours, names, strict=False)), "key")
 
 
@@ -186,7 +179,7 @@ def _group(x: Axis, y: Axis, name: str, rows: Sequence[Row], key: str, by: str) 
     points = " ".join(f"{x(_size(row, by)):.1f},{y(_per_one(row)):.1f}" for row in rows)
     line = element("polyline", points=points, style="stroke:var(--own)")
     dots = "".join(_dot(x, y, name, row, by) for row in rows)
-    return element("g", line + dots, style=f"--own:var(--s-{key})")
+    return element("g", line + dots, style=f"--own:var(--sizes-{key})")
 
 
 def _dot(x: Axis, y: Axis, name: str, row: Row, by: str) -> str:
@@ -237,7 +230,9 @@ def _loss_bars(name: str, rows: Sequence[Row], losses: Sequence[Row]) -> str:
         parts += [(str(one["loss"]), float(one["lost_ratio"])) for one in same]
         used |= dict.fromkeys(loss for loss, ratio in parts if ratio >= _NAMED)
         bars.append(_bar(f"{row['devices_count']:g}", parts, colours))
-    key = legend(((f"var(--s-{colours[loss]})", loss) for loss in used if loss != _NO_LOSS), "key")
+    key = legend(
+        ((f"var(--sizes-{colours[loss]})", loss) for loss in used if loss != _NO_LOSS), "key"
+    )
     title = html_text(name or "all runs")
     return f'<h3>Lost, of ideal: {title}</h3>{key}<div class="lost">{"".join(bars)}</div>'
 
@@ -250,7 +245,7 @@ def _bar(size: str, parts: Sequence[tuple[str, float]], colours: Mapping[str, st
         if ratio <= 0:
             continue
         width = 100 * ratio / whole
-        fill = "var(--line)" if loss == _NO_LOSS else f"var(--s-{colours[loss]})"
+        fill = "var(--line)" if loss == _NO_LOSS else f"var(--sizes-{colours[loss]})"
         title = f"<title>{html_text(f'{size}: {loss} {value_text(Unit.RATIO, ratio)}')}</title>"
         place = {"x": f"{x:.2f}%", "y": "0", "width": f"{width:.2f}%", "height": "18"}
         pieces.append(element("rect", title, **place, style=f"fill:{fill}"))

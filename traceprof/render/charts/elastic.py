@@ -7,16 +7,7 @@ from math import isfinite
 from typing import Final
 
 from traceprof.model.results import Result, Unit
-from traceprof.render.charts.svg import (
-    KEY_STYLE,
-    category_variables,
-    drawing,
-    element,
-    legend,
-    round_ticks,
-    text,
-    theme_style,
-)
+from traceprof.render.charts.svg import chart_style, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.formatting import round_text, value_text
 from traceprof.render.shown import Row
@@ -47,12 +38,9 @@ _SPENT: Final = "on what"
 
 def elastic_style() -> str:
     """Return the style of the chart, light and dark."""
-    return (
-        theme_style(category_variables("e-", (key for key, _ in _COLOURS.values())))
-        + ".job{width:100%;height:auto}.job text{font-size:11px;fill:var(--muted)}"
-        ".job .grid{stroke:var(--line)}.job rect{stroke:var(--card,none);stroke-width:.6}"
-        ".job .told{fill:#fff;pointer-events:none}" + KEY_STYLE
-    )
+    more = ".job rect{stroke:var(--card,none);stroke-width:.6}"
+    more += ".job .told{fill:#fff;pointer-events:none}"
+    return chart_style("job", (key for key, _ in _COLOURS.values()), more)
 
 
 def elastic_chart(result: Result) -> str:
@@ -72,7 +60,7 @@ def elastic_chart(result: Result) -> str:
         _chart(run, [(_lane(row), row) for row in rows if row.get("run", "") == run], last_ns)
         for run in runs
     )
-    return legend(((f"var(--e-{key})", words) for key, words in colours), "key") + "".join(charts)
+    return legend(((f"var(--job-{key})", words) for key, words in colours), "key") + "".join(charts)
 
 
 def _is_long(row: Row) -> bool:
@@ -117,7 +105,7 @@ def _drawn(row: Row, y: int, scale: float) -> str:
     if row["what"] == "epoch" and width > _LABELLED and epoch is not None and isfinite(epoch):
         number = text(x + 4, y + 13, f"{epoch:g}", class_="told")
     title = f"<title>{html_text(_words(row))}</title>"
-    style = f"fill:var(--e-{key})"
+    style = f"fill:var(--job-{key})"
     return element("rect", title, x=x, y=y, width=width, height=_BAR, style=style) + number
 
 

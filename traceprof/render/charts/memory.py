@@ -12,15 +12,13 @@ from traceprof.model.grouping import split_by
 from traceprof.model.results import Result, Unit
 from traceprof.model.table import Array, Table
 from traceprof.render.charts.svg import (
-    KEY_STYLE,
     Axis,
-    category_variables,
+    chart_style,
     drawing,
     element,
     legend,
     round_ticks,
     text,
-    theme_style,
 )
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import round_text
@@ -43,13 +41,10 @@ _COLOURS: Final = {
 
 
 def memory_style() -> str:
-    """Return the style of the charts, light and dark."""
-    return (
-        theme_style(category_variables("m-", _COLOURS.values()))
-        + ".memory{width:100%;height:auto;max-height:380px}"
-        ".memory text{font-size:11px;fill:var(--muted)}.memory .grid{stroke:var(--line)}"
-        ".memory .held{fill:none;stroke:var(--muted);stroke-dasharray:5 4}" + KEY_STYLE
-    )
+    """Return the style of the chart, light and dark."""
+    more = ".memory{max-height:380px}.memory .held{fill:none;stroke:var(--muted);"
+    more += "stroke-dasharray:5 4}"
+    return chart_style("memory", _COLOURS.values(), more)
 
 
 def memory_chart(result: Result) -> str:
@@ -86,10 +81,10 @@ def _one(title: str, rows: Table) -> str:
                 "polygon",
                 words,
                 points=_points(x, y, at, above, below),
-                style=f"fill:var(--m-{colour})",
+                style=f"fill:var(--memory-{colour})",
             )
         )
-        named.append((f"var(--m-{colour})", name.replace("_", " ")))
+        named.append((f"var(--memory-{colour})", name.replace("_", " ")))
         below = above
     pairs = zip(at.tolist(), rows["reserved_bytes"].tolist(), strict=True)
     held_points = " ".join(f"{x(time):.1f},{y(value):.1f}" for time, value in pairs)

@@ -7,15 +7,13 @@ from typing import Final
 
 from traceprof.model.results import Result, Unit
 from traceprof.render.charts.svg import (
-    KEY_STYLE,
     Axis,
-    category_variables,
+    chart_style,
     drawing,
     element,
     legend,
     round_ticks,
     text,
-    theme_style,
 )
 from traceprof.render.escape import html_text, plain_text
 from traceprof.render.formatting import is_known, round_text, value_text
@@ -40,12 +38,8 @@ _WHOLE: Final = "idle"
 
 def nodes_style() -> str:
     """Return the style of the chart, light and dark."""
-    return (
-        theme_style(category_variables("n-", (*_PHASES.values(), _WHOLE)))
-        + ".nodes{width:100%;height:auto}.nodes text{font-size:11px;fill:var(--muted)}"
-        ".nodes .grid{stroke:var(--line)}.nodes .name{fill:var(--fg)}"
-        ".nodes .waited{stroke:var(--fg);stroke-width:3}" + KEY_STYLE
-    )
+    more = ".nodes .name{fill:var(--fg)}.nodes .waited{stroke:var(--fg);stroke-width:3}"
+    return chart_style("nodes", (*_PHASES.values(), _WHOLE), more)
 
 
 def nodes_chart(result: Result) -> str:
@@ -59,7 +53,7 @@ def nodes_chart(result: Result) -> str:
     height = len(shown) * _ROW
     bars = "".join(part for place, row in enumerate(shown) for part in _bar(x, place, row))
     used = [name for name in _PHASES if any(_part(row, name) for row in shown)]
-    named = [(f"var(--n-{_PHASES[name]})", name) for name in used]
+    named = [(f"var(--nodes-{_PHASES[name]})", name) for name in used]
     more = f" {len(rows) - _MOST} more ranks are in the table." if len(rows) > _MOST else ""
     label = f"A round of each rank, up to {value_text(Unit.NS, longest)}"
     return (
@@ -102,7 +96,7 @@ def _piece(x: Axis, ends: tuple[float, float], top: int, colour: str, words: str
         y=top,
         width=x(ends[1]) - x(ends[0]),
         height=_BAR,
-        style=f"fill:var(--n-{colour})",
+        style=f"fill:var(--nodes-{colour})",
     )
 
 

@@ -45,28 +45,24 @@ def roofline_figure(result: Result, _around: object) -> str:
     return _drawn([_Run("", _known(result.table), result.tables.get("peaks"))])
 
 
-def roofline_of_both(result: Result, per: str) -> str:
-    """Return the roofline of the operators of two runs; "" where one has no point.
-
-    ``per`` is what their times are of.
-    """
+def roofline_of_both(results: Mapping[str, Result]) -> str:
+    """Return the roofline of the operators of two runs that are compared; "" without FLOPs."""
+    if "flops" not in results:
+        return ""
+    of_both, peaks = results["flops"].table, results["flops"].tables["peaks"]
+    per = results["difference"].scalars["per"] if "difference" in results else "step"
     runs = []
     for side in SIDES:
-        own = {name: result.table[f"{side}_{name}"] for name in _OF_SIDES}
-        points = result.table.select("operator", "precision").assign(**own, total_ns=own["ns"])
-        peaks = result.tables["peaks"]
-        peaks = Table(
-            {"precision": peaks["precision"]}
-            | {name: peaks[f"{side}_{name}"] for name in ("peak_flop_per_s", "memory_bytes_per_s")}
+        points, roofs = (
+            Table({own.removeprefix(f"{side}_"): table[own] for own in table})
+            for table in (of_both, peaks)
         )
-        peak = dict(zip(peaks["precision"], peaks["peak_flop_per_s"], strict=True))
+        peak = dict(zip(roofs["precision"], roofs["peak_flop_per_s"], strict=True))
         could = np.array([peak.get(one, np.nan) for one in points["precision"]], np.float64)
-        points = points.assign(peak_ratio=ratio_of(points["achieved_flop_per_s"], could))
-        runs.append(_Run(side, _known(points), peaks, per))
+        ratio = ratio_of(points["achieved_flop_per_s"], could)
+        points = points.assign(total_ns=points["ns"], peak_ratio=ratio)
+        runs.append(_Run(side, _known(points), roofs, per))
     return _drawn(runs) if all(len(run.points) for run in runs) else ""
-
-
-_OF_SIDES: Final = ("ns", "count", "achieved_flop_per_s", "intensity")
 
 
 def _known(table: Table) -> Table:

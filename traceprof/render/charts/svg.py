@@ -10,7 +10,7 @@ from typing import Final
 from traceprof.render.escape import html_text
 from traceprof.render.palette import category_of
 
-KEY_STYLE: Final = (
+_KEY_STYLE: Final = (
     ".key{display:flex;flex-wrap:wrap;gap:4px 14px;list-style:none;margin:0 0 8px;padding:0;"
     "font-size:12px;color:var(--muted)}"
     ".key i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:5px}"
@@ -60,10 +60,19 @@ def theme_style(variables: Callable[[str], str], *, is_light_on_paper: bool = Fa
     return f":root{{{variables('light')}}}{dark}"
 
 
-def category_variables(prefix: str, keys: Iterable[str]) -> Callable[[str], str]:
-    """Return what gives the colours of categories as variables of a theme."""
-    named = [(f"--{prefix}{key}", category_of(key)) for key in keys]
-    return lambda theme: "".join(f"{name}:{getattr(one, theme)};" for name, one in named)
+def chart_style(kind: str, keys: Iterable[str], more: str = "") -> str:
+    """Return the style of a chart of a class, light and dark, and of what explains its colours.
+
+    Colours of the categories ``keys`` are variables: ``--KIND-KEY``.
+    """
+    named = [(f"--{kind}-{key}", category_of(key)) for key in keys]
+    variables = theme_style(
+        lambda theme: "".join(f"{name}:{getattr(one, theme)};" for name, one in named)
+    )
+    return (
+        f"{variables}.{kind}{{width:100%;height:auto}}.{kind} text{{font-size:11px;"
+        f"fill:var(--muted)}}.{kind} .grid{{stroke:var(--line)}}{more}{_KEY_STYLE}"
+    )
 
 
 def round_ticks(low: float, high: float, about: int = 5) -> list[float]:

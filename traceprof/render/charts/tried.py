@@ -7,14 +7,7 @@ from math import isfinite
 from typing import Final
 
 from traceprof.model.results import Result, Unit
-from traceprof.render.charts.svg import (
-    Axis,
-    category_variables,
-    drawing,
-    element,
-    text,
-    theme_style,
-)
+from traceprof.render.charts.svg import Axis, chart_style, drawing, element, text
 from traceprof.render.escape import html_text
 from traceprof.render.formatting import is_known, value_text
 from traceprof.render.shown import Row
@@ -27,11 +20,9 @@ _OTHER: Final = "h2h"
 
 def tried_style() -> str:
     """Return the style of the chart, light and dark."""
-    return (
-        theme_style(category_variables("t-", (*_COLOURS.values(), _OTHER)))
-        + ".tried{width:100%;height:auto}.tried text{font-size:12px;fill:var(--muted)}"
-        ".tried .zero{stroke:var(--muted)}.tried .span{stroke:var(--ink,currentColor)}"
-    )
+    more = ".tried text{font-size:12px}.tried .zero{stroke:var(--muted)}"
+    more += ".tried .span{stroke:var(--ink,currentColor)}"
+    return chart_style("tried", (*_COLOURS.values(), _OTHER), more)
 
 
 def tried_chart(result: Result) -> str:
@@ -68,7 +59,7 @@ def _bar(x: Axis, place: int, row: Row) -> Iterator[str]:
         y=top,
         width=max(abs(at - zero), 1.0),
         height=_BAR,
-        style=f"fill:var(--t-{colour})",
+        style=f"fill:var(--tried-{colour})",
     )
     low, high = float(row["low_ratio"]), float(row["high_ratio"])
     if isfinite(low) and isfinite(high):

@@ -278,8 +278,7 @@ def render_compared(
     answer = "".join(f"<p>{html_text(sentence)}</p>" for sentence in head.sentences)
     known = html_list([*head.warnings, *head.remarks])
     link = None if beside is None else _links_of_kernels(beside)
-    # Plotly is there with a timeline.
-    roofline = "" if beside is None else _roofline(found)
+    roofline = "" if beside is None else roofline_of_both(found.results)  # plotly is there
     cards = [
         card("answer", "Faster or slower", f'<div class="verdict">{answer}</div>{_figures(found)}'),
         *_charts(found),
@@ -352,14 +351,6 @@ def _charts(found: Comparison) -> Iterator[str]:
     steps = found.results.get("steps")
     if steps is not None and len(steps.table):
         yield card("steps", "The steps of both", steps_chart(steps.table))
-
-
-def _roofline(found: Comparison) -> str:
-    if "flops" not in found.results:
-        return ""
-    difference = found.results.get("difference")
-    per = difference.scalars["per"] if difference is not None else "step"
-    return roofline_of_both(found.results["flops"], per)
 
 
 def _tables(section: Section, rows: int, link: Link | None) -> Iterator[str]:
