@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from tests.render.browser import chromium
-from tests.requirements import NOT_QUICK, ROOT, TRACES, nsys_in_turn, require
+from tests.requirements import NOT_QUICK, NSYS, ROOT, TRACES, nsys_in_turn, require
 from traceprof import processes
 from traceprof.cache import identity
 
@@ -41,13 +41,39 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 _LEFT_OUT = "not among the quick tests: scripts/test --all"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what `scripts/test` does not run by itself, and say so of each."""
-    if "TRACEPROF_QUICK" not in os.environ:
-        return
+    """Leave out what `scripts/test` does not run by itself, and share the rest among workers."""
+    if "TRACEPROF_QUICK" in os.environ:
+        for item in items:
+            if _has_one_of(item, NOT_QUICK):
+                item.add_marker(pytest.mark.skip(reason=_LEFT_OUT))
+    share_among_workers(items)
+
+
+def share_among_workers(items: list[pytest.Item]) -> None:
+    """Let a worker take a file at a time, so that what its tests share is made once.
+
+    All files that start nsys, which is never started twice at a time, are one worker's, or the
+    other would wait for it. What takes long begins first: at the end no worker waits for another.
+    """
+    with_nsys = {item.path for item in items if _has_one_of(item, NSYS)}
     for item in items:
-        if any(item.get_closest_marker(name) for name in NOT_QUICK):
-            item.add_marker(pytest.mark.skip(reason=_LEFT_OUT))
+        if not item.get_closest_marker("xdist_group"):
+            name = "nsys" if item.path in with_nsys else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(name))
+    long = {_group_of(item) for item in items if _has_one_of(item, NOT_QUICK)}
+    items.sort(key=lambda item: (_group_of(item) != "nsys", _group_of(item) not in long))
+
+
+def _group_of(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    assert mark is not None
+    return str(mark.args[0])
+
+
+def _has_one_of(item: pytest.Item, marks: Iterable[str]) -> bool:
+    return any(item.get_closest_marker(name) for name in marks)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -104,8 +130,7 @@ def memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def only_one_nsys(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let tests of all workers start nsys in turn: two starts at a time can break its registry."""
-    marks = request.node.get_closest_marker("nsys"), request.node.get_closest_marker("newer_nsys")
-    if not any(marks):
+    if not _has_one_of(request.node, NSYS):
         yield
         return
     with nsys_in_turn():

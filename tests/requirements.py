@@ -30,10 +30,10 @@ TRACES = Path(os.environ.get("TRACEPROF_TRACES", ROOT.parent / "shared" / "trace
 LOGS = Path(os.environ.get("TRACEPROF_LOGS", ROOT.parent / "shared" / "logs"))
 _FOLDERS = {"traces": TRACES, "logs": LOGS}
 
-NOT_QUICK = (
-    *("nsys", "newer_nsys", "nvprof", "chromium", "traces", "torch", "oldest_torch"),
-    "slow",
-)
+NSYS = ("nsys", "newer_nsys")
+"""Marks of what starts nsys."""
+
+NOT_QUICK = (*NSYS, "nvprof", "chromium", "traces", "torch", "oldest_torch", "slow")
 """Marks of what `scripts/test` leaves out, unless everything is asked for."""
 
 _PROGRAMS = {

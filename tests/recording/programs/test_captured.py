@@ -6,7 +6,7 @@ import pytest
 
 from tests.recording.programs.test_training import PARAMETER_BYTES
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("recorded")]
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("nsys")]
 
 
 def values_of(trace, metric):

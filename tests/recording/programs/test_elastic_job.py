@@ -14,7 +14,7 @@ from traceprof.comparison.summary.summarise import summarise
 from traceprof.formats.runs.files import attempts_of_run, open_run
 from traceprof.session.run import open_run as open_one
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("elastic_job")]
+pytestmark = pytest.mark.torch
 
 SLACK_S = 0.1  # a busy machine may stop the program between a range and its look at the clock
 

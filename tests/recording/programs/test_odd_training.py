@@ -10,7 +10,7 @@ from tests.requirements import require
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.timing import TimeWindow
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("odd_training")]
+pytestmark = pytest.mark.torch
 N_STEPS = 4
 CASES = ["workers", "accumulation", "validation", "adversarial", "scaled", "attributes"]
 LATE_CASES = ["compiled", "own_profiler"]  # they change how torch works from then on

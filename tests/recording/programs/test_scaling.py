@@ -14,7 +14,7 @@ from traceprof.comparison.scaling.compared import scaling
 from traceprof.comparison.summary.summarise import summarise
 from traceprof.session.run import open_run
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("recorded")]
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("nsys")]
 
 N_STEPS, BATCH = 12, 4
 

@@ -14,7 +14,7 @@ from traceprof.measures.collectives.messages import find_messages
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.ranks import Ranks
 
-pytestmark = pytest.mark.xdist_group("recorded")
+pytestmark = pytest.mark.xdist_group("nsys")
 
 
 def test_every_step_reduces_the_gradients_and_the_loopback_carries_them(ddp) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.recording.conftest import record
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("recorded")]
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("nsys")]
 
 N_STEPS, BATCH = 12, 4
 

@@ -12,7 +12,7 @@ from tests.requirements import require
 from traceprof.formats import open_trace
 from traceprof.measures.steps.find import find_steps
 
-pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("shapes")]
+pytestmark = pytest.mark.torch
 
 PHASES = "recorded phases"
 TWO = "recorded phases, 2 optimizers a step"
