@@ -6,7 +6,7 @@ So that help(), completion and type checkers know them; `scripts/schema` writes 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from traceprof.measures import Entry, load_analysis, nouns
 from traceprof.model.results import Column, TableSpec, Unit
@@ -58,7 +58,7 @@ def _module(room: str) -> Iterator[str]:
         yield from _noun(entries)
         for entry in entries[1:]:
             yield ""
-            yield from _other_name(entry, entries[0])
+            yield from _other_name(entry, entries[: entries.index(entry)])
 
 
 def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
@@ -86,32 +86,34 @@ def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
     yield f'        return self._table("{first.noun}", {by})'
 
 
-def _other_name(entry: Entry, first: Entry) -> Iterator[str]:
+def _other_name(entry: Entry, told: Sequence[Entry]) -> Iterator[str]:
     yield f"    def {_method(entry.name)}(self) -> Result:"
     yield from _filled(f'"""{_sentence(entry.summary)}', 8)
-    yield ""
-    yield from _filled(f'The same as ``{_method(entry.noun)}(by="{entry.way}")``.', 8)
-    yield from _columns(entry, first)
+    same = f'The same as ``{_method(entry.noun)}(by="{entry.way}")``. '
+    yield from _columns(entry, told, same)
     yield f'        return self._table("{entry.noun}", "{entry.way}")'
 
 
-def _columns(entry: Entry, told: Entry | None = None) -> Iterator[str]:
+def _columns(entry: Entry, told: Sequence[Entry] = (), same: str = "") -> Iterator[str]:
     """Yield what the tables are and what the columns of the first mean, and end the docstring.
 
-    Columns that are in the first table of ``told``, too, are said to be those.
+    Columns that the first tables of one of ``told`` have, too, are said to be those; ``same`` is
+    what else gives them.
     """
     first, *others = load_analysis(entry.name).spec.tables
-    known = set(load_analysis(told.name).spec.tables[0]) if told else set()
     yield ""
-    yield from _about(first)
-    alike = [_named(column) for column in first if column in known]
-    alike = alike if told is not None and len(alike) >= _MOST_AGAIN else []
-    for column in first:
-        if _named(column) not in alike:
-            yield from _filled(f"{_named(column)}: {column.meaning}", 12, rest=16)
-    if told is not None and alike:
-        text = f"as in ``{_method(told.noun)}()``: {', '.join(alike)}"
-        yield from _filled(text, 12, rest=16)
+    yield from _about(first, same)
+    left = list(first)
+    again = []
+    for other in told:
+        known = [column for column in load_analysis(other.name).spec.tables[0] if column in left]
+        if len(known) >= _MOST_AGAIN:
+            left = [column for column in left if column not in known]
+            again.append((_method(other.name), ", ".join(map(_named, known))))
+    for column in left:
+        yield from _filled(f"{_named(column)}: {column.meaning}", 12, rest=16)
+    for method, names in again:
+        yield from _filled(f"as in ``{method}()``: {names}", 12, rest=16)
     for table in others:
         yield ""
         yield from _about(table)
@@ -119,9 +121,9 @@ def _columns(entry: Entry, told: Entry | None = None) -> Iterator[str]:
     yield '        """'
 
 
-def _about(table: TableSpec) -> Iterator[str]:
+def _about(table: TableSpec, same: str = "") -> Iterator[str]:
     about = f": {table.about}" if table.about else ""
-    yield from _filled(f"Table ``{table.name}``{about}", 8)
+    yield from _filled(f"{same}Table ``{table.name}``{about}", 8)
 
 
 def _named(column: Column) -> str:

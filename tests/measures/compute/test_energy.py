@@ -64,11 +64,35 @@ def test_a_price_tells_what_a_step_costs_with_power_and_without() -> None:
     assert rows["a step"]["cost"] == pytest.approx(0.001)
     assert rows["a million tokens"]["cost"] == pytest.approx(1.0)
     assert rows["a million tokens"]["joules"] == pytest.approx(500_000, rel=0.01)
+    assert rows["a token"]["joules"] == pytest.approx(0.5, rel=0.01)
+    assert rows["a token"]["idle_joules"] == pytest.approx(0.1)
     plain = TraceBuilder().step(0, SECOND, 0).step(SECOND, 2 * SECOND, 1)
     plain.kernel("gemm", 0, SECOND, launched_ns=(1, 2))
     found = run("energy", stated(plain.build(), price_per_h=3600.0)).tables["units"].row(0)
     assert found["cost"] > 0
     assert found["joules"] != found["joules"]
+
+
+def test_an_epoch_costs_its_whole_time_and_all_that_was_drawn_in_it() -> None:
+    """Power is 500 W to 12 s, and falls to 100 W in half a second."""
+    builder = built("NVIDIA A100-SXM4-80GB", steps=9)
+    builder.range("epoch 0", 3 * SECOND, 8 * SECOND).range("epoch 1", 8 * SECOND, 13 * SECOND)
+    found = run("energy", stated(builder.build(), price_per_h=3.6)).tables["units"].rows()
+    epoch = {row["per"]: row for row in found}["an epoch"]
+    assert epoch["duration_ns"] == 5 * SECOND
+    assert epoch["cost"] == pytest.approx(0.005)
+    assert epoch["joules"] == pytest.approx((5 * 500 + 4 * 500 + 0.5 * 300 + 0.5 * 100) / 2)
+    assert epoch["idle_joules"] == pytest.approx(500)
+
+
+def test_joules_of_steps_that_came_slower_than_the_typical_one_are_said_to_be_theirs() -> None:
+    builder = built(H100)
+    builder.step(30 * SECOND, 31 * SECOND, 10)
+    for half in range(30, 70):
+        builder.sample("power_watts", half * SECOND // 2, 100.0, source="gpu:0")
+    notes = sentences(run("energy", builder.build()).notes)
+    assert any("joules are of steps as they came, 2.636 s from one to the next" in n for n in notes)
+    assert not any("as they came" in n for n in sentences(run("energy", built(H100).build()).notes))
 
 
 def test_less_than_a_second_has_no_energy_of_its_own() -> None:

@@ -1,6 +1,7 @@
 from tests.builders import TraceBuilder, plain
 from tests.measures.steps.test_phases import add
-from traceprof.measures.steps.epochs import epochs_of_loaders
+from traceprof.measures.steps.epochs import epochs_of_loaders, epochs_of_ranks
+from traceprof.model.ranks import Ranks
 
 
 def epochs_of(*passes):
@@ -17,6 +18,17 @@ def epochs_of(*passes):
 def test_each_pass_over_a_loader_that_trains_is_an_epoch() -> None:
     passes = ["begin d f b o d f b o x", "begin d f b o x"]
     assert epochs_of(*passes) == [(0, 1000), (1000, 1050)]
+
+
+def test_the_last_pass_may_be_cut_off_with_the_recording() -> None:
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.phase("data.start", 1000 * number, 1000 * number + 5)
+        add(builder, "d f b o d f b o", at=1000 * number + 10)
+    found = epochs_of_ranks(Ranks.of(builder.build()))
+    assert found["is_whole"].tolist() == [True, True, False]
+    named = TraceBuilder().range("epoch 0", 0, 50).range("epoch 1", 50, 90).build()
+    assert epochs_of_ranks(Ranks.of(named))["is_whole"].tolist() == [True, True]
 
 
 def test_a_validation_is_of_the_epoch_before_it() -> None:

@@ -46,10 +46,9 @@ class TablesOfDevices(ShownRun):
     def phases(self) -> Result:
         """Host and device time by phase of the training loop.
 
-        The same as ``breakdown(by="phase")``.
-
-        Table ``phases``: one row per process and phase, in the order of the training loop; host
-        times of a process add up to the window, device times may overlap
+        The same as ``breakdown(by="phase")``. Table ``phases``: one row per process and phase, in
+        the order of the training loop; host times of a process add up to the window, device times
+        may overlap
             process: the process
             phase: the phase, or "outside any phase"
             host_ns: when the main thread was in it, and in no other inside
@@ -66,9 +65,8 @@ class TablesOfDevices(ShownRun):
     def layers(self) -> Result:
         """Host and device time by layer of the model.
 
-        The same as ``breakdown(by="layer")``.
-
-        Table ``layers``: one row per layer, by device time, else by host time
+        The same as ``breakdown(by="layer")``. Table ``layers``: one row per layer, by device time,
+        else by host time
             layer: the path of the module, else the name of a range or operator
             type: the class of the module; "" where it is not known
             count: how often it ran in the window
@@ -108,10 +106,8 @@ class TablesOfDevices(ShownRun):
     def durations(self) -> Result:
         """How many launches of each kernel took how long.
 
-        The same as ``kernels(by="duration")``.
-
-        Table ``durations``: one row per kernel name and class of durations (a class is 9 % wide),
-        by the total time of the kernel
+        The same as ``kernels(by="duration")``. Table ``durations``: one row per kernel name and
+        class of durations (a class is 9 % wide), by the total time of the kernel
             name: the name of the kernel
             from_ns: the shortest that it holds
             up_to_ns: the longest are shorter than this
@@ -123,9 +119,8 @@ class TablesOfDevices(ShownRun):
     def classes(self) -> Result:
         """Kernels by class and phase.
 
-        The same as ``kernels(by="class")``.
-
-        Table ``classes``: one row per activity and phase, by total time
+        The same as ``kernels(by="class")``. Table ``classes``: one row per activity and phase, by
+        total time
             activity: what kind of work it is
             phase: the phase that launched it; "" where none are named
             count: how many kernels
@@ -147,10 +142,9 @@ class TablesOfDevices(ShownRun):
     def occupancy(self) -> Result:
         """Grid, block, registers, shared memory of kernels, theoretical occupancy.
 
-        The same as ``kernels(by="shape")``.
-
-        Table ``occupancy``: one row per kernel and way of launching it, by total time; occupancy is
-        theoretical: it follows from the launch, nothing was measured
+        The same as ``kernels(by="shape")``. Table ``occupancy``: one row per kernel and way of
+        launching it, by total time; occupancy is theoretical: it follows from the launch, nothing
+        was measured
             count: how often it was launched so
             occupancy_ratio: warps that a multiprocessor can hold of it to those that there can be
                 at most
@@ -169,9 +163,8 @@ class TablesOfDevices(ShownRun):
     def launches(self) -> Result:
         """Launch latency and queue depth.
 
-        The same as ``kernels(by="launch")``.
-
-        Table ``launches``: one row per device and launch call, by number
+        The same as ``kernels(by="launch")``. Table ``launches``: one row per device and launch
+        call, by number
             device: the number of the device in the run
             api: the call that launched the work
             count: how many kernels and copies it launched
@@ -223,9 +216,7 @@ class TablesOfDevices(ShownRun):
     def gaps(self) -> Result:
         """The longest idle gaps.
 
-        The same as ``idle(by="gap")``.
-
-        Table ``gaps``: the longest gaps, the longest first
+        The same as ``idle(by="gap")``. Table ``gaps``: the longest gaps, the longest first
             device: the number of the device in the run
             at_ns: when it opens
             duration_ns: its length inside the window
@@ -245,10 +236,8 @@ class TablesOfDevices(ShownRun):
     def streams(self) -> Result:
         """Streams one by one: busy, and waiting for what.
 
-        The same as ``idle(by="stream")``.
-
-        Table ``streams``: one row per device and stream, by busy time; gaps are those between its
-        own work
+        The same as ``idle(by="stream")``. Table ``streams``: one row per device and stream, by busy
+        time; gaps are those between its own work
             device: the number of the device in the run
             stream: the number of the stream
             count: kernels and copies
@@ -264,9 +253,8 @@ class TablesOfDevices(ShownRun):
     def sync(self) -> Result:
         """Where the host waits for a device.
 
-        The same as ``idle(by="wait")``.
-
-        Table ``waits``: one row per call, pattern and range, by total host time
+        The same as ``idle(by="wait")``. Table ``waits``: one row per call, pattern and range, by
+        total host time
             call: the call that waits
             pattern: synchronise, blocking copy, or .item(): a copy of a few bytes to the host that
                 is waited for at once

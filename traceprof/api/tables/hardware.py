@@ -56,9 +56,8 @@ class TablesOfHardware(ShownRun):
     def mfu(self) -> Result:
         """MFU and HFU: FLOPs of a step against the dense peak of its GPUs.
 
-        The same as ``flops(by="step")``.
-
-        Table ``mfu``: one row per source of the FLOPs of a step, the first one counts
+        The same as ``flops(by="step")``. Table ``mfu``: one row per source of the FLOPs of a step,
+        the first one counts
             source: who says how many FLOPs a step has
             model_flop: FLOPs of the model in a step on all GPUs, nothing computed twice
             executed_flop: FLOPs that run in a step, what is computed again with them; not there
@@ -85,10 +84,8 @@ class TablesOfHardware(ShownRun):
     def ideal(self) -> Result:
         """The waterfall from the ideal step, at the peaks, to the measured one.
 
-        The same as ``flops(by="ideal")``.
-
-        Table ``ideal``: the waterfall from the ideal step to the measured one: the parts in their
-        order; they add up to length_ns, to the ns
+        The same as ``flops(by="ideal")``. Table ``ideal``: the waterfall from the ideal step to the
+        measured one: the parts in their order; they add up to length_ns, to the ns
             part: what the time goes to
             step_ns: its time in a step, mean over steps and devices; of the window where no steps
                 are known
@@ -101,9 +98,8 @@ class TablesOfHardware(ShownRun):
     def flops_kernels(self) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by kernel.
 
-        The same as ``flops(by="kernel")``.
-
-        Table ``flops_kernels``: one row per name of kernels, and precision, by time
+        The same as ``flops(by="kernel")``. Table ``flops_kernels``: one row per name of kernels,
+        and precision, by time
             name: the name of the kernel
             precision: what it multiplies in
             as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
@@ -118,9 +114,8 @@ class TablesOfHardware(ShownRun):
     def flops_classes(self) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by class of kernels.
 
-        The same as ``flops(by="class")``.
-
-        Table ``flops_classes``: one row per class of kernels, by time
+        The same as ``flops(by="class")``. Table ``flops_classes``: one row per class of kernels, by
+        time
             activity: what kind of work it is
             as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
                 moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
@@ -131,9 +126,8 @@ class TablesOfHardware(ShownRun):
     def flops_phases(self) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by phase.
 
-        The same as ``flops(by="phase")``.
-
-        Table ``flops_phases``: one row per phase of the training loop, by time
+        The same as ``flops(by="phase")``. Table ``flops_phases``: one row per phase of the training
+        loop, by time
             phase: the phase that launched the kernels; "" where none are named
             as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
                 moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
@@ -144,10 +138,8 @@ class TablesOfHardware(ShownRun):
     def flops_layers(self) -> Result:
         """FLOPs, TFLOP/s and FLOP per byte by layer.
 
-        The same as ``flops(by="layer")``.
-
-        Table ``flops_layers``: one row per layer of the model, by time; those inside it count with
-        it, so that totals add up to more
+        The same as ``flops(by="layer")``. Table ``flops_layers``: one row per layer of the model,
+        by time; those inside it count with it, so that totals add up to more
             layer: the path of the module, else the name of a range or operator
             as in ``flops()``: count, total_ns, share_ratio, flop, achieved_flop_per_s, peak_ratio,
                 moved_bytes, bandwidth_bytes_per_s, memory_ratio, intensity, counted_ns, unknown_ns,
@@ -170,6 +162,6 @@ class TablesOfHardware(ShownRun):
             idle_joules: what it would have drawn at rest in that time
 
         Table ``units``: what one of each takes on all GPUs together
-            per, duration_ns, joules, cost
+            per, duration_ns, joules, idle_joules, cost
         """
         return self._table("energy", None)

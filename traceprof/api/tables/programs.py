@@ -118,9 +118,8 @@ class TablesOfPrograms(ShownRun):
     def step_phases(self) -> Result:
         """The phases of every step: host time against device time.
 
-        The same as ``steps(by="phase")``.
-
-        Table ``step_phases``: one row per process, step, device and phase, in the order of time
+        The same as ``steps(by="phase")``. Table ``step_phases``: one row per process, step, device
+        and phase, in the order of time
             process: the process
             step: the number of the step
             device: the device; -1 where the process uses none
@@ -159,10 +158,8 @@ class TablesOfPrograms(ShownRun):
     def whatif(self) -> Result:
         """What at most could be gained.
 
-        The same as ``path(by="what-if")``.
-
-        Table ``cases``: one row per case, the largest gain first; of several processes in each step
-        that of the one with the most
+        The same as ``path(by="what-if")``. Table ``cases``: one row per case, the largest gain
+        first; of several processes in each step that of the one with the most
             case: what would be different
             gain_ns: how much shorter a typical step would be, at most (the window where steps are
                 not known)
@@ -206,10 +203,8 @@ class TablesOfPrograms(ShownRun):
     def range_work(self) -> Result:
         """Device work launched inside NVTX and other host ranges, by name.
 
-        The same as ``ranges(by="work")``.
-
-        Table ``range_work``: one row per name and domain of range, by device time; ranges nest, so
-        that totals add up to more than the work there is
+        The same as ``ranges(by="work")``. Table ``range_work``: one row per name and domain of
+        range, by device time; ranges nest, so that totals add up to more than the work there is
             name: the name, without ids of operators and numbers that stand alone
             domain: the NVTX domain; "" for the default one
             count: how many ranges there are
@@ -230,10 +225,8 @@ class TablesOfPrograms(ShownRun):
     def tree(self) -> Result:
         """Ranges or operators inside one another: host and device time.
 
-        The same as ``ranges(by="tree")``.
-
-        Table ``nodes``: one row per path of names, those around it first, by device time, else host
-        time
+        The same as ``ranges(by="tree")``. Table ``nodes``: one row per path of names, those around
+        it first, by device time, else host time
             path: the names around it, the outermost first, and its own, with › between them
             name: its own name
             depth: how many are around it

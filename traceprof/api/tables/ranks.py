@@ -41,9 +41,8 @@ class TablesOfRanks(ShownRun):
     def stragglers(self) -> Result:
         """Ranks that the others wait for: in which phase, since when.
 
-        The same as ``ranks(by="straggler")``.
-
-        Table ``ranks``: one row per rank, by what it costs the others, the most first
+        The same as ``ranks(by="straggler")``. Table ``ranks``: one row per rank, by what it costs
+        the others, the most first
             rank: the rank
             is_straggler: whether the others wait for it, and not its host
             cost_ns: how long another rank waits because of it, on average
@@ -76,9 +75,8 @@ class TablesOfRanks(ShownRun):
     def rank_steps(self) -> Result:
         """Every step of every rank: own time, waiting, lateness; a heat map.
 
-        The same as ``ranks(by="step")``.
-
-        Table ``rank_steps``: one row per step and rank, step by step
+        The same as ``ranks(by="step")``. Table ``rank_steps``: one row per step and rank, step by
+        step
             rank: the rank
             step: the number of the step, the same on all ranks
             own_ns: the step without the waiting that no compute hid
@@ -101,10 +99,8 @@ class TablesOfRanks(ShownRun):
     def hosts(self) -> Result:
         """The hosts side by side, and which is late as a whole.
 
-        The same as ``ranks(by="host")``.
-
-        Table ``hosts``: one row per host, those that hold the others up first; times are means of
-        its ranks
+        The same as ``ranks(by="host")``. Table ``hosts``: one row per host, those that hold the
+        others up first; times are means of its ranks
             host: the host
             ranks (count): its ranks
             is_straggler: whether it is late as a whole, and the others wait for it
@@ -142,33 +138,13 @@ class TablesOfRanks(ShownRun):
     def racks(self) -> Result:
         """The racks side by side, and which is late as a whole.
 
-        The same as ``ranks(by="rack")``.
-
-        Table ``racks``: one row per rack, those that hold the others up first; times are means of
-        its ranks
+        The same as ``ranks(by="rack")``. Table ``racks``: one row per rack, those that hold the
+        others up first; times are means of its ranks
             rack: the rack
-            ranks (count): its ranks
-            is_straggler: whether it is late as a whole, and the others wait for it
-            cost_ns: how long most of its ranks held up the median rank of the others
-            cost_ratio: that, of the window
-            late_ranks (count): how many of its ranks come late
-            phase: where its ranks take longer than the median of the others
-            own_ns: a step without exposed waiting
-            waited_ns: what a rank waited in shared collectives for the last
-            step_ns: a step
-            compute_ns: when compute kernels ran, of a rank
-            exposed_communication_ns: communication that no compute hid
-            idle_ns: when nothing ran on a rank's device
-            last_ratio: the share of the collectives with others it was last to
-            excess_ns: how much longer each of its ranks takes in phase, in all
-            since_ns: when it first held the others up by half of what is usual
-            skew_ns: a step on its slowest rank beyond that on its fastest
-            exposed_transfer_ns: copies that no kernel hid
-            device_memory_ns: when only copies inside the device ran
-            inside_count: collectives that only its ranks take part in
-            inside_ns: their time without waiting
-            across_count: collectives that it shares with other groups
-            across_ns: their time without waiting
+            as in ``hosts()``: ranks (count), is_straggler, cost_ns, cost_ratio, late_ranks (count),
+                phase, own_ns, waited_ns, step_ns, compute_ns, exposed_communication_ns, idle_ns,
+                last_ratio, excess_ns, since_ns, skew_ns, exposed_transfer_ns, device_memory_ns,
+                inside_count, inside_ns, across_count, across_ns
 
         Table ``late_groups``: the hosts, racks and stages that seem late as a whole, and what to
         make of it
@@ -183,9 +159,8 @@ class TablesOfRanks(ShownRun):
     def alignment(self) -> Result:
         """The clocks of the ranks, by the ends of shared collectives.
 
-        The same as ``ranks(by="clock")``.
-
-        Table ``clocks``: one row per rank: its clock against that of the first rank
+        The same as ``ranks(by="clock")``. Table ``clocks``: one row per rank: its clock against
+        that of the first rank
             rank: the rank
             offset_ns: how much the clock is ahead, in the middle
             drift_ppm: how fast that grows, in parts per million
@@ -200,9 +175,8 @@ class TablesOfRanks(ShownRun):
     def pipeline(self) -> Result:
         """Pipeline parallelism: the bubble of each stage.
 
-        The same as ``ranks(by="stage")``.
-
-        Table ``stages``: one row per stage of each pipeline, over the steps of the window
+        The same as ``ranks(by="stage")``. Table ``stages``: one row per stage of each pipeline,
+        over the steps of the window
             pipeline: which of the pipelines
             stage: its place in the pipeline
             rank: its rank

@@ -39,10 +39,8 @@ class TablesOfTraffic(ShownRun):
     def transfers(self) -> Result:
         """Copies between host and devices: GB/s by size against the link's peak.
 
-        The same as ``copies(by="size")``.
-
-        Table ``transfers``: one row per device, route, kind of memory and class of sizes ("all"
-        first), the longest first
+        The same as ``copies(by="size")``. Table ``transfers``: one row per device, route, kind of
+        memory and class of sizes ("all" first), the longest first
             device: the device
             route: h2d, d2h, or from which device to which (p2p 0→3)
             memory: the kind of memory at the host's end, or of a peer copy's source
@@ -69,10 +67,8 @@ class TablesOfTraffic(ShownRun):
     def bandwidth(self) -> Result:
         """Bandwidth of copies over time, by device and route.
 
-        The same as ``copies(by="time")``.
-
-        Table ``slices``: one row per device, route and hundredth of the window in which something
-        moved, in the order of time
+        The same as ``copies(by="time")``. Table ``slices``: one row per device, route and hundredth
+        of the window in which something moved, in the order of time
             device: the device
             route: the direction, or from which device to which (p2p 0→3)
             at_ns: where the slice begins
@@ -127,9 +123,8 @@ class TablesOfTraffic(ShownRun):
     def collective_events(self) -> Result:
         """Every collective by itself: size, bandwidth, phase, exposed time.
 
-        The same as ``collectives(by="event")``.
-
-        Table ``events``: one row per collective, in the order of time
+        The same as ``collectives(by="event")``. Table ``events``: one row per collective, in the
+        order of time
             at_ns: its start
             op: the operation
             phase: the phase whose code called it
@@ -159,9 +154,8 @@ class TablesOfTraffic(ShownRun):
     def callers(self) -> Result:
         """Collectives by the phase and layer that called them: exposed, hidden.
 
-        The same as ``collectives(by="caller")``.
-
-        Table ``callers``: one row per phase, caller and operation, the most exposed first
+        The same as ``collectives(by="caller")``. Table ``callers``: one row per phase, caller and
+        operation, the most exposed first
             phase: the phase whose code called
             caller: the innermost range around the call, empty outside any
             op: the operation
@@ -185,10 +179,8 @@ class TablesOfTraffic(ShownRun):
     def buckets(self) -> Result:
         """The collectives of a step in their order (buckets of DDP).
 
-        The same as ``collectives(by="bucket")``.
-
-        Table ``buckets``: one row per process and place in the step; steps with another operation
-        or size at a place have rows of their own
+        The same as ``collectives(by="bucket")``. Table ``buckets``: one row per process and place
+        in the step; steps with another operation or size at a place have rows of their own
             process: the process
             place: 1 is the first collective of a step
             op: the operation
@@ -209,9 +201,8 @@ class TablesOfTraffic(ShownRun):
     def shared(self) -> Result:
         """Collectives that ranks share: time without waiting, who came last.
 
-        The same as ``collectives(by="rank")``.
-
-        Table ``collectives``: one row per collective, once for all its ranks, in the order of time
+        The same as ``collectives(by="rank")``. Table ``collectives``: one row per collective, once
+        for all its ranks, in the order of time
             at_ns: the start of the last rank
             op: what it does
             route: of a message: from which rank to which
@@ -264,10 +255,8 @@ class TablesOfTraffic(ShownRun):
     def peers(self) -> Result:
         """Who sends how much to whom: messages and peer copies.
 
-        The same as ``network(by="peer")``.
-
-        Table ``edges``: one row per source, target and backend, those that move the most bytes
-        first
+        The same as ``network(by="peer")``. Table ``edges``: one row per source, target and backend,
+        those that move the most bytes first
             source: the rank, or GPU, that sends
             target: the one that receives
             via: the backend of the messages, or peer copy
@@ -290,10 +279,8 @@ class TablesOfTraffic(ShownRun):
     def network_time(self) -> Result:
         """Traffic of network, NVLink and PCIe over time, beside the collectives that caused it.
 
-        The same as ``network(by="time")``.
-
-        Table ``intervals``: one row per source, direction and time between two samples, in the
-        order of time
+        The same as ``network(by="time")``. Table ``intervals``: one row per source, direction and
+        time between two samples, in the order of time
             at_ns: where the interval begins
             duration_ns: how long it is
             rate_bytes_per_s: bytes over the interval

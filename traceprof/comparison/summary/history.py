@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,7 +14,7 @@ from traceprof.measures.compute.utilisation import COUNTER
 from traceprof.measures.rows import Floats, Ints, bounds, ints, rows_by
 from traceprof.measures.steps.between import CHECKPOINT, EVALUATION, between_steps
 from traceprof.measures.steps.costs import one_off_costs
-from traceprof.measures.steps.epochs import epochs_of_loaders
+from traceprof.measures.steps.epochs import epochs_of_loaders, epochs_of_ranks, named_epochs
 from traceprof.measures.steps.find import find_steps, steps_of_ranks
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.measures.steps.parts import batches_of_steps
@@ -31,7 +30,6 @@ _METRIC: Final = "metric:"
 _COUNTED: Final = f"{_METRIC}{COUNTER}"
 """FLOPs that torch counted are no metric of the training."""
 _UPDATE: Final = "optimizer"
-_EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
 _MOST_VALUES: Final = 2_000
 _MOST_EVENTS: Final = 500
 
@@ -42,7 +40,7 @@ def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
     Times are ns after the start of the recording.
     """
     whole = ranks.whole
-    epochs = _epochs(whole)
+    epochs = _with_steps(whole, epochs_of_ranks(whole))
     tables = {
         "epochs": epochs,
         "metrics": _metrics(whole, epochs),
@@ -52,42 +50,12 @@ def history_of_run(ranks: Ranks) -> Mapping[str, Table]:
     return {name: table for name, table in tables.items() if len(table)}
 
 
-def _epochs(ranks: Ranks) -> Table:
-    """Return the epochs, each from where its first rank begins to where its last one ends."""
-    table = Table.stacked(ranks.each(named_epochs))
-    if table.empty:
-        table = Table.stacked([epochs_of_loaders(part) for part in ranks])
-        table = table.assign(epoch=np.nan)
-    if table.empty:
-        return table
-    table = table.in_order("process", "start_ns")
-    counted, epoch = grouped_by(table, "process")[1].earlier, table["epoch"]
-    table = table.assign(epoch=np.where(np.isnan(epoch), counted, epoch))
-    found, groups = grouped_by(table, "epoch")
-    first, last = (
-        groups.reduced(reduce, own)
-        for reduce, own in zip((np.minimum, np.maximum), bounds(table), strict=True)
-    )
-    ranks_count = grouped_by(grouped_by(table, "epoch", "process")[0], "epoch")[1].counts
-    times = {"at_ns": first - ranks.span.start_ns, "duration_ns": last - first}
-    return _with_steps(ranks, found.assign(**times, life=0, ranks_count=ranks_count))
-
-
-def named_epochs(trace: Trace) -> Table:
-    """Return process, epoch (NaN: not said), start_ns and end_ns of the ranges named so."""
-    names = trace.ranges["name"]
-    matches = [_EPOCH.fullmatch(name.strip()) for name in names.texts]
-    kept = names.by_text(np.array([match is not None for match in matches], np.bool_))
-    found = trace.ranges.take(kept)
-    numbers = [float(match["number"] or np.nan) if match else np.nan for match in matches]
-    said = found["name"].by_text(np.array(numbers, np.float64))
-    own = np.where(found["domain"] == OWN_DOMAIN, found["payload"], np.nan)
-    spans = found.select("process", "start_ns", "end_ns")
-    return spans.assign(epoch=np.where(np.isnan(said), own, said))
-
-
 def _with_steps(ranks: Ranks, epochs: Table) -> Table:
     """Return the epochs with how many steps and samples began in each."""
+    if epochs.empty:
+        return epochs
+    at_ns = epochs["start_ns"] - ranks.span.start_ns
+    epochs = epochs.assign(at_ns=at_ns, duration_ns=epochs["end_ns"] - epochs["start_ns"], life=0)
     if not len(steps_of_ranks(ranks)):
         return epochs
     steps = measured_steps(ranks).table

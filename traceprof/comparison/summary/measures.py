@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -208,10 +209,10 @@ def _of_hardware(results: Mapping[str, Result]) -> Iterator[_Row]:
         rate = row["achieved_flop_per_s"]
         yield "achieved_flop_per_s", rate, Unit.FLOP_PER_S, "run", _HIGHER
         yield "tokens_per_s", row["tokens_per_s"], Unit.PER_S, "run", _HIGHER
-    if "energy" in results and len(results["energy"].tables["units"]):
-        step = results["energy"].tables["units"].row(0)
-        yield "step_joules", step["joules"], Unit.NUMBER, "run", _LOWER
-        yield "step_cost", step["cost"], Unit.NUMBER, "run", _LOWER
+    for row in results["energy"].tables["units"].rows() if "energy" in results else ():
+        if unit := re.fullmatch(r"an? (step|sample|token|epoch)", row["per"]):
+            yield f"{unit[1]}_joules", row["joules"], Unit.NUMBER, "run", _LOWER
+            yield f"{unit[1]}_cost", row["cost"], Unit.NUMBER, "run", _LOWER
 
 
 def _of_collectives(results: Mapping[str, Result]) -> Iterator[_Row]:

@@ -8,7 +8,7 @@ integrated over all steady steps of the recording, and shared out evenly.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,11 +17,13 @@ from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Stated
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.device.counters import samples_named
-from traceprof.measures.rows import Floats, Ints
+from traceprof.measures.rows import Floats, Ints, bounds
+from traceprof.measures.steps.epochs import epochs_of_ranks
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import measured_steps, typical_step_ns
 from traceprof.model.ranks import Ranks, gpus_of
 from traceprof.model.results import Note, Result, ResultSpec
+from traceprof.model.table import Table
 from traceprof.model.timing import TimeWindow
 
 ENERGY_SPEC: Final = ResultSpec.of("""
@@ -36,9 +38,12 @@ ENERGY_SPEC: Final = ResultSpec.of("""
     same idle_watts [number]: the least that was sampled anywhere in the recording: at rest
     same idle_joules [number]: what it would have drawn at rest in that time
     table units: what one of each takes on all GPUs together
-    key per: a step; a thousand steps; a million samples or tokens
-    same duration_ns: how long it takes, at the length of a typical step
+    key per: a step; a thousand steps; a sample or token, and a million of them; an epoch, where one
+        was recorded whole
+    same duration_ns: how long it takes, at the length of a typical step; of an epoch the mean of
+        those recorded whole, with all that is in them
     same joules [number]: the energy of all GPUs
+    same idle_joules [number]: of it what they would have drawn at rest
     same cost [number]: what all GPUs cost in that time, at the price that was given for each
     scalars:
     same steps_count: over how many steps power was integrated
@@ -50,7 +55,7 @@ _AT_ONCE: Final = re.compile(r"\b(A100|A800|A30|V100|P100|T4|Quadro RTX|TITAN|RT
 _HALF_SECOND_NS: Final = 500_000_000
 _SHORTEST_NS: Final = 1_000_000_000
 _MOST_PERIODS: Final = 3
-_THOUSAND, _MILLION = 1_000, 1_000_000
+_APART: Final = 0.05
 _HOUR_NS: Final = 3_600_000_000_000
 
 
@@ -59,17 +64,22 @@ def measure_energy(ranks: Ranks) -> Result:
     stated = ranks.hardware.stated if ranks.hardware is not None else Stated()
     span, n_steps = _span(ranks)
     rows = list(_devices(ranks, span)) if span.duration_ns >= _SHORTEST_NS else []
-    gpus = gpus_of(ranks)
-    n_gpus = max(1, len(set(gpus.values())))
+    n_gpus = max(1, len(set(gpus_of(ranks).values())))
     has_power = len(samples_named(ranks, _POWER)) > 0
     if not has_power and stated.price_per_h is None:
         raise NotRecordedError(
             "no power was sampled: record with `traceprof record` where NVML is; --price tells "
             "what a step costs without it"
         )
-    is_whole = bool(rows) and len(rows) == n_gpus
-    joules = sum(row["joules"] for row in rows) if is_whole and n_steps else np.nan
-    units = list(_units(ranks, stated, joules / max(1, n_steps), n_gpus))
+    is_whole = len(rows) == n_gpus and n_steps
+    of_step = [
+        sum(row[name] for row in rows) / n_steps if is_whole else np.nan
+        for name in ("joules", "idle_joules")
+    ]
+    every = [*_units(ranks, stated, of_step), *_epoch(ranks, n_gpus)]
+    units = Table.of_rows(every, ("per", "duration_ns", "joules", "idle_joules"))
+    price = np.nan if stated.price_per_h is None else stated.price_per_h * n_gpus / _HOUR_NS
+    units = units.assign(cost=price * units["duration_ns"].astype(np.float64))
     found = Result(
         "energy",
         ENERGY_SPEC,
@@ -79,7 +89,8 @@ def measure_energy(ranks: Ranks) -> Result:
         },
         {"steps_count": n_steps, "gpus_count": n_gpus},
     )
-    return found.with_notes(*_notes(rows, span, n_steps, has_power=has_power))
+    step_ns = typical_step_ns(ranks) if n_steps else 0.0
+    return found.with_notes(*_notes(rows, span, n_steps, step_ns, has_power=has_power))
 
 
 def _span(ranks: Ranks) -> tuple[TimeWindow, int]:
@@ -93,23 +104,27 @@ def _span(ranks: Ranks) -> tuple[TimeWindow, int]:
     return TimeWindow(start, end), int(counts.max())
 
 
-def _devices(ranks: Ranks, span: TimeWindow) -> Iterator[dict[str, Any]]:
-    """Yield a row for each GPU whose power is known all the time."""
+def _powers(ranks: Ranks) -> Iterator[tuple[int, str, Ints, Floats]]:
+    """Yield the first device of each GPU with power: its number and name, times and watts."""
     power = samples_named(ranks, _POWER)
     seen = set()
     for device, gpu in gpus_of(ranks).items():
         own = power.take(power["source"] == f"gpu:{device}").in_order("start_ns")
         if gpu in seen or len(own) < 2:
             continue
-        name = gpu[2]
-        delay = 0 if _AT_ONCE.search(name) else _HALF_SECOND_NS
-        times, watts = own["start_ns"] - delay, own["value"]
+        seen.add(gpu)
+        delay = 0 if _AT_ONCE.search(gpu[2]) else _HALF_SECOND_NS
+        yield device, gpu[2], own["start_ns"] - delay, own["value"]
+
+
+def _devices(ranks: Ranks, span: TimeWindow) -> Iterator[dict[str, Any]]:
+    """Yield a row for each GPU whose power is known all the time."""
+    seconds = span.duration_ns / 1e9
+    for device, name, times, watts in _powers(ranks):
         joules = integrated(times, watts, span)
         if joules is None:
             continue
-        seen.add(gpu)
         inside = watts[(times >= span.start_ns) & (times <= span.end_ns)]
-        seconds = span.duration_ns / 1e9
         yield {
             "device": device,
             "name": name,
@@ -143,31 +158,41 @@ def integrated(times_ns: Ints, watts: Floats, span: TimeWindow) -> float | None:
     return float(np.trapezoid(values, at) / 1e9)
 
 
-def _units(ranks: Ranks, stated: Stated, joules: float, n_gpus: int) -> Iterator[dict[str, Any]]:
-    """Yield what a step takes, and many samples and tokens."""
+def _units(ranks: Ranks, stated: Stated, of_step: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Yield what a step takes, ``of_step`` joules and of them at rest, and samples and tokens."""
     if not len(steps_of_ranks(ranks.whole)):
         return
     step_ns = typical_step_ns(ranks)
     scalars = measured_steps(ranks).scalars
-    rate = scalars.get("undisturbed_samples_per_s", scalars.get("mean_samples_per_s"))
-    per_step = {"a step": 1.0, "1 000 steps": float(_THOUSAND)}
-    if rate:
-        per_step["a million samples"] = _MILLION / (rate * step_ns / 1e9)
-    if stated.tokens:
-        per_step["a million tokens"] = _MILLION / stated.tokens
-    price = np.nan if stated.price_per_h is None else stated.price_per_h
+    rate = scalars.get("undisturbed_mean_samples_per_s", scalars.get("mean_samples_per_s"))
+    per_step = {"a step": 1.0, "1 000 steps": 1e3}
+    for unit, n in ("sample", (rate or 0) * step_ns / 1e9), ("token", stated.tokens):
+        per_step |= {f"a {unit}": 1 / n, f"a million {unit}s": 1e6 / n} if n else {}
     for unit, steps in per_step.items():
-        ns = step_ns * steps
-        yield {
-            "per": unit,
-            "duration_ns": ns,
-            "joules": joules * steps,
-            "cost": price * n_gpus * ns / _HOUR_NS,
-        }
+        joules, idle = (steps * own for own in of_step)
+        length = step_ns * steps
+        yield {"per": unit, "duration_ns": length, "joules": joules, "idle_joules": idle}
+
+
+def _epoch(ranks: Ranks, n_gpus: int) -> Iterator[dict[str, Any]]:
+    """Yield what an epoch takes, the mean of those that were recorded whole."""
+    epochs = epochs_of_ranks(ranks.whole)
+    if epochs.empty or not epochs["is_whole"].any():
+        return
+    starts, ends = bounds(epochs.take(epochs["is_whole"]))
+    spans = list(map(TimeWindow, starts.tolist(), ends.tolist()))
+    powers = list(_powers(ranks))
+    parts = [integrated(times, watts, span) for _, _, times, watts in powers for span in spans]
+    known = [part for part in parts if part is not None]
+    joules = sum(known) / len(spans) if len(known) == n_gpus * len(spans) else np.nan
+    length = float((ends - starts).mean())
+    rest = sum(float(watts.min()) for _, _, _, watts in powers) * length / 1e9
+    idle = rest if joules == joules else np.nan
+    yield {"per": "an epoch", "duration_ns": length, "joules": joules, "idle_joules": idle}
 
 
 def _notes(
-    rows: list[dict[str, Any]], span: TimeWindow, n_steps: int, *, has_power: bool
+    rows: list[dict[str, Any]], span: TimeWindow, n_steps: int, step_ns: float, *, has_power: bool
 ) -> Iterator[Note]:
     if rows and n_steps:
         yield Note.of(
@@ -176,6 +201,12 @@ def _notes(
             n=n_steps,
             ns=span.duration_ns,
         )
+        each = span.duration_ns / n_steps
+        if abs(each - step_ns) > _APART * step_ns:
+            text = (
+                "joules are of steps as they came, {each:ns} from one to the next; times and costs "
+            )
+            yield Note.of(f"{text}are of a typical step", each=each)
     elif has_power and span.duration_ns < _SHORTEST_NS:
         text = "no energy: {ns:ns} of {what} are too short for power that is the mean of a second"
         yield Note.of(text, ns=span.duration_ns, what="steps" if n_steps else "the window")

@@ -10,7 +10,8 @@ import numpy as np
 from traceprof.measures.facts import fact
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, rows_by
 from traceprof.measures.steps.find import find_steps
-from traceprof.model.grouping import first_alike, groups_of, rows_by_values
+from traceprof.model.grouping import first_alike, grouped_by, groups_of, rows_by_values
+from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
@@ -157,3 +158,45 @@ def _longest(passes: Table) -> Ints:
         if 2 * shared < max(end - start, 1):
             kept.append((start, end))
     return np.array(sorted(start for start, _ in kept), np.int64)
+
+
+_EPOCH: Final = re.compile(r"epoch(?:[\s_#:=.-]*(?P<number>\d+))?", re.IGNORECASE)
+
+
+def epochs_of_ranks(ranks: Ranks) -> Table:
+    """Return the epochs of a run, each from where its first rank begins to where its last one ends.
+
+    Columns: epoch, start_ns, end_ns, ranks_count and is_whole: it is known to have ended; the last
+    pass over a loader may be cut off with the recording.
+    """
+    table = Table.stacked(ranks.each(named_epochs))
+    is_named = len(table) > 0
+    if not is_named:
+        table = Table.stacked([epochs_of_loaders(part) for part in ranks])
+        table = table.assign(epoch=np.nan)
+    if table.empty:
+        return table
+    table = table.in_order("process", "start_ns")
+    counted, epoch = grouped_by(table, "process")[1].earlier, table["epoch"]
+    table = table.assign(epoch=np.where(np.isnan(epoch), counted, epoch))
+    found, groups = grouped_by(table, "epoch")
+    first, last = (
+        groups.reduced(reduce, own)
+        for reduce, own in zip((np.minimum, np.maximum), bounds(table), strict=True)
+    )
+    ranks_count = grouped_by(grouped_by(table, "epoch", "process")[0], "epoch")[1].counts
+    is_whole = is_named | (first < first.max())
+    return found.assign(start_ns=first, end_ns=last, ranks_count=ranks_count, is_whole=is_whole)
+
+
+def named_epochs(trace: Trace) -> Table:
+    """Return process, epoch (NaN: not said), start_ns and end_ns of the ranges named so."""
+    names = trace.ranges["name"]
+    matches = [_EPOCH.fullmatch(name.strip()) for name in names.texts]
+    kept = names.by_text(np.array([match is not None for match in matches], np.bool_))
+    found = trace.ranges.take(kept)
+    numbers = [float(match["number"] or np.nan) if match else np.nan for match in matches]
+    said = found["name"].by_text(np.array(numbers, np.float64))
+    own = np.where(found["domain"] == OWN_DOMAIN, found["payload"], np.nan)
+    spans = found.select("process", "start_ns", "end_ns")
+    return spans.assign(epoch=np.where(np.isnan(said), own, said))
