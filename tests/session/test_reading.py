@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from traceprof import formats
 from traceprof.errors import NotRecordedError, UsageError
 from traceprof.formats import ReadOptions
 from traceprof.formats.nsys.writer import write_nsys
+from traceprof.formats.runs import files
 from traceprof.measures import ANALYSES
 from traceprof.model.results import Result
 from traceprof.model.tables import TABLES
@@ -162,6 +164,14 @@ def asked(run: Run, name: str) -> Result | str:
         return str(error)
 
 
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the same tables of the same part of a file once, whichever analyses ask for them."""
+    reading = cache(formats.open_trace)
+    monkeypatch.setattr(opening, "open_trace", reading)
+    monkeypatch.setattr(files, "open_trace", reading)
+
+
 def check_partial_reads(paths: list[Path], windows: list[str | None]) -> None:
     """Compare every analysis on what it asks for with the same on everything."""
     whole = open_run(paths)
@@ -181,10 +191,12 @@ def check_partial_reads(paths: list[Path], windows: list[str | None]) -> None:
     assert not different, "\n".join(different)
 
 
+@pytest.mark.usefixtures("read_once")
 def test_every_analysis_says_on_its_tables_what_it_says_on_all(path: Path) -> None:
     check_partial_reads([path], [None, "all", "step:3", "650ms..760ms"])
 
 
+@pytest.mark.usefixtures("read_once")
 def test_every_analysis_of_a_run_says_on_its_tables_what_it_says_on_all(tmp_path: Path) -> None:
     extra = {(1, "forward"): 40_000_000}
     for member in make_run(Plan(n_ranks=3, hosts=["a", "b", "b"], extra_ns=extra)):
@@ -193,6 +205,7 @@ def test_every_analysis_of_a_run_says_on_its_tables_what_it_says_on_all(tmp_path
 
 
 @pytest.mark.traces
+@pytest.mark.usefixtures("read_once")
 @pytest.mark.parametrize(
     "name",
     [
