@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,7 @@ trainer = lightning.Trainer(
 )
 trainer.fit(Model(), torch.utils.data.DataLoader(data, batch_size=8))
 """
+Trained = Callable[[str], tuple[Path, "subprocess.CompletedProcess[str]"]]
 PROGRAMS = {"transformers": TRANSFORMERS, "lightning": LIGHTNING}
 
 
@@ -103,23 +106,37 @@ def scalars_of(folder: Path) -> dict[str, float]:
     return found
 
 
+@pytest.fixture(scope="module")
+def trained(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Trained:
+    """Return what trains with a library, once: where it has written, and what it printed."""
+
+    @cache
+    def train(library: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
+        folder = tmp_path_factory.mktemp(library)
+        return folder, ran(library, folder)
+
+    return train
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize(("library", "prefix"), [("transformers", "train/"), ("lightning", "")])
 def test_a_training_is_recorded_kept_and_its_figures_are_logged(
-    library: str, prefix: str, tmp_path: Path
+    library: str, prefix: str, trained: Trained
 ) -> None:
-    done = ran(library, tmp_path)
+    folder, done = trained(library)
     assert done.returncode == 0, done.stderr
-    run = tp.open(tmp_path / "run.sqlite")
+    run = tp.open(folder / "run.sqlite")
     assert len(run.within("all").steps().table) == 16
     figures = run.figures()
     assert {"samples_per_s", "step_period_ns"} <= figures.keys()
-    logged = scalars_of(tmp_path / "out")
+    logged = scalars_of(folder / "out")
     for name, value in figures.items():
         assert logged[f"{prefix}traceprof/{name}"] == pytest.approx(value, rel=1e-6)
     assert run.page().headline[0] in done.stdout
     assert (
-        tp.runs(tmp_path / "runs.sqlite").get("run").measure("step_period_ns")
+        tp.runs(folder / "runs.sqlite").get("run").measure("step_period_ns")
         == figures["step_period_ns"]
     )
 
@@ -135,11 +152,12 @@ def test_a_training_that_breaks_off_has_its_trace(library: str, tmp_path: Path) 
 
 
 @pytest.mark.torch
-def test_a_csv_logger_of_lightning_has_them_too(tmp_path: Path) -> None:
-    assert ran("lightning", tmp_path).returncode == 0
-    table = (tmp_path / "csv" / "version_0" / "metrics.csv").read_text()
+def test_a_csv_logger_of_lightning_has_them_too(trained: Trained) -> None:
+    folder, done = trained("lightning")
+    assert done.returncode == 0, done.stderr
+    table = (folder / "csv" / "version_0" / "metrics.csv").read_text()
     assert "traceprof/step_period_ns" in table.splitlines()[0]
-    assert json.dumps(tp.open(tmp_path / "run.sqlite").figures()["step_period_ns"]) in table
+    assert json.dumps(tp.open(folder / "run.sqlite").figures()["step_period_ns"]) in table
 
 
 @pytest.mark.torch
