@@ -226,7 +226,8 @@ def test_what_the_program_writes_is_listed_or_goes_with_the_copy(tried, tmp_path
     program = (
         sys.executable,
         "-c",
-        f"import sys; sys.argv = ['x', 'nothing']; open('model.pt', 'w').write('1');"
+        f"import sys; sys.argv = ['x', 'nothing']; sys.path.append({str(PROGRAMS)!r});"
+        "open('model.pt', 'w').write('1');"
         f"exec(open({str(PROGRAMS / 'tried.py')!r}).read())",
     )
     asked = ("--change", "set_to_none", "--steps", "3", *ONE_ROUND)

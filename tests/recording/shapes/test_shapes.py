@@ -46,10 +46,11 @@ def program(name, *arguments):
     return [sys.executable, str(PROGRAMS / f"{name}.py"), *arguments]
 
 
-def recorded_with(tool, folder, command, *options, prefix=()):
+def recorded_with(tool, folder, command, *options, prefix=(), **environment):
     require("torch")
     require_tool(tool)
-    recorded = record(folder / "run.sqlite", command, "--with", tool, *options, prefix=prefix)
+    options = ("--with", tool, *options)
+    recorded = record(folder / "run.sqlite", command, *options, prefix=prefix, **environment)
     assert recorded.done.returncode == 0, recorded.done.stderr
     return recorded
 
@@ -76,7 +77,9 @@ def record_loops(tool, folder):
     """Record all loops, one program after the other; return the recorded trace of each."""
     one_by_one = 'program=$1; shift; for name; do "$0" "$program" "$name" || exit; done'
     command = ["sh", "-c", one_by_one, *program("shapes"), *LOOPS]
-    recorded = recorded_with(tool, folder, command, "-o", f"{folder}/run/")
+    # What the hooks make of torch with its compiler, the other recorder shows.
+    light = {"WITHOUT_COMPILER": "1"} if tool == "nsys" else {}
+    recorded = recorded_with(tool, folder, command, "-o", f"{folder}/run/", **light)
     traces = [open_trace(path) for path in (folder / "run").glob("*.sqlite")]
     traces.sort(key=lambda trace: int(trace.ranges.to_frame()["start_ns"].min()))
     told = truths(recorded.done.stdout)
