@@ -202,7 +202,7 @@ def test_they_are_told_anew_from_the_cache(
 def test_of_a_large_file_rows_are_passed_on_unchecked_which_is_said(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceprof.session.doubts._LARGE_BYTES", 0)
+    monkeypatch.setattr("traceprof.session.run.LARGE_BYTES", 0)
     command = ["query", str(files / "incomplete.sqlite"), "SELECT count(*) FROM kernels", "--csv"]
     assert runner.invoke(app, command).stderr == (
         "traceprof: not checked: whether work of devices is missing, since the file is large "

@@ -19,6 +19,7 @@ from traceprof.formats import ReadOptions, open_trace, outline
 from traceprof.formats.contract import LAUNCHING_TABLES, WINDOWED_TABLES, outline_of
 from traceprof.formats.nsys.writer import write_nsys
 from traceprof.formats.sqlite.survey import SELF_DESCRIPTION
+from traceprof.measures.steps.completeness import passes_with_launches
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
@@ -213,14 +214,16 @@ def test_an_outline_of_real_traces_counts_what_a_full_read_gives(
 
 
 def check_steps(path: Path) -> None:
-    """Compare the steps of the ranges that can be steps with those of all, and what is told."""
-    tables = WORK | {"ranges"}
+    """Compare steps and passes of the ranges that can be these with those of all."""
+    tables = WORK | {"ranges", "api_calls"}
     whole = open_trace(path, ReadOptions(tables=tables))
     part = open_trace(path, ReadOptions(tables=tables, only_steps=True))
     assert (part.recorded, part.span, part.info) == (whole.recorded, whole.span, whole.info)
     found, expected = find_steps(part), find_steps(whole)
     assert found.source == expected.source
     pd.testing.assert_frame_equal(found.table.to_frame(), expected.table.to_frame())
+    passes = (passes_with_launches(own).to_frame() for own in (part, whole))
+    pd.testing.assert_frame_equal(*passes)
 
 
 def check_known(path: Path, window: TimeWindow) -> None:

@@ -1,5 +1,6 @@
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +8,7 @@ from traceprof.model.grouping import (
     at_rows,
     compact,
     first_alike,
+    first_rows,
     grouped_by,
     groups_of,
     joined,
@@ -141,3 +143,12 @@ def test_how_many_rows_of_the_same_values_come_before() -> None:
         groups_of(values).earlier.tolist() == pd.Series(values).groupby(values).cumcount().tolist()
     )
     assert groups_of(values[:0]).earlier.tolist() == []
+
+
+@pytest.mark.parametrize(
+    "numbers", [[], [7], [5, 3, 5, -2, 3], [1 << 40, 3, 1 << 40, 3], [0, 10**7]]
+)
+def test_the_first_row_with_each_number(numbers: list[int]) -> None:
+    asked = np.array([*numbers, -3, 4, 6, 1 << 41, -(1 << 41)])
+    found = first_rows(np.array(numbers, np.int64), asked)
+    assert found.tolist() == [numbers.index(n) if n in numbers else -1 for n in asked.tolist()]

@@ -125,6 +125,9 @@ _NAMES = st.lists(
         [
             "aten::linear, seq = 12, op_id = 4",
             "aten::linear, seq = 13",
+            "aten::linear, op_id = ",
+            "aten::mm, seq = 5, sizes = [[2, 3], [3]]",
+            "lr, seq = 5 steps",
             "step 12",
             "Step #3",
             "forward",
@@ -136,40 +139,20 @@ _NAMES = st.lists(
             "",
         ]
     ),
-    min_size=1,
     max_size=8,
 )
 
 
 @given(_NAMES)
-def test_few_names_are_read_as_many_are(texts: list[str]) -> None:
-    """Arrow reads many names, Python's own patterns few."""
-    found = []
-    for fewest in (0, 1_000):
-        names = objects(texts)  # one array is looked at once
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ranges, "FEWEST_FOR_ARROW", fewest)
-            found.append(
-                [
-                    *(own.tolist() for own in ranges.plain_categories(names)),
-                    ranges.are_decorated(names).tolist(),
-                    *(own.tolist() for own in ranges.common_categories(names)),
-                    ranges.codes_containing(names, ["step", "linear"]).tolist(),
-                    ranges.are_matched(names, re.compile(r"step\b", re.IGNORECASE)).tolist(),
-                    ranges.numbers_in(names, re.compile(r"[Ss]tep #?(?P<number>\d+)")).tolist(),
-                ]
-            )
-    assert found[0] == found[1]
-
-
-def test_names_of_many_ranks_are_many_though_each_rank_has_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ranges, "FEWEST_FOR_ARROW", 1_000)
-    monkeypatch.setattr(ranges, "_met", ranges._Met())
-    parts = [objects([f"step {rank}.{n}, op_id = {n}" for n in range(600)]) for rank in range(3)]
-    by_arrow = [ranges._as_arrow(names) is not None for names in parts]
-    assert by_arrow == [False, True, True]
-    plain = [ranges.plain_categories(names)[0].tolist() for names in parts]
-    assert [own[0] for own in plain] == ["step 0.0", "step 1.0", "step 2.0"]
-    assert ranges._as_arrow(objects(["few"])) is None
+def test_names_that_are_looked_at_together_are_read_as_each_by_itself(texts: list[str]) -> None:
+    names, step = objects(texts), re.compile(r"step\b|seq", re.IGNORECASE)
+    numbered = re.compile(r"(?:[Ss]tep #?|, seq = )(?P<number>\d+)")
+    plain, place = ranges.plain_categories(names)
+    assert plain[place].tolist() == [ranges.plain_name(text) for text in texts]
+    assert ranges.are_decorated(names).tolist() == [ranges.plain_name(own) != own for own in texts]
+    assert ranges.are_matched(names, step).tolist() == [bool(step.search(own)) for own in texts]
+    found = [numbered.search(own) for own in texts]
+    assert ranges.numbers_in(names, numbered).tolist() == [int(m[1]) if m else -1 for m in found]
+    alone = [ranges.common_categories(objects([text]))[0][0] for text in texts]
+    common, place = ranges.common_categories(names)
+    assert common[place].tolist() == alone

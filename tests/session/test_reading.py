@@ -99,7 +99,7 @@ def test_a_small_window_of_one_file_is_read_alone(path: Path, reads: list[Read])
 def test_of_a_window_of_a_large_file_the_launches_in_it_tell_what_is_missing(
     path: Path, reads: list[Read], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("traceprof.session.doubts._LARGE_BYTES", 0)
+    monkeypatch.setattr("traceprof.session.run.LARGE_BYTES", 0)
     answer(open_run([path]).within("210ms..310ms"), ["breakdown"])
     (_, none), (tables, window), *others = reads
     assert none is None
@@ -120,7 +120,7 @@ def test_another_question_reads_what_is_missing(path: Path, reads: list[Read]) -
     run.breakdown()
     assert len(reads) == 1
     run.launches()
-    assert reads[1:] == [(frozenset(WORK | {"ranges", "api_calls"}), None)]
+    assert reads[1:] == [(frozenset({"api_calls"}), None)]
     assert repr(run.kernels().table.to_frame()) == repr(
         open_run([path]).within("all").kernels().table.to_frame()
     )

@@ -156,7 +156,6 @@ def test_ranks_are_changed_alike_and_measured_together(tried):
         "gradient_as_bucket_view",
         "--steps",
         "10",
-        *ONE_ROUND,
         program=program,
     )
     row = found.rows()["gradient_as_bucket_view"]
@@ -227,8 +226,7 @@ def test_what_the_program_writes_is_listed_or_goes_with_the_copy(tried, tmp_path
     program = (
         sys.executable,
         "-c",
-        f"import sys; sys.argv = ['x', 'nothing']; sys.path.append({str(PROGRAMS)!r});"
-        "open('model.pt', 'w').write('1');"
+        f"import sys; sys.argv = ['x', 'nothing']; open('model.pt', 'w').write('1');"
         f"exec(open({str(PROGRAMS / 'tried.py')!r}).read())",
     )
     asked = ("--change", "set_to_none", "--steps", "3", *ONE_ROUND)

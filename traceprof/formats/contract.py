@@ -54,9 +54,9 @@ class ReadOptions:
     Whatever is asked for, ``recorded``, ``span`` and ``info`` of the Trace are those of the whole
     file, and so are its devices, processes, threads and environment where they are wanted.
     ``known`` is what was read of the same file before: what a file says of itself is taken from
-    there, by readers that would look for it. ``only_steps``: of ranges those that can be steps
-    are enough (of traceprof itself all); readers may bring more. ``keeps_secrets``: what is secret
-    is not masked.
+    there, by readers that would look for it. ``only_steps``: of ranges those that can be steps,
+    or forward and backward passes, are enough (of traceprof itself all); readers may bring more.
+    ``keeps_secrets``: what is secret is not masked.
     """
 
     rules: Sequence[OwnRule] = ()

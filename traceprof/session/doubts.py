@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from traceprof.measures.analyses import STEP_TABLES
 from traceprof.measures.lost_work import depends_on_power, missing_work, says_incomplete
+from traceprof.measures.steps.thin import may_be_thin
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.trace import DEVICE_TABLES
@@ -26,8 +26,6 @@ _NOT_CHECKED: Final = Note(
     "not checked: whether work of devices is missing, since the file is large (show quality)"
 )
 _LAUNCHES: Final = frozenset({"api_calls", *DEVICE_TABLES})
-_LARGE_BYTES: Final = 64 << 20
-"""Of a window of a larger file the launches in it alone are looked at."""
 _KEPT: Final = ("missing",)
 
 
@@ -88,7 +86,7 @@ def doubts_of_stream(run: Run) -> Doubts:
     Its tables would have to be read whole for it.
     """
     known: tuple[Note, ...] | None = KeptAnswers(run.cache, None).value(_KEPT)
-    if known is None and not _is_large(run):
+    if known is None and not run.is_large:
         return doubts(run)
     return Doubts(run.of_ranks(frozenset()).info.warnings, known or (), known is not None)
 
@@ -99,12 +97,16 @@ def missing_in(run: Run, beside: frozenset[str] = frozenset()) -> tuple[Note, ..
     known: tuple[Note, ...] | None = kept.value(_KEPT)
     if known is not None:
         return known
-    if run.window not in (None, "all") and run.is_read_in_parts and _is_large(run):
+    if run.window not in (None, "all") and run.is_read_in_parts and run.is_large:
         return missing_work(run.of_ranks(_LAUNCHES | beside))
     whole = run.within(run.window if run.window is None else "all")
-    ranks = whole.of_ranks(STEP_TABLES | beside)
+    # Of a large file the ranges of steps and passes are enough, most often.
+    tables = (STEP_TABLES - {"ranges"} if run.is_large else STEP_TABLES) | beside
+    ranks = whole.of_ranks(tables)
+    if "ranges" not in tables and may_be_thin(ranks.whole):
+        ranks = whole.of_ranks(STEP_TABLES | beside)
     if "samples" in ranks.recorded and depends_on_power(ranks):
-        ranks = whole.of_ranks(STEP_TABLES | beside | {"samples", "devices"})
+        ranks = whole.of_ranks(tables | {"samples", "devices"})
     found = missing_work(ranks.whole)
     kept.keep({_KEPT: found})
     return found
@@ -113,7 +115,3 @@ def missing_in(run: Run, beside: frozenset[str] = frozenset()) -> tuple[Note, ..
 def doubts_of(ranks: Ranks) -> Doubts:
     """Return the same of ranks of which all tables were read."""
     return Doubts(ranks.info.warnings, missing_work(ranks.whole))
-
-
-def _is_large(run: Run) -> bool:
-    return any(Path(path).stat().st_size > _LARGE_BYTES for path in run.paths if path.is_file())

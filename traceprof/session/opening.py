@@ -17,6 +17,7 @@ from traceprof.hardware.catalogue import Hardware, Stated, built_in_hardware, pa
 from traceprof.model.placement import UNTIED_CLOCKS, place_run
 from traceprof.model.ranks import Ranks, RankTrace, RunFiles
 from traceprof.model.results import Note
+from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
 from traceprof.names.classes import OwnRule, parse_rules
@@ -82,18 +83,18 @@ def outline_files(
     return RunFiles(str(paths[0]), (RankTrace(trace),)), {trace.info.path: found}
 
 
-def read_window(
-    ranks: Ranks, opening: Opening, tables: frozenset[str], read: frozenset[str], window: TimeWindow
+def read_more(
+    ranks: Ranks, opening: Opening, tables: frozenset[str], window: TimeWindow | None = None
 ) -> Ranks:
-    """Return the one file of ``ranks`` with ``tables``, those of events in ``window`` alone.
+    """Return the one file of ``ranks`` with ``tables``, too; those of events in ``window`` alone.
 
-    Of ``tables`` those in ``read`` are there already, among them all that hold no events.
+    All tables that hold no events are there already.
     """
     known = ranks.whole.parts[0]
     options = ReadOptions(
-        rules_of(opening), tables - read, window, known, keeps_secrets=opening.keeps_secrets
+        rules_of(opening), tables, window, known, keeps_secrets=opening.keeps_secrets
     )
-    kept = {name: known.table(name) for name in read}
+    kept = {name: known.table(name) for name in TABLES if name not in tables}
     return ranks.map(lambda part: open_trace(part.info.path, options).with_tables(kept))
 
 

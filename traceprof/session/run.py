@@ -23,7 +23,7 @@ from traceprof.model.results import Note, Result
 from traceprof.model.tables import TABLES
 from traceprof.model.trace import DEVICE_TABLES, OWN_PROFILER, Trace
 from traceprof.processes import PROGRESS
-from traceprof.session.opening import open_ranks, read_window
+from traceprof.session.opening import open_ranks, read_more
 from traceprof.session.options import Opening
 from traceprof.session.run_cache import RunCache
 from traceprof.session.selection import Selection, select
@@ -31,6 +31,8 @@ from traceprof.session.selection import Selection, select
 _EVERYTHING: Final = frozenset(name for name, table in TABLES.items() if not table.detail_of)
 _MOST_WINDOWS: Final = 4
 _WORTH_CUTTING: Final = 0.5
+LARGE_BYTES: Final = 64 << 20
+"""Of a larger file less is read, and of a window of it its launches alone are looked at."""
 SELF_DESCRIPTION: Final = frozenset(n for n, table in TABLES.items() if not table.has_times)
 """What a file says of itself: it is read once, whatever else is read of it."""
 _CUT_BY_READERS: Final = frozenset({*WINDOWED_TABLES, *LAUNCHING_TABLES})
@@ -86,15 +88,21 @@ class _Source:
         """Whether to read a part costs less than to read all: not so for several files."""
         return not is_run(self.paths) and reads_parts(self.paths[0])
 
+    @property
+    def is_large(self) -> bool:
+        """Whether one of the files is so large that it is worth to read less of it."""
+        files = (path for path in map(Path, self.paths) if path.is_file())
+        return any(path.stat().st_size > LARGE_BYTES for path in files)
+
     def whole(self, tables: frozenset[str]) -> Ranks:
         """Return the whole run with at least ``tables`` read."""
         if self.ranks is None or not tables <= self.tables:
-            self.knows_steps = False
-            is_again = self.ranks is not None
+            if self.ranks is not None and self.reads_parts:
+                self.ranks = read_more(self.ranks, self.opening, tables - self.tables)
+            else:
+                tables |= frozenset() if self.ranks is None else _EVERYTHING
+                self.ranks, self.notes = open_ranks(self.paths, self.opening, tables)
             self.tables |= tables
-            if is_again and not self.reads_parts:
-                self.tables |= _EVERYTHING
-            self.ranks, self.notes = open_ranks(self.paths, self.opening, self.tables)
             self.windows = {}
         return self.ranks
 
@@ -116,10 +124,9 @@ class _Source:
         if known and tables <= known.tables and not (known.is_alone and uncut):
             return known.ranks
         if self.ranks is None:
-            tells = text in (None, "all") and not tables.isdisjoint(DEVICE_TABLES)
-            tables |= _STEPS if tells else frozenset()
             self._read_first(text, tables, is_cut=not uncut)
-        if not tables.isdisjoint(DEVICE_TABLES) and not tables & _STEPS and self._has_windows:
+        is_told = self.knows_steps or bool(tables & _STEPS)
+        if not tables.isdisjoint(DEVICE_TABLES) and not is_told and self._has_windows:
             return self.within(text, tables | _STEPS, uncut)
         selection, part, ranks = self.selection(text), None, self.ranks
         # To read the window alone is worth it of a small part of one file that was not read before.
@@ -131,7 +138,7 @@ class _Source:
             and self.reads_parts
             and selection.window.duration_ns < _WORTH_CUTTING * ranks.span.duration_ns
         ):
-            alone = read_window(ranks, self.opening, tables, self.tables, selection.window)
+            alone = read_more(ranks, self.opening, tables - self.tables, selection.window)
             if tables.isdisjoint(_STEPS) or has_named_steps(alone):
                 part = _Part(selection, tables, alone.within(selection.window), is_alone=True)
         if part is None:
@@ -156,16 +163,24 @@ class _Source:
         what it is, all is read at once. Steps may be found in some of the ranges, which do not
         count as read; where there are none it takes all ranges to know the window.
         """
-        is_told = text not in (None, "all") and self._telling(text) <= _STEPS
+        is_whole = text in (None, "all")
+        is_told = not is_whole and self._telling(text) <= _STEPS
         is_enough = is_told and is_cut and self.reads_parts
         first = (SELF_DESCRIPTION if is_enough else tables) | self._telling(text)
-        if text is None and tables.isdisjoint(_MADE_OF_RANGES) and self.reads_parts:
+        if (
+            is_whole
+            and first >= STEP_TABLES - _STEPS
+            and tables.isdisjoint(_MADE_OF_RANGES)
+            and self.is_large
+            and self.reads_parts
+        ):
             self.tables, found = first - _STEPS, first | _STEPS
             self.ranks, self.notes = open_ranks(self.paths, self.opening, found, only_steps=True)
             self.knows_steps = has_named_steps(self.ranks)
             if self.knows_steps:
                 return
-        self.whole(first)
+        tells = is_whole and not tables.isdisjoint(DEVICE_TABLES)
+        self.whole(first | (_STEPS if tells else frozenset()))
 
     def _telling(self, text: str | None) -> frozenset[str]:
         """Return the tables that must be read to tell what the window ``text`` is."""
@@ -214,6 +229,11 @@ class Run:
         """Whether to read a part costs less than to read all: so of one file, not read so far."""
         source = self._source
         return (source.ranks is None or source.tables < _EVERYTHING) and source.reads_parts
+
+    @property
+    def is_large(self) -> bool:
+        """Whether one of the files is large."""
+        return self._source.is_large
 
     @property
     def opening(self) -> Opening:

@@ -12,6 +12,7 @@ from tests import real_traces
 from tests.builders import TraceBuilder
 from tests.requirements import require
 from tests.running import run
+from traceprof.formats.nsys.writer import write_nsys
 from traceprof.measures.lost_work import missing_work
 from traceprof.measures.steps.completeness import LACKS_WORK, wholeness_of_steps
 from traceprof.measures.steps.thin import are_thin
@@ -19,6 +20,7 @@ from traceprof.model.ranks import Ranks
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
 from traceprof.render.formatting import note_text
+from traceprof.session.doubts import missing_in
 from traceprof.session.run import open_run
 
 MS = 1_000_000
@@ -157,3 +159,17 @@ WHOLE = [*real_traces.ALL, *(f"h100/{n}-embedded.sqlite.gz" for n in ("gpt", "cn
 def test_no_shared_trace_that_is_whole_lacks_them(name: str) -> None:
     ranks = open_run([Path(require("traces")) / name]).within("all").of_ranks()
     assert [thin(part) for part in ranks] == [[]] * len(ranks)
+
+
+def test_of_a_large_file_all_ranges_are_read_where_steps_may_be_thin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("traceprof.session.run.LARGE_BYTES", 0)
+    found = []
+    for name, lost in (("lost", LOST), ("whole", FULL)):
+        write_nsys(steps_of([lost if 4 <= i < 10 else FULL for i in range(16)]), tmp_path / name)
+        run_of_file = open_run([tmp_path / name])
+        notes = missing_in(run_of_file, frozenset({"kernels"}))
+        names = run_of_file.of_ranks(frozenset({"kernels"})).whole.parts[0].ranges["name"]
+        found.append((len(notes), "model" in names.distinct()))
+    assert found == [(1, True), (0, False)]

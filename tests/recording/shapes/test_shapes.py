@@ -46,11 +46,10 @@ def program(name, *arguments):
     return [sys.executable, str(PROGRAMS / f"{name}.py"), *arguments]
 
 
-def recorded_with(tool, folder, command, *options, prefix=(), **environment):
+def recorded_with(tool, folder, command, *options, prefix=()):
     require("torch")
     require_tool(tool)
-    options = ("--with", tool, *options)
-    recorded = record(folder / "run.sqlite", command, *options, prefix=prefix, **environment)
+    recorded = record(folder / "run.sqlite", command, "--with", tool, *options, prefix=prefix)
     assert recorded.done.returncode == 0, recorded.done.stderr
     return recorded
 
@@ -77,9 +76,7 @@ def record_loops(tool, folder):
     """Record all loops, one program after the other; return the recorded trace of each."""
     one_by_one = 'program=$1; shift; for name; do "$0" "$program" "$name" || exit; done'
     command = ["sh", "-c", one_by_one, *program("shapes"), *LOOPS]
-    # What the hooks make of torch with its compiler, the other recorder shows.
-    light = {"WITHOUT_COMPILER": "1"} if tool == "nsys" else {}
-    recorded = recorded_with(tool, folder, command, "-o", f"{folder}/run/", **light)
+    recorded = recorded_with(tool, folder, command, "-o", f"{folder}/run/")
     traces = [open_trace(path) for path in (folder / "run").glob("*.sqlite")]
     traces.sort(key=lambda trace: int(trace.ranges.to_frame()["start_ns"].min()))
     told = truths(recorded.done.stdout)

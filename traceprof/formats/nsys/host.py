@@ -26,6 +26,9 @@ _INTEGER: Final = ColumnType.INTEGER
 _SPAN: Final = ("start", "end", "globalTid")
 _IN_NAMES_OF_STEPS: Final = ("tep", "ter", "batch")
 """Of step, iter and batch: what upper and lower case of every alphabet leave alone."""
+_IN_NAMES_OF_PASSES: Final = ("ward", "wd")
+_IN_DECORATIONS: Final = ("= ",)
+"""A name with this may be a step, but is no pass: operators in the backward pass have it."""
 _NUMBERS: Final = (*_SPAN, "eventType", "textId", "domainId", "category")
 _PAYLOADS: Final = tuple(
     f"{kind}Value" for kind in ("int64", "uint64", "int32", "uint32", "double", "float")
@@ -114,7 +117,7 @@ def read_annotations(
 ) -> cupti.Annotations:
     """Return the NVTX ranges and marks; a range that was never closed ends with the capture.
 
-    ``only_steps``: those in domains, and those with names that steps have.
+    ``only_steps``: those in domains, and those with names that steps and passes have.
     """
     if schema.NVTX not in database.tables:
         return cupti.NO_ANNOTATIONS
@@ -160,15 +163,16 @@ def read_annotations(
 
 
 def _may_be_steps(database: Database) -> conditions.Condition:
-    """Return what holds for every event that may be a step, or is in a domain."""
+    """Return what holds for every event that may be a step or pass, or is in a domain."""
     found: list[conditions.Condition] = [
         conditions.among("eventType", (schema.NVTX_DOMAIN,)),
         conditions.contains("text", _IN_NAMES_OF_STEPS),
+        conditions.contains("text", _IN_NAMES_OF_PASSES, but_none_of=_IN_DECORATIONS),
     ]
     if "domainId" in database.columns(schema.NVTX):
         found.append(conditions.differs("domainId", 0))
     if "StringIds" in database.tables:
-        alike = conditions.contains("value", _IN_NAMES_OF_STEPS).sql
+        alike = conditions.contains("value", _IN_NAMES_OF_STEPS + _IN_NAMES_OF_PASSES).sql
         rows = database.rows(f"SELECT id FROM StringIds WHERE {alike}")
         found.append(conditions.among("textId", tuple(key for (key,) in rows)))
     return conditions.any_of(*found)

@@ -60,21 +60,29 @@ def shortened(trace: Trace) -> Trace:
         hashed = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         return f"{text[:MOST_CHARACTERS]}… ({len(text)} characters, {hashed})"
 
-    return _with_texts(trace, shown, shown, TABLES.keys())
+    return _with_texts(trace, shown, shown, TABLES.keys(), longest=MOST_CHARACTERS)
 
 
 def _with_texts(
-    trace: Trace, of_names: _Change | None, of_texts: _Change, told_by: Collection[str]
+    trace: Trace,
+    of_names: _Change | None,
+    of_texts: _Change,
+    told_by: Collection[str],
+    longest: int = 0,
 ) -> Trace:
-    """Return ``trace`` with its names changed, and the texts of the tables ``told_by``."""
+    """Return ``trace`` with its names changed, and the texts of the tables ``told_by``.
+
+    Texts of up to ``longest`` characters stay: where none is longer, none is looked at.
+    """
     changes: dict[str, Table] = {}
     for name, table in TABLES.items():
         rows, columns = trace.table(name), dict[str, Any]()
         for column, kind in table.columns.items():
             if kind is ColumnKind.NAME and of_names is not None:
                 before = rows[column]
-                after = renamed(before, of_names)
-                columns |= {} if after is before else {column: after}
+                if max(map(len, before.texts), default=0) > longest:
+                    after = renamed(before, of_names)
+                    columns |= {} if after is before else {column: after}
             elif kind is ColumnKind.TEXT and name in told_by:
                 texts = rows[column].tolist()
                 shown = list(map(of_texts, texts))

@@ -90,12 +90,17 @@ def differs(column: str, value: int) -> Condition:
     )
 
 
-def contains(column: str, words: Sequence[str]) -> Condition:
+def contains(column: str, words: Sequence[str], *, but_none_of: Sequence[str] = ()) -> Condition:
     """A text with one of ``words`` (ASCII letters in lower case) in it, whatever their case."""
-    sql = " OR ".join(f"{quoted(column)} LIKE '%{word}%'" for word in words)
-    sought = [word.encode() for word in words]
+    sought, others = ([word.encode() for word in own] for own in (words, but_none_of))
+    told = (
+        " OR ".join(f"{quoted(column)} LIKE '%{word}%'" for word in own) or "0"
+        for own in (words, but_none_of)
+    )
     return Condition(
-        f"({sql})", {column: ColumnType.TEXT}, lambda rows: rows.contains(column, sought)
+        "({}) AND NOT ({})".format(*told),
+        {column: ColumnType.TEXT},
+        lambda rows: rows.contains(column, sought) & ~rows.contains(column, others),
     )
 
 

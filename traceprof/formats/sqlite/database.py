@@ -310,7 +310,7 @@ class Database(AbstractContextManager["Database"]):
 
     def read_strings(self, ids: npt.NDArray[np.int64], table: str = "StringIds") -> dict[int, str]:
         """Return the strings with these ids; an id that is missing from the table is left out."""
-        wanted = np.unique(ids[ids != NULL])
+        wanted = sorted(set(ids.tolist()) - {NULL})
         found: dict[int, str] = {}
         for chunk in np.array_split(wanted, max(1, len(wanted) // 500)):
             marks = ",".join("?" * len(chunk))

@@ -16,7 +16,6 @@ import numpy as np
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact, of_rows, of_window
 from traceprof.measures.rows import (
-    Array,
     Bools,
     Ints,
     are_named,
@@ -27,7 +26,7 @@ from traceprof.measures.rows import (
     rows_by,
 )
 from traceprof.model.combining import medians_of
-from traceprof.model.grouping import compact, numbered, parents_of, rows_by_values
+from traceprof.model.grouping import first_rows, numbered, parents_of, rows_by_value, rows_by_values
 from traceprof.model.intervals import nesting_depth
 from traceprof.model.results import Note, Result, ResultSpec, Samples
 from traceprof.model.table import Names, RowsOf, Table
@@ -129,26 +128,24 @@ def find_launches(trace: Trace, work: Table) -> Launches:
 
 def _calls_of_work(trace: Trace, work: Table) -> Ints:
     """Return the first call with the process and correlation of each row of ``work``."""
-    processes, known, rows = _index_of_calls(trace)
-    if work.empty or not len(known):
-        return np.full(len(work), _NOTHING, np.int64)
-    keys = np.searchsorted(processes, work["process"]) << 40
-    keys += work["correlation"]
-    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    is_known = (known[place] == keys) & np.isin(work["process"], processes)
-    is_known &= work["correlation"] != ABSENT
-    return np.where(is_known, rows[place], _NOTHING)
+    found = np.full(len(work), _NOTHING, np.int64)
+    numbers, called = work["correlation"], trace.whole.api_calls["correlation"]
+    calls = _numbered_calls(trace)
+    for process, own in rows_by(work, "process").items():
+        if process in calls:
+            rows = slice(None) if len(own) == len(work) else own
+            first = first_rows(called[calls[process]], numbers[rows])
+            found[rows] = np.where(first < 0, _NOTHING, calls[process][first])
+    found[numbers == ABSENT] = _NOTHING
+    return found
 
 
 @fact
-def _index_of_calls(trace: Trace) -> tuple[Ints, Ints, Array]:
-    """Return the processes of the API calls, sorted keys of process and correlation, and rows."""
-    calls = trace.api_calls
-    processes = np.unique(calls["process"])
-    keys = np.searchsorted(processes, calls["process"]) << 40
-    keys += calls["correlation"]
-    rows = np.argsort(keys, kind="stable")
-    return processes, keys[rows], compact(rows)
+def _numbered_calls(trace: Trace) -> dict[int, Ints]:
+    """Return the rows of the API calls with a correlation, by process."""
+    rows = np.flatnonzero(trace.api_calls["correlation"] != ABSENT)
+    found = rows_by_value(trace.api_calls["process"][rows])
+    return {process: rows[own] for process, own in found.items()}
 
 
 def _taken(values: Ints, place: Ints) -> Ints:

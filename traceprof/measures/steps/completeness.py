@@ -23,7 +23,7 @@ from traceprof.measures.host.launches import captures, launches_of
 from traceprof.measures.rows import Bools, Ints, are_named, bounds, covered_ns, rows_by
 from traceprof.measures.steps.find import find_steps, rows_of_steps
 from traceprof.measures.steps.thin import LAUNCHING, are_thin
-from traceprof.model.grouping import rows_by_values
+from traceprof.model.grouping import first_rows, rows_by_values
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
@@ -180,15 +180,14 @@ def _are_captured(trace: Trace, rows: Ints) -> Bools:
 
 def _have_work(trace: Trace, calls: Table) -> Bools:
     """Return which calls have a kernel or copy of their process with their correlation."""
-    tables = [trace.table(name) for name in DEVICE_TABLES]
-    process, correlation = (
-        np.concatenate([table[name] for table in tables]) for name in ("process", "correlation")
-    )
-    processes = np.unique(calls["process"])
-    is_own = np.isin(process, processes)
-    keys = (np.searchsorted(processes, process) << 40) + correlation
-    wanted = (np.searchsorted(processes, calls["process"]) << 40) + calls["correlation"]
-    found: Bools = np.isin(wanted, keys[is_own])
+    found = np.zeros(len(calls), np.bool_)
+    work = [
+        (trace.table(name)["correlation"], rows_by(trace.table(name), "process"))
+        for name in DEVICE_TABLES
+    ]
+    for process, rows in rows_by(calls, "process").items():
+        own = [numbers[of.get(process, _NO_ROWS)] for numbers, of in work]
+        found[rows] = first_rows(np.concatenate(own), calls["correlation"][rows]) >= 0
     return found
 
 

@@ -31,6 +31,7 @@ from traceprof.measures.rows import (
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.grouping import rows_by_value
 from traceprof.model.intervals import Intervals
+from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
@@ -52,12 +53,28 @@ _NOTHING: Final = np.empty(0, np.int64)
 @fact
 def are_thin(trace: Trace) -> Bools:
     """Return which of `find_steps` lack launches with their kernels, as far as ranges tell."""
-    steps = find_steps(trace)
-    found = np.zeros(len(steps), np.bool_)
+    found = np.zeros(len(find_steps(trace)), np.bool_)
+    for process, own, table, launched, rows in _suspects(trace):
+        found[own[_as_long_on_the_host(trace, process, table, launched, rows)]] = True
+    return found
+
+
+def may_be_thin(ranks: Ranks) -> bool:
+    """Return whether it takes all ranges to tell which steps are thin, not just those of steps."""
+    return any(ranks.each(_suspects))
+
+
+@fact
+def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, Ints]]]:
+    """Return the processes with full steps and others that did less: these may be thin.
+
+    With the rows of their inner steps, these, the instants of launches, and which are which.
+    """
+    steps, found = find_steps(trace), []
     is_judged = {"api_calls", "ranges", *DEVICE_TABLES} <= trace.recorded
     # Of a part the calls before its window are those of what is in it alone.
     if steps.is_inferred or not is_judged or trace.info.is_part or len(steps) < 2 * _FEWEST:
-        return found
+        return []
     inner = _are_inner(trace, steps.table) & ~steps.warmup()
     calls = trace.api_calls.take(are_named(trace.api_calls["name"], LAUNCHING))
     calls_of = rows_by(calls, "process")
@@ -66,7 +83,8 @@ def are_thin(trace: Trace) -> Bools:
         launched = np.sort(calls["start_ns"][calls_of.get(process, _NOTHING)])
         if len(own) >= 2 * _FEWEST and len(launched):
             table = steps.table.take(own).assign(length=steps.periods_ns[own])
-            found[own[_thin_of_process(trace, process, table, launched)]] = True
+            if (kinds := _full_and_thin(trace, process, table, launched)) is not None:
+                found.append((process, own, table, launched, kinds))
     return found
 
 
@@ -88,8 +106,10 @@ def _are_inner(trace: Trace, steps: Table) -> Bools:
     return found
 
 
-def _thin_of_process(trace: Trace, process: int, steps: Table, launched: Ints) -> Ints:
-    """Return the rows of the steps of one process that lack launches."""
+def _full_and_thin(
+    trace: Trace, process: int, steps: Table, launched: Ints
+) -> tuple[Ints, Ints] | None:
+    """Return the rows of full steps of one process, and of those that may lack launches."""
     starts, ends = steps["start_ns"], steps["next_ns"]
     counts = _within(launched, starts, ends)
     most = int(np.sort(counts)[-_FEWEST])
@@ -97,10 +117,8 @@ def _thin_of_process(trace: Trace, process: int, steps: Table, launched: Ints) -
     thin = np.flatnonzero(counts <= _THIN * most)
     thin = thin[steps["length"][thin] >= _AS_LONG * np.median(steps["length"][full])]
     if most < _MANY or min(len(full), len(thin)) < _FEWEST:
-        return _NOTHING
-    if not _did_less(trace, process, steps, full, thin):
-        return _NOTHING
-    return _as_long_on_the_host(trace, process, steps, launched, (full, thin))
+        return None
+    return (full, thin) if _did_less(trace, process, steps, full, thin) else None
 
 
 def _within(instants: Ints, starts: Ints, ends: Ints) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -30,7 +31,10 @@ _MOST_OWNERS: Final = 64
 _TO_LOWER: Final = np.uint8(0x20)
 _LONGEST: Final = 256
 """Texts of more bytes are looked at one by one."""
-_FACTORS: Final = np.random.default_rng(1).integers(1, 2**63, _LONGEST // 8 + 1, np.uint64)
+_RANDOM: Final = random.Random(1)
+_FACTORS: Final = np.array(
+    [1 + _RANDOM.getrandbits(63) for _ in range(_LONGEST // 8 + 1)], np.uint64
+)
 _KEPT: Final = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)
 
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
@@ -103,7 +107,7 @@ class RowBlock:
         data, starts, lengths = self.data, self.values[name], self.lengths[name]
         found = np.zeros(len(self.ids), np.bool_)
         rows = np.flatnonzero(lengths)
-        if not len(rows):
+        if not len(rows) or not words:
             return found
         order = rows[np.argsort(starts[rows])]
         ends = starts[order] + lengths[order]
