@@ -34,7 +34,8 @@ class Handler:
         rank = _rank()
         try:
             path = self._write(profile, rank)
-            page = None if _is_quiet(self._quiet, rank) else open_files(path).page()
+            is_quiet = rank > 0 if self._quiet is None else self._quiet
+            page = None if is_quiet else open_files(path).page()
             if self._keep:
                 runs().add(path)
         except Exception as error:
@@ -87,10 +88,6 @@ def handler(
     if place.exists() and not place.is_dir():
         raise UsageError(f"{place}: is no folder")
     return Handler(place, keep=keep, quiet=quiet, compress=compress)
-
-
-def _is_quiet(quiet: bool | None, rank: int) -> bool:
-    return rank > 0 if quiet is None else quiet
 
 
 def _rank() -> int:

@@ -105,8 +105,9 @@ host_ops: operators on the host; source: cpu_op, osrt, cudnn, cublas, mpi, async
 
 operator_inputs of host_ops: what PyTorch noted of the inputs of operators (record_shapes), as JSON
 lists with an element for each: dims their sizes, types their element types, concrete the numbers
-and truths among them as texts
-| start_ns end_ns process thread name:name dims:name types:name concrete:name
+and truths among them as texts; flop and gigabytes what it wrote of these itself
+| start_ns end_ns process thread name:name dims:name types:name concrete:name flop:name
+  gigabytes:name
 
 syncs: waits of the host or of a stream; kind: event stream_wait stream context
 | start_ns end_ns device stream process correlation kind:name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 import pytest
 
 from tests.builders import TraceBuilder
+from tests.formats import kineto_file
 from tests.measures.compute.test_utilisation import H100, HALF
 from tests.running import run
-from traceprof.formats import open_trace
+from traceprof.formats import compiled, open_trace
 from traceprof.formats.contract import ReadOptions
+from traceprof.measures.compute.operators import work_of
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import RankTrace, RunFiles
+from traceprof.model.tables import TABLES
 from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import Trace
-from traceprof.render.formatting import note_text
+from traceprof.render.formatting import note_text, sentences
 
 PRODUCT: tuple[Any, Any, Any] = ([[1000, 1000], [1000, 1000]], [HALF] * 2, [])
 FLOP = 2e9
@@ -158,6 +162,59 @@ def test_flops_of_real_traces_are_two_for_each_multiply_add(
     tables = frozenset({"kernels", "api_calls", "host_ops", "operator_inputs", "devices"})
     rows = run("flops", open_trace(real_trace(name), ReadOptions(tables=tables))).table.rows()
     assert sum(row["flop"] for row in rows if row["operator"] == operator) == count
+
+
+def of_inductor(path: Path, **told: object) -> Trace:
+    """Return a trace with a kernel of Inductor's of 4 µs, for which PyTorch wrote ``told``."""
+    args = {"External id": 1, "Ev Idx": 0, "kernel_backend": "triton", **told}
+    launch = {"External id": 1, "correlation": 9}
+    events = [
+        kineto_file.complete("cpu_op", "triton_tem_fused_mm_0", 0, 900, args=args),
+        kineto_file.complete("cuda_runtime", "cudaLaunchKernel", 100, 200, args=launch),
+        kineto_file.kernel("triton_tem_fused_mm_0", 1000, 5000),
+    ]
+    devices = [{"id": 0, "name": H100, "numSms": 132, "computeMajor": 9, "computeMinor": 0}]
+    written = kineto_file.write(path / "trace.json", events, deviceProperties=devices)
+    return open_trace(written, ReadOptions(tables=frozenset(TABLES)))
+
+
+@pytest.mark.parametrize("has_c", [True, False])
+def test_flops_that_pytorch_wrote_itself_count_where_sizes_do_not_tell(
+    has_c: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_c:
+        monkeypatch.setattr(compiled, "is_there", lambda: False)
+    types = {"Input type": ["c10::BFloat16"], "Input Dims": [[1000, 1000]]}
+    trace = of_inductor(tmp_path, kernel_flop=2_000_000_000, kernel_num_gb=0.006, **types)
+    result = run("flops", trace)
+    (row,) = result.table.rows()
+    assert (row["operator"], row["precision"]) == ("triton_tem_fused_mm_0", "bf16")
+    assert (row["flop"], row["moved_bytes"]) == (FLOP, 6_000_000)
+    assert row["peak_ratio"] == pytest.approx(500 / 989.4)
+    (words,) = sentences(result.notes)
+    assert "of kernels with 100.0 % of the time are those that PyTorch wrote itself" in words
+    source = run("mfu", trace)
+    assert source.table.row(0)["model_flop"] == FLOP
+    assert any("PyTorch wrote itself (kernel_flop" in one for one in sentences(source.notes))
+
+
+def test_bytes_that_pytorch_wrote_are_known_without_flops_and_types(tmp_path: Path) -> None:
+    (row,) = run("flops", of_inductor(tmp_path, kernel_flop=0, kernel_num_gb=0.006)).table.rows()
+    assert row["moved_bytes"] == 6_000_000
+    assert row["flop"] != row["flop"]
+
+
+@pytest.mark.parametrize("told", [None, "many", -3, 0])
+def test_what_pytorch_wrote_that_is_no_number_tells_nothing(tmp_path: Path, told: object) -> None:
+    trace = of_inductor(tmp_path, kernel_flop=told, kernel_num_gb=told)
+    assert run("flops", trace).table.row(0)["operator"] == ""
+
+
+def test_sizes_come_before_what_pytorch_wrote() -> None:
+    given = [json.dumps(own) for own in PRODUCT]
+    found = work_of("aten::mm", *given, "7", "1")
+    assert found is not None
+    assert (found.flops, found.is_told) == (FLOP, False)
 
 
 def of_experts(tokens: int, end: int, rank: int = 0) -> Trace:

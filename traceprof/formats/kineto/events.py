@@ -46,7 +46,7 @@ _COMPLETE: Final = "X"
 _ITEMS: Final = 1000
 _RUN_BYTES: Final = 1 << 21
 _NO_TEXT: Final = np.int32(0)
-_INPUTS: Final = (b'"Input Dims"', b'"Input dims"')
+_INPUTS: Final = (b'"Input Dims"', b'"Input dims"', b'"kernel_num_gb"')
 _PLACE: Final = ("start_ns", "end_ns", "process", "thread")
 _TEXTS: Final = (*TEXT_ARGUMENTS, *VALUE_ARGUMENTS)
 

@@ -84,6 +84,8 @@ class Arguments(msgspec.Struct, gc=False):
     early_dims: msgspec.Raw = _named("Input dims", _NO_VALUE)
     types: msgspec.Raw = _named("Input type", _NO_VALUE)
     concrete: msgspec.Raw = _named("Concrete Inputs", _NO_VALUE)
+    flop: msgspec.Raw = _named("kernel_flop", _NO_VALUE)
+    gigabytes: msgspec.Raw = _named("kernel_num_gb", _NO_VALUE)
 
     @property
     def shape(self) -> tuple[int, ...]:

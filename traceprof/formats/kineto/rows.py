@@ -144,16 +144,21 @@ def make_host_ops(operators: Rows) -> Table:
 
 
 def make_operator_inputs(operators: Rows) -> Table:
-    """Return what operators were given, as far as the profiler noted it; until 2022 otherwise."""
+    """Return what operators were given, as far as the profiler noted it; until 2022 otherwise.
+
+    Kernels that Inductor makes say their FLOPs and bytes themselves, if they are benchmarked.
+    """
     early, dims = operators.text("Input dims"), operators.text("Input Dims")
     dims = early if not dims.codes.any() and len(early.texts) > 1 else dims
-    has_any = dims.by_text(np.array([bool(text) for text in dims.texts], np.bool_))
+    told = {"flop": operators.text("kernel_flop"), "gigabytes": operators.text("kernel_num_gb")}
+    has_any = np.logical_or.reduce([own != "" for own in (dims, *told.values())])
     rows = np.flatnonzero(has_any & ~_is_early_annotation(operators))
     own = {
         "name": operators.name,
         "dims": dims,
         "types": operators.text("Input type"),
         "concrete": operators.text("Concrete Inputs"),
+        **told,
     }
     columns: dict[str, Any] = {**_place_on_host(operators), **own}
     return make_table("operator_inputs", {name: column[rows] for name, column in columns.items()})

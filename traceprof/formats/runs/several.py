@@ -160,7 +160,8 @@ def lone_parts(
     beside: dict[Path, Mapping[str, frozenset[str]]] = {}
     for claim in claims:
         of_path.setdefault(claim.path, []).append(claim)
-    number_of = _numbers([p for p, own in of_path.items() if len(own) == 1 and _rank(own) < 0])
+    alone = [own[0] for own in of_path.values() if len(own) == 1]
+    number_of = _numbers([claim.path for claim in alone if claim.member.rank < 0])
     for path, own in of_path.items():
         told = {claim.member.rank: path for claim in own if claim.member.rank != ABSENT}
         ranks = told or ({number_of[path]: path} if path in number_of else {})
@@ -172,10 +173,6 @@ def lone_parts(
             beside[path.parent] = _names_beside(path.parent)
         names = beside[path.parent].get(path.name) or _names_in(trace)
         yield RunPart(files, files, names, ranks, is_told=bool(told), span=span)
-
-
-def _rank(claims: Sequence[RankClaim]) -> int:
-    return claims[0].member.rank
 
 
 def _numbers(paths: Sequence[Path]) -> dict[Path, int]:

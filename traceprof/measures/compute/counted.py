@@ -36,11 +36,16 @@ UNCOUNTED: Final = frozenset(
 """Classes of kernels that compute much: where their operator is not known, FLOPs are missing."""
 ON_CORES: Final = " without tensor cores"
 """Behind a precision that tensor cores would multiply in, of kernels that do not use them."""
+TOLD: Final = (
+    "FLOPs and bytes of kernels with {share:ratio} of the time are those that PyTorch wrote itself "
+    "(kernel_flop, kernel_num_gb): sizes do not tell them"
+)
 _FORWARD: Final = (
     *("aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d"),
     "aten::scaled_dot_product_attention",
 )
 """Operators that nobody but a forward pass calls."""
+_GIVEN: Final = ("name", "dims", "types", "concrete", "flop", "gigabytes")
 _NARROW: Final = ("fp16", "bf16")
 
 
@@ -48,11 +53,11 @@ _NARROW: Final = ("fp16", "bf16")
 def counted_operators(trace: Trace) -> Table:
     """Return the operators whose work is known, none inside another.
 
-    Columns: start_ns, end_ns, process, thread, name and dims (Names), flop, model_flop, n_bytes and
-    precision (Names), as in `Work`.
+    Columns: start_ns, end_ns, process, thread, name and dims (Names), flop, model_flop, n_bytes,
+    precision (Names) and is_told, as in `Work`.
     """
     given = trace.operator_inputs
-    texts = [given[name] for name in ("name", "dims", "types", "concrete")]
+    texts = [given[name] for name in _GIVEN]
     groups = groups_of(*(own.codes for own in texts))
     found = [
         work_of(*(own.texts[code] for own, code in zip(texts, key, strict=True)))
@@ -67,6 +72,7 @@ def counted_operators(trace: Trace) -> Table:
         model_flop=np.array([one.model_flops for one in works], np.float64)[place] * ~is_again,
         n_bytes=np.array([one.n_bytes for one in works], np.float64)[place],
         precision=Names.of([one.precision for one in works])[place],
+        is_told=np.array([one.is_told for one in works], np.bool_)[place],
     )
     return table.take(find_parents(table)[0] < 0)
 
@@ -97,8 +103,8 @@ def work_of_kernels(trace: Trace) -> Table:
 
     Columns: operator (its row among `counted_operators`, -1: not known), flop, model_flop and
     n_bytes (shares of the operator's; 0 where it has none), precision (Names: what it multiplies
-    in, of kernels without a known operator what their name says) and is_uncounted (it computes
-    much, and how much is not known).
+    in, of kernels without a known operator what their name says), is_uncounted (it computes
+    much, and how much is not known) and is_told (PyTorch itself wrote what it does).
     """
     operators, launches = counted_operators(trace), launches_of(trace, "kernels")
     row = innermost(operators, launches.process, launches.thread, launches.start_ns)
@@ -130,6 +136,7 @@ def work_of_kernels(trace: Trace) -> Table:
             "n_bytes": n_bytes,
             "precision": _of_operators(precision, row, telling, len(operators)),
             "is_uncounted": is_heavy & ~has_work,
+            "is_told": np.append(operators["is_told"], False)[row],
         }
     )
 

@@ -47,13 +47,14 @@ class Work:
     ``flops`` are those that run, ``model_flops`` the same without what is computed again (the
     scores, in the backward pass of fused attention); ``n_bytes`` are the fewest that it moves
     (NaN: not known), ``precision`` what it multiplies in ("" for what multiplies no matrices, or
-    does not say it).
+    does not say it). ``is_told``: PyTorch itself wrote the numbers.
     """
 
     flops: int = 0
     model_flops: int = 0
     n_bytes: float = math.nan
     precision: str = ""
+    is_told: bool = False
 
 
 class _Inputs:
@@ -105,18 +106,36 @@ def _listed(text: str) -> list[Any]:
 
 
 @lru_cache(maxsize=65536)
-def work_of(name: str, dims: str, types: str, concrete: str) -> Work | None:
+def work_of(
+    name: str, dims: str, types: str, concrete: str, flop: str = "", gigabytes: str = ""
+) -> Work | None:
     """Return what an operator does that was given inputs of these sizes, types and values.
 
-    All three are JSON lists, as Kineto writes them; None where it is not known.
+    All three are JSON lists, as Kineto writes them; ``flop`` and ``gigabytes`` are what PyTorch
+    wrote of the operator itself: it counts where sizes do not tell. None where it is not known.
     """
     count = OPERATORS.get(name.removesuffix("_") if name.startswith("aten::") else name)
-    if count is None:
-        return None
+    given = _Inputs(dims, types, concrete)
     try:
-        return count(_Inputs(dims, types, concrete))
+        if count is not None:
+            return count(given)
     except (LookupError, TypeError, ValueError):  # a tensor without sizes, of another kind
+        pass
+    flops, moved = _told(flop), _told(gigabytes) * 1e9
+    if math.isnan(flops) and math.isnan(moved):
         return None
+    n = 0 if math.isnan(flops) else round(flops)
+    types_known = (_PRECISIONS[own] for own in given.types if own in _PRECISIONS)
+    return Work(n, n, moved, next(types_known, "") if n else "", is_told=True)
+
+
+def _told(text: str) -> float:
+    """Return a number above 0 as PyTorch wrote it; NaN: it wrote none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return math.nan
+    return number if 0 < number < math.inf else math.nan
 
 
 Counting: TypeAlias = Callable[[_Inputs], Work]

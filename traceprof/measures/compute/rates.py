@@ -11,7 +11,7 @@ import numpy as np
 
 from traceprof.hardware.catalogue import Link
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.compute.counted import counted_kernels, counted_operators
+from traceprof.measures.compute.counted import TOLD, counted_kernels, counted_operators
 from traceprof.measures.compute.operators import GROUPED
 from traceprof.measures.device.peaks import flop_peak_of, peak_of
 from traceprof.measures.facts import of_window
@@ -50,6 +50,7 @@ _SCALARS: Final = """
     scalars:
     total kernels_ns: the durations of all kernels
     total unknown_ns: of kernels that compute much and whose FLOPs are not known
+    total told_ns: of kernels whose FLOPs and bytes are those that PyTorch wrote itself
     """
 _ADDED: Final = (
     *("count", "total_ns", "flop", "moved_bytes", "counted_ns", "unknown_ns", "moving_ns"),
@@ -88,6 +89,7 @@ def measured_kernels(trace: Trace) -> Table:
             "moved_bytes": found["n_bytes"],
             "counted_ns": length * is_counted,
             "unknown_ns": length * found["is_uncounted"],
+            "told_ns": length * found["is_told"],
             "moving_ns": length * moves,
             "ideal_ns": np.where(is_counted, ratio_of(found["flop"] * 1e9, peak), 0.0),
             "memory_ns": np.where(moves, ratio_of(found["n_bytes"] * 1e9, memory), 0.0),
@@ -123,7 +125,7 @@ def _result(name: str, spec: ResultSpec, table: Table, kernels: Table) -> Result
         peak_ratio=ratio_of(table["ideal_ns"], table["counted_ns"]),
         memory_ratio=ratio_of(table["memory_ns"], table["moving_ns"]),
     )
-    whole = {"kernels_ns": "total_ns", "unknown_ns": "unknown_ns"}
+    whole = {"kernels_ns": "total_ns", "unknown_ns": "unknown_ns", "told_ns": "told_ns"}
     scalars = {scalar: int(kernels[own].sum()) for scalar, own in whole.items()}
     return Result(name, spec, {spec.tables[0].name: spec.tables[0].of_rows(table)}, scalars)
 
@@ -338,6 +340,8 @@ def _notes(result: Result, table: Table) -> list[Note]:
             "being known: they are not counted (no operator of PyTorch with all its sizes)"
         )
         notes.append(Note.of(text, share=unknown / whole))
+    if told := result.scalars["told_ns"]:
+        notes.append(Note.of(TOLD, share=told / whole))
     keys = [key.name for key in result.spec.tables[0] if key.is_key]
     for ratio, text in _ABOVE.items():
         for row in table.take(np.nan_to_num(table[ratio]) > 1).rows()[:1]:

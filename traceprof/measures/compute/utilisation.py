@@ -11,13 +11,13 @@ import numpy as np
 from traceprof.errors import NotRecordedError
 from traceprof.hardware.catalogue import Stated
 from traceprof.measures.analyses import Analysis
-from traceprof.measures.compute.counted import UNCOUNTED, work_of_kernels
+from traceprof.measures.compute.counted import TOLD, UNCOUNTED, work_of_kernels
 from traceprof.measures.device.counters import samples_named
 from traceprof.measures.device.peaks import flop_peak_of
 from traceprof.measures.device.times import used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.launches import launches_of
-from traceprof.measures.rows import lengths_of, mean_of, rows_by, span_at
+from traceprof.measures.rows import Ints, lengths_of, mean_of, rows_by, span_at
 from traceprof.measures.steps.find import steps_of_ranks
 from traceprof.measures.steps.measured import (
     are_typical,
@@ -77,12 +77,12 @@ _SLIGHT: Final = 0.02
 def flop_of_steps(trace: Trace) -> Table:
     """Return what each typical step of the window launched: process, step, and sums over kernels.
 
-    Columns flop, model_flop, kernels_ns and unknown_ns.
+    Columns flop, model_flop, kernels_ns, unknown_ns and told_ns.
     """
     steps = steps_of_ranks(Ranks.of(trace)).table
     steps = steps.take(are_typical(Ranks.of(trace)))
     whole = trace.whole
-    work, length = work_of_kernels(whole), lengths_of(whole.kernels)
+    sums = _sums_of(work_of_kernels(whole), lengths_of(whole.kernels))
     launches = launches_of(whole, "kernels")
     begins = np.where(launches.is_known, launches.start_ns, whole.kernels["start_ns"])
     parts = []
@@ -94,14 +94,9 @@ def flop_of_steps(trace: Trace) -> Table:
         ends = np.minimum(np.maximum(spans["next_ns"], spans["end_ns"]), ends)
         place = span_at(spans["start_ns"], ends, begins[mine])
         inside, place = mine[place >= 0], place[place >= 0]
-        sums = {
-            "flop": work["flop"][inside],
-            "model_flop": work["model_flop"][inside],
-            "kernels_ns": length[inside],
-            "unknown_ns": (length * work["is_uncounted"])[inside],
-        }
         added = {
-            name: np.bincount(place, values, minlength=len(spans)) for name, values in sums.items()
+            name: np.bincount(place, values[inside], minlength=len(spans))
+            for name, values in sums.items()
         }
         parts.append(spans.select("process", "step").assign(**added))
     nothing = dict.fromkeys(("process", "step"), np.empty(0, np.int64))
@@ -109,20 +104,21 @@ def flop_of_steps(trace: Trace) -> Table:
     return Table.stacked([empty, *parts])
 
 
-_SUMS: Final = ("flop", "model_flop", "kernels_ns", "unknown_ns")
+_SUMS: Final = ("flop", "model_flop", "kernels_ns", "unknown_ns", "told_ns")
+
+
+def _sums_of(work: Table, length: Ints) -> dict[str, Any]:
+    """Return what is added up of kernels, by the names of `_SUMS`."""
+    of_time = length, length * work["is_uncounted"], length * work["is_told"]
+    return dict(zip(_SUMS, (work["flop"], work["model_flop"], *of_time), strict=True))
 
 
 @of_window
 def _flop_of_window(trace: Trace) -> dict[str, float]:
     """Return the sums over all kernels of the window, where no steps are known."""
     work = work_of_kernels(trace).take(trace.rows_in_whole("kernels"))
-    length = lengths_of(trace.kernels)
-    return {
-        "flop": float(work["flop"].sum()),
-        "model_flop": float(work["model_flop"].sum()),
-        "kernels_ns": float(length.sum()),
-        "unknown_ns": float((length * work["is_uncounted"]).sum()),
-    }
+    sums = _sums_of(work, lengths_of(trace.kernels))
+    return {name: float(own.sum()) for name, own in sums.items()}
 
 
 def _counted_flop(ranks: Ranks) -> dict[str, float]:
@@ -221,6 +217,8 @@ def measure_mfu(ranks: Ranks) -> Result:
     table = MFU_SPEC.tables[0].of_rows(rows)
     counted = MFU_SPEC.table("counted").of_rows(counted_by_torch(ranks))
     found = Result("mfu", MFU_SPEC, {"mfu": table, "counted": counted})
+    told = rows[0].get("told_ratio", 0.0) if rows else 0.0
+    found = found.with_notes(*([Note.of(TOLD, share=told)] if told else []))
     return found.with_notes(*_notes(table, typical_step_name(ranks)), *_on_clocks(ranks))
 
 
@@ -267,6 +265,7 @@ def _sources(ranks: Ranks, stated: Stated) -> Iterator[dict[str, Any]]:
                 "model_flop": sums["model_flop"],
                 "executed_flop": sums["flop"],
                 "unknown_ratio": sums["unknown_ns"] / (sums["kernels_ns"] or np.nan),
+                "told_ratio": sums["told_ns"] / (sums["kernels_ns"] or np.nan),
             }
 
 

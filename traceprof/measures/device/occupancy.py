@@ -12,7 +12,7 @@ from traceprof.hardware.catalogue import Hardware, built_in_hardware
 from traceprof.hardware.occupancy import LIMITS, cu_limits_of, occupancy_of, occupancy_of_cu
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.facts import fact
-from traceprof.measures.rows import Floats, Ints, grouped, ints, lengths_of
+from traceprof.measures.rows import Ints, grouped, ints, lengths_of
 from traceprof.model.combining import combine
 from traceprof.model.grouping import codes_of, groups_of, numbered
 from traceprof.model.results import Note, Result, ResultSpec
@@ -161,6 +161,7 @@ SPEC: Final = ResultSpec.of("""
     derived mean_ns: the mean duration
     """)
 _SIZES: Final = ("grid", "block")
+_COUNTS: Final = ("registers", "shared_bytes", "sm_blocks")
 
 
 def measure_occupancy(trace: Trace) -> Result:
@@ -173,7 +174,7 @@ def measure_occupancy(trace: Trace) -> Result:
     table = kept.assign(
         name=found["name"],
         **{of: objects(_triples(shape, of)) for of in _SIZES},
-        **{of: _or_none(shape[of]) for of in ("registers", "shared_bytes", "sm_blocks")},
+        **{of: np.where(shape[of] == ABSENT, np.nan, shape[of]) for of in _COUNTS},
     )
     # Devices of several models give the same launch different occupancies, those of one the same.
     number, first = numbered(*map(codes_of, table.columns.values()))
@@ -194,10 +195,6 @@ def measure_occupancy(trace: Trace) -> Result:
 def _triples(shape: Table, of: str) -> list[str]:
     sizes = zip(*(shape[f"{of}_{axis}"].tolist() for axis in "xyz"), strict=True)
     return ["" if min(each) < 0 else "×".join(map(str, each)) for each in sizes]
-
-
-def _or_none(values: Ints) -> Floats:
-    return np.where(values == ABSENT, np.nan, values)
 
 
 def _finish(result: Result) -> Result:

@@ -177,7 +177,8 @@ def steps_chart(steps: Table) -> str:
     dots = (
         element(
             "circle",
-            f"<title>{html_text(_named(row))}</title>",
+            f"<title>{html_text(str(row['run']))}, {row['place']}: "
+            f"{format_duration(row['period_ns'])}</title>",
             cx=x(row["place"]),
             cy=y(min(row["period_ns"], top)),
             r="2.2",
@@ -202,10 +203,6 @@ def steps_chart(steps: Table) -> str:
         + f'<p class="note">Each steady step in its order, from {format_duration(low)} to '
         f"{format_duration(top)}; lines are medians, what is longer stands at the top.</p>"
     )
-
-
-def _named(row: Row) -> str:
-    return f"{row['run']}, {row['place']}: {format_duration(row['period_ns'])}"
 
 
 def _median(y: float, side: str, dash: str) -> str:
