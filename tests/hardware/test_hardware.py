@@ -72,6 +72,47 @@ def test_what_is_not_known_is_not_guessed(name: str) -> None:
     assert built_in_hardware().peak(Link.PCIE, name) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "sms", "flop_per_clock", "mhz"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 108, 2048, 1410),
+        ("NVIDIA A30", 56, 2048, 1440),
+        ("NVIDIA A10", 72, 1024, 1695),
+        ("NVIDIA A40", 84, 1024, 1740),
+        ("NVIDIA L4", 58, 1024, 2040),
+        ("NVIDIA L40", 142, 512, 2490),
+        ("NVIDIA L40S", 142, 1024, 2490),
+        ("NVIDIA GeForce RTX 3090", 82, 512, 1695),
+        ("NVIDIA GeForce RTX 4090", 128, 512, 2520),
+        ("NVIDIA GeForce RTX 5090", 170, 512, 2407),
+        ("NVIDIA H100 80GB HBM3", 132, 4096, 1830),
+        ("NVIDIA H100 PCIe", 114, 4096, 1620),
+        ("NVIDIA H200", 132, 4096, 1830),
+        ("NVIDIA B200", 148, 8192, 1856),
+        ("NVIDIA GB200", 152, 8192, 2008),
+        ("AMD Instinct MI300X", 304, 2048, 2100),
+        ("AMD Instinct MI325X", 304, 2048, 2100),
+    ],
+)
+def test_peaks_are_what_dense_multipliers_give_never_the_sparse_ones(
+    name: str, sms: int, flop_per_clock: int, mhz: int
+) -> None:
+    gpu = built_in_hardware().find(name)
+    assert gpu is not None
+    assert gpu.flops_per_s["bf16"] == pytest.approx(sms * flop_per_clock * mhz * 1e6, rel=0.01)
+    for precision, times in (("fp8", 2.0), ("tf32", 0.5)):
+        if precision in gpu.flops_per_s:
+            assert gpu.flops_per_s[precision] <= 1.02 * times * gpu.flops_per_s["bf16"]
+
+
+def test_no_model_multiplies_half_precision_more_than_twice_as_fast_as_tf32() -> None:
+    """Sparse rates are twice the dense ones: one of them among dense ones stands out."""
+    for gpu in built_in_hardware().gpus:
+        rates = gpu.flops_per_s
+        if "tf32" in rates and "bf16" in rates:
+            assert 1.9 * rates["tf32"] <= rates["bf16"] <= 2.1 * rates["tf32"], gpu.key
+
+
 def test_every_model_has_a_source_and_a_key_of_its_own() -> None:
     gpus = built_in_hardware().gpus
     assert len({gpu.key for gpu in gpus}) == len(gpus)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.builders import TraceBuilder
 from tests.measures.compute.test_utilisation import H100, HALF, gpt, stated
+from tests.measures.generated_run import MS, Plan, make_ranks_of
 from tests.real_traces import ALL
 from tests.real_traces import H100 as RECORDED
 from tests.requirements import TRACES, require
@@ -29,6 +30,7 @@ from traceprof.measures.compute.ideal import (
 )
 from traceprof.model.activity import PARTS as OF_DEVICES
 from traceprof.model.results import Result
+from traceprof.render.formatting import sentences
 from traceprof.session.answer import answer
 from traceprof.session.options import Opening
 from traceprof.session.run import open_run
@@ -110,6 +112,37 @@ def test_what_the_user_says_stands_for_matrix_work_that_is_not_known() -> None:
     found = parts(run("ideal", stated(builder.build(), model_flop=989.4e12 * 1e-4)))
     assert found[AT_PEAK] == 100_000
     assert found[BELOW_PEAK] == 800_000
+
+
+def test_flops_that_no_such_step_could_do_are_doubted() -> None:
+    builder = TraceBuilder().device(0, name=H100)
+    builder.kernel("nvjet_tst_gemm", 0, 900_000, launched_ns=(0, 1)).step(0, 1_000_000, 0)
+    trace = builder.build()
+    result = run("ideal", stated(trace, model_flop=989.4e12 * 1e-3))
+    assert any("would take 1.000 ms at the peak, longer" in one for one in sentences(result.notes))
+    fitting = run("ideal", stated(trace, model_flop=989.4e12 * 1e-4))
+    assert not any("would take" in one for one in sentences(fitting.notes))
+
+
+def test_flops_that_are_not_all_known_are_not_called_those_of_the_step() -> None:
+    builder = TraceBuilder().device(0, name=H100)
+    work(builder, PRODUCT, 1000, 1000 + 3 * IDEAL_NS)
+    assert any("at the peak its FLOPs" in one for one in told(builder))
+    builder.kernel("nvjet_tst_gemm", 10**9, 2 * 10**9, launched_ns=(0, 1))
+    assert any("at the peak the FLOPs that are known take" in one for one in told(builder))
+
+
+def told(builder: TraceBuilder) -> list[str]:
+    return sentences(run("ideal", builder.build()).notes)
+
+
+def test_waiting_for_a_slow_rank_is_what_was_planted() -> None:
+    plan = Plan(n_ranks=4, n_steps=8, extra_ns={(3, "backward"): 20 * MS})
+    result = run("ideal", make_ranks_of(plan))
+    devices, steps = result.scalars["devices_count"], result.scalars["steps_count"]
+    assert devices == 4
+    # Three of four ranks wait for 20 ms of each step.
+    assert parts(result)[WAITS] / steps / 3 == pytest.approx(20 * MS, rel=0.05)
 
 
 def test_kernels_that_run_at_once_count_once() -> None:

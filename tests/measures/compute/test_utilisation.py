@@ -88,6 +88,17 @@ def test_the_flops_of_a_gpt_are_those_by_hand() -> None:
     assert row["hfu_ratio"] / row["mfu_ratio"] == pytest.approx(more)
 
 
+def test_a_step_of_11_6_ms_is_at_22_to_25_percent_by_what_is_counted() -> None:
+    (row,) = run("mfu", gpt()).table.rows()
+    could = 989.4e12 * 11.6e-3
+    causal = 12 * LAYERS * WIDTH * LENGTH * TOKENS / 2
+    assert row["model_flop"] / could == pytest.approx(0.219, abs=5e-4)
+    assert (6 * PARAMETERS * TOKENS + causal) / could == pytest.approx(0.248, abs=5e-4)
+    page = (Path(__file__).parents[3] / "docs" / "hardware.md").read_text("utf-8")
+    assert "24.8 % of 989.4 TFLOP/s by all parameters" in page
+    assert "21.9 % without the embeddings" in " ".join(page.split())
+
+
 def test_what_the_user_says_comes_first() -> None:
     assert pytest.approx(55.5e6, rel=0.01) == PARAMETERS
     result = run("mfu", stated(gpt(), parameters=PARAMETERS, tokens=TOKENS))

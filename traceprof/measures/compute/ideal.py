@@ -188,7 +188,8 @@ def measure_ideal(ranks: Ranks) -> Result:
     kernels[UNKNOWN] += sums.pop(_COMPUTE, 0) - sum(kernels.values())
     sums.update(kernels)
     _split_communication(ranks, sums)
-    return _as_steps(ranks, _with_stated(ranks, sums, spans), len(spans))
+    doubts = _put_stated(ranks, sums, spans)
+    return _as_steps(ranks, sums, len(spans)).with_notes(*doubts)
 
 
 def _split_communication(ranks: Ranks, sums: Counter[str]) -> None:
@@ -222,10 +223,13 @@ def _reached_by_op(ranks: Ranks) -> dict[str, float]:
     }
 
 
-def _with_stated(
+def _put_stated(
     ranks: Ranks, sums: Counter[str], spans: Mapping[tuple[int, int], Any]
-) -> Counter[str]:
-    """Put what is said of the FLOPs of a step in the place of matrix work that is not known."""
+) -> list[Note]:
+    """Put what is said of the FLOPs of a step in the place of matrix work that is not known.
+
+    Returns what must be known of it.
+    """
     stated = ranks.hardware.stated if ranks.hardware is not None else Stated()
     flop = stated.step_flop or torch_flop(ranks)[0]
     devices = [device for _, device in spans]
@@ -233,13 +237,17 @@ def _with_stated(
     peaks = [flop_peak_of(ranks, device, precision) for device in devices]
     n_steps = _steps_of(ranks)
     if not flop or not n_steps or not all(peaks):
-        return sums
+        return []
     n_gpus = max(1, len(set(gpus_of(ranks).values())))
     ideal_ns = round(1e9 * flop * n_steps / (float(peaks[0] or 0) * n_gpus)) * len(devices)
+    matrix_ns = sum(sums[part] for part in (AT_PEAK, WAVES, SHORT, BELOW_PEAK, UNKNOWN_MATRIX))
     more = min(max(0, ideal_ns - sums[AT_PEAK]), sums[UNKNOWN_MATRIX])
     sums[AT_PEAK] += more
     sums[BELOW_PEAK] += sums.pop(UNKNOWN_MATRIX) - more
-    return sums
+    text = "the FLOPs that are said of a step would take {ns:ns} at the peak, longer than all its "
+    text += "matrix work: they are of another step, of more GPUs than recorded, or of another GPU"
+    each_ns = ideal_ns / (n_steps * len(devices))
+    return [Note.of(text, ns=each_ns)] if ideal_ns > matrix_ns else []
 
 
 def _steps_of(ranks: Ranks) -> int:
@@ -301,7 +309,8 @@ def _notes(
     else:
         ideal = int(table["step_ns"][parts.index(AT_PEAK)])
         share = ideal / (scalars["length_ns"] or np.nan)
-        text = "at the peak its FLOPs take {ideal:ns}: "
+        its = "the FLOPs that are known" if UNKNOWN_MATRIX in parts else "its FLOPs"
+        text = f"at the peak {its} take {{ideal:ns}}: "
         text += "less than 0.1 % of it" if share < _LEAST_SHARE else "{share:ratio} of it"
         own = ideal / told["own"] if "own" in told else np.nan
         text += ", {own:ratio} of a step that was not recorded" if own == own else ""

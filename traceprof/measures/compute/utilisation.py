@@ -304,8 +304,8 @@ def _doubts(first: Mapping[str, Any]) -> Iterator[Note]:
         )
     if first["executed_flop"] > first["model_flop"]:
         text = (
-            "HFU counts {more:flop} that is computed again, too: by activation checkpointing, and "
-            "scores of attention in its backward pass"
+            "HFU counts {more:flop} that is computed again, too: by activation checkpointing, or "
+            "as scores of attention in its backward pass"
         )
         yield Note.of(text, more=first["executed_flop"] - first["model_flop"])
     if first["unknown_ratio"] > _SLIGHT:
