@@ -35,6 +35,7 @@ def test_runs_that_do_not_fit_are_looked_at_by_one_that_lays_ranks_down(
 
 def test_large_runs_are_shared_out(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "_WORTH_BYTES", 20)
+    monkeypatch.setattr(choice, "_WORTH_BYTES_EACH", 10)
     monkeypatch.setattr(choice, "n_processors", lambda: 8)
     monkeypatch.setattr(choice, "_pools", {})
     assert pool_for(files[:1], None, "") is None
@@ -44,3 +45,18 @@ def test_large_runs_are_shared_out(files: list[Path], monkeypatch: pytest.Monkey
     assert pool_for(files, 2, "") is pool
     choice.dismiss()
     assert pool_for(files, 2, "") is not pool
+
+
+def test_many_small_files_are_looked_at_here(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_WORTH_BYTES", 20)
+    monkeypatch.setattr(choice, "_WORTH_BYTES_EACH", 9)
+    monkeypatch.setattr(choice, "n_processors", lambda: 8)
+    monkeypatch.setattr(choice, "_pools", {})
+    small = [tmp_path / f"small{number}" for number in range(20)]
+    for path in small:
+        path.write_bytes(b"01234567")
+    assert pool_for(small, None, "") is None
+    assert pool_for(files, None, "") is not None
+    choice.dismiss()

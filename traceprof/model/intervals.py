@@ -139,7 +139,7 @@ class Intervals:
         O((n + m) log m); the queries may overlap and come in any order.
         """
         first, last = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
-        if not len(self):
+        if not len(self) or not len(first):
             return np.zeros(len(first), np.int64)
         before = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
         until = []  # how many ns of the set lie before each instant

@@ -17,6 +17,8 @@ LOCAL: Final = "local"
 """Instead of an address: a Dask cluster that is started here."""
 _WORTH_BYTES: Final = 200_000_000
 """Of smaller runs the start of the processes, a second each, costs more than they save."""
+_WORTH_BYTES_EACH: Final = 4_000_000
+"""Of smaller files what processes ask one another costs more than what they answer."""
 _IN_MEMORY: Final = 4
 """So many times the bytes of an nsys export takes its rank, while a page is made of it."""
 _FIRST_AFTER_S: Final = 1.0
@@ -42,7 +44,8 @@ def pool_for(files: Sequence[Path], jobs: int | None, scheduler: str) -> Pool | 
     n_bytes = sum(path.stat().st_size for path in files if path.is_file()) if len(files) > 1 else 0
     n_jobs = jobs or n_processors()
     if jobs is None and not scheduler:
-        n_jobs = 1 if n_bytes < _WORTH_BYTES else min(len(files), n_jobs)
+        is_worth = n_bytes >= max(_WORTH_BYTES, _WORTH_BYTES_EACH * len(files))
+        n_jobs = min(len(files), n_jobs) if is_worth else 1
     # Whether all ranks together, with what is computed of them, fit into memory
     if n_jobs < 2 and not scheduler and (not n_bytes or _IN_MEMORY * n_bytes < usable_bytes(1)):
         return None

@@ -215,7 +215,7 @@ def align_clocks(ranks: Ranks, alignment: Alignment | None = None) -> Ranks:
 def _own(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Mapping[int, ClockCorrection]:
     """Return the corrections of the processes of a trace, as far as it knows which these are."""
     own = trace.recordings or corrections
-    return {process: correction for process, correction in corrections.items() if process in own}
+    return {process: corrections[process] for process in own if process in corrections}
 
 
 def _over(trace: Trace, span: TimeWindow) -> Trace:
