@@ -122,7 +122,7 @@ def test_a_trace_without_kernels_is_answered_from_its_ranges(
     assert "breakdown" in document["not_recorded"]
     assert rows_of(document, "ranges")[0]["name"] == "find_centers"
     message = ends_with(["show", "kernels", path], 4)
-    assert "no kernels recorded: record on a machine with a GPU" in message
+    assert "no kernels recorded: record the work of a GPU" in message
 
 
 @pytest.mark.traces

@@ -418,7 +418,9 @@ def loop_with(call: str, n_steps: int = 5) -> Trace:
         builder.step(at, at + 100 * MS, number=i)
         builder.kernel("gemm", at, at + 80 * MS, launched_ns=(at - 2, at - 1))
         builder.api_call(call, at + 70 * MS, at + 100 * MS)
-    return builder.build(span=(0, 100 * MS * n_steps))
+    end = 100 * MS * n_steps  # with the work that the last step launches
+    builder.kernel("gemm", end, end + 80 * MS, launched_ns=(end - 2, end - 1))
+    return builder.build(span=(0, end + 80 * MS))
 
 
 @pytest.mark.parametrize(
@@ -655,3 +657,74 @@ def test_slow_steps_cost_each_step_what_they_take_more_in_all() -> None:
     finding = found(builder.build())["slow_steps"]
     usual = (40 + 40 + 60) / 3  # they are of two kinds: the base is their mean
     assert finding.saving_ns == pytest.approx((1000 - usual) * MS / len(lengths), rel=0.001)
+
+
+def turns_that_allocate(n_allocating: int) -> Trace:
+    """100 turns of two kernels; the first ``n_allocating`` allocate for 20 us while they wait."""
+    builder, us = TraceBuilder(), US
+    for i in range(100):
+        at = 100 * us * i
+        if i < n_allocating:
+            builder.api_call("cuMemAlloc_v2", at, at + 20 * us)
+        builder.kernel(
+            "first", at + 20 * us, at + 50 * us, launched_ns=(at + 19 * us, at + 20 * us)
+        )
+        builder.kernel(
+            "second", at + 50 * us, at + 100 * us, launched_ns=(at + 21 * us, at + 22 * us)
+        )
+    return builder.build()
+
+
+def test_what_each_turn_of_a_pattern_allocates_does_not_occur_once() -> None:
+    finding = found(turns_that_allocate(100))["allocations"]
+    assert (finding.kind, finding.once_ns) == ("measured", None)
+    assert "100 calls of cuMemAlloc_v2" in finding.evidence
+    assert found(turns_that_allocate(40))["allocations"].kind == "once"
+
+
+@pytest.mark.parametrize(("is_training", "names_optimizers"), [(True, True), (False, False)])
+def test_advice_names_optimizers_only_where_one_may_run(
+    is_training: bool, names_optimizers: bool
+) -> None:
+    builder, us = TraceBuilder(), US
+    for i in range(200):
+        at = 20 * us * i
+        builder.host_op("aten::mul", at, at + 15 * us, source="cpu_op")
+        builder.kernel("mul_kernel", at + 10 * us, at + 12 * us, launched_ns=(at, at + 5 * us))
+    if is_training:
+        builder.phase("backward", 0, 4 * MS)
+    advice = found(builder.build())["launch_bound"].action
+    assert ("fused optimizers" in advice) == names_optimizers
+    assert "larger batches" in advice
+
+
+def test_times_beside_a_saving_of_several_devices_are_means_of_them() -> None:
+    builder = TraceBuilder()
+    for device in (0, 1):
+        for i in range(3):
+            at = 10 * MS * i
+            called = (at + 6 * MS, at + 6 * MS + 1000)
+            builder.kernel(
+                "gemm", at, at + 4 * MS, device=device, launched_ns=(at - 2000, at - 1000)
+            )
+            builder.kernel("late", called[1], at + 10 * MS, device=device, launched_ns=called)
+            builder.range("decode", at + 4 * MS, at + 6 * MS)
+    finding = found(builder.build())["host_code"]
+    assert finding.saving_ns == 6 * MS
+    assert any(text.startswith("6.000 ms per device in decode") for text in finding.evidence)
+
+
+def test_a_device_that_stops_in_the_last_moments_of_the_window_is_not_said_to() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 100 * MS - 2)
+    trace = builder.kernel("gemm", 60 * MS, 100 * MS, device=1).build(span=(0, 100 * MS))
+    finding = found(trace)["low_utilisation"]
+    assert finding.evidence == ("device 1 begins 60.00 ms after the start of the window",)
+
+
+def test_what_one_rule_of_a_subject_could_not_check_is_named_beside_what_another_did() -> None:
+    builder = TraceBuilder().kernel("gemm", 0, 60 * MS)
+    builder.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 60 * MS, 100 * MS)
+    said = [note_text(note) for note in run("findings", builder.build()).notes]
+    why = "no communication of hosts in the time that is judged"
+    assert f"not checked: communication that the host carries out: {why}" in said
+    assert not any(text.startswith("not checked: communication:") for text in said)

@@ -136,7 +136,7 @@ def test_without_steps_the_default_is_where_devices_worked() -> None:
 def test_without_devices_the_default_is_everything() -> None:
     selection = selected(TraceBuilder().range("x", 0, 100).build(), None)
     assert (selection.label, bounds(selection)) == ("all", (0, 100))
-    assert said(selection) == ["no device worked: the whole trace is shown"]
+    assert said(selection) == ["no work of devices was recorded: the whole trace is shown"]
 
 
 def test_without_devices_and_steps_imports_are_left_out() -> None:
@@ -145,7 +145,9 @@ def test_without_devices_and_steps_imports_are_left_out() -> None:
         builder.phase("eval", start, start + 80)
     selection = selected(builder.range("exit", 800, 900).build(), None)
     assert (selection.label, bounds(selection)) == ("active", (500, 780))
-    said_so = "no device worked: from the first to the last pass of a model on the host"
+    said_so = (
+        "no work of devices was recorded: from the first to the last pass of a model on the host"
+    )
     assert said(selection) == [said_so]
 
 

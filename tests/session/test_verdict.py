@@ -44,6 +44,9 @@ def idle(**causes: int) -> dict[str, Result]:
         ),
         ((0.1, 0, 0, 0, 0.9), {"data": 50, "unknown": 40}, "input-bound"),
         ((0.0, 0, 0.9, 0, 0.1), {}, "transfer-bound"),
+        ((0.0, 0, 0, 1.0, 0), {}, "no kernel ran"),
+        # Where no calls were recorded, why devices are idle is not known.
+        ((0.015, 0, 0.0001, 0, 0.9849), {}, "idle, the cause was not recorded"),
     ],
 )
 def test_it_is_named_by_what_takes_most(

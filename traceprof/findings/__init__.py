@@ -210,9 +210,12 @@ def _notes(context: Context, found_any: bool, abstained: Mapping[str, str]) -> t
         values = {"step": context.mean_step_ns, "slow": context.slow_ratio}
         notes.append(Note.of(f"{text}{{slow:ratio}} of it", **values))
     subjects: dict[str, dict[str, None]] = {}
+    judged = {rule.subject for rule in RULES if rule.name not in abstained}
     for rule in RULES:
         if rule.name in abstained:
-            subjects.setdefault(abstained[rule.name], {})[rule.subject] = None
+            # Of a subject that another rule judged only what this one looks for was not checked.
+            what = rule.summary if rule.subject in judged else rule.subject
+            subjects.setdefault(abstained[rule.name], {})[what] = None
     notes += [
         Note.of("not checked: {subjects}: {reason}", subjects=", ".join(own), reason=reason)
         for reason, own in subjects.items()

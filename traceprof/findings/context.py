@@ -374,11 +374,11 @@ class Context:
         return Note.of(f"{about}{{n:count}} {words}{per}{more}", n=round(each), **values)
 
     def timed(self, total_ns: float, before: str = "", after: str = "", **values: Any) -> Note:
-        """Return a time with words around it, per step and device where steps are known."""
-        if not len(self.steps):
-            return Note.of(f"{before}{{each:ns}}{after}", each=total_ns, **values)
+        """Return a time with words around it: of several devices the mean, by step where known."""
         places, per = self._per_step
-        each = total_ns / self.n_steps / places
+        if not len(self.steps):
+            per = " per device" if places > 1 else ""
+        each = total_ns / places / (self.n_steps if len(self.steps) else 1)
         return Note.of(f"{before}{{each:ns}}{per}{after}", each=each, **values)
 
     def timed_by_kernel(self, names: Mapping[str, int], n: int = 2) -> Iterator[Note]:

@@ -321,7 +321,9 @@ def small_kernels(context: Context) -> Iterator[Finding]:
             *(context.timed(ns, after=" of {name}", name=name) for name, ns in largest(sums, 3)),
         ),
         action=context.advice(
-            pytorch="fuse them: torch.compile, fused optimizers and normalisations, larger batches",
+            pytorch="fuse them: torch.compile, fused "
+            + ("optimizers and normalisations" if context.is_training else "normalisations")
+            + ", larger batches",
             other="fuse them, or give each more work",
         ),
         caveat="kernels that depend on one another across threads cannot be fused",

@@ -261,6 +261,8 @@ def _first_works(context: Context, claim: Claim) -> tuple[Note, ...]:
             continue
         late_ns = int(busy.starts[0]) - span.start_ns
         early_ns = span.end_ns - int(busy.ends[-1])
+        least_ns = _LEAST_LOW * span.duration_ns
+        late_ns, early_ns = (ns if ns >= least_ns else 0 for ns in (late_ns, early_ns))
         begins = "begins {late:ns} after the start of the window" if late_ns else ""
         stops = "stops {early:ns} before its end" if early_ns and late_ns else ""
         stops = stops or ("stops {early:ns} before the end of the window" if early_ns else "")

@@ -85,8 +85,9 @@ def launch_bound(context: Context) -> Iterator[Finding]:
             ),
         ),
         action=context.advice(
-            pytorch="launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), fused "
-            "optimizers (fused=True, foreach=True), fused layers, larger batches",
+            pytorch="launch less: CUDA graphs or torch.compile(mode='reduce-overhead'), "
+            + ("fused optimizers (fused=True, foreach=True), " if context.is_training else "")
+            + "fused layers, larger batches",
             other="launch less: put what repeats into a CUDA graph, fuse small kernels, give each "
             "launch more work",
         ),

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceprof.findings.context import Context
 from traceprof.measures.rows import rows_by
+from traceprof.measures.steps.find import owner_of, pattern_of_ranks
 from traceprof.measures.workload import LOADING
 from traceprof.model.results import Note
 from traceprof.model.table import Table
@@ -54,6 +55,15 @@ def counted(
         text = f"{{n:count}} {words} in {{own:count}} of {{steps:count}} steps{more}"
         return Note.of(text, n=len(rows), own=own, steps=round(context.n_steps), **of)
     return context.counted(len(rows), words, more, is_of_host=is_of_host, **of)
+
+
+def is_of_each_turn(context: Context, rows: Table) -> bool:
+    """Return whether ``rows`` begin in more than half of the iterations of a pattern."""
+    turns = pattern_of_ranks(context.ranks).table
+    if turns.empty:
+        return False
+    place = owner_of(turns, rows["process"], rows["start_ns"])
+    return len(np.unique(place[place >= 0])) > _FEW * len(turns)
 
 
 def occurs_once(context: Context, rows: Table) -> bool:

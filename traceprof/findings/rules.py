@@ -201,6 +201,7 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
     """Return the findings, the most important first, and why which rules could not judge."""
     found: list[SettledFinding] = []
     abstained: dict[str, str] = {}
+    vendor = context.software.vendor
     for one in rules:
         try:
             _require(context, one)
@@ -208,11 +209,13 @@ def judge(context: Context, rules: Iterable[Rule]) -> tuple[list[SettledFinding]
             if not own and not _OCCURS[one.about](context):
                 abstained[one.name] = f"no {one.about} in the time that is judged"
             for number, finding in enumerate(own, 1):
-                worded = in_words_of(context.software.vendor, finding)
+                worded = in_words_of(vendor, finding)
                 found.append(_settled(context, one, number, worded))
         except NotRecordedError as error:
             abstained[one.name] = str(error)
         PROGRESS.advance()
+    if vendor is Vendor.AMD:
+        abstained = {name: _named_by_amd(reason) for name, reason in abstained.items()}
     found.sort(key=lambda own: (own.is_minor, own.weight < _MINOR, -own.weight))
     return found, abstained
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from traceprof.findings.claims import Claim, Kind, together
 from traceprof.findings.context import Context
-from traceprof.findings.recurrence import counted, occurs_once
+from traceprof.findings.recurrence import counted, is_of_each_turn, occurs_once
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.launches import captures
 from traceprof.measures.rows import are_named, bounds, lengths_of, unions_by
@@ -81,8 +81,9 @@ def allocations(context: Context) -> Iterator[Finding]:
     calls = _calls_named(context, _ALLOCATES)
     pins = calls["name"].by_text([bool(_PINS.search(text)) for text in calls["name"].texts])
     lengths = lengths_of(calls)
-    # What is hardly ever freed is a pool that grows to its size.
+    # What is hardly ever freed is a pool that grows to its size, unless each turn allocates.
     grows = not len(context.steps) and 2 * _n_named(calls, _FREES) < _n_named(calls, _ADDS)
+    grows = grows and not is_of_each_turn(context, calls)
     if 2 * lengths[np.asarray(pins, np.bool_)].sum() > lengths.sum():
         action = context.advice(pytorch=_REUSE_PINNED_TENSOR, other=_REUSE_PINNED)
     elif grows:

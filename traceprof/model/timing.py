@@ -86,8 +86,9 @@ class Steps:
     - recorder_ns: what the embedded recorder took for itself in that time;
     - launched_ns: when it had launched its last work (its end, where that is not known);
     - device_start_ns, device_end_ns: the step itself. From the end of the last work that the step
-      before launched to the end of the last work that it launched; of the first step from its
-      first work. Where its launches are not known, its period;
+      before launched to the end of the last work that it launched. The first step begins as late
+      after its start on the host as it ends after its end, at most with its first work. Where its
+      launches are not known, its period;
     - on_device: whether these are known from launches, or are times of kernels;
     - declared_warmup (whether its name says so), is_warmup (as found in, or said of, the whole).
 

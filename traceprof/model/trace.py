@@ -27,7 +27,7 @@ DEVICE_TABLES = ("kernels", "copies")
 """The tables whose rows occupy a device."""
 
 _Answer = TypeVar("_Answer")
-_NOT_BY_NSYS: Final = ("kineto", "nvprof")
+_NOT_BY_NSYS: Final = ("kineto", "nvprof", "rocpd", "xplane")
 OWN_PROFILER: Final = "traceprof"
 """What the embedded recorder calls itself."""
 _NAMED_BY_PROGRAM: Final = ("ranges", "marks")
@@ -36,16 +36,16 @@ _NAME_THEM: Final = (
     "under the recorder"
 )
 HOW_TO_RECORD: Mapping[str, str] = {
-    "kernels": "record on a machine with a GPU (nsys: --trace=cuda)",
-    "kernel_shapes": "record on a machine with a GPU (nsys: --trace=cuda)",
-    "copies": "record on a machine with a GPU (nsys: --trace=cuda)",
-    "api_calls": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "kernels": "record the work of a GPU (nsys: --trace=cuda)",
+    "kernel_shapes": "record the work of a GPU (nsys: --trace=cuda)",
+    "copies": "record the work of a GPU (nsys: --trace=cuda)",
+    "api_calls": "record the work of a GPU (nsys: --trace=cuda)",
     "ranges": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
     "marks": "record with `traceprof record` (nsys: --trace=nvtx and a program that uses NVTX)",
     "host_ops": "record with `traceprof record --with torch` (nsys: --trace=osrt)",
     "operator_inputs": "record with record_shapes=True (torch.profiler); without it --parameters "
     "and --tokens, or `traceprof record --flops`, tell the FLOPs of a step (show flops --by step)",
-    "syncs": "record on a machine with a GPU (nsys: --trace=cuda)",
+    "syncs": "record the work of a GPU (nsys: --trace=cuda)",
     "collectives": "record a distributed program with `traceprof record`",
     "samples": "record with `traceprof record` (nsys: --gpu-metrics-devices, --nic-metrics)",
     "overheads": "this profiler did not tell what it costs itself",

@@ -109,10 +109,17 @@ def fill(steps: Table, window_ns: int, least: float = _FILLED) -> bool:
     return bool(covered.total_ns) and covered.total_ns >= least * window_ns
 
 
-def on_pace(results: Mapping[str, Result], left_out: Iterable[str]) -> Iterable[Note]:
-    """Yield of how many kinds the steps are, how steady, and how many there are a second."""
+def on_pace(
+    results: Mapping[str, Result], left_out: Iterable[str], window_ns: int
+) -> Iterable[Note]:
+    """Yield of how many kinds the steps are, how steady, and how many there are a second.
+
+    Iterations of a pattern that takes less than half of the window are not its pace.
+    """
     steps = results.get("steps")
     if steps is None or steps.scalars.get("steady_count", 0) < 2:
+        return
+    if steps.scalars["is_pattern"] and not fill(steps.table, window_ns, _MOSTLY):
         return
     if is_undisturbed(steps):
         yield _on_undisturbed(steps, results)

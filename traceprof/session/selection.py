@@ -281,7 +281,9 @@ def _active(ranks: Ranks) -> Selection:
         on_host = host_window(ranks)
         if on_host is not None:
             return Selection(on_host, "active", (Note(_ON_HOST),))
-        return Selection(ranks.span, "all", (Note("no device worked: the whole trace is shown"),))
+        return Selection(
+            ranks.span, "all", (Note("no work of devices was recorded: the whole trace is shown"),)
+        )
     return Selection(window, "active")
 
 
@@ -309,7 +311,9 @@ def _main_loop(ranks: Ranks) -> Selection:
     return Selection(loop.window, "main loop", (Note.of(text, **values, **sides),))
 
 
-_ON_HOST: Final = "no device worked: from the first to the last pass of a model on the host"
+_ON_HOST: Final = (
+    "no work of devices was recorded: from the first to the last pass of a model on the host"
+)
 _NO_STEPS: Final = "no steps are known: from the first to the last work of any device"
 
 

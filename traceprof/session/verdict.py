@@ -49,6 +49,7 @@ _PART_NAMES: Final = {
     "device_memory": "copies inside the device",
 }
 _GPU_BOUND: Final = "GPU-bound"
+_NO_KERNEL: Final = "no kernel ran"
 _NEARLY_ALWAYS: Final = 0.8
 _ALIKE: Final = 0.8
 _MUCH: Final = 0.1
@@ -125,11 +126,13 @@ def judge(
     parts = parts_of(results, steps, base.rows) if is_known else {}
     again, once = _told_apart(occasions, _outside(one_off, occasions))
     idle = idle_by_cause(results, parts, is_mean=base.rows is None)
-    pace = tuple(on_pace(results, kinds))
+    pace = tuple(on_pace(results, kinds, window_ns))
+    by = bound_by(results, parts)
+    is_judged = bool(parts) and by != _NO_KERNEL
     return Verdict(
-        bound_by=bound_by(results, parts),
+        bound_by=by,
         sentences=(*pace, *(_where(results, parts, base, n_gpus) if is_known else ())),
-        fine=_fine(results, parts, steps) if parts or (has_any and not asked) else (),
+        fine=_fine(results, parts, steps) if is_judged or (has_any and not asked) else (),
         unknown=_unknown(results),
         once=once,
         next_command=_next_command(results) if is_known else f"{shown_by('quality')} TRACE",
@@ -147,19 +150,14 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     """Return where most of the time that is lost goes, or that none is lost."""
     if not parts:
         return ""
-    shares = dict(parts)
-    idle_ratio = shares.pop("idle")
-    causes = causes_of_idle(results)
-    if len(causes):
-        total_ns = causes["total_ns"].sum()
-        for cause, ns in zip(causes["cause"].tolist(), causes["total_ns"].tolist(), strict=True):
-            share = idle_ratio * ns / total_ns if total_ns else 0.0
-            shares[cause] = shares.get(cause, 0.0) + share
+    shares = _with_causes(results, parts)
     working = shares.pop("compute") + shares.pop("device_memory")
     largest, second = sorted(shares, key=lambda name: -shares[name])[:2]
     found = table_of(results, "findings")
     if told := _mostly_of_a_rule(found):
         return told
+    if working >= _MOSTLY and not parts["compute"] + parts["exposed_communication"]:
+        return _NO_KERNEL
     if working >= _MOSTLY:
         is_in_part = working < _NEARLY_ALWAYS and shares[largest] >= _MUCH
         beside = _BOUND_BY[largest] if is_in_part and _stands_beside(largest) else ""
@@ -172,6 +170,20 @@ def bound_by(results: Mapping[str, Result], parts: Mapping[str, float]) -> str:
     if shares[second] >= max(_MUCH, _ALIKE * shares[largest]) and _stands_beside(second):
         words += f" and {_BOUND_BY[second]}"
     return words
+
+
+def _with_causes(results: Mapping[str, Result], parts: Mapping[str, float]) -> dict[str, float]:
+    """Return the shares of ``parts``, with those of the causes of idle time in place of it."""
+    shares = dict(parts)
+    idle_ratio = shares.pop("idle")
+    causes = causes_of_idle(results)
+    if not len(causes):
+        return {**shares, "unknown": idle_ratio}
+    total_ns = causes["total_ns"].sum()
+    for cause, ns in zip(causes["cause"].tolist(), causes["total_ns"].tolist(), strict=True):
+        share = idle_ratio * ns / total_ns if total_ns else 0.0
+        shares[cause] = shares.get(cause, 0.0) + share
+    return shares
 
 
 def _mostly_of_a_rule(found: Table) -> str:

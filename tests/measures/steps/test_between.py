@@ -32,7 +32,7 @@ def test_a_wait_for_data_between_ranges_is_part_of_the_step() -> None:
     steps = run("steps", trace)
     host = ("period_ns", "between_ns", "between_cause", "duration_ns")
     assert plain(steps.table.to_frame(), *host) == [
-        (765, 693, "data wait", 60),
+        (765, 693, "data wait", 70),
         (765, 693, "data wait", 765),
         (765, 693, "data wait", 765),
         (72, 0, "", 765),

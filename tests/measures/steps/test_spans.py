@@ -74,7 +74,7 @@ def test_work_between_two_steps_lies_in_the_second() -> None:
         .build()
     )
     table = run("steps", trace).table.to_frame()
-    assert plain(table, "duration_ns", "compute_ns") == [(50, 50), (190, 140)]
+    assert plain(table, "duration_ns", "compute_ns") == [(100, 50), (190, 140)]
 
 
 def test_where_launches_are_not_known_a_step_is_its_period() -> None:
@@ -111,6 +111,32 @@ def test_a_first_step_cut_by_the_recording_is_not_called_fast() -> None:
         builder.step(100 * i, 100 * i + 100, number=i)
         builder.kernel("gemm", 100 * i + 80, 100 * i + 90, launched_ns=(100 * i, 100 * i + 1))
     steps = measured_steps(Ranks.of(builder.build()))
-    assert steps.table.to_frame()["duration_ns"].tolist() == [10] + [100] * 7
+    assert steps.table.to_frame()["duration_ns"].tolist() == [90] + [100] * 7
     assert steps.table.to_frame()["excess_ns"].isna().all()
     assert steps.scalars["warmup_count"] == 0
+
+
+@pytest.mark.parametrize(
+    ("ran", "spans"),
+    [
+        # The host reads data first: 70 of 100 without any work.
+        ((70, 95), [(0, 100)]),
+        # The device lags by 30: so late did it end the work of the step before, which is not known.
+        ((70, 130), [(30, 130)]),
+        # It worked on what was launched before: the step begins with its own work.
+        ((20, 150), [(20, 150)]),
+    ],
+)
+def test_a_single_step_takes_what_the_host_does_before_its_first_work(
+    ran: tuple[int, int], spans: list[tuple[int, int]]
+) -> None:
+    builder = TraceBuilder().step(0, 100, number=0)
+    trace = builder.kernel("gemm", *ran, launched_ns=(15, 16)).build(span=(0, 150))
+    assert plain(find_steps(trace).table.to_frame(), *SPAN[1:3]) == spans
+
+
+def test_what_the_host_does_before_the_first_work_of_a_step_is_host_code() -> None:
+    builder = TraceBuilder().step(0, 100_000_000, number=0)
+    builder.kernel("gemm", 70_000_000, 100_000_000, launched_ns=(69_990_000, 69_995_000))
+    found = run("idle", builder.build(span=(0, 100_000_000))).tables["causes"].to_frame()
+    assert plain(found, "cause", "total_ns") == [("host", 69_990_000), ("launch", 10_000)]

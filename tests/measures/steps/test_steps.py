@@ -31,13 +31,13 @@ def training(durations_ms: list[int], data_ms: dict[int, int] | None = None) -> 
 
 def test_each_step_has_its_parts() -> None:
     table = run("steps", training([20, 20]).build(span=(0, 40 * MS))).table
-    # The first from its first work (the copy has no launch), the second from the end of that.
+    # The first from its start on the host, the second from the end of the work of the first.
     assert plain(table, "process", "step", "at_ns", "duration_ns", "device_ns") == [
-        (1, 0, 2 * MS, 10 * MS, 10 * MS),
+        (1, 0, 0, 12 * MS, 12 * MS),
         (1, 1, 12 * MS, 20 * MS, 20 * MS),
     ]
     parts = ["compute_ns", "exposed_transfer_ns", "idle_ns", "h2d_bytes"]
-    assert plain(table, *parts) == [(10 * MS, 0, 0, 0), (10 * MS, MS, 9 * MS, 10**6)]
+    assert plain(table, *parts) == [(10 * MS, MS, MS, 10**6), (10 * MS, MS, 9 * MS, 10**6)]
     host = ["host_at_ns", "period_ns", "between_ns", "lag_ns", "data_ns"]
     assert plain(table, *host) == [(0, 20 * MS, 0, -8 * MS, MS), (20 * MS, 20 * MS, 0, -8 * MS, MS)]
     assert plain(table, "samples_count", "samples_per_s") == [(32, 1600)] * 2

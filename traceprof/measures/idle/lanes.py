@@ -36,6 +36,10 @@ _OS_WAITS: Final = re.compile(
     r"|futex|(__)?wait(pid|id|3|4)?|sig(timed)?wait(info)?|sigsuspend|pause|accept4?"
     r"|mq_(timed)?receive|msgrcv|io_getevents)"
 )
+_PYTHON_WAITS: Final = re.compile(
+    r"\$\S+ (wait|acquire|join|select|poll|_wait_for_tstate_lock|try_to_block|block_until_ready)"
+)
+"""Functions as the tracer of JAX and TensorFlow names them: "$api.py:3165 try_to_block"."""
 _OS_SLEEPS: Final = re.compile(r"(clock_)?nanosleep|u?sleep|sched_yield")
 _UNNAMED: Final = "(unnamed)"
 _OPERATOR: Final = re.compile(r", (seq|op_id) = \d+|^[a-z_]\w*(::\w+)+$|^enumerate\(DataLoader\)#")
@@ -126,7 +130,8 @@ def _named(trace: Trace, found: list[Table]) -> tuple[Texts, Ints]:
 
 
 def _doings(names: Texts) -> npt.NDArray[np.int8]:
-    waits = is_synchronisation(Names(np.arange(len(names)), names)) | _are(names, _OS_WAITS)
+    waits = is_synchronisation(Names(np.arange(len(names)), names))
+    waits |= _are(names, _OS_WAITS) | _are(names, _PYTHON_WAITS)
     sleeps = _are(names, _OS_SLEEPS)
     return np.where(waits, Doing.WAITS, np.where(sleeps, Doing.SLEEPS, Doing.RUNS)).astype(np.int8)
 

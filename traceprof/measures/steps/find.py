@@ -84,16 +84,16 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     following, paused = ends.copy(), np.zeros(len(table), np.int64)
     recorder = {} if is_of_kernels else recorder_times(trace)
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
-    first, last, called = (None,) * 3 if is_of_kernels else _work_of_steps(table, trace)
+    first, last, called, before = (None,) * 4 if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
         # A step that begins before the one before ended has no time between them.
         following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
         own = recorder.get(process, Intervals.empty())
         paused[rows] = own.covered_ns(starts[rows], following[rows])
-        if first is None or last is None:
+        if first is None or last is None or before is None:
             continue
         begins[rows], finishes[rows], known[rows] = _spans(
-            starts[rows], following[rows], first[rows], last[rows], own
+            starts[rows], following[rows], first[rows], last[rows], int(before[rows[0]]), own
         )
     return table.assign(
         next_ns=following,
@@ -106,14 +106,21 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
 
 
 def _spans(
-    starts: Ints, following: Ints, first: Ints, last: Ints, recorder: Intervals
+    starts: Ints, following: Ints, first: Ints, last: Ints, before: int, recorder: Intervals
 ) -> tuple[Ints, Ints, Bools]:
     """Return start and end of the span of each step of a process, and whether work tells it."""
     worked = last != _LATEST
     if not worked.any():
         return starts, following, worked
     ends = np.maximum.accumulate(np.where(worked, last, following))
-    earliest = max(starts[0], first[0]) if worked[0] else starts[0]
+    earliest = starts[0]
+    if len(ends) == 1:
+        ends = np.maximum(ends, following)
+    if worked[0]:
+        # Work before the first step may be in no recording: it ended as late after the start of
+        # the step as that of the step does after its end; then nothing ran until its own began.
+        begun = max(starts[0] + ends[0] - following[0], before)
+        earliest = max(starts[0], min(first[0], begun))
     # Nothing runs between two spans: it does not matter where the recorder's time is left out.
     begun = ends[:-1] + recorder.covered_ns(ends[:-1], starts[1:])
     begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
@@ -123,13 +130,14 @@ def _spans(
 def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
     """Return when the first work of each step starts, its last ends, and its last launch ends.
 
-    Of steps that launched nothing, and of processes of which hardly any launch is known, the first
-    is later than any time and the last earlier.
+    Then, when what the loop launched before it ended that began before its first work. Of steps
+    that launched nothing, and of processes of which hardly any launch is known, the first is later
+    than any time and the last earlier.
     """
     of_process = rows_by(table, "process")
     main = {p: (int(table["thread"][rows[0]]), len(rows)) for p, rows in of_process.items()}
     first, last = np.full(len(table), _EARLIEST), np.full(len(table), _LATEST)
-    called = last.copy()
+    called, before = last.copy(), last.copy()
     linked = np.zeros(len(table), np.int64)
     n_rows: Counter[int] = Counter()
     for name in DEVICE_TABLES:
@@ -147,13 +155,21 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
         np.maximum.at(called, owner[owned], launches.end_ns[owned])
         place, processes = places_of(work["process"])
         n_rows.update(dict(zip(processes, np.bincount(place).tolist(), strict=True)))
+    for name in DEVICE_TABLES:
+        work = trace.table(name)
+        is_known = launches_of(trace, name).is_known & are_of_loop(trace, name, main)
+        for process, rows in rows_by(work.take(is_known), "process").items():
+            if process in of_process:
+                at, ended = (column[is_known][rows] for column in bounds(work))
+                own = of_process[process][0]
+                before[own] = max(before[own], ended[at < first[own]].max(initial=_LATEST))
     # Of those that begin in steps there are at most as many as there are.
     few = [r for p, r in of_process.items() if linked[r].sum() < _FEWEST_LINKED * n_rows[p]]
     seen = _work_begun_in(table, trace) if few else linked
     for rows in few:
         if linked[rows].sum() < _FEWEST_LINKED * seen[rows].sum():
             first[rows], last[rows] = _EARLIEST, _LATEST
-    return first, last, called
+    return first, last, called, before
 
 
 def _work_begun_in(table: Table, trace: Trace) -> Ints:
@@ -375,7 +391,7 @@ def _count_warmup(table: Table) -> int:
     lengths, periods = every.durations_ns, every.periods_ns
     for rows in rows_by(table, "process").values():
         declared, durations = table["declared_warmup"][rows], lengths[rows]
-        # The span of the first step begins with its first work: what the host did before counts.
+        # Where devices lag, the span of the first begins with its first work: the host's counts.
         durations[0] = max(durations[0], periods[rows[0]])
         most = max(most, count_warmup(durations), 0 if declared.all() else int(declared.sum()))
     return most

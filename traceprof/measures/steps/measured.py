@@ -225,8 +225,8 @@ def _reasons(trace: Trace, spans: Table, left_out: Floats) -> Mapping[str, Float
 def _are_cut(trace: Trace, steps: Table) -> Bools:
     """Return which steps may seem short because the recording holds no more of them.
 
-    The first span of a process on the devices begins with its first work, and the last period on
-    the host ends with the step itself.
+    When the first span of a process on the devices begins is not known for certain, and the last
+    period on the host ends with the step itself.
     """
     whole, found = find_steps(trace.whole).table, np.zeros(len(steps), np.bool_)
     of_whole, starts = rows_by(whole, "process"), steps["start_ns"]

@@ -25,7 +25,8 @@ _PHASES: Final[tuple[Column, ...]] = tuple(
 )
 _ON_DEVICE: Final[tuple[Column, ...]] = columns("""
     total device_ns: on the devices: from the end of the last work that the step before launched to
-        the end of the last that it launched itself (of the first step: from its first work)
+        the end of the last that it launched itself (of the first step: from its start on the host,
+        later where the devices lag)
     total compute_ns: when compute kernels ran; this and the next four add up
     total exposed_communication_ns: when communication ran and no compute hid it
     total exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did
@@ -161,7 +162,7 @@ def _finish(result: Result) -> Result:
         )
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("only warm-up steps are in this window"))
-    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.table)]
+    notes += [_on_lengths("steady step(s)", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
     if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
@@ -176,6 +177,8 @@ def _finish(result: Result) -> Result:
 
 
 def _on_lengths(what: str, scalars: Any) -> Note:
+    if scalars["steady_count"] == 1:
+        return Note.of(f"1 {what.removesuffix('(s)')}: {{mean:ns}}", mean=scalars["mean_ns"])
     few = scalars["steady_count"] < FEWEST_FOR_PERCENTILES
     ends = "{min:ns} to {max:ns}" if few else "p10 {p10:ns}, p90 {p90:ns}, spread {spread:ratio}"
     names = ("median", "mean", *(("min", "max") if few else ("p10", "p90")))
@@ -193,7 +196,7 @@ def _on_pattern(scalars: Any) -> Iterator[Note]:
         "of it repeats), which may be steps, layers or requests",
         sure=scalars["confidence_ratio"],
     )
-    yield _on_lengths("iterations", scalars)
+    yield _on_lengths("iteration(s)", scalars)
 
 
 def _origin(scalars: Any) -> Note:

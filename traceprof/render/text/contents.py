@@ -74,7 +74,7 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
     info = contents.info
     schema = f", schema {info.schema_version}" if info.schema_version else ""
     yield "profiler", f"{info.profiler} ({info.format}{schema})"
-    yield "host", info.host or contents.environment.get("host", "–")
+    yield "host", info.host or contents.environment.get("host", "not recorded")
     yield "started", contents.started_utc or "not recorded"
     yield "covers", format_duration(contents.span.duration_ns)
     for device in contents.devices:
@@ -85,8 +85,11 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
             f"kernels, {format_count(device.copies)} copies and memsets",
         )
     if contents.n_unused_devices:
+        more = "more " if contents.devices else ""
         gpus = "GPU" if contents.n_unused_devices == 1 else "GPUs"
-        yield "", f"{contents.n_unused_devices} more {gpus} without work in this trace"
+        is_known = contents.rows.get("kernels") is not None
+        work = "without work in this trace" if is_known else "whose work was not recorded"
+        yield "", f"{contents.n_unused_devices} {more}{gpus} {work}"
     for process in contents.processes[:_MOST_PROCESSES]:
         rank = "" if process.rank is None else f", rank {process.rank}"
         yield (
