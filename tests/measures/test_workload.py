@@ -42,6 +42,11 @@ def launched(name: str) -> TraceBuilder:
             "kernels of a decoder, such as paged_attention_v1_kernel",
         ),
         (
+            TraceBuilder().kernel("void ck::kentry<2, ck::PagedKVCacheKernel<int> >(int)", 0, 9),
+            "inference",
+            "kernels of a decoder, such as kentry (PagedKVCacheKernel)",
+        ),
+        (
             TraceBuilder()
             .kernel("multi_tensor_apply_kernel<CopyFunctor<int>, Copy<int>>", 0, 3)
             .kernel("paged_attention_v1_kernel", 9, 12),

@@ -7,9 +7,12 @@ import pytest
 from tests.builders import TraceBuilder
 from tests.measures.generated_run import Clock, Plan, make_run
 from traceprof.errors import NotRecordedError, UsageError
+from traceprof.measures.steps.find import find_pattern
 from traceprof.model.placement import place_run
 from traceprof.model.ranks import Ranks
+from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
+from traceprof.names.ranges import CYCLE
 from traceprof.render.formatting import sentences
 from traceprof.session.selection import Selection, select
 
@@ -250,3 +253,28 @@ def test_steps_of_a_run_are_those_of_all_its_ranks() -> None:
     alone = [select(Ranks.of(part), "step:3..4").window for part in run]
     assert alone[0].start_ns + 1_000 == alone[1].start_ns
     assert (window.start_ns, window.end_ns) == (alone[0].start_ns, alone[1].end_ns)
+
+
+def two_recordings(n_turns: int) -> TraceBuilder:
+    """Two recordings of 100 ns, 800 ns apart, of ``n_turns`` alike kernels each."""
+    builder = TraceBuilder()
+    for start in (0, 900):
+        builder.range(CYCLE, start, start + 100, domain=OWN_DOMAIN)
+        length = 100 // n_turns
+        for i in range(n_turns):
+            at = start + length * i
+            builder.kernel("gemm", at, at + length // 2, launched_ns=(at, at + 1))
+    return builder
+
+
+def test_without_steps_the_last_of_several_recordings_is_judged() -> None:
+    selection = selected(two_recordings(2).build(span=(0, 1000)), None)
+    assert (selection.label, bounds(selection)) == ("active, recorded", (900, 975))
+    assert said(selection)[-1] == "the last of 2 recordings of a process"
+
+
+def test_no_iteration_of_a_pattern_has_time_that_was_not_recorded() -> None:
+    trace = two_recordings(20).build(span=(0, 1000))
+    turns = find_pattern(trace).table
+    assert len(turns) > 2
+    assert (turns["end_ns"] - turns["start_ns"]).max() < 800

@@ -21,7 +21,7 @@ from traceprof.model.results import Note
 from traceprof.model.table import Names, Table, objects
 from traceprof.model.timing import OWN_DOMAIN
 from traceprof.model.trace import Trace
-from traceprof.names.parsing import parse_name
+from traceprof.names.kernels import short_name
 from traceprof.names.ranges import PHASES, are_matched, plain_name, plain_names
 
 TRAINING, INFERENCE, LOADING = "training", "inference", "loading"
@@ -123,8 +123,8 @@ def _short(text: str) -> str:
 
 
 def _kernel_name(name: str) -> str:
-    """Return the own name of a kernel, without what it returns and its arguments."""
-    return _short(parse_name(plain_name(name)).identifier or name)
+    """Return the own name of a kernel and what it applies, without its arguments."""
+    return _short(short_name(plain_name(name)))
 
 
 def _longest_of(kernels: Table) -> str:

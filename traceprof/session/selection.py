@@ -31,6 +31,7 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError, UsageError
+from traceprof.measures.rows import bounds
 from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
@@ -40,9 +41,9 @@ from traceprof.model.results import Note
 from traceprof.model.table import Bools, Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
-from traceprof.model.trace import Trace
+from traceprof.model.trace import DEVICE_TABLES, Trace
 from traceprof.names.own_patterns import own_pattern
-from traceprof.names.ranges import WINDOW
+from traceprof.names.ranges import CYCLE, WINDOW
 from traceprof.units import format_duration, parse_duration
 
 RANGE: Final = re.compile(
@@ -178,7 +179,7 @@ def select_default(ranks: Ranks) -> Selection:
     steps = steps_of_ranks(ranks)
     is_found = ranks.parts[0].warmup_steps is None
     if not len(steps):
-        return _main_loop(ranks)
+        return _in_one_recording(ranks, _main_loop(ranks))
     found = _where_devices_were_recorded(ranks, _steady(ranks))
     table = steps.table
     if not is_found or not table["declared_warmup"].all():
@@ -401,6 +402,33 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
         "the last of {n:count} window(s) in which the embedded recorder saw devices", n=len(windows)
     )
     return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
+
+
+def _in_one_recording(ranks: Ranks, selection: Selection) -> Selection:
+    """Return ``selection``, or its part in the last of several recordings of a process.
+
+    Between two of them nothing is known, not even that devices were idle.
+    """
+    cycles = [span for own in ranks.each(_cycles_with_work) for span in own]
+    if len(cycles) < 2:
+        return selection
+    part = selection.window & TimeWindow(*max(cycles))
+    if not part.duration_ns:
+        return selection
+    note = Note.of("the last of {n:count} recordings of a process", n=len(cycles))
+    return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
+
+
+def _cycles_with_work(trace: Trace) -> list[tuple[int, int]]:
+    """Return the recordings of a process, one after the other, in which devices worked."""
+    ranges = trace.ranges
+    own = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
+    begun = [np.sort(trace.table(name)["start_ns"]) for name in DEVICE_TABLES]
+    return [
+        (start, end)
+        for start, end in zip(*(column.tolist() for column in bounds(own)), strict=True)
+        if any(np.searchsorted(at, end) > np.searchsorted(at, start) for at in begun)
+    ]
 
 
 def _captured(ranks: Ranks, selection: Selection) -> Selection:

@@ -9,6 +9,7 @@ from traceprof.measures.steps.find import find_steps
 from traceprof.measures.steps.measured import measured_steps
 from traceprof.model.ranks import Ranks
 from traceprof.model.timing import TimeWindow
+from traceprof.render.formatting import sentences
 
 SPAN = ("step", "device_start_ns", "device_end_ns", "on_device")
 
@@ -132,11 +133,18 @@ def test_a_single_step_takes_what_the_host_does_before_its_first_work(
 ) -> None:
     builder = TraceBuilder().step(0, 100, number=0)
     trace = builder.kernel("gemm", *ran, launched_ns=(15, 16)).build(span=(0, 150))
-    assert plain(find_steps(trace).table.to_frame(), *SPAN[1:3]) == spans
+    assert plain(find_steps(trace).table, *SPAN[1:3]) == spans
 
 
 def test_what_the_host_does_before_the_first_work_of_a_step_is_host_code() -> None:
     builder = TraceBuilder().step(0, 100_000_000, number=0)
     builder.kernel("gemm", 70_000_000, 100_000_000, launched_ns=(69_990_000, 69_995_000))
-    found = run("idle", builder.build(span=(0, 100_000_000))).tables["causes"].to_frame()
+    found = run("idle", builder.build(span=(0, 100_000_000))).tables["causes"]
     assert plain(found, "cause", "total_ns") == [("host", 69_990_000), ("launch", 10_000)]
+
+
+def test_one_step_has_one_length() -> None:
+    builder = TraceBuilder().step(0, 100, number=0)
+    builder.kernel("gemm", 10, 100, launched_ns=(5, 6))
+    said = sentences(run("steps", builder.build()).notes)
+    assert "1 steady step: 100 ns" in said

@@ -270,6 +270,10 @@ def _pattern_of_whole(trace: Trace) -> Steps:
     if table.empty:
         return _none(is_pattern=True)
     table = with_spans(trace, table, is_of_kernels=True).assign(is_warmup=False)
+    for process, between in between_cycles(trace).items():
+        # How long an iteration takes of which a part was not recorded is not known.
+        is_whole = between.covered_ns(*bounds(table)) == 0
+        table = table.take(is_whole | (table["process"] != process))
     lengths, is_first = Steps(table, "", is_pattern=True).durations_ns, np.zeros(len(table), bool)
     for rows in rows_by(table, "process").values():
         is_first[rows[: count_first_turns(lengths[rows])]] = True

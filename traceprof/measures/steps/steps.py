@@ -162,7 +162,7 @@ def _finish(result: Result) -> Result:
         )
     if "steady_count" not in scalars:
         return result.with_notes(*notes, Note("only warm-up steps are in this window"))
-    notes += [_on_lengths("steady step(s)", scalars), *notes_on_occasions(result.table)]
+    notes += [_on_lengths("steady steps", scalars), *notes_on_occasions(result.table)]
     notes += _on_between(result)
     drift = scalars["drift_ratio"]
     if abs(drift) > _LEAST_DRIFT and scalars["steady_count"] >= _FEWEST_FOR_DRIFT:
@@ -178,7 +178,7 @@ def _finish(result: Result) -> Result:
 
 def _on_lengths(what: str, scalars: Any) -> Note:
     if scalars["steady_count"] == 1:
-        return Note.of(f"1 {what.removesuffix('(s)')}: {{mean:ns}}", mean=scalars["mean_ns"])
+        return Note.of(f"1 {what.removesuffix('s')}: {{mean:ns}}", mean=scalars["mean_ns"])
     few = scalars["steady_count"] < FEWEST_FOR_PERCENTILES
     ends = "{min:ns} to {max:ns}" if few else "p10 {p10:ns}, p90 {p90:ns}, spread {spread:ratio}"
     names = ("median", "mean", *(("min", "max") if few else ("p10", "p90")))
@@ -196,7 +196,7 @@ def _on_pattern(scalars: Any) -> Iterator[Note]:
         "of it repeats), which may be steps, layers or requests",
         sure=scalars["confidence_ratio"],
     )
-    yield _on_lengths("iteration(s)", scalars)
+    yield _on_lengths("iterations", scalars)
 
 
 def _origin(scalars: Any) -> Note:
