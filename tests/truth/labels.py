@@ -84,9 +84,9 @@ WILD: Final = {
         (r"8 steps", r"1 call of cudaHostAlloc per step", "reuse pinned buffers", "33.33 steps/s"),
         (r"costs .* once", "caching allocator", "no steps are known", r"(?m)^once: loading"),
     ),
-    "hfblog3438-outlier.json": Label((r"5 steps", r"26\.3 % compute"), ("warm-up:",)),
+    "hfblog3438-outlier.json": Label((r"5 steps", r"26\.2 % compute"), ("warm-up:",)),
     "pytorch130730-annotations.json": Label(
-        ("Communication-bound", r"42\.9 % exposed communication"), ("straggler",)
+        ("Communication-bound", r"42\.7 % exposed communication"), ("straggler",)
     ),
     "pytorch148314-deepep.json": Label(
         ("Communication-bound", r"76\.6 % exposed communication"), ("GPU-bound",)
@@ -109,7 +109,8 @@ WILD: Final = {
 
 SHARED: Final = {
     "kineto/2021-resnet50.json.gz": Label(
-        ("training", "input-bound", "one slow step of 5"), ("straggler", fine("input"))
+        ("training", "input-bound", r"idle 25\.6 % of the time while data"),
+        ("straggler", fine("input")),
     ),
     "kineto/2024-a100-plain.json": Label((r"costs 681\.\d ms once",), (r"saves [^\n]*96\.2 %",)),
     "kineto/2025-b200-rank0of8.json.gz": Label(
@@ -120,7 +121,7 @@ SHARED: Final = {
         ("80 % of them", "66.1 %", "CUDA graphs"),
     ),
     "kineto/dlrm-8ranks-v100": Label(
-        (r"56\.0 % idle", r"37\.1 % exposed communication"), ("straggler: the others", r"66\.4 %")
+        (r"56\.5 % idle", r"36\.5 % exposed communication"), ("straggler: the others", r"66\.4 %")
     ),
     "kineto/resnet18-2ranks-v100": Label(("Host-bound",), ("inference",)),
     "kineto/torchrec-4ranks-straggler-v100": Label(

@@ -203,7 +203,7 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
     rest = context.left(
         {
             device: recorded - context.times[device].busy
-            for part, recorded in zip(context.ranks, context.ranks.each(_recorded), strict=True)
+            for part, recorded in zip(context.ranks, context.ranks.each(recorded_span), strict=True)
             for device in used_devices(part)
         }
     )
@@ -236,7 +236,7 @@ def low_utilisation(context: Context) -> Iterator[Finding]:
     )
 
 
-def _recorded(part: Trace) -> Intervals:
+def recorded_span(part: Trace) -> Intervals:
     """Return when the recording of a rank was on, as far as its rows tell."""
     filled = [table for name in _TELLING if len(table := part.table(name))]
     starts = [int(table["start_ns"][0]) for table in filled]

@@ -8,6 +8,7 @@ from typing import Final
 from traceprof.errors import NotRecordedError
 from traceprof.findings.claims import Claim, Kind
 from traceprof.findings.context import Context
+from traceprof.findings.gaps import recorded_span
 from traceprof.findings.rules import Finding, rule
 from traceprof.measures.host.states import before_forward, find_host_phases
 from traceprof.model.intervals import Intervals
@@ -24,13 +25,17 @@ _LEAST_ON_HOST: Final = 0.1
 def input_bound(context: Context) -> Iterator[Finding]:
     """Find devices that wait while the host fetches data."""
     has_devices = bool(context.devices)
-    phases = [host for part in context.ranks for host in find_host_phases(part)]
+    of_ranks = [find_host_phases(part) for part in context.ranks]
+    phases = [host for hosts in of_ranks for host in hosts]
     if not any("data" in host.times for host in phases):
         yield from _before_forward(context)
         return
     fetching = [host.times.get("data", Intervals.empty()) & context.typical for host in phases]
-    fetching_ns = sum(time.total_ns for time in fetching) / len(fetching)
-    host_ratio = fetching_ns / context.typical_ns * (1 - context.slow_ratio)
+    fetching_ns = sum(time.total_ns for time in fetching)
+    # Of ranks whose recordings are shorter than the window, what was recorded counts.
+    spans = zip(of_ranks, context.ranks.each(recorded_span), strict=True)
+    whole_ns = sum((span & context.typical).total_ns * len(hosts) for hosts, span in spans)
+    host_ratio = fetching_ns / max(1, whole_ns) * (1 - context.slow_ratio)
     claim = context.idle_for("data") if has_devices else _of_places(context, _fetching)
     share = context.share(claim)
     if share < (_LEAST if has_devices else _LEAST_ON_HOST):
