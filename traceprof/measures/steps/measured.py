@@ -262,7 +262,7 @@ def _lengths_of_rates(steps: Table, is_cut: Bools) -> Floats:
     """Return how long each of the steady ``steps`` is to rates; NaN of one that is left out.
 
     Of what runs on devices it is the span there: the host runs ahead, and its periods are short
-    while queues fill. The first span begins with its first work: there the host's period counts
+    while queues fill. Where the first span begins is not certain: there the host's period counts
     where that is longer, and nothing where it still is far too short. The last step on the host has
     no next, and goes to its own end: where that is shorter than all others it is left out.
     """
