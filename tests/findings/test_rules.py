@@ -728,3 +728,27 @@ def test_what_one_rule_of_a_subject_could_not_check_is_named_beside_what_another
     why = "no communication of hosts in the time that is judged"
     assert f"not checked: communication that the host carries out: {why}" in said
     assert not any(text.startswith("not checked: communication:") for text in said)
+
+
+@pytest.mark.parametrize(("n_back", "is_said"), [(20, True), (1, False)])
+def test_what_goes_to_the_device_and_comes_back_again_and_again_is_said(
+    n_back: int, is_said: bool
+) -> None:
+    builder = TraceBuilder()
+    for i in range(20):
+        at = 10 * MS * i
+        builder.copy("h2d", at, at + 4 * MS, n_bytes=10**7, src_kind="pageable", api="cudaMemcpy")
+        builder.kernel("solve", at + 4 * MS, at + 6 * MS)
+        if i < n_back:
+            builder.copy(
+                "d2h",
+                at + 6 * MS,
+                at + 10 * MS,
+                n_bytes=10**7,
+                dst_kind="pageable",
+                api="cudaMemcpy",
+            )
+    finding = found(builder.build())["unpinned_memory"]
+    back = "as much comes back from devices (200.0 MB) as goes to them (200.0 MB)"
+    assert (back in finding.evidence) == is_said
+    assert ("leave on the device" in finding.action) == is_said

@@ -27,6 +27,8 @@ from traceprof.model.trace import Trace
 
 _LEAST: Final = 0.02
 _LEAST_PAGEABLE: Final = 0.01
+_FEWEST_RETURNS: Final = 10
+_ALIKE: Final = 0.9
 _LEAST_SLOW: Final = 0.01
 _WORTH_A_WORD: Final = 0.001
 
@@ -209,6 +211,7 @@ def _on_pageable(
     if copies.empty or share < _LEAST_PAGEABLE:
         return
     kind, model = bound_or_estimate((claim,), LATER)
+    returned = tuple(_on_return(copies))
     yield Finding(
         title=Note.of(
             f"{what}: {{share:ratio}} of the time in copies that nothing hides"
@@ -222,8 +225,10 @@ def _on_pageable(
             _how_much(context, copies, "cop(y|ies) of pageable memory"),
             _call_time(context, copies),
             *_on_late(late),
+            *returned,
         ),
-        action=context.advice(
+        action=(_STAYS if returned and not context.software.has_pytorch else "")
+        + context.advice(
             pytorch="pin the memory (DataLoader(pin_memory=True), tensor.pin_memory()) and copy "
             "with non_blocking=True on a stream of its own",
             other="pin the memory (cudaMallocHost, cudaHostRegister) and copy with "
@@ -232,6 +237,21 @@ def _on_pageable(
         caveat="pinned memory is taken from the host's and costs time to allocate: reuse it",
         window=context.longest_row(copies),
     )
+
+
+_STAYS: Final = (
+    "leave on the device what goes there and comes back again and again (OpenMP: target data, "
+    "OpenACC: data, else memory that is allocated once), and copy it at the end; or "
+)
+
+
+def _on_return(copies: Table) -> Iterator[Note]:
+    """Say that as much comes back from devices as goes to them, where it does again and again."""
+    to, back = (copies["n_bytes"][copies["direction"] == side] for side in ("h2d", "d2h"))
+    least, most = sorted((int(to.sum()), int(back.sum())))
+    if min(len(to), len(back)) >= _FEWEST_RETURNS and least >= _ALIKE * most:
+        text = "as much comes back from devices ({back:bytes}) as goes to them ({to:bytes})"
+        yield Note.of(text, back=int(back.sum()), to=int(to.sum()))
 
 
 def _on_late(late: float) -> Iterator[Note]:
