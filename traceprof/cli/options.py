@@ -238,12 +238,10 @@ def _opening(
         Path | None, option("--hardware", "TOML file with more GPUs and links.", "FILE")
     ] = None,
     model_flops: Annotated[
-        str,
-        option("--model-flops", "FLOPs of the model in a step, on all GPUs: 2.9e12.", "N"),
+        str, option("--model-flops", "FLOPs of the model in a step, on all GPUs: 2.9e12.", "N")
     ] = "",
     parameters: Annotated[
-        str,
-        option("--parameters", "Parameters, for 6 × parameters × tokens FLOPs: 7B.", "N"),
+        str, option("--parameters", "Parameters, for 6 × parameters × tokens FLOPs: 7B.", "N")
     ] = "",
     tokens: Annotated[str, option("--tokens", "Tokens of a step, on all GPUs: 8192.", "N")] = "",
     price: Annotated[str, option("--price", "What a GPU costs an hour: 2.5/h.", "PRICE")] = "",

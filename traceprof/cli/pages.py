@@ -320,8 +320,7 @@ def mcp(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FOLDER",
-            help="The folders whose traces may be read; default: the current one.",
+            metavar="FOLDER", help="The folders whose traces may be read; default: the current one."
         ),
     ] = None,
 ) -> None:

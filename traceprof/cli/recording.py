@@ -86,8 +86,7 @@ def record(
         bool, option("--keep-report", "Keep nsys's own report (it holds environments).")
     ] = False,
     keep_environment: Annotated[
-        bool,
-        option("--keep-secrets --keep-environment", "Keep the environments that nsys copied."),
+        bool, option("--keep-secrets --keep-environment", "Keep the environments that nsys copied.")
     ] = False,
     force: Force = False,
     *,
@@ -97,12 +96,7 @@ def record(
     from traceprof.cli.output import detail, message
     from traceprof.recording import RecordRequest
     from traceprof.recording import record as run_and_record
-    from traceprof.recording.request import (
-        parse_bounds,
-        parse_grace,
-        parse_step_from,
-        parse_steps,
-    )
+    from traceprof.recording.request import parse_bounds, parse_grace, parse_step_from, parse_steps
 
     request = RecordRequest(
         command=command,

@@ -59,12 +59,7 @@ _OF_RUNS: Final[tuple[Command, ...]] = (
         "runs",
         ("runs tag resnet-8gpu network=calico", "runs tag resnet-8gpu --drop network"),
     ),
-    Command(
-        "rm",
-        "remove runs from the database",
-        "runs",
-        ("runs rm resnet-8gpu", "runs rm 3 4"),
-    ),
+    Command("rm", "remove runs from the database", "runs", ("runs rm resnet-8gpu", "runs rm 3 4")),
     Command(
         "export",
         "runs as a JSON file, or a table of them as CSV",
@@ -158,10 +153,7 @@ COMMANDS: Final[tuple[Command, ...]] = (
         "query",
         "SQL about kernels, copies, ranges, steps …; --schema: the views",
         "rows",
-        (
-            "query --schema",
-            "query trace.sqlite 'SELECT name, count(*) FROM kernels GROUP BY 1'",
-        ),
+        ("query --schema", "query trace.sqlite 'SELECT name, count(*) FROM kernels GROUP BY 1'"),
         "Look",
     ),
     Command(

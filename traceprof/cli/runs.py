@@ -88,9 +88,7 @@ def import_log(
     column: Annotated[
         list[str] | None,
         option(
-            "--column -c",
-            "What a column of a table by steps is: 'thr=samples_per_s'.",
-            "NAME=WHAT",
+            "--column -c", "What a column of a table by steps is: 'thr=samples_per_s'.", "NAME=WHAT"
         ),
     ] = None,
     name: RunName = None,

@@ -41,8 +41,7 @@ def try_(
         float, option("--minutes", "No run begins that would end later.", "N", min=0)
     ] = 15.0,
     step_from: Annotated[
-        str | None,
-        option("--step-from", "What a step is, as for record.", "WHAT"),
+        str | None, option("--step-from", "What a step is, as for record.", "WHAT")
     ] = None,
     scratch: Annotated[
         bool, option("--scratch", "Run it in a copy of this folder, which goes afterwards.")

@@ -165,11 +165,7 @@ _CHANGED: Final = 0.05
 
 
 def causes_of(
-    made: Sequence[Table],
-    names: tuple[str, str],
-    divisors: Sequence[int],
-    *,
-    per_unit: bool = True,
+    made: Sequence[Table], names: tuple[str, str], divisors: Sequence[int], *, per_unit: bool = True
 ) -> Table:
     """Return what the first and the second of two are ``made`` of, the largest difference first.
 
@@ -292,10 +288,7 @@ def difference_of(base: Side, new: Side, matched: Matched, phases: Table | None)
 
 
 def difference_result(
-    sides: tuple[Side, Side],
-    length: dict[str, int],
-    tables: dict[str, Any],
-    **scalars: int,
+    sides: tuple[Side, Side], length: dict[str, int], tables: dict[str, Any], **scalars: int
 ) -> Result:
     """Return the tables of a difference, as far as they are known, with its ``length``."""
     known = {

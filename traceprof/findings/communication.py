@@ -143,10 +143,7 @@ def host_communication(context: Context) -> Iterator[Finding]:
         ),
         evidence=(
             context.counted(
-                count,
-                "collective(s) or message(s)",
-                ", {size:bytes} in all",
-                size=n_bytes,
+                count, "collective(s) or message(s)", ", {size:bytes} in all", size=n_bytes
             ),
             Note.of(
                 "{copies:ratio} of the time are copies from devices to the host and back",

@@ -120,13 +120,7 @@ _REUSE_PINNED: Final = (
 
 
 def _on_calls(
-    context: Context,
-    calls: Table,
-    *,
-    title: str,
-    action: str,
-    caveat: str,
-    is_setup: bool = False,
+    context: Context, calls: Table, *, title: str, action: str, caveat: str, is_setup: bool = False
 ) -> Iterator[Finding]:
     """Yield the finding on ``calls`` that leave devices idle; the longest are named.
 

@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from traceprof.errors import TraceError
-from traceprof.logs.cells import (
-    COLUMNS,
-    TypedTable,
-    failure_of,
-    number_of,
-    tables_in,
-    unit_named,
-)
+from traceprof.logs.cells import COLUMNS, TypedTable, failure_of, number_of, tables_in, unit_named
 from traceprof.logs.gathered import Gathered
 from traceprof.logs.lines import RawLines
 from traceprof.logs.summary import kept_rows

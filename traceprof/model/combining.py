@@ -256,10 +256,7 @@ def _column(column: Column, stacked: Table, groups: Groups) -> Any:
 
 
 def _samples_of(
-    results: Sequence[Result],
-    name: str,
-    tables: Sequence[Table],
-    rows: npt.NDArray[np.int64],
+    results: Sequence[Result], name: str, tables: Sequence[Table], rows: npt.NDArray[np.int64]
 ) -> Samples:
     sizes = list(map(len, tables))
     offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))

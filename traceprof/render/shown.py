@@ -97,10 +97,7 @@ def _with_ranks(table: ShownTable, ranks: Mapping[int, int]) -> ShownTable:
 
 
 def table_for_people(
-    result: Result,
-    ranks: Mapping[int, int],
-    name: str | None = None,
-    chosen: Sequence[str] = (),
+    result: Result, ranks: Mapping[int, int], name: str | None = None, chosen: Sequence[str] = ()
 ) -> ShownTable:
     """Return a table without columns that say nothing, in words where it needs several numbers.
 

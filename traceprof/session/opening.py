@@ -73,10 +73,7 @@ def outline_files(
     rules_of(opening)
     if is_run(paths):
         return outline_run(
-            paths,
-            opening.life,
-            allow_missing=opening.allow_missing,
-            is_one=opening.is_one_run,
+            paths, opening.life, allow_missing=opening.allow_missing, is_one=opening.is_one_run
         )
     found = outline(paths[0])
     trace = trace_of_outline(found)

@@ -227,10 +227,7 @@ _SLOW: Final = ("straggler", "slow_host")
 
 
 def _where(
-    results: Mapping[str, Result],
-    parts: Mapping[str, float],
-    base: Base,
-    n_gpus: int | None,
+    results: Mapping[str, Result], parts: Mapping[str, float], base: Base, n_gpus: int | None
 ) -> Iterable[Note]:
     """Return where the time of a step goes, on the devices or else on the host."""
     steps = results.get("steps")

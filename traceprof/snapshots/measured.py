@@ -305,9 +305,7 @@ def _verdict(one: _Device, rows: dict[str, list[dict[str, Any]]]) -> Iterator[No
 
 def _of_failure(name: str, row: dict[str, Any]) -> Iterator[Note]:
     yield Note.of(
-        "{name}: out of memory: {asked:bytes} were asked for",
-        name=name,
-        asked=row["asked_bytes"],
+        "{name}: out of memory: {asked:bytes} were asked for", name=name, asked=row["asked_bytes"]
     )
     if row["device_free_bytes"] is not None:
         yield Note.of("the device had {free:bytes} left", free=row["device_free_bytes"])

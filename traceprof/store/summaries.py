@@ -202,8 +202,7 @@ def read_summary(database: Database, run_id: int) -> Summary:
     """Return the run of that number."""
     (row,) = database.query("SELECT * FROM runs WHERE id = ?", [run_id])
     sources = database.execute(
-        'SELECT path, format, n_bytes, ranks FROM sources WHERE run_id = ? ORDER BY "row"',
-        [run_id],
+        'SELECT path, format, n_bytes, ranks FROM sources WHERE run_id = ? ORDER BY "row"', [run_id]
     )
     results = database.execute(
         "SELECT results.result, declaration FROM results "

@@ -15,11 +15,7 @@ from traceprof.recording.program import find_program
 from traceprof.session import tried
 from traceprof.session.answer import answer
 from traceprof.session.run import open_run
-from traceprof.trying.changes import (
-    CANNOT,
-    parse_changes,
-    worth_trying,
-)
+from traceprof.trying.changes import CANNOT, parse_changes, worth_trying
 from traceprof.trying.experiment import Experiment, Wanted, experiment, pilot, savers
 from traceprof.trying.judged import ALIKE, FASTER, Outcome
 from traceprof.trying.runs import TriedRun, TryPlan, changed_files, files_in, scratch_of
@@ -63,10 +59,7 @@ UNTRIED: Final = ResultSpec.of("""
     derived saving_ratio: what it says could be saved
     derived advice: what to do
     """)
-_ABOUT: Final = {
-    TRIED: "what each change did",
-    "untried": "what cannot be changed from outside",
-}
+_ABOUT: Final = {TRIED: "what each change did", "untried": "what cannot be changed from outside"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +218,7 @@ def _verdict(outcomes: Sequence[Outcome]) -> Iterator[Note]:
             low=-one.high_ratio,
             high=-one.low_ratio,
         )
-        yield Note.of(
-            "write: {lines}",
-            lines="; ".join(part.lines for part in best.changes),
-        )
+        yield Note.of("write: {lines}", lines="; ".join(part.lines for part in best.changes))
         if best.losses is not None:
             yield Note.of("its losses: {losses}", losses=best.losses)
     alike = [one for one in outcomes if one.verdict == ALIKE]

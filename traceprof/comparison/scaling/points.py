@@ -11,13 +11,7 @@ from typing import Final
 import numpy as np
 
 from traceprof.comparison.scaling.laws import Rate, mean_rate
-from traceprof.comparison.sides import (
-    devices_of,
-    ranks_count_of,
-    shares_of,
-    steady_steps,
-    table_of,
-)
+from traceprof.comparison.sides import devices_of, ranks_count_of, shares_of, steady_steps, table_of
 from traceprof.measures.composition import NOT_IN_STEP, WAITING
 from traceprof.measures.rows import Ints, Texts, floats
 from traceprof.model.activity import IDLE

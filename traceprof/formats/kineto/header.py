@@ -208,10 +208,7 @@ NOTE: Final = "traceprofCut"
 
 
 def note_of(
-    request: CutRequest,
-    window: TimeWindow,
-    recorded: Collection[str],
-    devices: Collection[int],
+    request: CutRequest, window: TimeWindow, recorded: Collection[str], devices: Collection[int]
 ) -> dict[str, object]:
     """Return what is written of a cut to ``window``, in times of the file.
 

@@ -16,12 +16,7 @@ import numpy.typing as npt
 from traceprof.formats.nsys import schema
 from traceprof.formats.nsys.communication import count_communication, has_communication
 from traceprof.formats.nsys.device import has_kernel_shapes
-from traceprof.formats.nsys.metrics import (
-    GENERIC,
-    generic_extent,
-    metric_sources,
-    network_metrics,
-)
+from traceprof.formats.nsys.metrics import GENERIC, generic_extent, metric_sources, network_metrics
 from traceprof.formats.nsys.mpi import count_mpi_collectives
 from traceprof.formats.sqlite.columns import NULL, ColumnType
 from traceprof.formats.sqlite.conditions import Condition, among

@@ -220,8 +220,7 @@ def read_processes(file: NvprofFile, used: np.ndarray) -> Table:
     processes, _ = object_ids([owner for owner, _ in owners])
     names = {one: _program(text) for one, (_, text) in zip(processes.tolist(), owners, strict=True)}
     return make_table(
-        "processes",
-        {"process": used, "name": [names.get(int(process), "") for process in used]},
+        "processes", {"process": used, "name": [names.get(int(process), "") for process in used]}
     )
 
 

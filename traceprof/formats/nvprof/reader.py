@@ -44,7 +44,7 @@ _DEVICE: Final = f"coalesce(deviceId, {ABSENT})"
 def survey_of(file: NvprofFile, tables: Mapping[str, Table]) -> Survey:
     """Return what the event tables are like, of which ``tables`` were read whole."""
     corrections: dict[str, Callable[[TableExtent], TableExtent]] = {
-        "collectives": lambda _: TableExtent(count_annotations(file)),
+        "collectives": lambda _: TableExtent(count_annotations(file))
     }
     survey = Survey(file.database, _sources(file), tables, corrections, file.zero_ns)
     corrections["ranges"] = lambda _: _ranges(file, survey)

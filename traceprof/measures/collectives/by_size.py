@@ -190,9 +190,7 @@ def _with_peaks(ranks: Ranks, classes: Table) -> Table:
     peaks = [peak_of_group(ranks, device, size) for device, size in ends]
     rates = rates_of_peaks(peaks)
     return classes.assign(
-        peak=peaks,
-        peak_bytes_per_s=rates,
-        peak_ratio=classes["busbw_bytes_per_s"] / rates,
+        peak=peaks, peak_bytes_per_s=rates, peak_ratio=classes["busbw_bytes_per_s"] / rates
     )
 
 

@@ -28,13 +28,7 @@ from traceprof.measures.collectives.rates import sizes_of
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import are_first, ratio_of
 from traceprof.model.compact import CompactTable
-from traceprof.model.grouping import (
-    codes_of,
-    groups_of,
-    places_of,
-    rows_by_first,
-    rows_by_value,
-)
+from traceprof.model.grouping import codes_of, groups_of, places_of, rows_by_first, rows_by_value
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Names, Table

@@ -377,9 +377,5 @@ FLOPS_PHASES: Final = _analysis(
     "flops-phases", PHASES_SPEC, "phase", uses=(*_USES, "ranges"), of_rank=measure_phases
 )
 FLOPS_LAYERS: Final = _analysis(
-    "flops-layers",
-    LAYERS_SPEC,
-    "layer",
-    uses=(*_USES, "ranges", "copies"),
-    of_ranks=measure_layers,
+    "flops-layers", LAYERS_SPEC, "layer", uses=(*_USES, "ranges", "copies"), of_ranks=measure_layers
 )

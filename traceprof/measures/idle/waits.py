@@ -14,15 +14,7 @@ from traceprof.measures.host.launches import innermost
 from traceprof.measures.host.states import hold_devices_up, is_blocking_copy, is_synchronisation
 from traceprof.measures.idle.gaps import CAUSES, find_gap_parts, find_gaps
 from traceprof.measures.idle.lanes import innermost_pieces
-from traceprof.measures.rows import (
-    Bools,
-    Ints,
-    are_first,
-    bounds,
-    ints,
-    overlaps,
-    sums_at,
-)
+from traceprof.measures.rows import Bools, Ints, are_first, bounds, ints, overlaps, sums_at
 from traceprof.measures.steps.find import find_steps
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Names, Table

@@ -224,11 +224,7 @@ def _steps(ranks: Ranks, names: npt.NDArray[np.object_]) -> dict[str, dict[str, 
 
 
 def _notes(
-    kind: str,
-    names: list[str],
-    matches: Matches,
-    lateness: tuple[GroupLateness, ...],
-    why_not: str,
+    kind: str, names: list[str], matches: Matches, lateness: tuple[GroupLateness, ...], why_not: str
 ) -> Iterator[Note]:
     straggler = find_late_group(lateness)
     if straggler is not None:

@@ -14,11 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceprof.measures.device.times import (
-    device_time,
-    devices_of_processes,
-    recorded_windows,
-)
+from traceprof.measures.device.times import device_time, devices_of_processes, recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import Bools, Floats, Ints, are_named, bounds, rows_by
 from traceprof.measures.steps.find import find_steps, recorder_times

@@ -107,10 +107,7 @@ def measure_peers(ranks: Ranks) -> Result:
     edges.sort(key=lambda e: (-(e["size_bytes"] or 0), e["source"], e["target"], e["via"]))
     is_unknown = (messages["source_label"] == _NOBODY) | (messages["target_label"] == _NOBODY)
     unknown_count, alone_count = (int(own.sum()) for own in (is_unknown, ~messages["is_matched"]))
-    scalars = {
-        "unknown_count": unknown_count,
-        "alone_count": max(0, alone_count - unknown_count),
-    }
+    scalars = {"unknown_count": unknown_count, "alone_count": max(0, alone_count - unknown_count)}
     notes = tuple(_notes(edges, **scalars))
     return Result("peers", SPEC, {"edges": _EDGES.of_rows(edges)}, scalars, notes)
 

@@ -48,13 +48,7 @@ _LAYOUT: Final[Mapping[str, Any]] = {
         "font": {"color": "var(--fg)"},
         "namelength": -1,
     },
-    "legend": {
-        "orientation": "h",
-        "x": 0,
-        "y": 1.02,
-        "yanchor": "bottom",
-        "traceorder": "normal",
-    },
+    "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
     "separators": ". ",
     "uirevision": "kept",
 }

@@ -95,11 +95,7 @@ def page_style() -> str:
 
 
 def write_document(
-    title: str,
-    body: str,
-    styles: Sequence[str],
-    fragment: Fragment | None = None,
-    script: str = "",
+    title: str, body: str, styles: Sequence[str], fragment: Fragment | None = None, script: str = ""
 ) -> str:
     """Return the document; ``body`` is HTML, ``title`` plain text, ``script`` JavaScript of ours.
 

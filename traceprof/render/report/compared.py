@@ -18,13 +18,7 @@ from traceprof.render.charts.figure import figures_script
 from traceprof.render.charts.roofline import roofline_of_both
 from traceprof.render.charts.svg import Axis, drawing, element, legend, round_ticks, text
 from traceprof.render.escape import html_list, html_text, plain_text
-from traceprof.render.formatting import (
-    is_known,
-    round_text,
-    sentences,
-    signed_duration,
-    value_text,
-)
+from traceprof.render.formatting import is_known, round_text, sentences, signed_duration, value_text
 from traceprof.render.page.document import KNOWN_WITH_IT, Link, html_table, write_document
 from traceprof.render.palette import PART_STYLES
 from traceprof.render.registry import Options

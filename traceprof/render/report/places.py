@@ -41,9 +41,7 @@ _RANK: Final = re.compile(r"\brank (\d{1,6})\b")
 
 
 def address_of(
-    start_ns: int,
-    end_ns: int,
-    places: Mapping[str, Collection[int]] | None = None,
+    start_ns: int, end_ns: int, places: Mapping[str, Collection[int]] | None = None
 ) -> str:
     """Return the address of a span of a timeline, ns from the start of the run.
 

@@ -323,10 +323,7 @@ def _section(document: Document, section: Section, around: Around, rows: int) ->
 
 
 def _tables(document: Document, section: Section, around: Around, rows: int) -> Iterator[str]:
-    captions = [
-        shown_by(section.name),
-        *(table.about or table.name for table in section.more),
-    ]
+    captions = [shown_by(section.name), *(table.about or table.name for table in section.more)]
     for table, caption in zip((section.table, *section.more), captions, strict=True):
         if table is section.table and section.name == _BY_RANK:
             words, link = f"{caption}: the slowest first", _links_of_steps(document, around)
