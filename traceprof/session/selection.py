@@ -31,19 +31,18 @@ from typing import Any, Final
 import numpy as np
 
 from traceprof.errors import NotRecordedError, UsageError
-from traceprof.measures.rows import bounds
-from traceprof.measures.steps.find import pattern_of_ranks, steps_of_ranks
+from traceprof.measures.steps.find import between_cycles, pattern_of_ranks, steps_of_ranks
 from traceprof.measures.steps.from_ranges import how_steps_get_known
 from traceprof.measures.steps.main_loop import active_window, host_window, main_loop
-from traceprof.measures.steps.undisturbed import disturbances
+from traceprof.measures.steps.undisturbed import captured_span
 from traceprof.model.ranks import Ranks
 from traceprof.model.results import Note
 from traceprof.model.table import Bools, Names, Table
 from traceprof.model.tables import ABSENT
 from traceprof.model.timing import OWN_DOMAIN, Steps, TimeWindow
-from traceprof.model.trace import DEVICE_TABLES, Trace
+from traceprof.model.trace import Trace
 from traceprof.names.own_patterns import own_pattern
-from traceprof.names.ranges import CYCLE, WINDOW
+from traceprof.names.ranges import WINDOW
 from traceprof.units import format_duration, parse_duration
 
 RANGE: Final = re.compile(
@@ -405,47 +404,26 @@ def _where_devices_were_recorded(ranks: Ranks, selection: Selection) -> Selectio
 
 
 def _in_one_recording(ranks: Ranks, selection: Selection) -> Selection:
-    """Return ``selection``, or its part in the last of several recordings of a process.
-
-    Between two of them nothing is known, not even that devices were idle.
-    """
-    cycles = [span for own in ranks.each(_cycles_with_work) for span in own]
-    if len(cycles) < 2:
+    """Return ``selection``, or its part in the last of several recordings: between is unknown."""
+    between = [gaps for own in ranks.each(between_cycles) for gaps in own.values() if len(gaps)]
+    if not between:
         return selection
-    part = selection.window & TimeWindow(*max(cycles))
+    last = max(between, key=lambda gaps: int(gaps.ends[-1]))
+    part = selection.window & TimeWindow(int(last.ends[-1]), ranks.span.end_ns)
     if not part.duration_ns:
         return selection
-    note = Note.of("the last of {n:count} recordings of a process", n=len(cycles))
+    note = Note.of("the last of {n:count} recordings of a process", n=len(last) + 1)
     return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
-
-
-def _cycles_with_work(trace: Trace) -> list[tuple[int, int]]:
-    """Return the recordings of a process, one after the other, in which devices worked."""
-    ranges = trace.ranges
-    own = ranges.take((ranges["name"] == CYCLE) & (ranges["domain"] == OWN_DOMAIN))
-    begun = [np.sort(trace.table(name)["start_ns"]) for name in DEVICE_TABLES]
-    return [
-        (start, end)
-        for start, end in zip(*(column.tolist() for column in bounds(own)), strict=True)
-        if any(np.searchsorted(at, end) > np.searchsorted(at, start) for at in begun)
-    ]
 
 
 def _captured(ranks: Ranks, selection: Selection) -> Selection:
     """Return the part of ``selection`` that a profiler captured, where steps lie outside of it."""
-    spans = [span for own in ranks.each(_captured_in) for span in own]
-    if not spans:
-        return selection
-    part = selection.window & TimeWindow(min(spans)[0], max(end for _, end in spans))
-    if not part.duration_ns:
+    captured = captured_span(ranks)
+    part = None if captured is None else selection.window & captured
+    if part is None or not part.duration_ns:
         return selection
     note = Note("the part in which the profiler recorded devices: steps go on outside of it")
     return Selection(part, f"{selection.label}, recorded", (*selection.notes, note))
-
-
-def _captured_in(trace: Trace) -> list[tuple[int, int]]:
-    times = [own.captured for own in disturbances(trace).values()]
-    return [(int(own.starts[0]), int(own.ends[-1])) for own in times]
 
 
 def _device_windows(trace: Trace) -> Table:

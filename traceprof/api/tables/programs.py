@@ -69,8 +69,8 @@ class TablesOfPrograms(ShownRun):
             at_ns: when it starts
             duration_ns: its length: device_ns where its launches were recorded, else period_ns
             device_ns: on the devices: from the end of the last work that the step before launched
-                to the end of the last that it launched itself (of the first step: from its first
-                work)
+                to the end of the last that it launched itself (of the first step: from its start on
+                the host, later where the devices lag)
             compute_ns: when compute kernels ran; this and the next four add up
             exposed_communication_ns: when communication ran and no compute hid it
             exposed_transfer_ns: when copies from or to elsewhere ran and no kernel did

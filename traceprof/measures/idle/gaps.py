@@ -29,8 +29,7 @@ from traceprof.measures.rows import (
     overlaps,
     sums_at,
 )
-from traceprof.measures.steps.find import find_steps, owner_of
-from traceprof.measures.steps.undisturbed import disturbances
+from traceprof.measures.steps.undisturbed import awaited_since, disturbances
 from traceprof.model.activity import Activity
 from traceprof.model.grouping import compact, rows_by_value
 from traceprof.model.intervals import Intervals
@@ -359,12 +358,11 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
     idle = recorded_times(trace, device) - device_time(trace, device).busy
     first_ns, last_ns = span.end_ns, span.start_ns
     if len(work.rows):
-        first_ns = _first_awaited_ns(trace, work)
-        last_ns = int(work.ends_sorted[-1])
+        first, last_ns = Pieces(trace.whole, work.rows[:1]), int(work.ends_sorted[-1])
+        first_ns = awaited_since(trace, first.process, first.launches.start_ns, work.starts[0])
     # Before the first and after the last work of the recording, wherever the window is.
-    edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns)) | Intervals.single(
-        max(last_ns, span.start_ns), span.end_ns
-    )
+    edges = Intervals.single(span.start_ns, min(first_ns, span.end_ns))
+    edges = edges | Intervals.single(max(last_ns, span.start_ns), span.end_ns)
     return (
         np.full(len(idle), device),
         idle.starts,
@@ -373,15 +371,6 @@ def _gaps_of(trace: Trace, device: int, work: DeviceWork) -> tuple[Ints, ...]:
         work.after(idle.ends),
         edges.covered_ns(idle.starts, idle.ends),
     )
-
-
-def _first_awaited_ns(trace: Trace, work: DeviceWork) -> int:
-    """Return since when a device waits for its first work: since the start of its step, if any."""
-    first = Pieces(trace.whole, work.rows[:1])
-    steps = find_steps(trace.whole).table
-    place = int(owner_of(steps, first.process, first.launches.start_ns)[0])
-    begun = [] if place < 0 else [int(steps["device_start_ns"][place])]
-    return min([int(work.starts[0]), *begun])
 
 
 def _parts_of_others(gaps: Table, following: _Ends) -> Iterator[_Parts]:

@@ -84,21 +84,20 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
     following, paused = ends.copy(), np.zeros(len(table), np.int64)
     recorder = {} if is_of_kernels else recorder_times(trace)
     begins, finishes, known = starts.copy(), ends.copy(), np.full(len(table), is_of_kernels)
-    first, last, called, before = (None,) * 4 if is_of_kernels else _work_of_steps(table, trace)
+    work = None if is_of_kernels else _work_of_steps(table, trace)
     for process, rows in rows_by(table, "process").items():
         # A step that begins before the one before ended has no time between them.
         following[rows[:-1]] = np.maximum(starts[rows[1:]], starts[rows[:-1]])
         own = recorder.get(process, Intervals.empty())
         paused[rows] = own.covered_ns(starts[rows], following[rows])
-        if first is None or last is None or before is None:
-            continue
-        begins[rows], finishes[rows], known[rows] = _spans(
-            starts[rows], following[rows], first[rows], last[rows], int(before[rows[0]]), own
-        )
+        if work is not None:
+            begins[rows], finishes[rows], known[rows] = _spans(
+                starts[rows], following[rows], [column[rows] for column in work], own
+            )
     return table.assign(
         next_ns=following,
         recorder_ns=paused,
-        launched_ns=ends if called is None else np.where(known, called, ends),
+        launched_ns=ends if work is None else np.where(known, work[2], ends),
         device_start_ns=begins,
         device_end_ns=finishes,
         on_device=known,
@@ -106,21 +105,20 @@ def with_spans(trace: Trace, table: Table, is_of_kernels: bool) -> Table:
 
 
 def _spans(
-    starts: Ints, following: Ints, first: Ints, last: Ints, before: int, recorder: Intervals
+    starts: Ints, following: Ints, work: Sequence[Ints], recorder: Intervals
 ) -> tuple[Ints, Ints, Bools]:
     """Return start and end of the span of each step of a process, and whether work tells it."""
+    first, last, _, before = work
     worked = last != _LATEST
     if not worked.any():
         return starts, following, worked
     ends = np.maximum.accumulate(np.where(worked, last, following))
-    earliest = starts[0]
     if len(ends) == 1:
         ends = np.maximum(ends, following)
-    if worked[0]:
-        # Work before the first step may be in no recording: it ended as late after the start of
-        # the step as that of the step does after its end; then nothing ran until its own began.
-        begun = max(starts[0] + ends[0] - following[0], before)
-        earliest = max(starts[0], min(first[0], begun))
+    # Work before the first step may be in no recording: it ended as late after the start of the
+    # step as that of the step does after its end; then nothing ran until its own began.
+    begun = min(first[0], max(starts[0] + ends[0] - following[0], before[0]))
+    earliest = max(starts[0], begun) if worked[0] else starts[0]
     # Nothing runs between two spans: it does not matter where the recorder's time is left out.
     begun = ends[:-1] + recorder.covered_ns(ends[:-1], starts[1:])
     begins = np.concatenate(([min(earliest, ends[0])], np.minimum(begun, ends[1:])))
@@ -130,9 +128,8 @@ def _spans(
 def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
     """Return when the first work of each step starts, its last ends, and its last launch ends.
 
-    Then, when what the loop launched before it ended that began before its first work. Of steps
-    that launched nothing, and of processes of which hardly any launch is known, the first is later
-    than any time and the last earlier.
+    Of steps that launched nothing, and of processes of which hardly any launch is known, the first
+    is later than any time and the last earlier. Last, when what the loop launched before ended.
     """
     of_process = rows_by(table, "process")
     main = {p: (int(table["thread"][rows[0]]), len(rows)) for p, rows in of_process.items()}
@@ -161,8 +158,8 @@ def _work_of_steps(table: Table, trace: Trace) -> tuple[Ints, ...]:
         for process, rows in rows_by(work.take(is_known), "process").items():
             if process in of_process:
                 at, ended = (column[is_known][rows] for column in bounds(work))
-                own = of_process[process][0]
-                before[own] = max(before[own], ended[at < first[own]].max(initial=_LATEST))
+                i = of_process[process][0]
+                before[i] = max(before[i], ended[at < first[i]].max(initial=_LATEST))
     # Of those that begin in steps there are at most as many as there are.
     few = [r for p, r in of_process.items() if linked[r].sum() < _FEWEST_LINKED * n_rows[p]]
     seen = _work_begun_in(table, trace) if few else linked
@@ -270,8 +267,7 @@ def _pattern_of_whole(trace: Trace) -> Steps:
     if table.empty:
         return _none(is_pattern=True)
     table = with_spans(trace, table, is_of_kernels=True).assign(is_warmup=False)
-    for process, between in between_cycles(trace).items():
-        # How long an iteration takes of which a part was not recorded is not known.
+    for process, between in between_cycles(trace).items():  # how long is not known across one
         is_whole = between.covered_ns(*bounds(table)) == 0
         table = table.take(is_whole | (table["process"] != process))
     lengths, is_first = Steps(table, "", is_pattern=True).durations_ns, np.zeros(len(table), bool)

@@ -17,10 +17,11 @@ import numpy as np
 from traceprof.measures.device.times import device_time, devices_of_processes, recorded_windows
 from traceprof.measures.facts import fact, of_window
 from traceprof.measures.rows import Bools, Floats, Ints, are_named, bounds, rows_by
-from traceprof.measures.steps.find import find_steps, recorder_times
+from traceprof.measures.steps.find import find_steps, owner_of, recorder_times
 from traceprof.model.intervals import Intervals
 from traceprof.model.ranks import Ranks
 from traceprof.model.table import Table
+from traceprof.model.timing import TimeWindow
 from traceprof.model.trace import DEVICE_TABLES, Trace
 
 _FEWEST: Final = 3
@@ -200,3 +201,19 @@ def _disturbances_in(trace: Trace) -> dict[int, Disturbance]:
         if process in rows_of
         and own.recorded.covered_ns(starts[rows_of[process]], ends[rows_of[process]]).any()
     }
+
+
+def awaited_since(trace: Trace, process: Ints, called_ns: Ints, starts_ns: int) -> int:
+    """Return since when a device waits for the work that ``process`` calls: a step's start."""
+    steps = find_steps(trace.whole).table
+    place = int(owner_of(steps, process, called_ns)[0])
+    begun_ns = starts_ns if place < 0 else steps["device_start_ns"][place]
+    return int(min(starts_ns, begun_ns))
+
+
+def captured_span(ranks: Ranks) -> TimeWindow | None:
+    """Return from when until when a profiler captured steps that go on outside of it."""
+    times = [one.captured for own in ranks.each(disturbances) for one in own.values()]
+    if not times:
+        return None
+    return TimeWindow(min(int(t.starts[0]) for t in times), max(int(t.ends[-1]) for t in times))
