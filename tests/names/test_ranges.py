@@ -156,3 +156,22 @@ def test_names_that_are_looked_at_together_are_read_as_each_by_itself(texts: lis
     alone = [ranges.common_categories(objects([text]))[0][0] for text in texts]
     common, place = ranges.common_categories(names)
     assert common[place].tolist() == alone
+
+
+@pytest.mark.parametrize(
+    ("pattern", "does"),
+    [
+        (r"compile.{0,99}(jit|autotun)", False),
+        (r", \d+, true", False),
+        (r"seq = \d{3}", True),
+        (r"\d\d", True),
+        (r"op_id = [0-4]", True),
+        (r"h2d", True),
+        (r"o{2}", True),
+    ],
+)
+def test_patterns_that_tell_numbers_look_at_each_name(pattern: str, does: bool) -> None:
+    assert (ranges._LOOKS_AT_NUMBERS.search(pattern) is not None) is does
+    names = [f"loop, seq = {n}, op_id = {n}" for n in (1, 22, 333)]
+    wanted = [re.search(pattern, name) is not None for name in names]
+    assert ranges.are_matched(objects(names), re.compile(pattern)).tolist() == wanted

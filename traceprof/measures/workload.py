@@ -113,8 +113,11 @@ def _times_of_names(part: Trace) -> Table:
 def _added_up(tables: Sequence[Table], *keys: str) -> Table:
     """Return the sums of all other columns by the texts of ``keys``, in alphabetical order."""
     every = Table.stacked(tables)
-    groups, labels = grouped({key: Names.of(every.plain(key)) for key in keys})
-    summed = [name for name in every if every.plain(name).dtype.kind == "i"]
+    named = ((key, Names.of(every[key])) for key in keys)
+    groups, labels = grouped(
+        {key: Names.coded(own.texts, own.codes, is_sorted=True) for key, own in named}
+    )
+    summed = [name for name in every if name not in keys and every[name].dtype.kind == "i"]
     return Table(labels | {name: groups.reduced(np.add, every[name]) for name in summed})
 
 

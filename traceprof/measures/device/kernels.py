@@ -13,6 +13,7 @@ from traceprof.measures.host.phases import phases_of_work
 from traceprof.measures.rows import grouped, lengths_of, ratio_of, where_known
 from traceprof.model.combining import medians_of
 from traceprof.model.grouping import codes_of, groups_of
+from traceprof.model.intervals import sorted_distinct
 from traceprof.model.results import Note, Result, ResultSpec, Samples
 from traceprof.model.table import Names, Table, is_known
 from traceprof.model.trace import Trace
@@ -50,9 +51,9 @@ HISTOGRAM_SPEC: Final = ResultSpec.of("""
     total total_ns: their durations added up
     """)
 _PER_DOUBLING: Final = 8
-_EDGES_NS: Final = np.unique(
-    np.ceil(2.0 ** (np.arange(62 * _PER_DOUBLING) / _PER_DOUBLING))
-).astype(np.int64)
+_EDGES_NS: Final = sorted_distinct(
+    np.ceil(2.0 ** (np.arange(62 * _PER_DOUBLING) / _PER_DOUBLING)).astype(np.int64)
+)
 
 
 def measure_histogram(trace: Trace) -> Result:

@@ -285,7 +285,7 @@ def passes_with_launches(trace: Trace) -> Table:
             continue
         seen = windows.get(process) or Intervals.single(int(called.min()), int(called.max()))
         is_seen[own] = seen.covered_ns(starts[own], ends[own]) == ends[own] - starts[own]
-        first, last = (np.searchsorted(np.sort(launched), at[own]) for at in (starts, ends))
+        first, last = (np.searchsorted(launched, at[own]) for at in (starts, ends))
         n_launches[own] = last - first
     found = passes.assign(n_launches=n_launches).take(is_seen & (ends > starts))
     return found.assign(**_without_launches(found))

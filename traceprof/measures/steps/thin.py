@@ -80,7 +80,7 @@ def _suspects(trace: Trace) -> list[tuple[int, Ints, Table, Ints, tuple[Ints, In
     calls_of = rows_by(calls, "process")
     for process, rows in rows_by(steps.table, "process").items():
         own = rows[inner[rows]]
-        launched = np.sort(calls["start_ns"][calls_of.get(process, _NOTHING)])
+        launched = calls["start_ns"][calls_of.get(process, _NOTHING)]
         if len(own) >= 2 * _FEWEST and len(launched):
             table = steps.table.take(own).assign(length=steps.periods_ns[own])
             if (kinds := _full_and_thin(trace, process, table, launched)) is not None:
