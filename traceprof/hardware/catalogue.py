@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, Self
 
 from traceprof.errors import UsageError
@@ -88,7 +88,7 @@ def pcie_peak(generation: int, lanes: int) -> Peak:
 @cache
 def _pcie_lane_rates() -> dict[int, tuple[float, str]]:
     """Return bytes per second of one lane, and the source, by generation."""
-    text = files("traceprof.hardware").joinpath("links.toml").read_text("utf-8")
+    text = Path(__file__).with_name("links.toml").read_text("utf-8")
     return {
         row["generation"]: (row["gt_per_s"] * row["encoding_ratio"] / 8 * 1e9, row["source"])
         for row in parse_toml(text, "links")["pcie"]
@@ -267,7 +267,7 @@ def _stands_in(name: str, device_name: str) -> bool:
 @cache
 def built_in_hardware() -> Hardware:
     """Return the hardware that traceprof knows."""
-    text = files("traceprof.hardware").joinpath("hardware.toml").read_text("utf-8")
+    text = Path(__file__).with_name("hardware.toml").read_text("utf-8")
     return parse_hardware(text)
 
 

@@ -15,9 +15,6 @@ from typing import Final
 from traceprof.model.results import Note, Result, ResultSpec
 from traceprof.model.table import Table, is_known
 
-BETTER: Final = ("higher", "lower", "")
-"""Which way a measure gets better; "": neither."""
-
 SUMMARY: Final = ResultSpec.of("""
     table measures: the run in single numbers
     key measure: its name with the unit at its end: samples_per_s, step_period_ns, time_to_train_ns,

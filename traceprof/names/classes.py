@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from traceprof.errors import UsageError
@@ -260,6 +261,7 @@ def classify(names: Names, rules: Sequence[OwnRule] = ()) -> Names:
     return Names.coded(found.tolist(), names.codes, is_sorted=True)
 
 
+@lru_cache(maxsize=1 << 14)  # the files of a run use the same names
 def class_of(name: str) -> Activity:
     """Return what a kernel of this name does."""
     if TRACED_GRAPH.fullmatch(name):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from traceprof.errors import TraceprofError
@@ -38,8 +37,8 @@ _NUMBERS: Final = "biuf"
 
 
 _UNREADABLE: Final = (
-    *(msgspec.DecodeError, TraceprofError),
     *(AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    TraceprofError,
 )
 """What comes of bytes that `encode` did not make."""
 
@@ -54,6 +53,8 @@ def encode(value: Any) -> bytes:
     Raises:
         CodecError: something in it cannot be kept exactly.
     """
+    import msgspec  # noqa: PLC0415 (not needed where nothing is kept)
+
     try:
         return msgspec.msgpack.encode(_plain(value))
     except (OverflowError, TypeError, RecursionError, UnicodeEncodeError) as error:
@@ -66,6 +67,8 @@ def decode(data: bytes) -> Any:
     Raises:
         CodecError: it did not.
     """
+    import msgspec  # noqa: PLC0415 (not needed where nothing is kept)
+
     try:
         return _value(msgspec.msgpack.decode(data))
     except CodecError:

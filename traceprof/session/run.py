@@ -167,13 +167,8 @@ class _Source:
         is_told = not is_whole and self._telling(text) <= _STEPS
         is_enough = is_told and is_cut and self.reads_parts
         first = (SELF_DESCRIPTION if is_enough else tables) | self._telling(text)
-        if (
-            is_whole
-            and first >= STEP_TABLES - _STEPS
-            and tables.isdisjoint(_MADE_OF_RANGES)
-            and self.is_large
-            and self.reads_parts
-        ):
+        is_worth_it = is_whole and self.is_large and self.reads_parts
+        if is_worth_it and first >= STEP_TABLES - _STEPS and tables.isdisjoint(_MADE_OF_RANGES):
             self.tables, found = first - _STEPS, first | _STEPS
             self.ranks, self.notes = open_ranks(self.paths, self.opening, found, only_steps=True)
             self.knows_steps = has_named_steps(self.ranks)

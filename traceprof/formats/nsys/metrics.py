@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -170,6 +169,8 @@ _MANY: Final = 4096
 
 def _objects(texts: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the objects in JSON texts, which are mostly sound."""
+    import msgspec  # noqa: PLC0415 (few files have such texts)
+
     try:
         found: list[Any] = msgspec.json.decode(f"[{','.join(texts)}]")
     except (msgspec.DecodeError, TypeError, RecursionError):
@@ -181,6 +182,8 @@ def _objects(texts: Sequence[Any]) -> list[dict[str, Any]]:
 
 def _json(text: object) -> dict[str, Any]:
     """Return the object in a JSON text, an empty one where there is none."""
+    import msgspec  # noqa: PLC0415 (few files have such texts)
+
     try:
         value = msgspec.json.decode(str(text))
     except (msgspec.DecodeError, RecursionError):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import resources
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -56,7 +56,7 @@ def api_names(domain: str) -> Mapping[int, str]:
 
     scripts/cuda_call_names.py makes the tables, of CUDA 11.8 and 13.5.
     """
-    file = resources.files("traceprof.formats.shared") / f"cuda_{domain}_calls.txt"
+    file = Path(__file__).with_name(f"cuda_{domain}_calls.txt")
     return dict(enumerate(file.read_text(encoding="utf-8").split(), 1))
 
 

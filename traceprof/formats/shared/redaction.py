@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias
 
@@ -60,19 +60,15 @@ def shortened(trace: Trace) -> Trace:
         hashed = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
         return f"{text[:MOST_CHARACTERS]}… ({len(text)} characters, {hashed})"
 
-    return _with_texts(trace, shown, shown, TABLES.keys(), longest=MOST_CHARACTERS)
+    return _with_texts(trace, shown, shown, TABLES.keys(), MOST_CHARACTERS)
 
 
 def _with_texts(
-    trace: Trace,
-    of_names: _Change | None,
-    of_texts: _Change,
-    told_by: Collection[str],
-    longest: int = 0,
+    trace: Trace, of_names: _Change | None, of_texts: _Change, told: Collection[str], most: int = 0
 ) -> Trace:
-    """Return ``trace`` with its names changed, and the texts of the tables ``told_by``.
+    """Return ``trace`` with its names changed, and the texts of the tables ``told``.
 
-    Texts of up to ``longest`` characters stay: where none is longer, none is looked at.
+    Texts of up to ``most`` characters stay: where none is longer, none is looked at.
     """
     changes: dict[str, Table] = {}
     for name, table in TABLES.items():
@@ -80,10 +76,10 @@ def _with_texts(
         for column, kind in table.columns.items():
             if kind is ColumnKind.NAME and of_names is not None:
                 before = rows[column]
-                if max(map(len, before.texts), default=0) > longest:
+                if max(map(len, before.texts), default=0) > most:
                     after = renamed(before, of_names)
                     columns |= {} if after is before else {column: after}
-            elif kind is ColumnKind.TEXT and name in told_by:
+            elif kind is ColumnKind.TEXT and name in told:
                 texts = rows[column].tolist()
                 shown = list(map(of_texts, texts))
                 columns |= {} if shown == texts else {column: shown}
@@ -139,5 +135,10 @@ def _secrets_in_value(value: Any, name: str) -> Iterator[str]:
     elif isinstance(value, str | int):
         text = str(value)
         for line in (f"{name}={text}", *_LINES.split(text)):
-            found = (one for secret in secrets_of([line]) for one in secret.hidden)
-            yield from (one.rstrip("\0\r\n") for one in found)
+            yield from _secrets_in_line(line)
+
+
+@lru_cache(maxsize=1 << 12)  # the files of a run say the same
+def _secrets_in_line(line: str) -> tuple[str, ...]:
+    found = (one for secret in secrets_of([line]) for one in secret.hidden)
+    return tuple(one.rstrip("\0\r\n") for one in found)

@@ -34,8 +34,6 @@ _PRECISIONS: Final = {
     **dict.fromkeys((name for name in _BYTES if "Float8" in name), "fp8"),
 }
 _NUMBER: Final = re.compile(r"-?\d+")
-_OF_BACKWARD: Final = 5
-"""Matrix products in the backward pass of fused attention: of the scores again, and four more."""
 
 Sizes: TypeAlias = Sequence[Any]
 

@@ -266,7 +266,6 @@ def _step_lines(trace: Trace, span: TimeWindow, offset_ns: int, theme: str) -> l
     ]
 
 
-PICTURE_FORMATS: Final = ("png", "svg")
 _SCALE: Final = 2
 
 
