@@ -70,7 +70,8 @@ def workload(ranks: Ranks) -> Workload:
     backward, stepped = _backward_of(ranks, kernels), _optimizer_of(ranks, kernels)
     if training := [*backward, *stepped]:
         # Names of kernels alone are worth no more than names of kernels that say otherwise.
-        against = [] if backward or _has_steps(ranks) else list(_inference_of(ranks, kernels))
+        is_told = backward or any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
+        against = [] if is_told else list(_inference_of(ranks, kernels))
         return Workload(UNKNOWN if against else TRAINING, (*training, *against))
     if not whole:
         return _without_kernels(ranks)
@@ -195,10 +196,6 @@ def _optimizer_of(ranks: Ranks, kernels: Table) -> list[Note]:
     if len(own):
         notes.append(Note.of("{n:count} optimizer kernel(s)", n=int(own["count"].sum())))
     return notes
-
-
-def _has_steps(ranks: Ranks) -> bool:
-    return any(map(len, ranks.each(_names_of, "optimizer", _OPTIMIZER)))
 
 
 def _inference_of(ranks: Ranks, kernels: Table) -> list[Note]:

@@ -10,6 +10,7 @@ from tests.measures.generated_run import Plan, make_ranks_of
 from tests.measures.ranks.two_ranks import two_ranks
 from tests.running import run
 from traceprof.model.timing import TimeWindow
+from traceprof.render.formatting import sentences
 
 
 def test_the_shortest_of_the_ranks_is_the_time_without_waiting() -> None:
@@ -27,6 +28,8 @@ def test_an_uneven_all_to_all_has_the_mean_of_its_ranks_and_an_imbalance() -> No
         more = {"process": process, "n_bytes": n_bytes, "backend": "gloo", "sequence": 1}
         builder.collective("all_to_all_v", 0, 100, **more)
         builder.collective("all_to_all", 200, 300, **{**more, "n_bytes": 100})
+    told = sentences(run("collectives", builder.build()).notes)
+    assert "1 uneven all-to-all: one rank hands in 1.667 times the mean" in told
     table = run("shared", builder.build()).table.to_frame()
     assert table["size_bytes"].tolist() == [300, 100]
     assert table["imbalance"].tolist() == pytest.approx([500 / 300, np.nan], nan_ok=True)

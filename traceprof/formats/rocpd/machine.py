@@ -42,14 +42,10 @@ def gpus(processes: Sequence[ProfiledProcess]) -> dict[str, dict[int, int]]:
         rows = process.rows("info_agent", "id", "type", "type_index", "logical_index")
         own = [(agent, index, other) for agent, kind, index, other in rows if kind == "GPU"]
         found[process.suffix] = {
-            agent: next(filter(_is_number, (index, other, place)))
+            agent: next(n for n in (index, other, place) if isinstance(n, int) and n >= 0)
             for place, (agent, index, other) in enumerate(own)
         }
     return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and value >= 0
 
 
 def read_devices(processes: Sequence[ProfiledProcess]) -> Table:

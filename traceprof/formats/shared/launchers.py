@@ -24,11 +24,9 @@ def rack_of(environment: Mapping[str, str]) -> str:
     ``core.rack7.node3``; SLURM_TOPOLOGY_ADDR_PATTERN says what each part is, as in
     ``switch.switch.node``, or ``node`` alone where no topology is configured (sbatch(1)).
     """
-    kinds, parts = (_value(environment, name).split(".") for name in TOPOLOGY_VARIABLES[::-1])
+    names = TOPOLOGY_VARIABLES[::-1]
+    told = (environment.get(name) or environment.get(f"env.{name}", "") for name in names)
+    kinds, parts = (text.split(".") for text in told)
     if len(kinds) < 2 or kinds[-1] != "node" or len(parts) < len(kinds):
         return ""
     return parts[len(kinds) - 2]
-
-
-def _value(environment: Mapping[str, str], name: str) -> str:
-    return environment.get(name) or environment.get(f"env.{name}", "")

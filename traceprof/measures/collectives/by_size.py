@@ -21,7 +21,7 @@ from traceprof.measures.collectives.rates import (
     rates_of_peaks,
 )
 from traceprof.measures.collectives.waits import find_waits, value_in
-from traceprof.measures.rows import lengths_of, where_known
+from traceprof.measures.rows import Floats, lengths_of, where_known
 from traceprof.model.grouping import codes_of, grouped_by, groups_of, numbered
 from traceprof.model.intervals import Int64Array
 from traceprof.model.ranks import Ranks
@@ -31,6 +31,8 @@ from traceprof.model.tables import ABSENT
 from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.names.ranges import UNCLAIMED
 
+_UNEVEN: Final = 1.05
+"""From so many times the mean on an all-to-all is called uneven."""
 _KEYS: Final = ("op", "group", "group_size")
 
 SPEC: Final = ResultSpec.of("""
@@ -100,7 +102,16 @@ def measure_collectives(ranks: Ranks) -> Result:
         "phases": _PHASES.of_rows(_by_phase(ranks, work)),
         "peaks": _PEAKS.of_rows(_peaks(ranks, classes, work)),
     }
-    return Result("collectives", SPEC, tables, _scalars(ranks, work))
+    found = Result("collectives", SPEC, tables, _scalars(ranks, work))
+    return found.with_notes(*_on_uneven(matches.table["imbalance"]))
+
+
+def _on_uneven(imbalance: Floats) -> Iterator[Note]:
+    """Yield how uneven all-to-alls are: of tokens of experts, or rows of embeddings."""
+    uneven = imbalance[imbalance >= _UNEVEN]
+    if len(uneven):
+        text = "{n:count} uneven all-to-all(s): one rank hands in {times:number} times the mean"
+        yield Note.of(text, n=len(uneven), times=float(np.median(uneven)))
 
 
 class _Classes:
