@@ -107,8 +107,8 @@ def shares_of(totals: Ints, n: int) -> Ints:
 def series_of(run: Summary, measure: str, unit: str) -> Floats:
     """Return a measure step by step, in their order: of several ranks the mean; warm-up is out.
 
-    ``measure``: period_ns, device_ns, own_ns (device_ns without waited_ns) or samples_per_s; of
-    turns duration_ns alone.
+    ``measure``: period_ns (of `timed_steps`), device_ns, own_ns (device_ns without waited_ns) or
+    samples_per_s; of turns duration_ns alone.
     """
     if unit == TURN:
         return _of_turns(run) if measure == "period_ns" else np.empty(0)
@@ -119,7 +119,7 @@ def series_of(run: Summary, measure: str, unit: str) -> Floats:
     if (grouped_by(steps, "life", "rank", "step")[1].counts > 1).any():
         steps = steps.assign(step=grouped_by(steps, "life", "rank")[1].earlier)
     if measure in ("period_ns", "samples_per_s"):
-        steps = known_periods(steps)
+        steps = timed_steps(steps)
     return _by_step(steps, measure)
 
 
@@ -130,14 +130,18 @@ def steady_steps(steps: Table) -> Table:
     return steps.take(~steps["is_warmup"].astype(bool)).in_order("life", "rank", "at_ns")
 
 
-def known_periods(steps: Table) -> Table:
-    """Return the steps of which the period is known, all where it is of none.
+def timed_steps(steady: Table) -> Table:
+    """Return the steps of which is known how long they take, with that as period_ns.
 
-    The last period of a rank ends with its step: what lies behind it is not known.
+    Where all are timed on devices that is their span there (a host that runs ahead has short
+    periods), and not of a rank's first, which may begin with its work; else not of the last, whose
+    period ends with itself. Where there is but one of each, all are returned.
     """
-    _, groups = grouped_by(steps, "life", "rank")
-    is_last = groups.earlier == groups.counts[groups.number] - 1
-    return steps if is_last.all() else steps.take(~is_last)
+    is_on_devices = "device_ns" in steady and len(steady.known("device_ns")) == len(steady)
+    groups = grouped_by(steady, "life", "rank")[1]
+    is_cut = groups.earlier == (0 if is_on_devices else groups.counts[groups.number] - 1)
+    known = steady if is_cut.all() else steady.take(~is_cut)
+    return known.assign(period_ns=known["device_ns"]) if is_on_devices else known
 
 
 def _by_step(steps: Table, measure: str) -> Floats:

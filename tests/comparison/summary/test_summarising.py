@@ -13,6 +13,7 @@ from tests.comparison.generated import KERNELS, Program
 from tests.measures.generated_run import MS, Plan, make_run
 from tests.real_traces import ALL
 from tests.requirements import ROOT, TRACES, require
+from traceprof.comparison.sides import STEP, series_of
 from traceprof.comparison.summary.summarise import (
     OTHERS,
     blocks_of_steps,
@@ -72,7 +73,14 @@ def test_a_host_that_runs_ahead_makes_no_run_faster() -> None:
     kept = summarise(run_of(Ranks.of(builder.build(span=(0, 170 * MS)))))
     assert measure(kept, "samples_per_s") == pytest.approx(1600)
     assert measure(kept, "step_period_ns") == pytest.approx(20 * MS)
+    assert measure(kept, "median_step_period_ns") == pytest.approx(20 * MS)
     assert measure(kept, "steps_per_s") == pytest.approx(50)
+    # And so says what is compared step by step, of all but the first, which begins with its work.
+    assert series_of(kept, "period_ns", STEP).tolist() == [20 * MS] * 7
+    assert series_of(kept, "samples_per_s", STEP).tolist() == pytest.approx([1600] * 7)
+    table = kept.table("measures")
+    ends = table.select("low", "high").take(table["measure"] == "step_period_ns").row(0)
+    assert ends == {"low": pytest.approx(20 * MS), "high": pytest.approx(20 * MS)}
 
 
 def test_a_kept_recording_is_as_fast_as_its_program_said() -> None:

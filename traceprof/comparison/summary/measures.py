@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceprof.comparison.sides import STEP, known_periods, series_of, steady_steps
+from traceprof.comparison.sides import STEP, series_of, steady_steps, timed_steps
 from traceprof.comparison.statistics import interval_of_mean, interval_of_median
 from traceprof.measures.collectives.members import find_members
 from traceprof.measures.rows import Floats, floats
@@ -118,7 +118,7 @@ def _periods_of(periods: Table, results: Mapping[str, Result]) -> tuple[float, f
     """Return the mean and the median time of a step of the program.
 
     Of a recording in windows it is that of the steps that nobody disturbed; where all are timed on
-    devices the mean is of their spans: the periods of a host that runs ahead are short.
+    devices they are of their spans: the periods of a host that runs ahead are short.
     """
     scalars = results["steps"].scalars if "steps" in results else {}
     if "undisturbed_ns" in scalars:
@@ -142,9 +142,9 @@ def _of_steps(steps: Table, results: Mapping[str, Result]) -> Iterator[_Row]:
     if is_pattern or steps.empty:
         return
     steady = steady_steps(steps)
-    periods = known_periods(steady)
+    periods = timed_steps(steady.without("device_ns"))
     if count := _sum(periods, "steps_count"):
-        mean_ns, median_ns = _periods_of(periods, results)
+        mean_ns, median_ns = _periods_of(timed_steps(steady), results)
         yield "step_period_ns", mean_ns, Unit.NS, "rank", _LOWER
         yield "median_step_period_ns", median_ns, Unit.NS, "rank", _LOWER
         yield "between_steps_ns", _sum(periods, "between_ns") / count, Unit.NS, "rank", _LOWER
