@@ -175,7 +175,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 def _with_codes(values: _Array) -> _Numbers | None:
     """Return numbers by the places of those that there are, where these are few."""
     bits = _bits(values)
-    kinds = np.unique(bits[:: max(1, len(values) // _SAMPLED)])
+    kinds = bits if len(bits) < _SAMPLED else np.unique(bits[:: len(bits) // _SAMPLED])
     if len(kinds) > _MOST_KINDS // 2 or len(values) < _SAMPLED:
         return None
     codes = _places(kinds, bits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -71,7 +72,8 @@ class Groups:
     @property
     def rows(self) -> list[_Int64Array]:
         """The rows of each; those of each ascend."""
-        return np.split(self.order, self.first[1:]) if len(self.first) else []
+        edges = [*self.first.tolist(), len(self.order)]
+        return [self.order[first:end] for first, end in pairwise(edges)]
 
     def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""
@@ -130,9 +132,11 @@ def groups_of(*columns: npt.ArrayLike) -> Groups:
     """Return the groups of rows with the same values in all ``columns`` of whole numbers."""
     every = [np.asarray(column) for column in columns]
     codes: npt.NDArray[Any] = np.zeros(len(every[0]), np.int8)
-    n_groups = min(len(codes), 1)
+    if not len(codes):
+        return Groups(tuple(every), codes, *(codes.astype(np.int64) for _ in range(2)))
+    n_groups = 1
     for values in every:
-        if not n_groups or bool((values == values[0]).all()):
+        if bool((values == values[0]).all()):
             continue
         place, distinct = places_of(values)
         if n_groups > 1:

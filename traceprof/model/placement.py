@@ -22,7 +22,7 @@ from traceprof.model.ranks import (
     measure_each,
 )
 from traceprof.model.table import Names, Table, objects
-from traceprof.model.tables import ABSENT, TABLES, make_table
+from traceprof.model.tables import ABSENT, TABLES, make_table, sort_order
 from traceprof.model.timing import ClockCorrection, TimeWindow
 from traceprof.model.trace import Trace, TraceInfo, make_trace, span_of
 
@@ -230,14 +230,13 @@ def _moved(trace: Trace, placement: Placement) -> dict[str, Table]:
         if frame.empty:
             moved[name] = frame
             continue
-        columns = frame.columns
-        for time in columns.keys() & {"start_ns", "end_ns"}:
-            columns[time] = frame[time] + placement.offset_ns
-        for column in columns.keys() & {"process"}:
+        times = [time for time in ("start_ns", "end_ns") if placement.offset_ns and time in frame]
+        columns = {time: frame[time] + placement.offset_ns for time in times}
+        for column in {"process"}.intersection(frame):
             columns[column] = renamed(frame[column], placement.processes)
-        for column in columns.keys() & {"device", "src_device", "dst_device"}:
+        for column in {"device", "src_device", "dst_device"}.intersection(frame):
             columns[column] = renamed(frame[column], placement.devices)
-        moved[name] = make_table(name, columns)
+        moved[name] = frame.assign(**columns)  # rows stay in their order: all move alike
     return moved
 
 
@@ -405,11 +404,11 @@ def retime(trace: Trace, corrections: Mapping[int, ClockCorrection]) -> Trace:
         frame = trace.table(name)
         if not table.has_times or "process" not in table.columns or frame.empty:
             continue
-        processes, columns = frame["process"], frame.columns
-        for time in ("start_ns", "end_ns"):
-            if time in columns:
-                columns[time] = _corrected(frame[time], processes, corrections)
-        tables[name] = make_table(name, columns)
+        processes, times = frame["process"], {"start_ns", "end_ns"}.intersection(frame)
+        moved_times = {time: _corrected(frame[time], processes, corrections) for time in times}
+        own = frame.assign(**moved_times)
+        order = sort_order(own, table)
+        tables[name] = own if order is None else own.take(order)
     moved = replace(trace, **tables, uncut=None)
     recordings = {}
     for process, window in trace.recordings.items():

@@ -241,7 +241,7 @@ class RunFiles:
     def missing_ranks(self) -> tuple[int, ...]:
         """The ranks that the program had and the run has no trace of."""
         expected = max(self.world_size, max(self.ranks, default=ABSENT) + 1)
-        return tuple(rank for rank in range(expected) if rank not in self.ranks)
+        return tuple(sorted({*range(expected)}.difference(self.ranks)))
 
 
 def of_process(trace: Trace, process: int) -> Trace:

@@ -158,16 +158,20 @@ class Table:
             ValueError: columns of different lengths.
         """
         known = {name: _column(values) for name, values in columns.items()}
-        lengths = {len(values) for values in known.values() if not _is_single(values)}
-        if n_rows is not None:
-            lengths.add(n_rows)
+        singles = [name for name, values in known.items() if type(values) is _Single]
+        lengths = {len(values) for name, values in known.items() if name not in singles}
+        lengths |= set() if n_rows is None else {n_rows}
         if len(lengths) > 1:
             raise ValueError(f"columns of different lengths: {sorted(lengths)}")
         self._n_rows = next(iter(lengths), 1 if known else 0)
-        self._columns: dict[str, Any] = {
-            name: _repeated(values, self._n_rows) if _is_single(values) else values
-            for name, values in known.items()
-        }
+        known |= {name: _repeated(known[name], self._n_rows) for name in singles}
+        self._columns: dict[str, Any] = known
+
+    @staticmethod
+    def _of_columns(columns: dict[str, Any], n_rows: int) -> Table:
+        made = object.__new__(Table)
+        made._columns, made._n_rows = columns, n_rows
+        return made
 
     @classmethod
     def of_rows(
@@ -244,7 +248,8 @@ class Table:
         """Return some of the rows."""
         chosen = rows if isinstance(rows, slice) else _rows(rows)
         taken = {name: values[chosen] for name, values in self._columns.items()}
-        return Table(taken, None if taken else len(np.arange(self._n_rows)[chosen]))
+        n_rows = len(next(iter(taken.values()))) if taken else len(np.arange(self._n_rows)[chosen])
+        return Table._of_columns(taken, n_rows)
 
     def known(self, *names: str) -> Table:
         """Return the rows in which all of these columns are known."""
@@ -256,7 +261,7 @@ class Table:
 
     def select(self, *names: str) -> Table:
         """Return some of the columns, in this order."""
-        return Table({name: self._columns[name] for name in names}, self._n_rows)
+        return Table._of_columns({name: self._columns[name] for name in names}, self._n_rows)
 
     def without(self, *names: str) -> Table:
         """Return all columns but these."""
@@ -370,7 +375,7 @@ def sortable(column: Column) -> Array:
 
 
 def _column(values: Any) -> Any:
-    if isinstance(values, np.ndarray | Names):
+    if type(values) is np.ndarray or isinstance(values, Names | np.ndarray):
         return values
     if isinstance(values, str) or not hasattr(values, "__len__"):
         return _Single(values)
@@ -382,10 +387,6 @@ class _Single:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-
-def _is_single(values: Any) -> bool:
-    return isinstance(values, _Single)
 
 
 def _repeated(single: _Single, n_rows: int) -> Any:

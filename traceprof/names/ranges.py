@@ -135,6 +135,7 @@ class _Once(Generic[T]):
         return result
 
 
+@lru_cache(maxsize=1 << 12)
 def plain_name(name: str) -> str:
     """Return a name without what `emit_nvtx` adds: sequence and operator numbers, shapes.
 
@@ -224,10 +225,15 @@ def are_matched(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]
     In names that differ in decorations alone it is sought once.
     """
     if _LOOKS_AT_NUMBERS.search(pattern.pattern):
-        return np.array([pattern.search(str(name)) is not None for name in names], np.bool_)
+        return np.array([_is_found(pattern, str(name)) for name in names], np.bool_)
     alike = _alike(names)
-    found = [pattern.search(name) is not None for name in alike.texts]
+    found = [_is_found(pattern, name) for name in alike.texts]
     return alike.by_text(np.array(found, np.bool_))
+
+
+@lru_cache(maxsize=1 << 16)  # the files of a run use the same names
+def _is_found(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.search(name) is not None
 
 
 def numbers_in(names: Texts, pattern: re.Pattern[str]) -> npt.NDArray[np.int64]:

@@ -45,7 +45,7 @@ def make_collectives(
     backend, tied = _backend(rows), _by_external_id(calls, device)
     launched = _keys(device, device.number("correlation"))
     orphans = device.where(~np.isin(launched, _keys(calls, tied)))
-    parts = [_described(calls, tied, backend, rank_of)]
+    parts = [_described(calls, tied, backend, rank_of)] if len(calls) else []
     if len(orphans):
         parts.append(_described(orphans, orphans.number("correlation"), backend, rank_of))
     table = collectives.tied_by_launch(stack("collectives", parts), kernels, api_calls)

@@ -79,8 +79,8 @@ def read(path: Path, options: ReadOptions) -> Trace:
 def _tables(
     rows: kineto.Rows, options: ReadOptions, rank_of: Mapping[int, int]
 ) -> dict[str, Table]:
-    operators = rows.of(*kineto.OPERATORS)
-    kernels = kineto.make_kernels(rows.of(*kineto.KERNELS), options)
+    operators, of_kernels = rows.of(*kineto.OPERATORS), rows.of(*kineto.KERNELS)
+    kernels = kineto.make_kernels(of_kernels, options)
     api_calls = kineto.make_api_calls(rows.of(*kineto.API_CALLS))
     ranges = kineto.make_ranges(rows.of(*kineto.ANNOTATIONS), operators, rows.of(*kineto.FUNCTIONS))
     host_ops = kineto.make_host_ops(operators)
@@ -90,7 +90,7 @@ def _tables(
             collectives = annotated_collectives(annotated, kernels, api_calls)
     return {
         "kernels": kernels,
-        "kernel_shapes": kineto.make_kernel_shapes(rows.of(*kineto.KERNELS)),
+        "kernel_shapes": kineto.make_kernel_shapes(of_kernels),
         "copies": kineto.make_copies(rows.of(*kineto.COPIES)),
         "api_calls": api_calls,
         "ranges": ranges,

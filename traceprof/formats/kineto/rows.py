@@ -66,7 +66,7 @@ class Rows:
         }
         taken["name"] = _used(self.name[places])
         taken["arguments"] = {  # of a single value for all (it is absent) there is no copy
-            name: np.broadcast_to(values[:1], len(places))
+            name: values[: len(places)]
             if isinstance(values, np.ndarray) and values.strides == (0,)
             else values[places]
             for name, values in self.arguments.items()
