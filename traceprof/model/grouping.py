@@ -72,8 +72,7 @@ class Groups:
     @property
     def rows(self) -> list[_Int64Array]:
         """The rows of each; those of each ascend."""
-        edges = [*self.first.tolist(), len(self.order)]
-        return [self.order[first:end] for first, end in pairwise(edges)]
+        return [self.order[a:b] for a, b in pairwise([*self.first.tolist(), len(self.order)])]
 
     def reduced(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return one value of the rows of each: their sum (np.add) or the least (np.minimum)."""

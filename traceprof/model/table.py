@@ -167,12 +167,6 @@ class Table:
         known |= {name: _repeated(known[name], self._n_rows) for name in singles}
         self._columns: dict[str, Any] = known
 
-    @staticmethod
-    def _of_columns(columns: dict[str, Any], n_rows: int) -> Table:
-        made = object.__new__(Table)
-        made._columns, made._n_rows = columns, n_rows
-        return made
-
     @classmethod
     def of_rows(
         cls, rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
@@ -248,8 +242,7 @@ class Table:
         """Return some of the rows."""
         chosen = rows if isinstance(rows, slice) else _rows(rows)
         taken = {name: values[chosen] for name, values in self._columns.items()}
-        n_rows = len(next(iter(taken.values()))) if taken else len(np.arange(self._n_rows)[chosen])
-        return Table._of_columns(taken, n_rows)
+        return Table(taken, None if taken else len(np.arange(self._n_rows)[chosen]))
 
     def known(self, *names: str) -> Table:
         """Return the rows in which all of these columns are known."""
@@ -261,7 +254,7 @@ class Table:
 
     def select(self, *names: str) -> Table:
         """Return some of the columns, in this order."""
-        return Table._of_columns({name: self._columns[name] for name in names}, self._n_rows)
+        return Table({name: self._columns[name] for name in names}, self._n_rows)
 
     def without(self, *names: str) -> Table:
         """Return all columns but these."""

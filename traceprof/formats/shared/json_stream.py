@@ -26,6 +26,8 @@ _LONGEST_WORD: Final = len("-Infinity") + len("\\u0000\\u0000")
 _SPACE: Final = re.compile(rb"[ \t\r\n,]*")
 _PADDING: Final = b" \t\r\n\0"
 _BOUNDARY: Final = re.compile(rb"\}[ \t\r\n]*,[ \t\r\n]*\{")
+_LAST: Final = re.compile(rb"\}[ \t\r\n]*\]")
+_OTHER_LIST: Final = re.compile(rb'"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*\{')
 # Not those that stand for a byte.
 _ESCAPED_HALVES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _LONGEST_NUMBER: Final = 1000
@@ -168,13 +170,16 @@ class JsonArrayStream:
         return None
 
     def _guesses(self) -> Iterator[re.Match[bytes]]:
-        """Yield what may stand between two items, the last first.
+        """Yield what may stand between two items, or behind all, the last first.
 
         Behind the last item there may be more of the document, with lists of its own.
         """
         n_bytes = min(len(self._buffer) - self._position, self.chunk_bytes)
         end = self._position + n_bytes
         tail = max(self._position, end - _WINDOW_BYTES)
+        if self._at_end and end == len(self._buffer):
+            other = _OTHER_LIST.search(self._buffer, tail)
+            yield from [*_LAST.finditer(self._buffer, tail, other.start() if other else end)][-1:]
         yield from reversed(list(_BOUNDARY.finditer(self._buffer, tail, end))[-_GUESSES:])
         for quarters in (3, 2, 1):
             found = _BOUNDARY.search(self._buffer, self._position + n_bytes * quarters // 4, end)
