@@ -752,3 +752,15 @@ def test_what_goes_to_the_device_and_comes_back_again_and_again_is_said(
     back = "as much comes back from devices (200.0 MB) as goes to them (200.0 MB)"
     assert (back in finding.evidence) == is_said
     assert ("leave on the device" in finding.action) == is_said
+
+
+def test_what_is_one_gap_without_the_longest_occurs_once_too() -> None:
+    builder, now = TraceBuilder(), 0
+    for i in range(12):
+        now += {3: 600 * MS, 8: 300 * MS}.get(i, MS)
+        builder.kernel("gemm", now, now + 10 * MS, launched_ns=(now - 2, now - 1))
+        now += 10 * MS
+    once = [own for own in findings_of(builder.build()) if own.rule == "host_code"]
+    assert [own.kind for own in once] == ["once", "once"]
+    assert [own.title.partition(",")[0] for own in once] == ["one long gap", "another long gap"]
+    assert [round(own.once_ns or 0, -6) for own in once] == [600 * MS, 300 * MS]

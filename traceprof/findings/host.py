@@ -182,12 +182,15 @@ def host_code(context: Context) -> Iterator[Finding]:
     whole = context.idle_for("host")
     if context.share(whole) < _LEAST_BUSY:
         return
-    alone = _gap_alone(context, whole)
-    nothing = Intervals.empty()
-    rest = Claim({d: time - alone.times.get(d, nothing) for d, time in whole.times.items()})
-    for claim, kind in ((rest, Kind.MEASURED), (alone, Kind.ONCE)):
-        if context.share(claim) >= _LEAST_BUSY:
-            yield _on_host_code(context, claim, kind)
+    rest, nothing, once = whole, Intervals.empty(), list[Claim]()
+    # What is left may be one gap again: a program loads, sets up and ends, each time once.
+    while context.share(alone := _gap_alone(context, rest)) >= _LEAST_BUSY:
+        once.append(alone)
+        rest = Claim({d: time - alone.times.get(d, nothing) for d, time in rest.times.items()})
+    if context.share(rest) >= _LEAST_BUSY:
+        yield _on_host_code(context, rest, "")
+    for number, claim in enumerate(once):
+        yield _on_host_code(context, claim, "another long gap" if number else "one long gap")
 
 
 def _gap_alone(context: Context, whole: Claim) -> Claim:
@@ -216,7 +219,9 @@ def _gaps_longer_than(part: Trace, least_ns: Mapping[int, float]) -> Table:
     return gaps.take(lengths_of(gaps) > least)
 
 
-def _on_host_code(context: Context, claim: Claim, kind: Kind) -> Finding:
+def _on_host_code(context: Context, claim: Claim, alone: str) -> Finding:
+    """Return the finding on ``claim``; ``alone`` is what to call it where it is one gap."""
+    kind = Kind.ONCE if alone else Kind.MEASURED
     most = _main_work(context, claim.times)
     named, names = notes_on_names(context, claim.times)
     what = f", mostly {_WORDS[most]}" if most in _WORDS else ""
@@ -225,8 +230,7 @@ def _on_host_code(context: Context, claim: Claim, kind: Kind) -> Finding:
     where = "between steps" if is_between else "host code between launches"
     return Finding(
         title=Note.of(
-            ("one long gap" if kind is Kind.ONCE else where)
-            + f"{what}: devices are idle {{share:ratio}} of the time",
+            (alone or where) + f"{what}: devices are idle {{share:ratio}} of the time",
             share=context.share(claim),
         ),
         claims=(claim,),
