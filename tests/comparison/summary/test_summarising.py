@@ -112,9 +112,8 @@ def test_where_in_a_step_a_kernel_begins() -> None:
         .set_index("name")["place_ratio"]
     )
     gemm, multiply, layout, flash = (made[name] for name in KERNELS)
-    # The first step begins with its first kernel, the others 4 ms before.
-    assert gemm == pytest.approx((0 + 4 * 0.04) / 5)
-    assert multiply == pytest.approx((40 / 96 + 4 * 0.44) / 5)
+    # A step begins 4 ms before its first kernel: the first one with the host.
+    assert (gemm, multiply) == pytest.approx((0.04, 0.44))
     assert gemm < multiply < layout < flash
 
 
@@ -305,6 +304,6 @@ def test_of_every_real_trace_a_little_is_kept_that_adds_up(name: str) -> None:
     if found.devices_count and found.window_ns:
         most = found.window_ns * found.devices_count
         # Files of a run seldom begin and end together: what was not recorded is not there.
-        assert 0.8 * most <= made["ns"].sum() <= most
+        assert 0.75 * most <= made["ns"].sum() <= most
         if len(found.sources) == 1:
             assert made["ns"].sum() == most
