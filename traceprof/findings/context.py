@@ -21,11 +21,7 @@ from traceprof.measures.lost_work import lost_work
 from traceprof.measures.rows import bounds, unions_by
 from traceprof.measures.steps.completeness import WHOLE, wholeness_of_ranks
 from traceprof.measures.steps.find import steps_of_ranks
-from traceprof.measures.steps.measured import (
-    measured_steps,
-    named_steps,
-    typical_time,
-)
+from traceprof.measures.steps.measured import measured_steps, named_steps, typical_time
 from traceprof.measures.steps.steadiness import typical_length
 from traceprof.measures.workload import TRAINING, Software, Vendor, software_of, workload
 from traceprof.model.activity import DeviceTime

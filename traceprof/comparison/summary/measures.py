@@ -27,10 +27,7 @@ _HIGHER, _LOWER, _NEITHER = "higher", "lower", ""
 
 
 def measures_of_run(
-    ranks: Ranks,
-    results: Mapping[str, Result],
-    tables: Mapping[str, Table],
-    steps_count: int,
+    ranks: Ranks, results: Mapping[str, Result], tables: Mapping[str, Table], steps_count: int
 ) -> Table:
     """Return the measures of the window: measure, value, unit, scope, better, source.
 
@@ -78,10 +75,7 @@ def _intervals(measures: Table, steps: Table) -> Mapping[str, Floats]:
 
 _BY_PERIOD: Final = ("step_period_ns",)
 _BY_RATE: Final = ("samples_per_s", "steps_per_s")
-_MEDIANS: Final = {
-    "median_samples_per_s": "samples_per_s",
-    "median_step_period_ns": "period_ns",
-}
+_MEDIANS: Final = {"median_samples_per_s": "samples_per_s", "median_step_period_ns": "period_ns"}
 
 
 def _of_size(ranks: Ranks) -> Iterator[_Row]:

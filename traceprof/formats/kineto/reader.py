@@ -114,7 +114,7 @@ _OF_KINETO: Final = frozenset(
 )
 """What Kineto writes beside its events."""
 _CATEGORIES_OF: Final = {
-    "NCCL's profiler plugin": {"GROUP_API", "COLL_API", "P2P_API", "COLL", "P2P", "PROXY", "NET"},
+    "NCCL's profiler plugin": {"GROUP_API", "COLL_API", "P2P_API", "COLL", "P2P", "PROXY", "NET"}
 }
 _PROCESSES_OF: Final = {
     "Ascend's profiler": re.compile(r"Ascend Hardware|CANN"),

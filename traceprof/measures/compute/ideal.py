@@ -19,12 +19,7 @@ from traceprof.hardware.catalogue import Stated
 from traceprof.measures.analyses import Analysis
 from traceprof.measures.collectives.blame import find_blame
 from traceprof.measures.collectives.by_size import COLLECTIVES
-from traceprof.measures.composition import (
-    COLLECTIVE,
-    WAITING,
-    composition_of_devices,
-    first_claims,
-)
+from traceprof.measures.composition import COLLECTIVE, WAITING, composition_of_devices, first_claims
 from traceprof.measures.compute.counted import counted_kernels
 from traceprof.measures.compute.rates import measured_kernels
 from traceprof.measures.compute.utilisation import main_precision, torch_flop

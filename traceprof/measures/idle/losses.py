@@ -14,13 +14,7 @@ import numpy as np
 from traceprof.measures.device.times import device_times, used_devices
 from traceprof.measures.facts import of_window
 from traceprof.measures.host.states import find_host_states
-from traceprof.measures.idle.gaps import (
-    CAUSES,
-    carved,
-    find_gap_parts,
-    find_gaps,
-    times_in_gaps,
-)
+from traceprof.measures.idle.gaps import CAUSES, carved, find_gap_parts, find_gaps, times_in_gaps
 from traceprof.measures.rows import Ints, are_first, bounds, unions_by
 from traceprof.measures.steps.measured import judged_times, measured_steps
 from traceprof.model.activity import BUSY_PARTS
