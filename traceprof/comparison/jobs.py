@@ -168,7 +168,8 @@ def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
         parts: dict[str, float] = {}
         for other in rows:
             kind = str(other["kind"])
-            is_same = all(_same(other[name], row[name]) for name in ("life", "epoch"))
+            pairs = [(other[name], row[name]) for name in ("life", "epoch")]
+            is_same = all(one == own or (isnan(one) and isnan(own)) for one, own in pairs)
             if kind in PARTS and is_same and not isnan(other["duration_ns"]):
                 parts[kind] = parts.get(kind, 0.0) + other["duration_ns"]
         before, after = _sizes(rows, place) if is_recorded else (nan, nan)
@@ -180,10 +181,6 @@ def _lost(events: Table, epochs: Table, *, is_recorded: bool) -> list[Lost]:
 
 def _text(value: Any) -> str:
     return "" if is_unknown(value) else str(value)
-
-
-def _same(one: float, other: float) -> bool:
-    return one == other or (isnan(one) and isnan(other))
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]], place: int) -> tuple[float, float]:

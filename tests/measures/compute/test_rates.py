@@ -248,5 +248,22 @@ def test_uneven_experts_cost_what_the_busiest_takes_longer() -> None:
     assert note.values == {"n": 2, "times": 1.5, "more": 1200 - 800}
 
 
+def test_experts_that_are_modules_have_tokens_by_their_flops() -> None:
+    """Expert 1 has 300 tokens, 0 and 3 have 100 each; whether 2 is there is not known."""
+    builder = TraceBuilder().device(0, name=H100)
+    for place, (expert, tokens) in enumerate(((0, 100), (1, 300), (3, 100))):
+        at = 1000 * place
+        builder.range(f"layer:block.experts.{expert}:Linear", at, at + 900)
+        inputs: tuple[Any, Any, Any] = ([[tokens, 64], [64, 256]], [HALF] * 2, [])
+        builder.host_op("aten::mm", at + 10, at + 800, inputs=inputs)
+        builder.kernel("gemm", at + 500, at + 700, launched_ns=(at + 20, at + 30))
+    words = sentences(run("flops-layers", builder.build()).notes)
+    expected = "block.experts: one of 3 experts has 1.8 times their mean FLOPs (tokens)"
+    assert expected in words
+    assert not any(
+        "experts" in one for one in sentences(run("flops-layers", built().build()).notes)
+    )
+
+
 def test_without_experts_there_is_no_table_of_them() -> None:
     assert "experts" not in run("flops", built().build()).tables

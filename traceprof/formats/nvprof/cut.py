@@ -72,10 +72,6 @@ def cut(source: Path, target: Path, request: CutRequest, progress: CutProgress) 
         return _Cut(copy, request, zero_ns, has_collectives=has_collectives).report()
 
 
-def _is_known(name: str) -> bool:
-    return name.startswith(PREFIX)
-
-
 def _is_cut(name: str) -> bool:
     return name not in (NOTE, _STRINGS, _MARKER) and name not in _OF_THE_MACHINE
 
@@ -93,7 +89,8 @@ class _Cut:
         self.window = request.reach.moved(zero_ns)
         self.reach = self.window.start_ns
         span = request.span and request.span.moved(zero_ns)
-        self.times, self.unknown = parts.timed_tables(copy, _is_cut, _is_known, span)
+        tables = parts.timed_tables(copy, _is_cut, lambda name: name.startswith(PREFIX), span)
+        self.times, self.unknown = tables
         register_text(copy.connection, "machine_text", masked_text)
 
     def report(self) -> CutReport:

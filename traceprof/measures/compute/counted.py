@@ -45,7 +45,6 @@ _FORWARD: Final = (
     "aten::scaled_dot_product_attention",
 )
 """Operators that nobody but a forward pass calls."""
-_GIVEN: Final = ("name", "dims", "types", "concrete", "flop", "gigabytes")
 _NARROW: Final = ("fp16", "bf16")
 
 
@@ -57,7 +56,7 @@ def counted_operators(trace: Trace) -> Table:
     precision (Names) and is_told, as in `Work`.
     """
     given = trace.operator_inputs
-    texts = [given[name] for name in _GIVEN]
+    texts = [given[name] for name in ["name", "dims", "types", "concrete", "flop", "gigabytes"]]
     groups = groups_of(*(own.codes for own in texts))
     found = [
         work_of(*(own.texts[code] for own, code in zip(texts, key, strict=True)))

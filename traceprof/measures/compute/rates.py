@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -299,8 +300,24 @@ def _finish(result: Result, keys: tuple[str, ...]) -> Result:
         intensity=ratio_of(table["flop"], table["moved_bytes"]),
     )
     table = table.in_order("-total_ns", *keys)
-    result = result.with_table(table, spec.name).with_notes(*_notes(result, table))
+    notes = [*_notes(result, table), *(_on_modules(table) if "layer" in keys else ())]
+    result = result.with_table(table, spec.name).with_notes(*notes)
     return _on_experts(result) if "experts" in result.tables else result
+
+
+_EXPERT: Final = re.compile(r"(.*\bexperts)\.(\d+)")
+
+
+def _on_modules(table: Table) -> Iterator[Note]:
+    """Yield how uneven experts are that are modules each: of the layer where they are it most."""
+    found: dict[str, dict[int, float]] = {}
+    for row in table.take(table["counted_ns"] > 0).rows():
+        if own := _EXPERT.fullmatch(str(row["layer"])):
+            found.setdefault(own[1], {})[int(own[2])] = row["flop"]
+    every = [(max(e.values()) * len(e) / sum(e.values()), name) for name, e in found.items()]
+    text = "{layer}: one of {n:count} experts has {times:number} times their mean FLOPs (tokens)"
+    for times, layer in sorted(every)[-1:]:
+        yield Note.of(text, layer=layer, n=len(found[layer]), times=times)
 
 
 def _on_experts(result: Result) -> Result:
