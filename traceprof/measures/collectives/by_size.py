@@ -31,8 +31,7 @@ from traceprof.model.tables import ABSENT
 from traceprof.names.messages import labels_of_sizes, order_of_size, places_of_sizes
 from traceprof.names.ranges import UNCLAIMED
 
-_UNEVEN: Final = 1.05
-"""From so many times the mean on an all-to-all is called uneven."""
+_UNEVEN: Final = 1.05  # times the mean
 _KEYS: Final = ("op", "group", "group_size")
 
 SPEC: Final = ResultSpec.of("""

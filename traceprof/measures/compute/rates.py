@@ -268,10 +268,9 @@ def _layers_of_rank(trace: Trace, source: str) -> Result:
         for name, own in sums.items():
             np.add.at(own, kind, kernels[name][row])
     # Paths of layers without their class: instances of one path are one layer.
-    names = objects(_path(name) for name in spans.names)
-    table = Table({"layer": names, **sums})
-    table = table.take(table["count"] > 0)
-    return _result("flops-layers", LAYERS_SPEC, _joined(table), kernels)
+    table = Table({"layer": objects(map(_path, spans.names)), **sums})
+    table = _joined(table.take(table["count"] > 0))
+    return _result("flops-layers", LAYERS_SPEC, table, kernels)
 
 
 def _path(name: str) -> str:
@@ -280,10 +279,8 @@ def _path(name: str) -> str:
 
 def _joined(table: Table) -> Table:
     groups = groups_of(Names.of(table["layer"]).codes)
-    first = groups.order[groups.first]
-    return table.take(first).assign(
-        **{name: groups.reduced(np.add, table[name]) for name in _ADDED}
-    )
+    sums = {name: groups.reduced(np.add, table[name]) for name in _ADDED}
+    return table.take(groups.order[groups.first]).assign(**sums)
 
 
 def _finish(result: Result, keys: tuple[str, ...]) -> Result:

@@ -217,9 +217,8 @@ def measure_mfu(ranks: Ranks) -> Result:
     table = MFU_SPEC.tables[0].of_rows(rows)
     counted = MFU_SPEC.table("counted").of_rows(counted_by_torch(ranks))
     found = Result("mfu", MFU_SPEC, {"mfu": table, "counted": counted})
-    told = rows[0].get("told_ratio", 0.0) if rows else 0.0
-    found = found.with_notes(*([Note.of(TOLD, share=told)] if told else []))
-    return found.with_notes(*_notes(table, typical_step_name(ranks)), *_on_clocks(ranks))
+    told = [Note.of(TOLD, share=row["told_ratio"]) for row in rows[:1] if row.get("told_ratio")]
+    return found.with_notes(*told, *_notes(table, typical_step_name(ranks)), *_on_clocks(ranks))
 
 
 _HELD: Final = 0.05
