@@ -20,7 +20,7 @@ ROOMS = {
 }
 """By module the nouns whose tables are in it: a noun that is in none is an error."""
 _WIDTH = 100
-_MOST_AGAIN = 4
+_MOST_AGAIN = 3
 """From so many columns on that another method tells of they are not told of again."""
 _SUBJECTS = {
     "devices": "what devices did",
@@ -79,7 +79,7 @@ def _noun(entries: tuple[Entry, ...]) -> Iterator[str]:
         yield ""
         yield "        Args:"
         named = ", ".join(f'"{entry.way}" (`{_method(entry.name)}`)' for entry in others)
-        text = f'by: what the rows are: "{first.way}", or as another method tells: {named}'
+        text = f'by: what the rows are: "{first.way}", or as in {named}'
         yield from _filled(text, 12, rest=16)
     yield from _columns(first)
     by = "by" if others else f'"{first.way}"' if first.way else "None"

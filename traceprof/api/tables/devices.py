@@ -14,8 +14,7 @@ class TablesOfDevices(ShownRun):
         """Where the time of each device went.
 
         Args:
-            by: what the rows are: "device", or as another method tells: "phase" (`phases`), "layer"
-                (`layers`)
+            by: what the rows are: "device", or as in "phase" (`phases`), "layer" (`layers`)
 
         Table ``devices``: one row per device that worked
             device: the number of the device in the run
@@ -86,8 +85,8 @@ class TablesOfDevices(ShownRun):
         """Device time by kernel name.
 
         Args:
-            by: what the rows are: "name", or as another method tells: "duration" (`durations`),
-                "class" (`classes`), "shape" (`occupancy`), "launch" (`launches`)
+            by: what the rows are: "name", or as in "duration" (`durations`), "class" (`classes`),
+                "shape" (`occupancy`), "launch" (`launches`)
 
         Table ``kernels``: one row per kernel name, by total time (added up over streams and
         devices)
@@ -184,8 +183,8 @@ class TablesOfDevices(ShownRun):
         """Why devices were idle.
 
         Args:
-            by: what the rows are: "cause", or as another method tells: "gap" (`gaps`), "stream"
-                (`streams`), "wait" (`sync`)
+            by: what the rows are: "cause", or as in "gap" (`gaps`), "stream" (`streams`), "wait"
+                (`sync`)
 
         Table ``causes``: one row per device and cause, the largest first: per device they are its
         idle time

@@ -17,9 +17,9 @@ class TablesOfHardware(ShownRun):
         """FLOPs, TFLOP/s and FLOP per byte by operator of PyTorch, against the peaks.
 
         Args:
-            by: what the rows are: "operator", or as another method tells: "step" (`mfu`), "ideal"
-                (`ideal`), "kernel" (`flops_kernels`), "class" (`flops_classes`), "phase"
-                (`flops_phases`), "layer" (`flops_layers`)
+            by: what the rows are: "operator", or as in "step" (`mfu`), "ideal" (`ideal`), "kernel"
+                (`flops_kernels`), "class" (`flops_classes`), "phase" (`flops_phases`), "layer"
+                (`flops_layers`)
 
         Table ``flops``: one row per operator of PyTorch that launched kernels, and precision, by
         time

@@ -60,7 +60,7 @@ class TablesOfPrograms(ShownRun):
         """Every step: duration, parts, phases, throughput.
 
         Args:
-            by: what the rows are: "step", or as another method tells: "phase" (`step_phases`)
+            by: what the rows are: "step", or as in "phase" (`step_phases`)
 
         Table ``steps``: one row per process and step (or iteration of a pattern that repeats, where
         no steps are known); columns of what was not recorded are not there
@@ -136,7 +136,7 @@ class TablesOfPrograms(ShownRun):
         """The critical path of every step.
 
         Args:
-            by: what the rows are: "step", or as another method tells: "what-if" (`whatif`)
+            by: what the rows are: "step", or as in "what-if" (`whatif`)
 
         Table ``path``: one row per process and step (one per process where steps are not known)
             process: the process
@@ -181,8 +181,7 @@ class TablesOfPrograms(ShownRun):
         """NVTX and other host ranges by name.
 
         Args:
-            by: what the rows are: "name", or as another method tells: "work" (`range_work`), "tree"
-                (`tree`)
+            by: what the rows are: "name", or as in "work" (`range_work`), "tree" (`tree`)
 
         Table ``ranges``: one row per name, domain and kind of range, by total host time; ranges
         nest and run on many threads, so that totals add up to more than the window

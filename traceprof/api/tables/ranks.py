@@ -16,9 +16,9 @@ class TablesOfRanks(ShownRun):
         """The ranks side by side: parts of their time, and waiting.
 
         Args:
-            by: what the rows are: "rank", or as another method tells: "straggler" (`stragglers`),
-                "step" (`rank_steps`), "host" (`hosts`), "rack" (`racks`), "clock" (`alignment`),
-                "stage" (`pipeline`)
+            by: what the rows are: "rank", or as in "straggler" (`stragglers`), "step"
+                (`rank_steps`), "host" (`hosts`), "rack" (`racks`), "clock" (`alignment`), "stage"
+                (`pipeline`)
 
         Table ``ranks``: one row per rank: the parts of its device's time, its steps, its share in
         the waiting
@@ -43,7 +43,6 @@ class TablesOfRanks(ShownRun):
 
         The same as ``ranks(by="straggler")``. Table ``ranks``: one row per rank, by what it costs
         the others, the most first
-            rank: the rank
             is_straggler: whether the others wait for it, and not its host
             cost_ns: how long another rank waits because of it, on average
             cost_ratio: that, of the window
@@ -55,8 +54,6 @@ class TablesOfRanks(ShownRun):
             delays_count: in how many collectives nine tenths of that arise; 1: it was late once
             last_count: to how many collectives it came last
             median_late_ns: its lateness beyond the median of the others
-            host: its host
-            process: its process
             device: its device, where a process drives several
             is_unclear: whether clocks that differ may account for it
             ends_ns: how much the ends differ of those it was last to
@@ -64,6 +61,7 @@ class TablesOfRanks(ShownRun):
             cause_ns: how much more of its cause it does, in all
             factor: how many times as long the same kernels take
             stage: its stage, in a pipeline
+            as in ``ranks()``: rank, host, process
 
         Table ``late_groups``: the hosts, racks and stages that seem late as a whole, and what to
         make of it

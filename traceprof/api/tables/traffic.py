@@ -14,8 +14,7 @@ class TablesOfTraffic(ShownRun):
         """Copies by direction, with bytes and GB/s.
 
         Args:
-            by: what the rows are: "direction", or as another method tells: "size" (`transfers`),
-                "time" (`bandwidth`)
+            by: what the rows are: "direction", or as in "size" (`transfers`), "time" (`bandwidth`)
 
         Table ``copies``: one row per device, direction and kind of memory at both ends, by total
         time
@@ -88,8 +87,8 @@ class TablesOfTraffic(ShownRun):
         """Collectives by operation and size: time, algbw, busbw, exposed.
 
         Args:
-            by: what the rows are: "operation", or as another method tells: "event"
-                (`collective_events`), "caller" (`callers`), "bucket" (`buckets`), "rank" (`shared`)
+            by: what the rows are: "operation", or as in "event" (`collective_events`), "caller"
+                (`callers`), "bucket" (`buckets`), "rank" (`shared`)
 
         Table ``classes``: one row per operation, group and class of message sizes, by total time
         over all ranks. Bandwidths are as nccl-tests define them, sizes over times of all together:
@@ -158,10 +157,7 @@ class TablesOfTraffic(ShownRun):
         operation, the most exposed first
             phase: the phase whose code called
             caller: the innermost range around the call, empty outside any
-            op: the operation
-            count: how many, of all ranks
             size_bytes: what ranks handed in, none if one is not known
-            total_ns: their times added up
             exposed_ns: what compute does not hide, none if not all known
             hidden_ns: the rest of total_ns
             exposed_ratio: exposed_ns of total_ns
@@ -173,6 +169,7 @@ class TablesOfTraffic(ShownRun):
                 reduces in backward alone
             gathered_bytes: what the all-gathers among these gather, the shards of all ranks; none
                 if one is not known
+            as in ``collectives()``: op, count, total_ns
         """
         return self._table("collectives", "caller")
 
@@ -181,7 +178,6 @@ class TablesOfTraffic(ShownRun):
 
         The same as ``collectives(by="bucket")``. Table ``buckets``: one row per process and place
         in the step; steps with another operation or size at a place have rows of their own
-            process: the process
             place: 1 is the first collective of a step
             op: the operation
             phase: the phase whose code called it
@@ -190,8 +186,7 @@ class TablesOfTraffic(ShownRun):
             after_ns: the median time from the start of the step to its own
             duration_ns: the median of how long it takes
             exposed_ns: the median of what compute does not hide
-            algbw_bytes_per_s: size of the operation over time
-            busbw_bytes_per_s: what each link must carry
+            as in ``collective_events()``: process, algbw_bytes_per_s, busbw_bytes_per_s
 
         Table ``steps``: one row per step of the window
             step, count
@@ -229,8 +224,7 @@ class TablesOfTraffic(ShownRun):
         """Traffic of network, NVLink and PCIe by counters, against the link's peak.
 
         Args:
-            by: what the rows are: "link", or as another method tells: "peer" (`peers`), "time"
-                (`network_time`)
+            by: what the rows are: "link", or as in "peer" (`peers`), "time" (`network_time`)
 
         Table ``sources``: one row per source that moved anything and direction, the most first
             source: an interface, an RDMA port, the TCP sockets of a process, a GPU

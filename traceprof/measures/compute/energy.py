@@ -55,7 +55,6 @@ _AT_ONCE: Final = re.compile(r"\b(A100|A800|A30|V100|P100|T4|Quadro RTX|TITAN|RT
 _HALF_SECOND_NS: Final = 500_000_000
 _SHORTEST_NS: Final = 1_000_000_000
 _MOST_PERIODS: Final = 3
-_APART: Final = 0.05
 _HOUR_NS: Final = 3_600_000_000_000
 
 
@@ -202,7 +201,7 @@ def _notes(
             ns=span.duration_ns,
         )
         each = span.duration_ns / n_steps
-        if abs(each - step_ns) > _APART * step_ns:
+        if abs(each - step_ns) > 0.05 * step_ns:
             text = (
                 "joules are of steps as they came, {each:ns} from one to the next; times and costs "
             )
