@@ -291,6 +291,7 @@ def info(
     opening: Opening,
     trace: TracePaths,
     as_json: AsJson = False,
+    rows: RowCount = 8,
     output: Written = None,
     force: Force = False,
 ) -> None:
@@ -303,7 +304,7 @@ def info(
         check_suffix(output, ".json", ".txt")
     printing.check(trace)
     is_file = output is not None
-    options = None if printing.renderer == "json" else terminal_options(is_file=is_file)
+    options = None if printing.renderer == "json" else terminal_options(rows, is_file=is_file)
 
     def described() -> list[str]:
         from traceprof.session.contents import describe

@@ -23,7 +23,7 @@ from traceprof.render.text.tables import printed, table_view, unbroken
 from traceprof.session.contents import Contents
 from traceprof.units import format_bytes, format_count, format_duration
 
-_MOST_PROCESSES: Final = 8
+_ALL: Final = "--rows N, --json"
 _RANKS, _LIVES = ResultSpec.of("""
     table ranks: the files of the run
     same rank: the rank
@@ -48,21 +48,22 @@ _RANKS, _LIVES = ResultSpec.of("""
 def render_contents(contents: Contents, options: Options) -> str:
     """Return what a trace contains as lines of at most ``options.line_width`` characters.
 
-    A list of facts; the ranks of a run; what to be aware of.
+    A list of facts; the ranks of a run; what to be aware of. Of each ``options.rows`` at most.
     """
+    every = contents.devices, contents.processes, contents.ranks, contents.lives
+    most = options.rows or max(map(len, every))
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for label, value in _facts(contents):
+    for label, value in _facts(contents, most):
         facts.add_row(label, Text(plain_text(value)))
     parts: list[RenderableType] = [Text(plain_text(contents.info.path), style="bold"), facts]
     for title, spec, rows in ("Ranks", _RANKS, contents.ranks), ("Lives", _LIVES, contents.lives):
         if rows:
-            own = [{**asdict(row), "path": Path(row.path).name} for row in rows]
-            table = table_view(
-                shown_table(spec, ModelTable.of_rows(own)), len(own), options.line_width
-            )
+            own = [{**asdict(row), "path": Path(row.path).name} for row in rows[:most]]
+            table = table_view(shown_table(spec, ModelTable.of_rows(own)), most, options.line_width)
             parts += [Text(f"{title} ".ljust(options.width, "─"), "dim"), table]
+            parts += [Text(f"{n} more ({_ALL})", "dim")] if (n := len(rows) - most) > 0 else []
     parts += [Text(f"warning: {plain_text(w)}", style="yellow") for w in contents.info.warnings]
     path = plain_text(shlex.quote(contents.info.path))
     more = (f"{shown_by(table)} {path}" for table in ("quality", "steps"))
@@ -70,27 +71,29 @@ def render_contents(contents: Contents, options: Options) -> str:
     return printed(Group(*parts), options)
 
 
-def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
+def _facts(contents: Contents, most: int) -> Iterator[tuple[str, str]]:
     info = contents.info
     schema = f", schema {info.schema_version}" if info.schema_version else ""
     yield "profiler", f"{info.profiler} ({info.format}{schema})"
     yield "host", info.host or contents.environment.get("host", "not recorded")
     yield "started", contents.started_utc or "not recorded"
     yield "covers", format_duration(contents.span.duration_ns)
-    for device in contents.devices:
+    for device in contents.devices[:most]:
         memory = "" if device.memory_bytes is None else f", {format_bytes(device.memory_bytes)}"
         yield (
             f"GPU {device.device}",
             f"{device.name or 'name not recorded'}{memory}: {format_count(device.kernels)} "
             f"kernels, {format_count(device.copies)} copies and memsets",
         )
+    if (left := len(contents.devices) - most) > 0:
+        yield "", f"{left} more {'GPU' if left == 1 else 'GPUs'} ({_ALL})"
     if contents.n_unused_devices:
         more = "more " if contents.devices else ""
         gpus = "GPU" if contents.n_unused_devices == 1 else "GPUs"
         is_known = contents.rows.get("kernels") is not None
         work = "without work in this trace" if is_known else "whose work was not recorded"
         yield "", f"{contents.n_unused_devices} {more}{gpus} {work}"
-    for process in contents.processes[:_MOST_PROCESSES]:
+    for process in contents.processes[:most]:
         rank = "" if process.rank is None else f", rank {process.rank}"
         yield (
             f"process {process.process}",
@@ -98,19 +101,15 @@ def _facts(contents: Contents) -> Iterator[tuple[str, str]]:
             f"API calls, {format_count(process.ranges)} ranges, "
             f"{format_count(process.host_ops)} host operators",
         )
-    if len(contents.processes) > _MOST_PROCESSES:
-        yield "", f"{len(contents.processes) - _MOST_PROCESSES} more processes"
+    if (left := len(contents.processes) - most) > 0:
+        yield "", f"{left} more {'process' if left == 1 else 'processes'} ({_ALL})"
     yield from _tables(contents)
 
 
 def _tables(contents: Contents) -> Iterator[tuple[str, str]]:
-    recorded = [
-        f"{format_count(count)} {name.replace('_', ' ')}"
-        for name, count in contents.rows.items()
-        if count is not None
-    ]
-    yield "recorded", ", ".join(recorded) or "nothing"
-    recorded = [name for name, count in contents.rows.items() if count is not None]
-    for name in contents.rows:
-        if name not in recorded and name in ("kernels", "ranges"):
+    recorded = {name: count for name, count in contents.rows.items() if count is not None}
+    told = (f"{format_count(n)} {name.replace('_', ' ')}" for name, n in recorded.items())
+    yield "recorded", ", ".join(told) or "nothing"
+    for name in ("kernels", "ranges"):
+        if name not in recorded:
             yield "not recorded", f"{name}: {how_to_record(name, contents.info, recorded)}"
